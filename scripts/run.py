@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+"""Set up the project's environment where that is needed, then run one task in it.
+
+    python3 scripts/run.py analyze           the main job
+    python3 scripts/run.py test -k ledger    further arguments go to the task's last command
+
+The environment is `.venv` beside `pyproject.toml`. It is made and filled on the first call and
+left alone after that, until `pyproject.toml` or `constraints.txt` changes. `PYTHON` names the
+interpreter to make it with. With `--active` the task runs in the environment that is active now
+and nothing is installed: that is how `pixi.toml` calls this script.
+
+Standard library only, and it must start on an old Python to be able to say that it is too old.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+STAMP = VENV / "dsocr-analyze-setup.json"
+BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
+VENV_PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
+
+# tokenizers 0.20, which transformers 4.46 needs, has no wheels beyond the last of these.
+SUPPORTED = ((3, 11), (3, 12), (3, 13))
+SUPPORTED_NAMES = [f"python{major}.{minor}" for major, minor in SUPPORTED]
+
+PYTEST = ("python", "-m", "pytest", "-n", "auto", "--maxprocesses", "8", "--dist", "worksteal")
+LINT = (("ruff", "check", "."), ("ruff", "format", "--check", "."))
+TYPES = (("mypy",),)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a task needs installed and what it runs, in order, until something fails."""
+
+    summary: str
+    extras: tuple[str, ...] = ("dev",)
+    commands: tuple[tuple[str, ...], ...] = ()
+
+
+TASKS = {
+    "analyze": Task(
+        "run the main job: the table, and reports in tmp/dsocr-static-ops",
+        extras=(),
+        commands=(("dsocr-analyze", "--base-size", "1024", "--image-size", "640"),),
+    ),
+    "test": Task("run the tests", commands=(PYTEST,)),
+    "lint": Task("check style and formatting", commands=LINT),
+    "types": Task("check types", commands=TYPES),
+    "check": Task("lint, types and tests", commands=(*LINT, *TYPES, PYTEST)),
+    "format": Task(
+        "mend style and formatting where that can be done by machine",
+        commands=(("ruff", "check", "--fix", "."), ("ruff", "format", ".")),
+    ),
+    "docs": Task(
+        "write the generated part of docs/ again",
+        commands=(("dsocr-analyze", "docs", "--output", "docs"),),
+    ),
+    "benchmarks": Task("run every benchmarks/bench_*.py"),
+    "setup": Task("only set up the environment; arguments name further extras"),
+    "clean": Task("remove caches, builds and the contents of tmp/", extras=()),
+}
+
+
+class SetupError(Exception):
+    """Something that the person at the keyboard has to mend."""
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def _run(command: list[str]) -> None:
+    """Run a step of the setup; its output goes to stderr, stdout is the task's."""
+    if subprocess.run(command, cwd=ROOT, stdout=sys.stderr.fileno()).returncode:
+        raise SetupError(f"this failed: {' '.join(command)}")
+
+
+# Python ------------------------------------------------------------------------------------------
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _version_of(python: str) -> tuple[int, int] | None:
+    """Major and minor version of an interpreter, or None where it does not run."""
+    code = "import sys; print(sys.version_info[0], sys.version_info[1])"
+    try:
+        answer = subprocess.run([python, "-c", code], capture_output=True, text=True)
+    except OSError:
+        return None
+    if answer.returncode:
+        return None
+    major, minor = answer.stdout.split()
+    return int(major), int(minor)
+
+
+def find_python() -> str:
+    """Interpreter to make the environment with: `PYTHON`, this one, or one on the path."""
+    named = os.environ.get("PYTHON")
+    if named:
+        version = _version_of(named)
+        if version is None:
+            raise SetupError(f"PYTHON={named} does not run")
+        if version < SUPPORTED[0]:
+            raise SetupError(f"PYTHON={named} is Python {_dotted(version)}; 3.11 to 3.13 work")
+        return named
+    candidates = [sys.executable, *SUPPORTED_NAMES, "python3"]
+    for candidate in candidates:
+        if _version_of(candidate) in SUPPORTED:
+            return candidate
+    raise SetupError(
+        f"no Python 3.11, 3.12 or 3.13 found (this is {_dotted(sys.version_info[:2])}): "
+        "install one, or name one with PYTHON=/path/to/python"
+    )
+
+
+def _make_venv(python: str) -> None:
+    if subprocess.run([python, "-c", "import ensurepip, venv"], capture_output=True).returncode:
+        raise SetupError(
+            f"{python} cannot make environments: on Debian or Ubuntu, 'apt-get install "
+            f"python{_dotted(_version_of(python) or SUPPORTED[0])}-venv' mends that"
+        )
+    _say(f"making .venv with {python}")
+    _run([python, "-m", "venv", "--clear", str(VENV)])
+
+
+# Installation ------------------------------------------------------------------------------------
+
+
+def _fingerprint() -> str:
+    parts = [(ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def _read_stamp() -> dict[str, object]:
+    """What an earlier setup wrote, or nothing where there was none that ended well."""
+    try:
+        stamp = json.loads(STAMP.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return stamp if isinstance(stamp, dict) else {}
+
+
+def _is_stale(stamp: dict[str, object]) -> bool:
+    """Whether an environment of ours belongs to another place or another Python."""
+    if not stamp:
+        return False
+    named = os.environ.get("PYTHON")
+    moved = stamp.get("root") != str(ROOT)
+    return moved or (named is not None and list(_version_of(named) or ()) != stamp.get("python"))
+
+
+def _install(extras: list[str]) -> None:
+    pip = [str(VENV_PYTHON), "-m", "pip", "--disable-pip-version-check", "install"]
+    pip += ["--constraint", str(ROOT / "constraints.txt")]
+    ordinary = [extra for extra in extras if extra != "flash-attn"]
+    target = f".[{','.join(ordinary)}]" if ordinary else "."
+    _say(f"installing {target} into .venv (this takes minutes the first time)")
+    _run([*pip, "--quiet", "--upgrade", "pip"])
+    _run([*pip, "--quiet", "--editable", target])
+    if "flash-attn" in extras:  # its build imports torch, so it cannot be isolated
+        _run([*pip, "--quiet", "ninja", "packaging", "psutil", "setuptools", "wheel"])
+        _run([*pip, "--no-build-isolation", "flash-attn"])
+
+
+def ensure_environment(extras: tuple[str, ...]) -> None:
+    """Make `.venv` hold this project and `extras`; do nothing where it does."""
+    stamp = _read_stamp()
+    if _is_stale(stamp) or _version_of(str(VENV_PYTHON)) is None:
+        _make_venv(find_python())
+        stamp = {}
+    fingerprint = _fingerprint()
+    listed = stamp.get("extras")
+    present = {str(extra) for extra in listed} if isinstance(listed, list) else set()
+    if stamp.get("fingerprint") == fingerprint and present.issuperset(extras):
+        return
+    wanted = sorted(present.union(extras))
+    _install(wanted)
+    version = _version_of(str(VENV_PYTHON))
+    entry = {"root": str(ROOT), "python": version, "fingerprint": fingerprint, "extras": wanted}
+    STAMP.write_text(json.dumps(entry), encoding="utf-8")
+
+
+# Tasks -------------------------------------------------------------------------------------------
+
+
+def clean() -> None:
+    """Remove what tasks leave behind. `.venv` and `models/` stay."""
+    for name in (".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", "build", "dist"):
+        shutil.rmtree(ROOT / name, ignore_errors=True)
+    for folder in ("src", "tests", "scripts", "benchmarks"):
+        for cache in list((ROOT / folder).rglob("__pycache__")):
+            shutil.rmtree(cache)
+    for entry in (ROOT / "tmp").iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif entry.name != ".gitignore":
+            entry.unlink()
+
+
+def _commands(name: str) -> list[tuple[str, ...]]:
+    if name != "benchmarks":
+        return list(TASKS[name].commands)
+    scripts = sorted((ROOT / "benchmarks").glob("bench_*.py"))
+    if not scripts:
+        raise SetupError("there is no benchmarks/bench_*.py")
+    return [("python", str(script.relative_to(ROOT))) for script in scripts]
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    env = dict(os.environ)
+    env["PATH"] = os.pathsep.join([str(folder), env.get("PATH", os.defpath)])
+    if folder == BIN:
+        env["VIRTUAL_ENV"] = str(VENV)
+        env.pop("PYTHONHOME", None)
+    return env
+
+
+def run_task(name: str, arguments: list[str], *, active: bool = False) -> int:
+    """Run a task; the exit status is that of its first command to fail, or 0."""
+    if name == "clean":
+        clean()
+        return 0
+    extras = TASKS[name].extras
+    if name == "setup":
+        extras, arguments = (*extras, *arguments), []
+    if not active:
+        ensure_environment(extras)
+    commands = _commands(name)
+    env = _environment(Path(sys.executable).parent if active else BIN)
+    for number, command in enumerate(commands, start=1):
+        program = shutil.which(command[0], path=env["PATH"])
+        if program is None:
+            raise SetupError(f"{command[0]} is not installed in this environment")
+        rest = arguments if number == len(commands) else []
+        status = subprocess.run([program, *command[1:], *rest], cwd=ROOT, env=env).returncode
+        if status:
+            return status
+    return 0
+
+
+def main() -> int:
+    """Read the command line and run the task it names."""
+    width = max(map(len, TASKS))
+    listing = "\n".join(f"  {name:<{width}}  {task.summary}" for name, task in TASKS.items())
+    parser = argparse.ArgumentParser(
+        prog="scripts/run.py",
+        description="Set up .venv where that is needed, then run one task in it.",
+        epilog=f"tasks:\n{listing}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--active", action="store_true", help="use the active environment as it is")
+    parser.add_argument("task", choices=list(TASKS), metavar="TASK")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...")
+    options = parser.parse_args()
+    try:
+        return run_task(options.task, options.arguments, active=options.active)
+    except SetupError as error:
+        _say(f"run.py: {error}")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,362 @@
+"""The repository's own files agree with each other."""
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+@cache
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads(read("pyproject.toml"))
+
+
+@cache
+def runner() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("run_script", ROOT / "scripts" / "run.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def project_files() -> list[Path]:
+    """Files that are in the repository, or would be after `git add --all`."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listing = subprocess.run(command, cwd=ROOT, capture_output=True)
+    if listing.returncode:
+        pytest.skip("needs a git checkout")
+    names = os.fsdecode(listing.stdout).split("\0")
+    return [path for path in (ROOT / name for name in sorted(names) if name) if path.is_file()]
+
+
+# Tasks -------------------------------------------------------------------------------------------
+
+
+def test_make_and_the_run_script_have_the_same_tasks():
+    listed = re.search(r"^TASKS := (.+)$", read("Makefile"), re.MULTILINE)
+    assert listed is not None
+    assert set(listed[1].split()) == set(runner().TASKS)
+
+
+def test_pixi_and_the_run_script_have_the_same_tasks():
+    tasks = tomllib.loads(read("pixi.toml"))["tasks"]
+    assert tasks == {name: f"python scripts/run.py --active {name}" for name in runner().TASKS}
+
+
+def test_pixi_has_flash_attention_where_it_has_cuda():
+    manifest = tomllib.loads(read("pixi.toml"))
+    features, environments = manifest["feature"], manifest["environments"]
+    assert "cuda" in features["cuda"]["system-requirements"]
+    assert "flash-attn" in features["cuda"]["dependencies"]
+    assert "flash-attn" not in features["cpu"]["dependencies"]
+    assert environments == {"default": ["cpu"], "cuda": ["cuda"]}
+
+
+def test_contributing_lists_every_task():
+    listed = set(re.findall(r"^\| `make (\w+)` \|", read("CONTRIBUTING.md"), re.MULTILINE))
+    assert listed == set(runner().TASKS)
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    assert "make test" in read("README.md")
+    assert re.search(r"^make test\b", read(".ci/run"), re.MULTILINE)
+
+
+def test_readme_shows_both_commands_with_and_without_make_early():
+    first_screen = "\n".join(read("README.md").splitlines()[:45])
+    for task in ("analyze", "test"):
+        assert f"make {task}" in first_screen
+        assert f"python3 scripts/run.py {task}" in first_screen
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no executable bit")
+@pytest.mark.parametrize("name", [".ci/run", "scripts/run.py"])
+def test_scripts_are_executable(name):
+    assert os.access(ROOT / name, os.X_OK)
+
+
+def test_every_subcommand_that_a_task_or_workflow_calls_exists():
+    commands = [command for task in runner().TASKS.values() for command in task.commands]
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        calls = re.findall(r"\bdsocr-analyze .*", path.read_text(encoding="utf-8"))
+        commands += [tuple(shlex.split(call)) for call in calls]
+    subcommands = {
+        command[1]
+        for command in commands
+        if command[0] == "dsocr-analyze" and not command[1].startswith("-")
+    }
+    assert "trust" in subcommands
+    for subcommand in sorted(subcommands):
+        code = "from dsocr_analyze.cli import main; main()"
+        call = [sys.executable, "-c", code, subcommand, "--help"]
+        result = subprocess.run(call, capture_output=True, text=True)
+        assert result.returncode == 0, f"{subcommand}: {result.stderr}"
+
+
+# The run script ----------------------------------------------------------------------------------
+
+
+def run_script(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "run.py"), *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **variables},
+    )
+
+
+@pytest.fixture
+def bare_project(tmp_path, monkeypatch):
+    """The run script moved to a project without an environment; what it would run is recorded."""
+    script = runner()
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_text(read(name), encoding="utf-8")
+    steps: list[list[str]] = []
+    monkeypatch.delenv("PYTHON", raising=False)
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    monkeypatch.setattr(script, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(script, "STAMP", tmp_path / ".venv" / "stamp.json")
+    monkeypatch.setattr(script, "VENV_PYTHON", Path(sys.executable))
+    monkeypatch.setattr(script, "find_python", lambda: sys.executable)
+
+    def record(command: list[str]) -> None:
+        steps.append(command)
+        (tmp_path / ".venv").mkdir(exist_ok=True)
+
+    monkeypatch.setattr(script, "_run", record)
+    (tmp_path / ".venv").mkdir()
+    return script, steps, tmp_path
+
+
+def test_setup_installs_with_constraints_and_only_once(bare_project):
+    script, steps, folder = bare_project
+    script.ensure_environment(("dev",))
+    installs = [step for step in steps if "install" in step]
+    assert installs
+    assert all(str(folder / "constraints.txt") in step for step in installs)
+    assert any(".[dev]" in step for step in installs)
+    steps.clear()
+    script.ensure_environment(("dev",))
+    script.ensure_environment(())
+    assert steps == []
+
+
+def test_setup_runs_again_for_changed_pins_and_keeps_extras(bare_project):
+    script, steps, folder = bare_project
+    script.ensure_environment(("dev",))
+    steps.clear()
+    (folder / "constraints.txt").write_text("torch==2.13.0\n", encoding="utf-8")
+    script.ensure_environment(())
+    assert any(".[dev]" in step for step in steps)
+
+
+def test_failed_setup_is_tried_again(bare_project, monkeypatch):
+    script, _, folder = bare_project
+
+    def fail(command: list[str]) -> None:
+        raise script.SetupError("no network")
+
+    monkeypatch.setattr(script, "_run", fail)
+    with pytest.raises(script.SetupError):
+        script.ensure_environment(())
+    assert not (folder / ".venv" / "stamp.json").exists()
+
+
+def test_python_without_venv_is_told_what_to_install(bare_project, monkeypatch):
+    script, _, _ = bare_project
+    refusal = subprocess.CompletedProcess([], 1, "", "")
+    monkeypatch.setattr(script.subprocess, "run", lambda *args, **kwargs: refusal)
+    monkeypatch.setattr(script, "_version_of", lambda python: (3, 12))
+    with pytest.raises(script.SetupError, match=r"apt-get install python3\.12-venv"):
+        script._make_venv("python3")
+
+
+def test_clean_empties_tmp_but_keeps_the_folder_and_models(bare_project):
+    script, _, folder = bare_project
+    for name in ("tmp/reports/a.json", "tmp/.gitignore", "models/README.md", ".ruff_cache/x"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("", encoding="utf-8")
+    for name in ("src", "tests", "scripts", "benchmarks"):
+        (folder / name / "__pycache__").mkdir(parents=True)
+    script.clean()
+    left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert left == {"tmp/.gitignore", "models/README.md", "pyproject.toml", "constraints.txt"}
+
+
+def test_unknown_task_is_refused_with_the_known_ones():
+    result = run_script("tset")
+    assert result.returncode == 2
+    assert "analyze" in result.stderr
+
+
+def test_interpreter_that_does_not_run_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHON", str(tmp_path / "no-such-python"))
+    with pytest.raises(runner().SetupError, match="no-such-python does not run"):
+        runner().find_python()
+
+
+def test_active_runs_the_task_here_and_hands_its_exit_status_on():
+    assert run_script("--active", "types", "--version").returncode == 0
+    assert run_script("--active", "types", "--no-such-option").returncode == 2
+
+
+def test_static_analysis_script_is_the_command_line():
+    script = ROOT / "scripts" / "deepseek-ocr-static-analysis.py"
+    result = subprocess.run(
+        [sys.executable, str(script), "--version"], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert pyproject()["project"]["version"] in result.stdout
+
+
+# Dependencies ------------------------------------------------------------------------------------
+
+
+def direct_requirements() -> list[Requirement]:
+    project = pyproject()["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    found = [Requirement(line) for group in groups for line in group]
+    return [item for item in found if item.name != project["name"]]
+
+
+def pins() -> dict[str, Requirement]:
+    lines = [line.partition("#")[0].strip() for line in read("constraints.txt").splitlines()]
+    found = [Requirement(line) for line in lines if line]
+    return {canonicalize_name(item.name): item for item in found}
+
+
+@pytest.mark.parametrize("requirement", direct_requirements(), ids=str)
+def test_constraints_pin_what_pyproject_asks_for(requirement):
+    pin = pins()[canonicalize_name(requirement.name)]
+    (clause,) = pin.specifier
+    assert clause.operator == "=="
+    assert requirement.specifier.contains(clause.version)
+
+
+def test_constraints_are_exact_and_name_each_package_once():
+    lines = [line for line in read("constraints.txt").splitlines() if line and line[0] != "#"]
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line) for line in lines)
+    assert len(pins()) == len(lines)
+    assert lines == sorted(lines, key=str.lower)
+
+
+def test_torch_is_pinned_without_a_local_version():
+    assert str(pins()["torch"].specifier) == "==2.13.0"
+
+
+def test_vendor_imports_are_satisfied_by_the_supported_transformers_range():
+    (bounds,) = [r.specifier for r in direct_requirements() if r.name == "transformers"]
+    assert bounds.contains("4.46.3")
+    assert not bounds.contains("4.48.0")
+
+
+# Version -----------------------------------------------------------------------------------------
+
+
+def test_version_is_stated_in_one_place():
+    version = pyproject()["project"]["version"]
+    assert Version(metadata.version("dsocr-analyze")) == Version(version)
+    literal = re.compile(rf"""["']{re.escape(version)}["']""")
+    copies = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "src").rglob("*.py")
+        if literal.search(path.read_text(encoding="utf-8"))
+    ]
+    assert copies == []
+
+
+def test_changelog_has_an_unreleased_section_first():
+    sections = re.findall(r"^## (.+)$", read("CHANGELOG.md"), re.MULTILINE)
+    assert sections[0] == "[Unreleased]"
+
+
+# Texts -------------------------------------------------------------------------------------------
+
+FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"!?\[[^\]]*\]\(<?([^)\s>]+)>?(?: \"[^\"]*\")?\)")
+
+
+def slug(heading: str) -> str:
+    """GitHub's anchor of a heading."""
+    text = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+def anchors_of(path: Path) -> set[str]:
+    text = FENCE.sub("", path.read_text(encoding="utf-8"))
+    return {slug(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+
+
+def broken_links(path: Path) -> list[str]:
+    text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", path.read_text(encoding="utf-8")))
+    broken = []
+    for link in LINK.findall(text):
+        target, _, anchor = link.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        aim = (path.parent / target).resolve() if target else path
+        if not aim.exists() or (anchor and aim.suffix == ".md" and anchor not in anchors_of(aim)):
+            broken.append(link)
+    return broken
+
+
+def test_links_between_documents_resolve():
+    documents = [path for path in project_files() if path.suffix == ".md"]
+    assert ROOT / "README.md" in documents
+    found = {str(path.relative_to(ROOT)): broken_links(path) for path in documents}
+    assert {name: links for name, links in found.items() if links} == {}
+
+
+def test_link_check_sees_missing_files_and_anchors(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# A `b` c\n[x](gone.md) [y](#a-b-c) [z](#d)\n```\n[q](no)\n```\n", "utf-8")
+    assert broken_links(page) == ["gone.md", "#d"]
+
+
+MACHINE_PATHS = re.compile(
+    rb"(?<![\w.~$}-])/(?:work|opt|root)/[\w.]"  # absolute folders of one machine
+    rb"|\.\./shared\b"
+    rb"|file:///"
+)
+
+
+def test_nothing_names_a_path_of_one_machine():
+    found = {
+        str(path.relative_to(ROOT)): sorted(set(MACHINE_PATHS.findall(path.read_bytes())))
+        for path in project_files()
+        if path != Path(__file__).resolve()
+    }
+    assert {name: hits for name, hits in found.items() if hits} == {}
+
+
+def test_outputs_and_checkouts_are_ignored_but_their_folders_are_kept():
+    names = ["tmp/x.json", "models/deepseek-ocr/config.json", ".venv/bin/python"]
+    kept = ["tmp/.gitignore", "models/README.md", "src/dsocr_analyze/model/reference/config.json"]
+    command = ["git", "check-ignore", "--no-index", *names, *kept]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if result.returncode not in (0, 1):
+        pytest.skip("needs a git checkout")
+    assert result.stdout.split() == names

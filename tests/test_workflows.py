@@ -1,0 +1,108 @@
+"""The GitHub workflows are valid and do what they are there for."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def load(name: str) -> dict[str, Any]:
+    # BaseLoader: YAML 1.1 would read the key `on` as true.
+    text = (ROOT / ".github" / "workflows" / name).read_text(encoding="utf-8")
+    return yaml.load(text, Loader=yaml.BaseLoader)
+
+
+def steps_of(name: str) -> list[dict[str, Any]]:
+    return [step for job in load(name)["jobs"].values() for step in job["steps"]]
+
+
+def scripts_of(name: str) -> list[str]:
+    return [step["run"] for step in steps_of(name) if "run" in step]
+
+
+def test_there_is_a_workflow_for_cpu_and_one_for_gpu():
+    assert [path.name for path in WORKFLOWS] == ["ci.yml", "gpu.yml"]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflow_is_valid_by_githubs_schema(path):
+    # The schema is SchemaStore's github-workflow.json, a copy of which check-jsonschema carries.
+    check = [sys.executable, "-m", "check_jsonschema"]
+    result = subprocess.run(
+        [*check, "--builtin-schema", "vendor.github-workflows", str(path)],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_schema_check_can_fail(tmp_path):
+    broken = tmp_path / "broken.yml"
+    broken.write_text("on: push\njobs: {build: {steps: []}}\n", encoding="utf-8")
+    check = [sys.executable, "-m", "check_jsonschema"]
+    result = subprocess.run(
+        [*check, "--builtin-schema", "vendor.github-workflows", str(broken)],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "runs-on" in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_actions_are_pinned_to_a_major_version(path):
+    used = [step["uses"] for step in steps_of(path.name) if "uses" in step]
+    assert used
+    assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", action) for action in used), used
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_inputs_reach_scripts_through_the_environment_only(path):
+    # An expression pasted into a script is a way to run anything on the runner.
+    assert not any("${{" in script for script in scripts_of(path.name))
+
+
+def test_ci_runs_what_ci_run_runs():
+    assert scripts_of("ci.yml") == [".ci/run"]
+
+
+@pytest.mark.parametrize("flash_attention", [0, 1])
+def test_gpu_workflow_analyses_the_vendor_on_cuda(flash_attention):
+    runs = [script for script in scripts_of("gpu.yml") if "--device cuda:0" in script]
+    chosen = [script for script in runs if f"--use-flash-attn {flash_attention}" in script]
+    assert len(chosen) == 1
+    assert "--model models/deepseek-ocr" in chosen[0]
+
+
+def test_gpu_workflow_trusts_before_it_runs():
+    scripts = scripts_of("gpu.yml")
+    trusts = [n for n, script in enumerate(scripts) if "dsocr-analyze trust models/" in script]
+    runs = [n for n, script in enumerate(scripts) if "--device cuda:0" in script]
+    assert len(trusts) == 1
+    assert trusts[0] < min(runs)
+
+
+def test_gpu_workflow_runs_the_gpu_tests_and_keeps_the_reports():
+    steps = steps_of("gpu.yml")
+    assert any("pytest -m gpu" in step.get("run", "") for step in steps)
+    assert any("GITHUB_STEP_SUMMARY" in step.get("run", "") for step in steps)
+    upload = next(step for step in steps if "upload-artifact" in step.get("uses", ""))
+    for script in (step["run"] for step in steps if "--output" in step.get("run", "")):
+        output = re.search(r"--output (\S+)", script)
+        assert output is not None
+        assert output[1].startswith(upload["with"]["path"])
+
+
+def test_gpu_workflow_has_one_default_revision_and_it_is_a_commit():
+    workflow = load("gpu.yml")
+    revision = workflow["env"]["DEFAULT_REVISION"]
+    assert re.fullmatch(r"[0-9a-f]{40}", revision)
+    assert workflow["on"]["workflow_dispatch"]["inputs"]["revision"]["default"] == revision
+    assert revision in (ROOT / "models" / "README.md").read_text(encoding="utf-8")
