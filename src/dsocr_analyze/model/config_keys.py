@@ -1,0 +1,178 @@
+"""Checked reads of a `config.json`: every refusal names the key, its value and the right values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from dsocr_analyze.errors import ConfigError
+
+__all__ = ["LARGEST_WIDTH", "MOST_LAYERS", "REQUIRED", "ConfigKeys"]
+
+LARGEST_WIDTH: Final = 1_048_576
+"""Most features of a token that are taken for a model."""
+
+MOST_LAYERS: Final = 1_024
+"""Most layers that are taken for a model."""
+
+
+class _Required:
+    """Marks a key without a default."""
+
+
+REQUIRED: Final = _Required()
+
+_LARGEST_INTEGER: Final = 2**31 - 1
+
+
+class ConfigKeys:
+    """One JSON object of a `config.json`, read key by key.
+
+    Args:
+        values: The object.
+        where: Dotted path of the object in the file, empty for the top level.
+
+    Raises:
+        ConfigError: `values` is not a JSON object.
+    """
+
+    def __init__(self, values: object, where: str = "") -> None:
+        if not isinstance(values, Mapping):
+            name = f"'{where}'" if where else "the top level"
+            raise ConfigError(f"config.json: {name} is {_shown(values)}; give a JSON object")
+        self._values: Mapping[str, Any] = values
+        self._where = where
+
+    def check_divides(self, part: str, parts: int, whole: str, size: int) -> None:
+        """Refuse `part`, of value `parts`, unless it divides `whole`, of value `size`.
+
+        Raises:
+            ConfigError: It does not.
+        """
+        if size % parts:
+            raise self.refusal(part, f"a divisor of '{self.path(whole)}', {size}")
+
+    def path(self, key: str) -> str:
+        """Dotted path of `key` from the top of the file."""
+        return f"{self._where}.{key}" if self._where else key
+
+    def refusal(self, key: str, right: str) -> ConfigError:
+        """The error that names `key`, the value it has and the `right` ones."""
+        return ConfigError(
+            f"config.json: '{self.path(key)}' is {_shown(self._values.get(key))}; give {right}"
+        )
+
+    def has(self, key: str) -> bool:
+        """Whether `key` is there with a value other than null."""
+        return self._values.get(key) is not None
+
+    def value(self, key: str, default: object = REQUIRED) -> Any:
+        """Value at `key`, unchecked.
+
+        Raises:
+            ConfigError: The key is absent and has no default.
+        """
+        if key in self._values:
+            return self._values[key]
+        if isinstance(default, _Required):
+            raise ConfigError(f"config.json lacks '{self.path(key)}'")
+        return default
+
+    def section(self, key: str) -> ConfigKeys:
+        """Object at `key`.
+
+        Raises:
+            ConfigError: The key is absent or holds no JSON object.
+        """
+        return ConfigKeys(self.value(key), self.path(key))
+
+    def integer(
+        self,
+        key: str,
+        default: int | _Required = REQUIRED,
+        *,
+        least: int = 1,
+        most: int = _LARGEST_INTEGER,
+    ) -> int:
+        """Whole number from `least` to `most`; neither a boolean nor a float passes.
+
+        Raises:
+            ConfigError: The key is absent without a default, or its value is another one.
+        """
+        value = self.value(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.refusal(key, f"a whole number from {least} to {most}")
+        return value
+
+    def integer_or_null(
+        self, key: str, *, least: int = 1, most: int = _LARGEST_INTEGER
+    ) -> int | None:
+        """Whole number from `least` to `most`, or None where the file says null.
+
+        Raises:
+            ConfigError: The key is absent, or its value is another one.
+        """
+        if self.value(key) is None:
+            return None
+        return self.integer(key, least=least, most=most)
+
+    def integers(
+        self, key: str, *, least: int = 1, most: int = _LARGEST_INTEGER
+    ) -> tuple[int, ...]:
+        """List of whole numbers from `least` to `most`.
+
+        Raises:
+            ConfigError: The key is absent or holds anything else.
+        """
+        values = self.value(key)
+        right = f"a list of whole numbers from {least} to {most}"
+        if not isinstance(values, list | tuple):
+            raise self.refusal(key, right)
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                raise self.refusal(key, right)
+        return tuple(values)
+
+    def number(self, key: str, default: float | _Required = REQUIRED, *, least: float) -> float:
+        """Finite number of at least `least`; where that is 0, above it.
+
+        Raises:
+            ConfigError: The key is absent without a default, or its value is another one.
+        """
+        value = self.value(key, default)
+        right = f"a number of at least {least}" if least else "a number above 0"
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.refusal(key, right)
+        if not least <= value < float("inf") or value == 0:
+            raise self.refusal(key, right)
+        return float(value)
+
+    def boolean(self, key: str, default: bool | _Required = REQUIRED) -> bool:
+        """True or false.
+
+        Raises:
+            ConfigError: The key is absent without a default, or its value is another one.
+        """
+        value = self.value(key, default)
+        if not isinstance(value, bool):
+            raise self.refusal(key, "true or false")
+        return value
+
+    def choice(self, key: str, choices: Sequence[str], default: str | _Required = REQUIRED) -> str:
+        """One of the strings in `choices`.
+
+        Raises:
+            ConfigError: The key is absent without a default, or its value is another one.
+        """
+        value = self.value(key, default)
+        if not isinstance(value, str) or value not in choices:
+            raise self.refusal(key, f"one of {', '.join(choices)}")
+        return value
+
+
+def _shown(value: object) -> str:
+    """Value as it stands in the JSON file, on one line and cut to a readable length."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**40 else "a huge number"
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,290 @@
+"""Dimensions of the decoder, read from the top level of a `config.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dsocr_analyze.model.config_keys import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
+
+__all__ = [
+    "HIDDEN_ACTS",
+    "ROPE_SCALING_TYPES",
+    "SCORING_FUNCS",
+    "TOPK_METHODS",
+    "DecoderDimensions",
+    "RopeScaling",
+]
+
+SCORING_FUNCS: Final = ("softmax", "sigmoid")
+TOPK_METHODS: Final = ("greedy", "group_limited_greedy", "noaux_tc")
+ROPE_SCALING_TYPES: Final = ("linear", "dynamic", "yarn")
+HIDDEN_ACTS: Final = (
+    "silu",
+    "swish",
+    "gelu",
+    "gelu_new",
+    "gelu_fast",
+    "gelu_python",
+    "gelu_pytorch_tanh",
+    "quick_gelu",
+    "relu",
+    "relu2",
+    "relu6",
+    "leaky_relu",
+    "mish",
+    "sigmoid",
+    "tanh",
+    "linear",
+)
+"""Activations of `transformers.activations.ACT2FN` without parameters of their own."""
+
+_MOST_EXPERTS: Final = 65_536
+_LARGEST_VOCABULARY: Final = 2**26
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """How rotary positions are stretched.
+
+    Attributes:
+        kind: One of `ROPE_SCALING_TYPES`.
+        factor: Stretch, at least 1.
+    """
+
+    kind: str
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderDimensions:
+    """Decoder (`DeepseekV2Model` and its head), the top level of `config.json`.
+
+    Attributes:
+        vocab_size: Rows of the embedding and of the head.
+        hidden_size: Features of a token.
+        layers: Decoder layers.
+        heads: Attention heads.
+        kv_heads: Key and value heads; `heads` where `use_mla`.
+        head_dim: Features of one head; of its query and key where `use_mla`.
+        intermediate_size: Hidden width of a dense MLP.
+        moe_intermediate_size: Hidden width of one expert; 0 in a dense decoder.
+        n_routed_experts: Routed experts of a MoE layer; None in a dense decoder.
+        n_shared_experts: Experts that every token passes, fused into one MLP; None for none.
+        num_experts_per_tok: Routed experts a token passes; 0 in a dense decoder.
+        first_k_dense_replace: First layers that stay dense.
+        moe_layer_freq: Every how many layers one is MoE.
+        scoring_func: One of `SCORING_FUNCS`.
+        topk_method: One of `TOPK_METHODS`; "greedy" in a dense decoder.
+        n_group: Expert groups of a group-limited method; 1 where the method knows none.
+        topk_group: Groups a token may choose from; 1 where the method knows none.
+        norm_topk_prob: Whether the chosen scores are normalised to 1.
+        routed_scaling_factor: Factor on the chosen scores.
+        hidden_act: Activation of the MLPs, one of `HIDDEN_ACTS`.
+        rms_norm_eps: Epsilon of the norms.
+        use_mla: Latent attention (`DeepseekV2Attention`) in place of `LlamaAttention`.
+        q_lora_rank: Rank of the queries' latent; None for a direct projection and without MLA.
+        kv_lora_rank: Rank of the keys' and values' latent; 0 without MLA.
+        qk_rope_head_dim: Rotary features of a head; 0 without MLA.
+        qk_nope_head_dim: Other features of a head; 0 without MLA.
+        v_head_dim: Features of a value head where `use_mla`; 0 without MLA.
+        rope_theta: Base of the rotary frequencies.
+        rope_scaling: How they are stretched; None for not at all.
+        attention_bias: Whether the attention projections have biases.
+        max_position_embeddings: Positions the model was trained for.
+        tie_word_embeddings: Whether the head shares the embedding's weight.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    moe_intermediate_size: int
+    n_routed_experts: int | None
+    n_shared_experts: int | None
+    num_experts_per_tok: int
+    first_k_dense_replace: int
+    moe_layer_freq: int
+    scoring_func: str
+    topk_method: str
+    n_group: int
+    topk_group: int
+    norm_topk_prob: bool
+    routed_scaling_factor: float
+    hidden_act: str
+    rms_norm_eps: float
+    use_mla: bool
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    qk_rope_head_dim: int
+    qk_nope_head_dim: int
+    v_head_dim: int
+    rope_theta: float
+    rope_scaling: RopeScaling | None
+    attention_bias: bool
+    max_position_embeddings: int
+    tie_word_embeddings: bool
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> DecoderDimensions:
+        """Read the decoder's keys from a whole `config.json`.
+
+        Raises:
+            ConfigError: A key is absent or its value is one that no decoder can be built from.
+        """
+        keys = ConfigKeys(config)
+        use_mla = keys.boolean("use_mla")
+        if keys.integer("ep_size", 1) != 1:
+            raise keys.refusal("ep_size", "1, experts spread over processes are not analysed")
+        return cls(
+            vocab_size=keys.integer("vocab_size", most=_LARGEST_VOCABULARY),
+            hidden_size=keys.integer("hidden_size", most=LARGEST_WIDTH),
+            layers=keys.integer("num_hidden_layers", most=MOST_LAYERS),
+            intermediate_size=keys.integer("intermediate_size", most=LARGEST_WIDTH),
+            hidden_act=keys.choice("hidden_act", HIDDEN_ACTS, "silu"),
+            rms_norm_eps=keys.number("rms_norm_eps", 1e-6, least=0),
+            use_mla=use_mla,
+            rope_theta=keys.number("rope_theta", 10000.0, least=0),
+            rope_scaling=_rope_scaling(keys, use_mla=use_mla),
+            attention_bias=keys.boolean("attention_bias", False),
+            max_position_embeddings=keys.integer("max_position_embeddings"),
+            tie_word_embeddings=keys.boolean("tie_word_embeddings", False),
+            **(_latent_attention(keys) if use_mla else _multi_head_attention(keys)),
+            **_experts(keys),
+        )
+
+    def is_moe(self, layer_index: int) -> bool:
+        """Whether layer `layer_index` (from 0) is MoE, as `DeepseekV2DecoderLayer` decides."""
+        return (
+            self.n_routed_experts is not None
+            and layer_index >= self.first_k_dense_replace
+            and layer_index % self.moe_layer_freq == 0
+        )
+
+    @property
+    def moe_layers(self) -> int:
+        """Layers that are MoE."""
+        return sum(self.is_moe(index) for index in range(self.layers))
+
+    @property
+    def shared_intermediate_size(self) -> int:
+        """Hidden width of the shared experts fused into one MLP; 0 for none."""
+        return (self.n_shared_experts or 0) * self.moe_intermediate_size
+
+
+def _rope_scaling(keys: ConfigKeys, *, use_mla: bool) -> RopeScaling | None:
+    """Rotary scaling; `LlamaAttention` reads `rope_type` as well, `DeepseekV2Attention` `type`."""
+    if keys.value("rope_scaling", None) is None:
+        return None
+    scaling = keys.section("rope_scaling")
+    name = "rope_type" if scaling.has("rope_type") and not use_mla else "type"
+    return RopeScaling(
+        kind=scaling.choice(name, ROPE_SCALING_TYPES),
+        factor=scaling.number("factor", least=1),
+    )
+
+
+def _multi_head_attention(keys: ConfigKeys) -> dict[str, Any]:
+    """Fields of `LlamaAttention`: heads share keys and values evenly, rotary features pair up."""
+    hidden_size = keys.integer("hidden_size", most=LARGEST_WIDTH)
+    heads = keys.integer("num_attention_heads")
+    kv_heads = keys.integer_or_null("num_key_value_heads") or heads
+    keys.check_divides("num_key_value_heads", kv_heads, "num_attention_heads", heads)
+    if keys.has("head_dim"):
+        head_dim = keys.integer("head_dim", most=LARGEST_WIDTH)
+    else:
+        keys.check_divides("num_attention_heads", heads, "hidden_size", hidden_size)
+        head_dim = hidden_size // heads
+    if head_dim % 2:
+        name = "head_dim" if keys.has("head_dim") else "num_attention_heads"
+        raise keys.refusal(name, f"one that makes heads of even size, not {head_dim}")
+    return {
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "q_lora_rank": None,
+        "kv_lora_rank": 0,
+        "qk_rope_head_dim": 0,
+        "qk_nope_head_dim": 0,
+        "v_head_dim": 0,
+    }
+
+
+def _latent_attention(keys: ConfigKeys) -> dict[str, Any]:
+    """Fields of `DeepseekV2Attention`: a head is its rotary and its other features."""
+    heads = keys.integer("num_attention_heads")
+    rope = keys.integer("qk_rope_head_dim", most=LARGEST_WIDTH)
+    if rope % 2:
+        raise keys.refusal("qk_rope_head_dim", "an even number")
+    nope = keys.integer("qk_nope_head_dim", most=LARGEST_WIDTH)
+    return {
+        "heads": heads,
+        "kv_heads": heads,
+        "head_dim": nope + rope,
+        "q_lora_rank": keys.integer_or_null("q_lora_rank", most=LARGEST_WIDTH),
+        "kv_lora_rank": keys.integer("kv_lora_rank", most=LARGEST_WIDTH),
+        "qk_rope_head_dim": rope,
+        "qk_nope_head_dim": nope,
+        "v_head_dim": keys.integer("v_head_dim", most=LARGEST_WIDTH),
+    }
+
+
+def _experts(keys: ConfigKeys) -> dict[str, Any]:
+    """Fields of `DeepseekV2MoE` and `MoEGate`; of a dense decoder, none of its keys is needed."""
+    experts = keys.integer_or_null("n_routed_experts", most=_MOST_EXPERTS)
+    if experts is None:
+        return {
+            "moe_intermediate_size": 0,
+            "n_routed_experts": None,
+            "n_shared_experts": None,
+            "num_experts_per_tok": 0,
+            "first_k_dense_replace": 0,
+            "moe_layer_freq": 1,
+            "scoring_func": "softmax",
+            "topk_method": "greedy",
+            "n_group": 1,
+            "topk_group": 1,
+            "norm_topk_prob": False,
+            "routed_scaling_factor": 1.0,
+        }
+    method = keys.choice("topk_method", TOPK_METHODS)
+    per_token = keys.integer("num_experts_per_tok")
+    if per_token > experts:
+        raise keys.refusal("num_experts_per_tok", f"at most 'n_routed_experts', {experts}")
+    groups, chosen = (1, 1) if method == "greedy" else _expert_groups(keys, method, experts)
+    if per_token > experts // groups * chosen:
+        raise keys.refusal(
+            "num_experts_per_tok",
+            f"at most {experts // groups * chosen}, the experts of {chosen} of {groups} groups",
+        )
+    return {
+        "moe_intermediate_size": keys.integer("moe_intermediate_size", most=LARGEST_WIDTH),
+        "n_routed_experts": experts,
+        "n_shared_experts": keys.integer_or_null("n_shared_experts", most=_MOST_EXPERTS),
+        "num_experts_per_tok": per_token,
+        "first_k_dense_replace": keys.integer("first_k_dense_replace", least=0),
+        "moe_layer_freq": keys.integer("moe_layer_freq", 1),
+        "scoring_func": keys.choice("scoring_func", SCORING_FUNCS, "softmax"),
+        "topk_method": method,
+        "n_group": groups,
+        "topk_group": chosen,
+        "norm_topk_prob": keys.boolean("norm_topk_prob", False),
+        "routed_scaling_factor": keys.number("routed_scaling_factor", 1.0, least=0),
+    }
+
+
+def _expert_groups(keys: ConfigKeys, method: str, experts: int) -> tuple[int, int]:
+    """Groups and chosen groups of a group-limited `topk_method`."""
+    groups = keys.integer("n_group")
+    keys.check_divides("n_group", groups, "n_routed_experts", experts)
+    if method == "noaux_tc" and experts // groups < 2:
+        right = f"at most {experts // 2}, 'noaux_tc' scores two experts a group"
+        raise keys.refusal("n_group", right)
+    chosen = keys.integer("topk_group")
+    if chosen > groups:
+        raise keys.refusal("topk_group", f"at most 'n_group', {groups}")
+    return groups, chosen

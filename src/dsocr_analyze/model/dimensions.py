@@ -1,0 +1,144 @@
+"""Dimensions of a DeepSeek-OCR model, read from its `config.json`.
+
+The one place that closed forms and reports have their dimensions from. As in the vendor's
+`DeepseekOCRConfig`, the decoder's keys stand at the top level (`language_config` is not read) and
+the encoders' under `vision_config.width`.
+
+A key may be absent only where the published file leaves it to a default of `DeepseekV2Config`
+(`configuration_deepseek_v2.py`) or `PretrainedConfig`; a key that some configurations never use
+(mixture of experts, latent attention) is needed only where it is used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from dsocr_analyze.errors import ConfigError, ModelDirectoryError
+from dsocr_analyze.model.decoder_dimensions import DecoderDimensions, RopeScaling
+from dsocr_analyze.model.projector_dimensions import PAIR_PROJECTOR_TYPES, ProjectorDimensions
+from dsocr_analyze.model.vision_dimensions import ClipDimensions, SamDimensions
+
+__all__ = [
+    "ClipDimensions",
+    "DecoderDimensions",
+    "ModelDimensions",
+    "ProjectorDimensions",
+    "RopeScaling",
+    "SamDimensions",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDimensions:
+    """Every dimension of one model.
+
+    Attributes:
+        sam: The SAM encoder.
+        clip: The CLIP encoder.
+        projector: The projector between encoders and decoder.
+        decoder: The decoder.
+    """
+
+    sam: SamDimensions
+    clip: ClipDimensions
+    projector: ProjectorDimensions
+    decoder: DecoderDimensions
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> ModelDimensions:
+        """Read a whole `config.json` that is already parsed.
+
+        Args:
+            config: The file's top-level object.
+
+        Raises:
+            ConfigError: A key is absent, holds a wrong value, or two keys contradict each other.
+        """
+        dimensions = cls(
+            sam=SamDimensions.from_config(config),
+            clip=ClipDimensions.from_config(config),
+            projector=ProjectorDimensions.from_config(config),
+            decoder=DecoderDimensions.from_config(config),
+        )
+        _check_joints(dimensions)
+        return dimensions
+
+    @classmethod
+    def from_file(cls, path: str | PathLike[str]) -> ModelDimensions:
+        """Read a `config.json`.
+
+        Args:
+            path: The file.
+
+        Raises:
+            ModelDirectoryError: The file is missing or unreadable.
+            ConfigError: It is not JSON, or no model can be built from it.
+        """
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            raise ModelDirectoryError(
+                f"cannot read {str(path)!r}: {error.strerror or error}; "
+                "give a model directory with a readable config.json"
+            ) from error
+        try:
+            config = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{str(path)!r} is not JSON: {error}") from error
+        return cls.from_config(config)
+
+
+def _check_joints(dimensions: ModelDimensions) -> None:
+    """Refuse parts that do not fit each other as `DeepseekOCRModel.forward` joins them.
+
+    SAM's output is CLIP's patch embedding; both, concatenated, go through the projector, which has
+    to hand over one token of the decoder's width for every token it gets.
+    """
+    sam, clip = dimensions.sam, dimensions.clip
+    projector, decoder = dimensions.projector, dimensions.decoder
+    if clip.width != sam.out_channels:
+        raise ConfigError(
+            f"config.json: 'vision_config.width.clip-l-14-224.width' is {clip.width}; give "
+            f"{sam.out_channels}, the last of 'vision_config.width.sam_vit_b.downsample_channels'"
+        )
+    features = clip.width + sam.out_channels
+    if projector.input_channels != features:
+        raise ConfigError(
+            f"config.json: 'projector_config.input_dim' is {projector.input_dim}; give "
+            f"{features}, CLIP's width and SAM's last channels together"
+        )
+    if projector.n_embed != decoder.hidden_size:
+        raise ConfigError(
+            f"config.json: 'projector_config.n_embed' is {projector.n_embed}; give "
+            f"{decoder.hidden_size}, the decoder's 'hidden_size'"
+        )
+    if projector.output_channels != decoder.hidden_size:
+        raise ConfigError(
+            "config.json: 'projector_config.projector_type' is 'identity', which hands on "
+            f"{features} features; give a type that maps them to 'hidden_size', "
+            f"{decoder.hidden_size}"
+        )
+    _check_projector_wiring(projector)
+
+
+def _check_projector_wiring(projector: ProjectorDimensions) -> None:
+    """Refuse variants that take a pair of maps, or hand back fewer tokens than they get."""
+    if projector.projector_type in PAIR_PROJECTOR_TYPES or projector.conv_fusion:
+        name = "conv_fusion_high_low_features" if projector.conv_fusion else "projector_type"
+        value = "true" if projector.conv_fusion else repr(projector.projector_type)
+        reason = "takes two feature maps, and the model hands over one"
+    elif projector.downsample_ratio > 1 or projector.token_pooling:
+        name = "token_pooling" if projector.token_pooling else "downsample_ratio"
+        value = "true" if projector.token_pooling else str(projector.downsample_ratio)
+        reason = "merges tokens, and the page's layout has a place for every one"
+    else:
+        return
+    right = "linear, mlp_gelu or hybrid_split_feature_mlp_gelu without merging or fusion"
+    raise ConfigError(
+        f"config.json: 'projector_config.{name}' is {value}, which {reason}; give {right}"
+    )
