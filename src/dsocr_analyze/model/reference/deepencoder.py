@@ -1,0 +1,932 @@
+"""The vision side: SAM encoder, CLIP encoder and projector, under the vendor's class names.
+
+An image `[N, 3, R, R]` runs through SAM (`ImageEncoderViT`) to features `[N, C, g, g]`, which are
+the patch embeddings of CLIP (`VitModel`); both outputs, concatenated, go through `MlpProjector`.
+
+Letters in shapes: N images, H heads, D head size, C channels, R resolution, g grid side, T tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = [
+    "Attention",
+    "Block",
+    "CLIPVisionEmbeddings",
+    "ImageEncoderViT",
+    "LayerNorm2d",
+    "LayerNormfp32",
+    "MLPBlock",
+    "MlpProjector",
+    "NoTPAttention",
+    "NoTPFeedForward",
+    "NoTPTransformer",
+    "NoTPTransformerBlock",
+    "PatchEmbed",
+    "VitModel",
+    "add_decomposed_rel_pos",
+    "build_clip_l",
+    "build_projector",
+    "build_sam_vit_b",
+    "get_abs_pos",
+    "get_abs_pos_sam",
+    "get_rel_pos",
+    "quick_gelu",
+    "required",
+    "window_partition",
+    "window_unpartition",
+]
+
+# Constants of the published SAM and CLIP that no key of config.json names.
+_SAM_PATCH: Final = 16
+_SAM_WINDOW: Final = 14
+_SAM_NECK: Final = 256
+_MLP_RATIO: Final = 4
+
+
+def required(section: Any, key: str, where: str) -> Any:
+    """Value of `key` in a section of the config.
+
+    Args:
+        section: The mapping, or None where the section itself is absent.
+        key: The key to read.
+        where: Dotted name of the section, for the error.
+
+    Raises:
+        ValueError: The section is not a mapping, or lacks the key.
+    """
+    if not isinstance(section, Mapping):
+        raise ValueError(f"the config lacks {where} (needed for {where}.{key})")
+    if key not in section:
+        have = ", ".join(sorted(map(str, section))) or "nothing"
+        raise ValueError(f"the config lacks {where}.{key}; {where} holds {have}")
+    return section[key]
+
+
+# ------------------------------------------------------------------------------------ projector
+
+
+def _gelu_linears(widths: Sequence[int]) -> list[nn.Module]:
+    """`GELU, Linear(w0, w1), GELU, Linear(w1, w2), ...` for the given widths."""
+    layers: list[nn.Module] = []
+    for wide_in, wide_out in itertools.pairwise(widths):
+        layers += [nn.GELU(), nn.Linear(wide_in, wide_out)]
+    return layers
+
+
+class MlpProjector(nn.Module):
+    """Maps vision features to the width of the decoder; eight variants.
+
+    Args:
+        cfg: `projector_type` and what that variant needs: `input_dim` (a pair for
+            `hybrid_split_feature_mlp_gelu`), `n_embed`, `depth` (1), `mlp_ratio` (1),
+            `downsample_ratio`, `channel_div` (0.5); and the switches `token_pooling` and
+            `conv_fusion_high_low_features` (both False) that precede any variant.
+
+    Raises:
+        ValueError: A key is missing or `projector_type` is not one of the eight.
+
+    Source: the vendor's `MlpProjector`.
+    """
+
+    VARIANTS: Final = (
+        "identity",
+        "linear",
+        "mlp_gelu",
+        "normlayer_downsample_mlp_gelu",
+        "downsample_mlp_gelu",
+        "low_high_hybrid_split_mlp_gelu",
+        "hybrid_split_feature_mlp_gelu",
+        "low_high_split_mlp_gelu",
+    )
+
+    def __init__(self, cfg: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.projector_type: str = required(cfg, "projector_type", "projector_config")
+        if self.projector_type not in self.VARIANTS:
+            raise ValueError(
+                f"projector_config.projector_type {self.projector_type!r} is unknown;"
+                f" known: {', '.join(self.VARIANTS)}"
+            )
+        self.token_pooling = bool(cfg.get("token_pooling", False))
+        self.fuses_features = bool(cfg.get("conv_fusion_high_low_features", False))
+        layers = getattr(self, f"_build_{self.projector_type}")()
+        if self.token_pooling:
+            self.token_pooling_layer = nn.Linear(
+                self._size("input_dim") * 4, self._size("input_dim")
+            )
+        if self.fuses_features:
+            self.fusion_layer = nn.Linear(self._size("input_dim"), self._size("input_dim"))
+        self.layers: nn.Module = layers
+
+    def _size(self, key: str) -> int:
+        return int(required(self.cfg, key, "projector_config"))
+
+    @property
+    def _depth(self) -> int:
+        return int(self.cfg.get("depth", 1))
+
+    def _build_identity(self) -> nn.Module:
+        return nn.Identity()
+
+    def _build_linear(self) -> nn.Module:
+        return nn.Linear(self._size("input_dim"), self._size("n_embed"))
+
+    def _build_mlp_gelu(self) -> nn.Module:
+        width = self._size("n_embed")
+        first = nn.Linear(self._size("input_dim"), width)
+        return nn.Sequential(first, *_gelu_linears([width] * self._depth))
+
+    def _build_downsample_mlp_gelu(self) -> nn.Module:
+        return nn.Sequential(*self._downsampled_mlp())
+
+    def _build_normlayer_downsample_mlp_gelu(self) -> nn.Module:
+        gathered = self._size("input_dim") * self._size("downsample_ratio") ** 2
+        return nn.Sequential(nn.LayerNorm(gathered), *self._downsampled_mlp())
+
+    def _downsampled_mlp(self) -> list[nn.Module]:
+        gathered = self._size("input_dim") * self._size("downsample_ratio") ** 2
+        width = self._size("n_embed")
+        inner = width * int(self.cfg.get("mlp_ratio", 1))
+        hidden = [inner] * max(self._depth - 1, 1)
+        return [nn.Linear(gathered, inner), *_gelu_linears([*hidden, width])]
+
+    def _build_low_high_hybrid_split_mlp_gelu(self) -> nn.Module:
+        width = self._size("n_embed")
+        self.high_up_proj = nn.Linear(self._size("input_dim"), width // 2)
+        self.low_up_proj = nn.Linear(self._size("input_dim"), width // 2)
+        return nn.Sequential(*_gelu_linears([width] * self._depth))
+
+    def _build_hybrid_split_feature_mlp_gelu(self) -> nn.Module:
+        high_in, low_in = required(self.cfg, "input_dim", "projector_config")
+        width = self._size("n_embed")
+        high_out = int(width * float(self.cfg.get("channel_div", 0.5)))
+        self.high_up_proj = nn.Linear(high_in, high_out)
+        self.low_up_proj = nn.Linear(low_in, width - high_out)
+        return nn.Sequential(*_gelu_linears([width] * self._depth))
+
+    def _build_low_high_split_mlp_gelu(self) -> nn.Module:
+        half = self._size("n_embed") // 2
+        layers = nn.Sequential(*_gelu_linears([half] * self._depth))
+        # As published: `high_layers` and `layers` hold the same modules, `low_layers` copies.
+        self.high_layers = nn.Sequential(*layers)
+        self.low_layers = copy.deepcopy(layers)
+        return layers
+
+    def forward(self, x: Any) -> Tensor:
+        """Projects features.
+
+        Args:
+            x: `[N, T, input_dim]`; with `conv_fusion_high_low_features` `[N, 2, T, input_dim]`;
+                for the `low_high_*` variants a pair (high, low) of `[N, T, input_dim]`.
+
+        Returns:
+            `[N, T', n_embed]`; T' is T, or T / 4 after pooling, or T / downsample_ratio^2
+            (rounded up to whole cells).
+        """
+        if self.token_pooling:
+            x = self._pool(x)
+        if self.fuses_features:
+            x = self.fusion_layer(x[:, 0]) + x[:, 1]
+        if self.projector_type == "low_high_split_mlp_gelu":
+            return torch.cat([self.high_layers(x[0]), self.low_layers(x[1])], dim=-1)
+        if self.projector_type == "low_high_hybrid_split_mlp_gelu":
+            x = torch.cat([self.high_up_proj(x[0]), self.low_up_proj(x[1])], dim=-1)
+        elif self.projector_type == "hybrid_split_feature_mlp_gelu":
+            boundary = self.high_up_proj.in_features
+            high, low = x[..., :boundary], x[..., boundary:]
+            x = torch.cat([self.high_up_proj(high), self.low_up_proj(low)], dim=-1)
+        elif self.projector_type.endswith("downsample_mlp_gelu"):
+            x = self._gather_cells(x)
+        projected: Tensor = self.layers(x)
+        return projected
+
+    def _pool(self, x: Tensor) -> Tensor:
+        """Joins 2 x 2 neighbours `[N, g g, C]` -> `[N, (g / 2)^2, C]` by one linear of 4 C."""
+        count, tokens, channels = x.shape
+        side = math.isqrt(tokens)
+        cells = x.view(count, side, side, channels).permute(0, 3, 1, 2)
+        cells = cells.unfold(2, 2, 2).unfold(3, 2, 2)  # [N, C, g/2, g/2, 2, 2]
+        pooled = cells.shape[2] * cells.shape[3]
+        cells = cells.contiguous().view(count, channels, pooled, 4).permute(0, 2, 1, 3)
+        joined: Tensor = self.token_pooling_layer(
+            cells.contiguous().view(count, pooled, channels * 4)
+        )
+        return joined
+
+    def _gather_cells(self, x: Tensor) -> Tensor:
+        """Stacks r x r neighbours `[N, g g, C]` -> `[N, ceil(g / r)^2, C r r]`, zero-padded."""
+        count, tokens, channels = x.shape
+        side, ratio = math.isqrt(tokens), self._size("downsample_ratio")
+        missing = -side % ratio
+        x = x.reshape(count, side, side, channels)
+        if missing:
+            x = F.pad(x, (0, 0, 0, missing, 0, missing), "constant", 0)
+        return F.unfold(x.permute(0, 3, 1, 2), kernel_size=ratio, stride=ratio).permute(0, 2, 1)
+
+
+# ----------------------------------------------------------------------------------------- CLIP
+
+
+class LayerNormfp32(nn.LayerNorm):
+    """LayerNorm that computes in fp32 and returns the input's dtype."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[..., C]` -> `[..., C]`."""
+        return super().forward(x.type(torch.float32)).type(x.dtype)
+
+
+def get_abs_pos(abs_pos: Tensor, tgt_size: int) -> Tensor:
+    """CLIP's position table for another number of patches, bicubic and antialiased in fp32.
+
+    Args:
+        abs_pos: `[1, 1 + s s, C]`, the class position first.
+        tgt_size: Tokens wanted, with or without the class token: the side is
+            `floor(sqrt(tgt_size))`.
+
+    Returns:
+        `[1, 1 + t t, C]`; the table itself where the side does not change.
+
+    Source: the vendor's `get_abs_pos`.
+    """
+    table = abs_pos.squeeze(0)
+    source, target = math.isqrt(table.shape[0] - 1), math.isqrt(tgt_size)
+    if source == target:
+        return abs_pos
+    channels = table.shape[-1]
+    grid = table[1:].view(1, source, source, channels).permute(0, 3, 1, 2).contiguous()
+    patches = _resized(grid, target, abs_pos.dtype).permute(0, 2, 3, 1)
+    joined = torch.cat([table[:1], patches.view(target * target, channels)], dim=0)
+    return joined.view(1, target * target + 1, channels)
+
+
+def _resized(grid: Tensor, side: int, dtype: torch.dtype) -> Tensor:
+    """`[1, C, s, s]` -> `[1, C, side, side]`, resampled in fp32, returned in `dtype`."""
+    return F.interpolate(
+        grid.to(torch.float32),
+        size=(side, side),
+        mode="bicubic",
+        antialias=True,
+        align_corners=False,
+    ).to(dtype)
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """`x * sigmoid(1.702 x)`, the sigmoid approximation of GELU (Hendrycks and Gimpel, 2016)."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+class CLIPVisionEmbeddings(nn.Module):
+    """Class token, patch embeddings and position table.
+
+    Args:
+        hidden_size: Width C.
+        image_size: Resolution the position table was learned at.
+        patch_size: Side of a patch.
+        num_channels: Channels of the image.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int = 1024,
+        image_size: int = 224,
+        patch_size: int = 14,
+        num_channels: int = 3,
+    ) -> None:
+        super().__init__()
+        positions = (image_size // patch_size) ** 2 + 1
+        self.class_embedding = nn.Parameter(torch.empty(hidden_size))
+        nn.init.normal_(self.class_embedding)
+        self.patch_embedding = nn.Conv2d(
+            num_channels, hidden_size, kernel_size=patch_size, stride=patch_size, bias=False
+        )
+        self.position_embedding = nn.Embedding(positions, hidden_size)
+        self.position_ids: Tensor
+        ids = torch.empty(1, positions, dtype=torch.long)
+        if not ids.is_meta:  # the first arange on meta imports a compiler, for no values
+            ids = torch.arange(positions).expand((1, -1))
+        self.register_buffer("position_ids", ids)
+
+    def forward(self, pixel_values: Tensor, patch_embeds: Tensor | None) -> Tensor:
+        """Embeds patches.
+
+        Args:
+            pixel_values: `[N, 3, R, R]`; only its N is read where `patch_embeds` is given.
+            patch_embeds: `[N, C, g, g]` to use in place of the own convolution, or None.
+
+        Returns:
+            `[N, 1 + g g, C]`.
+        """
+        if patch_embeds is None:
+            patch_embeds = self.patch_embedding(pixel_values)
+        patches = patch_embeds.flatten(2).transpose(1, 2)
+        first = self.class_embedding.expand(pixel_values.shape[0], 1, -1)
+        tokens = torch.cat([first, patches], dim=1)
+        table = self.position_embedding(self.position_ids)
+        return tokens + get_abs_pos(table, tokens.shape[1])
+
+
+class NoTPFeedForward(nn.Module):
+    """Linear, quick GELU, linear (both with bias). `cfg` is unused, as published."""
+
+    def __init__(self, cfg: Mapping[str, Any], dim: int, hidden_dim: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(dim, hidden_dim)
+        self.fc2 = nn.Linear(hidden_dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, T, dim]` -> `[N, T, dim]`."""
+        out: Tensor = self.fc2(quick_gelu(self.fc1(x)))
+        return out
+
+
+class NoTPAttention(nn.Module):
+    """Multi-head self-attention without a mask (Vaswani et al. 2017, eq. 1), one fused q, k, v.
+
+    Args:
+        cfg: `hidden_size` and `num_attention_heads`.
+    """
+
+    def __init__(self, cfg: Mapping[str, Any]) -> None:
+        super().__init__()
+        width = int(required(cfg, "hidden_size", "the CLIP settings"))
+        self.num_heads = int(required(cfg, "num_attention_heads", "the CLIP settings"))
+        self.head_dim = width // self.num_heads
+        self.qkv_proj = nn.Linear(width, width * 3)
+        self.out_proj = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, T, C]` -> `[N, T, C]`."""
+        count, tokens, _ = x.shape
+        fused = self.qkv_proj(x).view(count, tokens, 3, self.num_heads, self.head_dim)
+        q, k, v = (part.squeeze(2).permute(0, 2, 1, 3) for part in fused.split(1, dim=2))
+        heads = F.scaled_dot_product_attention(q, k, v)  # [N, H, T, D]
+        out: Tensor = self.out_proj(heads.permute(0, 2, 1, 3).reshape(count, tokens, -1))
+        return out
+
+
+class NoTPTransformerBlock(nn.Module):
+    """Pre-norm block: `h = x + attention(norm(x))`, `h + feed_forward(norm(h))`.
+
+    Args:
+        cfg: `hidden_size`, `num_attention_heads`, `ffn_hidden_size`, `layernorm_epsilon`.
+        layer_id: Number of the block, from 1.
+        multiple_of: Unused, as published.
+    """
+
+    def __init__(self, cfg: Mapping[str, Any], layer_id: int, multiple_of: int = 256) -> None:
+        super().__init__()
+        width = int(required(cfg, "hidden_size", "the CLIP settings"))
+        eps = float(cfg.get("layernorm_epsilon", 1e-5))
+        self.layer_id = layer_id
+        self.self_attn = NoTPAttention(cfg)
+        self.mlp = NoTPFeedForward(
+            cfg, dim=width, hidden_dim=int(required(cfg, "ffn_hidden_size", "the CLIP settings"))
+        )
+        self.layer_norm1 = nn.LayerNorm(width, eps=eps)
+        self.layer_norm2 = nn.LayerNorm(width, eps=eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, T, C]` -> `[N, T, C]`."""
+        # The published block runs `forward` of its two halves rather than calling them, so hooks
+        # on them never fire; the same here keeps every per-module count equal.
+        h = x + self.self_attn.forward(self.layer_norm1(x))
+        return h + self.mlp.forward(self.layer_norm2(h))
+
+
+class NoTPTransformer(nn.Module):
+    """A stack of `num_layers` blocks."""
+
+    def __init__(self, cfg: Mapping[str, Any]) -> None:
+        super().__init__()
+        depth = int(required(cfg, "num_layers", "the CLIP settings"))
+        self.layers = nn.ModuleList(NoTPTransformerBlock(cfg, i + 1) for i in range(depth))
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """`[N, T, C]` -> `[N, T, C]`."""
+        for layer in self.layers:
+            hidden_states = layer(hidden_states)
+        return hidden_states
+
+
+class VitModel(nn.Module):
+    """CLIP's vision transformer (Radford et al. 2021) without its final norm.
+
+    Args:
+        cfg: `hidden_size`, `num_attention_heads`, `ffn_hidden_size`, `num_layers`, `image_size`,
+            `patch_size`; optionally `layernorm_epsilon`, `pre_layernorm_epsilon` (1e-5) and
+            `fp32norm` (a `LayerNormfp32` before the stack).
+        freeze_embed: Take the embeddings out of training.
+        freeze_pre_norm: Take the norm before the stack out of training.
+    """
+
+    def __init__(
+        self, cfg: Mapping[str, Any], freeze_embed: bool = False, freeze_pre_norm: bool = False
+    ) -> None:
+        super().__init__()
+        width = int(required(cfg, "hidden_size", "the CLIP settings"))
+        self.embeddings = CLIPVisionEmbeddings(
+            hidden_size=width,
+            image_size=int(required(cfg, "image_size", "the CLIP settings")),
+            patch_size=int(required(cfg, "patch_size", "the CLIP settings")),
+        )
+        self.transformer = NoTPTransformer(cfg)
+        norm = LayerNormfp32 if cfg.get("fp32norm", False) else nn.LayerNorm
+        # The vendor's spelling: it is part of the checkpoint's names.
+        self.pre_layrnorm = norm(width, eps=float(cfg.get("pre_layernorm_epsilon", 1e-5)))
+        if freeze_embed:
+            self.embeddings.requires_grad_(False)
+        if freeze_pre_norm:
+            self.pre_layrnorm.requires_grad_(False)
+
+    def forward(self, x: Tensor, patch_embeds: Tensor | None) -> Tensor:
+        """Image `[N, 3, R, R]` and SAM features `[N, C, g, g]` -> `[N, 1 + g g, C]`."""
+        out: Tensor = self.transformer(self.pre_layrnorm(self.embeddings(x, patch_embeds)))
+        return out
+
+
+# ------------------------------------------------------------------------------------------ SAM
+
+
+def get_abs_pos_sam(abs_pos: Tensor, tgt_size: int) -> Tensor:
+    """SAM's position grid for another grid side, bicubic and antialiased in fp32.
+
+    Args:
+        abs_pos: `[1, s, s, C]`.
+        tgt_size: Side wanted.
+
+    Returns:
+        `[1, tgt_size, tgt_size, C]`; the grid itself where the side does not change.
+
+    Source: the vendor's `get_abs_pos_sam`.
+    """
+    if abs_pos.shape[1] == tgt_size:
+        return abs_pos
+    return _resized(abs_pos.permute(0, 3, 1, 2), tgt_size, abs_pos.dtype).permute(0, 2, 3, 1)
+
+
+class MLPBlock(nn.Module):
+    """Linear, activation, linear (both with bias)."""
+
+    def __init__(
+        self, embedding_dim: int, mlp_dim: int, act: Callable[[], nn.Module] = nn.GELU
+    ) -> None:
+        super().__init__()
+        self.lin1 = nn.Linear(embedding_dim, mlp_dim)
+        self.lin2 = nn.Linear(mlp_dim, embedding_dim)
+        self.act = act()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[..., C]` -> `[..., C]`."""
+        out: Tensor = self.lin2(self.act(self.lin1(x)))
+        return out
+
+
+class LayerNorm2d(nn.Module):
+    """LayerNorm over the channels of `[N, C, h, w]`: `(x - mean) / sqrt(var + eps) * w + b`.
+
+    Source: the vendor's `LayerNorm2d` (from ConvNeXt); the centred input is computed twice there.
+    """
+
+    def __init__(self, num_channels: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(num_channels))
+        self.bias = nn.Parameter(torch.zeros(num_channels))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C, h, w]` -> `[N, C, h, w]`."""
+        mean = x.mean(1, keepdim=True)
+        variance = (x - mean).pow(2).mean(1, keepdim=True)
+        normal = (x - mean) / torch.sqrt(variance + self.eps)
+        return self.weight[:, None, None] * normal + self.bias[:, None, None]
+
+
+class ImageEncoderViT(nn.Module):
+    """SAM's image encoder (Kirillov et al. 2023; ViTDet, Li et al. 2022) and its down-sampling.
+
+    Args:
+        img_size: Resolution the position tables are sized for.
+        patch_size: Side and stride of the patch convolution.
+        in_chans: Channels of the image.
+        embed_dim: Width of the blocks.
+        depth: Number of blocks.
+        num_heads: Heads of each block.
+        mlp_ratio: Width of a block's MLP over `embed_dim`.
+        out_chans: Channels of the neck.
+        qkv_bias: Whether the fused q, k, v projection has a bias.
+        norm_layer: Constructor of the blocks' norms.
+        act_layer: Constructor of the MLPs' activation.
+        use_abs_pos: Whether to add the absolute position grid.
+        use_rel_pos: Whether attention has decomposed relative positions.
+        rel_pos_zero_init: Unused, as published: the tables start at zero.
+        window_size: Side of the attention windows; 0 attends globally everywhere.
+        global_attn_indexes: Blocks that attend globally.
+        downsample_channels: Channels of the stride-2 convolutions `net_2`, `net_3`, ...
+    """
+
+    def __init__(
+        self,
+        img_size: int = 1024,
+        patch_size: int = 16,
+        in_chans: int = 3,
+        embed_dim: int = 768,
+        depth: int = 12,
+        num_heads: int = 12,
+        mlp_ratio: float = 4.0,
+        out_chans: int = 256,
+        qkv_bias: bool = True,
+        norm_layer: Callable[[int], nn.Module] = nn.LayerNorm,
+        act_layer: Callable[[], nn.Module] = nn.GELU,
+        use_abs_pos: bool = True,
+        use_rel_pos: bool = False,
+        rel_pos_zero_init: bool = True,
+        window_size: int = 0,
+        global_attn_indexes: Sequence[int] = (),
+        downsample_channels: Sequence[int] = (512, 1024),
+    ) -> None:
+        super().__init__()
+        self.img_size = img_size
+        grid = img_size // patch_size
+        self.patch_embed = PatchEmbed(
+            (patch_size, patch_size), (patch_size, patch_size), (0, 0), in_chans, embed_dim
+        )
+        self.pos_embed = (
+            nn.Parameter(torch.zeros(1, grid, grid, embed_dim)) if use_abs_pos else None
+        )
+        self.blocks = nn.ModuleList(
+            Block(
+                embed_dim,
+                num_heads,
+                mlp_ratio,
+                qkv_bias,
+                norm_layer,
+                act_layer,
+                use_rel_pos,
+                rel_pos_zero_init,
+                window_size=0 if index in global_attn_indexes else window_size,
+                input_size=(grid, grid),
+            )
+            for index in range(depth)
+        )
+        self.neck = nn.Sequential(
+            nn.Conv2d(embed_dim, out_chans, kernel_size=1, bias=False),
+            LayerNorm2d(out_chans),
+            nn.Conv2d(out_chans, out_chans, kernel_size=3, padding=1, bias=False),
+            LayerNorm2d(out_chans),
+        )
+        self._downsamplers: list[str] = []
+        channels = out_chans
+        for number, wider in enumerate(downsample_channels, start=2):
+            conv = nn.Conv2d(channels, wider, kernel_size=3, stride=2, padding=1, bias=False)
+            self.add_module(f"net_{number}", conv)
+            self._downsamplers.append(f"net_{number}")
+            channels = wider
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, 3, R, R]` -> `[N, C, g, g]`; published: C = 1024, `g = R / 64`."""
+        x = self.patch_embed(x)
+        if self.pos_embed is not None:
+            x = x + get_abs_pos_sam(self.pos_embed, x.shape[1])
+        for block in self.blocks:
+            x = block(x)
+        x = self.neck(x.permute(0, 3, 1, 2))
+        for index, name in enumerate(self._downsamplers):
+            # The published encoder copies what it hands from one convolution to the next.
+            x = getattr(self, name)(x.clone() if index else x)
+        return x
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block over a grid, attending within windows or globally.
+
+    Args:
+        dim: Width C.
+        num_heads: Heads.
+        mlp_ratio: Width of the MLP over `dim`.
+        qkv_bias: Whether the fused q, k, v projection has a bias.
+        norm_layer: Constructor of the norms.
+        act_layer: Constructor of the MLP's activation.
+        use_rel_pos: Whether attention has decomposed relative positions.
+        rel_pos_zero_init: Unused, as published.
+        window_size: Side of the windows; 0 attends globally.
+        input_size: Grid that the relative tables of a global block are sized for.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        mlp_ratio: float = 4.0,
+        qkv_bias: bool = True,
+        norm_layer: Callable[[int], nn.Module] = nn.LayerNorm,
+        act_layer: Callable[[], nn.Module] = nn.GELU,
+        use_rel_pos: bool = False,
+        rel_pos_zero_init: bool = True,
+        window_size: int = 0,
+        input_size: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__()
+        self.window_size = window_size
+        self.norm1 = norm_layer(dim)
+        attended = (window_size, window_size) if window_size else input_size
+        self.attn = Attention(dim, num_heads, qkv_bias, use_rel_pos, rel_pos_zero_init, attended)
+        self.norm2 = norm_layer(dim)
+        self.mlp = MLPBlock(embedding_dim=dim, mlp_dim=int(dim * mlp_ratio), act=act_layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, h, w, C]` -> `[N, h, w, C]`."""
+        x = x + self._attend(self.norm1(x))
+        out: Tensor = x + self.mlp(self.norm2(x))
+        return out
+
+    def _attend(self, x: Tensor) -> Tensor:
+        if not self.window_size:
+            out: Tensor = self.attn(x)
+            return out
+        grid = (x.shape[1], x.shape[2])
+        windows, padded = window_partition(x, self.window_size)
+        return window_unpartition(self.attn(windows), self.window_size, padded, grid)
+
+
+class Attention(nn.Module):
+    """Self-attention over a grid with decomposed relative positions (MViTv2, Li et al. 2022).
+
+    Args:
+        dim: Width C.
+        num_heads: Heads.
+        qkv_bias: Whether the fused q, k, v projection has a bias.
+        use_rel_pos: Whether to add `q . R_h + q . R_w` to the scores.
+        rel_pos_zero_init: Unused, as published.
+        input_size: Grid (h, w) the two tables are sized for.
+
+    Raises:
+        ValueError: `use_rel_pos` without `input_size`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        qkv_bias: bool = True,
+        use_rel_pos: bool = False,
+        rel_pos_zero_init: bool = True,
+        input_size: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.use_rel_pos = use_rel_pos
+        self.qkv = nn.Linear(dim, dim * 3, bias=qkv_bias)
+        self.proj = nn.Linear(dim, dim)
+        if use_rel_pos:
+            if input_size is None:
+                raise ValueError("use_rel_pos needs input_size, the grid (height, width)")
+            rows, columns = input_size
+            self.rel_pos_h = nn.Parameter(torch.zeros(2 * rows - 1, dim // num_heads))
+            self.rel_pos_w = nn.Parameter(torch.zeros(2 * columns - 1, dim // num_heads))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, h, w, C]` -> `[N, h, w, C]`."""
+        count, rows, columns, _ = x.shape
+        tokens, heads = rows * columns, self.num_heads
+        fused = self.qkv(x).reshape(count, tokens, 3, heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = fused.reshape(3, count * heads, tokens, -1).unbind(0)  # [N H, h w, D]
+        bias = self._bias(q, count, (rows, columns)) if self.use_rel_pos else None
+        q, k, v = (part.view(count, heads, tokens, -1) for part in (q, k, v))
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        out = out.view(count, heads, rows, columns, -1).permute(0, 2, 3, 1, 4)
+        projected: Tensor = self.proj(out.reshape(count, rows, columns, -1))
+        return projected
+
+    def _bias(self, q: Tensor, count: int, grid: tuple[int, int]) -> Tensor:
+        """Sum of the two decomposed terms, `[N, H, h w, h w]`."""
+        terms = add_decomposed_rel_pos(q, self.rel_pos_h, self.rel_pos_w, grid, grid)
+        by_row, by_column = (term.view(count, self.num_heads, *term.shape[1:]) for term in terms)
+        return (by_row + by_column).flatten(-2)
+
+
+def window_partition(x: Tensor, window_size: int) -> tuple[Tensor, tuple[int, int]]:
+    """Cuts a grid into windows, zero-padded on the right and at the bottom.
+
+    Args:
+        x: `[N, h, w, C]`.
+        window_size: Side s of a window.
+
+    Returns:
+        Windows `[N * windows, s, s, C]` and the padded (h, w).
+    """
+    count, rows, columns, channels = x.shape
+    below, right = -rows % window_size, -columns % window_size
+    if below or right:
+        x = F.pad(x, (0, 0, 0, right, 0, below))
+    rows, columns = rows + below, columns + right
+    down, across = rows // window_size, columns // window_size
+    x = x.view(count, down, window_size, across, window_size, channels).permute(0, 1, 3, 2, 4, 5)
+    return x.contiguous().view(-1, window_size, window_size, channels), (rows, columns)
+
+
+def window_unpartition(
+    windows: Tensor, window_size: int, pad_hw: tuple[int, int], hw: tuple[int, int]
+) -> Tensor:
+    """Undoes `window_partition` and drops the padding.
+
+    Args:
+        windows: `[N * windows, s, s, C]`.
+        window_size: Side s of a window.
+        pad_hw: Padded (h, w).
+        hw: Original (h, w).
+
+    Returns:
+        `[N, h, w, C]`.
+    """
+    padded_rows, padded_columns = pad_hw
+    down, across = padded_rows // window_size, padded_columns // window_size
+    count = windows.shape[0] // (down * across)
+    x = windows.view(count, down, across, window_size, window_size, -1).permute(0, 1, 3, 2, 4, 5)
+    x = x.contiguous().view(count, padded_rows, padded_columns, -1)
+    if pad_hw != hw:
+        x = x[:, : hw[0], : hw[1], :].contiguous()
+    return x
+
+
+def get_rel_pos(q_size: int, k_size: int, rel_pos: Tensor) -> Tensor:
+    """Rows of a relative-position table for every pair of coordinates.
+
+    `R[i, j] = table[i' - j' + offset]` with both coordinates scaled to the longer axis
+    (MViTv2, eq. 4; the vendor's `get_rel_pos`).
+
+    Args:
+        q_size: Query coordinates.
+        k_size: Key coordinates.
+        rel_pos: `[L, D]`; resized linearly in fp32 where L is not `2 max(q, k) - 1`.
+
+    Returns:
+        `[q_size, k_size, D]`.
+    """
+    length = 2 * max(q_size, k_size) - 1
+    table = rel_pos
+    if rel_pos.shape[0] != length:
+        columns = rel_pos.to(torch.float32).reshape(1, rel_pos.shape[0], -1).permute(0, 2, 1)
+        resized = F.interpolate(columns, size=length, mode="linear").to(rel_pos.dtype)
+        table = resized.reshape(-1, length).permute(1, 0)
+    q_scale, k_scale = max(k_size / q_size, 1.0), max(q_size / k_size, 1.0)
+    queries = torch.arange(q_size, device=rel_pos.device)[:, None] * q_scale
+    keys = torch.arange(k_size, device=rel_pos.device)[None, :] * k_scale
+    distance = (queries - keys) + (k_size - 1) * k_scale
+    return table[distance.long()]
+
+
+def add_decomposed_rel_pos(
+    q: Tensor,
+    rel_pos_h: Tensor,
+    rel_pos_w: Tensor,
+    q_size: tuple[int, int],
+    k_size: tuple[int, int],
+) -> tuple[Tensor, Tensor]:
+    """The two additive terms of decomposed relative positions.
+
+    `row[b, (y x), k, 0] = q[b, (y x)] . R_h[y, k]`, `column[b, (y x), 0, k] = q . R_w[x, k]`
+    (MViTv2, eq. 4; the vendor's `add_decomposed_rel_pos`). Their broadcast sum is the bias.
+
+    Args:
+        q: `[B, q_h q_w, D]`.
+        rel_pos_h: `[L_h, D]`.
+        rel_pos_w: `[L_w, D]`.
+        q_size: (q_h, q_w).
+        k_size: (k_h, k_w).
+
+    Returns:
+        `[B, q_h q_w, k_h, 1]` and `[B, q_h q_w, 1, k_w]`.
+    """
+    (q_rows, q_columns), (k_rows, k_columns) = q_size, k_size
+    table_h = get_rel_pos(q_rows, k_rows, rel_pos_h)
+    table_w = get_rel_pos(q_columns, k_columns, rel_pos_w)
+    batch, tokens, size = q.shape
+    grid = q.reshape(batch, q_rows, q_columns, size)
+    by_row = torch.einsum("bhwc,hkc->bhwk", grid, table_h)
+    by_column = torch.einsum("bhwc,wkc->bhwk", grid, table_w)
+    return (
+        by_row.unsqueeze(-1).reshape(batch, tokens, k_rows, 1),
+        by_column.unsqueeze(-2).reshape(batch, tokens, 1, k_columns),
+    )
+
+
+class PatchEmbed(nn.Module):
+    """Patch convolution, channels last afterwards."""
+
+    def __init__(
+        self,
+        kernel_size: tuple[int, int] = (16, 16),
+        stride: tuple[int, int] = (16, 16),
+        padding: tuple[int, int] = (0, 0),
+        in_chans: int = 3,
+        embed_dim: int = 768,
+    ) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(in_chans, embed_dim, kernel_size, stride=stride, padding=padding)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, 3, R, R]` -> `[N, g, g, C]`."""
+        out: Tensor = self.proj(x).permute(0, 2, 3, 1)
+        return out
+
+
+# ------------------------------------------------------------------------- built from the config
+
+
+def build_sam_vit_b(vision_config: Any) -> ImageEncoderViT:
+    """SAM as `vision_config` describes it: `image_size` and `width["sam_vit_b"]`.
+
+    Raises:
+        ValueError: A key is missing.
+    """
+    where = "vision_config.width.sam_vit_b"
+    sam = required(required(vision_config, "width", "vision_config"), "sam_vit_b", where[:-10])
+    return ImageEncoderViT(
+        img_size=int(required(vision_config, "image_size", "vision_config")),
+        patch_size=_SAM_PATCH,
+        embed_dim=int(required(sam, "width", where)),
+        depth=int(required(sam, "layers", where)),
+        num_heads=int(required(sam, "heads", where)),
+        mlp_ratio=_MLP_RATIO,
+        out_chans=_SAM_NECK,
+        norm_layer=partial(nn.LayerNorm, eps=1e-6),
+        use_rel_pos=True,
+        window_size=_SAM_WINDOW,
+        global_attn_indexes=tuple(required(sam, "global_attn_indexes", where)),
+        downsample_channels=tuple(required(sam, "downsample_channels", where)),
+    )
+
+
+def build_clip_l(vision_config: Any) -> VitModel:
+    """CLIP as `vision_config` describes it: `width["clip-l-14-224"]`.
+
+    Raises:
+        ValueError: A key is missing, or CLIP is not as wide as the SAM features it embeds.
+    """
+    where = "vision_config.width.clip-l-14-224"
+    widths = required(vision_config, "width", "vision_config")
+    clip = required(widths, "clip-l-14-224", "vision_config.width")
+    width = int(required(clip, "width", where))
+    sam = required(widths, "sam_vit_b", "vision_config.width")
+    channels = required(sam, "downsample_channels", "vision_config.width.sam_vit_b")
+    if not channels or int(channels[-1]) != width:
+        raise ValueError(
+            f"{where}.width is {width}, but the SAM features that CLIP embeds have the last of"
+            f" downsample_channels {list(channels)}; the two must be equal"
+        )
+    return VitModel(
+        {
+            "num_layers": int(required(clip, "layers", where)),
+            "hidden_size": width,
+            "num_attention_heads": int(required(clip, "heads", where)),
+            "ffn_hidden_size": _MLP_RATIO * width,
+            "image_size": int(required(clip, "image_size", where)),
+            "patch_size": int(required(clip, "patch_size", where)),
+            "layernorm_epsilon": 1e-5,
+            "pre_layernorm_epsilon": 1e-5,
+        }
+    )
+
+
+def build_projector(projector_config: Any, vision_config: Any, hidden_size: int) -> MlpProjector:
+    """The projector as `projector_config` describes it, checked against its neighbours.
+
+    Raises:
+        ValueError: A key is missing, the variant wants two separate feature maps, or the widths
+            do not fit CLIP's and SAM's features or the decoder.
+    """
+    where = "projector_config"
+    kind = required(projector_config, "projector_type", where)
+    if kind in ("low_high_split_mlp_gelu", "low_high_hybrid_split_mlp_gelu"):
+        raise ValueError(
+            f"{where}.projector_type {kind!r} takes a pair of feature maps; the model hands its"
+            " projector one concatenated map"
+        )
+    n_embed = int(required(projector_config, "n_embed", where))
+    if n_embed != hidden_size:
+        raise ValueError(
+            f"{where}.n_embed is {n_embed}, but visual tokens stand among text embeddings of"
+            f" hidden_size {hidden_size}; the two must be equal"
+        )
+    clip = required(vision_config["width"], "clip-l-14-224", "vision_config.width")
+    features = 2 * int(required(clip, "width", "vision_config.width.clip-l-14-224"))
+    wanted = required(projector_config, "input_dim", where) if kind != "identity" else n_embed
+    total = sum(wanted) if isinstance(wanted, Sequence) else int(wanted)
+    if total != features:
+        raise ValueError(
+            f"{where}.{'n_embed' if kind == 'identity' else 'input_dim'} is {wanted}, but the"
+            f" features of CLIP and SAM together are {features} wide"
+        )
+    return MlpProjector(projector_config)

@@ -1,0 +1,320 @@
+"""DeepSeek-OCR: vision encoders, projector and decoder as one model, under the vendor's names.
+
+Everything about the vision side is read from `vision_config` and `projector_config`; for the
+published config the network equals the vendor's. There is no `infer()`: it needs a tokenizer.
+
+Letters in shapes: B batch, T tokens, P local views, R resolution, g grid side, d width.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import TextStreamer
+
+from .configuration_deepseek_v2 import DeepseekV2Config
+from .deepencoder import build_clip_l, build_projector, build_sam_vit_b
+from .modeling_deepseekv2 import DeepseekV2ForCausalLM, DeepseekV2Model
+
+__all__ = [
+    "BaseTransform",
+    "BasicImageTransform",
+    "DeepseekOCRConfig",
+    "DeepseekOCRForCausalLM",
+    "DeepseekOCRModel",
+    "NoEOSTextStreamer",
+    "normalize_transform",
+]
+
+Transform = Callable[[Any], Tensor]
+
+
+# ------------------------------------------------------------------------------------ image input
+
+
+def _to_tensor(image: Any) -> Tensor:
+    """A PIL image or an array `[h, w]` / `[h, w, C]` as `[C, h, w]`; bytes become 0 .. 1."""
+    import numpy as np
+
+    array = np.array(image)
+    if array.ndim == 2:
+        array = array[:, :, None]
+    tensor = torch.from_numpy(array).permute(2, 0, 1).contiguous()
+    if tensor.dtype == torch.uint8:
+        return tensor.to(torch.get_default_dtype()).div(255)
+    return tensor.to(torch.get_default_dtype()) if tensor.dtype == torch.bool else tensor
+
+
+def normalize_transform(
+    mean: Sequence[float] | None, std: Sequence[float] | None
+) -> Callable[[Tensor], Tensor] | None:
+    """`(x - mean) / std` a channel, for `[C, h, w]`.
+
+    Args:
+        mean: A value a channel; None for zeros.
+        std: A value a channel; None for ones.
+
+    Returns:
+        The transform, or None where both are None.
+    """
+    if mean is None and std is None:
+        return None
+
+    def normalize(x: Tensor) -> Tensor:
+        def channels(values: Sequence[float]) -> Tensor:
+            return torch.tensor(values, dtype=x.dtype, device=x.device).view(-1, 1, 1)
+
+        if mean is not None:
+            x = x - channels(mean)
+        return x if std is None else x / channels(std)
+
+    return normalize
+
+
+class BaseTransform(ABC):
+    """From an image to the tensor a model takes."""
+
+    def set_rng(self, *args: Any, **kwargs: Any) -> None:  # noqa: B027 - most have none
+        """Sets the random state of a transform that has one."""
+
+    @abstractmethod
+    def __call__(self, x: Any) -> Tensor:
+        """Transforms one image."""
+
+    @property
+    def default_shape(self) -> tuple[int, ...]:
+        """Shape of the result, where it is fixed."""
+        raise NotImplementedError
+
+
+class BasicImageTransform(BaseTransform):
+    """To a tensor in 0 .. 1, then normalised a channel.
+
+    Args:
+        mean: A value a channel, or None.
+        std: A value a channel, or None.
+        normalize: False leaves the values in 0 .. 1.
+    """
+
+    def __init__(
+        self,
+        mean: Sequence[float] | None = (0.5, 0.5, 0.5),
+        std: Sequence[float] | None = (0.5, 0.5, 0.5),
+        normalize: bool = True,
+    ) -> None:
+        self.mean = mean
+        self.std = std
+        self._normalize = normalize_transform(mean, std) if normalize else None
+
+    def __call__(self, x: Any) -> Tensor:
+        """A PIL image or an array `[h, w, C]` -> `[C, h, w]`."""
+        tensor = _to_tensor(x)
+        return tensor if self._normalize is None else self._normalize(tensor)
+
+
+class NoEOSTextStreamer(TextStreamer):  # type: ignore[misc]  # untyped base
+    """Streams generated text with a line break in place of the end-of-sequence token."""
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        """Hands on `text`; the stream's end adds nothing of its own."""
+        tokenizer = self.tokenizer
+        eos_text = tokenizer.decode([tokenizer.eos_token_id], skip_special_tokens=False)
+        super().on_finalized_text(text.replace(eos_text, "\n"), stream_end=False)
+
+
+# -------------------------------------------------------------------------------------- the model
+
+
+class DeepseekOCRConfig(DeepseekV2Config):
+    """The decoder's dimensions plus `vision_config` and `projector_config`."""
+
+    model_type = "DeepseekOCR"
+
+
+class DeepseekOCRModel(DeepseekV2Model):
+    """The decoder, fed visual tokens in place of the image placeholders.
+
+    Args:
+        config: The decoder's keys; `vision_config` (`image_size`, `width.sam_vit_b`,
+            `width.clip-l-14-224`); `projector_config` (`projector_type`, `input_dim`, `n_embed`).
+
+    Raises:
+        ValueError: A key is missing, or widths that meet do not fit.
+    """
+
+    config_class = DeepseekOCRConfig
+
+    def __init__(self, config: DeepseekV2Config) -> None:
+        super().__init__(config)
+        vision = getattr(config, "vision_config", None)
+        self.sam_model = build_sam_vit_b(vision)
+        self.vision_model = build_clip_l(vision)
+        self.projector = build_projector(
+            getattr(config, "projector_config", None), vision, config.hidden_size
+        )
+        width = config.hidden_size
+        self.image_newline = nn.Parameter(torch.empty(width))
+        # The vendor's spelling: it is part of the checkpoint's names.
+        self.view_seperator = nn.Parameter(torch.empty(width))
+        for embedding in (self.image_newline, self.view_seperator):
+            nn.init.normal_(embedding, std=width**-0.5)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        images: Sequence[tuple[Tensor, Tensor]] | None = None,
+        images_seq_mask: Tensor | None = None,
+        images_spatial_crop: Any = None,
+    ) -> Any:
+        """Runs the vision side where there is an image, then the decoder.
+
+        Args:
+            input_ids: `[B, T]`, or None where `inputs_embeds` is given.
+            attention_mask: `[B, K]` of ones and zeros, or None.
+            position_ids: `[1 or B, T]`, or None.
+            past_key_values: As for `DeepseekV2Model`.
+            inputs_embeds: `[B, T, d]`; the visual tokens are written into it.
+            use_cache: Whether to return a cache; None for the config's value.
+            output_attentions: Whether to return attention weights.
+            output_hidden_states: Whether to return every layer's input.
+            return_dict: False for a plain tuple.
+            images: An item of the batch each: local views `[P, 3, r, r]` (all zero: none) and
+                the global view `[1, 3, R, R]`. No image where the first global view sums to zero.
+            images_seq_mask: `[B, T]` bool, True at image placeholders.
+            images_spatial_crop: An item of the batch each: (w, h), the grid of local views.
+
+        Returns:
+            As `DeepseekV2Model`.
+        """
+        if inputs_embeds is None and input_ids is not None:
+            inputs_embeds = self.get_input_embeddings()(input_ids)
+        if inputs_embeds is not None and images is not None and self._sees(inputs_embeds, images):
+            if images_seq_mask is None or images_spatial_crop is None:
+                raise ValueError("images need images_seq_mask and images_spatial_crop")
+            for item, (views, crop) in enumerate(zip(images, images_spatial_crop, strict=False)):
+                # The published model gathers an item's images in a list of one and concatenates
+                # that: a copy, kept so that the same bytes move.
+                tokens = torch.cat([self._visual_tokens(views[0], views[1], crop)], dim=0)
+                placeholders = images_seq_mask[item].unsqueeze(-1).to(inputs_embeds.device)
+                inputs_embeds[item].masked_scatter_(placeholders, tokens)
+        return super().forward(
+            input_ids=None,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=return_dict,
+        )
+
+    def _sees(self, embeds: Tensor, images: Sequence[tuple[Tensor, Tensor]]) -> bool:
+        """Whether there is an image to look at: not in a decode step, not for blank pixels."""
+        is_decode_step = embeds.shape[1] == 1 and not self.training
+        return not is_decode_step and bool(torch.sum(images[0][1]).item() != 0)
+
+    def _visual_tokens(self, patches: Tensor, overview: Tensor, crop: Any) -> Tensor:
+        """One page's tokens `[tokens, d]`: local views, global view, separator.
+
+        Args:
+            patches: Local views `[P, 3, r, r]`, or all zero.
+            overview: Global view `[1, 3, R, R]`.
+            crop: (w, h) with `w h = P`; anything where there are no local views.
+        """
+        parts = []
+        if torch.sum(patches).item() != 0:
+            across, down = int(crop[0]), int(crop[1])
+            parts.append(self._rows(self._features(patches), down, across))
+        parts.append(self._rows(self._features(overview), 1, 1))
+        parts.append(self.view_seperator[None, :])
+        return torch.cat(parts, dim=0)
+
+    def _features(self, views: Tensor) -> Tensor:
+        """Views `[N, 3, R, R]` -> projected features `[N, g g, d]`, CLIP's before SAM's."""
+        local = self.sam_model(views)
+        semantic = self.vision_model(views, local)
+        both = torch.cat((semantic[:, 1:], local.flatten(2).permute(0, 2, 1)), dim=-1)
+        features: Tensor = self.projector(both)
+        return features
+
+    def _rows(self, features: Tensor, down: int, across: int) -> Tensor:
+        """Lays views out as one picture, a newline after each row.
+
+        Args:
+            features: `[down * across, g g, d]`.
+            down: Views one above the other.
+            across: Views side by side.
+
+        Returns:
+            `[(down g) (across g + 1), d]`.
+        """
+        _, tokens, width = features.shape
+        side = math.isqrt(tokens)
+        picture = features.view(down, across, side, side, width).permute(0, 2, 1, 3, 4)
+        picture = picture.reshape(down * side, across * side, width)
+        newline = self.image_newline[None, None, :].expand(down * side, 1, width)
+        return torch.cat([picture, newline], dim=1).view(-1, width)
+
+
+class DeepseekOCRForCausalLM(DeepseekV2ForCausalLM):
+    """The whole model: `forward` takes images beside the decoder's arguments."""
+
+    config_class = DeepseekOCRConfig
+
+    def _build_decoder(self, config: DeepseekV2Config) -> DeepseekV2Model:
+        return DeepseekOCRModel(config)
+
+    def get_model(self) -> DeepseekV2Model:
+        """The model without the head."""
+        return self.model
+
+    def forward(  # type: ignore[override]  # the published order: images before return_dict
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        images: Sequence[tuple[Tensor, Tensor]] | None = None,
+        images_seq_mask: Tensor | None = None,
+        images_spatial_crop: Any = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """Prefill pass or decode step; `DeepseekOCRModel` and `DeepseekV2ForCausalLM` say more.
+
+        Returns:
+            `CausalLMOutputWithPast`; logits `[B, T, V]` in fp32.
+        """
+        return super().forward(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            labels=labels,
+            use_cache=use_cache,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=return_dict,
+            images=images,
+            images_seq_mask=images_seq_mask,
+            images_spatial_crop=images_spatial_crop,
+        )

@@ -1,0 +1,1603 @@
+"""The DeepSeek-V2 decoder under the vendor's class names.
+
+Pre-norm layers of attention (plain multi-head, or latent: MLA) and a SwiGLU MLP or a mixture of
+such MLPs. Written from the DeepSeek-V2 paper (arXiv 2405.04434) and the published behaviour; the
+operators are those that the vendor's files run with transformers 4.46.3.
+
+Letters in shapes: B batch, T new tokens, K keys, H heads, D head size, d width, E experts,
+k experts a token, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPast,
+    CausalLMOutputWithPast,
+    SequenceClassifierOutputWithPast,
+)
+
+from .configuration_deepseek_v2 import DeepseekV2Config
+
+# The kernels are looked up in this module at every call, so they can be replaced while a pass runs.
+try:
+    from flash_attn import flash_attn_func, flash_attn_varlen_func
+except ImportError:
+    flash_attn_func = None
+    flash_attn_varlen_func = None
+
+__all__ = [
+    "ATTENTION_CLASSES",
+    "AddAuxiliaryLoss",
+    "DeepseekV2Attention",
+    "DeepseekV2DecoderLayer",
+    "DeepseekV2DynamicNTKScalingRotaryEmbedding",
+    "DeepseekV2FlashAttention2",
+    "DeepseekV2ForCausalLM",
+    "DeepseekV2ForSequenceClassification",
+    "DeepseekV2LinearScalingRotaryEmbedding",
+    "DeepseekV2MLP",
+    "DeepseekV2MoE",
+    "DeepseekV2Model",
+    "DeepseekV2PreTrainedModel",
+    "DeepseekV2RMSNorm",
+    "DeepseekV2RotaryEmbedding",
+    "DeepseekV2YarnRotaryEmbedding",
+    "KeyValueCache",
+    "LlamaAttention",
+    "LlamaFlashAttention2",
+    "LlamaRotaryEmbedding",
+    "MoEGate",
+    "repeat_kv",
+]
+
+ACTIVATIONS: Final[dict[str, Callable[[], nn.Module]]] = {
+    "silu": nn.SiLU,
+    "swish": nn.SiLU,
+    "gelu": nn.GELU,
+    "relu": nn.ReLU,
+    "sigmoid": nn.Sigmoid,
+    "tanh": nn.Tanh,
+}
+
+
+def _one_of(value: Any, known: Sequence[str], key: str) -> str:
+    """`value`, if it is one of `known`; otherwise a ValueError that names the config's key."""
+    if value not in known:
+        raise ValueError(f"{key} is {value!r}; known: {', '.join(known)}")
+    return str(value)
+
+
+# ----------------------------------------------------------------------------------------- cache
+
+
+class Cache(Protocol):
+    """What attention asks of a cache; transformers' `DynamicCache` answers it too."""
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
+        """Appends to a layer; returns all of its keys and values."""
+
+    def get_seq_length(self) -> int:
+        """Positions held."""
+
+
+class KeyValueCache:
+    """Keys and values of every layer, grown by concatenation.
+
+    The tensors are `[B, heads, K, size]`, whatever an attention class keeps: keys and values, or
+    the rotary key and the latent of MLA.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]] = ()) -> None:
+        self._pairs: list[tuple[Tensor, Tensor]] = [(key, value) for key, value in pairs]
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __getitem__(self, layer_idx: int) -> tuple[Tensor, Tensor]:
+        return self._pairs[layer_idx]
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return iter(self._pairs)
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
+        """Appends `[B, heads, T, size]` to a layer; layers are first filled in order.
+
+        Returns:
+            All keys and values of the layer. The first ones are kept as they are, without a copy.
+
+        Raises:
+            IndexError: A layer is filled before the one below it.
+        """
+        if layer_idx < len(self._pairs):
+            old_key, old_value = self._pairs[layer_idx]
+            key = torch.cat([old_key, key], dim=-2)
+            value = torch.cat([old_value, value], dim=-2)
+            self._pairs[layer_idx] = (key, value)
+        elif layer_idx == len(self._pairs):
+            self._pairs.append((key, value))
+        else:
+            raise IndexError(f"layer {layer_idx} came before layer {len(self._pairs)}")
+        return key, value
+
+    def get_seq_length(self) -> int:
+        """Positions that the first layer holds."""
+        return self._pairs[0][0].shape[-2] if self._pairs else 0
+
+    def to_legacy_cache(self) -> tuple[tuple[Tensor, Tensor], ...]:
+        """The tensors as one (key, value) pair a layer."""
+        return tuple(self._pairs)
+
+
+# --------------------------------------------------------------------------------- normalisation
+
+
+class DeepseekV2RMSNorm(nn.Module):
+    """`weight * x / sqrt(mean(x^2) + eps)`, in fp32 (Zhang and Sennrich, 2019, eq. 4)."""
+
+    def __init__(self, hidden_size: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(hidden_size))
+        self.variance_epsilon = eps
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """`[..., d]` -> `[..., d]` in the same dtype."""
+        wide = hidden_states.to(torch.float32)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return self.weight * wide.to(hidden_states.dtype)
+
+
+# ------------------------------------------------------------------------------ rotary positions
+
+
+def _inverse_frequencies(dim: int, base: float, device: torch.device | None = None) -> Tensor:
+    """`base^(-2 i / dim)` for i = 0 .. dim / 2 - 1 (RoFormer, Su et al. 2021, eq. 15)."""
+    exponents = torch.arange(0, dim, 2, dtype=torch.int64, device=device).float() / dim
+    return 1.0 / (base**exponents)
+
+
+def _buffer(compute: Callable[[], Tensor], dim: int, device: torch.device | None = None) -> Tensor:
+    """Frequencies `[dim / 2]` for a constructor.
+
+    On `meta` there is nothing to compute, and the first arithmetic there imports a compiler.
+    """
+    empty = torch.empty(dim // 2, dtype=torch.float32, device=device)
+    return empty if empty.is_meta else compute()
+
+
+def _yarn_frequencies(
+    dim: int,
+    base: float,
+    factor: float,
+    original_length: int,
+    beta_fast: float,
+    beta_slow: float,
+    device: torch.device | None = None,
+) -> Tensor:
+    """YaRN's blend of interpolated and unchanged frequencies (Peng et al. 2023, eq. 17 to 23).
+
+    A dimension that turns more than `beta_fast` times over the original length keeps its
+    frequency, one that turns less than `beta_slow` times is divided by `factor`, and those
+    between are blended linearly.
+
+    Returns:
+        `[dim / 2]`.
+    """
+
+    def dimension_turning(times: float) -> float:
+        return dim * math.log(original_length / (times * 2 * math.pi)) / (2 * math.log(base))
+
+    first = max(math.floor(dimension_turning(beta_fast)), 0)
+    last: float = min(math.ceil(dimension_turning(beta_slow)), dim - 1)
+    if first == last:
+        last += 0.001  # the published guard against dividing by zero
+
+    def periods() -> Tensor:
+        exponents = torch.arange(0, dim, 2, dtype=torch.float32, device=device) / dim
+        return torch.pow(base, exponents)
+
+    kept, interpolated = 1.0 / periods(), 1.0 / (factor * periods())
+    index = torch.arange(dim // 2, dtype=torch.float32, device=device)
+    kept_share = 1.0 - torch.clamp((index - first) / (last - first), 0, 1)
+    return interpolated * (1 - kept_share) + kept * kept_share
+
+
+def _yarn_magnitude(factor: float, mscale: float = 1.0) -> float:
+    """`0.1 mscale ln(factor) + 1`, or 1 without scaling (Peng et al. 2023, eq. 22)."""
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+class DeepseekV2RotaryEmbedding(nn.Module):
+    """Cosines and sines of position times frequency, tabled up to the longest length asked for.
+
+    Args:
+        dim: Size of the rotated part of a head.
+        max_position_embeddings: Length the model was trained for.
+        base: Base of the frequencies.
+        device: Where the frequencies are made.
+
+    Source: RoFormer (Su et al. 2021, eq. 34), halves instead of interleaved pairs.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        max_position_embeddings: int = 2048,
+        base: float = 10000,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        self.dim = dim
+        self.max_position_embeddings = max_position_embeddings
+        self.base = base
+        self.inv_freq: Tensor
+        self.cos_cached: Tensor
+        self.sin_cached: Tensor
+        frequencies = _buffer(lambda: _inverse_frequencies(dim, base, device), dim, device)
+        self.register_buffer("inv_freq", frequencies, persistent=False)
+        # The published class tables at construction and again at the first call; here the
+        # first call fills the table.
+        self.register_buffer("cos_cached", None, persistent=False)
+        self.register_buffer("sin_cached", None, persistent=False)
+        self.max_seq_len_cached = 0
+
+    def _angles(self, seq_len: int, device: torch.device) -> Tensor:
+        """Position times frequency, `[seq_len, dim / 2]`."""
+        positions = torch.arange(seq_len, device=device, dtype=self.inv_freq.dtype)
+        return torch.outer(positions, self.inv_freq.to(device))
+
+    def _magnitude(self) -> float | None:
+        """What cosines and sines are multiplied by, or None."""
+        return None
+
+    def _fill(self, seq_len: int, device: torch.device, dtype: torch.dtype) -> None:
+        angles = self._angles(seq_len, device)
+        angles = torch.cat((angles, angles), dim=-1)
+        cos, sin = angles.cos(), angles.sin()
+        magnitude = self._magnitude()
+        if magnitude is not None:
+            cos, sin = cos * magnitude, sin * magnitude
+        self.cos_cached, self.sin_cached = cos.to(dtype), sin.to(dtype)
+        self.max_seq_len_cached = seq_len
+
+    def forward(self, x: Tensor, seq_len: int) -> tuple[Tensor, Tensor]:
+        """Tables for positions 0 .. seq_len - 1.
+
+        Args:
+            x: Any tensor; gives device and dtype.
+            seq_len: Positions wanted.
+
+        Returns:
+            Cosines and sines, `[seq_len, dim]` each.
+        """
+        if seq_len > self.max_seq_len_cached:
+            self._fill(seq_len, x.device, x.dtype)
+        return self.cos_cached[:seq_len].to(x.dtype), self.sin_cached[:seq_len].to(x.dtype)
+
+
+class DeepseekV2LinearScalingRotaryEmbedding(DeepseekV2RotaryEmbedding):
+    """Positions divided by `scaling_factor` (position interpolation, Chen et al. 2023, eq. 4)."""
+
+    def __init__(
+        self,
+        dim: int,
+        max_position_embeddings: int = 2048,
+        base: float = 10000,
+        device: torch.device | None = None,
+        scaling_factor: float = 1.0,
+    ) -> None:
+        super().__init__(dim, max_position_embeddings, base, device)
+        self.scaling_factor = scaling_factor
+
+    def _angles(self, seq_len: int, device: torch.device) -> Tensor:
+        positions = torch.arange(seq_len, device=device, dtype=self.inv_freq.dtype)
+        return torch.outer(positions / self.scaling_factor, self.inv_freq.to(device))
+
+
+class DeepseekV2DynamicNTKScalingRotaryEmbedding(DeepseekV2RotaryEmbedding):
+    """The base grows with the length beyond the trained one (NTK-aware scaling, made dynamic).
+
+    `base' = base (s L / L0 - (s - 1))^(dim / (dim - 2))` for a length L above the trained L0
+    (Peng et al. 2023, appendix A.2; the vendor's class of this name).
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        max_position_embeddings: int = 2048,
+        base: float = 10000,
+        device: torch.device | None = None,
+        scaling_factor: float = 1.0,
+    ) -> None:
+        super().__init__(dim, max_position_embeddings, base, device)
+        self.scaling_factor = scaling_factor
+
+    def _angles(self, seq_len: int, device: torch.device) -> Tensor:
+        if seq_len > self.max_position_embeddings:
+            stretch = self.scaling_factor * seq_len / self.max_position_embeddings
+            stretch -= self.scaling_factor - 1
+            base = self.base * stretch ** (self.dim / (self.dim - 2))
+            self.inv_freq = _inverse_frequencies(self.dim, base, device)
+        return super()._angles(seq_len, device)
+
+
+class DeepseekV2YarnRotaryEmbedding(DeepseekV2RotaryEmbedding):
+    """YaRN: frequencies blended by how often they turn, magnitudes corrected.
+
+    Args:
+        dim: Size of the rotated part of a head.
+        max_position_embeddings: Length the model runs at.
+        base: Base of the frequencies.
+        device: Where the frequencies are made.
+        scaling_factor: New length over the original one.
+        original_max_position_embeddings: Length before the extension.
+        beta_fast: Turns above which a frequency is kept.
+        beta_slow: Turns below which it is divided by `scaling_factor`.
+        mscale: Scale of the magnitude.
+        mscale_all_dim: Scale of the magnitude that attention's softmax corrects already.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        max_position_embeddings: int = 2048,
+        base: float = 10000,
+        device: torch.device | None = None,
+        scaling_factor: float = 1.0,
+        original_max_position_embeddings: int = 4096,
+        beta_fast: float = 32,
+        beta_slow: float = 1,
+        mscale: float = 1,
+        mscale_all_dim: float = 0,
+    ) -> None:
+        super().__init__(dim, max_position_embeddings, base, device)
+        self.scaling_factor = scaling_factor
+        self.original_max_position_embeddings = original_max_position_embeddings
+        self.beta_fast = beta_fast
+        self.beta_slow = beta_slow
+        self.mscale = mscale
+        self.mscale_all_dim = mscale_all_dim
+
+    def _angles(self, seq_len: int, device: torch.device) -> Tensor:
+        self.inv_freq = _yarn_frequencies(
+            self.dim,
+            self.base,
+            self.scaling_factor,
+            self.original_max_position_embeddings,
+            self.beta_fast,
+            self.beta_slow,
+            device,
+        )
+        return super()._angles(seq_len, device)
+
+    def _magnitude(self) -> float:
+        return _yarn_magnitude(self.scaling_factor, self.mscale) / _yarn_magnitude(
+            self.scaling_factor, self.mscale_all_dim
+        )
+
+
+def _rotate_half(x: Tensor) -> Tensor:
+    """`[x1, x2]` -> `[-x2, x1]` over the halves of the last dimension."""
+    half = x.shape[-1] // 2
+    return torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """`x cos + rotate_half(x) sin` (RoFormer, eq. 34)."""
+    return (x * cos) + (_rotate_half(x) * sin)
+
+
+def _halves_from_pairs(x: Tensor) -> Tensor:
+    """Reorders `[x0, x1, x2, ...]` to `[x0, x2, ..., x1, x3, ...]` over the last dimension."""
+    *lead, size = x.shape
+    return x.view(*lead, size // 2, 2).transpose(-1, -2).reshape(*lead, size)
+
+
+# ------------------------------------------------------------------------------------ MLP and MoE
+
+
+class DeepseekV2MLP(nn.Module):
+    """SwiGLU: `down(act(gate(x)) * up(x))`, no biases (Shazeer 2020, eq. 6).
+
+    Args:
+        config: `hidden_size`, `intermediate_size`, `hidden_act`.
+        hidden_size: In place of the config's.
+        intermediate_size: In place of the config's.
+    """
+
+    def __init__(
+        self,
+        config: DeepseekV2Config,
+        hidden_size: int | None = None,
+        intermediate_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        width = config.hidden_size if hidden_size is None else hidden_size
+        inner = config.intermediate_size if intermediate_size is None else intermediate_size
+        self.gate_proj = nn.Linear(width, inner, bias=False)
+        self.up_proj = nn.Linear(width, inner, bias=False)
+        self.down_proj = nn.Linear(inner, width, bias=False)
+        self.act_fn = ACTIVATIONS[_one_of(config.hidden_act, list(ACTIVATIONS), "hidden_act")]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[..., d]` -> `[..., d]`."""
+        out: Tensor = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class Routing(NamedTuple):
+    """The router's choice.
+
+    Attributes:
+        experts: `[tokens, k]` indices.
+        weights: `[tokens, k]` fp32.
+        aux_loss: Load-balancing loss (a scalar) while training, else None.
+    """
+
+    experts: Tensor
+    weights: Tensor
+    aux_loss: Tensor | None
+
+
+class MoEGate(nn.Module):
+    """The router: fp32 logits, scores, top-k experts.
+
+    Args:
+        config: `n_routed_experts`, `num_experts_per_tok`, `scoring_func` (softmax, sigmoid),
+            `topk_method` (greedy, group_limited_greedy, noaux_tc), `n_group`, `topk_group`,
+            `norm_topk_prob`, `routed_scaling_factor`, `aux_loss_alpha`, `seq_aux`.
+
+    `gready`, the spelling that is the published config's default, means greedy.
+
+    Raises:
+        ValueError: An unknown `scoring_func` or `topk_method`.
+
+    Source: DeepSeek-V2 (2405.04434, eq. 20 to 29; group-limited: section 2.2.2), DeepSeek-V3
+    (2412.19437, eq. 12 to 16, noaux_tc); the vendor's `MoEGate`.
+    """
+
+    METHODS: Final = ("greedy", "group_limited_greedy", "noaux_tc")
+
+    def __init__(self, config: DeepseekV2Config) -> None:
+        super().__init__()
+        method = "greedy" if config.topk_method == "gready" else config.topk_method
+        self.topk_method = _one_of(method, self.METHODS, "topk_method")
+        self.scoring_func = _one_of(config.scoring_func, ("softmax", "sigmoid"), "scoring_func")
+        self.top_k: int = config.num_experts_per_tok
+        self.n_routed_experts: int = config.n_routed_experts
+        self.n_group: int | None = config.n_group
+        self.topk_group: int | None = config.topk_group
+        self.norm_topk_prob = bool(config.norm_topk_prob)
+        self.routed_scaling_factor = float(config.routed_scaling_factor)
+        self.alpha = float(config.aux_loss_alpha)
+        self.seq_aux = bool(config.seq_aux)
+        self.weight = nn.Parameter(torch.empty(self.n_routed_experts, config.hidden_size))
+        if self.topk_method == "noaux_tc":
+            self.e_score_correction_bias = nn.Parameter(torch.zeros(self.n_routed_experts))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the weight as `nn.Linear` does."""
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+
+    def forward(self, hidden_states: Tensor) -> Routing:
+        """Routes `[B, T, d]`; tokens are B * T."""
+        batch, length, width = hidden_states.shape
+        flat = hidden_states.view(-1, width)
+        logits = F.linear(flat.type(torch.float32), self.weight.type(torch.float32))
+        if self.scoring_func == "softmax":
+            scores = logits.softmax(dim=-1, dtype=torch.float32)
+        else:
+            scores = logits.sigmoid()
+        experts, weights = self._select(scores)
+        if self.top_k > 1 and self.norm_topk_prob:
+            weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
+        weights = weights * self.routed_scaling_factor
+        loss = None
+        if self.training and self.alpha > 0.0:
+            loss = self._balance_loss(scores, experts, batch, length)
+        return Routing(experts, weights, loss)
+
+    def _select(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Experts and their scores, `[tokens, k]` each, from scores `[tokens, E]`."""
+        if self.topk_method == "greedy":
+            weights, experts = torch.topk(scores, k=self.top_k, dim=-1, sorted=False)
+            return experts, weights
+        groups = self._groups()
+        if self.topk_method == "group_limited_greedy":
+            ranks = scores.view(-1, groups, self.n_routed_experts // groups).max(dim=-1).values
+            kept = self._within_best_groups(scores, ranks)
+            weights, experts = torch.topk(kept, k=self.top_k, dim=-1, sorted=False)
+            return experts, weights
+        corrected = scores + self.e_score_correction_bias.unsqueeze(0)
+        members = corrected.view(-1, groups, self.n_routed_experts // groups)
+        kept = self._within_best_groups(corrected, members.topk(2, dim=-1)[0].sum(dim=-1))
+        _, experts = torch.topk(kept, k=self.top_k, dim=-1, sorted=False)
+        return experts, scores.gather(1, experts)
+
+    def _groups(self) -> int:
+        if self.n_group is None or self.topk_group is None:
+            raise ValueError(f"topk_method {self.topk_method!r} needs n_group and topk_group")
+        return self.n_group
+
+    def _within_best_groups(self, scores: Tensor, ranks: Tensor) -> Tensor:
+        """Scores `[tokens, E]` with zero outside the `topk_group` groups of highest rank.
+
+        Args:
+            scores: `[tokens, E]`.
+            ranks: `[tokens, n_group]`.
+        """
+        best = torch.topk(ranks, k=int(self.topk_group or 0), dim=-1, sorted=False)[1]
+        chosen = torch.zeros_like(ranks).scatter_(1, best, 1)
+        size = self.n_routed_experts // ranks.shape[1]
+        mask = chosen.unsqueeze(-1).expand(*chosen.shape, size).reshape(chosen.shape[0], -1)
+        return scores.masked_fill(~mask.bool(), 0.0)
+
+    def _balance_loss(self, scores: Tensor, experts: Tensor, batch: int, length: int) -> Tensor:
+        """`alpha * sum_e f_e P_e`, a sequence at a time or over the batch (2405.04434, eq. 23)."""
+        if not self.seq_aux:
+            counts = F.one_hot(experts.view(-1), num_classes=self.n_routed_experts)
+            share = counts.float().mean(0) * self.n_routed_experts
+            return (scores.mean(0) * share).sum() * self.alpha
+        choices = experts.view(batch, -1)
+        counted = torch.ones(batch, choices.shape[1], device=scores.device)
+        share = torch.zeros(batch, self.n_routed_experts, device=scores.device)
+        share.scatter_add_(1, choices, counted).div_(choices.shape[1] / self.n_routed_experts)
+        means = scores.view(batch, length, -1).mean(dim=1)
+        return (share * means).sum(dim=1).mean() * self.alpha
+
+
+class AddAuxiliaryLoss(torch.autograd.Function):
+    """Returns `x`; backward hands the loss a gradient of one, as if it were added to the total."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
+        """`x` `[...]` unchanged; `loss` must hold one element."""
+        if loss.numel() != 1:
+            raise ValueError(f"an auxiliary loss has one element, not {loss.numel()}")
+        ctx.loss_like = (loss.shape, loss.dtype) if loss.requires_grad else None
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The gradient of `x` as it came, and one for the loss."""
+        (grad,) = grad_outputs
+        if ctx.loss_like is None:
+            return grad, None
+        shape, dtype = ctx.loss_like
+        return grad, torch.ones(shape, dtype=dtype, device=grad.device)
+
+
+class DeepseekV2MoE(nn.Module):
+    """Routed experts, `k` a token, plus shared experts fused into one MLP.
+
+    `y = sum_i g_i E_i(x) + E_shared(x)` (2405.04434, eq. 20).
+
+    Args:
+        config: What `MoEGate` reads, `moe_intermediate_size`, `n_shared_experts`, `ep_size`.
+
+    Raises:
+        ValueError: `ep_size` above 1: experts spread over processes are not modelled.
+    """
+
+    def __init__(self, config: DeepseekV2Config) -> None:
+        super().__init__()
+        if config.ep_size > 1:
+            raise ValueError(f"ep_size is {config.ep_size}; only 1 (all experts here) is supported")
+        inner = config.moe_intermediate_size
+        self.experts = nn.ModuleList(
+            DeepseekV2MLP(config, intermediate_size=inner) for _ in range(config.n_routed_experts)
+        )
+        self.gate = MoEGate(config)
+        self.shared_experts = (
+            DeepseekV2MLP(config, intermediate_size=inner * config.n_shared_experts)
+            if config.n_shared_experts is not None
+            else None
+        )
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """`[B, T, d]` -> `[B, T, d]`."""
+        routing: Routing = self.gate(hidden_states)
+        flat = hidden_states.view(-1, hidden_states.shape[-1])
+        if self.training:
+            y = self._train_experts(flat, routing).view(hidden_states.shape)
+            if routing.aux_loss is not None:
+                y = AddAuxiliaryLoss.apply(y, routing.aux_loss)  # type: ignore[no-untyped-call]
+        else:
+            y = self.moe_infer(flat, routing.experts, routing.weights).view(hidden_states.shape)
+        if self.shared_experts is not None:
+            y = y + self.shared_experts(hidden_states)
+        return y
+
+    def _train_experts(self, x: Tensor, routing: Routing) -> Tensor:
+        """Every expert on its tokens, none left out, so that all take part in the graph."""
+        choice = routing.experts.view(-1)
+        copies = x.repeat_interleave(routing.experts.shape[1], dim=0)
+        y = torch.empty_like(copies)
+        for index, expert in enumerate(self.experts):
+            y[choice == index] = expert(copies[choice == index])
+        weighted = y.view(*routing.weights.shape, -1) * routing.weights.unsqueeze(-1)
+        return weighted.sum(dim=1).to(x.dtype)
+
+    @torch.no_grad()
+    def moe_infer(self, x: Tensor, topk_ids: Tensor, topk_weight: Tensor) -> Tensor:
+        """Sorts the tokens by expert and calls each expert that received any.
+
+        Args:
+            x: `[tokens, d]`.
+            topk_ids: `[tokens, k]`.
+            topk_weight: `[tokens, k]` fp32.
+
+        Returns:
+            `[tokens, d]` in the dtype of `x`; the weighted sum is taken in fp32.
+        """
+        chosen = topk_ids.new_zeros((topk_ids.shape[0], len(self.experts)))
+        chosen.scatter_(1, topk_ids, 1)
+        tokens_per_expert = chosen.sum(dim=0)
+        order = topk_ids.view(-1).argsort()
+        sorted_tokens = x[order // topk_ids.shape[1]]
+
+        outputs, start = [], 0
+        # The one question about values: how many tokens did each expert receive?
+        for expert, count in zip(self.experts, tokens_per_expert.cpu().tolist(), strict=True):
+            if count:
+                outputs.append(expert(sorted_tokens[start : start + count]))
+                start += count
+        by_expert = torch.cat(outputs, dim=0) if outputs else sorted_tokens.new_empty(0)
+
+        by_token = torch.empty_like(by_expert)
+        by_token[order] = by_expert
+        weighted = by_token.view(*topk_ids.shape, -1).type(topk_weight.dtype)
+        return weighted.mul_(topk_weight.unsqueeze(dim=-1)).sum(dim=1).type(x.dtype)
+
+
+# -------------------------------------------------------------------------------------- attention
+
+
+def repeat_kv(hidden_states: Tensor, n_rep: int) -> Tensor:
+    """Gives every query head its key or value head: `repeat_interleave` over the heads.
+
+    Args:
+        hidden_states: `[B, KV heads, K, D]`.
+        n_rep: Query heads a KV head.
+
+    Returns:
+        `[B, KV heads * n_rep, K, D]`; the input itself for `n_rep` 1.
+    """
+    if n_rep == 1:
+        return hidden_states
+    batch, heads, length, size = hidden_states.shape
+    repeated = hidden_states[:, :, None, :, :].expand(batch, heads, n_rep, length, size)
+    return repeated.reshape(batch, heads * n_rep, length, size)
+
+
+def _causal_mask(
+    attention_mask: Tensor | None,
+    embeds: Tensor,
+    past_length: int,
+) -> Tensor | None:
+    """Additive mask, zero where a query may look and the dtype's minimum elsewhere.
+
+    Args:
+        attention_mask: `[B, K]` of ones (tokens) and zeros (padding), `[B, 1, T, K]` of ones and
+            zeros that replaces causality, or None.
+        embeds: `[B, T, d]`, for B, T, dtype and device.
+        past_length: Positions already cached.
+
+    Returns:
+        `[B, 1, T, K]` with `K = past_length + T`, or None where nothing is masked (one query).
+
+    Raises:
+        ValueError: A four-dimensional mask of another shape.
+
+    Source: transformers 4.46's `_prepare_4d_causal_attention_mask`, the same operators.
+    """
+    batch, length = embeds.shape[:2]
+    keys, lowest = past_length + length, torch.finfo(embeds.dtype).min
+    if attention_mask is not None and attention_mask.dim() == 4:
+        if attention_mask.shape != (batch, 1, length, keys):
+            raise ValueError(
+                f"attention_mask has shape {tuple(attention_mask.shape)};"
+                f" right: {(batch, 1, length, keys)}"
+            )
+        hidden = 1.0 - attention_mask
+        return hidden.masked_fill(hidden.to(torch.bool), lowest)
+    causal = None
+    if length > 1:
+        device = embeds.device if attention_mask is None else attention_mask.device
+        causal = _triangle(length, past_length, embeds.dtype, device)
+        causal = causal.expand(batch, 1, length, keys)
+    if attention_mask is None:
+        return causal
+    visible = attention_mask[:, None, None, :].expand(batch, 1, length, attention_mask.shape[1])
+    hidden = 1.0 - visible.to(embeds.dtype)
+    hidden = hidden.masked_fill(hidden.to(torch.bool), lowest)
+    return hidden if causal is None else causal.masked_fill(hidden.bool(), lowest)
+
+
+def _triangle(length: int, past: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """`[1, 1, T, past + T]`: zero at and below the diagonal and over the past, else the minimum."""
+    mask = torch.full((length, length), torch.finfo(dtype).min, device=device)
+    index = torch.arange(length, device=device)
+    mask.masked_fill_(index < (index + 1).view(length, 1), 0)
+    mask = mask.to(dtype)
+    if past:
+        seen = torch.zeros(length, past, dtype=dtype, device=device)
+        mask = torch.cat([seen, mask], dim=-1)
+    return mask[None, None, :, :]
+
+
+def _weights(scores: Tensor, dtype: torch.dtype, dropout: float, training: bool) -> Tensor:
+    """Softmax over the keys in fp32, cast back, dropped out while training."""
+    weights = F.softmax(scores, dim=-1, dtype=torch.float32).to(dtype)
+    return F.dropout(weights, p=dropout, training=training)
+
+
+def _flash(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    position_ids: Tensor | None,
+    dropout: float,
+    softmax_scale: float | None,
+) -> Tensor:
+    """Causal attention by the flash-attn kernels, as transformers 4.46 calls them.
+
+    Args:
+        query: `[B, T, H, D]`.
+        key: `[B, K, KV heads, D]`.
+        value: `[B, K, KV heads, D]`.
+        attention_mask: `[B, K]` with zeros at padding, or None.
+        position_ids: `[B, T]` where several sequences may be packed into one row, else None.
+        dropout: Probability.
+        softmax_scale: None for `1 / sqrt(D)`.
+
+    Returns:
+        `[B, T, H, D]`.
+
+    Raises:
+        ImportError: The kernels are neither installed nor replaced.
+    """
+    if flash_attn_func is None:
+        raise ImportError(
+            "flash_attention_2 needs the package flash-attn; use eager attention, or replace"
+            " flash_attn_func of this module"
+        )
+    options: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": True}
+    if attention_mask is not None:
+        return _flash_padded(query, key, value, attention_mask, dropout, options)
+    if position_ids is not None and query.shape[1] != 1:
+        increasing = (torch.diff(position_ids, dim=-1) >= 0).all()
+        if not increasing:
+            return _flash_packed(query, key, value, position_ids, dropout, options)
+    out: Tensor = flash_attn_func(query, key, value, dropout, **options)
+    return out
+
+
+def _flash_padded(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    dropout: float,
+    options: dict[str, Any],
+) -> Tensor:
+    """Takes the padding out, attends over the ragged rows, puts it back as zeros."""
+    length = query.shape[1]
+    key_mask = attention_mask.bool()
+    query_mask = key_mask[:, -length:]
+    out = query.new_zeros(query.shape[:3] + value.shape[-1:])
+    cu_seqlens_q, longest_q = _ragged(query_mask.sum(dim=-1))
+    cu_seqlens_k, longest_k = _ragged(key_mask.sum(dim=-1))
+    out[query_mask] = flash_attn_varlen_func(
+        query[query_mask],
+        key[key_mask],
+        value[key_mask],
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        max_seqlen_q=longest_q,
+        max_seqlen_k=longest_k,
+        dropout_p=dropout,
+        **options,
+    )
+    return out
+
+
+def _flash_packed(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    position_ids: Tensor,
+    dropout: float,
+    options: dict[str, Any],
+) -> Tensor:
+    """Attends within each of the sequences that positions restarting at 0 delimit."""
+    starts = torch.nonzero(position_ids.flatten() == 0).flatten()
+    ends = torch.cat([starts[1:], starts.new_tensor([position_ids.numel()])])
+    cu_seqlens, longest = _ragged(ends - starts)
+    out: Tensor = flash_attn_varlen_func(
+        query.flatten(0, 1),
+        key.flatten(0, 1),
+        value.flatten(0, 1),
+        cu_seqlens_q=cu_seqlens,
+        cu_seqlens_k=cu_seqlens,
+        max_seqlen_q=longest,
+        max_seqlen_k=longest,
+        dropout_p=dropout,
+        **options,
+    )
+    return out.view(query.shape[:3] + value.shape[-1:])
+
+
+def _ragged(lengths: Tensor) -> tuple[Tensor, int]:
+    """Offsets `[rows + 1]` int32 and the longest of `[rows]` lengths."""
+    offsets = F.pad(torch.cumsum(lengths, dim=0, dtype=torch.int32), (1, 0))
+    return offsets, int(lengths.max().item())
+
+
+class LlamaRotaryEmbedding(nn.Module):
+    """RoPE of plain multi-head attention: frequencies times positions, computed at every call.
+
+    Args:
+        config: `rope_theta`, `rope_scaling` (None, linear or yarn), `max_position_embeddings` and
+            the head size.
+
+    Raises:
+        ValueError: A `rope_scaling` type that plain attention does not have.
+
+    Source: RoFormer (Su et al. 2021, eq. 34); transformers 4.46's class of this name.
+    """
+
+    def __init__(self, config: DeepseekV2Config) -> None:
+        super().__init__()
+        dim, base = _head_dim(config), float(config.rope_theta)
+        scaling = config.rope_scaling or {}
+        kind = _one_of(
+            scaling.get("rope_type", scaling.get("type", "default")),
+            ("default", "linear", "yarn"),
+            "rope_scaling.type (without MLA)",
+        )
+        factor = 1.0 if kind == "default" else float(scaling["factor"])
+        self.attention_scaling = 1.0
+        if kind == "yarn":
+            given = scaling.get("attention_factor")
+            self.attention_scaling = float(_yarn_magnitude(factor) if given is None else given)
+
+        def frequencies() -> Tensor:
+            if kind != "yarn":
+                return _inverse_frequencies(dim, base) / factor
+            fast, slow = scaling.get("beta_fast") or 32, scaling.get("beta_slow") or 1
+            length = config.max_position_embeddings
+            return _yarn_frequencies(dim, base, factor, length, fast, slow)
+
+        self.inv_freq: Tensor
+        self.register_buffer("inv_freq", _buffer(frequencies, dim), persistent=False)
+
+    @torch.no_grad()
+    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines at some positions.
+
+        Args:
+            x: Any tensor; gives the dtype.
+            position_ids: `[1 or B, T]`.
+
+        Returns:
+            `[1 or B, T, D]` each, in the dtype of `x`; computed in fp32.
+        """
+        frequencies = self.inv_freq[None, :, None].float().expand(position_ids.shape[0], -1, 1)
+        angles = (frequencies @ position_ids[:, None, :].float()).transpose(1, 2)
+        angles = torch.cat((angles, angles), dim=-1)
+        cos = angles.cos() * self.attention_scaling
+        sin = angles.sin() * self.attention_scaling
+        return cos.to(x.dtype), sin.to(x.dtype)
+
+
+def _head_dim(config: DeepseekV2Config) -> int:
+    own = getattr(config, "head_dim", None)
+    return int(own if own is not None else config.hidden_size // config.num_attention_heads)
+
+
+class LlamaAttention(nn.Module):
+    """Plain multi-head attention with rotary positions and grouped keys and values, eager.
+
+    `softmax(q k^T / sqrt(D) + mask) v` (Vaswani et al. 2017, eq. 1). The whole T x K product is
+    computed; causality is the mask.
+
+    Args:
+        config: `hidden_size`, `num_attention_heads`, `num_key_value_heads`, `attention_bias`,
+            `attention_dropout` and what `LlamaRotaryEmbedding` reads.
+        layer_idx: Number of the layer, from 0: its place in the cache.
+    """
+
+    def __init__(self, config: DeepseekV2Config, layer_idx: int = 0) -> None:
+        super().__init__()
+        self.layer_idx = layer_idx
+        self.num_heads: int = config.num_attention_heads
+        self.num_key_value_heads: int = config.num_key_value_heads
+        self.num_key_value_groups = self.num_heads // self.num_key_value_heads
+        self.head_dim = _head_dim(config)
+        self.attention_dropout = float(config.attention_dropout)
+        width, bias = config.hidden_size, bool(config.attention_bias)
+        self.q_proj = nn.Linear(width, self.num_heads * self.head_dim, bias=bias)
+        self.k_proj = nn.Linear(width, self.num_key_value_heads * self.head_dim, bias=bias)
+        self.v_proj = nn.Linear(width, self.num_key_value_heads * self.head_dim, bias=bias)
+        self.o_proj = nn.Linear(self.num_heads * self.head_dim, width, bias=bias)
+        self.rotary_emb = LlamaRotaryEmbedding(config)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_value: Cache | None = None,
+        output_attentions: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attends.
+
+        Args:
+            hidden_states: `[B, T, d]`.
+            attention_mask: Additive, `[B, 1, T, K]`, or None.
+            position_ids: `[1 or B, T]`; None for 0 .. T - 1.
+            past_key_value: Cache to extend, or None.
+            output_attentions: Whether to return the weights.
+
+        Returns:
+            `[B, T, d]` and the weights `[B, H, T, K]` or None.
+        """
+        query, key, value = self._heads(hidden_states, position_ids, past_key_value)
+        key = repeat_kv(key, self.num_key_value_groups)
+        value = repeat_kv(value, self.num_key_value_groups)
+        scores = torch.matmul(query, key.transpose(2, 3)) / math.sqrt(self.head_dim)
+        if attention_mask is not None:
+            scores = scores + attention_mask[:, :, :, : key.shape[-2]]
+        weights = _weights(scores, query.dtype, self.attention_dropout, self.training)
+        heads = torch.matmul(weights, value).transpose(1, 2).contiguous()
+        out: Tensor = self.o_proj(heads.reshape(*hidden_states.shape[:2], -1))
+        return out, weights if output_attentions else None
+
+    def _heads(
+        self, hidden_states: Tensor, position_ids: Tensor | None, cache: Cache | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries `[B, H, T, D]`, and all keys and values `[B, KV heads, K, D]`."""
+        batch, length, _ = hidden_states.shape
+        query, key, value = (
+            projection(hidden_states).view(batch, length, -1, self.head_dim).transpose(1, 2)
+            for projection in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        if position_ids is None:
+            position_ids = torch.arange(length, device=hidden_states.device).unsqueeze(0)
+        cos, sin = (table.unsqueeze(1) for table in self.rotary_emb(value, position_ids))
+        query, key = _rotated(query, cos, sin), _rotated(key, cos, sin)
+        if cache is not None:
+            key, value = cache.update(key, value, self.layer_idx)
+        return query, key, value
+
+
+class LlamaFlashAttention2(LlamaAttention):
+    """The same attention through flash-attn, which keeps no T x K product."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_value: Cache | None = None,
+        output_attentions: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `LlamaAttention`, but the mask is `[B, K]` or None, and no weights come back."""
+        heads = self._heads(hidden_states, position_ids, past_key_value)
+        query, key, value = (part.transpose(1, 2) for part in heads)
+        dropout = self.attention_dropout if self.training else 0.0
+        attended = _flash(query, key, value, attention_mask, position_ids, dropout, None)
+        flat = attended.reshape(*hidden_states.shape[:2], -1).contiguous()
+        out: Tensor = self.o_proj(flat)
+        return out, None
+
+
+_ROTARY: Final[dict[str, tuple[Callable[..., DeepseekV2RotaryEmbedding], tuple[str, ...]]]] = {
+    "linear": (DeepseekV2LinearScalingRotaryEmbedding, ()),
+    "dynamic": (DeepseekV2DynamicNTKScalingRotaryEmbedding, ()),
+    "yarn": (
+        DeepseekV2YarnRotaryEmbedding,
+        (
+            "original_max_position_embeddings",
+            "beta_fast",
+            "beta_slow",
+            "mscale",
+            "mscale_all_dim",
+        ),
+    ),
+}
+
+
+class DeepseekV2Attention(nn.Module):
+    """Multi-head latent attention, eager, with the up-projection absorbed.
+
+    Keys and values are one latent `c` of `kv_lora_rank` and one rotary key shared by the heads;
+    only these are cached. The up-projection `[W_k; W_v]` (`kv_b_proj`) is never applied to `c`:
+    `q_nope . (W_k c) = (q_nope W_k) . c` and `sum_j a_j W_v c_j = W_v sum_j a_j c_j`, so its
+    weight is multiplied in on the other side and its module is never called
+    (DeepSeek-V2, 2405.04434, eq. 9 to 19 and section 2.1.2).
+
+    Args:
+        config: `q_lora_rank` (None: one full projection), `kv_lora_rank`, `qk_nope_head_dim`,
+            `qk_rope_head_dim`, `v_head_dim`, `num_attention_heads`, `rope_theta`,
+            `rope_scaling` (None, or a type of linear, dynamic, yarn).
+        layer_idx: Number of the layer, from 0: its place in the cache.
+
+    Raises:
+        ValueError: An unknown type in `rope_scaling`, or `kv_lora_rank` None.
+    """
+
+    def __init__(self, config: DeepseekV2Config, layer_idx: int = 0) -> None:
+        super().__init__()
+        if config.kv_lora_rank is None:
+            raise ValueError("kv_lora_rank is None; use_mla needs a number")
+        self.layer_idx = layer_idx
+        self.attention_dropout = float(config.attention_dropout)
+        self.num_heads: int = config.num_attention_heads
+        self.q_lora_rank: int | None = config.q_lora_rank
+        self.kv_lora_rank: int = config.kv_lora_rank
+        self.qk_nope_head_dim: int = config.qk_nope_head_dim
+        self.qk_rope_head_dim: int = config.qk_rope_head_dim
+        self.v_head_dim: int = config.v_head_dim
+        self.q_head_dim = self.qk_nope_head_dim + self.qk_rope_head_dim
+        width, bias = config.hidden_size, bool(config.attention_bias)
+        if self.q_lora_rank is None:
+            self.q_proj = nn.Linear(width, self.num_heads * self.q_head_dim, bias=False)
+        else:
+            self.q_a_proj = nn.Linear(width, self.q_lora_rank, bias=bias)
+            self.q_a_layernorm = DeepseekV2RMSNorm(self.q_lora_rank)
+            self.q_b_proj = nn.Linear(
+                self.q_lora_rank, self.num_heads * self.q_head_dim, bias=False
+            )
+        self.kv_a_proj_with_mqa = nn.Linear(
+            width, self.kv_lora_rank + self.qk_rope_head_dim, bias=bias
+        )
+        self.kv_a_layernorm = DeepseekV2RMSNorm(self.kv_lora_rank)
+        self.kv_b_proj = nn.Linear(
+            self.kv_lora_rank,
+            self.num_heads * (self.qk_nope_head_dim + self.v_head_dim),
+            bias=False,
+        )
+        self.o_proj = nn.Linear(self.num_heads * self.v_head_dim, width, bias=bias)
+        self.rotary_emb = self._rotary(config)
+        self.softmax_scale = self._softmax_scale(config)
+
+    def _rotary(self, config: DeepseekV2Config) -> DeepseekV2RotaryEmbedding:
+        common = {
+            "max_position_embeddings": config.max_position_embeddings,
+            "base": config.rope_theta,
+        }
+        scaling = config.rope_scaling
+        if scaling is None:
+            return DeepseekV2RotaryEmbedding(self.qk_rope_head_dim, **common)
+        kind = _one_of(scaling.get("type"), list(_ROTARY), "rope_scaling.type (with MLA)")
+        rotary, optional = _ROTARY[kind]
+        extra = {key: scaling[key] for key in optional if key in scaling}
+        return rotary(self.qk_rope_head_dim, **common, scaling_factor=scaling["factor"], **extra)
+
+    def _softmax_scale(self, config: DeepseekV2Config) -> float:
+        """`1 / sqrt(q head size)`, times YaRN's magnitude squared where it acts on all sizes."""
+        scale = float(self.q_head_dim**-0.5)
+        scaling = config.rope_scaling or {}
+        if scaling.get("mscale_all_dim", 0):
+            scale *= _yarn_magnitude(scaling["factor"], scaling["mscale_all_dim"]) ** 2
+        return scale
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_value: Cache | None = None,
+        output_attentions: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attends; arguments and result as `LlamaAttention`.
+
+        The cache holds the rotary key `[B, 1, K, qk_rope_head_dim]` as key and the latent
+        `[B, 1, K, kv_lora_rank]` as value.
+        """
+        batch, length, _ = hidden_states.shape
+        q_nope, q_pe = self._queries(hidden_states)
+        latent, k_pe = self._latent(hidden_states)
+        latent = self.kv_a_layernorm(latent)
+        q_pe, k_pe = self._rotate(q_pe, k_pe, position_ids, past_key_value)
+        if past_key_value is not None:
+            k_pe, cached = past_key_value.update(k_pe, latent.unsqueeze(1), self.layer_idx)
+            latent = cached.squeeze(1)
+
+        up = self.kv_b_proj.weight.view(self.num_heads, -1, self.kv_lora_rank)
+        up_key, up_value = up[:, : self.qk_nope_head_dim, :], up[:, self.qk_nope_head_dim :, :]
+        q_latent = torch.matmul(q_nope, up_key)  # [B, H, T, kv_lora_rank]
+        scores = torch.matmul(q_pe, k_pe.mT) + torch.matmul(q_latent, latent.unsqueeze(-3).mT)
+        scores = scores * self.softmax_scale
+        if attention_mask is not None:
+            scores = scores + attention_mask
+        weights = _weights(scores, q_pe.dtype, self.attention_dropout, self.training)
+        mixed = torch.einsum("bhql,blc->bhqc", weights, latent)
+        heads = torch.matmul(mixed, up_value.mT).transpose(1, 2).contiguous()
+        out: Tensor = self.o_proj(heads.reshape(batch, length, self.num_heads * self.v_head_dim))
+        return out, weights if output_attentions else None
+
+    def _queries(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries without and with positions, `[B, H, T, nope]` and `[B, H, T, rope]`."""
+        batch, length, _ = hidden_states.shape
+        if self.q_lora_rank is None:
+            query = self.q_proj(hidden_states)
+        else:
+            query = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(hidden_states)))
+        query = query.view(batch, length, self.num_heads, self.q_head_dim).transpose(1, 2)
+        q_nope, q_pe = query.split([self.qk_nope_head_dim, self.qk_rope_head_dim], dim=-1)
+        return q_nope, q_pe
+
+    def _latent(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+        """The latent `[B, T, rank]` before its norm, and the shared key `[B, 1, T, rope]`."""
+        batch, length, _ = hidden_states.shape
+        joint = self.kv_a_proj_with_mqa(hidden_states)
+        latent, k_pe = joint.split([self.kv_lora_rank, self.qk_rope_head_dim], dim=-1)
+        return latent, k_pe.view(batch, length, 1, self.qk_rope_head_dim).transpose(1, 2)
+
+    def _rotate(
+        self, q_pe: Tensor, k_pe: Tensor, position_ids: Tensor | None, cache: Cache | None
+    ) -> tuple[Tensor, Tensor]:
+        """Rotates queries and shared key; checkpoints hold them in pairs, RoPE takes halves."""
+        past = 0 if cache is None else _layer_length(cache, self.layer_idx)
+        length = q_pe.shape[-2]
+        if position_ids is None:
+            position_ids = torch.arange(past, past + length, device=q_pe.device).unsqueeze(0)
+        tables = self.rotary_emb(q_pe, seq_len=past + length)
+        cos, sin = (table[position_ids].unsqueeze(1) for table in tables)
+        return (
+            _rotated(_halves_from_pairs(q_pe), cos, sin),
+            _rotated(_halves_from_pairs(k_pe), cos, sin),
+        )
+
+
+def _layer_length(cache: Cache, layer_idx: int) -> int:
+    """Positions that a layer of the cache holds; the layers below may already be one pass ahead."""
+    if isinstance(cache, KeyValueCache):
+        return cache[layer_idx][0].shape[-2] if layer_idx < len(cache) else 0
+    return int(cache.get_seq_length(layer_idx))  # type: ignore[call-arg]  # DynamicCache takes it
+
+
+class DeepseekV2FlashAttention2(DeepseekV2Attention):
+    """Latent attention through flash-attn: keys and values are projected up and cached whole."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_value: Cache | None = None,
+        output_attentions: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `DeepseekV2Attention`, but the mask is `[B, K]` or None, and no weights come back."""
+        batch, length, _ = hidden_states.shape
+        q_nope, q_pe = self._queries(hidden_states)
+        latent, k_pe = self._latent(hidden_states)
+        up = self.kv_b_proj(self.kv_a_layernorm(latent))
+        up = up.view(batch, length, self.num_heads, -1).transpose(1, 2)
+        k_nope, value = up.split([self.qk_nope_head_dim, self.v_head_dim], dim=-1)
+        q_pe, k_pe = self._rotate(q_pe, k_pe, position_ids, past_key_value)
+        query, key = self._joined(q_nope, q_pe, k_pe), self._joined(k_nope, k_pe, k_pe)
+        if self.q_head_dim != self.v_head_dim:
+            value = F.pad(value, [0, self.q_head_dim - self.v_head_dim])
+        if past_key_value is not None:
+            key, value = past_key_value.update(key, value, self.layer_idx)
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        dropout = self.attention_dropout if self.training else 0.0
+        attended = _flash(query, key, value, attention_mask, None, dropout, self.softmax_scale)
+        if self.q_head_dim != self.v_head_dim:
+            attended = attended[:, :, :, : self.v_head_dim]
+        flat = attended.reshape(batch, length, self.num_heads * self.v_head_dim).contiguous()
+        out: Tensor = self.o_proj(flat)
+        return out, None
+
+    def _joined(self, nope: Tensor, pe: Tensor, like: Tensor) -> Tensor:
+        """`[B, H, T, nope]` and `[B, H or 1, T, rope]` -> `[B, H, T, nope + rope]`."""
+        joined = like.new_empty(*nope.shape[:3], self.q_head_dim)
+        joined[:, :, :, : self.qk_nope_head_dim] = nope
+        joined[:, :, :, self.qk_nope_head_dim :] = pe
+        return joined
+
+
+ATTENTION_CLASSES: Final[dict[str, type[LlamaAttention] | type[DeepseekV2Attention]]] = {
+    "mha_eager": LlamaAttention,
+    "mha_flash_attention_2": LlamaFlashAttention2,
+    "mla_eager": DeepseekV2Attention,
+    "mla_flash_attention_2": DeepseekV2FlashAttention2,
+}
+
+
+# ------------------------------------------------------------------------------------ the decoder
+
+
+class DeepseekV2DecoderLayer(nn.Module):
+    """`h = x + attention(norm(x))`, `h + mlp(norm(h))`.
+
+    The MLP is a mixture where the config has routed experts, the layer is not one of the first
+    `first_k_dense_replace`, and `moe_layer_freq` divides its number.
+
+    Raises:
+        ValueError: An attention implementation other than eager and flash_attention_2.
+    """
+
+    def __init__(self, config: DeepseekV2Config, layer_idx: int) -> None:
+        super().__init__()
+        implementation = _one_of(
+            config._attn_implementation, ("eager", "flash_attention_2"), "_attn_implementation"
+        )
+        family = "mla" if config.use_mla else "mha"
+        self.self_attn = ATTENTION_CLASSES[f"{family}_{implementation}"](config, layer_idx)
+        is_mixture = (
+            config.n_routed_experts is not None
+            and layer_idx >= config.first_k_dense_replace
+            and layer_idx % config.moe_layer_freq == 0
+        )
+        self.mlp = DeepseekV2MoE(config) if is_mixture else DeepseekV2MLP(config)
+        self.input_layernorm = DeepseekV2RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = DeepseekV2RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_value: Cache | None = None,
+        output_attentions: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """`[B, T, d]` -> `[B, T, d]` and the attention weights or None."""
+        attended, weights = self.self_attn(
+            self.input_layernorm(hidden_states),
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_value=past_key_value,
+            output_attentions=output_attentions,
+        )
+        hidden_states = hidden_states + attended
+        hidden_states = hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
+        return hidden_states, weights
+
+
+class DeepseekV2PreTrainedModel(PreTrainedModel):  # type: ignore[misc]  # untyped base
+    """What transformers asks of a model class."""
+
+    config_class = DeepseekV2Config
+    base_model_prefix = "model"
+    _no_split_modules = ("DeepseekV2DecoderLayer",)
+    _skip_keys_device_placement = "past_key_values"
+    _supports_flash_attn_2 = True
+    _supports_cache_class = True
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Normal weights of `initializer_range`, zero biases; nothing to draw on `meta`."""
+        if not isinstance(module, nn.Linear | nn.Embedding) or module.weight.is_meta:
+            return
+        module.weight.data.normal_(mean=0.0, std=self.config.initializer_range)
+        if isinstance(module, nn.Linear):
+            if module.bias is not None:
+                module.bias.data.zero_()
+        elif module.padding_idx is not None:
+            module.weight.data[module.padding_idx].zero_()
+
+    def _chosen(self, value: bool | None, key: str, default: bool = False) -> bool:
+        """An argument of `forward`, or the config's value where it is None."""
+        return bool(getattr(self.config, key, default) if value is None else value)
+
+
+class DeepseekV2Model(DeepseekV2PreTrainedModel):
+    """Token embedding, the layers, and a last norm."""
+
+    def __init__(self, config: DeepseekV2Config) -> None:
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, config.pad_token_id)
+        self.layers = nn.ModuleList(
+            DeepseekV2DecoderLayer(config, index) for index in range(config.num_hidden_layers)
+        )
+        self.norm = DeepseekV2RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The token embedding."""
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replaces the token embedding."""
+        self.embed_tokens = value
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """Runs the decoder.
+
+        Args:
+            input_ids: `[B, T]`, or None where `inputs_embeds` is given.
+            attention_mask: `[B, K]` of ones and zeros, or None.
+            position_ids: `[1 or B, T]`; None for the T positions after the cache.
+            past_key_values: None, one (key, value) pair a layer, or a cache object, which is
+                extended in place.
+            inputs_embeds: `[B, T, d]`.
+            use_cache: Whether to return a cache; None for the config's value.
+            output_attentions: Whether to return attention weights.
+            output_hidden_states: Whether to return every layer's input.
+            return_dict: False for a plain tuple.
+
+        Returns:
+            `BaseModelOutputWithPast`; `past_key_values` comes back in the form it was given in,
+            as pairs where it was None.
+
+        Raises:
+            ValueError: Neither or both of `input_ids` and `inputs_embeds`.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give input_ids or inputs_embeds, and only one of them")
+        with_weights = self._chosen(output_attentions, "output_attentions")
+        keep_states = self._chosen(output_hidden_states, "output_hidden_states")
+        caching = self._chosen(use_cache, "use_cache", default=True)
+        cache, as_pairs = _as_cache(past_key_values, caching)
+        past_length = 0 if cache is None else cache.get_seq_length()
+
+        if position_ids is None:
+            given = input_ids if input_ids is not None else inputs_embeds
+            assert given is not None  # one of the two is
+            position_ids = torch.arange(
+                past_length, past_length + given.shape[1], dtype=torch.long, device=given.device
+            ).unsqueeze(0)
+        hidden = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if self.config._attn_implementation == "flash_attention_2":
+            # The kernel is causal by itself; only real padding is handed on.
+            mask = attention_mask if attention_mask is not None and 0 in attention_mask else None
+        else:
+            mask = _causal_mask(attention_mask, hidden, past_length)
+
+        states: tuple[Tensor, ...] = ()
+        attentions: tuple[Tensor | None, ...] = ()
+        for layer in self.layers:
+            if keep_states:
+                states += (hidden,)
+            hidden, weights = layer(hidden, mask, position_ids, cache, with_weights)
+            if with_weights:
+                attentions += (weights,)
+        hidden = self.norm(hidden)
+        if keep_states:
+            states += (hidden,)
+
+        present: Any = cache if caching else None
+        if isinstance(present, KeyValueCache) and as_pairs:
+            present = present.to_legacy_cache()
+        output = BaseModelOutputWithPast(
+            last_hidden_state=hidden,
+            past_key_values=present,
+            hidden_states=states if keep_states else None,
+            attentions=attentions if with_weights else None,
+        )
+        return output if self._chosen(return_dict, "use_return_dict", True) else output.to_tuple()
+
+
+def _as_cache(past: Any, caching: bool) -> tuple[Cache | None, bool]:
+    """The cache to run with (None: without one), and whether it was given, or is due, as pairs."""
+    if past is None:
+        return (KeyValueCache() if caching else None), True
+    if hasattr(past, "update"):
+        return past, False
+    return KeyValueCache(past), True
+
+
+class DeepseekV2ForCausalLM(DeepseekV2PreTrainedModel):
+    """The decoder and a head over the vocabulary, on all positions, in fp32 at last."""
+
+    _tied_weights_keys = ("lm_head.weight",)
+
+    def __init__(self, config: DeepseekV2Config) -> None:
+        super().__init__(config)
+        self.model = self._build_decoder(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def _build_decoder(self, config: DeepseekV2Config) -> DeepseekV2Model:
+        return DeepseekV2Model(config)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The token embedding."""
+        return self.model.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replaces the token embedding."""
+        self.model.embed_tokens = value
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The head."""
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        """Replaces the head."""
+        self.lm_head = new_embeddings
+
+    def get_decoder(self) -> nn.Module:
+        """The decoder."""
+        return self.model
+
+    def set_decoder(self, decoder: DeepseekV2Model) -> None:
+        """Replaces the decoder."""
+        self.model = decoder
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        **decoder_inputs: Any,
+    ) -> Any:
+        """Runs decoder and head.
+
+        Args:
+            input_ids: `[B, T]`, or None where `inputs_embeds` is given.
+            attention_mask: `[B, K]` of ones and zeros, or None.
+            position_ids: `[1 or B, T]`, or None.
+            past_key_values: As for `DeepseekV2Model`.
+            inputs_embeds: `[B, T, d]`.
+            labels: `[B, T]` token ids, -100 ignored: the loss of predicting each next one.
+            use_cache: Whether to return a cache; None for the config's value.
+            output_attentions: Whether to return attention weights.
+            output_hidden_states: Whether to return every layer's input.
+            return_dict: False for a plain tuple.
+            **decoder_inputs: What a subclass's decoder takes besides.
+
+        Returns:
+            `CausalLMOutputWithPast`; logits `[B, T, V]` in fp32.
+        """
+        decoded = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+            **decoder_inputs,
+        )
+        logits = self.lm_head(decoded.last_hidden_state).float()
+        loss = None
+        if labels is not None:
+            predictions = logits[:, :-1, :].contiguous().view(-1, logits.shape[-1])
+            targets = labels[:, 1:].contiguous().view(-1)
+            loss = F.cross_entropy(predictions, targets.to(logits.device))
+        output = CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=decoded.past_key_values,
+            hidden_states=decoded.hidden_states,
+            attentions=decoded.attentions,
+        )
+        return output if self._chosen(return_dict, "use_return_dict", True) else output.to_tuple()
+
+
+class DeepseekV2ForSequenceClassification(DeepseekV2PreTrainedModel):
+    """The decoder and a linear head over `num_labels`, read at each row's last token."""
+
+    def __init__(self, config: DeepseekV2Config) -> None:
+        super().__init__(config)
+        self.num_labels: int = config.num_labels
+        self.model = DeepseekV2Model(config)
+        self.score = nn.Linear(config.hidden_size, self.num_labels, bias=False)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The token embedding."""
+        return self.model.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replaces the token embedding."""
+        self.model.embed_tokens = value
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Any:
+        """Classifies each row.
+
+        Args:
+            input_ids: `[B, T]`; rows end before their first `pad_token_id`.
+            attention_mask: `[B, K]`, or None.
+            position_ids: `[1 or B, T]`, or None.
+            past_key_values: As for `DeepseekV2Model`.
+            inputs_embeds: `[B, T, d]`; then the last position is read.
+            labels: `[B]` classes, `[B]` values where `num_labels` is 1, or `[B, num_labels]`.
+            use_cache: Whether to return a cache; None for the config's value.
+            output_attentions: Whether to return attention weights.
+            output_hidden_states: Whether to return every layer's input.
+            return_dict: False for a plain tuple.
+
+        Returns:
+            `SequenceClassifierOutputWithPast`; logits `[B, num_labels]`.
+
+        Raises:
+            ValueError: Several rows and no `pad_token_id` to find their ends by.
+        """
+        decoded = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+        )
+        logits = self.score(decoded.last_hidden_state)
+        rows = torch.arange(logits.shape[0], device=logits.device)
+        pooled = logits[rows, self._ends(input_ids, logits)]
+        output = SequenceClassifierOutputWithPast(
+            loss=None if labels is None else self._loss(pooled, labels.to(pooled.device)),
+            logits=pooled,
+            past_key_values=decoded.past_key_values,
+            hidden_states=decoded.hidden_states,
+            attentions=decoded.attentions,
+        )
+        return output if self._chosen(return_dict, "use_return_dict", True) else output.to_tuple()
+
+    def _ends(self, input_ids: Tensor | None, logits: Tensor) -> Tensor | int:
+        """Index of each row's last token: the one before its first padding, or -1, the last."""
+        padding = self.config.pad_token_id
+        if padding is None:
+            if logits.shape[0] != 1:
+                raise ValueError("a batch above 1 needs pad_token_id in the config")
+            return -1
+        if input_ids is None:
+            return -1
+        # argmax of a row without padding is 0, and 0 - 1 is the last position.
+        return torch.eq(input_ids, padding).int().argmax(-1).sub(1).to(logits.device)
+
+    def _loss(self, pooled: Tensor, labels: Tensor) -> Tensor:
+        """Squared error, cross entropy or binary cross entropy, by `problem_type` or the labels."""
+        kind = self.config.problem_type
+        if kind is None:
+            if self.num_labels == 1:
+                kind = "regression"
+            elif labels.dtype in (torch.long, torch.int):
+                kind = "single_label_classification"
+            else:
+                kind = "multi_label_classification"
+            self.config.problem_type = kind
+        if kind == "regression":
+            return F.mse_loss(pooled.squeeze(), labels.squeeze())
+        if kind == "single_label_classification":
+            return F.cross_entropy(pooled.view(-1, self.num_labels), labels.view(-1))
+        return F.binary_cross_entropy_with_logits(pooled, labels)
