@@ -1,0 +1,84 @@
+"""Whose Python code may be executed: a record of the SHA-256 of files that a person agreed to."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from dsocr_analyze.errors import OutputError, TrustError
+from dsocr_analyze.model.directory import ModelDirectory
+
+__all__ = ["is_trusted", "record_trust", "require_trust", "trust_store"]
+
+
+def trust_store() -> Path:
+    """The file that holds the record: `$XDG_CONFIG_HOME/dsocr-analyze/trust.json`."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "dsocr-analyze" / "trust.json"
+
+
+def _read_store() -> dict[str, dict[str, str]]:
+    store = trust_store()
+    try:
+        recorded = json.loads(store.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise TrustError(f"cannot read the trust record {str(store)!r}: {error}") from error
+    if not isinstance(recorded, dict):
+        raise TrustError(f"the trust record {str(store)!r} is not a JSON object")
+    return recorded
+
+
+def _changes(recorded: dict[str, str], present: dict[str, str]) -> list[str]:
+    return sorted(
+        name for name in recorded.keys() | present.keys() if recorded.get(name) != present.get(name)
+    )
+
+
+def is_trusted(directory: ModelDirectory) -> bool:
+    """Whether the directory's Python files are the ones that were recorded for it."""
+    if directory.is_reference:
+        return True
+    recorded = _read_store().get(str(directory.path.resolve()))
+    return recorded is not None and recorded == directory.digests()
+
+
+def require_trust(directory: ModelDirectory) -> None:
+    """Raises TrustError, naming the files, unless the directory's code is trusted."""
+    if is_trusted(directory):
+        return
+    digests = directory.digests()
+    recorded = _read_store().get(str(directory.path.resolve()))
+    ways = f"read them, then run `dsocr-analyze trust {directory.path}` or pass --trust-remote-code"
+    if recorded is None:
+        files = ", ".join(digests)
+        raise TrustError(
+            f"{str(directory.path)!r} holds Python code that would be executed ({files}); {ways}"
+        )
+    changed = ", ".join(_changes(recorded, digests))
+    raise TrustError(
+        f"Python files of {str(directory.path)!r} changed since they were trusted ({changed}); {ways}"
+    )
+
+
+def record_trust(directory: ModelDirectory) -> dict[str, str]:
+    """Records the directory's Python files as trusted and returns their SHA-256 by file."""
+    digests = directory.digests()
+    recorded = _read_store()
+    recorded[str(directory.path.resolve())] = digests
+    store = trust_store()
+    try:
+        store.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=store.parent, prefix=".trust-", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(json.dumps(recorded, indent=2, sort_keys=True) + "\n")
+        Path(file.name).replace(store)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write the trust record {str(store)!r}: {error.strerror}"
+        ) from error
+    return digests

@@ -1,0 +1,57 @@
+"""Traces one module, or one function, alone: outside any model, with inputs of stated shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dsocr_analyze.model import accommodation
+from dsocr_analyze.trace.passes import _recorded_flash_attention
+from dsocr_analyze.trace.recorder import Recorder, Trace
+from dsocr_analyze.work import NO_WORK, Work
+
+__all__ = ["FunctionModule", "trace_alone", "work_of_trace"]
+
+
+class FunctionModule(torch.nn.Module):
+    """A function as a module, so that it can be traced like one."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function returns."""
+        return self._function(*args, **kwargs)
+
+
+def trace_alone(
+    module: torch.nn.Module, device: torch.device, *args: Any, **kwargs: Any
+) -> tuple[Trace, Any]:
+    """One call under the recorder.
+
+    Args:
+        module: Any module.
+        device: Where its parameters are and its inputs come from.
+        *args: Arguments of its forward.
+        **kwargs: The same by keyword.
+
+    Returns:
+        The trace, and what the module returned.
+    """
+    recorder = Recorder(module, repeat_equal_modules=device.type == "meta")
+    flash = _recorded_flash_attention(recorder)
+    with accommodation.running(device, flash), recorder:
+        trace = recorder.begin()
+        output = module(*args, **kwargs)
+    return trace, output
+
+
+def work_of_trace(trace: Trace) -> Work:
+    """Everything that a trace counted."""
+    total = NO_WORK
+    for entry in trace.entries:
+        total = total.plus(entry.work)
+    return total
