@@ -1,0 +1,43 @@
+"""Gated MLP: `W_down (act(W_gate x) * W_up x)`, three linears without bias.
+
+Source: Shazeer 2020, eq. 6 (SwiGLU where act is SiLU); `DeepseekV2MLP` (`modeling_deepseekv2.py`).
+"""
+
+from __future__ import annotations
+
+from dsocr_analyze.costs.activations import activation
+from dsocr_analyze.costs.integers import Count
+from dsocr_analyze.costs.linear import linear, linear_params
+from dsocr_analyze.costs.movement import elementwise
+from dsocr_analyze.costs.sums import ModuleWork
+
+__all__ = ["swiglu", "swiglu_params"]
+
+
+def swiglu(rows: Count, d: int, f: int, element_bytes: int, act: str = "silu") -> ModuleWork:
+    """`[rows, d] -> [rows, d]` through a hidden width f: 3 rows d f MACs.
+
+    Args:
+        rows: Tokens.
+        d: Width.
+        f: Hidden width.
+        element_bytes: Bytes of a feature.
+        act: The activation, a name of `ACTIVATIONS`.
+
+    Returns:
+        Own work (the product of gate and up), the three projections and `act_fn`.
+    """
+    hidden = rows * f
+    widening = linear(rows, d, f, element_bytes)
+    return {
+        "gate_proj": widening,
+        "act_fn": activation(act, hidden, element_bytes),
+        "up_proj": widening,
+        "": elementwise(hidden, element_bytes, inputs=2),
+        "down_proj": linear(rows, f, d, element_bytes),
+    }
+
+
+def swiglu_params(d: int, f: int) -> int:
+    """Parameters of the three projections."""
+    return 3 * linear_params(d, f)
