@@ -1,0 +1,86 @@
+"""Writes result files atomically: a reader sees the old file or the whole new one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dsocr_analyze.errors import OutputError
+
+__all__ = ["dump_json", "prepare_directory", "replacing", "write_texts"]
+
+_PRETTY_DEPTH = 4
+"""Levels of a document that get lines of their own; a module's row stays on one line."""
+
+
+def dump_json(value: Any) -> str:
+    """JSON text, indented down to where the rows are; ends with a newline."""
+    return _dump(value, 0) + "\n"
+
+
+def _dump(value: Any, depth: int) -> str:
+    if isinstance(value, dict) and value and depth < _PRETTY_DEPTH:
+        indent = "  " * (depth + 1)
+        items = (
+            f"{indent}{json.dumps(key)}: {_dump(item, depth + 1)}" for key, item in value.items()
+        )
+        return "{\n" + ",\n".join(items) + "\n" + "  " * depth + "}"
+    if isinstance(value, list) and any(isinstance(item, dict | str) for item in value):
+        indent = "  " * (depth + 1)
+        items = (f"{indent}{json.dumps(item, allow_nan=False)}" for item in value)
+        return "[\n" + ",\n".join(items) + "\n" + "  " * depth + "]"
+    return json.dumps(value, allow_nan=False)
+
+
+def prepare_directory(directory: Path) -> None:
+    """Makes the output directory and finds out, before any work, whether it can be written."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=directory, prefix=".dsocr-"):
+            pass
+    except OSError as error:
+        raise OutputError(
+            f"cannot write to --output {str(directory)!r}: {error.strerror};"
+            " give a directory that can be written"
+        ) from error
+
+
+@contextlib.contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """Yields a temporary path beside `target` that replaces it when the body succeeds."""
+    try:
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
+        os.close(descriptor)
+    except OSError as error:
+        raise OutputError(f"cannot write {str(target)!r}: {error.strerror}") from error
+    temporary = Path(name)
+    try:
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(target)
+    except OSError as error:
+        raise OutputError(f"cannot write {str(target)!r}: {error.strerror}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_texts(directory: Path, texts: dict[str, str]) -> list[Path]:
+    """Writes files that belong together: all are complete on disk before the first is replaced."""
+    with contextlib.ExitStack() as stack:
+        targets = []
+        for name, text in texts.items():
+            target = directory / name
+            temporary = stack.enter_context(replacing(target))
+            try:
+                temporary.write_text(text, encoding="utf-8")
+            except OSError as error:
+                raise OutputError(f"cannot write {str(target)!r}: {error.strerror}") from error
+            targets.append(target)
+    return targets
