@@ -41,9 +41,7 @@ def document(session):
 
 
 def test_the_report_fits_its_published_schema(document):
-    schema = json.loads(
-        resources.files("dsocr_analyze").joinpath("report/schema.json").read_text()
-    )
+    schema = json.loads(resources.files("dsocr_analyze").joinpath("report/schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(json.loads(dump_json(document)), schema)
 
@@ -231,9 +229,14 @@ class TestFiles:
     def test_a_failure_while_writing_leaves_the_old_file(self, tmp_path):
         target = tmp_path / "report.json"
         target.write_text("old")
-        with pytest.raises(ZeroDivisionError), replacing(target) as temporary:
-            temporary.write_text("half")
-            raise ZeroDivisionError
+
+        def fail_halfway():
+            with replacing(target) as temporary:
+                temporary.write_text("half")
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            fail_halfway()
         assert target.read_text() == "old"
         assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
 

@@ -43,7 +43,9 @@ def compare(
     batch_size: options.BatchOption = 1,
     engine: Annotated[
         str,
-        typer.Option("--engine", metavar="|".join(ENGINES), help="How modes and sizes are counted."),
+        typer.Option(
+            "--engine", metavar="|".join(ENGINES), help="How modes and sizes are counted."
+        ),
     ] = "analytic",
     output_format: Annotated[
         str, typer.Option("--format", metavar="|".join(FORMATS), help="What is printed.")

@@ -90,12 +90,11 @@ class Comparison:
         """One column a report; below each value of the others its difference and ratio."""
         rows = []
         for row in self.rows:
-            cells = [_text(row.values[0], row.unit)]
-            for index in range(1, len(self.names)):
-                cells.append(
-                    f"{_text(row.values[index], row.unit)}  {_change(row, index)}"
-                )
-            rows.append((row.quantity, row.unit, *cells))
+            others = (
+                f"{_text(row.values[index], row.unit)}  {_change(row, index)}"
+                for index in range(1, len(self.names))
+            )
+            rows.append((row.quantity, row.unit, _text(row.values[0], row.unit), *others))
         return Table(
             f"Against {self.names[0]}",
             ("quantity", "unit", *self.names),

@@ -169,7 +169,15 @@ def _top_modules(document: Document) -> Table:
         "Top modules of the prefill pass, by what their own forward computes",
         ("stage", "module", "class", "modules", "calls", "FLOPs", "share"),
         tuple(
-            (stage, path, name, str(modules), str(calls or "-"), scaled(flops), _share(flops, total))
+            (
+                stage,
+                path,
+                name,
+                str(modules),
+                str(calls or "-"),
+                scaled(flops),
+                _share(flops, total),
+            )
             for (stage, path, name), (modules, calls, flops) in ranked
         ),
         label_columns=3,

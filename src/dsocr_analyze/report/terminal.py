@@ -70,4 +70,6 @@ def print_table(table: Table) -> None:
     needed = console.measure(rich, options=console.options.update(max_width=1000)).maximum
     if needed > console.width:
         console = Console(width=needed)
+    rich.title = None
+    console.print(Text(table.title, style="bold"), soft_wrap=True)
     console.print(rich)

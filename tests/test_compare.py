@@ -1,0 +1,132 @@
+"""Modes, sizes and saved reports side by side."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from dsocr_analyze.cli import main
+from dsocr_analyze.closed_form import closed_form_document
+from dsocr_analyze.model.directory import REFERENCE_DIRECTORY, ModelDirectory
+from dsocr_analyze.report.comparison import compare
+from dsocr_analyze.workload import plan_workload
+
+
+@pytest.fixture(autouse=True)
+def _somewhere_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def rows_of(capsys, *arguments):
+    assert main(["compare", *arguments, "--format", "json"]) == 0
+    comparison = json.loads(capsys.readouterr().out)
+    return comparison["names"], {(row["quantity"], row["unit"]): row for row in comparison["rows"]}
+
+
+def test_differences_and_ratios_are_against_the_first(capsys):
+    names, rows = rows_of(capsys, "base", "tiny", "--page", "1191x1684")
+    assert names == ["base", "tiny"]
+    tokens = rows["visual tokens", "tokens"]
+    assert tokens["values"] == [273, 73]
+    assert tokens["differences"] == [0, 73 - 273]
+    assert tokens["ratios"] == [1, 73 / 273]
+    matrix = rows["prefill pass, matrix", "FLOPs"]["values"]
+    assert matrix == [1_469_826_109_952, 364_031_042_048]
+
+
+def test_crop_on_and_off_are_told_apart_by_the_sizes(capsys):
+    _, rows = rows_of(capsys, "1024/640", "640", "--page", "1024x1024")
+    assert rows["visual tokens", "tokens"]["values"] == [693, 111]
+    assert rows["views", "views"]["values"] == [5, 1]
+
+
+def test_all_modes_are_the_default(capsys):
+    names, _ = rows_of(capsys)
+    assert names == ["tiny", "small", "base", "large", "gundam", "gundam-m"]
+
+
+def test_stages_and_memory_are_those_of_the_report(capsys):
+    workload = plan_workload(page=(1191, 1684), max_new_tokens=50)
+    document = closed_form_document(ModelDirectory.read(REFERENCE_DIRECTORY), workload)
+    _, rows = rows_of(capsys, "gundam", "--page", "1191x1684", "--max-new-tokens", "50")
+    for stage in ("sam", "clip", "projector", "prefill"):
+        assert rows[stage, "FLOPs"]["values"] == [document["stages"][stage]["flops"]]
+    assert rows["KV cache at the end", "bytes"]["values"] == [61_440 * (913 + 49)]
+    assert rows["page", "FLOPs"]["values"] == [document["total"]["page"]["flops"]]
+
+
+def test_saved_reports_can_be_compared_with_modes(capsys):
+    assert main(["--engine", "analytic", "--mode", "small", "-q", "--json", "small.json"]) == 0
+    _, rows = rows_of(capsys, "small.json", "small")
+    for row in rows.values():
+        assert row["differences"] == [0, 0]
+
+
+def test_both_engines_agree(capsys):
+    small = ["--page", "600x500", "--max-new-tokens", "1", "64", "128"]
+    _, analytic = rows_of(capsys, *small)
+    _, traced = rows_of(capsys, *small, "--engine", "trace")
+    for key in analytic:
+        if key[0] in ("sam", "clip", "projector", "prefill pass, matrix", "weights",
+                      "KV cache at the end"):  # fmt: skip
+            assert analytic[key]["values"] == traced[key]["values"]
+
+
+def test_csv_has_a_line_a_quantity_and_report(capsys):
+    assert main(["compare", "tiny", "small", "--format", "csv"]) == 0
+    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {line["report"] for line in lines} == {"tiny", "small"}
+    tokens = [line for line in lines if line["quantity"] == "visual tokens"]
+    assert [int(line["value"]) for line in tokens] == [73, 111]
+    assert [int(line["difference"]) for line in tokens] == [0, 38]
+
+
+def test_markdown_goes_to_a_file(capsys):
+    assert main(["compare", "tiny", "small", "--format", "markdown", "--output", "c.md"]) == 0
+    assert capsys.readouterr().out == ""
+    assert Path("c.md").read_text().startswith("| quantity | unit | tiny | small |")
+
+
+def test_the_terminal_shows_every_value(capsys):
+    assert main(["compare", "tiny", "small", "base"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Against tiny")
+    assert "0.304 x" not in out.splitlines()[0]
+    assert "1.521 x" in out  # 111 / 73
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["huge"], "huge"),
+        (["missing.json"], "missing.json"),
+        (["broken.json"], "not JSON"),
+        (["other.json"], "schema_version"),
+        (["part.json"], "lacks"),
+        (["tiny", "--format", "xml"], "xml"),
+        (["tiny", "--engine", "guess"], "guess"),
+        (["20"], "20"),
+    ],
+)
+def test_bad_input_gets_one_line_and_exit_code_2(capsys, arguments, named):
+    Path("broken.json").write_text("{")
+    Path("other.json").write_text("{}")
+    Path("part.json").write_text('{"schema_version": "1"}')
+    assert main(["compare", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert named in captured.err
+
+
+def test_a_quantity_that_is_zero_in_the_first_has_no_ratio():
+    document = closed_form_document(
+        ModelDirectory.read(REFERENCE_DIRECTORY),
+        plan_workload(page=(600, 500), image_size=64, crop_mode=False, max_new_tokens=1),
+    )
+    zeroed = json.loads(json.dumps(document))
+    zeroed["stages"]["sam"]["flops"] = 0
+    row = next(r for r in compare([("a", zeroed), ("b", document)]).rows if r.quantity == "sam")
+    assert row.ratio(1) is None

@@ -1,0 +1,122 @@
+"""The GPU catalogue, and what fits into a GPU."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dsocr_analyze.cli import main
+from dsocr_analyze.costs import page_costs
+from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue, gpu_named
+from dsocr_analyze.hardware.fit import fit, memory_need
+from dsocr_analyze.model.dimensions import ModelDimensions
+from dsocr_analyze.model.directory import REFERENCE_DIRECTORY
+from dsocr_analyze.workload import plan_workload
+
+DIMENSIONS = ModelDimensions.from_file(REFERENCE_DIRECTORY / "config.json")
+PAGE = plan_workload(page=(1191, 1684), max_new_tokens=1024)
+COUNTED = {"element_bytes": 2, "flash_attention": False}
+
+# Rates with sparsity or of the shader cores, seen in public tables.
+WRONG_RATES = {"h100-sxm": 1979, "l4": 242, "rtx-4090": 661, "rtx-3090": 285}
+SHADER_RATES = {"rtx-4090": 82.6, "rtx-3090": 35.6}
+
+
+class TestCatalogue:
+    def test_every_gpu_has_a_source_and_positive_figures(self):
+        for name, gpu in gpu_catalogue().items():
+            assert gpu.name == name
+            assert gpu.source
+            assert min(gpu.tensor_tflops, gpu.bandwidth_gb_s, gpu.memory_gb) > 0
+
+    @pytest.mark.parametrize("name", [*WRONG_RATES])
+    def test_rates_are_dense_tensor_rates(self, name):
+        rate = gpu_named(name).tensor_tflops
+        assert rate != WRONG_RATES[name]
+        assert rate != SHADER_RATES.get(name)
+
+    def test_ridge_points_are_those_of_accelerators(self):
+        for gpu in gpu_catalogue().values():
+            flops_per_byte = gpu.tensor_tflops * 1000 / gpu.bandwidth_gb_s
+            assert 30 < flops_per_byte < 500
+
+    def test_an_unknown_gpu_is_refused_not_guessed(self):
+        for name in ("h100", "a100", "", "h200-sxm "):
+            with pytest.raises(DeviceError, match="h100-sxm"):
+                gpu_named(name)
+
+    def test_names_do_not_depend_on_case(self):
+        assert gpu_named("H200-SXM").memory_bytes == 141 * 10**9
+
+
+class TestFit:
+    def test_a_page_needs_its_weights_and_the_higher_tide(self):
+        need = memory_need(DIMENSIONS, PAGE, **COUNTED)
+        costs = page_costs(DIMENSIONS, PAGE)
+        cache = 61_440 * (913 + 1023)
+        assert need.weights_bytes == 2 * 3_336_106_240
+        assert need.prefill_bytes == costs.peak_activation_bytes
+        assert need.decode_bytes == cache + cache // 12 + 129_280 * (2 + 4)
+        assert need.total_bytes == need.weights_bytes + need.prefill_bytes
+
+    def test_a_long_answer_makes_the_cache_the_higher_tide(self):
+        long = plan_workload(page=(600, 500), image_size=512, crop_mode=False, max_new_tokens=8000)
+        need = memory_need(DIMENSIONS, long, **COUNTED)
+        assert need.decode_bytes > need.prefill_bytes
+        assert need.total_bytes == need.weights_bytes + need.decode_bytes
+
+    @pytest.mark.parametrize("name", ["l4", "a100-40gb", "h200-sxm"])
+    def test_the_largest_batch_fits_and_one_more_does_not(self, name):
+        result = fit(gpu_named(name), DIMENSIONS, PAGE, **COUNTED, reserved=0.1)
+
+        def needed(batch):
+            pages = plan_workload(page=(1191, 1684), batch_size=batch)
+            return memory_need(DIMENSIONS, pages, **COUNTED).total_bytes
+
+        assert (
+            needed(result.largest_batch) <= result.usable_bytes < needed(result.largest_batch + 1)
+        )
+
+    def test_nothing_fits_where_the_weights_do_not(self):
+        tiny = Gpu("tiny", "Tiny", 1, 1, memory_gb=4, source="made up")
+        result = fit(tiny, DIMENSIONS, PAGE, **COUNTED, reserved=0)
+        assert result.largest_batch == 0
+        assert not result.fits
+
+    def test_the_reserve_is_taken_off(self):
+        result = fit(gpu_named("l4"), DIMENSIONS, PAGE, **COUNTED, reserved=0.25)
+        assert result.usable_bytes == 18 * 10**9
+
+
+class TestCommand:
+    @pytest.fixture(autouse=True)
+    def _somewhere_else(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+
+    def test_json_holds_what_the_table_shows(self, capsys):
+        assert main(["fit", "l4", "--format", "json", "--page", "1191x1684"]) == 0
+        [row] = json.loads(capsys.readouterr().out)
+        assert row["gpu"] == "l4"
+        assert row["fits"] is True
+        assert main(["fit", "l4", "--page", "1191x1684"]) == 0
+        assert str(row["largest_batch"]) in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        ("arguments", "named"),
+        [(["gtx"], "h100-sxm"), (["l4", "--reserved", "1"], "--reserved 1"),
+         (["--format", "xml"], "xml"), (["--dtype", "int4"], "bfloat16")],
+    )  # fmt: skip
+    def test_bad_input_gets_one_line_and_exit_code_2(self, capsys, arguments, named):
+        assert main(["fit", *arguments]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.count("\n") == 1
+        assert named in captured.err
+
+    def test_no_code_of_a_directory_is_executed(self, capsys, tmp_path):
+        config = json.loads((REFERENCE_DIRECTORY / "config.json").read_text())
+        Path("model").mkdir()
+        Path("model/config.json").write_text(json.dumps(config))
+        Path("model/modeling_deepseekocr.py").write_text("raise SystemExit('executed')")
+        assert main(["fit", "l4", "--model", "model"]) == 0

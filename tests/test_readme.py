@@ -1,0 +1,58 @@
+"""The README says what the program does: its output, its commands, its Python."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+from dsocr_analyze.cli import main
+from dsocr_analyze.cli.app import app
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+DIGEST = re.compile(r"code \S+, config")
+
+
+@pytest.fixture(autouse=True)
+def _somewhere_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_output_shown_is_a_real_runs(capsys):
+    match = re.search(r"<!-- output: dsocr-analyze (.*) -->\n```text\n(.*?)```", README, re.DOTALL)
+    assert match is not None
+    assert main(shlex.split(match[1])) == 0
+    printed = {
+        DIGEST.sub("code ..., config", line.rstrip())
+        for line in capsys.readouterr().out.splitlines()
+    }
+    shown = match[2].rstrip().splitlines()
+    assert len(shown) > 15
+    for line in shown:
+        assert not line or line in printed
+
+
+def test_every_command_is_listed():
+    commands = typer.main.get_command(app).commands
+    for name in commands:
+        assert f"`dsocr-analyze {name}" in README
+
+
+def test_every_listed_option_exists():
+    known = {
+        option
+        for command in (typer.main.get_command(app), *typer.main.get_command(app).commands.values())
+        for parameter in command.params
+        for option in parameter.opts
+    }
+    for option in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)):
+        assert option in known | {"--help"}
+
+
+def test_the_python_example_runs(capsys):
+    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
+    exec(compile(code, "README.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    promised = re.findall(r"print\(.*\)\s+# (\S+)", code)
+    assert lines == promised
