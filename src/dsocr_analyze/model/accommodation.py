@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from dsocr_analyze.model.known_values import KnownValues
+from dsocr_analyze.model.known_values import KnownValues, UniformRouting
 from dsocr_analyze.model.uncompiled import without_compiler
 
 __all__ = ["REMOTE_PACKAGE", "building", "importing", "running"]
@@ -120,13 +120,18 @@ def building(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
 
 @contextlib.contextmanager
 def running(
-    device: torch.device, flash_attention: Callable[..., torch.Tensor] | None = None
+    device: torch.device,
+    flash_attention: Callable[..., torch.Tensor] | None = None,
+    *,
+    has_weights: bool = False,
 ) -> Iterator[None]:
     """While a model's forward pass runs on `device`: its questions are answered.
 
     Args:
         device: Where the model's parameters are.
         flash_attention: What the model's code finds as `flash_attn_func`, where it uses it.
+        has_weights: Whether the parameters hold a checkpoint's values; routing by drawn ones would
+            be chance, so it is uniform then, as on `meta`.
     """
     with contextlib.ExitStack() as stack:
         # The vendor's forward prints feature shapes; stdout belongs to the result.
@@ -148,8 +153,11 @@ def running(
                 _replaced(autocast, "__init__", _autocast_anywhere(autocast.__init__))
             )
             stack.enter_context(KnownValues())
-        elif device.type != "cuda":
-            stack.enter_context(_CudaMeans(device))
+        else:
+            if device.type != "cuda":
+                stack.enter_context(_CudaMeans(device))
+            if not has_weights:
+                stack.enter_context(UniformRouting())
         yield
 
 

@@ -26,23 +26,24 @@ class ModelDirectory:
 
     @classmethod
     def read(cls, path: Path) -> ModelDirectory:
-        """Reads `path`; raises ModelDirectoryError or ConfigError where it is no model directory."""
-        if not path.is_dir():
-            what = "is not a directory" if path.exists() else "does not exist"
-            raise ModelDirectoryError(
-                f"model directory {str(path)!r} {what}; give a directory with config.json and the"
-                " model's Python files, or leave --model out to run the built-in reference"
-            )
-        config = read_config(path / "config.json")
+        """Reads `path`; raises ModelDirectoryError or ConfigError where no model lies."""
         try:
+            if not path.is_dir():
+                what = "is not a directory" if path.exists() else "does not exist"
+                raise ModelDirectoryError(
+                    f"model directory {str(path)!r} {what}; give a directory with config.json and"
+                    " the model's Python files, or leave --model out to run the built-in reference"
+                )
+            config = read_config(path / "config.json")
             sources = {
                 file.relative_to(path).as_posix(): file.read_bytes()
                 for file in sorted(path.rglob("*.py"))
                 if not any(part.startswith(".") for part in file.relative_to(path).parts)
+                and not file.is_dir()
             }
         except OSError as error:
             raise ModelDirectoryError(
-                f"cannot read model directory {str(path)!r}: {error}"
+                f"cannot read model directory {str(path)!r}: {error.strerror or error}"
             ) from error
         return cls(path, config, sources)
 
@@ -71,7 +72,7 @@ class ModelDirectory:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; raises ModelDirectoryError or ConfigError where there is none."""
+    """The JSON object in `path`; raises ModelDirectoryError or ConfigError where none is."""
     if not path.is_file():
         raise ModelDirectoryError(
             f"no config at {str(path)!r}; a model directory holds config.json"
@@ -80,7 +81,7 @@ def read_config(path: Path) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ModelDirectoryError(f"cannot read {str(path)!r}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{str(path)!r} is not JSON: {error}") from error
     if not isinstance(config, dict):
         raise ConfigError(f"{str(path)!r} holds a JSON {type(config).__name__}, not an object")

@@ -5,10 +5,15 @@ A tensor on `meta` has no values, yet a model's control flow asks for some: "is 
 tensors whose values are known all the same (ranges, constants, blank or filled pixels, and whatever
 is computed from known values alone), lazily, and answers such a question by computing it on the
 CPU. MoE routing, whose values do not exist, is taken as uniform: the choices go round the experts.
+
+What a tensor was is forgotten once its version has moved on: whoever wrote to it, through a view or
+in a scripted function, its value is no longer known.
 """
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,27 +24,75 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from dsocr_analyze.errors import ModelCodeError
 
-__all__ = ["KnownValues", "declare_known"]
+__all__ = ["KnownValues", "declare_known", "known_value"]
 
 _ATTRIBUTE = "_dsocr_known_value"
 
 _Compute = Callable[[], Any]
 
 _RANGES_AND_CONSTANTS = frozenset(
-    {torch.arange, torch.zeros, torch.ones, torch.full, torch.tensor, torch.Tensor.new_zeros}
+    {
+        torch.arange,
+        torch.as_tensor,
+        torch.eye,
+        torch.full,
+        torch.linspace,
+        torch.ones,
+        torch.tensor,
+        torch.zeros,
+    }
 )
+_CONSTANTS_LIKE = frozenset(
+    {
+        torch.full_like,
+        torch.ones_like,
+        torch.zeros_like,
+        torch.Tensor.new_full,
+        torch.Tensor.new_ones,
+        torch.Tensor.new_zeros,
+    }
+)
+"""Of the tensor that they take, these ask for the shape and the type only."""
+
+_WITHOUT_VALUE = (
+    "empty",
+    "new_empty",
+    "rand",
+    "bernoulli",
+    "multinomial",
+    "normal",
+    "poisson",
+    "uniform",
+    "exponential",
+    "geometric",
+    "cauchy",
+    "log_normal",
+    "dropout",
+    "alpha_dropout",
+    "feature_dropout",
+    "rrelu",
+    "resize",
+)
+"""Starts of the names of functions whose result does not follow from what they are given."""
+
 _QUESTIONS = frozenset(
     {
         torch.Tensor.item,
         torch.Tensor.tolist,
         torch.Tensor.numpy,
+        torch.Tensor.__array__,
         torch.Tensor.__bool__,
         torch.Tensor.__int__,
         torch.Tensor.__float__,
         torch.Tensor.__index__,
         torch.Tensor.__contains__,
+        torch.Tensor.__complex__,
+        torch.Tensor.equal,
+        torch.Tensor.allclose,
+        torch.Tensor.is_nonzero,
         torch.equal,
         torch.allclose,
+        torch.is_nonzero,
     }
 )
 _TOP_K = frozenset({torch.topk, torch.Tensor.topk})
@@ -48,8 +101,26 @@ _TOP_K = frozenset({torch.topk, torch.Tensor.topk})
 def declare_known(tensor: torch.Tensor, value: float) -> torch.Tensor:
     """Says that every element of `tensor` (any shape, on `meta`) has this `value`."""
     shape, dtype = tuple(tensor.shape), tensor.dtype
-    setattr(tensor, _ATTRIBUTE, _once(lambda: torch.full((), value, dtype=dtype).expand(shape)))
+    _set_known(tensor, _once(lambda: torch.full((), value, dtype=dtype).expand(shape)))
     return tensor
+
+
+def known_value(tensor: torch.Tensor) -> _Compute | None:
+    """What computes a `meta` tensor's value, always the same function; None where it has none."""
+    known = getattr(tensor, _ATTRIBUTE, None)
+    if known is None or _version(tensor) != known[0]:
+        return None
+    compute: _Compute = known[1]
+    return compute
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _set_known(tensor: torch.Tensor, compute: _Compute) -> None:
+    if not tensor.is_inference():  # which counts no versions
+        setattr(tensor, _ATTRIBUTE, (tensor._version, compute))
 
 
 def _once(compute: _Compute) -> _Compute:
@@ -77,130 +148,229 @@ class KnownValues(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if args and isinstance(args[0], torch.Tensor) and args[0].is_meta:
+        first = args[0] if args else kwargs.get("input")
+        if isinstance(first, torch.Tensor) and first.is_meta:
             if func in _QUESTIONS:
-                return self._answer(func, args, kwargs)
+                return self._answer(func, first, args, kwargs)
             if func is torch.Tensor.cpu:
-                known = getattr(args[0], _ATTRIBUTE, None)
-                return args[0] if known is None else self._compute(known)
+                return _on_cpu(first)
             if func is torch.Tensor.cuda:
-                return args[0]
+                return first
+            if func is torch.Tensor.to:
+                device = _device_among(args[1:], kwargs)
+                if device is not None and device.type != "meta":
+                    here = _on_cpu(first) if device.type == "cpu" else first
+                    args, kwargs = _without_device((here, *args[1:]), kwargs)
+                    if len(args) == 1 and not kwargs:
+                        return here
+        # Before the call, which may overwrite what the value is computed from.
+        computed = _deferred(func, args, kwargs)
+        seen = [] if computed is None else list(_tensors((*args, *kwargs.values())))
+        versions = [_version(tensor) for tensor in seen]
         result = func(*args, **kwargs)
+        if computed is not None:
+            computed.writes = versions != [_version(tensor) for tensor in seen]
         if isinstance(result, torch.Tensor):
             if result.is_meta:
-                self._follow(func, args, kwargs, result)
+                _follow(result, computed)
         elif isinstance(result, tuple | list):
-            self._follow_each(func, args, kwargs, result)
-        elif func is torch.Tensor.__setitem__ and hasattr(args[0], _ATTRIBUTE):
-            delattr(args[0], _ATTRIBUTE)
+            if func in _TOP_K and computed is None:
+                _route_uniformly(result[1], first, args, kwargs)
+            elif computed is not None:
+                for index, item in enumerate(result):
+                    if isinstance(item, torch.Tensor) and item.is_meta:
+                        _set_known(item, _pick(computed, index))
+        elif getattr(func, "__name__", "") == "__set__" and hasattr(first, _ATTRIBUTE):
+            delattr(first, _ATTRIBUTE)  # `.data` is exchanged without a new version
         return result
 
     @staticmethod
-    def _compute(known: _Compute) -> Any:
-        with _unseen():
-            return known()
-
-    def _answer(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        computed = self._deferred(func, args, kwargs)
+    def _answer(func: Any, asked: torch.Tensor, args: Any, kwargs: dict[str, Any]) -> Any:
+        computed = _deferred(func, args, kwargs)
         if computed is None:
+            name = func.__name__ if func.__name__ != "__bool__" else "__bool__ (an `if`, perhaps)"
             raise ModelCodeError(
-                f"the model's code asks for a value with Tensor.{func.__name__}() of a tensor of"
-                f" shape {tuple(args[0].shape)} that has none on meta;"
+                f"the model's code asks for a value with Tensor.{name} of a tensor of"
+                f" shape {tuple(asked.shape)} that has none on meta;"
                 " run it with --device cpu or --device cuda:0"
             )
-        return self._compute(computed)
+        with _unseen():
+            # The model may write to what it gets; what is known stays.
+            return copy.deepcopy(computed())
 
-    def _follow(self, func: Any, args: Any, kwargs: dict[str, Any], result: torch.Tensor) -> None:
-        in_place = bool(args) and result is args[0] or "out" in kwargs
-        computed = self._deferred(func, args, kwargs, copy_first=in_place)
-        if in_place and result._is_view():
-            # A write through a view changes its base, whose value is then no longer known.
-            computed = None
-            if result._base is not None and hasattr(result._base, _ATTRIBUTE):
-                delattr(result._base, _ATTRIBUTE)
-        if computed is not None:
-            setattr(result, _ATTRIBUTE, computed)
-        elif in_place and hasattr(result, _ATTRIBUTE):
-            delattr(result, _ATTRIBUTE)
 
-    def _follow_each(
-        self, func: Any, args: Any, kwargs: dict[str, Any], results: tuple[Any, ...] | list[Any]
-    ) -> None:
-        if func in _TOP_K and results[1].is_meta and not hasattr(args[0], _ATTRIBUTE):
-            candidates = args[0].shape[kwargs.get("dim", args[2] if len(args) > 2 else -1)]
-            shape, count = tuple(results[1].shape), results[1].numel()
-            setattr(
-                results[1],
-                _ATTRIBUTE,
-                _once(lambda: (torch.arange(count) % candidates).view(shape)),
-            )
-            return
-        computed: _Compute | None = None
-        for index, result in enumerate(results):
-            if isinstance(result, torch.Tensor) and result.is_meta:
-                if computed is None:
-                    computed = self._deferred(func, args, kwargs)
-                    if computed is None:
-                        return
-                setattr(result, _ATTRIBUTE, _pick(computed, index))
+class UniformRouting(TorchFunctionMode):
+    """Routes evenly where scores are computed but mean nothing, because no checkpoint is loaded."""
 
-    @staticmethod
-    def _deferred(
-        func: Any, args: Any, kwargs: dict[str, Any], *, copy_first: bool = False
-    ) -> _Compute | None:
-        """The computation of `func` on known values, or None where one of them is unknown."""
-        seen_tensor = False
-        arguments: list[Any] = []
-        for argument in (*args, *kwargs.values()):
-            if isinstance(argument, torch.Tensor):
-                seen_tensor = True
-                known = getattr(argument, _ATTRIBUTE, None)
-                if known is None:
-                    if argument.is_meta and func is not torch.Tensor.new_zeros:
-                        return None
-                    value = argument
-                    known = lambda value=value: value  # noqa: E731 - binds this iteration's tensor
-                    if argument.is_meta:
-                        known = lambda dtype=argument.dtype: torch.empty(0, dtype=dtype)  # noqa: E731
-                arguments.append(known)
-            elif isinstance(argument, torch.device):
-                arguments.append(lambda: torch.device("cpu"))
-            elif isinstance(argument, str) and argument == "meta":
-                arguments.append(lambda: "cpu")
-            elif isinstance(argument, tuple | list) and any(
-                isinstance(item, torch.Tensor) for item in argument
-            ):
-                known_items = [getattr(item, _ATTRIBUTE, None) for item in argument]
-                if any(
-                    known is None and isinstance(item, torch.Tensor)
-                    for known, item in zip(known_items, argument, strict=True)
-                ):
-                    return None
-                seen_tensor = True
-                kind, pairs = type(argument), list(zip(known_items, argument, strict=True))
-                arguments.append(
-                    lambda kind=kind, pairs=pairs: kind(
-                        item if known is None else known() for known, item in pairs
-                    )
-                )
-            else:
-                arguments.append(lambda argument=argument: argument)
-        if not seen_tensor and func not in _RANGES_AND_CONSTANTS:
-            return None
-        # The computation must not hold the meta tensors themselves: they have lives to be measured.
-        names, positional_count = list(kwargs), len(args)
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func in _TOP_K:
+            with _unseen():
+                scores, indices = args[0] if args else kwargs["input"], result[1]
+                dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)
+                choices = uniform_choices(tuple(indices.shape), dim, int(scores.shape[dim]))
+                indices.copy_(choices)
+        return result
 
-        def compute() -> Any:
-            values = [argument() for argument in arguments]
-            if copy_first:
-                values[0] = values[0].clone()
-            positional, named = values[:positional_count], values[positional_count:]
-            options = dict(zip(names, named, strict=True))
-            if func in _RANGES_AND_CONSTANTS:
-                options["device"] = "cpu"
-            return func(*positional, **options)
 
-        return _once(compute)
+def _follow(result: torch.Tensor, computed: _Compute | None) -> None:
+    if computed is not None:
+        _set_known(result, computed)
+    elif hasattr(result, _ATTRIBUTE) and known_value(result) is None:
+        delattr(result, _ATTRIBUTE)
+
+
+def _route_uniformly(choices: torch.Tensor, scores: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    """Says which candidates a top-k without values chose: each equally often, round and round.
+
+    Args:
+        choices: The indices that it returned, [..., k] (k at `dim`).
+        scores: What it chose from, [..., candidates].
+        args: Its arguments: scores, k, dim.
+        kwargs: What of them was given by keyword.
+    """
+    if not choices.is_meta or not choices.dim():
+        return
+    dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)
+    candidates, choices_shape = int(scores.shape[dim]), tuple(choices.shape)
+    _set_known(choices, _once(lambda: uniform_choices(choices_shape, dim, candidates)))
+
+
+def uniform_choices(shape: tuple[int, ...], dim: int, candidates: int) -> torch.Tensor:
+    """Indices of a top-k that chooses all candidates equally often: they go round and round.
+
+    The remainder goes to the first candidates; no row chooses one twice, as k <= candidates.
+
+    Args:
+        shape: Shape of the indices, [..., k] (k at `dim`).
+        dim: The dimension that is chosen from.
+        candidates: How many there are.
+    """
+    rows = [*shape]
+    rows.append(rows.pop(dim))
+    return (torch.arange(math.prod(rows)) % candidates).view(rows).movedim(-1, dim)
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's known value, as a copy of its own; the tensor itself where it has none."""
+    known = known_value(tensor)
+    if known is None:
+        return tensor
+    with _unseen():
+        value: torch.Tensor = known().clone()
+    return value
+
+
+def _device_among(args: Any, kwargs: dict[str, Any]) -> torch.device | None:
+    """The device that a call of `Tensor.to` names, if it does."""
+    for argument in (*args, kwargs.get("device"), kwargs.get("other")):
+        if isinstance(argument, torch.device):
+            return argument
+        if isinstance(argument, str):
+            return torch.device(argument)
+        if isinstance(argument, torch.Tensor):
+            return argument.device
+    return None
+
+
+def _without_device(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Arguments of `Tensor.to` without the device they name; of another tensor, its type stays."""
+
+    def kept(argument: Any) -> Any:
+        return argument.dtype if isinstance(argument, torch.Tensor) else argument
+
+    return (
+        (args[0], *(kept(a) for a in args[1:] if not isinstance(a, torch.device | str))),
+        {
+            "dtype" if name == "other" else name: kept(value)
+            for name, value in kwargs.items()
+            if name != "device"
+        },
+    )
+
+
+class _Deferred:
+    """A function's result, computed when somebody asks.
+
+    Args:
+        func: The function.
+        args: What gives its arguments.
+        kwargs: And those given by keyword.
+    """
+
+    def __init__(self, func: Any, args: list[_Compute], kwargs: dict[str, _Compute]) -> None:
+        self._func, self._args, self._kwargs = func, args, kwargs
+        self._results: list[Any] = []
+        self.writes = False
+        """Whether the function writes to what it is given."""
+
+    def __call__(self) -> Any:
+        if not self._results:
+            args = [value() for value in self._args]
+            kwargs = {name: value() for name, value in self._kwargs.items()}
+            if self.writes:
+                args = [_copied(value) for value in args]
+                kwargs = {name: _copied(value) for name, value in kwargs.items()}
+            self._results.append(self._func(*args, **kwargs))
+        return self._results[0]
+
+
+def _deferred(func: Any, args: Any, kwargs: dict[str, Any]) -> _Deferred | None:
+    """The computation of `func` on known values, or None where one of them is unknown.
+
+    It holds no `meta` tensor, whose life is measured, and nothing that may change before it runs.
+    """
+    tensors = list(_tensors((*args, *kwargs.values())))
+    makes = func in _RANGES_AND_CONSTANTS
+    if not any(tensor.is_meta for tensor in tensors) and not makes and func is not torch.Tensor.to:
+        return None
+    asked = tensors[1:] if func in _CONSTANTS_LIKE else tensors
+    if any(tensor.is_meta and known_value(tensor) is None for tensor in asked):
+        return None
+    if getattr(func, "__name__", "").startswith(_WITHOUT_VALUE):
+        return None
+    options = {name: _frozen(argument) for name, argument in kwargs.items()}
+    if makes:
+        options["device"] = lambda: "cpu"
+    return _Deferred(func, [_frozen(argument) for argument in args], options)
+
+
+def _tensors(arguments: Any) -> Iterator[torch.Tensor]:
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            yield argument
+        elif isinstance(argument, tuple | list):
+            yield from _tensors(argument)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return [_copied(item) for item in value] if type(value) is list else value
+
+
+def _frozen(argument: Any) -> _Compute:
+    """Gives an argument as it is now, on the CPU."""
+    if isinstance(argument, torch.Tensor):
+        if not argument.is_meta:
+            with _unseen():
+                value = argument.clone()
+            return lambda: value
+        known = known_value(argument)
+        if known is not None:
+            return known
+        # Of a constant's model only the looks are asked.
+        shape, dtype = tuple(argument.shape), argument.dtype
+        return lambda: torch.empty((), dtype=dtype).expand(shape)
+    if type(argument) in (tuple, list):
+        items, kind = [_frozen(item) for item in argument], type(argument)
+        return lambda: kind(item() for item in items)
+    if isinstance(argument, torch.device) or (isinstance(argument, str) and argument == "meta"):
+        return lambda: torch.device("cpu")
+    return lambda: argument
 
 
 def _pick(computed: _Compute, index: int) -> _Compute:

@@ -7,13 +7,16 @@ were hashed; `auto_map` in config.json names the config and model classes, as fo
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import hashlib
 import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +26,9 @@ from dsocr_analyze.errors import ConfigError, DeviceError, ModelCodeError, Model
 from dsocr_analyze.model import accommodation
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.trust import require_trust
+from dsocr_analyze.model.versions import require_transformers
 
-__all__ = ["ATTENTION_IMPLEMENTATIONS", "LoadedModel", "load_model"]
+__all__ = ["ATTENTION_IMPLEMENTATIONS", "LoadedModel", "is_out_of_memory", "load_model"]
 
 ATTENTION_IMPLEMENTATIONS = {False: "eager", True: "flash_attention_2"}
 """transformers' name of the attention, by whether flash attention is used."""
@@ -69,16 +73,24 @@ def load_model(
     """
     if not trust_remote_code:
         require_trust(directory)
-    config_class, model_class = _classes(directory)
+    if not directory.is_reference:
+        require_transformers()
+    with _sources(directory) as package:
+        config_class, model_class = _classes(directory, package)
     attention = ATTENTION_IMPLEMENTATIONS[flash_attention]
     has_weights = device.type != "meta" and bool(directory.weight_files())
     try:
-        config = config_class.from_dict(dict(directory.config), attn_implementation=attention)
-        config.use_cache = True
-        with accommodation.building(device, dtype):
+        with _sources(directory), accommodation.building(device, dtype):
+            values = copy.deepcopy(directory.config)
+            config = config_class.from_dict(values, attn_implementation=attention)
+            config.use_cache = True
             module = model_class(config)
-    except Exception as error:  # noqa: BLE001 - somebody else's code may raise anything
+    except (Exception, SystemExit) as error:
         raise _blamed(error, directory, "could not be built") from error
+    if not isinstance(module, torch.nn.Module):
+        raise ConfigError(
+            f"{model_class.__name__} of {str(directory.path)!r} is no torch.nn.Module"
+        )
     module.eval()
     if has_weights:
         _load_weights(module, directory)
@@ -87,16 +99,27 @@ def load_model(
     return LoadedModel(module, directory, device, dtype, attention, has_weights)
 
 
-def _blamed(error: Exception, directory: ModelDirectory, what: str) -> Exception:
-    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
-        return DeviceError(f"the device has not enough memory: {error}")
-    first_line = (str(error).splitlines() or [""])[0]
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` says that a device's memory is full; the CPU's says so in words only."""
+    return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
+
+
+def _blamed(error: BaseException, directory: ModelDirectory, what: str) -> Exception:
+    if is_out_of_memory(error):
+        return DeviceError(f"the device has not enough memory: {_first_line(error)}")
+    first_line = _first_line(error)
     return ModelCodeError(
         f"the model in {str(directory.path)!r} {what}: {type(error).__name__}: {first_line}"
     )
 
 
-def _classes(directory: ModelDirectory) -> tuple[Any, Any]:
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [""])[0]
+
+
+def _classes(directory: ModelDirectory, package: str) -> tuple[Any, Any]:
     """The config class and the model class that `auto_map` names."""
     auto_map = directory.config.get("auto_map")
     if not isinstance(auto_map, dict):
@@ -115,26 +138,38 @@ def _classes(directory: ModelDirectory) -> tuple[Any, Any]:
                 f"{str(directory.path)!r} lacks {module_name}.py, which 'auto_map' names;"
                 f" it has {', '.join(directory.sources) or 'no Python files'}"
             )
-        module = _import(directory, module_name)
-        if not hasattr(module, class_name):
-            raise ConfigError(f"{module_name}.py of {str(directory.path)!r} has no {class_name!r}")
+        module = _import(directory, f"{package}.{module_name}")
+        if not isinstance(getattr(module, class_name, None), type):
+            raise ConfigError(
+                f"{module_name}.py of {str(directory.path)!r} has no class {class_name!r}"
+            )
         classes.append(getattr(module, class_name))
     return classes[0], classes[1]
 
 
-def _import(directory: ModelDirectory, module_name: str) -> types.ModuleType:
-    package = f"{accommodation.REMOTE_PACKAGE}.m_{directory.code_digest()[:16]}"
+@contextlib.contextmanager
+def _sources(directory: ModelDirectory) -> Iterator[str]:
+    """While model code is imported or built: the package under which its files are found."""
+    identity = f"{directory.path.resolve()}\n{directory.code_digest()}"
+    digest = hashlib.sha256(identity.encode()).hexdigest()
+    package = f"{accommodation.REMOTE_PACKAGE}.m_{digest[:16]}"
     finder = _SourceFinder(package, directory)
     sys.meta_path.insert(0, finder)
     try:
         with accommodation.importing():
-            return importlib.import_module(f"{package}.{module_name}")
-    except Exception as error:  # noqa: BLE001 - somebody else's code may raise anything
-        for name in [name for name in sys.modules if name.startswith(package)]:
-            del sys.modules[name]
-        raise _blamed(error, directory, "could not be imported") from error
+            yield package
     finally:
         sys.meta_path.remove(finder)
+
+
+def _import(directory: ModelDirectory, name: str) -> types.ModuleType:
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        package = name.rpartition(".")[0]
+        for loaded in [loaded for loaded in sys.modules if loaded.startswith(package)]:
+            del sys.modules[loaded]
+        raise _blamed(error, directory, "could not be imported") from error
 
 
 class _SourceFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
@@ -192,11 +227,12 @@ def _load_weights(module: torch.nn.Module, directory: ModelDirectory) -> None:
     from safetensors import SafetensorError, safe_open
 
     targets = dict(module.state_dict(keep_vars=True))
-    missing = set(dict(module.named_parameters()))
+    # Each parameter once: of a shared one the file may hold either name.
+    missing = {id(parameter): name for name, parameter in module.named_parameters()}
     try:
         for file in directory.weight_files():
             with safe_open(file, framework="pt") as tensors:
-                for name in tensors.keys():
+                for name in tensors.keys():  # noqa: SIM118 - not a dict: it has no iterator
                     target = targets.get(name)
                     if target is None:
                         raise ModelDirectoryError(
@@ -210,7 +246,7 @@ def _load_weights(module: torch.nn.Module, directory: ModelDirectory) -> None:
                         )
                     with torch.no_grad():
                         target.copy_(tensor)
-                    missing.discard(name)
+                    missing.pop(id(target), None)
     except (OSError, SafetensorError) as error:
         raise ModelDirectoryError(
             f"cannot read weights in {str(directory.path)!r}: {error}"
@@ -218,12 +254,12 @@ def _load_weights(module: torch.nn.Module, directory: ModelDirectory) -> None:
     if missing:
         raise ModelDirectoryError(
             f"the weights in {str(directory.path)!r} lack {len(missing)} parameters,"
-            f" {min(missing)!r} among them"
+            f" {min(missing.values())!r} among them"
         )
 
 
 def _draw_weights(module: torch.nn.Module) -> None:
-    """Draws every parameter anew: what was left uninitialised may hold NaN, which routes nowhere."""
+    """Draws every parameter anew: what was left uninitialised may hold NaN, that routes nowhere."""
     generators = {
         device: torch.Generator(device).manual_seed(0)
         for device in {parameter.device for parameter in module.parameters()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import tempfile
 from pathlib import Path
 
@@ -25,10 +26,10 @@ def _read_store() -> dict[str, dict[str, str]]:
         recorded = json.loads(store.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise TrustError(f"cannot read the trust record {str(store)!r}: {error}") from error
-    if not isinstance(recorded, dict):
-        raise TrustError(f"the trust record {str(store)!r} is not a JSON object")
+    if not isinstance(recorded, dict) or not all(isinstance(v, dict) for v in recorded.values()):
+        raise TrustError(f"the trust record {str(store)!r} is not a JSON object of objects")
     return recorded
 
 
@@ -52,7 +53,8 @@ def require_trust(directory: ModelDirectory) -> None:
         return
     digests = directory.digests()
     recorded = _read_store().get(str(directory.path.resolve()))
-    ways = f"read them, then run `dsocr-analyze trust {directory.path}` or pass --trust-remote-code"
+    command = f"dsocr-analyze trust {shlex.quote(str(directory.path))}"
+    ways = f"read them, then run `{command}` or pass --trust-remote-code"
     if recorded is None:
         files = ", ".join(digests)
         raise TrustError(
@@ -60,7 +62,8 @@ def require_trust(directory: ModelDirectory) -> None:
         )
     changed = ", ".join(_changes(recorded, digests))
     raise TrustError(
-        f"Python files of {str(directory.path)!r} changed since they were trusted ({changed}); {ways}"
+        f"Python files of {str(directory.path)!r} changed since they were trusted ({changed});"
+        f" {ways}"
     )
 
 
@@ -72,11 +75,12 @@ def record_trust(directory: ModelDirectory) -> dict[str, str]:
     store = trust_store()
     try:
         store.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=store.parent, prefix=".trust-", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(json.dumps(recorded, indent=2, sort_keys=True) + "\n")
-        Path(file.name).replace(store)
+        with tempfile.TemporaryDirectory(dir=store.parent, prefix=".trust-") as folder:
+            written = Path(folder) / store.name
+            written.write_text(
+                json.dumps(recorded, indent=2, sort_keys=True) + "\n", encoding="utf-8"
+            )
+            written.replace(store)
     except OSError as error:
         raise OutputError(
             f"cannot write the trust record {str(store)!r}: {error.strerror}"

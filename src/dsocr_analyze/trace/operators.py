@@ -249,7 +249,8 @@ def _attention_macs(call: Call) -> int:
 
 def _attention_scores(call: Call) -> int:
     """Elements of q k^T [..., Hq, T, K]; the output's batch dimensions are the broadcast ones."""
-    return math.prod(call.outputs[0].shape[:-1]) * int(call.args[1].shape[-2])
+    keys: int = call.args[1].shape[-2]
+    return math.prod(call.outputs[0].shape[:-1]) * keys
 
 
 def _attention_vector_flops(call: Call) -> int:
@@ -260,14 +261,17 @@ def _attention_vector_flops(call: Call) -> int:
 
 def _flash_macs(call: Call) -> int:
     """q [B, T, Hq, D], k [B, K, Hk, D], v [B, K, Hk, Dv]; the full T x K product."""
-    query, key, value = call.args[0], call.args[1], call.args[2]
-    scores = math.prod(query.shape[:3]) * int(key.shape[1])
-    return scores * (int(query.shape[-1]) + int(value.shape[-1]))
+    query, value = call.args[0], call.args[2]
+    return _flash_scores(call) * (int(query.shape[-1]) + int(value.shape[-1]))
+
+
+def _flash_scores(call: Call) -> int:
+    scores: int = math.prod(call.args[0].shape[:3]) * call.args[1].shape[1]
+    return scores
 
 
 def _flash_vector_flops(call: Call) -> int:
-    query, key = call.args[0], call.args[1]
-    return math.prod(query.shape[:3]) * int(key.shape[1]) * (1 + _SOFTMAX_FLOPS)
+    return _flash_scores(call) * (1 + _SOFTMAX_FLOPS)
 
 
 def _bias(index: int, name: str = "bias") -> Count:
@@ -312,7 +316,7 @@ def _taps(filter_size: int) -> Count:
 
     def count(call: Call) -> int:
         spatial = call.outputs[0].dim() - 2
-        return 2 * filter_size**spatial * call.outputs[0].numel()
+        return int(2 * filter_size**spatial * call.outputs[0].numel())
 
     return count
 

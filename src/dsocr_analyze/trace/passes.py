@@ -11,9 +11,9 @@ import torch
 from dsocr_analyze.errors import AnalyzeError, DeviceError, ModelCodeError
 from dsocr_analyze.model import accommodation
 from dsocr_analyze.model.known_values import declare_known
-from dsocr_analyze.model.loading import LoadedModel
+from dsocr_analyze.model.loading import LoadedModel, is_out_of_memory
 from dsocr_analyze.trace.operators import RULES
-from dsocr_analyze.trace.recorder import Recorder, Trace
+from dsocr_analyze.trace.recorder import Recorder, Trace, keys_after_last
 from dsocr_analyze.workload import Workload
 
 __all__ = ["PassTraces", "run_prefill", "trace_passes"]
@@ -54,7 +54,7 @@ def trace_passes(
     recorder = Recorder(model.module, repeat_equal_modules=repeat)
     flash = _recorded_flash_attention(recorder)
     try:
-        with accommodation.running(model.device, flash):
+        with accommodation.running(model.device, flash, has_weights=model.has_weights):
             inputs = prefill_inputs(model, workload)
             token = torch.zeros(workload.batch_size, 1, dtype=torch.long, device=model.device)
             with recorder:
@@ -73,10 +73,12 @@ def trace_passes(
                     del output
     except AnalyzeError:
         raise
-    except (torch.cuda.OutOfMemoryError, MemoryError) as error:
-        raise DeviceError(f"{model.device} has not enough memory for this page: {error}") from error
-    except Exception as error:  # noqa: BLE001 - somebody else's code may raise anything
+    except (Exception, SystemExit) as error:
         first_line = (str(error).splitlines() or [""])[0]
+        if is_out_of_memory(error):
+            raise DeviceError(
+                f"{model.device} has not enough memory for this page: {first_line}"
+            ) from error
         raise ModelCodeError(
             f"the model in {str(model.directory.path)!r} failed on {model.device}:"
             f" {type(error).__name__}: {first_line}"
@@ -97,7 +99,9 @@ def _tensors_of(cache: Any) -> list[torch.Tensor]:
 
 def run_prefill(model: LoadedModel, workload: Workload) -> Any:
     """The bare prefill pass, unrecorded: what tracing is measured against."""
-    with accommodation.running(model.device, _meta_flash_attention):
+    with accommodation.running(
+        model.device, _meta_or_real_flash_attention, has_weights=model.has_weights
+    ):
         return model.module(**prefill_inputs(model, workload))
 
 
@@ -145,10 +149,9 @@ def _recorded_flash_attention(recorder: Recorder) -> Callable[..., torch.Tensor]
             output = _meta_or_real_flash_attention(q, k, v, *args, **kwargs)
         with torch._C.DisableTorchFunction():
             recorder.record("flash_attention", RULES["flash_attention"], [q, k, v], {}, output)
-            if kwargs.get("causal"):
-                recorder.note_causal(
-                    q.shape[0] * q.shape[2], q.shape[1], k.shape[1], q.shape[3] + v.shape[3]
-                )
+            if args[2] if len(args) > 2 else kwargs.get("causal"):
+                scores = q.shape[0] * q.shape[2] * keys_after_last(q.shape[1], k.shape[1])
+                recorder.note_causal(scores, q.shape[3] + v.shape[3])
         return output
 
     return flash_attn_func

@@ -6,24 +6,30 @@ below Python, inside scripted functions too; a function mode sees the operators 
 take apart differently from device to device (linear, matmul, einsum, attention, softmax), so that
 each is counted as the one operator it is called as, on `meta`, CPU and CUDA alike.
 
-On `meta` a module that equals an earlier one (same class, attributes, parameter shapes) and is
-called with equal arguments is not run again: its record is repeated under its own path.
+On `meta` a module that equals an earlier one (`kinds`) and is called with equal arguments is not
+run again, unless its first run did more than make its output: its record is repeated under its own
+path.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 import torch
+from torch.nn.modules.module import _has_any_global_hook
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from dsocr_analyze.trace.operators import FREE, RULES, Call, Rule, einsum_labels, work_of
+from dsocr_analyze.model.known_values import known_value
+from dsocr_analyze.trace.kinds import Kinds
+from dsocr_analyze.trace.operators import FREE, RULES, Call, Rule, is_contraction, work_of
 from dsocr_analyze.work import NO_WORK, Work
 
 __all__ = ["Entry", "Recorder", "Status", "Trace"]
@@ -89,18 +95,21 @@ _COMPOSITES: Final[dict[Any, tuple[str, Callable[..., tuple[list[Any], dict[str,
     torch.nn.functional.linear: ("linear", _parameters("input", "weight", "bias")),
     torch.matmul: ("matmul", _parameters("input", "other")),
     torch.Tensor.matmul: ("matmul", _parameters("self", "other")),
+    torch.linalg.matmul: ("matmul", _parameters("input", "other")),
     torch.Tensor.__matmul__: ("matmul", _parameters("self", "other")),
     torch.Tensor.__rmatmul__: ("matmul", _swapped),
     torch.einsum: ("einsum", _einsum_arguments),
     torch.nn.functional.scaled_dot_product_attention: (
         "scaled_dot_product_attention",
-        _parameters("query", "key", "value", "attn_mask"),
+        _parameters("query", "key", "value", "attn_mask", "dropout_p", "is_causal"),
     ),
     torch.softmax: ("softmax", _parameters("input", "dim")),
     torch.Tensor.softmax: ("softmax", _parameters("self", "dim")),
     torch.nn.functional.softmax: ("softmax", _parameters("input", "dim")),
+    torch.special.softmax: ("softmax", _parameters("input", "dim")),
     torch.log_softmax: ("log_softmax", _parameters("input", "dim")),
     torch.Tensor.log_softmax: ("log_softmax", _parameters("self", "dim")),
+    torch.special.log_softmax: ("log_softmax", _parameters("input", "dim")),
     torch.nn.functional.log_softmax: ("log_softmax", _parameters("input", "dim")),
     torch.rms_norm: ("rms_norm", _parameters("input", "normalized_shape", "weight")),
     torch.nn.functional.rms_norm: (
@@ -110,15 +119,27 @@ _COMPOSITES: Final[dict[Any, tuple[str, Callable[..., tuple[list[Any], dict[str,
 }
 
 
+_OPENED: Final = frozenset({torch.nn.functional.multi_head_attention_forward})
+"""Python functions that PyTorch offers to a function mode whole, with composites inside."""
+
+
+@functools.cache
+def _opened(func: types.FunctionType) -> types.FunctionType:
+    """The function without its offer to function modes, so that one sees what it calls."""
+    inside = {**func.__globals__, "has_torch_function": lambda _: False}
+    opened = types.FunctionType(
+        func.__code__, inside, func.__name__, func.__defaults__, func.__closure__
+    )
+    opened.__kwdefaults__ = func.__kwdefaults__
+    return opened
+
+
 def _is_one_operator(name: str, args: list[Any]) -> bool:
     """Whether a composite is counted as called; what is not, is counted as torch takes it apart."""
     if name != "einsum":
         return True
     equation, operands = args
-    if not isinstance(equation, str) or len(operands) != 2 or "." in equation:
-        return False
-    left, right, _ = einsum_labels(equation)
-    return len(set(left)) == len(left) and len(set(right)) == len(right)
+    return isinstance(equation, str) and is_contraction(equation, [o.shape for o in operands])
 
 
 class _Composites(TorchFunctionMode):
@@ -132,22 +153,58 @@ class _Composites(TorchFunctionMode):
         kwargs = kwargs or {}
         composite = _COMPOSITES.get(func)
         if composite is None:
+            if func in _OPENED:
+                with self:
+                    return _opened(func)(*args, **kwargs)
             return func(*args, **kwargs)
         name, arrange = composite
         ordered, rest = arrange(args, kwargs)
-        if not _is_one_operator(name, ordered):
+        with torch._C.DisableTorchFunction():
+            whole = _is_one_operator(name, ordered)
+        if not whole:
             return func(*args, **kwargs)
         with self._recorder.as_one_operator():
             output = func(*args, **kwargs)
+            if name == "scaled_dot_product_attention":
+                output = _as_fused_kernels_lay_it_out(output)
         with torch._C.DisableTorchFunction():
             self._recorder.record(name, RULES[name], ordered, rest, output)
-            if name == "scaled_dot_product_attention" and rest.get("is_causal"):
-                query, key = ordered[0].shape, ordered[1].shape
-                heads = query.numel() // (query[-1] * query[-2])
-                self._recorder.note_causal(
-                    heads, query[-2], key[-2], query[-1] + ordered[2].shape[-1]
-                )
+            if name == "scaled_dot_product_attention":
+                self._note_causal(ordered, rest, output)
         return output
+
+    def _note_causal(self, args: list[Any], kwargs: dict[str, Any], output: torch.Tensor) -> None:
+        call = Call(args, [output], kwargs)
+        if call.argument(5, "is_causal"):
+            query, key, value = args[:3]
+            heads = math.prod(output.shape[:-2])
+            self._recorder.note_causal(
+                heads * keys_after_first(int(query.shape[-2]), int(key.shape[-2])),
+                int(query.shape[-1] + value.shape[-1]),
+            )
+
+
+def _as_fused_kernels_lay_it_out(output: torch.Tensor) -> torch.Tensor:
+    """Attention's output [B, H, T, D] with the heads behind the tokens in memory.
+
+    So do the fused kernels on CPU and CUDA lay it out, which makes merging the heads a view; `meta`
+    and the unfused fallback put heads first, which would make it a copy there and nowhere else.
+    """
+    if output.dim() != 4 or output.transpose(1, 2).is_contiguous():
+        return output
+    return output.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def keys_after_first(queries: int, keys: int) -> int:
+    """Scores above the diagonal where query q of T sees the first q + 1 of K keys, as in torch."""
+    rows = min(queries, keys)
+    return rows * (keys - 1) - rows * (rows - 1) // 2
+
+
+def keys_after_last(queries: int, keys: int) -> int:
+    """Scores above it where the last query sees all K keys, as in flash-attn: q, K - T + q + 1."""
+    rows = min(queries - 1, keys)
+    return rows * (rows + 1) // 2 + (queries - 1 - rows) * keys
 
 
 class _Operators(TorchDispatchMode):
@@ -157,15 +214,18 @@ class _Operators(TorchDispatchMode):
         return False
 
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        output = func(*args, **kwargs)
         recorder = self._recorder
+        if not recorder.inside_operator and _is_composite(func):
+            with self:
+                return func.decompose(*args, **kwargs)
+        output = func(*args, **kwargs)
         if not recorder.inside_operator:
             with torch._C.DisableTorchFunction():
                 name, rule = _rule_of(func)
@@ -188,6 +248,14 @@ def _rule_of(func: Any) -> tuple[str, Rule | None]:
     return name, RULES.get(name)
 
 
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    """Whether PyTorch takes the operator apart; in inference mode it arrives here whole."""
+    _, rule = _rule_of(func)
+    kernel = torch._C.DispatchKey.CompositeImplicitAutograd
+    return rule is None and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), kernel)
+
+
 def _convolution_name(args: Any) -> str:
     kind = "conv_transpose" if args[6] else "conv"
     return f"{kind}{args[0].dim() - 2}d"
@@ -196,28 +264,38 @@ def _convolution_name(args: Any) -> str:
 # --- modules seen as they are called ---------------------------------------------------------
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Frame:
     module: torch.nn.Module
     path: str
     running: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Span:
     """What one call of a module executed, for an equal call of an equal module."""
 
     path: str
     entries: list[Entry]
     calls: list[str]
-    shapes: dict[str, tuple[Any, Any]]
-    causal: dict[str, int]
+    shapes: list[tuple[str, Any]]
+    causal: list[tuple[str, int]]
     make_output: Callable[[], Any]
     peak_bytes: int
 
 
-_POSITION_ATTRIBUTES = frozenset({"layer_idx", "layer_id", "training"})
-"""Attributes that say where a module stands, not what it does."""
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """Where the record stood when a call began."""
+
+    entries: int
+    calls: int
+    shapes: int
+    causal: int
+    births: int
+    alive_bytes: int
+    peak_bytes: int
+    versions: list[int]
 
 
 class Recorder:
@@ -237,23 +315,30 @@ class Recorder:
         self._stack: list[_Frame] = []
         self._paths: dict[torch.nn.Module, list[str]] = {}
         self._spans: dict[Any, _Span | None] = {}
-        self._kinds: dict[Any, int] = {}
-        self._kind_of: dict[torch.nn.Module, int | None] = {}
-        self._live: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._foreign: set[int] = set()
+        self._own_forwards: dict[torch.nn.Module, Any] = {}
+        self._kinds = Kinds((self._on_enter, self._on_leave), self._own_forwards)
+        self._shape_notes: list[tuple[str, Any]] = []
+        self._causal_notes: list[tuple[str, int]] = []
+        self._live: dict[int, _Living] = {}
+        self._births = 0
+        # The storages themselves: once one is freed, another may get its address.
+        self._foreign: dict[int, Any] = {}
         self._alive_bytes = 0
         self._exit = contextlib.ExitStack()
 
     # lifetime
 
     def __enter__(self) -> Recorder:
+        # A global hook or another mode would miss what is not run again.
+        self._repeat &= not (_has_any_global_hook() or _get_current_dispatch_mode())
         with contextlib.ExitStack() as stack:
             for path, module in self._model.named_modules(remove_duplicate=False):
                 self._paths.setdefault(module, []).append(path)
             for module in self._paths:
                 self._attach(module, stack)
             for tensor in (*self._model.parameters(), *self._model.buffers()):
-                self._foreign.add(tensor.untyped_storage()._cdata)
+                storage = tensor.untyped_storage()
+                self._foreign[storage._cdata] = storage
             stack.enter_context(_Operators(self))
             stack.enter_context(_Composites(self))
             self._exit = stack.pop_all()
@@ -261,24 +346,29 @@ class Recorder:
 
     def __exit__(self, *error: object) -> None:
         self._exit.close()
-        self._live.clear()
-        self._spans.clear()
+        for state in (self._live, self._spans, self._paths, self._own_forwards, self._stack):
+            state.clear()
 
     def begin(self) -> Trace:
         """Starts the record of another pass; what is alive now was alive before it."""
         self._live.clear()
         self._alive_bytes = 0
+        self._stack.clear()
+        self._shape_notes.clear()
+        self._causal_notes.clear()
         self.trace = Trace()
         return self.trace
 
     def _attach(self, module: torch.nn.Module, stack: contextlib.ExitStack) -> None:
-        enter = module.register_forward_pre_hook(self._on_enter, prepend=True)
+        # A ScriptModule refuses hooks by name only: its __call__ runs them.
+        by_name = torch.nn.Module if isinstance(module, torch.jit.ScriptModule) else type(module)
+        enter = by_name.register_forward_pre_hook(module, self._on_enter, prepend=True)
         stack.callback(enter.remove)
-        leave = module.register_forward_hook(self._on_leave, always_call=True)
+        leave = by_name.register_forward_hook(module, self._on_leave, always_call=True)
         stack.callback(leave.remove)
         if isinstance(module, torch.jit.ScriptModule):
             return  # runs outside Python: its operators are seen, its own forward is not ours
-        had = vars(module).get("forward")
+        had = self._own_forwards[module] = vars(module).get("forward")
         forward = module.forward
         module.__dict__["forward"] = functools.partial(self._forward, module, forward)
 
@@ -296,9 +386,10 @@ class Recorder:
         self._push(module)
 
     def _on_leave(self, module: torch.nn.Module, _: Any, __: Any) -> None:
-        # A failing pre-hook may leave frames of modules that were never entered.
-        while self._stack:
-            if self._stack.pop().module is module:
+        # Somebody else's failing hook may have kept us from entering this module or leaving others.
+        for index in range(len(self._stack) - 1, -1, -1):
+            if self._stack[index].module is module:
+                del self._stack[index:]
                 return
 
     def _push(self, module: torch.nn.Module) -> _Frame:
@@ -335,173 +426,112 @@ class Recorder:
             return self._run(frame, forward, args, kwargs)
         finally:
             frame.running = False
-            if called_directly:
-                self._stack.pop()
+            if called_directly and frame in self._stack:
+                del self._stack[self._stack.index(frame) :]
 
     def _run(self, frame: _Frame, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if not self._repeat:
+        key = None
+        if self._repeat:
+            with torch._C.DisableTorchFunction():
+                key = self._kinds.of_call(frame.module, args, kwargs)
+        if key is None:
             return self._run_and_note_shapes(frame, forward, args, kwargs)
-        key = self._call_key(frame.module, args, kwargs)
-        span = self._spans.get(key) if key is not None else None
-        if span is not None:
-            return self._repeat_span(span, frame)
-        start_entries, start_calls = len(self.trace.entries), len(self.trace.calls)
-        peak_before, self.trace.peak_bytes = self.trace.peak_bytes, self._alive_bytes
-        alive_before = self.trace.peak_bytes
-        kind_before = self._kind_of.get(frame.module)
-        versions = [t._version for t in _tensors(args, kwargs)] if key is not None else []
-        output = self._run_and_note_shapes(frame, forward, args, kwargs)
-        peak = self.trace.peak_bytes
-        self.trace.peak_bytes = max(peak, peak_before)
-        if key is not None and key not in self._spans:
-            pure = versions == [t._version for t in _tensors(args, kwargs)]
-            unchanged = kind_before == self._kind(frame.module, fresh=True)
-            make_output = self._output_maker(output, args, kwargs) if pure and unchanged else None
-            if make_output is None:
-                self._spans[key] = None
-            else:
-                inside = frame.path + "."
-                self._spans[key] = _Span(
-                    frame.path,
-                    self.trace.entries[start_entries:],
-                    self.trace.calls[start_calls:],
-                    {
-                        path: shapes
-                        for path, shapes in self.trace.shapes.items()
-                        if path == frame.path or path.startswith(inside)
-                    },
-                    {
-                        path: macs
-                        for path, macs in self.trace.causal_savable_macs.items()
-                        if path == frame.path or path.startswith(inside)
-                    },
-                    make_output,
-                    peak - alive_before,
-                )
-        return output
+        if key not in self._spans:
+            return self._run_and_remember(key, frame, forward, args, kwargs)
+        span = self._spans[key]
+        if span is None:
+            return self._run_and_note_shapes(frame, forward, args, kwargs)
+        return self._repeat_span(span, frame.path)
 
     def _run_and_note_shapes(
         self, frame: _Frame, forward: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         output = forward(*args, **kwargs)
-        if frame.path not in self.trace.shapes:
-            with torch._C.DisableTorchFunction():
-                self.trace.shapes[frame.path] = (
-                    _shapes([*args, *kwargs.values()]),
-                    _shapes(output),
+        with torch._C.DisableTorchFunction():
+            inputs = _shapes([*args, *kwargs.values()])
+            self._note_shapes(frame.path, (inputs, _shapes(output)))
+        return output
+
+    def _note_shapes(self, path: str, shapes: Any) -> None:
+        self._shape_notes.append((path, shapes))
+        self.trace.shapes.setdefault(path, shapes)
+
+    # equal calls of equal modules
+
+    def _run_and_remember(
+        self, key: Any, frame: _Frame, forward: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        self._spans[key] = None
+        trace = self.trace
+        tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
+        mark = _Mark(
+            len(trace.entries),
+            len(trace.calls),
+            len(self._shape_notes),
+            len(self._causal_notes),
+            self._births,
+            self._alive_bytes,
+            trace.peak_bytes,
+            _versions(tensors),
+        )
+        trace.peak_bytes = self._alive_bytes
+        try:
+            output = self._run_and_note_shapes(frame, forward, args, kwargs)
+        finally:
+            peak = trace.peak_bytes
+            trace.peak_bytes = max(peak, mark.peak_bytes)
+        with torch._C.DisableTorchFunction():
+            unchanged = key[0] == self._kinds.of(frame.module)
+            make_output = self._output_maker(output, mark)
+            if make_output and unchanged and mark.versions == _versions(tensors):
+                self._spans[key] = _Span(
+                    frame.path,
+                    trace.entries[mark.entries :],
+                    trace.calls[mark.calls :],
+                    self._shape_notes[mark.shapes :],
+                    self._causal_notes[mark.causal :],
+                    make_output,
+                    peak - mark.alive_bytes,
                 )
         return output
 
-    # equal modules
+    def _output_maker(self, output: Any, mark: _Mark) -> Callable[[], Any] | None:
+        """Makes tensors like `output`; None where the call left behind anything but those.
 
-    def _call_key(self, module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
-        """What determines a call's record, or None where something unforeseen might."""
-        kind = self._kind(module)
-        if kind is None:
-            return None
-        described = []
-        for argument in (*args, *kwargs.values()):
-            if isinstance(argument, torch.Tensor):
-                with torch._C.DisableTorchFunction():
-                    if not argument.is_meta:
-                        return None
-                    described.append((tuple(argument.shape), argument.dtype, argument.stride()))
-            elif argument is None or isinstance(argument, bool | int | float | str):
-                described.append(argument)
-            else:
-                return None
-        return kind, tuple(kwargs), tuple(described)
-
-    def _kind(self, module: torch.nn.Module, *, fresh: bool = False) -> int | None:
-        """A number that equal modules share; None for a module whose state is not plain."""
-        if not fresh and module in self._kind_of:
-            return self._kind_of[module]
-        kind = self._describe(module)
-        self._kind_of[module] = kind
-        return kind
-
-    def _describe(self, module: torch.nn.Module) -> int | None:
-        described: list[Any] = [type(module)]
-        for name, value in vars(module).items():
-            if name in _POSITION_ATTRIBUTES or name == "forward":
+        What it left behind is seen by what is alive besides: the output's own memory, made during
+        the call, must be all of it.
+        """
+        parts = output if type(output) is tuple else (output,)
+        made: dict[int, int] = {}
+        for tensor in parts:
+            if tensor is None:
                 continue
-            if name in ("_parameters", "_buffers"):
-                described.append(
-                    tuple(
-                        (key, None if t is None else (tuple(t.shape), t.dtype, t.stride()))
-                        for key, t in value.items()
-                    )
-                )
-            elif name == "_modules":
-                children = []
-                for key, child in value.items():
-                    kind = None if child is None else self._kind(child)
-                    if child is not None and kind is None:
-                        return None
-                    children.append((key, kind))
-                described.append(tuple(children))
-            elif name in ("_forward_hooks", "_forward_pre_hooks"):
-                # Somebody else's hook may do anything; ours is the one.
-                if len(value) > 1:
-                    return None
-            elif name.startswith("_") and isinstance(value, dict | set):
-                if value and name not in ("_forward_hooks_always_called", "_is_full_backward_hook"):
-                    if not name.startswith("_forward_"):
-                        return None
-            elif value is None or isinstance(value, bool | int | float | str | torch.dtype):
-                described.append((name, value))
-            elif isinstance(value, tuple | list) and all(
-                isinstance(item, bool | int | float | str) for item in value
-            ):
-                described.append((name, tuple(value)))
-            elif isinstance(value, torch.Tensor):
-                described.append((name, tuple(value.shape), value.dtype))
-            elif callable(value) or hasattr(value, "__dict__"):
-                # Functions and config objects: equal when they are the same object.
-                described.append((name, id(value)))
-            else:
+            if type(tensor) is not torch.Tensor or not tensor.is_meta:
                 return None
-        return self._kinds.setdefault(tuple(described), len(self._kinds))
+            if tensor.requires_grad or tensor.is_inference():
+                return None
+            storage = tensor.untyped_storage()._cdata
+            living = self._live.get(storage)
+            if living is None or living.birth <= mark.births or storage in made:
+                return None
+            if known_value(tensor) is not None:
+                return None
+            made[storage] = living.nbytes
+        if self._alive_bytes != mark.alive_bytes + sum(made.values()):
+            return None
+        makers = [None if tensor is None else _maker_of(tensor) for tensor in parts]
+        if type(output) is not tuple:
+            return makers[0]
+        return lambda: tuple(None if make is None else make() for make in makers)
 
-    def _output_maker(self, output: Any, args: Any, kwargs: Any) -> Callable[[], Any] | None:
-        """Makes tensors like `output`, or None where it shares memory with what went in."""
-        with torch._C.DisableTorchFunction():
-            known = self._foreign | {t.untyped_storage()._cdata for t in _tensors(args, kwargs)}
-            if isinstance(output, torch.Tensor):
-                described = _describe_output(output, known)
-                return None if described is None else functools.partial(_make, *described)
-            if type(output) is tuple:
-                parts = [
-                    None if item is None else _describe_output(item, known)
-                    for item in output
-                    if item is None or isinstance(item, torch.Tensor)
-                ]
-                if len(parts) != len(output) or any(
-                    part is None and item is not None
-                    for part, item in zip(parts, output, strict=True)
-                ):
-                    return None
-                return lambda: tuple(None if part is None else _make(*part) for part in parts)
-        return None
-
-    def _repeat_span(self, span: _Span, frame: _Frame) -> Any:
-        old, new, cut = span.path, frame.path, len(span.path)
-        trace = self.trace
-        if old == new:
-            trace.entries.extend(span.entries)
-            trace.calls.extend(span.calls)
-        else:
-            moved: dict[str, str] = {}
-            for entry in span.entries:
-                path = moved.get(entry.path)
-                if path is None:
-                    path = moved[entry.path] = new + entry.path[cut:]
-                trace.entries.append(Entry(path, entry.operator, entry.status, entry.work))
-            trace.calls.extend([new + path[cut:] for path in span.calls])
-            for path, shapes in span.shapes.items():
-                trace.shapes.setdefault(new + path[cut:], shapes)
-            for path, macs in span.causal.items():
-                trace.causal_savable_macs[new + path[cut:]] = macs
+    def _repeat_span(self, span: _Span, path: str) -> Any:
+        trace, moved = self.trace, _Moved(span.path, path)
+        trace.entries.extend([entry._replace(path=moved[entry.path]) for entry in span.entries])
+        trace.calls.extend([moved[path] for path in span.calls])
+        for noted, shapes in span.shapes:
+            self._note_shapes(moved[noted], shapes)
+        for noted, macs in span.causal:
+            self._note_causal_macs(moved[noted], macs)
         trace.peak_bytes = max(trace.peak_bytes, self._alive_bytes + span.peak_bytes)
         with self.as_one_operator(), torch._C.DisableTorchFunction():
             output = span.make_output()
@@ -535,30 +565,36 @@ class Recorder:
         if rule is not None:
             work = work_of(rule, Call(args, outputs, kwargs))
             self.trace.entries.append(Entry(path, name, "counted", work))
-            for tensor in outputs:
-                self._track(tensor)
         else:
             free = name in FREE or name == "transfer"
             self.trace.entries.append(Entry(path, name, "free" if free else "unknown", NO_WORK))
-            if not free or name.startswith(("empty", "new_empty")):
-                for tensor in outputs:
-                    self._track(tensor)
+            if free and not name.startswith(("empty", "new_empty")):
+                return
+        for tensor in outputs:
+            # What is written in place was there before.
+            if not any(tensor is argument for argument in (*args, *kwargs.values())):
+                self._track(tensor)
 
-    def note_causal(self, heads: int, queries: int, keys: int, head_dims: int) -> None:
-        """Notes what a causal kernel may skip: the keys after each query; the last sees all.
+    def note_causal(self, scores: int, head_dims: int) -> None:
+        """Notes what a kernel called as causal may skip.
 
-        flash-attn and torch align the diagonal so that query q of T sees the first K - T + q + 1
-        of K keys (K >= T), which skips T - 1 - q of them.
+        Args:
+            scores: Scores above the diagonal, of all heads and pages.
+            head_dims: Sizes of a query and of a value head: the MACs that a score takes.
         """
-        path = self._stack[-1].path if self._stack else ""
-        skipped = queries * (queries - 1) // 2 if keys >= queries else 0
+        self._note_causal_macs(self._stack[-1].path if self._stack else "", scores * head_dims)
+
+    def _note_causal_macs(self, path: str, macs: int) -> None:
+        self._causal_notes.append((path, macs))
         savable = self.trace.causal_savable_macs
-        savable[path] = savable.get(path, 0) + heads * skipped * head_dims
+        savable[path] = savable.get(path, 0) + macs
 
     # memory
 
     def _track(self, tensor: torch.Tensor) -> None:
         """Counts a tensor's memory as alive until its storage is freed."""
+        if tensor.layout is not torch.strided:
+            return
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._live or key in self._foreign:
@@ -566,19 +602,45 @@ class Recorder:
         size = storage.nbytes()
         if not size:
             return
-        self._live[key] = (weakref.ref(storage, functools.partial(self._freed, key)), size)
+        self._births += 1
+        freed = functools.partial(self._freed, key)
+        self._live[key] = _Living(weakref.ref(storage, freed), size, self._births)
         self._alive_bytes += size
         if self._alive_bytes > self.trace.peak_bytes:
             self.trace.peak_bytes = self._alive_bytes
 
-    def _freed(self, key: int, _: Any) -> None:
-        entry = self._live.pop(key, None)
-        if entry is not None:
-            self._alive_bytes -= entry[1]
+    def _freed(self, key: int, reference: Any) -> None:
+        living = self._live.get(key)
+        if living is not None and living.reference is reference:
+            del self._live[key]
+            self._alive_bytes -= living.nbytes
 
 
-def _tensors(args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    return [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
+class _Living(NamedTuple):
+    reference: weakref.ref[Any]
+    nbytes: int
+    birth: int
+    """How many were born up to this one."""
+
+
+class _Moved(dict[str, str]):
+    """Paths below `old` as they read below `new`; other paths stay."""
+
+    def __init__(self, old: str, new: str) -> None:
+        super().__init__({old: new})
+        self._old, self._new = old, new
+
+    def __missing__(self, path: str) -> str:
+        below = self._old + "." if self._old else ""
+        moved = path
+        if path.startswith(below):
+            moved = f"{self._new}.{path[len(below) :]}" if self._new else path[len(below) :]
+        self[path] = moved
+        return moved
+
+
+def _versions(tensors: list[torch.Tensor]) -> list[int]:
+    return [tensor._version for tensor in tensors]
 
 
 def _shapes(value: Any) -> Any:
@@ -592,19 +654,13 @@ def _shapes(value: Any) -> Any:
     return None
 
 
-def _describe_output(tensor: torch.Tensor, known: set[int]) -> tuple[Any, ...] | None:
-    storage = tensor.untyped_storage()
-    if storage._cdata in known:
-        return None
-    return (
-        tuple(tensor.shape),
-        tensor.stride(),
-        tensor.storage_offset(),
-        tensor.dtype,
-        storage.nbytes(),
-    )
+def _maker_of(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Makes tensors on `meta` that look like this one, each with memory of its own."""
+    shape, stride, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+    dtype, elements = tensor.dtype, tensor.untyped_storage().nbytes() // tensor.element_size()
 
+    def make() -> torch.Tensor:
+        whole = torch.empty(elements, dtype=dtype, device="meta")
+        return whole.as_strided(shape, stride, offset)
 
-def _make(shape: Any, stride: Any, offset: int, dtype: torch.dtype, nbytes: int) -> torch.Tensor:
-    whole = torch.empty(nbytes // dtype.itemsize, dtype=dtype, device="meta")
-    return whole.as_strided(shape, stride, offset)
+    return make

@@ -101,7 +101,9 @@ def _book(trace: Trace, stages: Mapping[Stage, StageSummary], order: list[str]) 
             for ancestor in _ancestors_within(path, stage):
                 modules[ancestor].total = modules[ancestor].total.plus(own)
             summary.work = summary.work.plus(own)
-        summary.modules = dict(sorted(modules.items(), key=lambda item: position[item[0]]))
+        summary.modules = dict(
+            sorted(modules.items(), key=lambda item: position.get(item[0], len(position)))
+        )
         summary.operators = dict(
             sorted(operators.items(), key=lambda item: (-item[1].flops, item[0]))
         )

@@ -160,9 +160,9 @@ def notes_of(workload: Workload) -> list[str]:
     if workload.local_views is None or workload.image_size == TILE:
         return []
     return [
-        f"crop mode with an image size of {workload.image_size} is counted as laid out; "
-        f"the vendor's infer() does not run it as shipped: it cuts {TILE}-pixel tiles while laying out tokens for "
-        f"{workload.image_size}"
+        f"crop mode with an image size of {workload.image_size} is counted as laid out; the "
+        f"vendor's infer() does not run it as shipped: it cuts {TILE}-pixel tiles while laying out "
+        f"tokens for {workload.image_size}"
     ]
 
 

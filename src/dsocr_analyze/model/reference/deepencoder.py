@@ -702,18 +702,25 @@ class Attention(nn.Module):
         tokens, heads = rows * columns, self.num_heads
         fused = self.qkv(x).reshape(count, tokens, 3, heads, -1).permute(2, 0, 3, 1, 4)
         q, k, v = fused.reshape(3, count * heads, tokens, -1).unbind(0)  # [N H, h w, D]
-        bias = self._bias(q, count, (rows, columns)) if self.use_rel_pos else None
+        bias = None
+        if self.use_rel_pos:
+            # Both terms live on beside their sum, as in the published code: memory is counted too.
+            by_row, by_column = self._terms(q, count, (rows, columns))
+            bias = (by_row + by_column).flatten(-2)  # [N, H, h w, h w]
         q, k, v = (part.view(count, heads, tokens, -1) for part in (q, k, v))
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         out = out.view(count, heads, rows, columns, -1).permute(0, 2, 3, 1, 4)
         projected: Tensor = self.proj(out.reshape(count, rows, columns, -1))
         return projected
 
-    def _bias(self, q: Tensor, count: int, grid: tuple[int, int]) -> Tensor:
-        """Sum of the two decomposed terms, `[N, H, h w, h w]`."""
-        terms = add_decomposed_rel_pos(q, self.rel_pos_h, self.rel_pos_w, grid, grid)
-        by_row, by_column = (term.view(count, self.num_heads, *term.shape[1:]) for term in terms)
-        return (by_row + by_column).flatten(-2)
+    def _terms(self, q: Tensor, count: int, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """The decomposed terms, `[N, H, h w, h, 1]` and `[N, H, h w, 1, w]`."""
+        by_row, by_column = add_decomposed_rel_pos(q, self.rel_pos_h, self.rel_pos_w, grid, grid)
+        heads = self.num_heads
+        return (
+            by_row.view(count, heads, *by_row.shape[1:]),
+            by_column.view(count, heads, *by_column.shape[1:]),
+        )
 
 
 def window_partition(x: Tensor, window_size: int) -> tuple[Tensor, tuple[int, int]]:

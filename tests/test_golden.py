@@ -1,0 +1,187 @@
+"""The recorded workloads on the built-in reference, to the last digit."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from dsocr_analyze.model import accommodation
+from dsocr_analyze.model.directory import REFERENCE_DIRECTORY, ModelDirectory
+from dsocr_analyze.model.loading import load_model
+from dsocr_analyze.trace.passes import prefill_inputs, trace_passes
+from dsocr_analyze.trace.recorder import Trace
+from dsocr_analyze.trace.summary import ledger_of, summarize
+from dsocr_analyze.workload import plan_workload
+
+GOLDENS = json.loads((Path(__file__).parent / "data" / "golden_workloads.json").read_text())
+
+LAYERS, HEADS, HEAD_DIM, BF16_BYTES = 12, 10, 128, 2
+
+
+def reference(device="meta", dtype=torch.bfloat16, *, flash_attention=False, **config):
+    directory = ModelDirectory.read(REFERENCE_DIRECTORY)
+    directory.config.update(copy.deepcopy(config))
+    return load_model(
+        directory, device=torch.device(device), dtype=dtype, flash_attention=flash_attention
+    )
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["eager", "flash"])
+def model(request):
+    return reference(flash_attention=request.param)
+
+
+def stages_of(model, traces):
+    return summarize(traces, (path for path, _ in model.module.named_modules()))
+
+
+def workload_of(golden):
+    return plan_workload(
+        page=tuple(golden["page"]),
+        base_size=golden["base_size"],
+        image_size=golden["image_size"],
+        crop_mode=golden["crop_mode"],
+        text_tokens=golden["text_tokens"],
+    )
+
+
+def flops_by_stage(model, traces) -> dict[str, int]:
+    stages = stages_of(model, traces)
+    head = stages["prefill"].modules["lm_head"].total.matrix_flops
+    return {
+        "sam": stages["sam"].work.matrix_flops,
+        "clip": stages["clip"].work.matrix_flops,
+        "projector": stages["projector"].work.matrix_flops,
+        "layers": stages["prefill"].work.matrix_flops - head,
+        "lm_head": head,
+        "total": sum(s.work.matrix_flops for name, s in stages.items() if name != "decode"),
+    }
+
+
+def decode_flops(model, traces) -> dict[str, int]:
+    decode = stages_of(model, traces)["decode"]
+    return {
+        "total": decode.work.matrix_flops,
+        "lm_head": decode.modules["lm_head"].total.matrix_flops,
+    }
+
+
+@pytest.mark.parametrize("golden", GOLDENS, ids=lambda g: f"{g['page']}-{g['image_size']}")
+def test_every_stage_counts_what_was_recorded(model, golden):
+    workload = workload_of(golden)
+    assert (workload.visual_tokens, workload.seq_len) == (
+        golden["visual_tokens"],
+        golden["seq_len"],
+    )
+    traces = trace_passes(model, workload)
+    assert flops_by_stage(model, traces) == golden["matrix_flops"]
+    assert decode_flops(model, traces) == golden["decode_step_matrix_flops"]
+    assert ledger_of(traces.prefill, *traces.decode_steps)["unknown"] == {}
+    assert traces.kv_cache_bytes == (
+        2 * LAYERS * HEADS * HEAD_DIM * BF16_BYTES * workload.seq_len * workload.batch_size
+    )
+
+
+def test_parameters_are_the_checkpoints():
+    module = reference().module
+    assert sum(p.numel() for p in module.parameters()) == 3_336_106_240
+    assert len(list(module.parameters())) == 2_710
+
+
+def test_the_outside_witness_counts_the_same():
+    eager = reference()  # FlopCounterMode knows nothing of the package flash-attn
+    workload = plan_workload(page=(1191, 1684))
+    with accommodation.running(eager.device):
+        inputs = prefill_inputs(eager, workload)
+        with FlopCounterMode(display=False) as counter:
+            eager.module(**inputs)
+    traces = trace_passes(eager, workload)
+    assert flops_by_stage(eager, traces)["total"] == counter.get_total_flops()
+
+
+def same(a: Trace, b: Trace) -> bool:
+    return (a.entries, a.calls, a.shapes, a.causal_savable_macs, a.peak_bytes) == (
+        b.entries,
+        b.calls,
+        b.shapes,
+        b.causal_savable_macs,
+        b.peak_bytes,
+    )
+
+
+def test_repeating_equal_modules_changes_nothing(model):
+    workload = plan_workload(page=(100, 100), image_size=128, crop_mode=False, batch_size=2)
+    repeated = trace_passes(model, workload, decode_steps=2)
+    every = trace_passes(model, workload, decode_steps=2, repeat_equal_modules=False)
+    assert same(repeated.prefill, every.prefill)
+    for one, other in zip(repeated.decode_steps, every.decode_steps, strict=True):
+        assert same(one, other)
+
+
+def test_what_causal_attention_may_skip_is_known_where_it_is_called_so(model):
+    workload = plan_workload(page=(640, 640), image_size=640, crop_mode=False)
+    stages = stages_of(model, trace_passes(model, workload))
+    T = workload.seq_len
+    skipped = 2 * LAYERS * HEADS * (T * (T - 1) // 2) * 2 * HEAD_DIM
+    eager = model.attention == "eager"  # a mask: nothing is called causal
+    assert stages["prefill"].causal_savable_flops == (0 if eager else skipped)
+    assert stages["decode"].causal_savable_flops == 0
+
+
+def test_a_decode_step_grows_by_the_same_with_every_token(model):
+    traces = trace_passes(model, plan_workload(page=(640, 640)), decode_steps=3)
+    steps = [sum(entry.work.flops for entry in step.entries) for step in traces.decode_steps]
+    assert steps[1] - steps[0] == steps[2] - steps[1] > 0
+
+
+def test_a_batch_is_so_many_pages(model):
+    one, three = (
+        flops_by_stage(model, trace_passes(model, plan_workload(page=(640, 640), batch_size=n)))
+        for n in (1, 3)
+    )
+    # The rotary frequencies, 64 T MACs a layer, are shared by the pages of a batch.
+    shared = 2 * LAYERS * 64 * plan_workload(page=(640, 640)).seq_len
+    for name, flops in three.items():
+        once = shared if name in ("layers", "total") else 0
+        assert flops in (3 * one[name], 3 * (one[name] - once) + once)
+
+
+SMALL = {
+    "num_hidden_layers": 3,
+    "hidden_size": 1280,
+    "intermediate_size": 64,
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "vocab_size": 256,
+}
+
+
+def small_config():
+    config = ModelDirectory.read(REFERENCE_DIRECTORY).config
+    nested = config.get("language_config")
+    return {**SMALL, **({"language_config": {**nested, **SMALL}} if nested else {})}
+
+
+def test_the_cpu_runs_what_meta_counts():
+    workload = plan_workload(page=(100, 100), image_size=128, crop_mode=False, text_tokens=3)
+    on_meta, on_cpu = (reference(device, torch.float32, **small_config()) for device in DEVICES)
+    assert len(on_cpu.module.model.layers) == 3
+    everywhere = trace_passes(on_meta, workload)
+    computed = trace_passes(on_cpu, workload)
+    assert flops_by_stage(on_cpu, computed) == flops_by_stage(on_meta, everywhere)
+    assert decode_flops(on_cpu, computed) == decode_flops(on_meta, everywhere)
+    expected, got = stages_of(on_meta, everywhere), stages_of(on_cpu, computed)
+    for name, stage in expected.items():
+        assert got[name].work == stage.work, name
+    assert computed.kv_cache_bytes == everywhere.kv_cache_bytes
+    assert ledger_of(computed.prefill)["counted"] == ledger_of(everywhere.prefill)["counted"]
+    assert ledger_of(computed.prefill)["unknown"] == {}
+
+
+DEVICES = ("meta", "cpu")

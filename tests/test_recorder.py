@@ -1,0 +1,815 @@
+"""Who called what: attribution to module paths, repetition of equal modules, memory, residue."""
+
+from __future__ import annotations
+
+import copy
+import types
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from tracing import Calls, meta, paths_of, total, trace_of, witnessed_flops
+
+from dsocr_analyze.model.known_values import KnownValues
+from dsocr_analyze.trace.recorder import Recorder, keys_after_first, keys_after_last
+from dsocr_analyze.work import Work
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
+
+
+def on_meta(module):
+    return module.to("meta").eval()
+
+
+class Net(nn.Module):
+    """A module with children by keyword and a forward given as a function of itself."""
+
+    def __init__(self, forward, **children):
+        super().__init__()
+        self._of_self = forward
+        for name, child in children.items():
+            setattr(self, name, child)
+
+    def forward(self, *args, **kwargs):
+        return self._of_self(self, *args, **kwargs)
+
+
+class TestAttribution:
+    def test_nested_modules_own_what_their_own_forward_calls(self):
+        inner = Net(lambda self, x: F.relu(self.linear(x)), linear=nn.Linear(3, 5))
+        net = on_meta(Net(lambda self, x: torch.sigmoid(self.inner(x)), inner=inner))
+        trace = trace_of(net, meta(2, 3))
+        counted = [(e.path, e.operator) for e in trace.entries if e.status == "counted"]
+        assert counted == [("inner.linear", "linear"), ("inner", "relu"), ("", "sigmoid")]
+        assert trace.calls == ["", "inner", "inner.linear"]
+        assert trace.shapes["inner.linear"] == ([(2, 3)], (2, 5))
+
+    def test_functional_calls_belong_to_the_caller(self):
+        def forward(self, x):
+            return F.linear(x, self.linear.weight)
+
+        net = on_meta(Net(forward, linear=nn.Linear(3, 5)))
+        trace = trace_of(net, meta(2, 3))
+        assert paths_of(trace, "linear") == [""]
+        assert trace.calls == [""]
+        assert total(trace).macs == 2 * 3 * 5
+
+    def test_a_module_never_called_has_no_calls(self):
+        net = on_meta(Net(lambda self, x: x + 1, unused=nn.Linear(3, 5)))
+        assert trace_of(net, meta(2, 3)).calls == [""]
+
+    def test_a_module_called_twice_counts_twice(self):
+        net = on_meta(Net(lambda self, x: self.a(self.a(x)), a=nn.Linear(3, 3, bias=False)))
+        trace = trace_of(net, meta(2, 3))
+        assert trace.calls == ["", "a", "a"]
+        assert total(trace).macs == 2 * (2 * 3 * 3)
+
+    def test_a_direct_forward_is_a_call(self):
+        net = on_meta(Net(lambda self, x: self.a.forward(x), a=nn.Linear(3, 5)))
+        trace = trace_of(net, meta(2, 3))
+        assert paths_of(trace, "linear") == ["a"]
+        assert trace.calls == ["", "a"]
+
+    def test_keyword_only_arguments_arrive(self):
+        class Scaled(nn.Module):
+            def forward(self, *, x, factor=1):
+                return x * factor
+
+        net = on_meta(Net(lambda self, *, x: self.scaled(x=x, factor=2), scaled=Scaled()))
+        for repeat in (False, True):
+            trace = trace_of(net, x=meta(2, 3), repeat=repeat)
+            assert paths_of(trace, "mul") == ["scaled"]
+
+    def test_recursion_ends_where_it_began(self):
+        def forward(self, x, depth=3):
+            return self(x * 2, depth - 1) if depth else torch.sigmoid(x)
+
+        trace = trace_of(on_meta(Net(forward)), meta(2))
+        assert trace.calls == [""] * 4
+        assert [e.operator for e in trace.entries] == ["mul"] * 3 + ["sigmoid"]
+
+    def test_a_shared_module_works_for_its_caller(self):
+        shared = nn.Linear(3, 3)
+        net = Net(
+            lambda self, x: self.b(self.a(x)),
+            a=Net(lambda self, x: self.inner(x), inner=shared),
+            b=Net(lambda self, x: self.inner(x), inner=shared),
+        )
+        for repeat in (False, True):
+            trace = trace_of(on_meta(net), meta(2, 3), repeat=repeat)
+            assert paths_of(trace, "linear") == ["a.inner", "b.inner"]
+            assert trace.calls == ["", "a", "a.inner", "b", "b.inner"]
+
+    def test_a_tied_weight_is_one_parameter_and_two_products(self):
+        net = Net(
+            lambda self, i: self.head(self.embedding(i)),
+            embedding=nn.Embedding(10, 3),
+            head=nn.Linear(3, 10, bias=False),
+        )
+        net.head.weight = net.embedding.weight
+        assert sum(p.numel() for p in net.parameters()) == 10 * 3
+        trace = trace_of(net.eval(), torch.zeros(2, dtype=torch.long))
+        assert total(trace).macs == 2 * 3 * 10
+
+    def test_a_module_made_in_forward_works_for_its_maker(self):
+        def forward(self, x):
+            return nn.Linear(3, 5, device="meta")(x)
+
+        net = Net(lambda self, x: self.a(x), a=Net(forward))
+        trace = trace_of(net, meta(2, 3))
+        assert paths_of(trace, "linear") == ["a"]
+        assert trace.calls == ["", "a"]
+
+    def test_containers_name_their_items(self):
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return self.tail(x)
+
+        net = on_meta(
+            Net(
+                forward,
+                layers=nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)]),
+                tail=nn.Sequential(nn.ReLU(), nn.Linear(3, 1)),
+            )
+        )
+        trace = trace_of(net, meta(2, 3))
+        assert paths_of(trace, "linear") == ["layers.0", "layers.1", "tail.1"]
+        assert trace.calls == ["", "layers.0", "layers.1", "tail", "tail.0", "tail.1"]
+
+    @pytest.mark.parametrize("repeat", [False, True])
+    def test_modules_may_return_anything(self, repeat):
+        net = on_meta(
+            Net(
+                lambda self, x: self.c(self.b(self.a(x))["y"][0]),
+                a=Net(lambda self, x: (x + 1, None, 3)),
+                b=Net(lambda self, t: {"y": [t[0] * t[2]]}),
+                c=Net(lambda self, x: None),
+            )
+        )
+        trace = trace_of(net, meta(2), repeat=repeat)
+        counted = [(e.path, e.operator) for e in trace.entries if e.status == "counted"]
+        assert counted == [("a", "add"), ("b", "mul")]
+        assert trace.shapes["b"] == ([[(2,), None, None]], [[(2,)]])
+
+    def test_an_exception_that_the_model_survives_misplaces_nothing(self):
+        def fails(self, x):
+            x + 1
+            raise ValueError
+
+        def forward(self, x):
+            try:
+                self.a(x)
+            except ValueError:
+                x = x * 2
+            return self.b(x)
+
+        net = on_meta(
+            Net(forward, a=Net(lambda self, x: self.deep(x), deep=Net(fails)), b=nn.Sigmoid())
+        )
+        trace = trace_of(net, meta(2))
+        assert [(e.path, e.operator) for e in trace.entries] == [
+            ("a.deep", "add"),
+            ("", "mul"),
+            ("b", "sigmoid"),
+        ]
+
+    def test_a_failing_hook_of_somebody_else_misplaces_nothing(self):
+        def forward(self, x):
+            try:
+                self.a(x)
+            except ValueError:
+                x = x * 2
+            return x
+
+        def fail(*_):
+            raise ValueError
+
+        net = Net(lambda self, x: self.inner(x), inner=Net(forward, a=nn.ReLU()))
+        net.inner.a.register_forward_pre_hook(fail)
+        handle = nn.modules.module.register_module_forward_pre_hook(
+            lambda module, _: fail() if isinstance(module, nn.ReLU) else None
+        )
+        try:
+            trace = trace_of(on_meta(net), meta(2))
+        finally:
+            handle.remove()
+        assert paths_of(trace, "mul") == ["inner"]
+
+    def test_attention_of_torch_is_one_operator_with_its_mask(self):
+        net = on_meta(nn.MultiheadAttention(8, 2, batch_first=True))
+        x = meta(2, 3, 8)
+        trace = trace_of(Net(lambda self, x: self.mha(x, x, x, need_weights=False), mha=net), x)
+        assert paths_of(trace, "scaled_dot_product_attention") == ["mha"]
+        # in: 3 x 8 wide; two products of 2 heads of 4; out
+        assert total(trace).macs == 2 * (3 * 8 * 24 + 2 * 3 * 3 * (4 + 4) + 3 * 8 * 8)
+
+    def test_the_fast_path_of_an_encoder_layer_is_not_a_way_out(self):
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+        x = torch.randn(2, 3, 8)
+        on_cpu = trace_of(layer, x)
+        everywhere = trace_of(copy.deepcopy(layer).to("meta"), x.to("meta"))
+        assert [e for e in on_cpu.entries if e.status == "counted"] == [
+            e for e in everywhere.entries if e.status == "counted"
+        ]
+        assert total(on_cpu).macs == 2 * 3 * (8 * 24 + 2 * 8 * 3 + 8 * 8 + 2 * 8 * 16)
+
+    @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+    def test_a_recurrent_net_is_counted_or_reported(self, kind):
+        gates = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}[kind]
+        trace = trace_of(kind(4, 5).to("meta"), meta(2, 3, 4))
+        assert total(trace).macs == 2 * 3 * gates * 5 * (4 + 5)
+        on_cpu = trace_of(kind(4, 5), torch.randn(2, 3, 4))
+        unknown = [e for e in on_cpu.entries if e.status == "unknown"]
+        assert unknown or total(on_cpu).macs == total(trace).macs
+
+
+@torch.jit.script
+def scripted(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
+class ToScript(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 5)
+
+    def forward(self, x):
+        return torch.relu(self.linear(x))
+
+
+class TestScripts:
+    def test_a_scripted_function_is_seen_operator_by_operator(self):
+        net = on_meta(Net(lambda self, x: self.a(x), a=Calls(scripted)))
+        for _ in range(4):  # the interpreter optimises a function that it has seen
+            trace = trace_of(net, meta(2, 3))
+            assert [(e.path, e.operator) for e in trace.entries] == [
+                ("a", "mul"),
+                ("a", "sigmoid"),
+                ("a", "mul"),
+            ]
+
+    def test_a_scripted_module_counts_under_its_own_path(self):
+        net = Net(lambda self, x: self.a(x), a=torch.jit.script(ToScript()))
+        before = len(net.a._forward_hooks)
+        for repeat in (False, True):
+            trace = trace_of(net.eval(), torch.randn(2, 3), repeat=repeat)
+            assert total(trace).macs == 2 * 3 * 5
+            assert trace.calls == ["", "a"]
+            assert {e.path for e in trace.entries} == {"a"}
+        assert len(net.a._forward_hooks) == before
+
+
+ATTRIBUTION_NETS = {
+    "mlp": lambda: (
+        nn.Sequential(nn.Linear(3, 5), nn.GELU(), nn.Linear(5, 3, bias=False)),
+        (2, 3),
+    ),
+    "conv": lambda: (nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Flatten()), (2, 3, 6, 6)),
+    "encoder": lambda: (
+        nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, enable_nested_tensor=False
+        ),
+        (2, 3, 8),
+    ),
+    "einsum": lambda: (Calls(lambda x: torch.einsum("bij,bkj->bik", x, x) @ x), (2, 3, 4)),
+}
+
+
+@pytest.mark.parametrize("name", ATTRIBUTION_NETS)
+def test_the_sum_over_modules_is_what_the_outside_witness_counts(name):
+    net, shape = ATTRIBUTION_NETS[name]()
+    net = on_meta(net)
+    flops = witnessed_flops(net, meta(*shape))
+    for repeat in (False, True):
+        assert total(trace_of(net, meta(*shape), repeat=repeat)).matrix_flops == flops
+
+
+@pytest.mark.parametrize("name", ATTRIBUTION_NETS)
+def test_the_cpu_counts_what_meta_counts(name):
+    net, shape = ATTRIBUTION_NETS[name]()
+    net = net.eval()
+    on_cpu = trace_of(net, torch.randn(shape))
+    net.to("meta")
+    everywhere = trace_of(net, meta(*shape))
+    assert [e for e in on_cpu.entries if e.status == "counted"] == [
+        e for e in everywhere.entries if e.status == "counted"
+    ]
+
+
+# --- nothing is left behind ------------------------------------------------------------------
+
+
+def state_of(model):
+    return {
+        path: {
+            name: list(value.items()) if isinstance(value, dict) else value
+            for name, value in vars(module).items()
+        }
+        for path, module in model.named_modules()
+    }
+
+
+class TestNothingIsLeft:
+    def net(self, fail=False):
+        def forward(self, x):
+            if fail:
+                raise RuntimeError("on purpose")
+            return x
+
+        return Net(
+            lambda self, x: self.b(self.a(x)), a=nn.Linear(3, 3, device="meta"), b=Net(forward)
+        )
+
+    @pytest.mark.parametrize("fail", [False, True])
+    def test_in_the_modules_or_around_them(self, fail):
+        net = self.net(fail)
+        patched = types.MethodType(lambda self, x: x * 2, net.a)
+        net.a.forward = patched
+        before, keys = state_of(net), [list(vars(m)) for m in net.modules()]
+        modes = _get_current_function_mode_stack(), _get_current_dispatch_mode_stack()
+        if fail:
+            with pytest.raises(RuntimeError, match="on purpose"):
+                trace_of(net, meta(2, 3))
+        else:
+            trace_of(net, meta(2, 3), repeat=True)
+        assert state_of(net) == before
+        assert [list(vars(m)) for m in net.modules()] == keys
+        assert vars(net.a)["forward"] is patched
+        assert (_get_current_function_mode_stack(), _get_current_dispatch_mode_stack()) == modes
+
+    def test_when_entering_fails(self):
+        class Stubborn(nn.Module):
+            def register_forward_hook(self, *args, **kwargs):
+                raise RuntimeError("no hooks")
+
+        net = nn.Sequential(nn.Linear(3, 3), Stubborn())
+        before = state_of(net)
+        with pytest.raises(RuntimeError, match="no hooks"):
+            trace_of(net, torch.randn(2, 3))
+        assert state_of(net) == before
+
+    def test_when_interrupted(self):
+        def forward(self, x):
+            raise KeyboardInterrupt
+
+        net = Net(lambda self, x: self.a(x), a=Net(forward))
+        before = state_of(net)
+        with pytest.raises(KeyboardInterrupt):
+            trace_of(net, meta(2))
+        assert state_of(net) == before
+        assert not _get_current_dispatch_mode_stack()
+
+    @pytest.mark.parametrize("repeat", [False, True])
+    def test_hooks_of_others_survive_and_run_every_time(self, repeat):
+        net = on_meta(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)))
+        seen = []
+        for layer in net:
+            layer.register_forward_pre_hook(lambda m, args: seen.append("before"))
+            layer.register_forward_hook(lambda m, args, output: output + 1)
+        trace = trace_of(net, meta(2, 3), repeat=repeat, times=2)
+        assert seen == ["before"] * 4
+        assert paths_of(trace, "add") == ["0", "1"] * 2  # a module's hooks work for the module
+        assert all(len(m._forward_hooks) == len(m._forward_pre_hooks) == 1 for m in net)
+
+    def test_a_recorder_may_be_used_again(self):
+        net = on_meta(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)))
+        recorder = Recorder(net, repeat_equal_modules=True)
+        traces = []
+        for _ in range(2):
+            with torch.no_grad(), recorder:
+                traces.append(recorder.begin())
+                net(meta(2, 3))
+        assert traces[0] == traces[1]
+
+
+# --- repeating equal modules -----------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """A little of everything that may differ between blocks that look alike."""
+
+    def __init__(self, eps=1e-5, window=2, layer_id=0):
+        super().__init__()
+        self.norm = nn.LayerNorm(4, eps=eps)
+        self.linear = nn.Linear(4, 4)
+        self.window = window
+        self.layer_id = layer_id
+
+    def forward(self, x, scale=1):
+        for _ in range(self.window):
+            x = x + self.linear(self.norm(x)) * scale
+        return x
+
+
+def stack(*blocks, each=lambda block, x: block(x)):
+    def forward(self, x):
+        for block in self.blocks:
+            x = each(block, x)
+        return x
+
+    return Net(forward, blocks=nn.ModuleList(blocks))
+
+
+def alike(count, forward):
+    return [Net(forward) for _ in range(count)]
+
+
+class Counting(nn.Module):
+    """Does more every time it is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x, *_):
+        self.calls += 1
+        for _ in range(self.calls):
+            x = x + 1
+        return x
+
+
+class Buffered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x):
+        self.seen.add_(x.sum(0))
+        return x * self.seen
+
+
+class Growing(nn.Module):
+    """Keeps what it has seen in an object that its neighbours share."""
+
+    def __init__(self, memory):
+        super().__init__()
+        self.memory = memory
+
+    def forward(self, x):
+        kept = self.memory.kept
+        self.memory.kept = x if kept is None else torch.cat([kept, x])
+        return self.memory.kept.sum(0, keepdim=True) + x
+
+
+class Remembering(nn.Module):
+    def forward(self, x):
+        self.last = x * 2
+        return self.last + 1
+
+
+class Alternating(nn.Module):
+    def __init__(self, layer_idx):
+        super().__init__()
+        self.layer_idx = layer_idx
+
+    def forward(self, x):
+        return x + 1 if self.layer_idx % 2 else torch.sigmoid(x)
+
+
+class Causal(nn.Module):
+    def forward(self, x):
+        return F.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+
+class PairNorm(nn.Module):
+    def forward(self, x, y):
+        return x + 1 if x is y else x + y * 2
+
+
+def hooked(block):
+    block.linear.register_forward_hook(lambda m, args, output: output * 2)
+    return block
+
+
+def patched(block):
+    block.linear.forward = lambda x: x
+    return block
+
+
+def training(block):
+    block.norm.training = True
+    return block
+
+
+class Dropping(nn.Module):
+    def forward(self, x):
+        return x * 2 if self.training else x + 1
+
+
+def trained(module):
+    module.train()
+    return module
+
+
+class Holder:
+    kept = None
+
+
+def holding():
+    holder = Holder()
+    holder.kept = None
+    return stack(*(Growing(holder) for _ in range(3)))
+
+
+def calling_itself(each):
+    return lambda: stack(Block(), Block(), each=each)
+
+
+def windows_set_from_outside():
+    def forward(self, x):
+        for index, block in enumerate(self.blocks):
+            block.window = index + 1
+            x = block(x)
+        return x
+
+    return Net(forward, blocks=nn.ModuleList([Block(), Block(), Block()]))
+
+
+REPEATED = {
+    "equal blocks": lambda: stack(Block(), Block(), Block()),
+    "equal blocks that number themselves": lambda: stack(*(Block(layer_id=i) for i in range(3))),
+    "one block again and again": lambda: stack(*[Block()] * 3),
+    "eps differs": lambda: stack(Block(eps=1e-5), Block(eps=1e-6)),
+    "a window differs": lambda: stack(Block(window=2), Block(window=3), Block(window=2)),
+    "a window set before each call": windows_set_from_outside,
+    "an argument differs": calling_itself(lambda block, x: block(x, scale=len(x.shape))),
+    "1 and 1.0 and True": lambda: Net(
+        lambda self, x: self.a(x, 1) + self.a(x, 1.0) + self.a(x, True),
+        a=Net(lambda self, x, s: x.long() * s + type(s)(1)),
+    ),
+    "tensors in a list": lambda: stack(
+        *alike(3, lambda self, xs: xs[0] + 1), each=lambda block, x: block([x])
+    ),
+    "a stride differs": lambda: Net(
+        lambda self, x: self.a(x) + self.b(x.t()),
+        **dict(zip("ab", alike(2, lambda self, x: x.contiguous() * 2), strict=True)),
+    ),
+    "one tensor twice, or two": lambda: Net(
+        lambda self, x: self.a(x, x) + self.b(x, x.clone()), a=PairNorm(), b=PairNorm()
+    ),
+    "self-attention and cross-attention": lambda: Net(
+        lambda self, x: self.a(x, x, x)[0] + self.b(x, x + 1, x * 2)[0],
+        a=nn.MultiheadAttention(4, 2, batch_first=True),
+        b=nn.MultiheadAttention(4, 2, batch_first=True),
+    ),
+    "a counter": lambda: stack(*[Counting()] * 3),
+    "a counter below, called with what cannot be compared": lambda: stack(
+        *[Net(lambda self, x: self.a(x, {"a": 1}), a=Counting())] * 3
+    ),
+    "a buffer updated in place": lambda: stack(*[Buffered()] * 3),
+    "memory shared in an object": holding,
+    "an output kept alive": lambda: stack(*(Remembering() for _ in range(3))),
+    "an output kept alive by the same module": lambda: stack(*[Remembering()] * 3),
+    "input modified in place": lambda: stack(*alike(3, lambda self, x: x.mul_(2))),
+    "input modified through a view": lambda: stack(
+        *alike(3, lambda self, x: x.view(-1).mul_(2).sum() + x)
+    ),
+    "output is the input": lambda: stack(*(nn.Identity() for _ in range(3))),
+    "output is a view of the input": lambda: stack(
+        *alike(4, lambda self, x: x.t()), each=lambda block, x: block(x) + 1
+    ),
+    "output is a parameter": lambda: stack(
+        *(nn.Linear(4, 4) for _ in range(3)), each=lambda block, x: x + block.weight
+    ),
+    "outputs share memory": lambda: stack(
+        *alike(3, lambda self, x: (x * 2).chunk(2, -1)),
+        each=lambda block, x: torch.cat(block(x), -1),
+    ),
+    "output is a view of something larger": lambda: stack(
+        *alike(3, lambda self, x: torch.cat([x, x])[:4])
+    ),
+    "a tuple with None": lambda: stack(
+        *alike(3, lambda self, x: (x * 2, None, x + 1)),
+        each=lambda block, x: block(x)[2],
+    ),
+    "output is no tensor": lambda: stack(
+        *alike(3, lambda self, x: int(x.shape[0])),
+        each=lambda block, x: x * block(x),
+    ),
+    "hooks of others": lambda: stack(Block(), hooked(Block()), Block()),
+    "a forward of its own": lambda: stack(Block(), patched(Block()), Block()),
+    "training": lambda: stack(Dropping().eval(), trained(Dropping()), Dropping().eval()),
+    "layer_idx steers": lambda: stack(*(Alternating(i) for i in range(4))),
+    "causal": lambda: stack(*(Causal() for _ in range(3))),
+    "causal, one module": lambda: stack(*[Causal()] * 3),
+    "a module reached in secret": lambda: secret(),
+    "an attribute that holds itself": lambda: stack(*(holding_itself(Block()) for _ in range(2))),
+    "shapes of a later call": lambda: Net(
+        lambda self, x: self.a(x[:2]).sum() + self.a(x) + self.b(x),
+        a=nn.Linear(4, 4),
+        b=nn.Linear(4, 4),
+    ),
+}
+
+
+def holding_itself(module):
+    module.around = [1]
+    module.around.append(module.around)
+    return module
+
+
+def secret():
+    other = nn.Linear(4, 4)
+    blocks = alike(3, lambda self, x: self.reach(x))
+    for block in blocks:
+        block.reach = other.forward
+    net = stack(*blocks)
+    net.other = other
+    return net
+
+
+@pytest.mark.parametrize("name", REPEATED)
+@pytest.mark.parametrize("times", [1, 2])
+def test_repeating_equal_modules_changes_nothing(name, times):
+    def run(repeat):
+        net = REPEATED[name]()
+        net = net.to("meta") if name == "training" else on_meta(net)
+        with KnownValues():
+            return trace_of(net, meta(4, 4), repeat=repeat, times=times)
+
+    every, repeated = run(False), run(True)
+    assert repeated.calls == every.calls
+    assert repeated.entries == every.entries
+    assert repeated.shapes == every.shapes
+    assert repeated.causal_savable_macs == every.causal_savable_macs
+    assert repeated.peak_bytes == every.peak_bytes
+
+
+def runs_of(net, *args):
+    """How often the linear layers of a net are really run."""
+    ran = []
+
+    class Watched(nn.Linear):
+        def forward(self, x):
+            ran.append(self)
+            return super().forward(x)
+
+    for block in net.blocks:
+        block.linear.__class__ = Watched
+    trace_of(on_meta(net), *args, repeat=True)
+    return len(ran)
+
+
+def test_equal_blocks_are_run_once():
+    assert runs_of(stack(*(Block(window=1, layer_id=i) for i in range(5))), meta(4, 4)) == 1
+
+
+def test_values_are_never_repeated():
+    net = stack(Block(window=1), Block(window=1)).eval()
+    x = torch.randn(4, 4)
+    with torch.no_grad(), Recorder(net, repeat_equal_modules=True) as recorder:
+        recorder.begin()
+        recorded = net(x)
+        assert torch.equal(recorded, net(x))
+    with torch.no_grad():
+        assert torch.equal(recorded, net(x))
+
+
+def test_inference_mode_changes_nothing():
+    net = on_meta(stack(Block(), Block()))
+    expected = trace_of(net, meta(4, 4)).entries
+    with torch.inference_mode(), KnownValues():
+        for repeat in (False, True):
+            assert trace_of(net, meta(4, 4) * 1, repeat=repeat).entries == expected
+
+
+def test_a_known_value_is_part_of_the_call():
+    def forward(self, x):
+        return x + 1 if x.sum().item() else torch.sigmoid(x)
+
+    def model(self, x):
+        return (
+            self.a(torch.zeros_like(x)) + self.b(torch.ones_like(x)) + self.c(torch.zeros_like(x))
+        )
+
+    net = Net(model, a=Net(forward), b=Net(forward), c=Net(forward))
+    for repeat in (False, True):
+        with KnownValues():
+            trace = trace_of(net, meta(3), repeat=repeat)
+        assert [paths_of(trace, o) for o in ("sigmoid", "add")] == [["a", "c"], ["b", "", ""]]
+
+
+def test_what_a_module_knows_is_known_of_its_equal():
+    def gate(self, x):
+        return torch.topk(x, 2)[1]
+
+    def forward(self, x):
+        return x + self.a(x).sum().item() + self.b(x).sum().item()
+
+    with KnownValues():
+        trace = trace_of(Net(forward, a=Net(gate), b=Net(gate)), meta(2, 3), repeat=True)
+    assert paths_of(trace, "topk") == ["a", "b"]
+
+
+def test_another_mode_or_a_global_hook_sees_every_module():
+    net = on_meta(stack(Block(), Block()))
+    assert witnessed_flops(lambda x: trace_of(net, x, repeat=True), meta(4, 4)) == (
+        2 * 2 * 2 * 4 * 4 * 4
+    )
+    seen = []
+    handle = nn.modules.module.register_module_forward_hook(lambda m, *_: seen.append(m))
+    try:
+        trace_of(net, meta(4, 4), repeat=True)
+    finally:
+        handle.remove()
+    assert len(seen) == 1 + 2 * (1 + 2 * 2)
+
+
+# --- memory ----------------------------------------------------------------------------------
+
+
+class TestPeak:
+    """Sizes in elements of four bytes; parameters and inputs were there before."""
+
+    def peak(self, function, *args, repeat=False):
+        return trace_of(Calls(function), *args, repeat=repeat).peak_bytes // 4
+
+    def test_of_a_chain_is_its_widest_pair(self):
+        net = on_meta(
+            nn.Sequential(nn.Linear(2, 30), nn.Linear(30, 50), nn.Linear(50, 20), nn.ReLU())
+        )
+        for repeat in (False, True):
+            assert trace_of(net, meta(1, 2), repeat=repeat).peak_bytes == 4 * (30 + 50)
+
+    def test_of_equal_layers_is_two_of_them(self):
+        net = on_meta(nn.Sequential(*(nn.Linear(8, 8) for _ in range(5))))
+        for repeat in (False, True):
+            assert trace_of(net, meta(3, 8), repeat=repeat).peak_bytes == 4 * (24 + 24)
+
+    def test_of_a_residual_holds_the_branch(self):
+        def residual(x):
+            y = x * 2  # 6
+            z = torch.sigmoid(torch.exp(y))  # exp 6, sigmoid 6, then exp is freed
+            return y + z  # 6
+
+        assert self.peak(residual, meta(6)) == 3 * 6
+
+    def test_of_views_and_changes_in_place_is_nothing(self):
+        def forward(x):
+            x.mul_(2)
+            x.view(-1)[:3].add_(1)
+            return x.t()
+
+        assert self.peak(forward, meta(2, 3)) == 0
+
+    def test_counts_an_allocation_and_a_storage_once(self):
+        def forward(x):
+            y = x.new_empty(10)
+            y[:5].copy_(x)
+            y[5:].copy_(x)
+            return y.view(2, 5)
+
+        assert self.peak(forward, meta(5)) == 10
+
+    def test_counts_the_storage_behind_a_narrow_view(self):
+        assert self.peak(lambda x: torch.cat([x, x])[:1] + 1, meta(6)) == 12 + 1
+
+    def test_is_the_same_on_the_cpu(self):
+        net = nn.Sequential(nn.Linear(2, 30), nn.GELU(), nn.Linear(30, 5)).eval()
+        on_cpu = trace_of(net, torch.randn(7, 2)).peak_bytes
+        assert on_cpu == trace_of(net.to("meta"), meta(7, 2)).peak_bytes == 4 * 7 * (30 + 30)
+
+    def test_of_a_second_pass_starts_from_nothing(self):
+        net = on_meta(nn.Linear(8, 8))
+        with torch.no_grad(), Recorder(net) as recorder:
+            recorder.begin()
+            kept = net(meta(3, 8))
+            second = recorder.begin()
+            kept = net(kept)
+        assert second.peak_bytes == 4 * 24
+
+
+# --- causality -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("queries", range(1, 6))
+@pytest.mark.parametrize("keys", range(1, 6))
+def test_what_lies_above_the_diagonal(queries, keys):
+    first = torch.ones(queries, keys).tril()
+    assert keys_after_first(queries, keys) == int((first == 0).sum())
+    last = torch.ones(queries, keys).tril(keys - queries)
+    assert keys_after_last(queries, keys) == int((last == 0).sum())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, None, 0.0, True),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=None, is_causal=True),
+    ],
+)
+def test_what_a_causal_kernel_may_skip_is_noted_beside(call):
+    trace = trace_of(Calls(call), meta(2, 3, 4, 8), meta(2, 3, 4, 8), meta(2, 3, 4, 6))
+    assert trace.causal_savable_macs == {"": 2 * 3 * (3 + 2 + 1) * (8 + 6)}
+    assert total(trace).macs == 2 * 3 * 4 * 4 * (8 + 6)
+
+
+def test_attention_that_is_not_causal_notes_nothing():
+    trace = trace_of(Calls(F.scaled_dot_product_attention), *[meta(2, 4, 8)] * 3)
+    assert trace.causal_savable_macs == {}
+    assert total(trace) != Work()
