@@ -7,6 +7,18 @@ trace.
 
 from __future__ import annotations
 
+from dsocr_analyze.costs.agreement import NOT_MODELLED, Agreement, Difference, compare_with_trace
 from dsocr_analyze.costs.compose import PageCosts, StageCosts, page_costs
+from dsocr_analyze.costs.totals import PageTotals, page_totals
 
-__all__ = ["PageCosts", "StageCosts", "page_costs"]
+__all__ = [
+    "NOT_MODELLED",
+    "Agreement",
+    "Difference",
+    "PageCosts",
+    "PageTotals",
+    "StageCosts",
+    "compare_with_trace",
+    "page_costs",
+    "page_totals",
+]

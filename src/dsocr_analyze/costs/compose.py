@@ -37,7 +37,7 @@ from dsocr_analyze.model.stages import STAGES, Stage
 from dsocr_analyze.work import Work
 
 if TYPE_CHECKING:
-    from dsocr_analyze.model.dimensions import ModelDimensions
+    from dsocr_analyze.model.dimensions import DecoderDimensions, ModelDimensions
     from dsocr_analyze.workload.workload import Workload
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "StageCosts",
     "decode_steps_total",
     "decode_total",
+    "is_dynamic",
     "layout_total",
     "model_params",
     "page_costs",
@@ -93,9 +94,7 @@ def prefill_total(
         element_bytes: Bytes of a feature.
         flash: FlashAttention in place of the eager product.
     """
-    return sections_total(
-        decoder_sections(B, T, 0, dimensions.decoder, element_bytes, flash=flash)
-    )
+    return sections_total(decoder_sections(B, T, 0, dimensions.decoder, element_bytes, flash=flash))
 
 
 def decode_total(
@@ -144,14 +143,20 @@ def decode_steps_total(
     def step(cached: int) -> Work:
         return decode_total(B, cached, dimensions, element_bytes, flash=flash)
 
-    base, slope = step(0), _difference(step(trained + 1), step(trained))
-    lengths = steps * first + steps * (steps - 1) // 2
-    parts = [scaled(base, steps), scaled(slope, lengths)]
-    scaling = decoder.rope_scaling
-    if decoder.use_mla and scaling is not None and scaling.kind == "dynamic":
+    base, slope = step(0), _difference(step(1), step(0))
+    parts = [scaled(base, steps)]
+    if is_dynamic(decoder):
+        slope = _difference(step(trained + 1), step(trained))
         update = _difference(step(trained), combined((base, scaled(slope, trained))))
         parts.append(scaled(update, steps - minimum(steps, maximum(0, trained - first))))
+    parts.append(scaled(slope, steps * first + steps * (steps - 1) // 2))
     return combined(parts)
+
+
+def is_dynamic(decoder: DecoderDimensions) -> bool:
+    """Whether a decode step costs more beyond the trained length: "dynamic" positions, latent."""
+    scaling = decoder.rope_scaling
+    return decoder.use_mla and scaling is not None and scaling.kind == "dynamic"
 
 
 def _difference(work: Work, other: Work) -> Work:

@@ -10,7 +10,7 @@ from dsocr_analyze.costs.decoder_attention import (
     decoder_attention_params,
 )
 from dsocr_analyze.costs.embedding import embedding, embedding_params
-from dsocr_analyze.costs.integers import Count
+from dsocr_analyze.costs.integers import Count, is_one_token
 from dsocr_analyze.costs.kv_cache import latent_width, mha_width
 from dsocr_analyze.costs.lm_head import lm_head, lm_head_params
 from dsocr_analyze.costs.mla import LatentHeads, mla_attention, mla_params
@@ -96,7 +96,7 @@ def _positions_and_mask(T: Count, element_bytes: int, *, flash: bool) -> Work:
     (one of them shifted) says so, and cast.
     """
     positions = moved(0, INDEX_BYTES * T)
-    if flash or (isinstance(T, int) and T == 1):
+    if flash or is_one_token(T):
         return positions
     square = T * T
     building = Work(
@@ -214,7 +214,4 @@ def decoder_params(decoder: DecoderDimensions) -> int:
 
 def head_params(decoder: DecoderDimensions) -> int:
     """Parameters of the head."""
-    return lm_head_params(
-        decoder.hidden_size, decoder.vocab_size, tied=decoder.tie_word_embeddings
-    )
-
+    return lm_head_params(decoder.hidden_size, decoder.vocab_size, tied=decoder.tie_word_embeddings)

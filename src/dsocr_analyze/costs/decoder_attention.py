@@ -7,7 +7,7 @@ uses where `use_mla` is false.
 
 from __future__ import annotations
 
-from dsocr_analyze.costs.integers import Count
+from dsocr_analyze.costs.integers import Count, is_one_token
 from dsocr_analyze.costs.kv_cache import append, mha_width
 from dsocr_analyze.costs.linear import linear, linear_params, product
 from dsocr_analyze.costs.movement import FP32_BYTES, INDEX_BYTES, cast, copy, elementwise, moved
@@ -57,7 +57,7 @@ def decoder_attention(
     """
     n = B * T
     key_value = kv_heads * D
-    is_step = isinstance(T, int) and T == 1
+    is_step = is_one_token(T)
     own = [
         rotation(B, T, heads, D, element_bytes, pairs=False),
         rotation(B, T, kv_heads, D, element_bytes, pairs=False),
@@ -101,7 +101,7 @@ def _eager(
     ]
     if is_repeated:
         parts.append(moved(2 * element_bytes * held, 2 * element_bytes * keys))
-    if heads > 1 and not (isinstance(T, int) and T == 1):
+    if heads > 1 and not is_one_token(T):
         parts.append(copy(rows * D, element_bytes))
     return combined(parts)
 
@@ -123,7 +123,7 @@ def masked_softmax(B: Count, T: Count, K: Count, heads: int, element_bytes: int)
         bytes_written=FP32_BYTES * scores,
     )
     mask = NO_WORK
-    if not (isinstance(T, int) and T == 1):
+    if not is_one_token(T):
         mask = Work(
             vector_flops=scores,
             bytes_read=element_bytes * (scores + T * K),

@@ -9,13 +9,34 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-__all__ = ["Count", "Test", "ceil_div", "ceil_log2", "maximum", "minimum", "only_if"]
+__all__ = [
+    "Count",
+    "ceil_div",
+    "ceil_log2",
+    "is_integer",
+    "is_nothing",
+    "is_one_token",
+    "maximum",
+    "minimum",
+]
 
 Count: TypeAlias = int
 """An integer or an array of integers; spelled `int`, whose operators both of them have."""
 
-Test: TypeAlias = bool
-"""A truth value or an array of them."""
+
+def is_integer(count: object) -> bool:
+    """Whether this is one integer, not an array of them."""
+    return isinstance(count, int)
+
+
+def is_nothing(count: object) -> bool:
+    """Whether this is the integer 0, which needs no addition."""
+    return isinstance(count, int) and count == 0
+
+
+def is_one_token(T: object) -> bool:
+    """Whether this is a decode step's one new token; a prompt, or an array of prompts, is not."""
+    return isinstance(T, int) and T == 1
 
 
 def ceil_div(dividend: Count, divisor: Count) -> Count:
@@ -23,36 +44,29 @@ def ceil_div(dividend: Count, divisor: Count) -> Count:
     return -(-dividend // divisor)
 
 
-def maximum(a: Count, b: Count) -> Count:
+def maximum(a: Any, b: Any) -> Any:
     """The larger one, element by element."""
-    if isinstance(a, int) and isinstance(b, int):
+    if is_integer(a) and is_integer(b):
         return a if a > b else b
     import numpy as np
 
-    larger: Any = np.maximum(a, b)
-    return larger  # type: ignore[no-any-return]  # an array, see Count
+    return np.maximum(a, b)
 
 
-def minimum(a: Count, b: Count) -> Count:
+def minimum(a: Any, b: Any) -> Any:
     """The smaller one, element by element."""
     return -maximum(-a, -b)
 
 
-def only_if(test: Test, value: Count) -> Count:
-    """`value` where `test` holds, else 0."""
-    return test * value
-
-
-def ceil_log2(n: Count) -> Count:
+def ceil_log2(n: Any) -> Any:
     """`ceil(log2(n))` for n from 1: bits of `n - 1`."""
-    if isinstance(n, int):
+    if is_integer(n):
         return (n - 1).bit_length()
     import numpy as np
 
-    array: Any = n
-    if array.dtype == object:
-        lengths: Any = np.frompyfunc(lambda item: (int(item) - 1).bit_length(), 1, 1)(array)
-        return lengths  # type: ignore[no-any-return]  # an array, see Count
-    # The exponent of a float64 is exact up to 2^53; a count of tokens is far below.
-    exponents: Any = np.frexp((array - 1).astype(np.float64))[1].astype(np.int64)
-    return exponents  # type: ignore[no-any-return]  # an array, see Count
+    if n.dtype == object:
+        return np.frompyfunc(lambda item: (int(item) - 1).bit_length(), 1, 1)(n)
+    # A float64's exponent counts bits; by halves, since beyond 2^53 it would be rounded up.
+    high, low = (n - 1) >> 32, (n - 1) & 0xFFFFFFFF
+    exponents = np.where(high > 0, np.frexp(high)[1] + 32, np.frexp(low)[1])
+    return exponents.astype(np.int64)

@@ -26,9 +26,7 @@ def pixel_sum(N: Count, R: Count, element_bytes: int) -> Work:
         element_bytes: Bytes of a value.
     """
     values = N * R * R * _CHANNELS
-    return Work(
-        vector_flops=values, bytes_read=values * element_bytes, bytes_written=element_bytes
-    )
+    return Work(vector_flops=values, bytes_read=values * element_bytes, bytes_written=element_bytes)
 
 
 def _features(N: Count, q: Count, d_in: int, element_bytes: int) -> Work:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dsocr_analyze.costs.decoder_attention import flash_attention, masked_softmax
-from dsocr_analyze.costs.integers import Count
+from dsocr_analyze.costs.integers import Count, is_one_token
 from dsocr_analyze.costs.kv_cache import append, latent_width
 from dsocr_analyze.costs.linear import linear, linear_params, product
 from dsocr_analyze.costs.movement import addition, copy, elementwise, moved
@@ -127,7 +127,7 @@ def _absorbed(
     K = cached + T
     rows = B * T * H
     scores = rows * K
-    is_step = isinstance(T, int) and T == 1
+    is_step = is_one_token(T)
     parts = [
         product(rows, latent.nope, r, rows * latent.nope, H * latent.nope * r, element_bytes),
         product(rows, P, K, rows * P, B * K * P, element_bytes),
@@ -155,7 +155,7 @@ def _flash(
     H, P, query, value = latent.heads, latent.rope, latent.query, latent.value
     n = B * T
     rows = n * H
-    is_step = isinstance(T, int) and T == 1
+    is_step = is_one_token(T)
     parts = [
         copy(rows * (2 * latent.nope + P), element_bytes),
         moved(element_bytes * P * n, element_bytes * P * rows),

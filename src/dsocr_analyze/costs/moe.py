@@ -207,9 +207,7 @@ def moe(
     return modules
 
 
-def _all_experts(
-    n: Count, d: int, f: int, routing: Routing, element_bytes: int, act: str
-) -> Work:
+def _all_experts(n: Count, d: int, f: int, routing: Routing, element_bytes: int, act: str) -> Work:
     """All routed experts: work of n k tokens, weights of the touched experts read once each."""
     work = total(swiglu(n * routing.per_token, d, f, element_bytes, act))
     weights = element_bytes * swiglu_params(d, f)

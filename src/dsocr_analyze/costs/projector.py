@@ -57,9 +57,7 @@ def projector(
     return joined(pooled, fused, _variant(N, g, dimensions, element_bytes))
 
 
-def _variant(
-    N: Count, g: Count, dimensions: ProjectorDimensions, element_bytes: int
-) -> ModuleWork:
+def _variant(N: Count, g: Count, dimensions: ProjectorDimensions, element_bytes: int) -> ModuleWork:
     """The variant itself, behind pooling and fusion."""
     kind, width = dimensions.projector_type, dimensions.n_embed
     n = N * g * g
@@ -147,9 +145,7 @@ def _downsampled(
     cells = ceil_div(g, dimensions.downsample_ratio)
     side = cells * dimensions.downsample_ratio
     inner, padded = N * g * g * d, N * side * side * d
-    padding = scaled(
-        moved(element_bytes * inner, element_bytes * padded), 1 * (side != g)
-    )
+    padding = scaled(moved(element_bytes * inner, element_bytes * padded), 1 * (side != g))
     n = N * cells * cells
     modules: ModuleWork = {"": combined((padding, copy(padded, element_bytes)))}
     first = 0

@@ -67,8 +67,7 @@ def relative_positions(table: int, g: Count, D: int, element_bytes: int) -> Work
     coordinates = Work(
         vector_flops=2 * g + 2 * pairs,
         bytes_read=2 * INDEX_BYTES * g + 2 * FP32_BYTES * g + 2 * FP32_BYTES * pairs,
-        bytes_written=2 * (INDEX_BYTES + FP32_BYTES) * g
-        + (2 * FP32_BYTES + INDEX_BYTES) * pairs,
+        bytes_written=2 * (INDEX_BYTES + FP32_BYTES) * g + (2 * FP32_BYTES + INDEX_BYTES) * pairs,
     )
     rows = pairs * (D * element_bytes)
     taken = moved(rows + INDEX_BYTES * pairs, rows)
@@ -102,11 +101,11 @@ def grid_attention(
     term = tokens * (heads * g)
     scores = tokens * (heads * T)
     # Elements that reshaping copies: heads behind the batch, where both are more than one; the
-    # first term's rows, where there is more than one matrix; heads back behind the tokens.
+    # first term's rows, where there is more than one matrix. Attention puts its output out with the
+    # heads behind the tokens, so that merging them copies nothing.
     split_heads = 3 * features * (N != 1) if heads > 1 else 0
     by_row = term if heads > 1 else term * (N != 1)
-    joined_heads = features if heads > 1 else 0
-    copies = copy(split_heads + by_row + term + joined_heads, element_bytes)
+    copies = copy(split_heads + by_row + term, element_bytes)
     terms = Work(
         macs=2 * term * D,
         activations=2 * term,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from dsocr_analyze.costs.integers import Count
+from dsocr_analyze.costs.integers import Count, is_integer, is_nothing
 from dsocr_analyze.work import NO_WORK, Work
 
 __all__ = ["ModuleWork", "added", "combined", "joined", "scaled", "total", "under"]
@@ -22,9 +22,9 @@ The empty path is the parent's own work.
 
 def added(a: Count, b: Count) -> Count:
     """`a + b`, skipping an integer 0."""
-    if isinstance(a, int) and not a:
+    if is_nothing(a):
         return b
-    if isinstance(b, int) and not b:
+    if is_nothing(b):
         return a
     return a + b
 
@@ -47,10 +47,9 @@ def combined(works: Iterable[Work]) -> Work:
 
 def scaled(work: Work, factor: Count) -> Work:
     """`factor` times the work, count by count."""
-    if isinstance(factor, int) and factor == 1:
+    if is_integer(factor) and factor == 1:
         return work
-    return Work(*(count if isinstance(count, int) and not count else factor * count
-                  for count in work))
+    return Work(*(count if is_nothing(count) else factor * count for count in work))
 
 
 def total(modules: Mapping[str, Work]) -> Work:
