@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import tokenizers
 from PIL import Image
 
 from dsocr_analyze.cli import main
@@ -235,6 +237,65 @@ def test_an_interruption_is_one_line_and_leaves_earlier_reports_as_they_were(tmp
     assert earlier.read_text() == "earlier report"
 
 
+def _small_model(path: Path, **values) -> Path:
+    """The reference's code with a decoder that runs on a CPU in a blink."""
+    reference = ROOT / "src/dsocr_analyze/model/reference"
+    shutil.copytree(reference, path, ignore=shutil.ignore_patterns("__pycache__"))
+    config = json.loads((path / "config.json").read_text())
+    config |= {"num_hidden_layers": 2, "vocab_size": 64, "n_routed_experts": 8}
+    config |= {"num_experts_per_tok": 2, "moe_intermediate_size": 16, "intermediate_size": 32}
+    (path / "config.json").write_text(json.dumps(config | values))
+    return path
+
+
+class TestModelDirectory:
+    def test_a_prompt_is_counted_with_the_directorys_tokenizer(self, capsys, tmp_path):
+        words = {"[UNK]": 0, "Convert": 1, "the": 2, "document": 3}
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        directory = _small_model(tmp_path / "m")
+        tokenizer.save(str(directory / "tokenizer.json"))
+        prompt = "<image> Convert the document"
+        code, _, err = run(
+            capsys, *SMALL, "--model", directory, "--trust-remote-code", "--prompt", prompt, "-q"
+        )
+        assert (code, err) == (0, "")
+        workload = json.loads(Path("tmp/dsocr-static-ops/static_compute.json").read_text())[
+            "workload"
+        ]
+        assert workload["text_tokens"] == 1 + 3  # BOS and three words
+
+    def test_a_tokenizer_that_cannot_be_read_is_refused(self, capsys, tmp_path):
+        directory = _small_model(tmp_path / "m")
+        (directory / "tokenizer.json").write_text("{")
+        code, _, err = run(
+            capsys, "--model", directory, "--trust-remote-code", "--prompt", "x", "-q"
+        )
+        assert code == 2
+        assert "tokenizer.json" in err
+        assert err.count("\n") == 1
+
+    def test_the_first_line_names_the_directory(self, capsys, tmp_path):
+        directory = _small_model(tmp_path / "m")
+        _, out, _ = run(capsys, *SMALL, "--model", directory, "--trust-remote-code")
+        assert out.startswith("Ran: model directory m (")
+
+    def test_the_real_forward_pass_on_the_cpu_gives_the_counts_of_meta(self, capsys, tmp_path):
+        directory = _small_model(tmp_path / "m")
+        documents = []
+        for device in ("meta", "cpu"):
+            code, _, _ = run(
+                capsys, *SMALL, "--model", directory, "--trust-remote-code", "--device", device,
+                "--dtype", "float32", "-q",
+            )  # fmt: skip
+            assert code == 0
+            document = json.loads(Path("tmp/dsocr-static-ops/static_compute.json").read_text())
+            del document["metadata"]
+            del document["operator_ledger"]["free"]  # questions to the host need values
+            documents.append(document)
+        assert documents[0] == documents[1]
+
+
 class TestTrust:
     def _directory(self, path: Path) -> Path:
         path.mkdir()
@@ -268,9 +329,7 @@ class TestTrust:
         _, _, err = run(capsys, "--model", directory, "--trust-remote-code")
         assert "RuntimeError: ran" in err
 
-    def test_an_untrusted_default_directory_gives_the_reference_and_says_so(
-        self, capsys, tmp_path
-    ):
+    def test_an_untrusted_default_directory_gives_the_reference_and_says_so(self, capsys, tmp_path):
         (tmp_path / "models").mkdir()
         self._directory(tmp_path / "models/deepseek-ocr")
         code, out, err = run(capsys, *SMALL)

@@ -130,3 +130,13 @@ def test_a_quantity_that_is_zero_in_the_first_has_no_ratio():
     zeroed["stages"]["sam"]["flops"] = 0
     row = next(r for r in compare([("a", zeroed), ("b", document)]).rows if r.quantity == "sam")
     assert row.ratio(1) is None
+
+
+def test_closed_forms_execute_nothing_of_a_model_directory(capsys, tmp_path):
+    config = (REFERENCE_DIRECTORY / "config.json").read_text()
+    Path("model").mkdir()
+    Path("model/config.json").write_text(config)
+    Path("model/modeling_deepseekocr.py").write_text("raise SystemExit('executed')")
+    assert main(["compare", "tiny", "--model", "model", "--format", "csv"]) == 0
+    assert main(["--engine", "analytic", "--model", "model", "-q"]) == 0
+    assert main(["--model", "model", "-q"]) == 2

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from dsocr_analyze.report.markdown import render_markdown
 from dsocr_analyze.report.quantities import bytes_text, exact, ratio_text, scaled
 from dsocr_analyze.report.tables import tables_of
 from dsocr_analyze.report.terminal import render_terminal
+from dsocr_analyze.trace import operators, recorder
 
 COUNTS = (
     "macs",
@@ -169,6 +171,31 @@ def test_counts_are_integers_all_the_way(document):
     for stage in document["stages"].values():
         for row in (stage, *stage["by_module"].values()):
             assert all(type(row[key]) is int for key in COUNTS)
+
+
+class TestAgreement:
+    def test_trace_and_closed_forms_agree_in_every_quantity_of_every_stage(self, document):
+        agreement = document["agreement"]
+        assert agreement["agrees"] is True
+        assert agreement["first_difference"] is None
+        assert all(all(stage.values()) for stage in agreement["stages"].values())
+        for stage in document["stages"].values():
+            assert stage["flops_analytic"] == stage["flops"]
+
+    def test_a_disagreement_is_a_warning_that_names_module_and_quantity(self, session, monkeypatch):
+        rule = replace(operators.RULES["gelu"], vector_flops=lambda call: 1)
+        monkeypatch.setitem(operators.RULES, "gelu", rule)
+        recorder._rule_of.cache_clear()
+        try:
+            document = session.analyze(page=(600, 500), crop_mode=False, image_size=64)
+        finally:
+            recorder._rule_of.cache_clear()
+        assert document["agreement"]["agrees"] is False
+        [warning] = document["warnings"]
+        assert "vector_flops of 'model.sam_model.blocks.0.mlp.act'" in warning
+        assert document["agreement"]["stages"]["sam"]["vector_flops"] is False
+        assert document["agreement"]["stages"]["sam"]["macs"] is True
+        assert document["agreement"]["stages"]["clip"]["vector_flops"] is True
 
 
 class TestTexts:

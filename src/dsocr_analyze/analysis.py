@@ -15,7 +15,8 @@ import torch
 
 from dsocr_analyze import __version__
 from dsocr_analyze.closed_form import dtype_named
-from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.costs import PageCosts, compare_with_trace, page_costs
+from dsocr_analyze.errors import ConfigError, DeviceError
 from dsocr_analyze.model.dimensions import ModelDimensions
 from dsocr_analyze.model.directory import REFERENCE_DIRECTORY, ModelDirectory
 from dsocr_analyze.model.loading import LoadedModel, load_model
@@ -34,11 +35,12 @@ from dsocr_analyze.report.document import (
 )
 from dsocr_analyze.trace.operators import RULES
 from dsocr_analyze.trace.passes import PassTraces, trace_passes
-from dsocr_analyze.trace.summary import Ledger, ModuleWork, StageSummary, ledger_of, summarize
+from dsocr_analyze.trace.summary import ModuleWork, StageSummary, ledger_of, summarize
 from dsocr_analyze.work import NO_WORK, Work
 from dsocr_analyze.workload import Workload, notes_of, plan_workload, warnings_of
 
 __all__ = ["DeepSeekOCRSession", "Parameters", "parse_device", "parse_dtype"]
+
 
 def parse_device(name: str) -> torch.device:
     """The device called `name`; raises DeviceError where there is none."""
@@ -188,6 +190,12 @@ class DeepSeekOCRSession:
         return ModelDimensions.from_config(self.loaded.directory.config)
 
     @cached_property
+    def _classes(self) -> dict[str, str]:
+        """Class of every module by path, a shared module's under each of its paths."""
+        modules = self.model.named_modules(remove_duplicate=False)
+        return {path: type(module).__name__ for path, module in modules}
+
+    @cached_property
     def parameters(self) -> Parameters:
         """The model's parameters by owner."""
         return Parameters.of(self.model)
@@ -220,54 +228,77 @@ class DeepSeekOCRSession:
         """
         if workload is None:
             workload = plan_workload(**workload_arguments)
-        warnings = warnings_of(workload, self.dimensions.decoder.max_position_embeddings)
         traces = self.trace(workload, on_progress=on_progress)
-        stages = summarize(traces, (path for path, _ in self.model.named_modules()))
+        stages = summarize(traces, self._classes)
         ledger = ledger_of(traces.prefill, traces.decode_steps[0])
+        prefill_pass = _sum(summary.work for stage, summary in stages.items() if stage != "decode")
+        decode = stages["decode"].work
+        page = _page_work(prefill_pass, traces, decode, workload.max_new_tokens)
+        on_progress("closed forms")
+        costs, warnings = self._closed_forms(workload)
+        agreement = None
+        if costs is not None:
+            agreement = _agreement_document(
+                costs, traces, stages, self.parameters.stages, page, warnings
+            )
         warnings += [
             f"unknown operator {name}: {calls} calls are not counted"
             for name, calls in ledger["unknown"].items()
         ]
-        return self._document(workload, traces, stages, ledger, warnings)
-
-    def _document(
-        self,
-        workload: Workload,
-        traces: PassTraces,
-        stages: dict[Stage, StageSummary],
-        ledger: Ledger,
-        warnings: list[str],
-    ) -> Document:
-        prefill_pass = _sum(summary.work for stage, summary in stages.items() if stage != "decode")
-        decode = stages["decode"].work
-        page = _page_work(prefill_pass, traces, decode, workload.max_new_tokens)
         causal = stages["prefill"].causal_savable_flops
+        if costs is not None and self.loaded.attention == "eager":
+            # Eager attention masks what it has computed; only the config tells that it is causal.
+            causal = costs.causal_savable_flops
         return {
             "schema_version": SCHEMA_VERSION,
             "metadata": self._metadata(),
             "workload": workload.as_dict(),
             "total": totals(workload, self.parameters.total, prefill_pass, decode, page, causal),
             "stages": {
-                stage: self._stage_document(stage, summary) for stage, summary in stages.items()
+                stage: {
+                    **self._stage_document(stage, summary),
+                    "causal_savable_flops": causal if stage == "prefill" else 0,
+                    "flops_analytic": None if costs is None else costs.stages[stage].work.flops,
+                }
+                for stage, summary in stages.items()
             },
             "unassigned": {
                 "params": sum(self.parameters.unassigned.values()),
                 "names": list(self.parameters.unassigned),
             },
             "memory": self._memory(workload, traces),
+            "agreement": agreement,
             "operator_ledger": ledger,
             "warnings": warnings,
             "notes": [*warnings, *notes_of(workload), *self._notes()],
         }
 
+    def _closed_forms(self, workload: Workload) -> tuple[PageCosts | None, list[str]]:
+        """The closed forms of a workload, and why it or they may be in doubt.
+
+        A model directory may describe what has no closed form: its trace stands alone then.
+        """
+        try:
+            dimensions = self.dimensions
+            costs = page_costs(
+                dimensions,
+                workload,
+                element_bytes=self.loaded.dtype.itemsize,
+                flash_attention=self.loaded.attention != "eager",
+            )
+        except ConfigError as error:
+            if self.loaded.directory.is_reference:
+                raise
+            return None, [f"no closed forms to compare the trace with: {error}"]
+        return costs, warnings_of(workload, dimensions.decoder.max_position_embeddings)
+
     def _stage_document(self, stage: Stage, summary: StageSummary) -> Document:
-        classes = {path: type(module).__name__ for path, module in self.model.named_modules()}
+        classes = self._classes
         params = self.parameters.under(stage)
         return {
             "params": self.parameters.stages[stage],
             "calls": summary.calls,
             **counts_with_intensity(summary.work),
-            "causal_savable_flops": summary.causal_savable_flops,
             "operators": {name: work.flops for name, work in summary.operators.items()},
             "operator_families": _family_documents(summary.operators),
             "by_module": {
@@ -311,12 +342,60 @@ class DeepSeekOCRSession:
         }
 
     def _notes(self) -> list[str]:
-        if self.loaded.device.type == "meta":
+        if not self.loaded.has_weights:
             return [UNIFORM_ROUTING_NOTE]
         return [
-            f"MoE routing is as computed on {self.loaded.device}; FLOPs do not depend on it,"
-            " bytes of expert weights and calls of experts do"
+            f"MoE routing is the checkpoint's, computed on {self.loaded.device}; FLOPs do not"
+            " depend on it, bytes of expert weights and calls of experts do"
         ]
+
+
+def _agreement_document(
+    costs: PageCosts,
+    traces: PassTraces,
+    stages: dict[Stage, StageSummary],
+    params: dict[Stage, int],
+    page: Work,
+    warnings: list[str],
+) -> Document:
+    """How trace and closed forms compare; a disagreement is added to `warnings`."""
+    found = compare_with_trace(
+        costs,
+        {stage: summary.operators_by_path for stage, summary in stages.items()},
+        params=params,
+        kv_cache_bytes=traces.kv_cache_bytes,
+    )
+    left_out = [
+        {
+            "stage": stage,
+            "modules": left.entry.modules,
+            "operators": sorted(left.entry.operators),
+            "reason": left.entry.reason,
+            **counts(left.work),
+        }
+        for stage, agreement in found.stages.items()
+        for left in agreement.left_out
+    ]
+    page_agrees = bool(left_out) or page == costs.page
+    if found.warning is not None:
+        warnings.append(found.warning)
+    elif not page_agrees:
+        warnings.append(
+            f"trace and closed forms disagree; the page has {page.flops} FLOPs traced"
+            f" and {costs.page.flops} by the closed forms"
+        )
+    return {
+        "agrees": found.agrees and page_agrees,
+        "stages": {stage: dict(each.agrees) for stage, each in found.stages.items()},
+        "kv_cache_bytes": found.cache_agrees,
+        "page": page_agrees,
+        "first_difference": None if found.difference is None else str(found.difference),
+        "not_modelled": left_out,
+        "peak_activation_bytes": {
+            "traced": traces.prefill.peak_bytes,
+            "analytic": costs.peak_activation_bytes,
+        },
+    }
 
 
 def _module_document(class_name: str, params: int, module: ModuleWork) -> Document:

@@ -6,7 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze import __version__
-from dsocr_analyze.costs import page_costs
+from dsocr_analyze.costs import NOT_MODELLED, page_costs
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.model.dimensions import ModelDimensions
 from dsocr_analyze.model.stages import STAGES, Stage
@@ -115,14 +115,15 @@ def closed_form_document(
             kv_cache_bytes=costs.kv_cache_bytes,
             peak_bytes=costs.peak_activation_bytes,
         ),
+        "agreement": None,
         "operator_ledger": {"counted": {}, "free": {}, "unknown": {}},
         "warnings": warnings,
         "notes": [
             *warnings,
             *notes_of(workload),
             UNIFORM_ROUTING_NOTE,
-            "closed forms, nothing was run: operators that they leave out (masks, index casts) are"
-            " not in these figures",
+            "closed forms, nothing was run",
+            *(f"not modelled: {entry.reason}" for entry in NOT_MODELLED),
         ],
     }
 

@@ -52,7 +52,7 @@ def analyze(
         typer.Option(
             "--engine",
             metavar="|".join(ENGINES),
-            help="trace runs the model under hooks; analytic evaluates closed forms, without torch.",
+            help="trace runs the model under hooks; analytic evaluates closed forms, no torch.",
         ),
     ] = "trace",
     output: Annotated[
@@ -96,7 +96,9 @@ def analyze(
         output_format = "json"
     if prompt is not None and (text_tokens is not None or seq_len is not None):
         raise WorkloadError("--prompt sets the text tokens; leave out --text-tokens and --seq-len")
-    directory = options.model_directory_from(model, config, trust_remote_code=trust_remote_code)
+    # The closed forms read the directory's config and execute nothing of it.
+    executable = trust_remote_code or engine == "analytic"
+    directory = options.model_directory_from(model, config, trust_remote_code=executable)
     if prompt is not None:
         text_tokens = options.prompt_tokens(prompt, directory)
     workload = options.workload_from(

@@ -73,7 +73,9 @@ def compare(
             mode=None, page=page, image=image, seq_len=None, text_tokens=text_tokens,
             batch_size=batch_size, max_new_tokens=max_new_tokens, **sizes,
         )  # fmt: skip
-        directory = options.model_directory_from(model, config, trust_remote_code=trust_remote_code)
+        # The closed forms read the directory's config and execute nothing of it.
+        executable = trust_remote_code or engine == "analytic"
+        directory = options.model_directory_from(model, config, trust_remote_code=executable)
         flash_attention = options.switch("--use-flash-attn", use_flash_attn)
         if engine == "analytic":
             from dsocr_analyze.closed_form import closed_form_document

@@ -124,8 +124,8 @@ STAGE_NOTES: Final[dict[str, list[str]]] = {
 }
 
 UNIFORM_ROUTING_NOTE: Final = (
-    "MoE routing is uniform (no values exist): every expert gets its share of the tokens' choices,"
-    " the remainder going to the first ones"
+    "MoE routing is uniform (no checkpoint is loaded): every expert gets its share of the tokens'"
+    " choices, the remainder going to the first ones"
 )
 
 

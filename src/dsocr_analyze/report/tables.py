@@ -52,6 +52,8 @@ def tables_of(document: Document) -> list[Table]:
         _top_modules(document),
         _families(document),
     ]
+    if document["agreement"] is not None:
+        tables.append(_agreement(document))
     if any(document["operator_ledger"].values()):
         tables.append(_ledger(document))
     return tables
@@ -201,6 +203,24 @@ def _families(document: Document) -> Table:
         ("stage", "family", "operators", "FLOPs", "bytes", "share of FLOPs"),
         tuple(rows),
         label_columns=3,
+    )
+
+
+def _agreement(document: Document) -> Table:
+    """Traced FLOPs beside those of the closed forms."""
+    agreement = document["agreement"]
+    rows = []
+    for stage, content in document["stages"].items():
+        quantities = agreement["stages"][stage]
+        differing = [name for name, agrees in quantities.items() if not agrees]
+        rows.append(
+            (stage, exact(content["flops"]), exact(content["flops_analytic"]),
+             f"differ: {', '.join(differing)}" if differing else f"all {len(quantities)} agree")
+        )  # fmt: skip
+    return Table(
+        "Agreement of trace and closed forms",
+        ("stage", "FLOPs traced", "FLOPs by closed forms", "quantities"),
+        tuple(rows),
     )
 
 

@@ -1,0 +1,93 @@
+"""On a CUDA device the real forward pass gives the counts of `meta` (pytest -m gpu)."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from dsocr_analyze import DeepSeekOCRSession
+from dsocr_analyze.cli import main
+from dsocr_analyze.report.document import without_timestamp
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+VENDOR = os.environ.get("DSOCR_VENDOR_DIR", "")
+PAGE = {"page": (1191, 1684), "max_new_tokens": 3}
+
+needs_flash_attention = pytest.mark.skipif(
+    importlib.util.find_spec("flash_attn") is None, reason="flash-attn is not installed"
+)
+models = pytest.mark.parametrize(
+    "path",
+    [
+        None,
+        pytest.param(
+            VENDOR, marks=pytest.mark.skipif(not VENDOR, reason="DSOCR_VENDOR_DIR is not set")
+        ),
+    ],
+    ids=["reference", "vendor"],
+)
+
+
+def counted(document):
+    """All that must not depend on the device."""
+    kept = without_timestamp(document)
+    del kept["metadata"]
+    # Questions to the host are asked of real values only.
+    kept["operator_ledger"] = {
+        status: calls for status, calls in kept["operator_ledger"].items() if status != "free"
+    }
+    return kept
+
+
+def analyzed(path, device, *, flash_attention):
+    session = DeepSeekOCRSession.from_local(
+        path, device=device, flash_attention=flash_attention, trust_remote_code=True
+    )
+    return session.analyze(**PAGE)
+
+
+@models
+def test_eager_attention_gives_the_counts_of_meta(path):
+    on_cuda = analyzed(path, "cuda:0", flash_attention=False)
+    on_meta = analyzed(path, "meta", flash_attention=False)
+    if on_cuda["metadata"]["model"]["weights"] == "checkpoint":
+        pytest.skip("the checkpoint's own routing decides which experts are read")
+    assert counted(on_cuda) == counted(on_meta)
+
+
+@models
+@needs_flash_attention
+def test_flash_attention_gives_the_counts_of_meta(path):
+    on_cuda = analyzed(path, "cuda:0", flash_attention=True)
+    on_meta = analyzed(path, "meta", flash_attention=True)
+    if on_cuda["metadata"]["model"]["weights"] == "checkpoint":
+        pytest.skip("the checkpoint's own routing decides which experts are read")
+    assert counted(on_cuda) == counted(on_meta)
+
+
+def test_flash_attention_that_is_missing_is_refused_with_the_way_out(capsys, tmp_path):
+    if importlib.util.find_spec("flash_attn") is not None:
+        pytest.skip("flash-attn is installed")
+    arguments = ["--device", "cuda:0", "--use-flash-attn", "1", "--output", str(tmp_path)]
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert "dsocr-analyze[flash-attn]" in error
+    assert "--use-flash-attn 0" in error
+
+
+def test_the_command_runs_on_cuda(capsys, tmp_path):
+    assert main(["--device", "cuda:0", "--mode", "tiny", "--output", str(tmp_path)]) == 0
+    assert "on cuda:0" in capsys.readouterr().out.splitlines()[0]
+    assert (Path(tmp_path) / "static_compute.json").exists()
+
+
+def test_a_device_that_is_not_there_is_refused(capsys):
+    index = torch.cuda.device_count()
+    assert main(["--device", f"cuda:{index}"]) == 2
+    assert f"cuda:{index}" in capsys.readouterr().err
