@@ -27,7 +27,11 @@ from dsocr_analyze.costs.normalization import layer_norm, layer_norm_2d, layer_n
 from dsocr_analyze.costs.position_table import bicubic_resize, linear_resize
 from dsocr_analyze.costs.projector import projector, projector_params
 from dsocr_analyze.costs.rope import dynamic_update, llama_tables, rotation, tables
-from dsocr_analyze.costs.sam_attention import grid_attention, grid_attention_params, window_partition
+from dsocr_analyze.costs.sam_attention import (
+    grid_attention,
+    grid_attention_params,
+    window_partition,
+)
 from dsocr_analyze.costs.self_attention import self_attention, self_attention_params
 from dsocr_analyze.costs.sums import total
 from dsocr_analyze.costs.swiglu import swiglu, swiglu_params
@@ -196,7 +200,13 @@ CASES = {
     ),
     "router in fp32, sigmoid, normalised": (
         gate(5, 3, Routing(4, 2, scoring="sigmoid", normalized=True), 4),
-        (60, 4 * 20 + 20 + (10 + 5 + 10) + 10, 20, 108 + 160 + 40 + 20 + 60 + 40, 160 + 120 + 80 + 40),
+        (
+            60,
+            4 * 20 + 20 + (10 + 5 + 10) + 10,
+            20,
+            108 + 160 + 40 + 20 + 60 + 40,
+            160 + 120 + 80 + 40,
+        ),
     ),
     "growing the cache": (append(2, 9, 16, E), (0, 0, 0, 2 * 10 * 16 * E, 2 * 10 * 16 * E)),
 }
@@ -226,7 +236,8 @@ class TestMatrixWork:
 
     def test_of_eager_and_flash_attention_is_the_same(self):
         eager, flash = (
-            total(decoder_attention(2, 7, 0, 12, 4, 2, 3, E, flash=flash)) for flash in (False, True)
+            total(decoder_attention(2, 7, 0, 12, 4, 2, 3, E, flash=flash))
+            for flash in (False, True)
         )
         scores = 2 * 4 * 7 * 7
         linears = 14 * 12 * (12 + 6 + 6) + 14 * 12 * 12
@@ -303,9 +314,7 @@ class TestParams:
         assert decoder_attention_params(12, 4, 2, 3, bias=True) == (
             12 * 12 + 12 + 2 * (12 * 6 + 6) + 12 * 12 + 12
         )
-        assert mla_params(11, LATENT) == (
-            11 * 7 + 7 + 7 * 18 + 11 * 8 + 6 + 6 * 3 * 9 + 15 * 11
-        )
+        assert mla_params(11, LATENT) == (11 * 7 + 7 + 7 * 18 + 11 * 8 + 6 + 6 * 3 * 9 + 15 * 11)
 
     def test_of_a_mixture(self):
         routing = Routing(4, 2, method="noaux_tc")
@@ -327,7 +336,11 @@ class TestProjector:
                 32 * 18 + 18 + 18 * 6 + 6,
             ),
             (
-                {"projector_type": "normlayer_downsample_mlp_gelu", "downsample_ratio": 2, "depth": 3},
+                {
+                    "projector_type": "normlayer_downsample_mlp_gelu",
+                    "downsample_ratio": 2,
+                    "depth": 3,
+                },
                 8 * (32 * 6 + 36 + 36),
                 64 + 32 * 6 + 6 + 42 + 42,
             ),
@@ -376,7 +389,7 @@ class TestIntegers:
 
 
 def test_an_activation_without_a_closed_form_is_an_error_that_names_the_others():
-    with pytest.raises(ConfigError, match="mish.*give one of silu, swish"):
+    with pytest.raises(ConfigError, match=r"mish.*give one of silu, swish"):
         activation("mish", 1, E)
     assert activation("linear", 10, E) == Work()
     assert set(ACTIVATIONS) >= {"silu", "gelu", "relu"}

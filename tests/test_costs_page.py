@@ -167,8 +167,11 @@ DECODERS = {
 def test_another_config_agrees(name):
     directory = small_directory(**DECODERS[name])
     flash = len(name) % 2 == 0
-    assert_agreement(by_both_engines(directory, flash=flash, page=(1000, 700), base_size=256,
-                                     image_size=192, batch_size=2))
+    assert_agreement(
+        by_both_engines(
+            directory, flash=flash, page=(1000, 700), base_size=256, image_size=192, batch_size=2
+        )
+    )
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -176,9 +179,7 @@ def test_another_page_agrees(name):
     assert_agreement(by_both_engines(small_directory(), **PAGES[name]))
 
 
-sizes = st.one_of(
-    st.integers(4, 60).map(lambda patches: 16 * patches), st.integers(64, 960)
-)
+sizes = st.one_of(st.integers(4, 60).map(lambda patches: 16 * patches), st.integers(64, 960))
 
 
 @st.composite
@@ -205,9 +206,7 @@ def decoders(draw):
             "moe_intermediate_size": draw(st.integers(4, 200)),
             "n_shared_experts": draw(st.sampled_from([None, 1, 2])),
             "num_experts_per_tok": draw(st.integers(1, min(6, experts // groups * chosen))),
-            "topk_method": draw(
-                st.sampled_from(["greedy", "group_limited_greedy", "noaux_tc"])
-            ),
+            "topk_method": draw(st.sampled_from(["greedy", "group_limited_greedy", "noaux_tc"])),
             "scoring_func": draw(st.sampled_from(["softmax", "sigmoid"])),
             "norm_topk_prob": draw(st.booleans()),
             "n_group": groups,
@@ -279,8 +278,9 @@ def test_the_cache_has_the_bytes_of_the_traced_one(name, flash):
     from dsocr_analyze.model import accommodation
     from dsocr_analyze.trace.passes import _meta_flash_attention, prefill_inputs
 
-    page = by_both_engines(small_directory(**DECODERS[name]), flash=flash, page=(9, 9),
-                           base_size=64, batch_size=2)
+    page = by_both_engines(
+        small_directory(**DECODERS[name]), flash=flash, page=(9, 9), base_size=64, batch_size=2
+    )
     workload = page.costs.workload
     with accommodation.running(page.model.device, _meta_flash_attention):
         output = page.model.module(**prefill_inputs(page.model, workload))
@@ -378,7 +378,7 @@ class TestBadConfigs:
 
     def test_an_activation_without_a_closed_form(self):
         dimensions = ModelDimensions.from_config(directory_with(hidden_act="mish").config)
-        with pytest.raises(ConfigError, match="hidden_act.*mish"):
+        with pytest.raises(ConfigError, match=r"hidden_act.*mish"):
             page_costs(dimensions, workload_of(GOLDENS[0]))
 
 

@@ -1,0 +1,238 @@
+"""Many pages at once: equal to one at a time, exact or refused, and quick."""
+
+import dataclasses
+import random
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from dsocr_analyze.costs import page_costs, page_totals
+from dsocr_analyze.costs.totals import _distinct
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.model.dimensions import ModelDimensions, RopeScaling
+from dsocr_analyze.model.directory import REFERENCE_DIRECTORY
+from dsocr_analyze.workload import plan_workload
+
+PUBLISHED = ModelDimensions.from_file(REFERENCE_DIRECTORY / "config.json")
+LATENT = dataclasses.replace(
+    PUBLISHED,
+    decoder=dataclasses.replace(
+        PUBLISHED.decoder,
+        use_mla=True,
+        kv_lora_rank=64,
+        qk_rope_head_dim=32,
+        qk_nope_head_dim=48,
+        v_head_dim=40,
+        head_dim=80,
+        rope_scaling=RopeScaling("dynamic", 2.0),
+        max_position_embeddings=900,
+    ),
+)
+
+
+def workloads(count, seed=0):
+    rng = random.Random(seed)
+    return [
+        plan_workload(
+            page=(rng.randint(200, 3000), rng.randint(200, 3000)),
+            base_size=rng.choice([64, 224, 640, 1024, 1031]),
+            image_size=rng.choice([64, 100, 448, 640]),
+            crop_mode=rng.random() < 0.6,
+            text_tokens=rng.randint(1, 500),
+            batch_size=rng.choice([1, 1, 2, 7]),
+            max_new_tokens=rng.choice([1, 2, 500]),
+        )
+        for _ in range(count)
+    ]
+
+
+def arrays_of(pages):
+    return {
+        "whole_resolution": np.array([page.global_view.resolution for page in pages]),
+        "local_resolution": np.array([page.image_size for page in pages]),
+        "columns": np.array([page.grid[0] for page in pages]),
+        "rows": np.array([page.grid[1] for page in pages]),
+        "text_tokens": np.array([page.text_tokens for page in pages]),
+        "batch_size": np.array([page.batch_size for page in pages]),
+        "max_new_tokens": np.array([page.max_new_tokens for page in pages]),
+    }
+
+
+def at(work, index):
+    return tuple(count if isinstance(count, int) else int(count[index]) for count in work)
+
+
+def assert_equal(totals, costs, index):
+    for stage, stage_costs in costs.stages.items():
+        assert at(totals.stages[stage], index) == stage_costs.work
+    assert at(totals.prefill, index) == costs.prefill
+    assert at(totals.decode_step, index) == costs.decode_step
+    assert at(totals.page, index) == costs.page
+    whole = (totals.visual_tokens, totals.seq_len, totals.kv_cache_bytes)
+    workload = costs.workload
+    assert at(whole, index) == (workload.visual_tokens, workload.seq_len, costs.kv_cache_bytes)
+
+
+@pytest.mark.parametrize("dimensions", [PUBLISHED, LATENT], ids=["published", "latent"])
+@pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
+@pytest.mark.parametrize("count", [40, 400], ids=["few", "many"])
+def test_many_pages_cost_what_each_costs(dimensions, flash, count):
+    pages = workloads(count)
+    totals = page_totals(dimensions, **arrays_of(pages), flash_attention=flash, element_bytes=4)
+    for index in range(0, count, max(1, count // 40)):
+        costs = page_costs(dimensions, pages[index], element_bytes=4, flash_attention=flash)
+        assert_equal(totals, costs, index)
+
+
+def test_integers_for_all_pages_and_for_one():
+    page = plan_workload(page=(1191, 1684), max_new_tokens=7)
+    columns, rows = page.grid
+    totals = page_totals(
+        PUBLISHED,
+        whole_resolution=1024,
+        local_resolution=640,
+        columns=columns,
+        rows=rows,
+        text_tokens=10,
+        max_new_tokens=7,
+    )
+    assert_equal(totals, page_costs(PUBLISHED, page), 0)
+    assert all(type(count) is int for count in totals.counts())
+    lengths = page_totals(PUBLISHED, whole_resolution=1024, text_tokens=np.array([10, 11]))
+    assert lengths.page.macs.shape == (2,)
+
+
+def test_pages_beyond_the_cache_are_cut_into_chunks():
+    """So many distinct lengths that they are evaluated directly, chunk by chunk."""
+    lengths = np.arange(1, 40_001)
+    totals = page_totals(PUBLISHED, whole_resolution=512, text_tokens=lengths)
+    for index in (0, 16_383, 16_384, 39_999):
+        page = plan_workload(
+            page=(500, 500), base_size=512, text_tokens=index + 1, max_new_tokens=1
+        )
+        assert_equal(totals, page_costs(PUBLISHED, page), index)
+
+
+def test_no_pages():
+    totals = page_totals(PUBLISHED, whole_resolution=1024, text_tokens=np.array([], dtype=int))
+    assert len(totals.page.macs) == 0
+
+
+class TestNothingWraps:
+    def test_counts_beyond_64_bits_are_exact(self):
+        new = np.array([10**9, 1, 3 * 10**9])
+        totals = page_totals(
+            PUBLISHED, whole_resolution=1024, text_tokens=10, batch_size=10**7, max_new_tokens=new
+        )
+        assert totals.page.macs.dtype == object
+        for index, count in enumerate(new):
+            page = dataclasses.replace(
+                plan_workload(page=(600, 600)), batch_size=10**7, max_new_tokens=int(count)
+            )
+            assert_equal(totals, page_costs(PUBLISHED, page), index)
+        assert totals.page.macs[2] > 2**63
+
+    def test_counts_within_64_bits_stay_int64(self):
+        totals = page_totals(
+            PUBLISHED,
+            whole_resolution=1280,
+            text_tokens=np.array([1 << 16]),
+            max_new_tokens=1 << 16,
+        )
+        assert totals.page.macs.dtype == np.int64
+        page = dataclasses.replace(
+            plan_workload(page=(600, 600), base_size=1280),
+            text_tokens=1 << 16,
+            max_new_tokens=1 << 16,
+        )
+        assert_equal(totals, page_costs(PUBLISHED, page), 0)
+
+    @pytest.mark.parametrize("text", [10**5, 10**6, 10**7, 10**8, 10**9])
+    @pytest.mark.parametrize("batch", [1, 10**4, 10**6])
+    def test_the_bound_is_never_too_late(self, text, batch):
+        totals = page_totals(
+            PUBLISHED, whole_resolution=640, text_tokens=np.array([text, 1]), batch_size=batch
+        )
+        page = dataclasses.replace(
+            plan_workload(page=(600, 600), base_size=640, max_new_tokens=1),
+            text_tokens=text,
+            batch_size=batch,
+        )
+        assert_equal(totals, page_costs(PUBLISHED, page), 0)
+
+
+class TestBadArrays:
+    def refused(self, **changes):
+        given = {"whole_resolution": 1024, "text_tokens": np.array([1, 2]), **changes}
+        with pytest.raises(WorkloadError) as error:
+            page_totals(PUBLISHED, **given)
+        return str(error.value)
+
+    def test_fractions(self):
+        assert "whole numbers" in self.refused(text_tokens=np.array([1.0, 2.0]))
+
+    def test_too_small(self):
+        assert "text_tokens: 0 is too small; give at least 1" in self.refused(
+            text_tokens=np.array([1, 0])
+        )
+        assert "whole_resolution: 63" in self.refused(whole_resolution=63)
+
+    def test_too_large(self):
+        assert "too large" in self.refused(text_tokens=np.array([2**63, 1], dtype=np.uint64))
+
+    def test_lengths_that_differ(self):
+        assert "2, 3 pages" in self.refused(max_new_tokens=np.array([1, 2, 3]))
+
+    def test_tables(self):
+        assert "2-dimensional" in self.refused(text_tokens=np.ones((2, 2), dtype=int))
+
+
+def test_distinct_values_and_their_places():
+    values, places = _distinct(np.array([7, 3, 7, 5]))
+    assert values.tolist() == [3, 5, 7]
+    assert places.tolist() == [2, 0, 2, 1]
+    assert _distinct(np.array([0, 10**12])) is None
+
+
+def test_torch_is_not_imported():
+    code = (
+        "import sys, numpy as np\n"
+        "from dsocr_analyze.costs import page_totals\n"
+        "from dsocr_analyze.model.dimensions import ModelDimensions\n"
+        f"d = ModelDimensions.from_file({str(REFERENCE_DIRECTORY / 'config.json')!r})\n"
+        "page_totals(d, whole_resolution=1024, text_tokens=np.arange(1, 100))\n"
+        "print([m for m in ('torch', 'transformers', 'fvcore') if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.benchmark
+def test_a_million_workloads_a_second():
+    rng = np.random.default_rng(0)
+    n, batch = 1 << 20, 1 << 16
+    modes = np.array([(512, 640, 0), (640, 640, 0), (1024, 640, 1), (1280, 1024, 1)])
+    mode = modes[rng.integers(0, 4, n)]
+    cut = mode[:, 2] == 1
+    pages = {
+        "whole_resolution": mode[:, 0],
+        "local_resolution": mode[:, 1],
+        "columns": np.where(cut, rng.integers(1, 4, n), 1),
+        "rows": np.where(cut, rng.integers(1, 4, n), 1),
+        "text_tokens": rng.integers(1, 4000, n),
+        "batch_size": rng.integers(1, 64, n),
+        "max_new_tokens": rng.integers(1, 2000, n),
+    }
+
+    def run():
+        for start in range(0, n, batch):
+            rows = {name: values[start : start + batch] for name, values in pages.items()}
+            page_totals(PUBLISHED, **rows)
+
+    run()
+    began = time.perf_counter()
+    run()
+    assert n / (time.perf_counter() - began) >= 1_000_000
