@@ -8,8 +8,9 @@ import vendor_like
 from torch import nn
 from tracing import meta, total, trace_of
 
+from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.errors import AnalyzeError, DeviceError, ModelCodeError
-from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.model.directory import REFERENCE_DIRECTORY, ModelDirectory
 from dsocr_analyze.model.loading import load_model
 from dsocr_analyze.model.stages import STAGES
 from dsocr_analyze.trace.passes import PassTraces, trace_passes
@@ -168,3 +169,33 @@ class TestBooking:
         assert sum(sum(calls.values()) for calls in ledger.values()) == ran
         assert ledger["counted"]["linear"] == 6 + 3
         assert ledger["unknown"] == {}
+
+
+SMALL_MLA = {"use_mla": True, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32,
+          "v_head_dim": 32, "num_hidden_layers": 2, "n_routed_experts": None}  # fmt: skip
+
+
+class TestStateOfTheModel:
+    """What a pass keeps on its modules does not show in the next."""
+
+    def test_a_shorter_page_after_a_longer_one_costs_what_it_costs_alone(self):
+        def small_model():
+            directory = ModelDirectory.read(REFERENCE_DIRECTORY)
+            return DeepSeekOCRSession.from_local(config=directory.config | SMALL_MLA)
+
+        page = {"page": (600, 500), "crop_mode": False, "image_size": 64, "max_new_tokens": 1}
+        alone = small_model().analyze(**page, text_tokens=5)
+        session = small_model()
+        session.analyze(**page, text_tokens=50)
+        after = session.analyze(**page, text_tokens=5)
+        assert after["total"] == alone["total"]
+        assert after["agreement"]["agrees"]
+
+    def test_tied_embeddings_are_one_parameter_with_two_names(self):
+        directory = ModelDirectory.read(REFERENCE_DIRECTORY)
+        tied = directory.config | {"tie_word_embeddings": True}
+        session = DeepSeekOCRSession.from_local(config=tied)
+        assert session.parameters.total == 3_336_106_240 - 165_478_400
+        report = session.analyze(page=(600, 500), crop_mode=False, image_size=64, max_new_tokens=1)
+        assert report["stages"]["decode"]["params"] == 0
+        assert report["agreement"]["agrees"]

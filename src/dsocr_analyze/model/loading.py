@@ -85,6 +85,9 @@ def load_model(
             config = config_class.from_dict(values, attn_implementation=attention)
             config.use_cache = True
             module = model_class(config)
+            if getattr(config, "tie_word_embeddings", False) and hasattr(module, "tie_weights"):
+                # transformers ties in the initialisation that `building` leaves out.
+                module.tie_weights()
     except (Exception, SystemExit) as error:
         raise _blamed(error, directory, "could not be built") from error
     if not isinstance(module, torch.nn.Module):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +55,10 @@ def trace_passes(
     recorder = Recorder(model.module, repeat_equal_modules=repeat)
     flash = _recorded_flash_attention(recorder)
     try:
-        with accommodation.running(model.device, flash, has_weights=model.has_weights):
+        with (
+            _left_as_it_was(model.module),
+            accommodation.running(model.device, flash, has_weights=model.has_weights),
+        ):
             inputs = prefill_inputs(model, workload)
             token = torch.zeros(workload.batch_size, 1, dtype=torch.long, device=model.device)
             with recorder:
@@ -84,6 +88,20 @@ def trace_passes(
             f" {type(error).__name__}: {first_line}"
         ) from error
     return PassTraces(prefill, tuple(steps), cache_bytes)
+
+
+@contextlib.contextmanager
+def _left_as_it_was(model: torch.nn.Module) -> Iterator[None]:
+    """Undoes what a pass keeps on its modules, such as rotary tables: the next starts afresh."""
+    before = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, attributes, buffers in before:
+            vars(module).clear()
+            vars(module).update(attributes)
+            module._buffers.clear()
+            module._buffers.update(buffers)
 
 
 def _tensors_of(cache: Any) -> list[torch.Tensor]:
