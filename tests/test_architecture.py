@@ -19,6 +19,8 @@ MAY_IMPORT = {
     "trace": {"errors", "work", "workload", "model"},
     "hardware": {"errors", "workload", "model", "costs"},
     "report": {"errors", "work", "workload", "model"},
+    "closed_form": {"__version__", "errors", "work", "workload", "model", "costs", "report"},
+    "sweep": {"errors", "work", "workload", "model", "costs", "report", "closed_form"},
 }
 
 
@@ -60,7 +62,8 @@ def test_only_the_command_line_prints():
 @pytest.mark.parametrize(
     "module",
     ["dsocr_analyze", "dsocr_analyze.cli", "dsocr_analyze.closed_form", "dsocr_analyze.costs",
-     "dsocr_analyze.hardware.fit", "dsocr_analyze.report.markdown", "dsocr_analyze.workload",
+     "dsocr_analyze.hardware.fit", "dsocr_analyze.report.markdown", "dsocr_analyze.sweep",
+     "dsocr_analyze.workload",
      "dsocr_analyze.model.dimensions"],
 )  # fmt: skip
 def test_torch_is_not_imported_by(module):

@@ -50,9 +50,13 @@ def test_every_listed_option_exists():
         assert option in known | {"--help"}
 
 
-def test_the_python_example_runs(capsys):
-    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.parametrize("code", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_the_python_examples_run_and_print_what_they_say(capsys, code):
     exec(compile(code, "README.md", "exec"), {})
     lines = capsys.readouterr().out.splitlines()
-    promised = re.findall(r"print\(.*\)\s+# (\S+)", code)
+    promised = re.findall(r"^print\(.*\)\s+# (.*)$", code, re.MULTILINE)
     assert lines == promised
+    assert promised

@@ -1,0 +1,75 @@
+"""A progress bar for those who wait: on stderr, where somebody watches, after the first second."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any, Self
+
+__all__ = ["LateProgress"]
+
+_PATIENCE_SECONDS = 1.0
+
+
+class LateProgress:
+    """Shows nothing before a second has passed, and nothing at all where stderr is no terminal.
+
+    Args:
+        what: What is being counted.
+        total: How many there are; None where nobody knows.
+        is_wanted: False for no bar at all.
+    """
+
+    def __init__(self, what: str, total: int | None, *, is_wanted: bool = True) -> None:
+        self._what = what
+        self._total = total
+        self._done = 0
+        self._started = time.monotonic()
+        self._is_watched = is_wanted and sys.stderr.isatty()
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, count: int) -> None:
+        """Counts more of them as done."""
+        self._done += count
+        if not self._is_watched or time.monotonic() - self._started < _PATIENCE_SECONDS:
+            return
+        if self._bar is None:
+            self._start()
+        self._bar.update(self._task, completed=self._done)
+
+    def _start(self) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._bar.start()
+        self._task = self._bar.add_task(self._what, total=self._total)

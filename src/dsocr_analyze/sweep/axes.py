@@ -1,0 +1,237 @@
+"""The axes of a sweep, parsed from what a person types: lists and ranges, never spelled out.
+
+A range is `START:STOP` or `START:STOP:STEP`, whole numbers; the stop is included where a step meets
+it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.sweep.settings import mode_or_sizes
+from dsocr_analyze.workload import MODES, parse_page
+from dsocr_analyze.workload.page import check_page
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dsocr_analyze.workload import Mode
+
+__all__ = ["NumberAxis", "PageAxis", "parse_modes", "parse_names", "parse_numbers", "parse_pages"]
+
+_RANGE: Final = r"-?[0-9]{1,40}(?::-?[0-9]{1,40}){0,2}"
+_NUMBERS: Final = re.compile(_RANGE)
+_PAGES: Final = re.compile(rf"(?P<widths>{_RANGE}) *[xX] *(?P<heights>{_RANGE})")
+_PAPERS: Final = re.compile(rf"(?P<paper>[^@:]+)@(?P<dpis>{_RANGE})")
+_SIZES: Final = re.compile(rf"(?:(?P<base>{_RANGE})/)?(?P<image>{_RANGE})")
+
+_MOST_LISTED: Final = 10_000
+"""Values of an axis that has to be spelled out: modes, and papers at many resolutions."""
+
+
+@dataclass(frozen=True)
+class NumberAxis:
+    """Whole numbers, from several ranges one after the other.
+
+    Attributes:
+        parts: The ranges, none of them empty.
+    """
+
+    parts: tuple[range, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    @property
+    def largest(self) -> int:
+        """The largest value."""
+        return max(part[-1] for part in self.parts)
+
+    def take(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Values at some places.
+
+        Args:
+            indices: From 0, `[n]`.
+        """
+        part, offset = _located([len(part) for part in self.parts], indices)
+        import numpy as np
+
+        starts = np.array([part.start for part in self.parts])
+        steps = np.array([part.step for part in self.parts])
+        values: NDArray[np.int64] = starts[part] + steps[part] * offset
+        return values
+
+
+@dataclass(frozen=True)
+class PageAxis:
+    """Page sizes, from several grids of widths and heights one after the other.
+
+    Attributes:
+        parts: Widths and heights of each grid; the height runs faster.
+    """
+
+    parts: tuple[tuple[range, range], ...]
+
+    def __len__(self) -> int:
+        return sum(len(widths) * len(heights) for widths, heights in self.parts)
+
+    def take(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Widths and heights at some places.
+
+        Args:
+            indices: From 0, `[n]`.
+        """
+        import numpy as np
+
+        part, offset = _located([len(w) * len(h) for w, h in self.parts], indices)
+        table = np.array(
+            [(w.start, w.step, h.start, h.step, len(h)) for w, h in self.parts], np.int64
+        ).T
+        width_start, width_step, height_start, height_step, heights = (row[part] for row in table)
+        column, row = np.divmod(offset, heights)
+        return width_start + width_step * column, height_start + height_step * row
+
+
+def _located(
+    lengths: list[int], indices: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """In which of several parts each index lies, and where in it."""
+    import numpy as np
+
+    ends = np.cumsum(np.array(lengths, np.int64))
+    part = np.searchsorted(ends, indices, side="right")
+    return part, indices - (ends - lengths)[part]
+
+
+def parse_numbers(option: str, text: str, least: int, most: int) -> NumberAxis:
+    """Numbers and ranges between commas: `10,100:1000:100`.
+
+    Args:
+        option: The option's name, for the error.
+        text: What was given for it.
+        least: Least value that is possible.
+        most: Largest value that is possible.
+
+    Raises:
+        WorkloadError: The text is no such list, or a value is not possible.
+    """
+    right = f"give {least} to {most}: numbers and ranges like 10,100:1000:100"
+    parts = []
+    for item in _items(option, text, right):
+        if not _NUMBERS.fullmatch(item):
+            raise WorkloadError(f"{option} {item!r} is no whole number or range; {right}")
+        part = _range(option, item)
+        if part[0] < least or part[-1] > most:
+            value = part[0] if part[0] < least else part[-1]
+            raise WorkloadError(f"{option} {value} is not possible; {right}")
+        parts.append(part)
+    return NumberAxis(tuple(parts))
+
+
+def parse_pages(text: str) -> PageAxis:
+    """Pages between commas, with ranges for numbers: `a4,letter@100:300:50,600:2400:200x1600`.
+
+    Args:
+        text: Names of papers, `PAPER@DPI` and `WIDTHxHEIGHT`.
+
+    Raises:
+        WorkloadError: The text is no such list.
+        PageError: A size is not possible.
+    """
+    right = "give pages like a4, a4@100:300:50, 1240x1754 or 600:2400:200x800:3200:200"
+    parts: list[tuple[range, range]] = []
+    for item in _items("--page", text, right):
+        if sizes := _PAGES.fullmatch(item):
+            widths, heights = _range("--page", sizes["widths"]), _range("--page", sizes["heights"])
+            check_page(widths[0], heights[0])
+            check_page(widths[-1], heights[-1])
+            parts.append((widths, heights))
+        elif (paper := _PAPERS.fullmatch(item)) and ":" in paper["dpis"]:
+            dpis = _listed("--page", item, _range("--page", paper["dpis"]))
+            parts.extend(_one_page(f"{paper['paper']}@{dpi}") for dpi in dpis)
+        else:
+            parts.append(_one_page(item))
+    return PageAxis(tuple(parts))
+
+
+def _one_page(text: str) -> tuple[range, range]:
+    width, height = parse_page(text)
+    return range(width, width + 1), range(height, height + 1)
+
+
+def parse_modes(text: str) -> tuple[Mode, ...]:
+    """Modes between commas, or sizes with ranges: `base,gundam,1024/512:1024:64`.
+
+    Args:
+        text: Names of `MODES`, `all` for all of them, `BASE/IMAGE` (crops), `IMAGE` (does not).
+
+    Raises:
+        WorkloadError: The text is no such list, or a size is not possible.
+    """
+    right = f"give all or some of {', '.join(MODES)}, or sizes like 1024/640 or 512:1280:64"
+    modes: list[Mode] = []
+    for item in _items("--mode", text, right):
+        if item == "all":
+            modes.extend(MODES.values())
+        elif sizes := _SIZES.fullmatch(item):
+            images = _listed("--mode", item, _range("--mode", sizes["image"]))
+            if sizes["base"] is None:
+                modes.extend(mode_or_sizes(str(image)) for image in images)
+            else:
+                bases = _listed("--mode", item, _range("--mode", sizes["base"]))
+                if len(bases) * len(images) > _MOST_LISTED:
+                    raise WorkloadError(
+                        f"--mode {item} has {len(bases) * len(images)} modes; "
+                        f"give at most {_MOST_LISTED}"
+                    )
+                pairs = itertools.product(bases, images)
+                modes.extend(mode_or_sizes(f"{base}/{image}") for base, image in pairs)
+        else:
+            modes.append(mode_or_sizes(item))
+    return tuple(modes)
+
+
+def parse_names(option: str, text: str) -> tuple[str, ...]:
+    """Names between commas.
+
+    Args:
+        option: The option's name, for the error.
+        text: What was given for it.
+
+    Raises:
+        WorkloadError: There is none, or an empty one.
+    """
+    return tuple(_items(option, text, "give names between commas"))
+
+
+def _items(option: str, text: str, right: str) -> list[str]:
+    items = [item.strip() for item in text.split(",")]
+    if not all(items):
+        raise WorkloadError(f"{option} {text!r} has an empty item; {right}")
+    return items
+
+
+def _range(option: str, text: str) -> range:
+    """A number or a range, its stop included."""
+    start, *rest = (int(number) for number in text.split(":"))
+    stop = rest[0] if rest else start
+    step = rest[1] if len(rest) > 1 else 1
+    if stop < start or step < 1:
+        raise WorkloadError(
+            f"{option} {text} is an empty range; give START:STOP:STEP, ascending, with a step "
+            "of 1 or more"
+        )
+    return range(start, stop + 1, step)
+
+
+def _listed(option: str, text: str, values: range) -> range:
+    """The same range, unless it is too long to be spelled out."""
+    count = (values[-1] - values[0]) // values.step + 1  # len() of so long a range might not fit
+    if count > _MOST_LISTED:
+        raise WorkloadError(f"{option} {text} has {count} values; give at most {_MOST_LISTED}")
+    return values

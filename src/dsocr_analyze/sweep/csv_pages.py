@@ -1,0 +1,149 @@
+"""Lists of pages in CSV, line by line, so that no line can spoil the others.
+
+A line is a row. A value that goes on in the next line is not supported: an opening quote that
+somebody forgot would otherwise swallow the rest of the file.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from dsocr_analyze.sweep.page_list import PageBatch, PageList, unreadable, wanted_columns
+
+__all__ = ["open_csv"]
+
+_BLOCK_BYTES: Final = 4 << 20
+_LONGEST_LINE_BYTES: Final = 64 << 20
+_ENCODING: Final = "latin-1"
+"""Numbers are ASCII; in Latin-1 every byte beside them is valid, whatever it meant."""
+
+_COMMA_INSIDE: Final = "\x1f"
+"""Stands for a comma within a quoted value, which is then no number."""
+
+
+def open_csv(path: Path) -> PageList:
+    """Opens a CSV file: commas, double quotes, a header; compressed if its name says so.
+
+    Args:
+        path: The file.
+
+    Raises:
+        PageError: It is empty or unreadable.
+        WorkloadError: A column is missing, or there twice.
+    """
+    blocks = _line_blocks(path)
+    lines = next(blocks, None)
+    if lines is None:
+        raise unreadable(path, "it is empty")
+    try:
+        names = _values(lines[0].as_py())
+    except csv.Error as error:
+        raise unreadable(path, f"its first line: {error}") from error
+    columns = wanted_columns(path, [name.strip() for name in names])
+    positions = [[name.strip() for name in names].index(column) for column in columns]
+
+    def batches() -> Iterator[PageBatch]:
+        first = 1
+        block = lines[1:]
+        while block is not None:
+            yield _batch(block, first, len(names), dict(zip(columns, positions, strict=True)))
+            first += len(block)
+            block = next(blocks, None)
+
+    return PageList(path, columns, None, batches())
+
+
+def _line_blocks(path: Path) -> Iterator[Any]:
+    """Lines that are not blank, `[n]` at a time, n at least 1; an Arrow array of bytes."""
+    import pyarrow as pa
+
+    try:
+        with pa.input_stream(path, compression="detect") as stream:
+            rest = stream.read(len(codecs.BOM_UTF8)).removeprefix(codecs.BOM_UTF8)
+            while block := stream.read(_BLOCK_BYTES):
+                whole, newline, tail = (rest + block).rpartition(b"\n")
+                rest = tail
+                if len(rest) > _LONGEST_LINE_BYTES:
+                    raise unreadable(path, f"a line is longer than {_LONGEST_LINE_BYTES} bytes")
+                if newline and len(lines := _lines(whole)):
+                    yield lines
+            if len(lines := _lines(rest)):
+                yield lines
+    except (OSError, pa.ArrowException) as error:
+        raise unreadable(path, str(error)) from error
+
+
+def _lines(block: bytes) -> Any:
+    """The lines of a block that are not blank."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = pa.array([block.replace(b"\r\n", b"\n").removesuffix(b"\r")], pa.binary())
+    lines = pc.split_pattern(text, "\n").values
+    is_blank = pc.match_substring_regex(lines, r"^\s*$")
+    return lines.filter(pc.invert(is_blank)) if pc.any(is_blank).as_py() else lines
+
+
+def _values(line: bytes) -> list[str]:
+    """The values of one line; raises csv.Error for a quote that is not closed."""
+    return next(csv.reader([line.decode(_ENCODING)], strict=True))
+
+
+def _batch(lines: Any, first: int, expected: int, positions: dict[str, int]) -> PageBatch:
+    """The rows that some lines are.
+
+    Args:
+        lines: `[n]`.
+        first: Number of the first one.
+        expected: Values that a line has to have.
+        positions: Place of each wanted column.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rejected: dict[int, str] = {}
+    is_quoted = pc.match_substring(lines, '"')
+    if pc.any(is_quoted).as_py():
+        lines = _without_quotes(lines, is_quoted, first, rejected)
+    values = pc.split_pattern(lines, ",")
+    counts = pc.list_value_length(values).fill_null(-1).to_numpy(zero_copy_only=False)
+    numbers = np.arange(first, first + len(lines))
+    is_row = counts == expected
+    if not is_row.all():
+        for index in np.flatnonzero(~is_row & (counts >= 0)).tolist():
+            rejected[first + index] = f"it has {counts[index]} values for {expected} columns"
+        values, numbers = values.filter(pa.array(is_row)), numbers[is_row]
+    rows = {name: pc.list_element(values, position) for name, position in positions.items()}
+    return PageBatch(pa.record_batch(rows), numbers, rejected)
+
+
+def _without_quotes(lines: Any, is_quoted: Any, first: int, rejected: dict[int, str]) -> Any:
+    """The same lines, their quotes taken off; null for one that is rejected.
+
+    Args:
+        lines: `[n]`.
+        is_quoted: Which of them have quotes, `[n]`.
+        first: Number of the first line.
+        rejected: Gets the numbers of lines whose quotes are wrong.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    indices = np.flatnonzero(is_quoted.to_numpy(zero_copy_only=False)).tolist()
+    plain: list[bytes | None] = []
+    for index, line in zip(indices, lines.filter(is_quoted).to_pylist(), strict=True):
+        try:
+            values = _values(line)
+        except csv.Error:
+            rejected[first + index] = "a quote is not closed, or not where a value ends"
+            plain.append(None)
+        else:
+            joined = ",".join(value.replace(",", _COMMA_INSIDE) for value in values)
+            plain.append(joined.encode(_ENCODING))
+    return pc.replace_with_mask(lines, is_quoted, pa.array(plain, pa.binary()))

@@ -1,0 +1,43 @@
+"""Sums of int64 counts that no sum of int64 could hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["LARGEST_INT64", "weighted_sum"]
+
+LARGEST_INT64: Final = 2**63 - 1
+
+_LIMB_BITS: Final = 21
+_LIMBS: Final = 3
+_MOST_ROWS: Final = 2**41
+"""Rows for which a sum of 21-bit limbs fits 63 bits, with one to spare."""
+
+
+def weighted_sum(values: NDArray[Any], weights: NDArray[np.int64]) -> int:
+    """`sum(value * weight)`, exactly.
+
+    int64 values are summed in three limbs of 21 bits each, `v = l0 + 2^21 l1 + 2^42 l2`, whose sums
+    fit int64; Python integers (dtype object) as they are.
+
+    Args:
+        values: Not negative, `[n]`.
+        weights: How often each counts, `[n]`; together at most 2^41.
+    """
+    import numpy as np
+
+    if not len(values):
+        return 0
+    if values.dtype == object:
+        return sum(value * int(weight) for value, weight in zip(values, weights, strict=True))
+    if int(weights.sum()) > _MOST_ROWS:
+        raise AssertionError(f"more than {_MOST_ROWS} rows in one sum")
+    mask = (1 << _LIMB_BITS) - 1
+    return sum(
+        int(np.dot((values >> (_LIMB_BITS * limb)) & mask, weights)) << (_LIMB_BITS * limb)
+        for limb in range(_LIMBS)
+    )

@@ -1,0 +1,108 @@
+"""Tables of any length as CSV or Parquet, written batch by batch and put in place when complete."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from dsocr_analyze.errors import OutputError
+from dsocr_analyze.report.files import replacing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["METADATA_KEY", "SUFFIXES", "csv_writer", "table_format", "table_writer"]
+
+METADATA_KEY: Final = b"dsocr_analyze"
+"""Key of the JSON object in a Parquet file's metadata: tool version, config digest, conventions."""
+
+SUFFIXES: Final = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
+
+Write = Callable[["pa.RecordBatch"], None]
+
+
+def table_format(path: Path) -> str:
+    """`csv` or `parquet`, by the file's name.
+
+    Raises:
+        OutputError: The name ends in neither.
+    """
+    try:
+        return SUFFIXES[path.suffix.lower()]
+    except KeyError:
+        raise OutputError(
+            f"cannot tell the format of {str(path)!r}; give a name that ends in "
+            f"{', '.join(SUFFIXES)}"
+        ) from None
+
+
+@contextlib.contextmanager
+def table_writer(path: Path, metadata: Mapping[str, Any]) -> Iterator[Write]:
+    """Yields a function that writes batches; the file appears, or is replaced, on success only.
+
+    Args:
+        path: The file; its name tells the format.
+        metadata: What a Parquet file says about itself. CSV has no place for it.
+
+    Raises:
+        OutputError: The file cannot be written, or its format is unknown.
+    """
+    kind = table_format(path)
+    with replacing(path) as temporary:
+        if kind == "csv":
+            with temporary.open("wb") as file, csv_writer(file) as write:
+                yield write
+        else:
+            with _parquet_writer(temporary, metadata) as write:
+                yield write
+
+
+@contextlib.contextmanager
+def csv_writer(file: IO[bytes]) -> Iterator[Write]:
+    """Yields a function that writes batches of one schema; the first brings the header.
+
+    Args:
+        file: Where to.
+    """
+    from pyarrow import csv
+
+    with contextlib.ExitStack() as stack:
+        writer: Any = None
+
+        def write(batch: pa.RecordBatch) -> None:
+            nonlocal writer
+            if writer is None:
+                file.write((",".join(batch.schema.names) + "\n").encode())
+                has_free_text = any(name in batch.schema.names for name in ("path", "problem"))
+                options = csv.WriteOptions(
+                    include_header=False, quoting_style="needed" if has_free_text else "none"
+                )
+                writer = stack.enter_context(
+                    csv.CSVWriter(file, batch.schema, write_options=options)
+                )
+            writer.write_batch(batch)
+
+        yield write
+
+
+@contextlib.contextmanager
+def _parquet_writer(path: Path, metadata: Mapping[str, Any]) -> Iterator[Write]:
+    from pyarrow import parquet
+
+    about = {METADATA_KEY: json.dumps(metadata, sort_keys=True).encode()}
+    with contextlib.ExitStack() as stack:
+        writer: Any = None
+
+        def write(batch: pa.RecordBatch) -> None:
+            nonlocal writer
+            if writer is None:
+                schema = batch.schema.with_metadata(about)
+                writer = stack.enter_context(
+                    parquet.ParquetWriter(path, schema, compression="zstd")
+                )
+            writer.write_batch(batch.replace_schema_metadata(about))
+
+        yield write

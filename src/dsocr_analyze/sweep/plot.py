@@ -1,0 +1,343 @@
+"""Pictures of a sweep or an archive: PNG or SVG, by the optional extra `plot` (matplotlib)."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from dsocr_analyze.errors import OutputError, WorkloadError
+from dsocr_analyze.report.files import replacing
+from dsocr_analyze.sweep.evaluate import COUNTS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dsocr_analyze.sweep.histogram import Bar
+
+__all__ = [
+    "MOST_POINTS",
+    "QUANTITIES",
+    "X_COLUMNS",
+    "check_plot",
+    "describe",
+    "plot_bars",
+    "plot_sweep",
+]
+
+MOST_POINTS: Final = 20_000
+"""Rows that one picture shows at most."""
+
+_MOST_SERIES: Final = 10
+_MARKED_POINTS: Final = 40
+_FORMATS: Final = {".png": "png", ".svg": "svg"}
+
+QUANTITIES: Final = (*COUNTS, "visual_tokens", "seq_len")
+"""Columns that can be plotted."""
+
+_NUMBERS: Final = {
+    "text_tokens": "text tokens",
+    "max_new_tokens": "new tokens",
+    "batch_size": "batch size [pages]",
+    "page_width": "page width [pixels]",
+    "page_height": "page height [pixels]",
+    "image_size": "image size [pixels]",
+    "base_size": "base size [pixels]",
+}
+_NAMES: Final = {
+    "page": "page [pixels]",
+    "mode": "mode",
+    "dtype": "element type",
+    "attention": "attention",
+}
+X_COLUMNS: Final = (*_NUMBERS, *_NAMES)
+"""What can be along a plot."""
+
+_PASSES: Final = {
+    "prefill_pass": "prefill pass",
+    "decode_step": "one decode step",
+    "page": "whole page",
+}
+_FIGURES: Final = {
+    "matrix_flops": ("matrix FLOPs", "FLOPs"),
+    "vector_flops": ("vector FLOPs", "FLOPs"),
+    "flops": ("FLOPs", "FLOPs"),
+    "bytes_read": ("bytes read", "B"),
+    "bytes_written": ("bytes written", "B"),
+}
+_PREFIXES: Final = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"),
+                    (10**3, "k"))  # fmt: skip
+
+
+def check_plot(path: Path) -> str:
+    """The format of a picture, by its name; refuses early what could not be drawn later.
+
+    Raises:
+        OutputError: The name ends in no known format, or matplotlib is not installed.
+    """
+    kind = _FORMATS.get(path.suffix.lower())
+    if kind is None:
+        raise OutputError(
+            f"cannot tell the format of plot {str(path)!r}; give a name that ends in "
+            f"{' or '.join(_FORMATS)}"
+        )
+    if importlib.util.find_spec("matplotlib") is None:
+        raise OutputError(
+            "--plot needs matplotlib, the optional extra 'plot'; "
+            "install it with pip install 'dsocr-analyze[plot]'"
+        )
+    return kind
+
+
+def describe(quantity: str) -> tuple[str, str]:
+    """What a column of `QUANTITIES` is called, and its unit.
+
+    Raises:
+        WorkloadError: It is no such column.
+    """
+    if quantity == "kv_cache_bytes":
+        return "KV cache at the end of the page", "B"
+    if quantity in ("visual_tokens", "seq_len"):
+        return {"visual_tokens": "visual tokens", "seq_len": "prompt"}[quantity], "tokens"
+    for name, pass_name in _PASSES.items():
+        figure = _FIGURES.get(quantity.removeprefix(f"{name}_"))
+        if figure is not None and quantity.startswith(f"{name}_"):
+            return f"{figure[0]} of the {pass_name}".replace("the one", "one"), figure[1]
+    raise WorkloadError(f"no quantity {quantity!r} to plot; give one of {', '.join(QUANTITIES)}")
+
+
+def plot_sweep(
+    path: Path, batches: list[pa.RecordBatch], quantity: str, x: str | None, model: str
+) -> None:
+    """Draws a quantity over one axis, a line (or a group of bars) for each combination of the rest.
+
+    Args:
+        path: The picture; its name tells the format.
+        batches: Rows of a sweep.
+        quantity: One of `QUANTITIES`.
+        x: One of `X_COLUMNS`; what varies most where none is given.
+        model: The model's name, for the title.
+
+    Raises:
+        WorkloadError: The quantity or x is unknown, or there would be too many lines.
+        OutputError: The file cannot be written.
+    """
+    import pyarrow as pa
+
+    what, unit = describe(quantity)
+    table = pa.Table.from_batches(batches)
+    columns = _columns(table)
+    varying = _varying(columns)
+    x = _chosen_x(x, columns, varying)
+    others = [name for name in varying if name not in _covered_by(x)]
+    series = _series(columns, others, x, columns_of_values=table.column(quantity).to_pylist())
+    if len(series) > _MOST_SERIES:
+        raise WorkloadError(
+            f"a plot over {x} has {len(series)} lines, one for each combination of "
+            f"{', '.join(others)}; give fewer values of them, for at most {_MOST_SERIES}"
+        )
+    largest = max(max(values) for _, values in series.values())
+    divisor, prefixed = _scale(largest, unit)
+    fixed = [name for name in _FIXED_IN_TITLE if name not in varying and name != x]
+    subtitle = ", ".join(_label(name, columns[name][0]) for name in fixed)
+    figure, axes = _figure(f"{what[0].upper()}{what[1:]}, {model}", subtitle)
+    if x in _NUMBERS:
+        for label, (positions, values) in series.items():
+            marker = "o" if len(positions) <= _MARKED_POINTS else None
+            # A cost jumps where the crop grid changes; it does not climb there.
+            style = "steps-mid" if x in ("page_width", "page_height") else "default"
+            heights = [value / divisor for value in values]
+            axes.plot(positions, heights, label=label, marker=marker, drawstyle=style)
+    else:
+        _draw_groups(axes, series, divisor)
+    axes.set_xlabel(_NUMBERS.get(x) or _NAMES[x])
+    axes.set_ylabel(f"{what} [{prefixed}]")
+    axes.set_ylim(bottom=0)
+    axes.grid(axis="y", alpha=0.3)
+    if any(series):
+        axes.legend(fontsize="small")
+    _save(figure, path)
+
+
+def plot_bars(path: Path, bars: Sequence[Bar], title: str, subtitle: str, x_label: str) -> None:
+    """Draws a histogram of pages.
+
+    Args:
+        path: The picture; its name tells the format.
+        bars: The bars, in order.
+        title: What it shows.
+        subtitle: Of what.
+        x_label: What the bars' labels are, with a unit.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    figure, axes = _figure(title, subtitle)
+    positions = range(len(bars))
+    divisor, unit = _scale(max((bar.pages for bar in bars), default=0), "pages")
+    axes.bar(positions, [bar.pages / divisor for bar in bars])
+    axes.set_xticks(
+        positions, [bar.label for bar in bars], **_tick_style([bar.label for bar in bars])
+    )
+    axes.set_xlabel(x_label)
+    axes.set_ylabel("pages" if divisor == 1 else f"pages [{unit.removesuffix(' pages')}]")
+    axes.grid(axis="y", alpha=0.3)
+    _save(figure, path)
+
+
+_FIXED_IN_TITLE: Final = (
+    "page",
+    "mode",
+    "text_tokens",
+    "max_new_tokens",
+    "batch_size",
+    "dtype",
+    "attention",
+)
+
+Series = dict[str, tuple[list[Any], list[int]]]
+
+
+def _columns(table: pa.Table) -> dict[str, list[Any]]:
+    """Everything that can be along a plot, row by row."""
+    columns: dict[str, list[Any]] = {
+        name: table.column(name).to_pylist() for name in (*X_COLUMNS, "crop_mode") if name != "page"
+    }
+    sizes = zip(columns["page_width"], columns["page_height"], strict=True)
+    columns["page"] = [f"{width}x{height}" for width, height in sizes]
+    return columns
+
+
+def _varying(columns: dict[str, list[Any]]) -> list[str]:
+    """The axes that have more than one value, most values first; sizes of modes are not axes."""
+    counts = {name: len(set(columns[name])) for name in _FIXED_IN_TITLE}
+    return sorted((name for name in counts if counts[name] > 1), key=lambda name: -counts[name])
+
+
+def _chosen_x(x: str | None, columns: dict[str, list[Any]], varying: list[str]) -> str:
+    if x is not None:
+        if x not in X_COLUMNS:
+            raise WorkloadError(f"no axis {x!r} to plot over; give one of {', '.join(X_COLUMNS)}")
+        return x
+    chosen = varying[0] if varying else "mode"
+    if chosen == "page":
+        for side, other in (("page_width", "page_height"), ("page_height", "page_width")):
+            if len(set(columns[other])) == 1:
+                return side
+    if chosen == "mode" and len(set(columns["crop_mode"])) == 1:
+        for size, other in (("image_size", "base_size"), ("base_size", "image_size")):
+            sizes = set(columns[size])
+            if len(sizes) == len(set(columns["mode"])) > _MOST_SERIES and (
+                len(set(columns[other])) == 1 or not columns["crop_mode"][0]
+            ):
+                return size
+    return chosen
+
+
+def _covered_by(x: str) -> tuple[str, ...]:
+    """Axes that need no lines of their own where x is along the plot."""
+    if x in ("image_size", "base_size"):
+        return (x, "mode")
+    return (x,)
+
+
+def _series(
+    columns: dict[str, list[Any]], others: list[str], x: str, columns_of_values: list[int]
+) -> Series:
+    """Positions and values of each line, by its label."""
+    if x in ("page_width", "page_height") and "page" in others:
+        other_side = "page_height" if x == "page_width" else "page_width"
+        others = [other_side if name == "page" else name for name in others]
+        if len(set(columns[other_side])) == 1:
+            others.remove(other_side)
+    series: Series = {}
+    for row, value in enumerate(columns_of_values):
+        label = ", ".join(_label(name, columns[name][row]) for name in others)
+        positions, values = series.setdefault(label, ([], []))
+        positions.append(columns[x][row])
+        values.append(value)
+    if x in _NUMBERS:
+        for label, (positions, values) in series.items():
+            order = sorted(range(len(positions)), key=positions.__getitem__)
+            series[label] = ([positions[i] for i in order], [values[i] for i in order])
+    return series
+
+
+def _label(name: str, value: Any) -> str:
+    if name in ("text_tokens", "max_new_tokens"):
+        return f"{value} {_NUMBERS[name]}"
+    if name == "batch_size":
+        return f"batch of {value}"
+    if name in ("page_width", "page_height"):
+        return f"{name.removeprefix('page_')} {value}"
+    if name == "attention":
+        return f"{str(value).replace('_', ' ')} attention"
+    if name == "page":
+        return f"page {value}"
+    return str(value)
+
+
+def _draw_groups(axes: Any, series: Series, divisor: int) -> None:
+    """Bars side by side for each name along x."""
+    names = list(dict.fromkeys(name for positions, _ in series.values() for name in positions))
+    place = {name: index for index, name in enumerate(names)}
+    width = 0.8 / len(series)
+    for index, (label, (positions, values)) in enumerate(series.items()):
+        shift = (index - (len(series) - 1) / 2) * width
+        axes.bar(
+            [place[name] + shift for name in positions],
+            [value / divisor for value in values],
+            width,
+            label=label,
+        )
+    axes.set_xticks(range(len(names)), names, **_tick_style(names))
+
+
+def _tick_style(labels: Sequence[str]) -> dict[str, Any]:
+    """Slanted where the labels would run into each other."""
+    if sum(map(len, labels)) <= 70:
+        return {}
+    return {"rotation": 45, "ha": "right", "rotation_mode": "anchor", "fontsize": "small"}
+
+
+def _scale(largest: int, unit: str) -> tuple[int, str]:
+    """What values are divided by to be read, and the unit of the quotient."""
+    for divisor, prefix in _PREFIXES:
+        if largest >= divisor:
+            if unit in ("FLOPs", "B"):
+                return divisor, f"{prefix}{unit}"
+            if divisor >= 10**6:
+                return 10**6, f"million {unit}"
+    return 1, unit
+
+
+def _figure(title: str, subtitle: str) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(title, loc="left", pad=22)
+    axes.annotate(
+        subtitle,
+        (0, 1),
+        (0, 6),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        fontsize="small",
+        color="0.35",
+    )
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _save(figure: Any, path: Path) -> None:
+    """Writes the picture, the same bytes for the same data."""
+    import matplotlib as mpl
+
+    kind = check_plot(path)
+    settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "dsocr-analyze"}
+    metadata = {"Date": None} if kind == "svg" else {"Software": None}
+    with replacing(path) as temporary, mpl.rc_context(settings):
+        figure.savefig(temporary, format=kind, dpi=150, metadata=metadata)

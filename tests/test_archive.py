@@ -1,0 +1,630 @@
+"""Lists of pages: the batch function, sources of every kind, exact totals, and bad rows."""
+
+import gzip
+import importlib.util
+import itertools
+import json
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from dsocr_analyze.cli import main
+from dsocr_analyze.costs import page_costs
+from dsocr_analyze.errors import PageError, WorkloadError
+from dsocr_analyze.sweep import count_pages
+from dsocr_analyze.sweep.archive import REPORTED_ROWS, add_up
+from dsocr_analyze.sweep.batch import reference_dimensions
+from dsocr_analyze.sweep.evaluate import COUNTS, RESULTS
+from dsocr_analyze.sweep.exact import weighted_sum
+from dsocr_analyze.sweep.grids import crop_grid_codes, grid_of_code
+from dsocr_analyze.sweep.histogram import grid_bars, token_bars
+from dsocr_analyze.sweep.settings import Setting
+from dsocr_analyze.sweep.source import open_pages
+from dsocr_analyze.workload import GRIDS, MODES, crop_grid, plan_workload
+
+ROOT = Path(__file__).parent.parent
+SIDES = st.one_of(st.integers(1, 5000), st.sampled_from([640, 641, 1280, 1920]), st.just(10**6))
+
+
+def run(capsys, *arguments):
+    """Exit code, stdout and stderr of one command."""
+    code = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def added_up(path, mode="gundam", **lengths):
+    """The archive's totals in one mode."""
+    archive = add_up(
+        open_pages(path),
+        [Setting.named(mode)],
+        reference_dimensions(),
+        **{"text_tokens": 10, "max_new_tokens": 1024} | lengths,
+    )
+    return archive, archive.totals[0]
+
+
+def expected_row(width, height, mode="gundam", flash=False, element_bytes=2, **lengths):
+    """The columns of `RESULTS` by the scalar closed forms."""
+    chosen = MODES[mode]
+    workload = plan_workload(
+        page=(width, height),
+        base_size=chosen.base_size,
+        image_size=chosen.image_size,
+        crop_mode=chosen.crop_mode,
+        **lengths,
+    )
+    costs = page_costs(
+        reference_dimensions(), workload, element_bytes=element_bytes, flash_attention=flash
+    )
+    row = {
+        "grid_columns": workload.grid[0],
+        "grid_rows": workload.grid[1],
+        "visual_tokens": workload.visual_tokens,
+        "seq_len": workload.seq_len,
+        "kv_cache_bytes": costs.kv_cache_bytes,
+    }
+    for name, work in (
+        ("prefill_pass", costs.prefill),
+        ("decode_step", costs.decode_step),
+        ("page", costs.page),
+    ):
+        for figure in ("matrix_flops", "vector_flops", "flops", "bytes_read", "bytes_written"):
+            row[f"{name}_{figure}"] = getattr(work, figure)
+    return row
+
+
+# Crop grids --------------------------------------------------------------------------------------
+
+
+def codes_of(pages):
+    pages = np.array(pages, np.int64).reshape(-1, 2)
+    return [grid_of_code(int(code)) for code in crop_grid_codes(pages[:, 0], pages[:, 1])]
+
+
+def test_the_grids_are_the_golden_ones():
+    golden = json.loads((ROOT / "tests/data/golden_grids.json").read_text())
+    assert codes_of([row[:2] for row in golden]) == [tuple(row[2:]) for row in golden]
+
+
+@given(st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=200))
+def test_the_grids_are_those_of_the_scalar_function(pages):
+    assert codes_of(pages) == [crop_grid(*page) for page in pages]
+
+
+def test_the_grids_are_the_same_where_two_aspects_are_as_near():
+    # Aspects halfway between those of two grids, at sizes below and above half of their tiles.
+    aspects = sorted({(c / r, c, r) for c, r in GRIDS})
+    pages = [
+        (scale * (c1 * r2 + c2 * r1), scale * 2 * r1 * r2)
+        for (_, c1, r1), (_, c2, r2) in itertools.pairwise(aspects)
+        for scale in (1, 7, 20, 64, 90, 128, 333, 640)
+    ]
+    pages += [(scale * c, scale * r) for c, r in GRIDS for scale in range(300, 700, 10)]
+    assert codes_of(pages) == [crop_grid(*page) for page in pages]
+
+
+# The batch function ------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(SIDES, SIDES, st.integers(1, 5000), st.integers(1, 5000)), min_size=1, max_size=8
+    ),
+    mode=st.sampled_from(list(MODES)),
+    flash=st.booleans(),
+    dtype=st.sampled_from(["bfloat16", "float32"]),
+)
+def test_every_row_is_what_the_scalar_closed_forms_say(rows, mode, flash, dtype):
+    columns = list(zip(*rows, strict=True))
+    batch = pa.record_batch(
+        dict(zip(("width", "height", "text_tokens", "max_new_tokens"), columns, strict=True))
+    )
+    counted = count_pages(batch, mode=mode, flash_attention=flash, dtype=dtype)
+    for found, (width, height, text_tokens, max_new_tokens) in zip(
+        counted.select(list(RESULTS)).to_pylist(), rows, strict=True
+    ):
+        assert found == expected_row(
+            width,
+            height,
+            mode,
+            flash,
+            4 if dtype == "float32" else 2,
+            text_tokens=text_tokens,
+            max_new_tokens=max_new_tokens,
+        )
+
+
+@pytest.mark.parametrize("make", [pa.record_batch, pa.table])
+def test_a_batch_is_answered_in_kind_and_keeps_its_own_columns(make):
+    batch = make({"id": ["a", "b"], "width": [1240, 640], "height": [1754, 640]})
+    counted = count_pages(batch)
+    assert type(counted) is type(batch)
+    assert counted.schema.names == ["id", "width", "height", *RESULTS, "problem"]
+    assert counted.column("id").to_pylist() == ["a", "b"]
+    assert counted.column("problem").null_count == 2
+    assert counted.to_pylist()[0]["page_flops"] == expected_row(1240, 1754)["page_flops"]
+
+
+def test_a_table_in_several_chunks_is_one_table():
+    tables = [pa.table({"width": [side], "height": [900]}) for side in (600, 1700)]
+    counted = count_pages(pa.concat_tables(tables))
+    assert counted["grid_columns"].to_pylist() == [crop_grid(600, 900)[0], crop_grid(1700, 900)[0]]
+
+
+def test_an_empty_batch_has_the_same_columns():
+    batch = pa.table({"width": pa.array([], pa.int64()), "height": pa.array([], pa.int64())})
+    counted = count_pages(batch)
+    assert counted.num_rows == 0
+    assert counted.schema == count_pages(pa.table({"width": [1], "height": [1]})).schema
+
+
+@pytest.mark.parametrize(
+    ("column", "problems"),
+    [
+        (pa.array([5, None, 0, -3]), ["missing", "from 1", "from 1"]),
+        (pa.array([5, 2**63, 2**64 - 1, 10**6 + 1], pa.uint64()), ["from 1"] * 3),
+        (pa.array([5, -1, None], pa.int8()), ["from 1", "missing"]),
+        (pa.array([5.0, 2.5, float("nan"), float("inf"), 1e300, None]),
+         ["whole", "missing", "from 1", "from 1", "missing"]),
+        (pa.array(["5", " 5.0 ", "x", "", "0x10", "1e3", "-1", "9" * 30, None]),
+         [None, "whole", "missing", "whole", "whole", "from 1", "from 1", "missing"]),
+        (pa.array(["5", None, "y"]).dictionary_encode(), ["missing", "whole"]),
+        (pa.array([b"5", b"\xff"], pa.large_binary()), ["whole"]),
+        (pa.nulls(2), ["missing"] * 2),
+    ],
+    ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
+)  # fmt: skip
+def test_a_value_that_is_no_size_makes_its_row_empty_and_says_why(column, problems):
+    batch = pa.record_batch({"width": column, "height": pa.array([7] * len(column))})
+    counted = count_pages(batch).to_pylist()
+    if len(column) > len(problems):
+        good = counted[: len(column) - len(problems)]
+        assert [row["problem"] for row in good] == [None] * len(good)
+        assert good[0]["visual_tokens"] == 273
+    for row, problem in zip(counted[-len(problems) :], problems, strict=True):
+        if problem is None:
+            assert row["problem"] is None
+        else:
+            assert problem in row["problem"]
+            assert row["problem"].startswith("width")
+            assert all(row[name] is None for name in RESULTS)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"width": [1]}, "no column 'height'"),
+        ({"w": [1], "h": [1]}, "no column 'width' .it has 'w', 'h'"),
+        ({"width": [True], "height": [1]}, "'width' holds bool"),
+        ({"width": [[1]], "height": [1]}, "'width' holds list"),
+        ({"width": [1], "height": [1], "page_flops": [1]}, "column 'page_flops' already"),
+    ],
+)
+def test_a_batch_without_sizes_is_refused(columns, message):
+    with pytest.raises(WorkloadError, match=message):
+        count_pages(pa.record_batch(columns))
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"mode": "huge"}, "no mode 'huge'"),
+        ({"mode": "1024/1"}, "too small"),
+        ({"text_tokens": 0}, "too small"),
+        ({"max_new_tokens": 2**40}, "too large"),
+    ],
+)
+def test_a_keyword_that_is_not_possible_is_refused(keywords, message):
+    with pytest.raises(WorkloadError, match=message):
+        count_pages(pa.record_batch({"width": [1], "height": [1]}), **keywords)
+
+
+def huge_dimensions(factor):
+    """A vocabulary so large that counts do not fit 64 bits; no config may have it."""
+    dimensions = reference_dimensions()
+    vocab_size = factor * dimensions.decoder.vocab_size
+    return replace(dimensions, decoder=replace(dimensions.decoder, vocab_size=vocab_size))
+
+
+def test_counts_beyond_64_bits_are_refused_in_columns_and_exact_in_totals(tmp_path):
+    dimensions = huge_dimensions(10**10)
+    batch = pa.record_batch({"width": [1240, 640], "height": [1754, 640]})
+    with pytest.raises(WorkloadError, match="does not fit a 64-bit column"):
+        count_pages(batch, dimensions=dimensions)
+    pq.write_table(pa.Table.from_batches([batch]), tmp_path / "pages.parquet")
+    archive = add_up(
+        open_pages(tmp_path / "pages.parquet"), [Setting.named()], dimensions,
+        text_tokens=10, max_new_tokens=1024,
+    )  # fmt: skip
+    pages = [plan_workload(page=page) for page in ((1240, 1754), (640, 640))]
+    expected = sum(page_costs(dimensions, page).page.flops for page in pages)
+    assert expected > 2**63
+    assert archive.totals[0].counts["page_flops"] == expected
+
+
+# Totals ------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**20)), min_size=0, max_size=50)
+)
+def test_sums_are_exact_where_int64_would_wrap(pairs):
+    values = np.array([value for value, _ in pairs], np.int64)
+    weights = np.array([weight for _, weight in pairs], np.int64)
+    assert weighted_sum(values, weights) == sum(value * weight for value, weight in pairs)
+    assert weighted_sum(values.astype(object), weights) == weighted_sum(values, weights)
+
+
+@pytest.mark.parametrize("with_lengths", [False, True])
+@pytest.mark.parametrize("mode", ["gundam", "base"])
+def test_totals_are_the_sums_of_the_rows(tmp_path, mode, with_lengths, monkeypatch):
+    # Small batches, so that rows of many of them are merged.
+    monkeypatch.setattr("dsocr_analyze.sweep.source._BATCH_ROWS", 300)
+    monkeypatch.setattr("dsocr_analyze.sweep.archive._MOST_PENDING", 1000)
+    random = np.random.default_rng(1)
+    columns = {"width": random.integers(1, 4000, 5000), "height": random.integers(1, 4000, 5000)}
+    if with_lengths:
+        columns["text_tokens"] = random.integers(1, 9000, 5000)
+        columns["max_new_tokens"] = random.integers(1, 3000, 5000)
+    table = pa.table(columns)
+    pq.write_table(table, tmp_path / "pages.parquet")
+    archive, totals = added_up(tmp_path / "pages.parquet", mode)
+    counted = count_pages(table, mode=mode)
+    rows = {name: counted.column(name).to_pylist() for name in RESULTS}
+    assert archive.pages == 5000
+    assert totals.counts == {name: sum(rows[name]) for name in totals.counts}
+    assert totals.visual_tokens == sum(rows["visual_tokens"])
+    assert totals.prompt_tokens == sum(rows["seq_len"])
+    new_tokens = columns.get("max_new_tokens", np.full(5000, 1024))
+    assert totals.new_tokens == new_tokens.sum()
+    assert totals.largest_kv_cache_bytes == max(rows["kv_cache_bytes"])
+    assert totals.pages_by_tokens.tolist() == np.bincount(rows["seq_len"]).tolist()
+    assert totals.beyond_positions == (np.array(rows["seq_len"]) + new_tokens - 1 > 8192).sum()
+    assert sum(archive.pages_by_grid.values()) == 5000
+    for (width, height), grid in (((640, 640), (1, 1)), ((1240, 1754), (2, 3))):
+        assert crop_grid(width, height) == grid
+    assert archive.pages_by_grid[2, 3] == sum(
+        crop_grid(int(width), int(height)) == (2, 3)
+        for width, height in zip(columns["width"], columns["height"], strict=True)
+    )
+
+
+def test_many_different_workloads_are_added_without_waiting(tmp_path, monkeypatch):
+    monkeypatch.setattr("dsocr_analyze.sweep.archive._MANY", 10)
+    table = pa.table({"width": [700] * 60, "height": [900] * 60, "text_tokens": range(1, 61)})
+    pq.write_table(table, tmp_path / "pages.parquet")
+    _, totals = added_up(tmp_path / "pages.parquet")
+    assert totals.counts["page_flops"] == sum(
+        expected_row(700, 900, text_tokens=tokens)["page_flops"] for tokens in range(1, 61)
+    )
+
+
+def test_histograms_have_a_bar_for_each_grid_and_few_round_bars_for_tokens():
+    bars = grid_bars({(3, 3): 5, (1, 1): 2, (2, 3): 7})
+    assert [(bar.label, bar.pages) for bar in bars] == [("1 x 1", 2), ("2 x 3", 7), ("3 x 3", 5)]
+    assert token_bars(np.zeros(0, np.int64)) == []
+    assert [bar.label for bar in token_bars(np.array([0, 0, 1, 0, 4]))] == ["2", "3", "4"]
+    pages = np.zeros(2001, np.int64)
+    pages[[283, 913, 999, 2000]] = [1, 10, 100, 1000]
+    bars = token_bars(pages)
+    assert bars[0].label == "200 to 299"
+    assert len(bars) <= 20
+    assert [bar.pages for bar in bars if bar.pages] == [1, 110, 1000]
+
+
+# Sources -----------------------------------------------------------------------------------------
+
+
+GOOD_CSV = 'width,name,height\n1240,"a, b",1754\r\n640,"say ""x""",640\n\n1240.0,c, 1754 \n'
+
+
+def test_a_csv_file_is_read_with_quotes_blank_lines_and_floats(tmp_path):
+    (tmp_path / "pages.csv").write_text(GOOD_CSV)
+    archive, totals = added_up(tmp_path / "pages.csv")
+    assert archive.pages_by_grid == {(2, 3): 2, (1, 1): 1}
+    assert archive.malformed.rows == 0
+    flops = [expected_row(*page)["page_flops"] for page in ((1240, 1754), (640, 640))]
+    assert totals.counts["page_flops"] == 2 * flops[0] + flops[1]
+
+
+def test_a_csv_file_may_have_a_byte_order_mark_and_be_compressed(tmp_path):
+    (tmp_path / "pages.csv.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf" + GOOD_CSV.encode()))
+    archive, _ = added_up(tmp_path / "pages.csv.gz")
+    assert archive.pages == 3
+
+
+def test_csv_and_parquet_of_the_same_pages_give_the_same_totals(tmp_path, monkeypatch):
+    monkeypatch.setattr("dsocr_analyze.sweep.csv_pages._BLOCK_BYTES", 1000)
+    random = np.random.default_rng(2)
+    pages = random.integers(1, 3000, (2000, 2))
+    (tmp_path / "pages.csv").write_text(
+        "width,height\n" + "".join(f"{width},{height}\n" for width, height in pages)
+    )
+    pq.write_table(
+        pa.table({"width": pages[:, 0], "height": pages[:, 1]}), tmp_path / "pages.parquet"
+    )
+    from_csv, csv_totals = added_up(tmp_path / "pages.csv")
+    from_parquet, parquet_totals = added_up(tmp_path / "pages.parquet")
+    assert from_csv.pages_by_grid == from_parquet.pages_by_grid
+    assert csv_totals.counts == parquet_totals.counts
+
+
+def test_bad_lines_of_a_csv_file_are_named_by_number_and_spoil_no_others(tmp_path, monkeypatch):
+    monkeypatch.setattr("dsocr_analyze.sweep.csv_pages._BLOCK_BYTES", 16)
+    lines = [
+        b"width,height,name",
+        b"1240,1754,a",  # 1
+        b"12,40",  # 2
+        b"",
+        b'640,"640',  # 3
+        b"abc,9,\xff\xfe",  # 4
+        b"640,640,\xe9",  # 5
+        b",9,x",  # 6
+        b'"1,240",9,x',  # 7
+        b"0,9,x",  # 8
+        b"1240,1754,z",  # 9
+    ]
+    (tmp_path / "pages.csv").write_bytes(b"\n".join(lines))
+    archive, _ = added_up(tmp_path / "pages.csv")
+    assert archive.pages == 3
+    reported = dict(archive.malformed.reported)
+    assert list(reported) == [2, 3, 4, 6, 7, 8]
+    assert "2 values for 3 columns" in reported[2]
+    assert "quote" in reported[3]
+    assert "'abc' is not a whole number" in reported[4]
+    assert "width is missing" in reported[6]
+    assert "is not a whole number" in reported[7]
+    assert "width '0' is not from 1" in reported[8]
+
+
+def test_only_some_malformed_rows_are_named_and_all_are_counted(tmp_path):
+    (tmp_path / "pages.csv").write_text("width,height\n" + "x,1\n" * 500 + "9,9\n")
+    archive, _ = added_up(tmp_path / "pages.csv")
+    assert (archive.pages, archive.malformed.rows) == (1, 500)
+    assert [row for row, _ in archive.malformed.reported] == list(range(1, REPORTED_ROWS + 1))
+
+
+def test_images_are_read_by_their_headers_as_they_are_looked_at(tmp_path, monkeypatch):
+    monkeypatch.setattr("dsocr_analyze.sweep.source._IMAGES_A_BATCH", 2)
+    folder = tmp_path / "scans"
+    (folder / "inner").mkdir(parents=True)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotated by 90 degrees
+    Image.new("RGB", (1754, 1240)).save(folder / "b.jpg", exif=exif)
+    Image.new("L", (640, 640)).save(folder / "inner" / "c.PNG")
+    (folder / "a.png").write_bytes(b"no image")
+    (folder / "notes.txt").write_text("not called like an image")
+    (folder / "png").write_text("nor is this")
+    archive, _ = added_up(folder)
+    assert archive.pages_by_grid == {(2, 3): 1, (1, 1): 1}
+    ((row, reason),) = archive.malformed.reported
+    assert row == 1
+    assert "a.png" in reason
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("gone.csv", None, "no list of pages"),
+        ("pages.csv", b"", "empty"),
+        ("pages.csv", b"a,b\n1,2\n", "no column 'width'"),
+        ("pages.csv", b"width,width,height\n1,2,3\n", "2 columns 'width'"),
+        ("pages.csv", b'width,"height\n1,2\n', "first line"),
+        ("pages.csv", b"\x89PNG\r\n\x1a\n\x00\x00", "no column 'width'"),
+        ("pages.parquet", b"width,height\n1,2\n", "not a Parquet file"),
+        ("pages.parquet", b"PAR1 and nothing more", "cannot read"),
+        ("pages.csv.gz", b"no gzip", "cannot read"),
+    ],
+)
+def test_a_file_that_is_no_list_of_pages_is_one_line_and_exit_2(
+    tmp_path, capsys, name, content, message
+):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    code, out, err = run(capsys, "sweep", "--pages", tmp_path / name)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_a_parquet_file_that_breaks_off_is_one_line_and_exit_2(tmp_path, capsys):
+    path = tmp_path / "pages.parquet"
+    pq.write_table(pa.table({"width": range(1, 9999), "height": range(1, 9999)}), path)
+    content = bytearray(path.read_bytes())
+    content[4:2000] = bytes(1996)
+    path.write_bytes(content)
+    code, out, err = run(capsys, "sweep", "--pages", path)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "cannot read" in err
+
+
+def test_a_folder_without_images_is_one_line_and_exit_2(tmp_path, capsys):
+    code, _, err = run(capsys, "sweep", "--pages", tmp_path)
+    assert code == 2
+    assert "no image in" in err
+
+
+def test_an_unreadable_row_of_parquet_columns_without_numbers_is_refused(tmp_path):
+    pq.write_table(pa.table({"width": [True], "height": [1]}), tmp_path / "pages.parquet")
+    with pytest.raises(WorkloadError, match="holds bool"):
+        added_up(tmp_path / "pages.parquet")
+    with pytest.raises(PageError, match="no list of pages"):
+        open_pages(tmp_path / "gone")
+
+
+# The command -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pages(tmp_path):
+    """A list of four pages, one of them malformed."""
+    path = tmp_path / "pages.csv"
+    path.write_text("width,height\n1240,1754\nabc,1\n640,640\n1240,1754\n")
+    return path
+
+
+def test_the_totals_and_the_histogram_are_printed(capsys, pages):
+    code, out, err = run(capsys, "sweep", "--pages", pages, "--mode", "gundam,base")
+    assert code == 0
+    assert "3 pages" in out
+    assert "2 x 3" in out
+    assert "66.7 %" in out
+    assert "Note: MoE routing is uniform" in out
+    assert err.splitlines() == [
+        "dsocr-analyze: warning: 1 of 4 rows describe no page and are not counted",
+        "dsocr-analyze: warning: row 2: width 'abc' is not a whole number",
+    ]
+
+
+def test_tokens_are_the_other_histogram(capsys, pages):
+    code, out, _ = run(capsys, "sweep", "--pages", pages, "--histogram", "tokens")
+    assert code == 0
+    assert "Pages by tokens of the prompt, mode gundam" in out
+
+
+def test_json_has_exact_integers_and_the_models_digest(capsys, pages):
+    code, out, _ = run(capsys, "sweep", "--pages", pages, "--format", "json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["rows"] == 4
+    assert document["malformed"]["reported"][0]["row"] == 2
+    assert document["totals"][0]["page_flops"] == sum(
+        expected_row(*page)["page_flops"] for page in ((1240, 1754), (640, 640), (1240, 1754))
+    )
+    assert len(document["metadata"]["model"]["config_digest"]) == 64
+
+
+def test_strict_makes_a_malformed_row_a_failure_after_the_output(capsys, pages):
+    code, out, err = run(capsys, "sweep", "--pages", pages, "--strict")
+    assert code == 3
+    assert "3 pages" in out
+    assert "--strict" in err.splitlines()[-1]
+
+
+def test_pages_that_outgrow_the_positions_are_a_warning(capsys, pages):
+    code, _, err = run(capsys, "sweep", "--pages", pages, "--max-new-tokens", 8000, "-q")
+    assert code == 0
+    assert "3 of 3 pages reach beyond" in err
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_every_page_can_be_written_with_its_row_number(capsys, tmp_path, pages, suffix):
+    output = tmp_path / f"costs.{suffix}"
+    run(capsys, "sweep", "--pages", pages, "--mode", "gundam,base", "--output", output)
+    if suffix == "csv":
+        from pyarrow import csv
+
+        table = csv.read_csv(output)
+    else:
+        table = pq.read_table(output)
+    rows = [row for row in table.to_pylist() if row["mode"] == "base"]
+    assert [row["row"] for row in rows] == [1, 3, 4]
+    for row in rows:
+        expected = expected_row(row["page_width"], row["page_height"], "base")
+        assert {name: row[name] for name in COUNTS} == {name: expected[name] for name in COUNTS}
+
+
+def test_images_are_written_with_their_paths(capsys, tmp_path):
+    (tmp_path / "scans").mkdir()
+    Image.new("L", (640, 640)).save(tmp_path / "scans" / "a, b.png")
+    run(capsys, "sweep", "--pages", tmp_path / "scans", "--output", tmp_path / "costs.parquet")
+    assert pq.read_table(tmp_path / "costs.parquet")["path"].to_pylist() == ["a, b.png"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--page", "640x640"), "not both"),
+        (("--quantity", "page_flops"), "not both"),
+        (("--text-tokens", "1,2"), "--text-tokens has 2 values"),
+        (("--max-new-tokens", "1:9"), "--max-new-tokens has 9 values"),
+        (("--batch-size", "2"), "--batch-size"),
+        (("--format", "xml"), "'xml' is unknown"),
+        (("--histogram", "dpi"), "'dpi' is unknown"),
+        (("--output", "pages.csv"), "the list of pages itself"),
+    ],
+)
+def test_options_that_do_not_go_with_a_list_are_refused(
+    capsys, pages, monkeypatch, arguments, message
+):
+    monkeypatch.chdir(pages.parent)
+    before = pages.read_bytes()
+    code, _, err = run(capsys, "sweep", "--pages", pages, *arguments)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert message in err
+    assert pages.read_bytes() == before
+
+
+def test_a_list_that_breaks_off_leaves_the_old_output(capsys, tmp_path):
+    path = tmp_path / "pages.parquet"
+    pq.write_table(
+        pa.table({"width": range(1, 99_999), "height": range(1, 99_999)}), path, row_group_size=9999
+    )
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 50_000] = bytes(50_000)
+    path.write_bytes(content)
+    output = tmp_path / "costs.csv"
+    output.write_text("old")
+    code, _, _ = run(capsys, "sweep", "--pages", path, "--output", output)
+    assert code == 2
+    assert output.read_text() == "old"
+    assert {file.name for file in tmp_path.iterdir()} == {"pages.parquet", "costs.csv"}
+
+
+# Ray ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def local_ray():
+    """A Ray of one CPU in this machine, for the tests that need it."""
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray.data")
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("ignore")  # its own, and those of what it imports
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init(
+            num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False,
+            object_store_memory=100 << 20,
+        )  # fmt: skip
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        yield ray
+        ray.shutdown()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_batch_function_runs_unchanged_in_ray_data(local_ray, tmp_path):
+    spec = importlib.util.spec_from_file_location(
+        "ray_archive", ROOT / "examples" / "ray_archive.py"
+    )
+    example = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = example
+    spec.loader.exec_module(example)
+    random = np.random.default_rng(3)
+    table = pa.table(
+        {"width": random.integers(1, 4000, 3000), "height": random.integers(0, 4000, 3000)}
+    )
+    pq.write_table(table, tmp_path / "pages.parquet")
+    _, totals = added_up(tmp_path / "pages.parquet", "base")
+    found = example.archive_totals(
+        local_ray.data.read_parquet(str(tmp_path / "pages.parquet")), mode="base"
+    )
+    malformed = (table["height"].to_numpy() == 0).sum()
+    assert found == {
+        "pages": 3000 - malformed,
+        "malformed": malformed,
+        "page_flops": totals.counts["page_flops"],
+        "page_bytes_read": totals.counts["page_bytes_read"],
+    }

@@ -1,0 +1,548 @@
+"""Sweeps: axes, rows against the scalar closed forms, files, plots, and what is refused."""
+
+import io
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from dsocr_analyze.cli import main
+from dsocr_analyze.costs import page_costs
+from dsocr_analyze.errors import OutputError, WorkloadError
+from dsocr_analyze.sweep.axes import parse_modes, parse_numbers, parse_pages
+from dsocr_analyze.sweep.batch import reference_dimensions
+from dsocr_analyze.sweep.evaluate import COUNTS, RESULTS
+from dsocr_analyze.sweep.output import METADATA_KEY, table_writer
+from dsocr_analyze.sweep.plot import QUANTITIES, describe
+from dsocr_analyze.sweep.product import INPUTS, Sweep
+from dsocr_analyze.workload import MODES, parse_page, plan_workload
+
+SCHEMA = (*INPUTS, *RESULTS, "weights_bytes")
+ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+
+@pytest.fixture(autouse=True)
+def _somewhere_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def run(capsys, *arguments):
+    """Exit code, stdout and stderr of one `sweep`."""
+    code = main(["sweep", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def assert_row(row):
+    """The row is what the scalar closed forms say about its own inputs."""
+    workload = plan_workload(
+        page=(row["page_width"], row["page_height"]),
+        base_size=row["base_size"],
+        image_size=row["image_size"],
+        crop_mode=row["crop_mode"],
+        text_tokens=row["text_tokens"],
+        max_new_tokens=row["max_new_tokens"],
+        batch_size=row["batch_size"],
+    )
+    costs = page_costs(
+        reference_dimensions(),
+        workload,
+        element_bytes=ELEMENT_BYTES[row["dtype"]],
+        flash_attention=row["attention"] == "flash_attention_2",
+    )
+    assert (row["grid_columns"], row["grid_rows"]) == workload.grid
+    assert (row["visual_tokens"], row["seq_len"]) == (workload.visual_tokens, workload.seq_len)
+    for name, work in (
+        ("prefill_pass", costs.prefill),
+        ("decode_step", costs.decode_step),
+        ("page", costs.page),
+    ):
+        for figure in ("matrix_flops", "vector_flops", "flops", "bytes_read", "bytes_written"):
+            assert row[f"{name}_{figure}"] == getattr(work, figure), (name, figure)
+    assert row["kv_cache_bytes"] == costs.kv_cache_bytes
+    assert row["weights_bytes"] == costs.weights_bytes
+
+
+# Axes --------------------------------------------------------------------------------------------
+
+
+def values_of(axis):
+    return axis.take(np.arange(len(axis))).tolist()
+
+
+def pages_of(text):
+    axis = parse_pages(text)
+    widths, heights = axis.take(np.arange(len(axis)))
+    return list(zip(widths.tolist(), heights.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("7", [7]),
+        ("10, 20", [10, 20]),
+        ("1:4", [1, 2, 3, 4]),
+        ("10:35:10", [10, 20, 30]),
+        ("5,10:30:10,1:2", [5, 10, 20, 30, 1, 2]),
+    ],
+)
+def test_numbers_are_lists_and_ranges_that_include_their_stop(text, expected):
+    assert values_of(parse_numbers("--text-tokens", text, 1, 100)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a4", [parse_page("a4")]),
+        ("Letter,1240X1754", [parse_page("letter"), (1240, 1754)]),
+        ("a4@100:300:100", [parse_page(f"a4@{dpi}") for dpi in (100, 200, 300)]),
+        ("10:30:10x7", [(10, 7), (20, 7), (30, 7)]),
+        ("1:2x3:4,9x9", [(1, 3), (1, 4), (2, 3), (2, 4), (9, 9)]),
+    ],
+)
+def test_pages_are_names_and_grids_of_sizes(text, expected):
+    assert pages_of(text) == expected
+
+
+def test_modes_are_names_and_sizes():
+    assert parse_modes("all") == tuple(MODES.values())
+    sizes = [
+        (mode.base_size, mode.image_size, mode.crop_mode)
+        for mode in parse_modes("base,1024/640,512:640:64,1024:1280:256/640")
+    ]
+    assert sizes == [
+        (1024, 1024, False),
+        (1024, 640, True),
+        (512, 512, False),
+        (576, 576, False),
+        (640, 640, False),
+        (1024, 640, True),
+        (1280, 640, True),
+    ]
+
+
+def test_an_axis_is_never_spelled_out():
+    axis = parse_pages("1:1000000x1:1000000")
+    assert len(axis) == 10**12
+    assert [side.tolist() for side in axis.take(np.array([10**12 - 1]))] == [[10**6], [10**6]]
+
+
+# Rows --------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    pages=st.lists(
+        st.tuples(st.integers(1, 4000), st.integers(1, 4000)), min_size=1, max_size=3
+    ),
+    modes=st.lists(
+        st.sampled_from([*MODES, "1024/512", "100", "1000/700"]), min_size=1, max_size=2
+    ),
+    texts=st.lists(st.integers(1, 3000), min_size=1, max_size=2),
+    news=st.lists(st.integers(1, 3000), min_size=1, max_size=2),
+    batches=st.lists(st.integers(1, 40), min_size=1, max_size=2),
+    dtypes=st.sampled_from([("bfloat16",), ("float32", "float16")]),
+    attentions=st.sampled_from([(False,), (True, False)]),
+)  # fmt: skip
+def test_every_row_is_what_the_scalar_closed_forms_say(
+    pages, modes, texts, news, batches, dtypes, attentions
+):
+    sweep = Sweep(
+        parse_pages(",".join(f"{width}x{height}" for width, height in pages)),
+        parse_modes(",".join(modes)),
+        *(
+            parse_numbers("n", ",".join(map(str, numbers)), 1, 10**6)
+            for numbers in (texts, news, batches)
+        ),
+        dtypes,
+        attentions,
+    )
+    rows = pa.Table.from_batches(sweep.batches(reference_dimensions())).to_pylist()
+    assert len(rows) == sweep.rows
+    names = ("dtype", "attention", "mode", "text_tokens", "max_new_tokens", "batch_size")
+    kinds = ["flash_attention_2" if flash else "eager" for flash in attentions]
+    expected = itertools.product(dtypes, kinds, modes, pages, texts, news, batches)
+    for row, (dtype, kind, mode, page, *lengths) in zip(rows, expected, strict=True):
+        assert (row["page_width"], row["page_height"]) == page
+        assert [row[name] for name in names] == [dtype, kind, mode, *lengths]
+        assert_row(row)
+
+
+def test_rows_are_the_same_however_they_are_cut_into_batches(monkeypatch):
+    sweep = Sweep(
+        parse_pages("600:900:100x1000:1200:100"), parse_modes("gundam"),
+        *(parse_numbers("n", text, 1, 999) for text in ("1:7", "5,6", "1:3")),
+    )  # fmt: skip
+    whole = pa.Table.from_batches(sweep.batches(reference_dimensions()))
+    monkeypatch.setattr("dsocr_analyze.sweep.product.BATCH_ROWS", 17)
+    pieces = list(sweep.batches(reference_dimensions()))
+    assert len(pieces) > 10
+    assert pa.Table.from_batches(pieces).equals(whole)
+
+
+# Files -------------------------------------------------------------------------------------------
+
+
+SMALL = ("--page", "640x640,a4", "--mode", "base,gundam", "--text-tokens", "1:3")
+
+
+def test_csv_goes_to_stdout_and_nothing_else(capfdbinary):
+    assert main(["sweep", *SMALL]) == 0
+    out, err = capfdbinary.readouterr()
+    assert err == b""
+    lines = out.decode().splitlines()
+    assert lines[0] == ",".join(SCHEMA)
+    assert len(lines) == 13
+    assert '"' not in out.decode()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "PQ"])
+def test_a_file_has_every_row_with_units_in_the_names(capsys, suffix):
+    code, out, err = run(capsys, *SMALL, "--output", f"costs.{suffix}")
+    assert (code, out, err) == (0, f"wrote costs.{suffix} (12 rows)\n", "")
+    if suffix == "csv":
+        from pyarrow import csv
+
+        table = csv.read_csv("costs.csv")
+    else:
+        table = pq.read_table(f"costs.{suffix}")
+    assert tuple(table.schema.names) == SCHEMA
+    kinds = {name: table.schema.field(name).type for name in SCHEMA}
+    assert {name for name in SCHEMA if kinds[name] == pa.string()} == {"mode", "dtype", "attention"}
+    assert {name for name in SCHEMA if kinds[name] == pa.int64()} == {*SCHEMA} - {
+        "mode",
+        "dtype",
+        "attention",
+        "crop_mode",
+    }
+    for row in table.to_pylist():
+        assert_row(row)
+
+
+def test_a_parquet_file_says_which_model_it_is_about(capsys):
+    run(capsys, *SMALL, "--output", "costs.parquet")
+    about = json.loads(pq.read_schema("costs.parquet").metadata[METADATA_KEY])
+    assert about["model"]["source"] == "reference"
+    assert len(about["model"]["config_digest"]) == 64
+    assert about["versions"]["tool"]
+    assert about["conventions"]
+    assert any("routing is uniform" in note for note in about["notes"])
+
+
+def test_two_equal_sweeps_write_equal_bytes(capsys):
+    for name in ("a", "b"):
+        run(capsys, *SMALL, "--output", f"{name}.parquet", "--plot", f"{name}.svg")
+    for suffix in ("parquet", "svg"):
+        assert Path(f"a.{suffix}").read_bytes() == Path(f"b.{suffix}").read_bytes()
+
+
+def test_another_config_is_another_model(capsys):
+    reference = Path(__file__).parent.parent / "src/dsocr_analyze/model/reference/config.json"
+    config = json.loads(reference.read_text()) | {"num_hidden_layers": 2}
+    Path("small.json").write_text(json.dumps(config))
+    run(capsys, "--config", "small.json", "--output", "small.parquet")
+    run(capsys, "--output", "whole.parquet")
+    small, whole = (pq.read_table(f"{name}.parquet").to_pylist()[0] for name in ("small", "whole"))
+    assert small["weights_bytes"] < whole["weights_bytes"]
+    assert small["decode_step_flops"] < whole["decode_step_flops"]
+
+
+def test_lengths_beyond_the_positions_are_a_warning_and_strict_a_failure(capsys):
+    arguments = ("--max-new-tokens", "1,8000", "--output", "costs.csv")
+    code, _, err = run(capsys, *arguments)
+    assert code == 0
+    assert "1 of 2 workloads reach beyond" in err
+    code, _, _ = run(capsys, *arguments, "--strict")
+    assert code == 3
+
+
+class TestInterruption:
+    @pytest.mark.parametrize("suffix", ["csv", "parquet"])
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
+    def test_it_leaves_the_old_file_and_nothing_else(self, capsys, monkeypatch, suffix, error):
+        original = Sweep.batches
+
+        def interrupted(self, dimensions):
+            yield next(original(self, dimensions))
+            raise error
+
+        monkeypatch.setattr(Sweep, "batches", interrupted)
+        target = Path(f"costs.{suffix}")
+        target.write_text("old")
+        code, out, err = run(capsys, *SMALL, "--output", target)
+        assert (code, out) == (2, "")
+        assert err.count("\n") == 1
+        assert target.read_text() == "old"
+        assert list(Path().iterdir()) == [target]
+
+    @pytest.mark.skipif(os.name == "nt", reason="needs SIGINT")
+    def test_a_real_interrupt_does_the_same(self):
+        target = Path("costs.csv")
+        target.write_text("old")
+        command = [sys.executable, "-m", "dsocr_analyze", "sweep", "--output", str(target), "--yes"]
+        command += ["--text-tokens", "1:1000000", "--max-new-tokens", "1:1000"]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if sum(file.stat().st_size for file in Path().glob(".costs.csv-*")) > 10**6:
+                break
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 2
+        assert err == "dsocr-analyze: interrupted; nothing was written\n"
+        assert target.read_text() == "old"
+        assert list(Path().iterdir()) == [target]
+
+    def test_a_plot_that_fails_takes_the_table_with_it(self, capsys):
+        code, _, err = run(
+            capsys, *SMALL, "--batch-size", "1:9", "--output", "costs.csv", "--plot", "costs.png",
+            "--x", "page",
+        )  # fmt: skip
+        assert code == 2
+        assert "lines" in err
+        assert list(Path().iterdir()) == []
+
+
+# Plots -------------------------------------------------------------------------------------------
+
+
+def texts_of(svg):
+    return [
+        "".join(element.itertext()) for element in ET.parse(svg).iter()
+        if element.tag.endswith("}text")
+    ]  # fmt: skip
+
+
+def test_a_picture_is_a_png_or_an_svg_with_title_axes_and_units(capsys):
+    arguments = ("--page", "200:2000:100x1500", "--mode", "base,gundam")
+    assert run(capsys, *arguments, "--plot", "costs.png") == (0, "wrote costs.png\n", "")
+    with Image.open("costs.png") as picture:
+        assert picture.format == "PNG"
+        assert picture.width > 1000
+        assert len(picture.convert("RGB").getcolors(1 << 24)) > 10
+    run(capsys, *arguments, "--plot", "costs.svg", "--quantity", "prefill_pass_bytes_read")
+    texts = texts_of("costs.svg")
+    assert "Bytes read of the prefill pass, DeepSeek-OCR" in texts
+    assert "10 text tokens, 1024 new tokens, batch of 1, bfloat16, eager attention" in texts
+    assert "page width [pixels]" in texts
+    assert "bytes read of the prefill pass [GB]" in texts
+    assert {"base", "gundam"} <= set(texts)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "label"),
+    [
+        (("--text-tokens", "1:50"), "text tokens"),
+        (("--max-new-tokens", "1,2"), "new tokens"),
+        (("--batch-size", "1:3", "--mode", "base,tiny"), "batch size [pages]"),
+        (("--page", "100x100:900:100"), "page height [pixels]"),
+        (("--page", "a4,letter,a5"), "page [pixels]"),
+        (("--mode", "all"), "mode"),
+        (("--mode", "64:1280:64"), "image size [pixels]"),
+        (("--dtype", "bfloat16,float32"), "element type"),
+        (("--use-flash-attn", "0,1"), "attention"),
+        ((), "mode"),
+        (("--mode", "all", "--x", "dtype"), "element type"),
+        (("--page", "100:300:100x100:200:100", "--x", "page_height"), "page height [pixels]"),
+    ],
+)
+def test_the_axis_with_most_values_is_along_the_plot(capsys, arguments, label):
+    code, _, err = run(capsys, *arguments, "--plot", "costs.svg")
+    assert (code, err) == (0, "")
+    assert label in texts_of("costs.svg")
+
+
+def test_every_quantity_has_a_name_and_a_unit(capsys):
+    assert {describe(quantity)[1] for quantity in QUANTITIES} == {"FLOPs", "B", "tokens"}
+    assert len({describe(quantity)[0] for quantity in QUANTITIES}) == len(QUANTITIES)
+    assert set(COUNTS) < set(QUANTITIES)
+
+
+@pytest.mark.parametrize("histogram", ["grid", "tokens"])
+def test_an_archive_is_plotted_as_its_histogram(capsys, histogram):
+    Path("pages.csv").write_text("width,height\n640,640\n1240,1754\n1240,1754\n")
+    code, _, _ = run(capsys, "--pages", "pages.csv", "--plot", "p.svg", "--histogram", histogram)
+    assert code == 0
+    texts = texts_of("p.svg")
+    assert "3 pages of pages.csv" in texts
+    assert "pages" in texts
+    assert ("2 x 3" in texts) == (histogram == "grid")
+
+
+def test_a_plot_without_matplotlib_names_the_extra(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, _, err = run(capsys, "--plot", "costs.png")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "dsocr-analyze[plot]" in err
+
+
+# What is asked and refused -----------------------------------------------------------------------
+
+
+HUGE = ("--text-tokens", "1:1000000", "--max-new-tokens", "1:11")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class TestHugeSweep:
+    def test_it_needs_a_flag_where_nobody_can_be_asked(self, capsys, monkeypatch):
+        monkeypatch.setattr("sys.stdin", io.StringIO())
+        code, out, err = run(capsys, *HUGE)
+        assert (code, out) == (2, "")
+        assert "11,000,000 rows" in err
+        assert "--yes" in err
+
+    @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2)])
+    def test_it_asks_a_person_before_it_starts(self, capsys, monkeypatch, answer, code):
+        monkeypatch.setattr("sys.stdin", Terminal(answer))
+        monkeypatch.setattr(Sweep, "batches", lambda self, dimensions: iter(()))
+        found, _, err = run(capsys, *HUGE, "-q")
+        assert found == code
+        assert "11,000,000 rows" in err
+
+    def test_it_starts_with_the_flag(self, capsys, monkeypatch):
+        monkeypatch.setattr(Sweep, "batches", lambda self, dimensions: iter(()))
+        assert run(capsys, *HUGE, "-q", "--yes")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--page", "a9"), "no page size 'a9'"),
+        (("--page", "0x10"), "0 x 10 pixels is not possible"),
+        (("--page", "a4,,a5"), "empty item"),
+        (("--page", "1:9999999x1"), "9999999 x 1 pixels is not possible"),
+        (("--page", f"a4@1:{10**30}"), "values; give at most"),
+        (("--mode", "huge"), "no mode 'huge'"),
+        (("--mode", "10"), "mode '10' is not possible"),
+        (("--mode", f"64:{10**30}"), "values; give at most"),
+        (("--mode", "100:9000/100:9000"), "modes; give at most"),
+        (("--text-tokens", "0"), "--text-tokens 0 is not possible"),
+        (("--text-tokens", "ten"), "'ten' is no whole number or range"),
+        (("--text-tokens", "10:5"), "empty range"),
+        (("--text-tokens", "1:5:0"), "empty range"),
+        (("--text-tokens", "1:2:3:4"), "no whole number or range"),
+        (("--max-new-tokens", f"1:{10**30}"), "is not possible"),
+        (("--batch-size", "1.5"), "'1.5' is no whole number"),
+        (("--dtype", "int8"), "'int8' is unknown"),
+        (("--use-flash-attn", "2"), "give 0, 1 or 0,1"),
+        (("--output", "costs.txt"), ".csv, .parquet"),
+        (("--output", "gone/costs.csv"), "no folder 'gone'"),
+        (("--plot", "costs.gif"), ".png or .svg"),
+        (("--plot", "gone/costs.png"), "no folder 'gone'"),
+        (("--plot", "costs.png", "--quantity", "joy"), "no quantity 'joy'"),
+        (("--plot", "costs.png", "--x", "joy"), "no axis 'joy'"),
+        (("--plot", "costs.png", "--text-tokens", "1:30000"), "30,000 rows is not readable"),
+        (("--format", "json"), "--format json is for a list of pages"),
+        (("--histogram", "grid"), "--histogram grid is for a list of pages"),
+        (("--quantity", "page_flops"), "--quantity page_flops is for a picture"),
+        (("--x", "mode"), "--x mode is for a picture"),
+        (("--config", "gone.json"), "gone.json"),
+        (("--yes", "--page", "1:1000000x1:1000000", "--text-tokens", "1:1000000",
+          "--max-new-tokens", "1:1000000"), "give shorter ranges"),
+        (("--text-tokens", "1000000", "--batch-size", "1000000"), "does not fit a 64-bit column"),
+    ],
+)  # fmt: skip
+def test_what_is_not_possible_is_one_line_and_exit_2(capsys, arguments, message):
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert message in err
+    assert list(Path().iterdir()) == []
+
+
+def test_a_count_beyond_64_bits_is_refused_before_and_never_wraps():
+    axes = [parse_numbers("n", text, 1, 10**6) for text in ("1,1000000", "1", "1,600000")]
+    sweep = Sweep(parse_pages("a4"), parse_modes("base"), *axes)
+    with pytest.raises(WorkloadError, match="64-bit"):
+        sweep.check(reference_dimensions())
+    with pytest.raises(WorkloadError, match="64-bit"):
+        list(sweep.batches(reference_dimensions()))
+
+
+def test_a_table_of_an_unknown_format_is_refused_by_the_writer_too(tmp_path):
+    with (
+        pytest.raises(OutputError, match="cannot tell the format"),
+        table_writer(tmp_path / "x.json", {}),
+    ):
+        pass
+
+
+# The process -------------------------------------------------------------------------------------
+
+
+def test_neither_command_imports_torch():
+    Path("pages.csv").write_text("width,height\n640,640\n")
+    code = (
+        "import sys; from dsocr_analyze.cli import main\n"
+        "import dsocr_analyze.sweep; assert not {'numpy', 'pyarrow'} & set(sys.modules)\n"
+        "assert main(['sweep', '-q']) == main(['sweep', '--pages', 'pages.csv', '-q']) == 0\n"
+        "assert not {'torch', 'transformers', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a POSIX pipe")
+def test_a_reader_that_has_had_enough_is_no_error():
+    command = [sys.executable, "-m", "dsocr_analyze", "sweep", "--text-tokens", "1:200000"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(60) == 0
+
+
+class TestProgress:
+    @pytest.fixture
+    def watch(self, monkeypatch):
+        """Puts somebody in front of stderr; in the test, as pytest exchanges it before that."""
+
+        def watch():
+            terminal = Terminal()
+            monkeypatch.setattr("sys.stderr", terminal)
+            monkeypatch.setenv("TERM", "xterm")
+            return terminal
+
+        return watch
+
+    def test_a_short_sweep_shows_none(self, watch):
+        terminal = watch()
+        assert main(["sweep", "-q"]) == 0
+        assert terminal.getvalue() == ""
+
+    def test_a_long_sweep_shows_how_far_it_is(self, watch, monkeypatch):
+        monkeypatch.setattr("dsocr_analyze.cli.progress._PATIENCE_SECONDS", 0.0)
+        terminal = watch()
+        assert main(["sweep", "-q", "--text-tokens", "1:9"]) == 0
+        assert "9/9" in terminal.getvalue()
+
+    def test_rows_on_a_terminal_are_not_mixed_with_it(self, watch, monkeypatch, capsys):
+        monkeypatch.setattr("dsocr_analyze.cli.progress._PATIENCE_SECONDS", 0.0)
+        terminal = watch()
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        assert main(["sweep", "--text-tokens", "1:9"]) == 0
+        assert capsys.readouterr().out.count("\n") == 10
+        assert terminal.getvalue() == ""
+
+    def test_where_nobody_watches_there_is_none(self, capsys, monkeypatch):
+        monkeypatch.setattr("dsocr_analyze.cli.progress._PATIENCE_SECONDS", 0.0)
+        assert run(capsys, "-q") == (0, "", "")
