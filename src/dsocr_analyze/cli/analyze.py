@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dsocr_analyze.cli import options
+from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.errors import DeviceError, StrictError, WorkloadError
 
 __all__ = ["analyze"]
@@ -119,7 +118,7 @@ def analyze(
             directory, workload, dtype=dtype, flash_attention=flash_attention
         )
     else:
-        with _progress() as on_progress:
+        with announced_steps() as on_progress:
             on_progress("importing torch")
             from dsocr_analyze.analysis import DeepSeekOCRSession
 
@@ -152,15 +151,3 @@ def analyze(
         print(f"dsocr-analyze: warning: {warning}", file=sys.stderr)
     if strict and document["warnings"]:
         raise StrictError(f"--strict: {'; '.join(document['warnings'])}")
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Says on stderr what is going on, where somebody is watching."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("starting") as status:
-        yield status.update

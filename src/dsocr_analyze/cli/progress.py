@@ -1,15 +1,29 @@
-"""A progress bar for those who wait: on stderr, where somebody watches, after the first second."""
+"""What is going on, for those who wait: on stderr, and only where somebody watches."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["LateProgress"]
+__all__ = ["LateProgress", "announced_steps"]
 
 _PATIENCE_SECONDS = 1.0
+
+
+@contextlib.contextmanager
+def announced_steps() -> Iterator[Callable[[str], None]]:
+    """Yields a function that says which step is under way."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("starting") as status:
+        yield status.update
 
 
 class LateProgress:
