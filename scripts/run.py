@@ -66,6 +66,14 @@ TASKS = {
         "write the generated part of docs/ again",
         commands=(("dsocr-analyze", "docs", "--output", "docs"),),
     ),
+    "site": Task(
+        "build docs/ into a site, build/site (needs npm)",
+        extras=("docs",),
+        commands=(
+            ("npm", "ci", "--prefix", "website", "--no-audit", "--no-fund"),
+            ("mkdocs", "build", "--strict"),
+        ),
+    ),
     "benchmarks": Task("run every benchmarks/bench_*.py"),
     "setup": Task("only set up the environment; arguments name further extras"),
     "clean": Task("remove caches, builds and the contents of tmp/", extras=()),
@@ -222,6 +230,7 @@ def _commands(name: str) -> list[tuple[str, ...]]:
 def _environment(folder: Path) -> dict[str, str]:
     env = dict(os.environ)
     env["PATH"] = os.pathsep.join([str(folder), env.get("PATH", os.defpath)])
+    env.setdefault("NO_MKDOCS_2_WARNING", "1")  # the theme's notice of its successor is no warning
     if folder == BIN:
         env["VIRTUAL_ENV"] = str(VENV)
         env.pop("PYTHONHOME", None)

@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "hardware": {"errors", "workload", "model", "costs"},
     "report": {"errors", "work", "workload", "model"},
     "closed_form": {"__version__", "errors", "work", "workload", "model", "costs", "report"},
+    "knowledge": {"analysis", "errors", "work", "workload", "model", "costs", "trace", "report"},
     "sweep": {"errors", "work", "workload", "model", "costs", "report", "closed_form"},
 }
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from dsocr_analyze.cli import analyze, compare, docs, fit, tree, trust
+from dsocr_analyze.cli import analyze, compare, docs, fit, sweep, tree, trust
 from dsocr_analyze.errors import AnalyzeError
 
 __all__ = ["app", "main"]
@@ -30,6 +30,7 @@ app = typer.Typer(
 app.callback(invoke_without_command=True)(analyze.analyze)
 app.command("compare")(compare.compare)
 app.command("fit")(fit.fit)
+app.command("sweep")(sweep.sweep)
 app.command("trust")(trust.trust)
 app.command("tree")(tree.tree)
 app.command("docs")(docs.docs)

@@ -76,7 +76,17 @@ def _shapes_text(node: TreeNode) -> str:
 
 
 def _shape(shape: Any) -> str:
-    return "-" if shape is None else json.dumps(shape)
+    """Shapes as JSON; what lies deeper than a list of tensors, such as a KV cache, as `...`."""
+    if shape is None:
+        return "-"
+    return json.dumps(_flat(shape)).replace('"..."', "...")
+
+
+def _flat(shape: Any, depth: int = 0) -> Any:
+    if isinstance(shape, list | tuple):
+        nested = any(isinstance(item, list | tuple) for item in shape)
+        return "..." if nested and depth else [_flat(item, depth + 1) for item in shape]
+    return shape
 
 
 def tree_mermaid(root: FoldedNode) -> str:

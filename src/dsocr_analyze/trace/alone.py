@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dsocr_analyze.model import accommodation
-from dsocr_analyze.trace.passes import _recorded_flash_attention
+from dsocr_analyze.trace.passes import recorded_flash_attention
 from dsocr_analyze.trace.recorder import Recorder, Trace
 from dsocr_analyze.work import NO_WORK, Work
 
@@ -42,7 +42,7 @@ def trace_alone(
         The trace, and what the module returned.
     """
     recorder = Recorder(module, repeat_equal_modules=device.type == "meta")
-    flash = _recorded_flash_attention(recorder)
+    flash = recorded_flash_attention(recorder)
     with accommodation.running(device, flash), recorder:
         trace = recorder.begin()
         output = module(*args, **kwargs)

@@ -17,7 +17,7 @@ from dsocr_analyze.trace.operators import RULES
 from dsocr_analyze.trace.recorder import Recorder, Trace, keys_after_last
 from dsocr_analyze.workload import Workload
 
-__all__ = ["PassTraces", "run_prefill", "trace_passes"]
+__all__ = ["PassTraces", "recorded_flash_attention", "run_prefill", "trace_passes"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def trace_passes(
     """
     repeat = repeat_equal_modules and model.device.type == "meta"
     recorder = Recorder(model.module, repeat_equal_modules=repeat)
-    flash = _recorded_flash_attention(recorder)
+    flash = recorded_flash_attention(recorder)
     try:
         with (
             _left_as_it_was(model.module),
@@ -157,7 +157,7 @@ def _pixels(model: LoadedModel, count: int, resolution: int, *, filled: bool) ->
     return declare_known(pixels, float(filled)) if pixels.is_meta else pixels
 
 
-def _recorded_flash_attention(recorder: Recorder) -> Callable[..., torch.Tensor]:
+def recorded_flash_attention(recorder: Recorder) -> Callable[..., torch.Tensor]:
     """flash-attn's function under the recorder; on `meta` a stand-in of the same shape."""
 
     def flash_attn_func(

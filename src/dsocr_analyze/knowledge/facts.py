@@ -1,0 +1,245 @@
+"""What the pages are written from: the model, its dimensions, a stated workload."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
+from typing import Any, Final
+
+import torch
+
+from dsocr_analyze.analysis import DeepSeekOCRSession
+from dsocr_analyze.costs.decoder import decoder_sections
+from dsocr_analyze.costs.sections import Section, sections_total
+from dsocr_analyze.costs.sums import total
+from dsocr_analyze.model import accommodation
+from dsocr_analyze.model.dimensions import (
+    ClipDimensions,
+    DecoderDimensions,
+    ModelDimensions,
+    ProjectorDimensions,
+    SamDimensions,
+)
+from dsocr_analyze.model.stages import Stage
+from dsocr_analyze.model.tree import TreeNode, build_tree
+from dsocr_analyze.trace.by_module import traced_modules
+from dsocr_analyze.trace.passes import PassTraces
+from dsocr_analyze.trace.summary import StageSummary, summarize
+from dsocr_analyze.work import NO_WORK, Work
+from dsocr_analyze.workload import Workload, parse_page, plan_workload
+
+__all__ = ["ELEMENT_BYTES", "Facts", "count", "scaled"]
+
+ELEMENT_BYTES: Final = 2
+"""Bytes of a bf16 element, the type the checkpoint is published in."""
+
+_META: Final = torch.device("meta")
+
+
+class Facts:
+    """The reference model with one config, and the page whose figures are stated.
+
+    Args:
+        config: Values in place of the published `config.json`; None for the published ones.
+    """
+
+    def __init__(self, config: dict[str, Any] | None = None) -> None:
+        if config is not None:
+            ModelDimensions.from_config(config)  # says what is wrong with it before anything runs
+        self.session = DeepSeekOCRSession.from_local(config=config)
+        self.is_published = config is None
+        dimensions = self.session.dimensions
+        self.sam: SamDimensions = dimensions.sam
+        self.clip: ClipDimensions = dimensions.clip
+        self.projector: ProjectorDimensions = dimensions.projector
+        self.decoder: DecoderDimensions = dimensions.decoder
+        self.workload: Workload = plan_workload(page=parse_page("a4"), max_new_tokens=2)
+        self.config: Any = self.session.model.config
+        self.model_name = "DeepSeek-OCR" if config is None else "the given config"
+
+    # the model
+
+    @cached_property
+    def traces(self) -> PassTraces:
+        """Prefill pass and one decode step of the whole model over the stated page."""
+        return self.session.trace(self.workload)
+
+    @cached_property
+    def tree(self) -> TreeNode:
+        """The model's tree, traced."""
+        return build_tree(self.session.model, traced_modules(self.traces.prefill))
+
+    @cached_property
+    def stage_summaries(self) -> dict[Stage, StageSummary]:
+        """What each stage did for the stated page."""
+        return summarize(self.traces, (path for path, _ in self.session.model.named_modules()))
+
+    def get(self, name: str) -> Any:
+        """A class or function of the model's files, by name."""
+        package = type(self.session.model).__module__.rpartition(".")[0]
+        for file in ("deepencoder", "modeling_deepseekv2", "modeling_deepseekocr"):
+            module = sys.modules[f"{package}.{file}"]
+            found = getattr(module, name, None)
+            if found is not None:
+                return found
+        raise KeyError(name)
+
+    def default(self, name: str, parameter: str) -> Any:
+        """Default of a constructor's parameter."""
+        return inspect.signature(self.get(name).__init__).parameters[parameter].default
+
+    @property
+    def channels(self) -> int:
+        """Channels of a view."""
+        return int(self.at("model.sam_model.patch_embed.proj").in_channels)  # type: ignore[arg-type]
+
+    def make(self, name: str, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        """An instance of one of the model's classes, on `meta`, in evaluation mode."""
+        with accommodation.building(_META, torch.bfloat16):
+            module: torch.nn.Module = self.get(name)(*args, **kwargs)
+        return module.eval()
+
+    def whole_model(self) -> Any:
+        """The model; a fresh one where rotary tables would be kept from an earlier pass."""
+        if not self.decoder.use_mla:
+            return self.session.model
+        config = self.session.loaded.directory.config
+        return DeepSeekOCRSession.from_local(config=config).model
+
+    def at(self, path: str) -> torch.nn.Module:
+        """The module at `path` of the model."""
+        return self.session.model.get_submodule(path)
+
+    def config_with(self, attention: str = "eager", **changes: Any) -> Any:
+        """The model's config with other values for some keys."""
+        values = {**self.session.loaded.directory.config, **changes}
+        return type(self.config).from_dict(values, attn_implementation=attention)
+
+    def cache(self, layers: int, past: int) -> Any:
+        """A cache of `past` positions for the eager attention of the model; empty for none."""
+        decoder = self.decoder
+        if decoder.use_mla:
+            sizes = (1, decoder.qk_rope_head_dim), (1, decoder.kv_lora_rank)
+        else:
+            sizes = ((decoder.kv_heads, decoder.head_dim),) * 2
+        pair = tuple(tensor(1, heads, past, size) for heads, size in sizes)
+        return self.get("KeyValueCache")([pair] * layers if past else [])
+
+    def defaults(self) -> dict[str, Any]:
+        """Defaults of the decoder's config class."""
+        found = type(self.config)()
+        return {key: getattr(found, key) for key in vars(found)}
+
+    @staticmethod
+    def ids(T: int) -> torch.Tensor:
+        """Token ids `[1, T]`."""
+        return torch.zeros(1, T, dtype=torch.long, device=_META)
+
+    @staticmethod
+    def positions(T: int) -> torch.Tensor:
+        """Positions `[1, T]`."""
+        return torch.arange(T, device=_META)[None]
+
+    # closed forms of the decoder
+
+    def layer_work(self, index: int, T: int, cached: int) -> Work:
+        """Layer `index` on T new tokens over `cached` ones."""
+        path = f"model.layers.{index}"
+        section = next(s for s in self._sections(T, cached) if path in s.paths)
+        return total(section.modules)
+
+    def stack_work(self, T: int, cached: int, *, head: bool) -> Work:
+        """Embedding, layers and norm, and the head with its cast where `head`."""
+        work = sections_total(self._sections(T, cached))
+        return work if head else work.minus(self.head_work(T, cached))
+
+    def head_work(self, T: int, cached: int) -> Work:
+        """The head over all positions, and the cast of its logits, which is the model's own work."""
+        frame = self._sections(T, cached)[0].modules
+        return frame["lm_head"].plus(frame.get("", NO_WORK))
+
+    def _sections(self, T: int, cached: int) -> list[Section]:
+        return decoder_sections(1, T, cached, self.decoder, ELEMENT_BYTES, flash=False)
+
+    # numbers of the stated page
+
+    @property
+    def tokens(self) -> int:
+        """Length of the stated prompt."""
+        return self.workload.seq_len
+
+    def sam_grid(self, resolution: int) -> int:
+        """Patches a side that SAM's blocks see of a view."""
+        return resolution // self.sam.patch
+
+    def clip_grid(self, resolution: int) -> int:
+        """Patches a side that SAM puts out and CLIP takes: two stride-2 convolutions later."""
+        grid = self.sam_grid(resolution)
+        for _ in self.sam.downsample_channels:
+            grid = (grid - 1) // 2 + 1
+        return grid
+
+    @property
+    def views(self) -> list[tuple[str, int, int]]:
+        """Vision calls of the stated page: label, views, pixels a side; the global view first."""
+        whole = self.workload.global_view
+        found = [("global view", whole.count, whole.resolution)]
+        local = self.workload.local_views
+        if local is not None:
+            found.append(("local views", local.count, local.resolution))
+        return found
+
+    @property
+    def steps(self) -> list[tuple[str, int, int]]:
+        """Decoder passes of the stated page: label, new tokens, keys."""
+        return [("prefill", self.tokens, self.tokens), ("decode step", 1, self.tokens + 1)]
+
+    @cached_property
+    def workload_text(self) -> str:
+        """The stated workload in a sentence."""
+        work = self.workload
+        views = " and ".join(
+            f"{n} view{'s' if n > 1 else ''} of {count(r)} x {count(r)} pixels"
+            for _, n, r in self.views
+        )
+        return (
+            f"an A4 page of {work.page[0]} x {work.page[1]} pixels in crop mode"
+            f" ({work.base_size} / {work.image_size}): {views}, {count(work.visual_tokens)} visual"
+            f" and {work.text_tokens} text tokens, so {count(work.seq_len)} tokens in the prefill"
+            f" pass; a decode step adds one token over a cache of {count(work.seq_len)}; batch"
+            f" {work.batch_size}, bf16, eager attention"
+        )
+
+
+@cache
+def published_facts() -> Facts:
+    """The facts of the published config, for pages that a given one has nothing to say about."""
+    return Facts()
+
+
+def tensor(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """A tensor on `meta`."""
+    return torch.empty(shape, dtype=dtype, device=_META)
+
+
+def count(number: int) -> str:
+    """A number with thousands separated."""
+    return f"{number:,}"
+
+
+def scaled(number: int, unit: str) -> str:
+    """A number as a person says it: four digits and a prefix."""
+    for power, prefix in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if abs(number) >= 10**power:
+            return f"{number / 10**power:.4g} {prefix}{unit}"
+    return f"{number} {unit}"
+
+
+def config_value(config: Any, key: str) -> Any:
+    """A key of a config as its file would hold it."""
+    value = getattr(config, key, None)
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value

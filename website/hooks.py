@@ -1,0 +1,62 @@
+"""MkDocs hooks: the site's own KaTeX and Mermaid, and a navigation made from the index."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+WEBSITE = Path(__file__).resolve().parent
+PACKAGES = WEBSITE / "node_modules"
+KATEX = PACKAGES / "katex" / "dist"
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Makes the navigation: the documents beside the pages first, then the pages by group."""
+    docs = Path(config.docs_dir)
+    top: list[Any] = [{_title(page): page.name} for page in sorted(docs.glob("*.md"), key=_rank)]
+    config.nav = [*top, {"Modules": [{"All modules": "modules/index.md"}, *_groups(docs)]}]
+    return config
+
+
+def _rank(page: Path) -> tuple[bool, str]:
+    return page.stem != "index", page.stem
+
+
+def _title(page: Path) -> str:
+    found = re.search(r"^# (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    if found is None:
+        raise PluginError(f"{page.name} has no heading of the first level")
+    return found[1]
+
+
+def _groups(docs: Path) -> list[Any]:
+    index = (docs / "modules" / "index.md").read_text(encoding="utf-8")
+    groups = []
+    for section in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
+        heading, _, body = section.partition("\n")
+        pages = re.findall(r"^\| \[([^\]]+)\]\(([^)]+)\)", body, re.MULTILINE)
+        groups.append({heading: [{name: f"modules/{target}"} for name, target in pages]})
+    return groups
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the scripts, styles and fonts that pages draw with."""
+    if not KATEX.is_dir():
+        raise PluginError("website/node_modules is missing: run npm ci --prefix website")
+    sources = {
+        "katex/katex.min.css": KATEX / "katex.min.css",
+        "katex/katex.min.js": KATEX / "katex.min.js",
+        "katex/auto-render.min.js": KATEX / "contrib" / "auto-render.min.js",
+        "katex/draw-formulas.js": WEBSITE / "draw-formulas.js",
+        "mermaid/mermaid.min.js": PACKAGES / "mermaid" / "dist" / "mermaid.min.js",
+    }
+    for font in sorted((KATEX / "fonts").glob("*.woff2")):
+        sources[f"katex/fonts/{font.name}"] = font
+    for name, source in sources.items():
+        files.append(File.generated(config, f"assets/{name}", abs_src_path=str(source)))
+    return files
