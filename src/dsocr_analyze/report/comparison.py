@@ -12,7 +12,7 @@ from typing import Final
 
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.report.document import SCHEMA_VERSION, Document
-from dsocr_analyze.report.quantities import bytes_text, scaled
+from dsocr_analyze.report.quantities import bytes_text, exact, scaled
 from dsocr_analyze.report.tables import Table
 
 __all__ = ["Comparison", "Row", "compare", "load_report"]
@@ -91,7 +91,7 @@ class Comparison:
         rows = []
         for row in self.rows:
             others = (
-                f"{_text(row.values[index], row.unit)}  {_change(row, index)}"
+                f"{_text(row.values[index], row.unit)}\n{_change(row, index)}"
                 for index in range(1, len(self.names))
             )
             rows.append((row.quantity, row.unit, _text(row.values[0], row.unit), *others))
@@ -132,7 +132,9 @@ class Comparison:
 
 
 def _text(value: int, unit: str) -> str:
-    return bytes_text(value) if unit == "bytes" else scaled(value)
+    if unit == "bytes":
+        return bytes_text(value)
+    return scaled(value) if unit == "FLOPs" else exact(value)
 
 
 def _change(row: Row, index: int) -> str:

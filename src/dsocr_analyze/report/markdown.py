@@ -31,10 +31,10 @@ def notes_of(document: Document) -> list[str]:
 
 def markdown_table(table: Table) -> str:
     """A GitHub-flavoured Markdown table; numbers flush right."""
-    rule = ["---" if i < table.label_columns else "---:" for i in range(len(table.columns))]
+    rule = ["---:" if table.is_numeric(i) else "---" for i in range(len(table.columns))]
     lines = [table.columns, rule, *table.rows]
     return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("*", "\\*")
+    return text.replace("|", "\\|").replace("*", "\\*").replace("\n", "<br>")

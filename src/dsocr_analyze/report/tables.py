@@ -17,7 +17,7 @@ TOP_MODULES = 12
 
 @dataclass(frozen=True)
 class Table:
-    """A titled table of strings; the first `label_columns` columns are text, the rest numbers."""
+    """A titled table of strings; the first `label_columns` columns name what a row is about."""
 
     title: str
     columns: tuple[str, ...]
@@ -25,6 +25,12 @@ class Table:
     label_columns: int = 1
     emphasized_rows: int = 0
     """How many rows at the end are sums."""
+
+    def is_numeric(self, column: int) -> bool:
+        """Whether a column holds numbers, which stand flush right and are never wrapped."""
+        return column >= self.label_columns and all(
+            not row[column] or row[column][0].isdigit() or row[column] == "-" for row in self.rows
+        )
 
 
 def headline(document: Document) -> str:
@@ -114,12 +120,15 @@ def _stages(document: Document) -> Table:
         _stage_row(name, exact(stage["params"]), str(stage["calls"]), stage)
         for name, stage in stages.items()
     ]
-    rows.append(_stage_row("prefill pass", exact(total["params"]), "", total))
+    blank = ("",) * (len(_STAGE_COLUMNS) - 2)
+    rows.append(("unassigned", exact(document["unassigned"]["params"]), *blank))
+    rows.append(("model", exact(total["params"]), *blank))
+    rows.append(_stage_row("prefill pass", "", "", total))
     return Table(
         "Stages (the prefill pass is sam + clip + projector + prefill; decode is one step)",
         _STAGE_COLUMNS,
         tuple(rows),
-        emphasized_rows=1,
+        emphasized_rows=2,
     )
 
 

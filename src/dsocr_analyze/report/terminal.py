@@ -37,19 +37,15 @@ def rich_table(table: Table) -> RichTable:
         pad_edge=False,
     )  # fmt: skip
     for index, column in enumerate(table.columns):
-        label = index < table.label_columns or not _is_numeric(table, index)
+        numeric = table.is_numeric(index)
         rich.add_column(
-            column, justify="left" if label else "right", no_wrap=not label, overflow="fold"
+            column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold"
         )
     sums_from = len(table.rows) - table.emphasized_rows
     for index, row in enumerate(table.rows):
         cells = [Text(cell) for cell in row]
         rich.add_row(*cells, style="bold" if index >= sums_from else None)
     return rich
-
-
-def _is_numeric(table: Table, index: int) -> bool:
-    return all(not row[index] or row[index][0].isdigit() or row[index] == "-" for row in table.rows)
 
 
 def print_report(document: Document, written: Sequence[Path]) -> None:
