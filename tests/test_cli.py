@@ -14,6 +14,8 @@ import tokenizers
 from PIL import Image
 
 from dsocr_analyze.cli import main
+from dsocr_analyze.cli.app import app
+from dsocr_analyze.cli.reference import command_reference
 
 ROOT = Path(__file__).parent.parent
 
@@ -355,3 +357,8 @@ def test_the_seed_script_takes_the_seeds_command_line(tmp_path):
 def test_shell_completion_is_offered(capsys):
     _, out, _ = run(capsys, "--help")
     assert "--install-completion" in out
+
+
+def test_the_committed_command_reference_is_what_help_says():
+    committed = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
+    assert committed == command_reference(app), "write it again: dsocr-analyze docs --output docs"

@@ -26,7 +26,7 @@ def compare(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[WHAT]...",
+            metavar="WHAT",
             help="Modes (gundam), sizes (1024/640 crops, 640 does not) or saved reports"
             " (report.json); the first is what the others are compared with. Default: all modes.",
         ),

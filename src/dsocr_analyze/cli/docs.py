@@ -19,12 +19,15 @@ def docs(
     ] = Path("docs"),
     config: options.ConfigOption = None,
 ) -> None:
-    """Write the module catalogue, the formulations and a page for every module."""
+    """Write the module catalogue, the formulations, a page for every module, and the commands."""
+    from dsocr_analyze.cli.app import app
+    from dsocr_analyze.cli.reference import command_reference
     from dsocr_analyze.knowledge.generate import documents, write_documents
     from dsocr_analyze.model.directory import read_config
     from dsocr_analyze.report.files import prepare_directory
 
     values = None if config is None else read_config(config)
     prepare_directory(output)
-    written = write_documents(documents(values), output)
+    texts = documents(values) | {"commands.md": command_reference(app)}
+    written = write_documents(texts, output)
     sys.stdout.write(f"wrote {len(written)} documents to {output}\n")

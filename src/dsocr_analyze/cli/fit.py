@@ -22,7 +22,7 @@ FORMATS = ("table", "markdown", "json")
 def fit(
     gpu: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[GPU]...", help="GPUs of the catalogue. Default: all."),
+        typer.Argument(metavar="GPU", help="GPUs of the catalogue. Default: all."),
     ] = None,
     model: options.ModelOption = None,
     config: options.ConfigOption = None,
