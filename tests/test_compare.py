@@ -74,6 +74,17 @@ def test_both_engines_agree(capsys):
             assert analytic[key]["values"] == traced[key]["values"]
 
 
+def test_reports_of_several_models_are_told_apart_in_the_first_line(capsys):
+    assert main(["--engine", "analytic", "--mode", "tiny", "-q", "--json", "eager.json"]) == 0
+    flash = ["--use-flash-attn", "1", "--json", "flash.json"]
+    assert main(["--engine", "analytic", "--mode", "tiny", "-q", *flash]) == 0
+    assert main(["compare", "eager.json", "flash.json"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("Ran: eager.json: built-in reference model")
+    assert "flash.json: " in first
+    assert "flash_attention_2" in first
+
+
 def test_csv_has_a_line_a_quantity_and_report(capsys):
     assert main(["compare", "tiny", "small", "--format", "csv"]) == 0
     lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
@@ -86,14 +97,16 @@ def test_csv_has_a_line_a_quantity_and_report(capsys):
 def test_markdown_goes_to_a_file(capsys):
     assert main(["compare", "tiny", "small", "--format", "markdown", "--output", "c.md"]) == 0
     assert capsys.readouterr().out == ""
-    assert Path("c.md").read_text().startswith("| quantity | unit | tiny | small |")
+    text = Path("c.md").read_text()
+    assert text.startswith("Ran: built-in reference model")
+    assert "\n\n| quantity | unit | tiny | small |\n" in text
 
 
 def test_the_terminal_shows_every_value(capsys):
     assert main(["compare", "tiny", "small", "base"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Against tiny")
-    assert "0.304 x" not in out.splitlines()[0]
+    assert out.startswith("Ran: built-in reference model")
+    assert "Against tiny" in out.splitlines()[1]
     assert "1.521 x" in out  # 111 / 73
 
 

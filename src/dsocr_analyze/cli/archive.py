@@ -53,8 +53,10 @@ def count_archive(
             document = archive_document(archive, metadata)
             sys.stdout.write(json.dumps(document, indent=2) + "\n")
         else:
+            from dsocr_analyze.report.tables import model_text
             from dsocr_analyze.report.terminal import print_table
 
+            print(f"Ran: {model_text(metadata['model'])} by closed forms")
             for table in archive_tables(archive, histogram):
                 print_table(table)
             for note in metadata["notes"]:

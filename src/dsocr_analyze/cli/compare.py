@@ -98,11 +98,13 @@ def compare(
     if output_format == "table" and output is None:
         from dsocr_analyze.report.terminal import print_table
 
+        print(result.headline())
         print_table(result.table())
         return
+    markdown = f"{result.headline()}\n\n{markdown_table(result.table())}\n"
     text = {
-        "table": lambda: markdown_table(result.table()) + "\n",
-        "markdown": lambda: markdown_table(result.table()) + "\n",
+        "table": lambda: markdown,
+        "markdown": lambda: markdown,
         "json": result.as_json,
         "csv": result.as_csv,
     }[output_format]()

@@ -83,8 +83,11 @@ def fit(
     if output_format == "json":
         sys.stdout.write(json.dumps([_as_dict(each) for each in fits], indent=2) + "\n")
         return
+    from dsocr_analyze.report.document import model_metadata
     from dsocr_analyze.report.quantities import bytes_text
-    from dsocr_analyze.report.tables import Table
+    from dsocr_analyze.report.tables import Table, model_text
+
+    print(f"Ran: {model_text(model_metadata(directory))} by closed forms")
 
     need = fits[0].need
     table = Table(

@@ -86,6 +86,11 @@ def tree(
         text = _tree_text(
             session, depth, chosen, is_traced=trace, is_folded=folded, output_format=output_format
         )
+    if output_format == "text":
+        from dsocr_analyze.report.document import model_metadata
+        from dsocr_analyze.report.tables import model_text
+
+        text = f"Ran: {model_text(model_metadata(directory))} on meta\n\n{text}"
     if output is None:
         sys.stdout.write(text)
     else:

@@ -13,7 +13,7 @@ from typing import Final
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.report.document import SCHEMA_VERSION, Document
 from dsocr_analyze.report.quantities import bytes_text, exact, scaled
-from dsocr_analyze.report.tables import Table
+from dsocr_analyze.report.tables import Table, headline
 
 __all__ = ["Comparison", "Row", "compare", "load_report"]
 
@@ -84,7 +84,16 @@ class Comparison:
     """Several reports' quantities."""
 
     names: tuple[str, ...]
+    headlines: tuple[str, ...]
+    """Which model each report is of, and how it was counted."""
     rows: tuple[Row, ...]
+
+    def headline(self) -> str:
+        """The first line: which model ran, or which ones."""
+        if len(set(self.headlines)) == 1:
+            return f"Ran: {self.headlines[0]}"
+        pairs = zip(self.names, self.headlines, strict=True)
+        return "Ran: " + "; ".join(f"{name}: {line}" for name, line in pairs)
 
     def table(self) -> Table:
         """One column a report; below each value of the others its difference and ratio."""
@@ -103,7 +112,7 @@ class Comparison:
         )
 
     def as_json(self) -> str:
-        """An object: names, and a row a quantity with values, differences and ratios."""
+        """An object: names, models, and a row a quantity with values, differences and ratios."""
         rows = [
             {
                 "quantity": row.quantity,
@@ -114,7 +123,12 @@ class Comparison:
             }
             for row in self.rows
         ]
-        return json.dumps({"names": list(self.names), "rows": rows}, indent=2) + "\n"
+        return (
+            json.dumps(
+                {"names": list(self.names), "ran": list(self.headlines), "rows": rows}, indent=2
+            )
+            + "\n"
+        )
 
     def as_csv(self) -> str:
         """A line a quantity and report: quantity, unit, report, value, difference, ratio."""
@@ -148,6 +162,7 @@ def compare(documents: Sequence[tuple[str, Document]]) -> Comparison:
     """Puts reports side by side; the first is what the others are measured against."""
     return Comparison(
         tuple(name for name, _ in documents),
+        tuple(headline(document) for _, document in documents),
         tuple(
             Row(quantity, unit, tuple(value(document) for _, document in documents))
             for quantity, unit, value in _QUANTITIES

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dsocr_analyze.report.document import Document
 from dsocr_analyze.report.quantities import bytes_text, exact, ratio_text, scaled
 
-__all__ = ["Table", "headline", "tables_of"]
+__all__ = ["Table", "headline", "model_text", "tables_of"]
 
 TOP_MODULES = 12
 
@@ -33,18 +33,23 @@ class Table:
         )
 
 
-def headline(document: Document) -> str:
-    """The first line of every output: which model ran, and how."""
-    metadata = document["metadata"]
-    model = metadata["model"]
+def model_text(model: Mapping[str, Any]) -> str:
+    """Which model a `model` object of the metadata tells of."""
     what = (
         "built-in reference model"
         if model["source"] == "reference"
         else f"model directory {model['id']}"
     )
+    return f"{what} (code {model['code_digest'][:12]}, config {model['config_digest'][:12]})"
+
+
+def headline(document: Document) -> str:
+    """The first line of every output: which model ran, and how."""
+    metadata = document["metadata"]
+    how = "by closed forms" if metadata["engine"] == "analytic" else f"on {metadata['device']}"
     return (
-        f"{what} (code {model['code_digest'][:12]}, config {model['config_digest'][:12]})"
-        f" on {metadata['device']}, {metadata['dtype']}, {metadata['attention']} attention"
+        f"{model_text(metadata['model'])} {how}, {metadata['dtype']},"
+        f" {metadata['attention']} attention"
     )
 
 
