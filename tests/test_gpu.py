@@ -1,11 +1,11 @@
 """On a CUDA device the real forward pass gives the counts of `meta` (pytest -m gpu)."""
 
 import importlib.util
-import os
 from pathlib import Path
 
 import pytest
 import torch
+from vendor_checkout import VENDOR, needs_vendor
 
 from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.cli import main
@@ -16,21 +16,13 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
 
-VENDOR = os.environ.get("DSOCR_VENDOR_DIR", "")
 PAGE = {"page": (1191, 1684), "max_new_tokens": 3}
 
 needs_flash_attention = pytest.mark.skipif(
     importlib.util.find_spec("flash_attn") is None, reason="flash-attn is not installed"
 )
 models = pytest.mark.parametrize(
-    "path",
-    [
-        None,
-        pytest.param(
-            VENDOR, marks=pytest.mark.skipif(not VENDOR, reason="DSOCR_VENDOR_DIR is not set")
-        ),
-    ],
-    ids=["reference", "vendor"],
+    "path", [None, pytest.param(VENDOR, marks=needs_vendor)], ids=["reference", "vendor"]
 )
 
 

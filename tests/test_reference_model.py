@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from vendor_checkout import VENDOR, needs_vendor
 
 from dsocr_analyze.model import accommodation
 from dsocr_analyze.model.reference import deepencoder, modeling_deepseekocr, modeling_deepseekv2
@@ -1211,11 +1212,10 @@ def test_rotary_positions_are_computed_in_every_layer():
 
 
 ROOT = Path(__file__).parent.parent
-VENDOR = ROOT / "models" / "deepseek-ocr"
 
 
 @pytest.mark.vendor
-@pytest.mark.skipif(not (VENDOR / "config.json").is_file(), reason="no vendor checkout")
+@needs_vendor
 def test_a_vendor_checkout_has_the_same_weights_logits_and_operators():
     found = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "compare_with_vendor.py"), str(VENDOR)],

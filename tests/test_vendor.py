@@ -1,18 +1,17 @@
 """The recorded workloads on a vendor checkout's own files; they stay untouched.
 
-`DSOCR_VENDOR_DIR=DIR pytest -m vendor` runs these tests.
+`pytest -m vendor` runs these tests alone.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
 from test_golden import GOLDENS, decode_flops, flops_by_stage, reference, workload_of
+from vendor_checkout import VENDOR, needs_vendor
 
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import load_model
@@ -21,21 +20,13 @@ from dsocr_analyze.trace.recorder import Entry, Trace
 from dsocr_analyze.trace.summary import ledger_of
 from dsocr_analyze.workload import plan_workload
 
-DIRECTORY = os.environ.get("DSOCR_VENDOR_DIR")
-
-pytestmark = [
-    pytest.mark.vendor,
-    pytest.mark.skipif(
-        not (DIRECTORY and Path(DIRECTORY).is_dir()),
-        reason="DSOCR_VENDOR_DIR names no vendor checkout",
-    ),
-]
+pytestmark = [pytest.mark.vendor, needs_vendor]
 
 
 def digests() -> dict[str, str]:
     return {
         str(file): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in sorted(Path(DIRECTORY).rglob("*"))
+        for file in sorted(VENDOR.rglob("*"))
         if file.is_file() and file.suffix != ".safetensors"
     }
 
@@ -44,7 +35,7 @@ def digests() -> dict[str, str]:
 def vendor(request):
     before = digests()
     yield load_model(
-        ModelDirectory.read(Path(DIRECTORY)),
+        ModelDirectory.read(VENDOR),
         device=torch.device("meta"),
         dtype=torch.bfloat16,
         flash_attention=request.param,
