@@ -154,6 +154,7 @@ REFUSED = {
         ["--use-flash-attn 1", "--use-flash-attn 0"],
     ),
     "batch of none": (("--batch-size", 0), ["--batch-size 0"]),
+    "batch too large to trace": (("--batch-size", 1025), ["1025", "1024", "--engine analytic"]),
     "no new token": (("--max-new-tokens", 0), ["--max-new-tokens 0"]),
     "unknown format": (("--format", "xml"), ["xml", "markdown"]),
     "unknown option": (("--colour",), ["--colour"]),

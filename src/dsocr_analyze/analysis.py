@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import torch
 
 from dsocr_analyze import __version__
 from dsocr_analyze.closed_form import dtype_named
 from dsocr_analyze.costs import PageCosts, compare_with_trace, page_costs
-from dsocr_analyze.errors import ConfigError, DeviceError
+from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
 from dsocr_analyze.model.dimensions import ModelDimensions
 from dsocr_analyze.model.directory import REFERENCE_DIRECTORY, ModelDirectory
 from dsocr_analyze.model.loading import LoadedModel, load_model
@@ -40,6 +40,10 @@ from dsocr_analyze.work import NO_WORK, Work
 from dsocr_analyze.workload import Workload, notes_of, plan_workload, warnings_of
 
 __all__ = ["DeepSeekOCRSession", "Parameters", "parse_device", "parse_dtype"]
+
+
+LARGEST_TRACED_BATCH: Final = 1024
+"""Pages of a batch that are run one by one through the vision stages in a minute or so."""
 
 
 def parse_device(name: str) -> torch.device:
@@ -207,7 +211,16 @@ class DeepSeekOCRSession:
     def trace(
         self, workload: Workload, *, on_progress: Callable[[str], None] = lambda _: None
     ) -> PassTraces:
-        """Runs the workload's passes under the hooks."""
+        """Runs the workload's passes under the hooks.
+
+        Raises:
+            WorkloadError: The batch is too large to be run page by page.
+        """
+        if workload.batch_size > LARGEST_TRACED_BATCH:
+            raise WorkloadError(
+                f"--batch-size {workload.batch_size} is too large to trace, as the vision stages"
+                f" run page by page; give at most {LARGEST_TRACED_BATCH}, or --engine analytic"
+            )
         # The second step shows by how much a step grows with the cache.
         steps = 2 if workload.max_new_tokens > 2 else 1
         return trace_passes(self.loaded, workload, decode_steps=steps, on_progress=on_progress)
