@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dsocr_analyze.cli import options
+from dsocr_analyze.cli.progress import announced_steps
 
 __all__ = ["docs"]
 
@@ -28,6 +29,8 @@ def docs(
 
     values = None if config is None else read_config(config)
     prepare_directory(output)
-    texts = documents(values) | {"commands.md": command_reference(app)}
+    with announced_steps() as announce:
+        announce("tracing every module and checking its formulas")
+        texts = documents(values) | {"commands.md": command_reference(app)}
     written = write_documents(texts, output)
     sys.stdout.write(f"wrote {len(written)} documents to {output}\n")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import options
+from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
@@ -66,26 +67,27 @@ def tree(
     chosen = _stage(stage)
     directory = options.model_directory_from(model, config, trust_remote_code=trust_remote_code)
 
-    from dsocr_analyze.analysis import DeepSeekOCRSession
-    from dsocr_analyze.model.tree import leaf_classes
-    from dsocr_analyze.report import tree as written
     from dsocr_analyze.report.files import write_texts
 
-    session = DeepSeekOCRSession.from_directory(directory, trust_remote_code=trust_remote_code)
-    if leaves:
-        found = leaf_classes(session.model)
-        if chosen is not None:
-            found = {chosen: found.get(chosen, {})}
-        text = {
-            "text": written.leaves_text,
-            "json": written.leaves_json,
-            "mermaid": written.leaves_mermaid,
-            "dot": written.leaves_dot,
-        }[output_format](found)
-    else:
-        text = _tree_text(
-            session, depth, chosen, is_traced=trace, is_folded=folded, output_format=output_format
-        )
+    with announced_steps() as announce:
+        announce("importing torch")
+        from dsocr_analyze.analysis import DeepSeekOCRSession
+
+        announce("building the model")
+        session = DeepSeekOCRSession.from_directory(directory, trust_remote_code=trust_remote_code)
+        if leaves:
+            text = _leaves_text(session, chosen, output_format)
+        else:
+            if trace:
+                announce("tracing a page")
+            text = _tree_text(
+                session,
+                depth,
+                chosen,
+                is_traced=trace,
+                is_folded=folded,
+                output_format=output_format,
+            )
     if output_format == "text":
         from dsocr_analyze.report.document import model_metadata
         from dsocr_analyze.report.tables import model_text
@@ -95,6 +97,21 @@ def tree(
         sys.stdout.write(text)
     else:
         write_texts(output.parent, {output.name: text})
+
+
+def _leaves_text(session: DeepSeekOCRSession, stage: Stage | None, output_format: str) -> str:
+    from dsocr_analyze.model.tree import leaf_classes
+    from dsocr_analyze.report import tree as written
+
+    found = leaf_classes(session.model)
+    if stage is not None:
+        found = {stage: found.get(stage, {})}
+    return {
+        "text": written.leaves_text,
+        "json": written.leaves_json,
+        "mermaid": written.leaves_mermaid,
+        "dot": written.leaves_dot,
+    }[output_format](found)
 
 
 def _stage(name: str | None) -> Stage | None:
