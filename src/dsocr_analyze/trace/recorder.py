@@ -26,6 +26,7 @@ import torch
 from torch.nn.modules.module import _has_any_global_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils.hooks import RemovableHandle
 
 from dsocr_analyze.model.known_values import known_value
 from dsocr_analyze.trace.kinds import Kinds
@@ -324,6 +325,7 @@ class Recorder:
         # The storages themselves: once one is freed, another may get its address.
         self._foreign: dict[int, Any] = {}
         self._alive_bytes = 0
+        self._hooks: list[RemovableHandle] = []
         self._exit = contextlib.ExitStack()
 
     # lifetime
@@ -334,8 +336,9 @@ class Recorder:
         with contextlib.ExitStack() as stack:
             for path, module in self._model.named_modules(remove_duplicate=False):
                 self._paths.setdefault(module, []).append(path)
+            stack.callback(self._detach)
             for module in self._paths:
-                self._attach(module, stack)
+                self._attach(module)
             for tensor in (*self._model.parameters(), *self._model.buffers()):
                 storage = tensor.untyped_storage()
                 self._foreign[storage._cdata] = storage
@@ -359,26 +362,27 @@ class Recorder:
         self.trace = Trace()
         return self.trace
 
-    def _attach(self, module: torch.nn.Module, stack: contextlib.ExitStack) -> None:
+    def _attach(self, module: torch.nn.Module) -> None:
         # A ScriptModule refuses hooks by name only: its __call__ runs them.
         by_name = torch.nn.Module if isinstance(module, torch.jit.ScriptModule) else type(module)
-        enter = by_name.register_forward_pre_hook(module, self._on_enter, prepend=True)
-        stack.callback(enter.remove)
-        leave = by_name.register_forward_hook(module, self._on_leave, always_call=True)
-        stack.callback(leave.remove)
+        self._hooks.append(by_name.register_forward_pre_hook(module, self._on_enter, prepend=True))
+        self._hooks.append(by_name.register_forward_hook(module, self._on_leave, always_call=True))
         if isinstance(module, torch.jit.ScriptModule):
             return  # runs outside Python: its operators are seen, its own forward is not ours
-        had = self._own_forwards[module] = vars(module).get("forward")
+        self._own_forwards[module] = vars(module).get("forward")
         forward = module.forward
         module.__dict__["forward"] = functools.partial(self._forward, module, forward)
 
-        def restore() -> None:
-            if had is None:
+    def _detach(self) -> None:
+        """Takes the hooks and wrappers off again, of as many modules as have them."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        for module, own_forward in self._own_forwards.items():
+            if own_forward is None:
                 vars(module).pop("forward", None)
             else:
-                vars(module)["forward"] = had
-
-        stack.callback(restore)
+                vars(module)["forward"] = own_forward
 
     # modules
 
