@@ -30,7 +30,7 @@ def test_the_output_shown_is_a_real_runs(capsys):
     shown = match[2].rstrip().splitlines()
     assert len(shown) > 15
     for line in shown:
-        assert not line or line in printed
+        assert not line or line in printed, "write it again: python scripts/update_readme.py"
 
 
 def test_every_command_is_listed():

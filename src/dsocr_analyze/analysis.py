@@ -20,7 +20,7 @@ from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
 from dsocr_analyze.model.dimensions import ModelDimensions
 from dsocr_analyze.model.directory import REFERENCE_DIRECTORY, ModelDirectory
 from dsocr_analyze.model.loading import LoadedModel, load_model
-from dsocr_analyze.model.stages import STAGES, Stage, owner_of
+from dsocr_analyze.model.stages import ROUTED_EXPERT, STAGES, Stage, owner_of
 from dsocr_analyze.report.document import (
     CONVENTIONS,
     SCHEMA_VERSION,
@@ -44,6 +44,10 @@ __all__ = ["DeepSeekOCRSession", "Parameters", "parse_device", "parse_dtype"]
 
 LARGEST_TRACED_BATCH: Final = 1024
 """Pages of a batch that are run one by one through the vision stages in a minute or so."""
+
+
+LARGEST_SHARE_LEFT_OUT: Final = 0.001
+"""Part of a stage that may go without a closed form unremarked."""
 
 
 def parse_device(name: str) -> torch.device:
@@ -252,7 +256,13 @@ class DeepSeekOCRSession:
         agreement = None
         if costs is not None:
             agreement = _agreement_document(
-                costs, traces, stages, self.parameters.stages, page, warnings
+                costs,
+                traces,
+                stages,
+                self.parameters.stages,
+                page,
+                warnings,
+                has_weights=self.loaded.has_weights,
             )
         warnings += [
             f"unknown operator {name}: {calls} calls are not counted"
@@ -359,7 +369,8 @@ class DeepSeekOCRSession:
             return [UNIFORM_ROUTING_NOTE]
         return [
             f"MoE routing is the checkpoint's, computed on {self.loaded.device}; FLOPs do not"
-            " depend on it, bytes of expert weights and calls of experts do"
+            " depend on it, bytes of expert weights and calls of experts do; the page takes every"
+            " decode step to read as many experts as the first"
         ]
 
 
@@ -370,6 +381,8 @@ def _agreement_document(
     params: dict[Stage, int],
     page: Work,
     warnings: list[str],
+    *,
+    has_weights: bool,
 ) -> Document:
     """How trace and closed forms compare; a disagreement is added to `warnings`."""
     found = compare_with_trace(
@@ -389,21 +402,38 @@ def _agreement_document(
         for stage, agreement in found.stages.items()
         for left in agreement.left_out
     ]
-    page_agrees = bool(left_out) or page == costs.page
+    # A checkpoint's routing reads other experts than the uniform one, and other ones each step.
+    compared = Work._fields[:3] if has_weights else Work._fields
+    differing = [name for name in compared if getattr(page, name) != getattr(costs.page, name)]
+    # Pages whose operators are partly left out are not summed by the closed forms either.
+    page_agrees = None if left_out else not differing
+    shares = {
+        stage: {"vector_flops": each.vector_flops_left_out, "bytes": each.bytes_left_out}
+        for stage, each in found.stages.items()
+        if each.left_out
+    }
+    warnings += [
+        f"operators without a closed form are {share:.2%} of the {quantity} of stage {stage}"
+        for stage, by_quantity in shares.items()
+        for quantity, share in by_quantity.items()
+        if share > LARGEST_SHARE_LEFT_OUT
+    ]
     if found.warning is not None:
         warnings.append(found.warning)
-    elif not page_agrees:
+    elif page_agrees is False:
         warnings.append(
-            f"trace and closed forms disagree; the page has {page.flops} FLOPs traced"
-            f" and {costs.page.flops} by the closed forms"
+            f"trace and closed forms disagree; {differing[0]} of the page is"
+            f" {getattr(page, differing[0])} traced"
+            f" and {getattr(costs.page, differing[0])} by the closed forms"
         )
     return {
-        "agrees": found.agrees and page_agrees,
+        "agrees": found.agrees and page_agrees is not False,
         "stages": {stage: dict(each.agrees) for stage, each in found.stages.items()},
         "kv_cache_bytes": found.cache_agrees,
         "page": page_agrees,
         "first_difference": None if found.difference is None else str(found.difference),
         "not_modelled": left_out,
+        "not_modelled_share": shares,
         "peak_activation_bytes": {
             "traced": traces.prefill.peak_bytes,
             "analytic": costs.peak_activation_bytes,
@@ -442,13 +472,17 @@ def _page_work(prefill: Work, traces: PassTraces, decode: Work, new_tokens: int)
     """The prefill pass and `new_tokens - 1` decode steps, each over one cached token more.
 
     Every operator of a step either ignores the cache or is linear in its length, so step i costs
-    the first step plus i times the difference between the second and the first.
+    the first step plus i times the difference between the second and the first. Routed experts
+    ignore it; which of them run differs from step to step by the routing alone.
     """
     steps = new_tokens - 1
     page = prefill.plus(decode.times(steps))
     if steps > 1:
-        second = _sum(entry.work for entry in traces.decode_steps[1].entries)
-        growth = second.minus(decode)
+        first, second = (
+            _sum(e.work for e in trace.entries if not ROUTED_EXPERT.fullmatch(e.path))
+            for trace in traces.decode_steps
+        )
+        growth = second.minus(first)
         page = page.plus(growth.times(steps * (steps - 1) // 2))
     return page
 

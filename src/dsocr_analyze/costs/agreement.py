@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.costs.swiglu import swiglu_params
-from dsocr_analyze.model.stages import STAGES, Stage
+from dsocr_analyze.model.stages import ROUTED_EXPERT, STAGES, Stage
 from dsocr_analyze.work import NO_WORK, Work
 
 if TYPE_CHECKING:
@@ -258,15 +258,12 @@ def _in_order(traced: Mapping[str, Work], closed: Mapping[str, Work]) -> Iterabl
     yield from (path for path in closed if path not in traced)
 
 
-_EXPERT: Final = re.compile(r"(?P<experts>.*\.mlp\.experts)\.(?P<index>\d+)(\..*)?")
-
-
 def _join_experts(costs: PageCosts, traced: dict[str, Work], closed: dict[str, Work]) -> None:
     """Puts the experts of a layer together where other ones were touched than foreseen."""
     layers: dict[str, tuple[list[str], list[str]]] = {}
     for side, modules in enumerate((traced, closed)):
         for path in modules:
-            if match := _EXPERT.fullmatch(path):
+            if match := ROUTED_EXPERT.fullmatch(path):
                 layers.setdefault(match["experts"], ([], []))[side].append(path)
     decoder = costs.dimensions.decoder
     weights = costs.element_bytes * swiglu_params(
@@ -284,7 +281,7 @@ def _join_experts(costs: PageCosts, traced: dict[str, Work], closed: dict[str, W
 
 
 def _index(path: str) -> str:
-    match = _EXPERT.fullmatch(path)
+    match = ROUTED_EXPERT.fullmatch(path)
     return match["index"] if match else ""
 
 

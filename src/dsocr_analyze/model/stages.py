@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final, Literal, get_args
 
-__all__ = ["STAGES", "STAGE_PREFIXES", "Stage", "owner_of"]
+__all__ = ["ROUTED_EXPERT", "STAGES", "STAGE_PREFIXES", "Stage", "owner_of"]
 
 Stage = Literal["sam", "clip", "projector", "prefill", "decode"]
 
@@ -18,6 +19,10 @@ STAGE_PREFIXES: Final[dict[Stage, tuple[str, ...]]] = {
     "prefill": ("model.embed_tokens", "model.layers", "model.norm"),
     "decode": ("lm_head",),
 }
+
+
+ROUTED_EXPERT: Final = re.compile(r"(?P<experts>.*\.mlp\.experts)\.(?P<index>\d+)(\..*)?")
+"""Paths of a routed expert and of what is in it: what runs there is up to the routing."""
 
 
 def _matches(path: str, prefixes: Iterable[str]) -> bool:
