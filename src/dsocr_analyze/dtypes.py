@@ -1,0 +1,55 @@
+"""Element types: their names, as torch spells them, and the bytes of one element. No torch."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from dsocr_analyze.errors import DeviceError
+
+__all__ = [
+    "BFLOAT16",
+    "BOOL",
+    "FLOAT16",
+    "FLOAT32",
+    "INT64",
+    "MODEL_DTYPES",
+    "Dtype",
+    "dtype_named",
+]
+
+
+class Dtype(NamedTuple):
+    """An element type."""
+
+    name: str
+    nbytes: int
+    """Bytes of one element."""
+
+
+BFLOAT16: Final = Dtype("bfloat16", 2)
+FLOAT16: Final = Dtype("float16", 2)
+FLOAT32: Final = Dtype("float32", 4)
+"""What softmax, norms, routing and interpolation compute in."""
+INT64: Final = Dtype("int64", 8)
+"""Token ids, positions and expert numbers."""
+BOOL: Final = Dtype("bool", 1)
+
+MODEL_DTYPES: Final = {dtype.name: dtype for dtype in (BFLOAT16, FLOAT16, FLOAT32)}
+"""Types that a model's weights and activations can have, by name."""
+
+_ALIASES: Final = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "half": "float16",
+    "fp32": "float32",
+}
+
+
+def dtype_named(name: str) -> Dtype:
+    """The model type called `name`; raises DeviceError for one that no model can have."""
+    dtype = MODEL_DTYPES.get(_ALIASES.get(name, name))
+    if dtype is None:
+        raise DeviceError(
+            f"dtype {name!r} is unknown; use {', '.join(MODEL_DTYPES)}", arguments=["dtype"]
+        )
+    return dtype

@@ -1,0 +1,269 @@
+"""The atom of every figure: a kernel record, which says what one operator does.
+
+A trace records kernels as they run, the closed forms compose them from layer families. Both spell
+them alike, so the two lists can be compared record by record; everything else is a sum over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+__all__ = [
+    "KINDS",
+    "NO_WORK",
+    "Attention",
+    "Convolution",
+    "Dimensions",
+    "Elements",
+    "Gemm",
+    "Kernel",
+    "Kind",
+    "Rows",
+    "Work",
+    "WorkShare",
+    "ancestors",
+    "merged",
+    "total_work",
+    "with_ancestors",
+]
+
+# --- what a kernel costs ---------------------------------------------------------------------
+
+
+class Work(NamedTuple):
+    """Exact integer counts; see `matrix_flops` and `flops` for the derived figures."""
+
+    macs: int = 0
+    """Multiply-accumulates of matrix operators."""
+    vector_flops: int = 0
+    """FLOPs of everything else that computes."""
+    activations: int = 0
+    """Output elements of matrix operators."""
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+    @property
+    def matrix_flops(self) -> int:
+        """FLOPs of matrix operators: two per multiply-accumulate."""
+        return 2 * self.macs
+
+    @property
+    def flops(self) -> int:
+        """All FLOPs."""
+        return 2 * self.macs + self.vector_flops
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read and written."""
+        return self.bytes_read + self.bytes_written
+
+    def plus(self, other: Work) -> Work:
+        """The sum, count by count."""
+        return Work(
+            self.macs + other.macs,
+            self.vector_flops + other.vector_flops,
+            self.activations + other.activations,
+            self.bytes_read + other.bytes_read,
+            self.bytes_written + other.bytes_written,
+        )
+
+    def times(self, factor: int) -> Work:
+        """`factor` times this work (negative for differences)."""
+        return Work(*(factor * count for count in self))
+
+    def minus(self, other: Work) -> Work:
+        """The difference, count by count."""
+        return self.plus(other.times(-1))
+
+    def divided_by(self, parts: int) -> WorkShare:
+        """The share of one of `parts` equal parts."""
+        return WorkShare(*(count / parts for count in self))
+
+
+class WorkShare(NamedTuple):
+    """A part of some work, such as one page's share of a batch: the counts of `Work` as floats."""
+
+    macs: float
+    vector_flops: float
+    activations: float
+    bytes_read: float
+    bytes_written: float
+
+    @property
+    def matrix_flops(self) -> float:
+        """FLOPs of matrix operators."""
+        return 2 * self.macs
+
+    @property
+    def flops(self) -> float:
+        """All FLOPs."""
+        return 2 * self.macs + self.vector_flops
+
+    @property
+    def bytes_moved(self) -> float:
+        """Bytes read and written."""
+        return self.bytes_read + self.bytes_written
+
+
+NO_WORK = Work()
+
+# --- what a kernel is ------------------------------------------------------------------------
+
+Kind = Literal[
+    "gemm",
+    "attention",
+    "convolution",
+    "normalization",
+    "softmax",
+    "activation",
+    "elementwise",
+    "reduction",
+    "routing",
+    "interpolation",
+    "pooling",
+    "movement",
+]
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+class Gemm(NamedTuple):
+    """`batch` matrix products `[m, k] x [k, n]`."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+
+
+class Attention(NamedTuple):
+    """Fused attention: queries `[batch, heads, queries, head_dim]` over `keys` keys and values."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    head_dim: int
+    value_dim: int
+    masked: bool = False
+    """Whether a mask or bias tensor is added to the scores."""
+    skippable_scores: int = 0
+    """Scores of all heads and sequences that a kernel called as causal may leave out."""
+
+
+class Convolution(NamedTuple):
+    """`images` images, `positions` outputs each, `taps` kernel elements per input channel."""
+
+    images: int
+    positions: int
+    in_channels: int
+    """Input channels that one output channel sees (those of its group)."""
+    out_channels: int
+    taps: int
+
+
+class Rows(NamedTuple):
+    """`rows` independent rows of `width` elements: norms, softmax, reductions, sorting."""
+
+    rows: int
+    width: int
+
+
+class Elements(NamedTuple):
+    """`elements` output elements, each on its own."""
+
+    elements: int
+
+
+Dimensions: TypeAlias = Gemm | Attention | Convolution | Rows | Elements
+
+
+class Kernel(NamedTuple):
+    """One operator, as often as it runs alike.
+
+    In a sweep, counts and dimensions may be arrays of integers, one element per workload.
+    """
+
+    kind: Kind
+    operator: str
+    """PyTorch's name, without overload and in-place suffix."""
+    dimensions: Dimensions
+    dtype: str
+    """Element type of the first tensor it reads; of the output where it reads none."""
+    output_dtype: str
+    work: Work
+    """Work of one call."""
+    calls: int = 1
+    path: str = ""
+    """Module whose own forward calls it; empty for the model itself."""
+    stage: str = ""
+
+    @property
+    def total(self) -> Work:
+        """Work of all calls."""
+        return self.work if self.calls == 1 else self.work.times(self.calls)
+
+
+# --- sums ------------------------------------------------------------------------------------
+
+
+def total_work(works: Iterable[Work]) -> Work:
+    """The sum of some work."""
+    columns = list(zip(*works, strict=True))
+    return Work(*map(sum, columns)) if columns else NO_WORK
+
+
+def merged(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
+    """Equal records as one, their calls added up, in the order of their first occurrence."""
+    calls: dict[Kernel, int] = {}
+    for kernel in kernels:
+        one = kernel if kernel.calls == 1 else kernel._replace(calls=1)
+        calls[one] = calls.get(one, 0) + kernel.calls
+    return tuple(
+        one if count == 1 else one._replace(calls=count) for one, count in calls.items() if count
+    )
+
+
+def with_ancestors(own: Mapping[str, Work]) -> dict[str, Work]:
+    """Work at or below every path: each module's own work added to all modules above it.
+
+    Args:
+        own: Own work by dotted module path.
+
+    Returns:
+        By path, the model itself (the empty path) and every ancestor included, in the order in
+        which they first occur, parents before children.
+    """
+    sums: dict[str, list[int]] = {}
+    for path, work in own.items():
+        missing = []
+        above = path
+        while above not in sums:
+            missing.append(above)
+            above = above.rpartition(".")[0]
+            if not missing[-1]:  # the model itself
+                break
+        for ancestor in reversed(missing):
+            sums[ancestor] = [0] * len(work)
+        sums[path] = list(work)
+    # Children come after their parents, so going backwards every sum is complete when it is added.
+    for path in reversed(sums):
+        if path:
+            parent = sums[path.rpartition(".")[0]]
+            for index, count in enumerate(sums[path]):
+                parent[index] += count
+    return {path: Work(*counts) for path, counts in sums.items()}
+
+
+def ancestors(path: str) -> list[str]:
+    """The path and everything above it, the model itself (the empty path) first."""
+    found = [""]
+    end = path.find(".")
+    while end != -1:
+        found.append(path[:end])
+        end = path.find(".", end + 1)
+    if path:
+        found.append(path)
+    return found

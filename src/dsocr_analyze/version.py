@@ -1,0 +1,10 @@
+"""The version of this program, as its package's metadata has it."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Final
+
+__all__ = ["VERSION"]
+
+VERSION: Final = version("dsocr-analyze")
