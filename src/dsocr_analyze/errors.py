@@ -1,10 +1,13 @@
-"""Errors a user can mend: one base class, one exit code.
+"""Errors a user can mend: one base class, and an exit code for each.
 
 The command line turns every `AnalyzeError` into one line on stderr and its `exit_code`; library
-callers catch the class they can act on. Messages name the wrong value and the right ones.
+callers catch the class they can act on. Messages name the wrong value and the right ones, and call
+arguments by the names that a caller of the library knows.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 __all__ = [
     "AnalyzeError",
@@ -22,9 +25,20 @@ __all__ = [
 
 
 class AnalyzeError(Exception):
-    """Base of every error that dsocr-analyze raises on purpose."""
+    """Base of every error that dsocr-analyze raises on purpose.
+
+    Args:
+        message: What is wrong, and what would be right.
+        arguments: Names of arguments that the message mentions, as `base_size` or in the form
+            `device='cpu'`; the command line prints its options in their place. A name that is no
+            argument where it stands (a column, a key of a config) is not among them.
+    """
 
     exit_code = 2
+
+    def __init__(self, message: str, *, arguments: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.arguments = tuple(arguments)
 
 
 class WorkloadError(AnalyzeError):
@@ -60,10 +74,12 @@ class KnowledgeError(AnalyzeError):
 
 
 class OutputError(AnalyzeError):
-    """A file or directory that cannot be written."""
+    """A file, a directory or a stream that cannot be written."""
+
+    exit_code = 74
 
 
 class StrictError(AnalyzeError):
-    """A warning that `--strict` turns into a failure."""
+    """A warning, where warnings are failures."""
 
     exit_code = 3
