@@ -16,17 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from dsocr_analyze.errors import PageError, WorkloadError
-from dsocr_analyze.workload.grid import GRIDS, crop_grid
-from dsocr_analyze.workload.modes import MODES, Mode, mode_named
-from dsocr_analyze.workload.page import page_of_image, parse_page
-from dsocr_analyze.workload.tokens import (
+from dsocr_analyze.architectures.deepseek_ocr.crop_grid import GRIDS, crop_grid
+from dsocr_analyze.architectures.deepseek_ocr.modes import MODES
+from dsocr_analyze.architectures.deepseek_ocr.plan import notes_of, plan_workload
+from dsocr_analyze.architectures.deepseek_ocr.tokens import (
     global_tokens,
     local_tokens,
     tokens_per_side,
     visual_tokens,
 )
-from dsocr_analyze.workload.workload import ViewBatch, notes_of, plan_workload, warnings_of
+from dsocr_analyze.errors import PageError, WorkloadError
+from dsocr_analyze.workload import Mode, ViewBatch
+from dsocr_analyze.workload.page import page_of_image, parse_page
+from dsocr_analyze.workload.workload import position_warnings
 
 DATA = Path(__file__).parent / "data"
 GOLDEN_GRIDS = json.loads((DATA / "golden_grids.json").read_text())
@@ -153,17 +155,6 @@ class TestModes:
             Mode("gundam", 1024, 640, True),
             Mode("gundam-m", 1280, 1024, True),
         ]
-
-    def test_each_is_found_by_its_name(self):
-        assert [mode_named(name).name for name in MODES] == list(MODES)
-
-    @pytest.mark.parametrize("name", ["gundam_m", "Tiny", "", " base"])
-    def test_an_unknown_name_is_refused_with_the_known_ones(self, name):
-        with pytest.raises(WorkloadError) as error:
-            mode_named(name)
-        message = one_line(error)
-        assert repr(name) in message
-        assert "tiny, small, base, large, gundam, gundam-m" in message
 
     @pytest.mark.parametrize(
         ("name", "tokens"), [("tiny", 64), ("small", 100), ("base", 256), ("large", 400)]
@@ -344,9 +335,10 @@ class TestPlan:
             image_size=golden["image_size"],
             crop_mode=golden["crop_mode"],
         )
-        told = workload.as_dict()
-        keys = ("page", "grid", "text_tokens", "visual_tokens", "seq_len")
-        assert {key: told[key] for key in keys} == {key: golden[key] for key in keys}
+        assert list(workload.page) == golden["page"]
+        assert list(workload.grid) == golden["grid"]
+        for key in ("text_tokens", "visual_tokens", "seq_len"):
+            assert getattr(workload, key) == golden[key]
 
     def test_a_square_page_of_1024_is_the_703_tokens_of_the_real_checkpoint(self):
         workload = plan_workload(page=(1024, 1024))
@@ -371,23 +363,6 @@ class TestPlan:
         assert workload.grid == (1, 1)
         assert workload.views == (ViewBatch(1, 640),)
         assert workload.local_views is None
-
-    def test_the_report_has_plain_lists_and_the_promised_keys(self):
-        told = plan_workload(page=(1191, 1684), batch_size=3, max_new_tokens=7).as_dict()
-        assert json.loads(json.dumps(told)) == told
-        assert told == {
-            "page": [1191, 1684],
-            "base_size": 1024,
-            "image_size": 640,
-            "crop_mode": True,
-            "grid": [2, 3],
-            "views": [{"count": 6, "resolution": 640}, {"count": 1, "resolution": 1024}],
-            "visual_tokens": 903,
-            "text_tokens": 10,
-            "seq_len": 913,
-            "batch_size": 3,
-            "max_new_tokens": 7,
-        }
 
     def test_seq_len_decides_the_text_tokens(self):
         workload = plan_workload(page=(1024, 1024), seq_len=1000)
@@ -425,37 +400,37 @@ class TestPlan:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            ({"base_size": 0}, r"--base-size 0 is too small; give 64 to 16384 pixels a side"),
-            ({"base_size": -1024}, r"--base-size -1024 is too small; give 64"),
-            ({"base_size": 63}, r"--base-size 63 is too small; give 64"),
-            ({"base_size": 16_385}, r"--base-size 16385 is too large; give 64 to 16384"),
-            ({"base_size": 1024.0}, r"--base-size 1024\.0 is not a whole number; give 64"),
-            ({"base_size": True}, r"--base-size True is not a whole number"),
-            ({"base_size": "1024"}, r"--base-size '1024' is not a whole number"),
-            ({"image_size": 0}, r"--image-size 0 is too small; give 64 to 16384"),
-            ({"image_size": 63, "crop_mode": False}, r"--image-size 63 is too small"),
-            ({"image_size": 99_999}, r"--image-size 99999 is too large"),
-            ({"image_size": 640.5}, r"--image-size 640\.5 is not a whole number"),
-            ({"crop_mode": 1}, r"--crop-mode 1 is not possible; give True or False"),
-            ({"batch_size": 0}, r"--batch-size 0 is too small; give 1 to 1048576 pages"),
-            ({"batch_size": 1_048_577}, r"--batch-size 1048577 is too large"),
-            ({"batch_size": 2.0}, r"--batch-size 2\.0 is not a whole number"),
-            ({"max_new_tokens": 0}, r"--max-new-tokens 0 is too small; give 1 to 1048576 tokens"),
-            ({"max_new_tokens": 10**9}, r"--max-new-tokens 1000000000 is too large"),
-            ({"max_new_tokens": False}, r"--max-new-tokens False is not a whole number"),
-            ({"text_tokens": 0}, r"--text-tokens 0 is too small; give 1 .* BOS included"),
-            ({"text_tokens": -3}, r"--text-tokens -3 is too small"),
-            ({"text_tokens": 10**9}, r"--text-tokens 1000000000 is too large"),
-            ({"text_tokens": 1.0}, r"--text-tokens 1\.0 is not a whole number"),
-            ({"seq_len": 100}, r"--seq-len 100 is below the 903 visual .* give at least 904"),
-            ({"seq_len": 903}, r"--seq-len 903 is below .* give at least 904"),
-            ({"seq_len": -1}, r"--seq-len -1 is below .* give at least 904"),
-            ({"seq_len": 10**9}, r"--seq-len 1000000000 is too large; give 904 to 1049479"),
-            ({"seq_len": 913.0}, r"--seq-len 913\.0 is not a whole number; give at least 904"),
-            ({"seq_len": True}, r"--seq-len True is not a whole number"),
+            ({"base_size": 0}, r"base_size 0 is too small; give 64 to 16384 pixels a side"),
+            ({"base_size": -1024}, r"base_size -1024 is too small; give 64"),
+            ({"base_size": 63}, r"base_size 63 is too small; give 64"),
+            ({"base_size": 16_385}, r"base_size 16385 is too large; give 64 to 16384"),
+            ({"base_size": 1024.0}, r"base_size 1024\.0 is not a whole number; give 64"),
+            ({"base_size": True}, r"base_size True is not a whole number"),
+            ({"base_size": "1024"}, r"base_size '1024' is not a whole number"),
+            ({"image_size": 0}, r"image_size 0 is too small; give 64 to 16384"),
+            ({"image_size": 63, "crop_mode": False}, r"image_size 63 is too small"),
+            ({"image_size": 99_999}, r"image_size 99999 is too large"),
+            ({"image_size": 640.5}, r"image_size 640\.5 is not a whole number"),
+            ({"crop_mode": 1}, r"crop_mode 1 is not possible; give True or False"),
+            ({"batch_size": 0}, r"batch_size 0 is too small; give 1 to 1048576 pages"),
+            ({"batch_size": 1_048_577}, r"batch_size 1048577 is too large"),
+            ({"batch_size": 2.0}, r"batch_size 2\.0 is not a whole number"),
+            ({"max_new_tokens": 0}, r"max_new_tokens 0 is too small; give 1 to 1048576 tokens"),
+            ({"max_new_tokens": 10**9}, r"max_new_tokens 1000000000 is too large"),
+            ({"max_new_tokens": False}, r"max_new_tokens False is not a whole number"),
+            ({"text_tokens": 0}, r"text_tokens 0 is too small; give 1 .* BOS included"),
+            ({"text_tokens": -3}, r"text_tokens -3 is too small"),
+            ({"text_tokens": 10**9}, r"text_tokens 1000000000 is too large"),
+            ({"text_tokens": 1.0}, r"text_tokens 1\.0 is not a whole number"),
+            ({"seq_len": 100}, r"seq_len 100 is below the 903 visual .* give at least 904"),
+            ({"seq_len": 903}, r"seq_len 903 is below .* give at least 904"),
+            ({"seq_len": -1}, r"seq_len -1 is below .* give at least 904"),
+            ({"seq_len": 10**9}, r"seq_len 1000000000 is too large; give 904 to 1049479"),
+            ({"seq_len": 913.0}, r"seq_len 913\.0 is not a whole number; give at least 904"),
+            ({"seq_len": True}, r"seq_len True is not a whole number"),
             (
                 {"seq_len": 913, "text_tokens": 11},
-                r"--seq-len 913 and --text-tokens 11 contradict .* --seq-len 914, --text-tokens 10",
+                r"seq_len 913 and text_tokens 11 contradict .* seq_len=914, text_tokens=10",
             ),
             ({"page": (0, 5)}, r"0 x 5 pixels is not possible; give whole numbers from 1"),
             ({"page": (5, 1_000_001)}, r"5 x 1000001 pixels is not possible"),
@@ -469,7 +444,18 @@ class TestPlan:
     def test_an_impossible_workload_is_refused_with_the_possible_ones(self, arguments, said):
         with pytest.raises(WorkloadError, match=said) as error:
             plan_workload(**{"page": (1191, 1684), **arguments})
-        one_line(error)
+        assert "--" not in one_line(error)
+
+    @pytest.mark.parametrize("name", ["base_size", "image_size", "batch_size", "max_new_tokens"])
+    def test_an_error_lists_the_argument_that_it_names(self, name):
+        with pytest.raises(WorkloadError) as error:
+            plan_workload(page=(1191, 1684), **{name: 0})
+        assert error.value.arguments == (name,)
+
+    def test_an_error_about_two_lengths_lists_both(self):
+        with pytest.raises(WorkloadError) as error:
+            plan_workload(page=(1191, 1684), seq_len=913, text_tokens=11)
+        assert error.value.arguments == ("seq_len", "text_tokens")
 
     def test_the_limits_themselves_are_possible(self):
         workload = plan_workload(
@@ -485,19 +471,19 @@ class TestPlan:
 
 class TestWarnings:
     def test_a_page_as_the_vendor_runs_it_has_none(self):
-        assert warnings_of(plan_workload(page=(1191, 1684)), 8192) == []
+        assert position_warnings(plan_workload(page=(1191, 1684)), 8192) == []
 
     def test_a_prompt_beyond_the_positions_is_warned_of(self):
         workload = plan_workload(page=(1191, 1684), seq_len=8193)
-        [line] = warnings_of(workload, 8192)
+        [line] = position_warnings(workload, 8192)
         assert "8193" in line
         assert "8192" in line
 
     def test_new_tokens_beyond_the_positions_are_warned_of_from_the_first_that_does_not_fit(self):
         # The last new token is never fed back: 913 + 7280 - 1 = 8192 positions.
         fits = plan_workload(page=(1191, 1684), max_new_tokens=7280)
-        assert warnings_of(fits, 8192) == []
-        [line] = warnings_of(plan_workload(page=(1191, 1684), max_new_tokens=7281), 8192)
+        assert position_warnings(fits, 8192) == []
+        [line] = position_warnings(plan_workload(page=(1191, 1684), max_new_tokens=7281), 8192)
         assert "8193 positions" in line
         assert "at most 7280 new tokens fit" in line
 

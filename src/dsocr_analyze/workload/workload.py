@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
-
-from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.workload.grid import TILE, crop_grid
-from dsocr_analyze.workload.page import check_page
-from dsocr_analyze.workload.tokens import visual_tokens
+from typing import Final
 
 __all__ = [
-    "DEFAULT_TEXT_TOKENS",
+    "LARGEST_COUNT",
+    "LARGEST_VIEW",
+    "SMALLEST_VIEW",
+    "Mode",
     "ViewBatch",
     "Workload",
-    "notes_of",
-    "plan_workload",
-    "warnings_of",
+    "position_warnings",
 ]
-
-DEFAULT_TEXT_TOKENS: Final = 10
-r"""BOS and the text of `<image>\n<|grounding|>Convert the document to markdown.`"""
 
 SMALLEST_VIEW: Final = 64
 """Least pixels a side of a view: those of one whole visual token."""
@@ -28,6 +21,23 @@ SMALLEST_VIEW: Final = 64
 LARGEST_VIEW: Final = 16_384
 LARGEST_COUNT: Final = 1_048_576
 """Most pages of a batch, text tokens and new tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """A named setting of the vision side: three arguments of the vendor's `infer()`.
+
+    Attributes:
+        name: Its name.
+        base_size: Pixels a side of the global view in crop mode.
+        image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
+        crop_mode: Whether the page is cut into local views.
+    """
+
+    name: str
+    base_size: int
+    image_size: int
+    crop_mode: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,162 +97,26 @@ class Workload:
         """Batch of the one view that shows the whole page."""
         return self.views[-1]
 
-    def as_dict(self) -> dict[str, Any]:
-        """The `workload` object of the report, of JSON types only."""
-        return {
-            "page": list(self.page),
-            "base_size": self.base_size,
-            "image_size": self.image_size,
-            "crop_mode": self.crop_mode,
-            "grid": list(self.grid),
-            "views": [{"count": view.count, "resolution": view.resolution} for view in self.views],
-            "visual_tokens": self.visual_tokens,
-            "text_tokens": self.text_tokens,
-            "seq_len": self.seq_len,
-            "batch_size": self.batch_size,
-            "max_new_tokens": self.max_new_tokens,
-        }
 
-
-def plan_workload(
-    *,
-    page: tuple[int, int],
-    base_size: int = 1024,
-    image_size: int = 640,
-    crop_mode: bool = True,
-    text_tokens: int | None = None,
-    seq_len: int | None = None,
-    batch_size: int = 1,
-    max_new_tokens: int = 1024,
-) -> Workload:
-    """Work out what the vendor's `infer()` makes of one page.
-
-    Args:
-        page: Width and height in pixels.
-        base_size: Pixels a side of the global view in crop mode.
-        image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
-        crop_mode: Whether a page larger than 640 x 640 is cut into local views.
-        text_tokens: Tokens besides the visual ones, BOS included; `DEFAULT_TEXT_TOKENS` where
-            neither this nor `seq_len` is given.
-        seq_len: Tokens of the whole prompt, in place of `text_tokens`.
-        batch_size: Pages, all alike.
-        max_new_tokens: Tokens to generate.
-
-    Raises:
-        PageError: The page's size is not possible.
-        WorkloadError: A size or count is not possible, or the lengths contradict each other.
-    """
-    page = _checked_pair(page)
-    _check_count("--base-size", base_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels a side")
-    _check_count("--image-size", image_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels a side")
-    if not isinstance(crop_mode, bool):
-        raise WorkloadError(f"--crop-mode {crop_mode!r} is not possible; give True or False")
-    _check_count("--batch-size", batch_size, 1, LARGEST_COUNT, " pages")
-    _check_count("--max-new-tokens", max_new_tokens, 1, LARGEST_COUNT, " tokens")
-    grid = crop_grid(*page) if crop_mode else (1, 1)
-    visual = visual_tokens(base_size, image_size, crop_mode, grid)
-    return Workload(
-        page=page,
-        base_size=base_size,
-        image_size=image_size,
-        crop_mode=crop_mode,
-        grid=grid,
-        views=_views(base_size, image_size, crop_mode, grid),
-        visual_tokens=visual,
-        text_tokens=_text_tokens(text_tokens, seq_len, visual),
-        batch_size=batch_size,
-        max_new_tokens=max_new_tokens,
-    )
-
-
-def notes_of(workload: Workload) -> list[str]:
-    """What a reader of this workload's figures should know, one line each."""
-    if workload.local_views is None or workload.image_size == TILE:
-        return []
-    return [
-        f"crop mode with an image size of {workload.image_size} is counted as laid out; the "
-        f"vendor's infer() does not run it as shipped: it cuts {TILE}-pixel tiles while laying out "
-        f"tokens for {workload.image_size}"
-    ]
-
-
-def warnings_of(workload: Workload, max_position_embeddings: int) -> list[str]:
+def position_warnings(workload: Workload, max_positions: int) -> list[str]:
     """Why the decoder may not be up to this workload, which is counted all the same.
 
     Args:
         workload: The workload.
-        max_position_embeddings: Positions the decoder was trained for.
+        max_positions: Positions the decoder was trained for.
     """
     lines = []
     longest = workload.seq_len + workload.max_new_tokens - 1
-    if workload.seq_len > max_position_embeddings:
+    if workload.seq_len > max_positions:
         lines.append(
             f"the sequence of {workload.seq_len} tokens is longer than the decoder's "
-            f"max_position_embeddings, {max_position_embeddings}"
+            f"max_position_embeddings, {max_positions}"
         )
-    elif longest > max_position_embeddings:
+    elif longest > max_positions:
         lines.append(
             f"{workload.seq_len} prompt tokens and {workload.max_new_tokens} new ones reach "
             f"{longest} positions, beyond the decoder's max_position_embeddings, "
-            f"{max_position_embeddings}; at most {max_position_embeddings - workload.seq_len + 1} "
+            f"{max_positions}; at most {max_positions - workload.seq_len + 1} "
             "new tokens fit"
         )
     return lines
-
-
-def _checked_pair(page: object) -> tuple[int, int]:
-    if not isinstance(page, tuple | list) or len(page) != 2:
-        raise WorkloadError(f"page {page!r} is not possible; give (width, height) in pixels")
-    return check_page(*page)
-
-
-def _check_count(option: str, value: object, least: int, most: int, unit: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise WorkloadError(
-            f"{option} {value!r} is not a whole number; give {least} to {most}{unit}"
-        )
-    if value < least:
-        raise WorkloadError(f"{option} {value} is too small; give {least} to {most}{unit}")
-    if value > most:
-        raise WorkloadError(f"{option} {value} is too large; give {least} to {most}{unit}")
-
-
-def _views(
-    base_size: int, image_size: int, crop_mode: bool, grid: tuple[int, int]
-) -> tuple[ViewBatch, ...]:
-    """Vision calls of one page, in their order."""
-    if not crop_mode:
-        return (ViewBatch(1, image_size),)
-    columns, rows = grid
-    if grid == (1, 1):
-        return (ViewBatch(1, base_size),)
-    return (ViewBatch(columns * rows, image_size), ViewBatch(1, base_size))
-
-
-def _text_tokens(text_tokens: int | None, seq_len: int | None, visual: int) -> int:
-    """Tokens besides the visual ones, from either length."""
-    if text_tokens is not None:
-        _check_count("--text-tokens", text_tokens, 1, LARGEST_COUNT, " tokens, BOS included")
-    if seq_len is None:
-        return DEFAULT_TEXT_TOKENS if text_tokens is None else text_tokens
-    if isinstance(seq_len, bool) or not isinstance(seq_len, int):
-        raise WorkloadError(
-            f"--seq-len {seq_len!r} is not a whole number; give at least {visual + 1}"
-        )
-    if seq_len <= visual:
-        raise WorkloadError(
-            f"--seq-len {seq_len} is below the {visual} visual tokens of the page and BOS; "
-            f"give at least {visual + 1}"
-        )
-    rest = seq_len - visual
-    if rest > LARGEST_COUNT:
-        raise WorkloadError(
-            f"--seq-len {seq_len} is too large; give {visual + 1} to {visual + LARGEST_COUNT}"
-        )
-    if text_tokens not in (None, rest):
-        raise WorkloadError(
-            f"--seq-len {seq_len} and --text-tokens {text_tokens} contradict each other: the page "
-            f"has {visual} visual tokens; give --seq-len {visual + (text_tokens or 0)}, "
-            f"--text-tokens {rest}, or one of the two"
-        )
-    return rest

@@ -1,0 +1,152 @@
+"""What `infer()` makes of one page: views, crop grid and tokens; and what is odd about them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dsocr_analyze.architectures.deepseek_ocr.crop_grid import TILE, crop_grid
+from dsocr_analyze.architectures.deepseek_ocr.tokens import visual_tokens
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.workload.page import check_page
+from dsocr_analyze.workload.workload import (
+    LARGEST_COUNT,
+    LARGEST_VIEW,
+    SMALLEST_VIEW,
+    ViewBatch,
+    Workload,
+)
+
+__all__ = ["DEFAULT_TEXT_TOKENS", "notes_of", "plan_workload"]
+
+DEFAULT_TEXT_TOKENS: Final = 10
+r"""BOS and the text of `<image>\n<|grounding|>Convert the document to markdown.`"""
+
+
+def plan_workload(
+    *,
+    page: tuple[int, int],
+    base_size: int = 1024,
+    image_size: int = 640,
+    crop_mode: bool = True,
+    text_tokens: int | None = None,
+    seq_len: int | None = None,
+    batch_size: int = 1,
+    max_new_tokens: int = 1024,
+) -> Workload:
+    """Work out what the vendor's `infer()` makes of one page.
+
+    Args:
+        page: Width and height in pixels.
+        base_size: Pixels a side of the global view in crop mode.
+        image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
+        crop_mode: Whether a page larger than 640 x 640 is cut into local views.
+        text_tokens: Tokens besides the visual ones, BOS included; `DEFAULT_TEXT_TOKENS` where
+            neither this nor `seq_len` is given.
+        seq_len: Tokens of the whole prompt, in place of `text_tokens`.
+        batch_size: Pages, all alike.
+        max_new_tokens: Tokens to generate.
+
+    Raises:
+        PageError: The page's size is not possible.
+        WorkloadError: A size or count is not possible, or the lengths contradict each other.
+    """
+    page = _checked_pair(page)
+    _check_count("base_size", base_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels a side")
+    _check_count("image_size", image_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels a side")
+    if not isinstance(crop_mode, bool):
+        raise WorkloadError(
+            f"crop_mode {crop_mode!r} is not possible; give True or False",
+            arguments=["crop_mode"],
+        )
+    _check_count("batch_size", batch_size, 1, LARGEST_COUNT, " pages")
+    _check_count("max_new_tokens", max_new_tokens, 1, LARGEST_COUNT, " tokens")
+    grid = crop_grid(*page) if crop_mode else (1, 1)
+    visual = visual_tokens(base_size, image_size, crop_mode, grid)
+    return Workload(
+        page=page,
+        base_size=base_size,
+        image_size=image_size,
+        crop_mode=crop_mode,
+        grid=grid,
+        views=_views(base_size, image_size, crop_mode, grid),
+        visual_tokens=visual,
+        text_tokens=_text_tokens(text_tokens, seq_len, visual),
+        batch_size=batch_size,
+        max_new_tokens=max_new_tokens,
+    )
+
+
+def notes_of(workload: Workload) -> list[str]:
+    """What a reader of this workload's figures should know, one line each."""
+    if workload.local_views is None or workload.image_size == TILE:
+        return []
+    return [
+        f"crop mode with an image size of {workload.image_size} is counted as laid out; the "
+        f"vendor's infer() does not run it as shipped: it cuts {TILE}-pixel tiles while laying out "
+        f"tokens for {workload.image_size}"
+    ]
+
+
+def _checked_pair(page: object) -> tuple[int, int]:
+    if not isinstance(page, tuple | list) or len(page) != 2:
+        raise WorkloadError(f"page {page!r} is not possible; give (width, height) in pixels")
+    return check_page(*page)
+
+
+def _check_count(argument: str, value: object, least: int, most: int, unit: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        wrong = "is not a whole number"
+    elif value < least:
+        wrong = "is too small"
+    elif value > most:
+        wrong = "is too large"
+    else:
+        return
+    raise WorkloadError(
+        f"{argument} {value!r} {wrong}; give {least} to {most}{unit}", arguments=[argument]
+    )
+
+
+def _views(
+    base_size: int, image_size: int, crop_mode: bool, grid: tuple[int, int]
+) -> tuple[ViewBatch, ...]:
+    """Vision calls of one page, in their order."""
+    if not crop_mode:
+        return (ViewBatch(1, image_size),)
+    columns, rows = grid
+    if grid == (1, 1):
+        return (ViewBatch(1, base_size),)
+    return (ViewBatch(columns * rows, image_size), ViewBatch(1, base_size))
+
+
+def _text_tokens(text_tokens: int | None, seq_len: int | None, visual: int) -> int:
+    """Tokens besides the visual ones, from either length."""
+    if text_tokens is not None:
+        _check_count("text_tokens", text_tokens, 1, LARGEST_COUNT, " tokens, BOS included")
+    if seq_len is None:
+        return DEFAULT_TEXT_TOKENS if text_tokens is None else text_tokens
+    if isinstance(seq_len, bool) or not isinstance(seq_len, int):
+        raise WorkloadError(
+            f"seq_len {seq_len!r} is not a whole number; give at least {visual + 1}",
+            arguments=["seq_len"],
+        )
+    if seq_len <= visual:
+        raise WorkloadError(
+            f"seq_len {seq_len} is below the {visual} visual tokens of the page and BOS; "
+            f"give at least {visual + 1}",
+            arguments=["seq_len"],
+        )
+    rest = seq_len - visual
+    if rest > LARGEST_COUNT:
+        raise WorkloadError(
+            f"seq_len {seq_len} is too large; give {visual + 1} to {visual + LARGEST_COUNT}",
+            arguments=["seq_len"],
+        )
+    if text_tokens not in (None, rest):
+        raise WorkloadError(
+            f"seq_len {seq_len} and text_tokens {text_tokens} contradict each other: the page "
+            f"has {visual} visual tokens; give seq_len={visual + (text_tokens or 0)}, "
+            f"text_tokens={rest}, or one of the two",
+            arguments=["seq_len", "text_tokens"],
+        )
+    return rest
