@@ -5,22 +5,27 @@ from __future__ import annotations
 import copy
 import json
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dsocr_analyze.model
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures.config_keys import ConfigKeys
+from dsocr_analyze.architectures.deepseek_ocr.decoder_dimensions import (
+    DecoderDimensions,
+    RopeScaling,
+)
+from dsocr_analyze.architectures.deepseek_ocr.dimensions import ModelDimensions
+from dsocr_analyze.architectures.deepseek_ocr.projector_dimensions import (
+    PROJECTOR_TYPES,
+    ProjectorDimensions,
+)
+from dsocr_analyze.architectures.deepseek_ocr.vision_dimensions import ClipDimensions, SamDimensions
 from dsocr_analyze.errors import AnalyzeError, ConfigError, ModelDirectoryError
-from dsocr_analyze.model.config_keys import ConfigKeys
-from dsocr_analyze.model.decoder_dimensions import DecoderDimensions, RopeScaling
-from dsocr_analyze.model.dimensions import ModelDimensions
-from dsocr_analyze.model.projector_dimensions import PROJECTOR_TYPES, ProjectorDimensions
-from dsocr_analyze.model.vision_dimensions import ClipDimensions, SamDimensions
 
-CONFIG_FILE = Path(dsocr_analyze.model.__file__).parent / "reference" / "config.json"
+CONFIG_FILE = DEFAULT.reference / "config.json"
 PUBLISHED: dict[str, Any] = json.loads(CONFIG_FILE.read_text())
 
 SAM = "vision_config.width.sam_vit_b"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from dsocr_analyze.model.config_keys import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
+from dsocr_analyze.architectures.config_keys import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
 
 __all__ = ["ClipDimensions", "SamDimensions"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dsocr_analyze.model.config_keys import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
+from dsocr_analyze.architectures.config_keys import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
 
 __all__ = ["PAIR_PROJECTOR_TYPES", "PROJECTOR_TYPES", "ProjectorDimensions"]
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dsocr_analyze.model.config_keys import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
+from dsocr_analyze.architectures.config_keys import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
+from dsocr_analyze.costs.activations import ACTIVATIONS
 
 __all__ = [
     "HIDDEN_ACTS",
@@ -20,25 +21,11 @@ __all__ = [
 SCORING_FUNCS: Final = ("softmax", "sigmoid")
 TOPK_METHODS: Final = ("greedy", "group_limited_greedy", "noaux_tc")
 ROPE_SCALING_TYPES: Final = ("linear", "dynamic", "yarn")
-HIDDEN_ACTS: Final = (
-    "silu",
-    "swish",
-    "gelu",
-    "gelu_new",
-    "gelu_fast",
-    "gelu_python",
-    "gelu_pytorch_tanh",
-    "quick_gelu",
-    "relu",
-    "relu2",
-    "relu6",
-    "leaky_relu",
-    "mish",
-    "sigmoid",
-    "tanh",
-    "linear",
-)
-"""Activations of `transformers.activations.ACT2FN` without parameters of their own."""
+HIDDEN_ACTS: Final = (*ACTIVATIONS, "mish")
+"""Activations of `transformers.activations.ACT2FN` without parameters of their own.
+
+Mish has no closed form; a model with it can be built and traced.
+"""
 
 _MOST_EXPERTS: Final = 65_536
 _LARGEST_VOCABULARY: Final = 2**26

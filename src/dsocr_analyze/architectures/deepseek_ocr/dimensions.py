@@ -18,10 +18,16 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from dsocr_analyze.architectures.deepseek_ocr.decoder_dimensions import (
+    DecoderDimensions,
+    RopeScaling,
+)
+from dsocr_analyze.architectures.deepseek_ocr.projector_dimensions import (
+    PAIR_PROJECTOR_TYPES,
+    ProjectorDimensions,
+)
+from dsocr_analyze.architectures.deepseek_ocr.vision_dimensions import ClipDimensions, SamDimensions
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError
-from dsocr_analyze.model.decoder_dimensions import DecoderDimensions, RopeScaling
-from dsocr_analyze.model.projector_dimensions import PAIR_PROJECTOR_TYPES, ProjectorDimensions
-from dsocr_analyze.model.vision_dimensions import ClipDimensions, SamDimensions
 
 __all__ = [
     "ClipDimensions",
@@ -48,6 +54,11 @@ class ModelDimensions:
     clip: ClipDimensions
     projector: ProjectorDimensions
     decoder: DecoderDimensions
+
+    @property
+    def max_positions(self) -> int:
+        """Positions that the decoder was trained for."""
+        return self.decoder.max_position_embeddings
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> ModelDimensions:
