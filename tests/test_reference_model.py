@@ -20,10 +20,16 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from vendor_checkout import VENDOR, needs_vendor
 
-from dsocr_analyze.model import accommodation
-from dsocr_analyze.model.reference import deepencoder, modeling_deepseekocr, modeling_deepseekv2
-from dsocr_analyze.model.reference.configuration_deepseek_v2 import DeepseekV2Config
-from dsocr_analyze.model.stages import owner_of
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures.deepseek_ocr.reference import (
+    deepencoder,
+    modeling_deepseekocr,
+    modeling_deepseekv2,
+)
+from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
+    DeepseekV2Config,
+)
+from dsocr_analyze.running.building import building
 
 DATA = Path(__file__).parent / "data"
 REFERENCE = Path(deepencoder.__file__).parent
@@ -113,7 +119,7 @@ def normal(*shape, seed=0):
 
 
 def built(config, model_class=modeling_deepseekocr.DeepseekOCRForCausalLM):
-    with accommodation.building(torch.device("cpu"), torch.float32):
+    with building(torch.device("cpu"), torch.float32):
         model = model_class(config)
     return randomised(model)
 
@@ -136,7 +142,7 @@ def page(*, local):
 @pytest.fixture(scope="module")
 def full_model():
     config = modeling_deepseekocr.DeepseekOCRConfig(**json.loads(_config_text()))
-    with accommodation.building(torch.device("meta"), torch.bfloat16):
+    with building(torch.device("meta"), torch.bfloat16):
         return modeling_deepseekocr.DeepseekOCRForCausalLM(config)
 
 
@@ -165,7 +171,7 @@ def test_the_position_ids_are_the_only_persistent_buffer(full_model):
 def test_stages_own_the_published_numbers_of_parameters(full_model):
     sizes = {}
     for name, parameter in full_model.named_parameters():
-        stage = owner_of(name)
+        stage = DEFAULT.owner_of(name)
         sizes[stage] = sizes.get(stage, 0) + parameter.numel()
     assert sizes == {
         "sam": 95_569_152,
@@ -181,7 +187,7 @@ def test_stages_own_the_published_numbers_of_parameters(full_model):
     ("file", "name"), [(file, name) for file, names in MODULES.items() for name in names.split()]
 )
 def test_every_published_module_exists_in_its_file(file, name):
-    module = importlib.import_module(f"dsocr_analyze.model.reference.{file}")
+    module = importlib.import_module(f"dsocr_analyze.architectures.deepseek_ocr.reference.{file}")
     assert callable(getattr(module, name))
     assert name in module.__all__
 
@@ -189,7 +195,10 @@ def test_every_published_module_exists_in_its_file(file, name):
 def test_auto_map_names_classes_that_exist():
     for reference in json.loads(_config_text())["auto_map"].values():
         file, name = reference.split(".")
-        assert hasattr(importlib.import_module(f"dsocr_analyze.model.reference.{file}"), name)
+        assert hasattr(
+            importlib.import_module(f"dsocr_analyze.architectures.deepseek_ocr.reference.{file}"),
+            name,
+        )
 
 
 LOAD_THE_PUBLIC_WAY = """
@@ -737,7 +746,7 @@ def test_states_and_weights_come_back_when_asked_for():
 
 def test_without_images_and_experts_the_model_asks_no_values_of_meta_tensors():
     config = tiny_config(n_routed_experts=None)
-    with accommodation.building(torch.device("meta"), torch.bfloat16):
+    with building(torch.device("meta"), torch.bfloat16):
         model = modeling_deepseekocr.DeepseekOCRForCausalLM(config).eval()
     output = model(torch.zeros(1, 9, dtype=torch.long, device="meta"))
     assert output.logits.shape == (1, 9, 40)
