@@ -1,43 +1,82 @@
-"""Every layer family against a trace of that module alone, on `meta`."""
+"""Every layer family of the decoder, kernel by kernel, against a trace of that module alone.
+
+Those of the vision side are in `test_costs_vision.py`.
+"""
+
+from collections import Counter
 
 import pytest
 import torch
 from torch import nn
-from tracing import Calls, meta, total, trace_of
+from tracing import Calls, meta
 
-from dsocr_analyze.costs import decoder_attention as attention_costs
+from dsocr_analyze.architectures.deepseek_ocr.decoder import (
+    cache_width,
+    decoder_params,
+    decoder_sections,
+    head_params,
+)
+from dsocr_analyze.architectures.deepseek_ocr.decoder_dimensions import DecoderDimensions
+from dsocr_analyze.architectures.deepseek_ocr.reference import deepencoder, modeling_deepseekv2
+from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
+    DeepseekV2Config,
+)
 from dsocr_analyze.costs.activations import ACTIVATIONS, activation
-from dsocr_analyze.costs.conv2d import conv2d, conv2d_params
+from dsocr_analyze.costs.decoder_attention import decoder_attention, decoder_attention_params
 from dsocr_analyze.costs.embedding import embedding
 from dsocr_analyze.costs.linear import linear, linear_params
 from dsocr_analyze.costs.mla import LatentHeads, mla_attention, mla_params
 from dsocr_analyze.costs.moe import Routing, gate, moe_params
 from dsocr_analyze.costs.normalization import layer_norm, layer_norm_2d, layer_norm_fp32, rms_norm
-from dsocr_analyze.costs.position_table import bicubic_resize, linear_resize
-from dsocr_analyze.costs.projector import projector, projector_params, projector_side
 from dsocr_analyze.costs.rope import dynamic_update, llama_tables, rotation, tables
-from dsocr_analyze.costs.sam_attention import grid_attention, grid_attention_params
-from dsocr_analyze.costs.self_attention import self_attention, self_attention_params
-from dsocr_analyze.costs.sums import combined
-from dsocr_analyze.costs.sums import total as all_modules
+from dsocr_analyze.costs.sections import Expansion, Section, sections_work
 from dsocr_analyze.costs.swiglu import swiglu, swiglu_params
-from dsocr_analyze.model.dimensions import ProjectorDimensions
-from dsocr_analyze.model.reference import deepencoder, modeling_deepseekv2
-from dsocr_analyze.model.reference.configuration_deepseek_v2 import DeepseekV2Config
+from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT64
+from dsocr_analyze.kernels import merged, total_work
+from dsocr_analyze.running.known_values import KnownValues
+from dsocr_analyze.trace.alone import trace_alone
 
-DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
+DTYPES = pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT16, FLOAT32], ids=lambda d: d.name)
+PASSES = pytest.mark.parametrize(
+    ("dtype", "batch", "new", "cached"),
+    [
+        pytest.param(BFLOAT16, 1, 2, 0, id="short prompt"),
+        pytest.param(FLOAT32, 3, 50, 0, id="prompts in fp32"),
+        pytest.param(FLOAT16, 1, 1, 50, id="step in fp16"),
+        pytest.param(BFLOAT16, 3, 1, 2, id="steps"),
+    ],
+)
+FLASH = pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
+
+
+def of_type(dtype, *shape):
+    """A tensor on `meta`."""
+    return meta(*shape, dtype=getattr(torch, dtype.name))
 
 
 def on_meta(module, dtype):
-    """The module on `meta`; only floating-point parameters have the dtype, tables stay fp32."""
+    """The module on `meta`; only parameters have the dtype, tables stay fp32."""
     module = module.to("meta").eval()
     for parameter in module.parameters():
-        parameter.data = parameter.data.to(dtype)
+        parameter.data = parameter.data.to(getattr(torch, dtype.name))
     return module
 
 
-def traced(module, dtype, *inputs, **named):
-    return total(trace_of(on_meta(module, dtype), *inputs, **named))
+def traced(module, *inputs, **named):
+    return trace_alone(module, torch.device("meta"), *inputs, **named)[0]
+
+
+def assert_same(trace, *sections):
+    """Both name the same kernels, each as often, and call the same modules."""
+    expansion = Expansion()
+    expansion.add(sections)
+    assert Counter(merged(trace.kernels)) == Counter(merged(expansion.kernels))
+    assert Counter(trace.calls) == expansion.module_calls
+
+
+def alone(modules):
+    """A module that is a model by itself; of one without children, its kernels."""
+    return Section(("",), modules if isinstance(modules, dict) else {"": modules})
 
 
 def params(module):
@@ -48,77 +87,56 @@ def params(module):
 class TestSimpleLayers:
     @pytest.mark.parametrize("bias", [True, False])
     def test_linear(self, dtype, bias):
-        layer = nn.Linear(7, 5, bias=bias)
-        work = traced(layer, dtype, meta(2, 3, 7, dtype=dtype))
-        assert work == linear(6, 7, 5, dtype.itemsize, bias=bias)
+        layer = on_meta(nn.Linear(7, 5, bias=bias), dtype)
+        trace = traced(layer, of_type(dtype, 2, 3, 7))
+        assert_same(trace, alone(linear(6, 7, 5, dtype, bias=bias)))
         assert params(layer) == linear_params(7, 5, bias=bias)
 
-    @pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 2, 1), (4, 4, 0), (1, 1, 0)])
-    def test_conv2d(self, dtype, kernel, stride, padding):
-        layer = nn.Conv2d(3, 5, kernel, stride, padding)
-        work = traced(layer, dtype, meta(2, 3, 9, 9, dtype=dtype))
-        assert work == conv2d(
-            2, 9, 3, 5, kernel, dtype.itemsize, stride=stride, padding=padding, bias=True
-        )
-        assert params(layer) == conv2d_params(3, 5, kernel, bias=True)
-
     def test_embedding(self, dtype):
-        work = traced(nn.Embedding(11, 6), dtype, meta(2, 4, dtype=torch.long))
-        assert work == embedding(8, 6, dtype.itemsize)
+        trace = traced(on_meta(nn.Embedding(11, 6), dtype), of_type(INT64, 2, 4))
+        assert_same(trace, alone(embedding(8, 6, dtype)))
 
     def test_layer_norm(self, dtype):
-        work = traced(nn.LayerNorm(6), dtype, meta(2, 4, 6, dtype=dtype))
-        assert work == layer_norm(8, 6, dtype.itemsize)
+        trace = traced(on_meta(nn.LayerNorm(6), dtype), of_type(dtype, 2, 4, 6))
+        assert_same(trace, alone(layer_norm(8, 6, dtype)))
 
     def test_layer_norm_in_fp32(self, dtype):
-        work = traced(deepencoder.LayerNormfp32(6), dtype, meta(2, 4, 6, dtype=dtype))
-        assert work == layer_norm_fp32(8, 6, dtype.itemsize)
+        norm = on_meta(deepencoder.LayerNormfp32(6), dtype)
+        assert_same(traced(norm, of_type(dtype, 2, 4, 6)), alone(layer_norm_fp32(8, 6, dtype)))
 
     def test_layer_norm_over_channels(self, dtype):
-        work = traced(deepencoder.LayerNorm2d(6), dtype, meta(2, 6, 3, 5, dtype=dtype))
-        assert work == layer_norm_2d(2, 6, 15, dtype.itemsize)
+        norm = on_meta(deepencoder.LayerNorm2d(6), dtype)
+        trace = traced(norm, of_type(dtype, 2, 6, 3, 5))
+        assert_same(trace, alone(layer_norm_2d(2, 6, 15, dtype)))
 
     def test_rms_norm(self, dtype):
-        norm = modeling_deepseekv2.DeepseekV2RMSNorm(6)
-        assert traced(norm, dtype, meta(2, 4, 6, dtype=dtype)) == rms_norm(8, 6, dtype.itemsize)
+        norm = on_meta(modeling_deepseekv2.DeepseekV2RMSNorm(6), dtype)
+        assert_same(traced(norm, of_type(dtype, 2, 4, 6)), alone(rms_norm(8, 6, dtype)))
 
-    def test_activations(self, dtype):
+    @pytest.mark.parametrize("name", ACTIVATIONS)
+    def test_activations(self, dtype, name):
         from transformers.activations import ACT2FN
 
-        for name in ACTIVATIONS:
-            work = traced(Calls(ACT2FN[name]), dtype, meta(3, 7, dtype=dtype))
-            assert work == activation(name, 21, dtype.itemsize), name
+        trace = traced(Calls(lambda x: ACT2FN[name](x)), of_type(dtype, 3, 7))
+        assert_same(trace, alone(activation(name, 21, dtype)))
 
-    def test_swiglu(self, dtype):
-        config = DeepseekV2Config(hidden_size=6, intermediate_size=10)
-        mlp = modeling_deepseekv2.DeepseekV2MLP(config)
-        work = traced(mlp, dtype, meta(2, 4, 6, dtype=dtype))
-        assert work == all_modules(swiglu(8, 6, 10, dtype.itemsize))
+    @pytest.mark.parametrize("act", ["silu", "gelu"])
+    def test_swiglu(self, dtype, act):
+        config = DeepseekV2Config(hidden_size=6, intermediate_size=10, hidden_act=act)
+        mlp = on_meta(modeling_deepseekv2.DeepseekV2MLP(config), dtype)
+        trace = traced(mlp, of_type(dtype, 2, 4, 6))
+        assert_same(trace, alone(swiglu(8, 6, 10, dtype, act)))
         assert params(mlp) == swiglu_params(6, 10)
 
 
 @DTYPES
 class TestPositions:
-    @pytest.mark.parametrize("side", [1, 3, 8, 11])
-    def test_bicubic_tables(self, dtype, side):
-        resize = Calls(deepencoder.get_abs_pos_sam)
-        work = total(trace_of(resize, meta(1, 8, 8, 5, dtype=dtype), side))
-        assert work == bicubic_resize(8, side, 5, dtype.itemsize)
-
-    @pytest.mark.parametrize("rows", [5, 13, 21])
-    def test_linear_tables(self, dtype, rows):
-        from dsocr_analyze.costs.sam_attention import relative_positions
-
-        side = (rows + 1) // 2
-        work = total(trace_of(Calls(deepencoder.get_rel_pos), side, side, meta(13, 4, dtype=dtype)))
-        assert work == relative_positions(13, side, 4, dtype.itemsize)
-        assert linear_resize(13, 13, 4, dtype.itemsize).bytes_read == 0
-
-    def test_llama_rope(self, dtype):
+    @pytest.mark.parametrize("length", [1, 5])
+    def test_llama_rope(self, dtype, length):
         config = DeepseekV2Config(hidden_size=24, num_attention_heads=3)
         rope = modeling_deepseekv2.LlamaRotaryEmbedding(config).to("meta")
-        work = total(trace_of(rope, meta(1, dtype=dtype), meta(1, 5, dtype=torch.long)))
-        assert work == llama_tables(5, 8, dtype.itemsize)
+        trace = traced(rope, of_type(dtype, 1), of_type(INT64, 1, length))
+        assert_same(trace, alone(llama_tables(length, 8, dtype)))
 
     @pytest.mark.parametrize(
         ("variant", "name"),
@@ -133,100 +151,136 @@ class TestPositions:
     def test_the_four_latent_ropes(self, dtype, variant, name, length):
         more = {} if variant == "default" else {"scaling_factor": 2.0}
         rope = getattr(modeling_deepseekv2, name)(8, max_position_embeddings=64, **more).to("meta")
-        expected = tables(variant, length, 8, dtype.itemsize)
+        expected = tables(variant, length, 8, dtype)
         if variant == "dynamic" and length > 64:
-            expected = combined((expected, dynamic_update(8)))
-        assert total(trace_of(rope, meta(1, dtype=dtype), length)) == expected
+            expected = dynamic_update(8) + expected
+        assert_same(traced(rope, of_type(dtype, 1), length), alone(expected))
 
     def test_rotation(self, dtype):
         rotate = Calls(modeling_deepseekv2._rotated)
-        tables_ = (meta(1, 1, 5, 8, dtype=dtype) for _ in range(2))
-        work = total(trace_of(rotate, meta(2, 3, 5, 8, dtype=dtype), *tables_))
-        assert work == rotation(2, 5, 3, 8, dtype.itemsize, pairs=False)
+        cosines_and_sines = (of_type(dtype, 1, 1, 5, 8) for _ in range(2))
+        trace = traced(rotate, of_type(dtype, 2, 3, 5, 8), *cosines_and_sines)
+        assert_same(trace, alone(rotation(2, 5, 3, 8, dtype, pairs=False)))
 
 
-@DTYPES
-class TestVisionAttention:
-    @pytest.mark.parametrize("count", [1, 3])
-    @pytest.mark.parametrize("heads", [1, 2])
-    @pytest.mark.parametrize("side", [4, 7, 9])
-    def test_grid_attention(self, dtype, count, heads, side):
-        attention = deepencoder.Attention(12, heads, True, True, True, (7, 7))
-        work = traced(attention, dtype, meta(count, side, side, 12, dtype=dtype))
-        assert work == all_modules(grid_attention(count, side, 12, heads, 13, dtype.itemsize))
-        assert params(attention) == grid_attention_params(12, heads, 13)
-
-    @pytest.mark.parametrize("heads", [1, 3])
-    def test_self_attention(self, dtype, heads):
-        config = {"hidden_size": 12, "num_attention_heads": heads}
-        attention = deepencoder.NoTPAttention(config)
-        work = traced(attention, dtype, meta(2, 5, 12, dtype=dtype))
-        assert work == all_modules(self_attention(2, 5, 12, heads, dtype.itemsize))
-        assert params(attention) == self_attention_params(12)
+CONFIG = {
+    "hidden_size": 24,
+    "vocab_size": 50,
+    "num_hidden_layers": 2,
+    "intermediate_size": 20,
+    "moe_intermediate_size": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "attention_bias": False,
+    "use_mla": False,
+    "q_lora_rank": None,
+    "kv_lora_rank": 6,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 5,
+    "max_position_embeddings": 20,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "first_k_dense_replace": 1,
+    "moe_layer_freq": 1,
+    "topk_method": "greedy",
+    "scoring_func": "softmax",
+    "norm_topk_prob": False,
+    "n_group": 1,
+    "topk_group": 1,
+    "tie_word_embeddings": False,
+    "pad_token_id": None,
+}
 
 
 def decoder_config(**changes):
-    return DeepseekV2Config(
-        **{
-            "hidden_size": 24,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "attention_bias": False,
-            "use_mla": False,
-            **changes,
-        }
-    )
+    return DeepseekV2Config(**CONFIG | changes)
 
 
-@DTYPES
-@pytest.mark.parametrize("cached", [0, 6], ids=["prompt", "step"])
+@pytest.fixture
+def flash_attention(monkeypatch):
+    """The reference finds flash-attn where the trace puts it: in transformers' own file."""
+    from transformers import modeling_flash_attention_utils as found
+
+    def flash_attn_func(*args, **kwargs):
+        return found.flash_attn_func(*args, **kwargs)
+
+    monkeypatch.setattr(modeling_deepseekv2, "flash_attn_func", flash_attn_func)
+
+
+def attention_inputs(dtype, batch, new, cached, cache, *, flash):
+    """Features, mask, positions and cache of one pass; `cache` has the sizes [heads, features]."""
+    # Flash attention asks whether positions restart; these do not.
+    with KnownValues():
+        positions = torch.zeros(1, new, dtype=torch.int64, device="meta")
+    mask = None
+    if new > 1 and not flash:
+        mask = of_type(dtype, 1, 1, new, new).expand(batch, 1, new, new)
+    pairs = [tuple(of_type(dtype, batch, heads, cached, size) for heads, size in cache)]
+    held = modeling_deepseekv2.KeyValueCache(pairs if cached else ())
+    return of_type(dtype, batch, new, 24), mask, positions, held
+
+
+@PASSES
+@FLASH
+@pytest.mark.usefixtures("flash_attention")
 class TestDecoderAttention:
-    def run(self, attention, dtype, cached, cache):
-        new = 1 if cached else 5
-        positions = meta(1, new, dtype=torch.long)
-        mask = None if cached else meta(1, 1, 5, 5, dtype=dtype).expand(2, 1, 5, 5)
-        held = modeling_deepseekv2.KeyValueCache(cache if cached else ())
-        return traced(attention, dtype, meta(2, new, 24, dtype=dtype), mask, positions, held)
-
-    @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (4, 1), (1, 1)])
-    @pytest.mark.parametrize("bias", [True, False])
-    def test_eager(self, dtype, cached, heads, kv_heads, bias):
+    @pytest.mark.parametrize(
+        ("heads", "kv_heads", "bias"),
+        [(4, 4, False), (4, 2, True), (4, 1, False), (1, 1, False), (12, 12, False)],
+    )
+    def test_plain(self, dtype, batch, new, cached, flash, heads, kv_heads, bias):
         config = decoder_config(
             num_attention_heads=heads, num_key_value_heads=kv_heads, attention_bias=bias
         )
-        attention = modeling_deepseekv2.LlamaAttention(config)
+        kind = "LlamaFlashAttention2" if flash else "LlamaAttention"
+        attention = on_meta(getattr(modeling_deepseekv2, kind)(config), dtype)
         D = 24 // heads
-        cache = [(meta(2, kv_heads, cached, D, dtype=dtype),) * 2]
-        work = self.run(attention, dtype, cached, cache)
-        new = 1 if cached else 5
-        expected = attention_costs.decoder_attention(
-            2, new, cached, 24, heads, kv_heads, D, dtype.itemsize, flash=False, bias=bias
+        cache = [(kv_heads, D), (kv_heads, D)]
+        inputs = attention_inputs(dtype, batch, new, cached, cache, flash=flash)
+        expected = decoder_attention(
+            batch, new, cached, 24, heads, kv_heads, D, dtype, flash=flash, bias=bias
         )
-        assert work == all_modules(expected)
-        assert params(attention) == attention_costs.decoder_attention_params(
-            24, heads, kv_heads, D, bias=bias
-        )
+        assert_same(traced(attention, *inputs), alone(expected))
+        assert params(attention) == decoder_attention_params(24, heads, kv_heads, D, bias=bias)
 
-    @pytest.mark.parametrize("heads", [3, 1])
-    @pytest.mark.parametrize("q_rank", [None, 10])
-    @pytest.mark.parametrize("rope", [2, 4])
-    def test_latent(self, dtype, cached, heads, q_rank, rope):
+    @pytest.mark.parametrize(
+        "latent",
+        [
+            LatentHeads(3, None, 6, 8, 4, 5),
+            LatentHeads(3, 10, 6, 8, 2, 5, bias=True),
+            LatentHeads(3, None, 6, 8, 4, 12),
+            LatentHeads(1, None, 6, 8, 4, 5),
+            LatentHeads(1, 10, 6, 8, 4, 12),
+            LatentHeads(3, None, 6, 8, 4, 5, "linear", 20),
+            LatentHeads(3, None, 6, 8, 4, 5, "dynamic", 20),
+            LatentHeads(3, None, 6, 8, 4, 5, "yarn", 20),
+        ],
+    )
+    def test_latent(self, dtype, batch, new, cached, flash, latent):
+        scaling = None
+        if latent.variant != "default":
+            scaling = {"type": latent.variant, "factor": 2.0}
         config = decoder_config(
             use_mla=True,
-            num_attention_heads=heads,
-            q_lora_rank=q_rank,
-            kv_lora_rank=6,
-            qk_rope_head_dim=rope,
-            qk_nope_head_dim=8,
-            v_head_dim=5,
+            num_attention_heads=latent.heads,
+            q_lora_rank=latent.q_rank,
+            kv_lora_rank=latent.kv_rank,
+            qk_rope_head_dim=latent.rope,
+            qk_nope_head_dim=latent.nope,
+            v_head_dim=latent.value,
+            rope_scaling=scaling,
+            attention_bias=latent.bias,
         )
-        attention = modeling_deepseekv2.DeepseekV2Attention(config)
-        latent = LatentHeads(heads, q_rank, 6, 8, rope, 5)
-        cache = [(meta(2, 1, cached, rope, dtype=dtype), meta(2, 1, cached, 6, dtype=dtype))]
-        work = self.run(attention, dtype, cached, cache)
-        new = 1 if cached else 5
-        expected = mla_attention(2, new, cached, 24, latent, dtype.itemsize, flash=False)
-        assert work == all_modules(expected)
+        kind = "DeepseekV2FlashAttention2" if flash else "DeepseekV2Attention"
+        attention = on_meta(getattr(modeling_deepseekv2, kind)(config), dtype)
+        cache = [(1, latent.rope), (1, latent.kv_rank)]
+        if flash:
+            cache = [(latent.heads, latent.query)] * 2
+        inputs = attention_inputs(dtype, batch, new, cached, cache, flash=flash)
+        expected = mla_attention(batch, new, cached, 24, latent, dtype, flash=flash)
+        assert_same(traced(attention, *inputs), alone(expected))
         assert params(attention) == mla_params(24, latent)
 
 
@@ -247,7 +301,6 @@ class TestDecoderAttention:
 @pytest.mark.parametrize("per_token", [1, 3])
 def test_routers(dtype, scoring, normalized, method, groups, top_groups, per_token):
     config = decoder_config(
-        n_routed_experts=8,
         num_experts_per_tok=per_token,
         scoring_func=scoring,
         topk_method=method,
@@ -255,65 +308,77 @@ def test_routers(dtype, scoring, normalized, method, groups, top_groups, per_tok
         topk_group=top_groups,
         norm_topk_prob=normalized,
     )
-    router = modeling_deepseekv2.MoEGate(config)
+    router = on_meta(modeling_deepseekv2.MoEGate(config), dtype)
     routing = Routing(8, per_token, scoring, method, groups, top_groups, normalized)
-    work = traced(router, dtype, meta(2, 5, 24, dtype=dtype))
-    assert work == gate(10, 24, routing, dtype.itemsize)
+    trace = traced(router, of_type(dtype, 2, 5, 24))
+    assert_same(trace, alone(gate(10, 24, routing, dtype)))
     assert params(router) == moe_params(24, 0, 0, routing)
 
 
-PROJECTORS = {
-    "identity": {"projector_type": "identity"},
-    "linear": {"projector_type": "linear"},
-    "mlp": {"projector_type": "mlp_gelu", "depth": 3},
-    "downsampled": {"projector_type": "downsample_mlp_gelu", "downsample_ratio": 2},
-    "downsampled, padded": {
-        "projector_type": "downsample_mlp_gelu",
-        "downsample_ratio": 4,
-        "depth": 3,
-        "mlp_ratio": 2,
+DECODERS = {
+    "plain": {},
+    "dense": {"n_routed_experts": None},
+    "all mixed": {"first_k_dense_replace": 0},
+    "every other layer": {"moe_layer_freq": 2, "num_hidden_layers": 5},
+    "no shared experts": {"n_shared_experts": None},
+    "more experts than choices": {"n_routed_experts": 96, "num_experts_per_tok": 1},
+    "one expert": {"n_routed_experts": 1, "num_experts_per_tok": 1},
+    "another activation": {"hidden_act": "gelu"},
+    "grouped": {"num_key_value_heads": 2, "attention_bias": True},
+    "linear": {"rope_scaling": {"type": "linear", "factor": 2.0}},
+    "yarn": {"rope_scaling": {"type": "yarn", "factor": 2.0}},
+    "group-limited": {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2},
+    "corrected": {
+        "topk_method": "noaux_tc",
+        "scoring_func": "sigmoid",
+        "n_group": 4,
+        "topk_group": 2,
+        "norm_topk_prob": True,
     },
-    "normalised": {"projector_type": "normlayer_downsample_mlp_gelu", "downsample_ratio": 2},
-    "hybrid pair": {"projector_type": "low_high_hybrid_split_mlp_gelu", "depth": 2},
-    "split features": {
-        "projector_type": "hybrid_split_feature_mlp_gelu",
-        "input_dim": (5, 3),
-        "channel_div": 0.4,
-        "depth": 2,
-    },
-    "split pair": {"projector_type": "low_high_split_mlp_gelu", "depth": 3},
-    "pooled": {"projector_type": "mlp_gelu", "depth": 2, "token_pooling": True},
-    "fused": {"projector_type": "linear", "conv_fusion": True},
+    "latent": {"use_mla": True},
+    "latent, low-rank queries": {"use_mla": True, "q_lora_rank": 7},
 }
 
 
-@DTYPES
-@pytest.mark.parametrize("name", PROJECTORS)
-def test_projectors(dtype, name):
-    dimensions = ProjectorDimensions(**{"input_dim": 8, "n_embed": 10} | PROJECTORS[name])
-    module = deepencoder.MlpProjector(
-        {
-            "projector_type": dimensions.projector_type,
-            "input_dim": dimensions.input_dim,
-            "n_embed": dimensions.n_embed,
-            "depth": dimensions.depth,
-            "mlp_ratio": dimensions.mlp_ratio,
-            "downsample_ratio": dimensions.downsample_ratio,
-            "channel_div": dimensions.channel_div,
-            "token_pooling": dimensions.token_pooling,
-            "conv_fusion_high_low_features": dimensions.conv_fusion,
-        }
-    )
-    features = meta(2, 36, 8, dtype=dtype)
-    if dimensions.projector_type.startswith("low_high_split"):
-        features = tuple(meta(2, 36, 5, dtype=dtype) for _ in range(2))
-    elif dimensions.projector_type.startswith("low_high"):
-        features = (features, features)
-    elif dimensions.conv_fusion:
-        features = meta(2, 2, 36, 8, dtype=dtype)
-    module = on_meta(module, dtype)
-    trace = trace_of(module, features)
-    assert total(trace) == all_modules(projector(2, 6, dimensions, dtype.itemsize))
-    assert params(module) == projector_params(dimensions)
-    with torch.no_grad():
-        assert module(features).shape[1] == projector_side(6, dimensions) ** 2
+@PASSES
+@pytest.mark.parametrize("name", DECODERS)
+class TestDecoder:
+    def test_whole(self, dtype, batch, new, cached, name):
+        decoder = DecoderDimensions.from_config(CONFIG | DECODERS[name])
+        model = modeling_deepseekv2.DeepseekV2ForCausalLM(decoder_config(**DECODERS[name]))
+        model = on_meta(model, dtype)
+        key_value = [(decoder.kv_heads, decoder.head_dim)] * 2
+        if decoder.use_mla:
+            key_value = [(1, decoder.qk_rope_head_dim), (1, decoder.kv_lora_rank)]
+        assert cache_width(decoder, flash=False) == sum(heads * size for heads, size in key_value)
+        pairs = [
+            tuple(of_type(dtype, batch, heads, cached, size) for heads, size in key_value)
+            for _ in range(decoder.layers)
+        ]
+        past = pairs if cached else None
+        trace = traced(model, of_type(INT64, batch, new), past_key_values=past, use_cache=True)
+        sections = decoder_sections(
+            batch, new, cached, decoder, dtype, flash=False, each_expert=True
+        )
+        assert_same(trace, *sections)
+        work = total_work(kernel.total for kernel in trace.kernels)
+        together = decoder_sections(batch, new, cached, decoder, dtype, flash=False)
+        assert work == sections_work(sections) == sections_work(together)
+        assert params(model) == decoder_params(decoder) + head_params(decoder)
+
+    @pytest.mark.usefixtures("flash_attention")
+    def test_a_layer_with_flash_attention(self, dtype, batch, new, cached, name):
+        decoder = DecoderDimensions.from_config(CONFIG | DECODERS[name])
+        config = decoder_config(**DECODERS[name])
+        config._attn_implementation = "flash_attention_2"
+        last = decoder.layers - 1
+        layer = on_meta(modeling_deepseekv2.DeepseekV2DecoderLayer(config, last), dtype)
+        layer.self_attn.layer_idx = 0  # alone, it is the first in the cache
+        width = cache_width(decoder, flash=True)
+        cache = [(decoder.kv_heads, width // decoder.kv_heads // 2)] * 2
+        inputs = attention_inputs(dtype, batch, new, cached, cache, flash=True)
+        sections = decoder_sections(
+            batch, new, cached, decoder, dtype, flash=True, each_expert=True
+        )
+        (section,) = (s for s in sections if f"model.layers.{last}" in s.paths)
+        assert_same(traced(layer, *inputs), alone(section.modules))

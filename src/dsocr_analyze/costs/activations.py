@@ -1,96 +1,114 @@
-"""Activation functions, element by element."""
+"""Activation functions, operator by operator."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
 from dsocr_analyze.costs.integers import Count
-from dsocr_analyze.costs.movement import elementwise
+from dsocr_analyze.costs.operators import Kernels, elementwise
+from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.work import Work
+from dsocr_analyze.kernels import Kind
 
-__all__ = ["ACTIVATIONS", "Passes", "activation", "gelu", "quick_gelu", "silu"]
-
-
-class Passes(NamedTuple):
-    """What an activation does to a tensor, operator by operator."""
-
-    flops: int
-    """FLOPs an element."""
-    reads: int
-    """Tensors of that size read."""
-    writes: int
-    """Tensors of that size written."""
+__all__ = ["ACTIVATIONS", "activation", "activation_flops", "gelu", "quick_gelu"]
 
 
-ACTIVATIONS: Final[dict[str, Passes]] = {
-    "silu": Passes(5, 1, 1),
-    "swish": Passes(5, 1, 1),
-    "gelu": Passes(5, 1, 1),
-    "gelu_pytorch_tanh": Passes(5, 1, 1),
-    "quick_gelu": Passes(6, 4, 3),
-    "relu": Passes(1, 1, 1),
-    "relu2": Passes(2, 2, 2),
-    "leaky_relu": Passes(1, 1, 1),
-    "sigmoid": Passes(4, 1, 1),
-    "tanh": Passes(1, 1, 1),
-    "linear": Passes(0, 0, 0),
+class _Step(NamedTuple):
+    """One operator of an activation."""
+
+    operator: str
+    flops: int = 1
+    inputs: int = 1
+    kind: Kind = "elementwise"
+
+
+def _one(operator: str, flops: int) -> tuple[_Step, ...]:
+    return (_Step(operator, flops, kind="activation"),)
+
+
+_SCALE: Final = _Step("mul")
+_PRODUCT: Final = _Step("mul", inputs=2)
+_SHIFT: Final = _Step("add")
+_SUM: Final = _Step("add", inputs=2)
+_POWER: Final = _Step("pow")
+_TANH: Final = _Step("tanh", kind="activation")
+
+ACTIVATIONS: Final[dict[str, tuple[_Step, ...]]] = {
+    "silu": _one("silu", 5),
+    "swish": _one("silu", 5),
+    "gelu": _one("gelu", 5),
+    "gelu_pytorch_tanh": _one("gelu", 5),
+    "gelu_new": (_SCALE, _POWER, _SCALE, _SUM, _SCALE, _TANH, _SHIFT, _PRODUCT),
+    "gelu_fast": (_SCALE, _SCALE, _SCALE, _PRODUCT, _SHIFT, _PRODUCT, _TANH, _SHIFT, _PRODUCT),
+    "gelu_python": (
+        _SCALE,
+        _Step("div"),
+        _Step("erf", kind="activation"),
+        _SHIFT,
+        _PRODUCT,
+    ),
+    "quick_gelu": (_SCALE, _Step("sigmoid", 4, kind="activation"), _PRODUCT),
+    "relu": _one("relu", 1),
+    "relu2": (*_one("relu", 1), _POWER),
+    "relu6": (_Step("hardtanh"),),
+    "leaky_relu": _one("leaky_relu", 1),
+    "sigmoid": _one("sigmoid", 4),
+    "tanh": (_TANH,),
+    "linear": (),
 }
 """By the name that `hidden_act` has in `transformers.activations.ACT2FN`."""
 
 
-def activation(name: str, elements: Count, element_bytes: int) -> Work:
+def activation(name: str, elements: Count, dtype: Dtype) -> Kernels:
     """Any activation of `ACTIVATIONS`.
 
     Args:
         name: Its name, as `hidden_act` gives it.
         elements: Elements.
-        element_bytes: Bytes of each.
+        dtype: Their type.
 
     Raises:
         ConfigError: No closed form for that name.
     """
+    kernels: Kernels = ()
+    for step in _steps(name):
+        kernels += elementwise(
+            step.operator, elements, dtype, flops=step.flops, inputs=step.inputs, kind=step.kind
+        )
+    return kernels
+
+
+def activation_flops(name: str) -> int:
+    """FLOPs per element of an activation of `ACTIVATIONS`; raises ConfigError as `activation`."""
+    return sum(step.flops for step in _steps(name))
+
+
+def _steps(name: str) -> tuple[_Step, ...]:
     if name not in ACTIVATIONS:
         raise ConfigError(
             f"config.json: no closed form for 'hidden_act' {name!r}; "
             f"give one of {', '.join(ACTIVATIONS)}, or trace the model"
         )
-    passes = ACTIVATIONS[name]
-    size = elements * element_bytes
-    return Work(
-        vector_flops=passes.flops * elements,
-        bytes_read=passes.reads * size,
-        bytes_written=passes.writes * size,
-    )
+    return ACTIVATIONS[name]
 
 
-def gelu(elements: Count, element_bytes: int) -> Work:
-    """`x / 2 (1 + erf(x / sqrt 2))`: 5 FLOPs an element (Hendrycks and Gimpel 2016).
+def gelu(elements: Count, dtype: Dtype) -> Kernels:
+    """`x / 2 (1 + erf(x / sqrt 2))`: 5 FLOPs per element (Hendrycks and Gimpel 2016).
 
     Args:
         elements: Elements.
-        element_bytes: Bytes of each.
+        dtype: Their type.
     """
-    return elementwise(elements, element_bytes, flops=5)
+    return activation("gelu", elements, dtype)
 
 
-def quick_gelu(elements: Count, element_bytes: int) -> Work:
+def quick_gelu(elements: Count, dtype: Dtype) -> Kernels:
     """`x sigmoid(1.702 x)` as a product, a sigmoid (4 FLOPs) and a product, each in memory.
 
     Source: Hendrycks and Gimpel 2016; `quick_gelu` (`deepencoder.py`).
 
     Args:
         elements: Elements.
-        element_bytes: Bytes of each.
+        dtype: Their type.
     """
-    return activation("quick_gelu", elements, element_bytes)
-
-
-def silu(elements: Count, element_bytes: int) -> Work:
-    """`x sigmoid(x)`: 5 FLOPs an element.
-
-    Args:
-        elements: Elements.
-        element_bytes: Bytes of each.
-    """
-    return elementwise(elements, element_bytes, flops=5)
+    return activation("quick_gelu", elements, dtype)

@@ -8,12 +8,23 @@ uses where `use_mla` is false.
 from __future__ import annotations
 
 from dsocr_analyze.costs.integers import Count, is_one_token
-from dsocr_analyze.costs.kv_cache import append, mha_width
-from dsocr_analyze.costs.linear import linear, linear_params, product
-from dsocr_analyze.costs.movement import FP32_BYTES, INDEX_BYTES, cast, copy, elementwise, moved
+from dsocr_analyze.costs.kv_cache import append
+from dsocr_analyze.costs.linear import linear, linear_params
+from dsocr_analyze.costs.operators import (
+    Kernels,
+    attention,
+    cast,
+    copy,
+    elementwise,
+    moved,
+    product,
+    reduction,
+    softmax,
+)
 from dsocr_analyze.costs.rope import llama_tables, rotation
-from dsocr_analyze.costs.sums import ModuleWork, combined
-from dsocr_analyze.work import NO_WORK, Work
+from dsocr_analyze.costs.sums import ModuleKernels
+from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
+from dsocr_analyze.kernels import Attention
 
 __all__ = [
     "causal_savable_macs",
@@ -33,11 +44,11 @@ def decoder_attention(
     heads: int,
     kv_heads: int,
     D: int,
-    element_bytes: int,
+    dtype: Dtype,
     *,
     flash: bool,
     bias: bool = False,
-) -> ModuleWork:
+) -> ModuleKernels:
     """Attention of T new tokens over K = cached + T, with its rotary tables.
 
     Args:
@@ -48,126 +59,115 @@ def decoder_attention(
         heads: Query heads H.
         kv_heads: Key and value heads.
         D: Features of a head.
-        element_bytes: Bytes of a feature.
+        dtype: Type of features and weights.
         flash: FlashAttention in place of the eager product.
         bias: Whether the four projections have biases.
 
     Returns:
-        Own work, the four projections and `rotary_emb`.
+        Own kernels, the four projections and `rotary_emb`.
     """
     n = B * T
     key_value = kv_heads * D
-    is_step = is_one_token(T)
-    own = [
-        rotation(B, T, heads, D, element_bytes, pairs=False),
-        rotation(B, T, kv_heads, D, element_bytes, pairs=False),
-    ]
-    if is_step:
-        own.append(append(B, cached, mha_width(kv_heads, D), element_bytes))
-    if flash:
-        if not is_step:
-            own.append(position_check(T))
-        own.append(flash_attention(B, T, cached + T, heads, kv_heads, D, element_bytes))
-    else:
-        own.append(_eager(B, T, cached + T, heads, kv_heads, D, element_bytes))
+    attend = _flash if flash else _eager
+    held = linear(n, d, key_value, dtype, bias=bias)
     return {
-        "q_proj": linear(n, d, heads * D, element_bytes, bias=bias),
-        "k_proj": linear(n, d, key_value, element_bytes, bias=bias),
-        "v_proj": linear(n, d, key_value, element_bytes, bias=bias),
-        "rotary_emb": llama_tables(T, D, element_bytes),
-        "": combined(own),
-        "o_proj": linear(n, heads * D, d, element_bytes, bias=bias),
+        "": (
+            *rotation(B, T, heads, D, dtype, pairs=False),
+            *rotation(B, T, kv_heads, D, dtype, pairs=False),
+            *(2 * append(B, cached, key_value, dtype) if is_one_token(T) else ()),
+            *attend(B, T, cached + T, heads, kv_heads, D, dtype),
+        ),
+        "q_proj": linear(n, d, heads * D, dtype, bias=bias),
+        "k_proj": held,
+        "v_proj": held,
+        "rotary_emb": llama_tables(T, D, dtype),
+        "o_proj": linear(n, heads * D, d, dtype, bias=bias),
     }
 
 
+def _flash(
+    B: Count, T: Count, K: Count, heads: int, kv_heads: int, D: int, dtype: Dtype
+) -> Kernels:
+    """FlashAttention, for a prompt after a look at its positions."""
+    attended = flash_attention(B, T, K, heads, kv_heads, D, dtype)
+    return attended if is_one_token(T) else position_check(T) + attended
+
+
 def _eager(
-    B: Count, T: Count, K: Count, heads: int, kv_heads: int, D: int, element_bytes: int
-) -> Work:
+    B: Count, T: Count, K: Count, heads: int, kv_heads: int, D: int, dtype: Dtype
+) -> Kernels:
     """`softmax(q k^T / sqrt(D) + mask) v`, operator by operator; the full T x K product.
 
     Keys and values are first repeated for the query heads that share them (one shared head is
     expanded without a copy), the result's heads are copied behind the tokens.
     """
-    rows = B * T * heads
-    scores = rows * K
     held = B * K * (kv_heads * D)
     is_repeated = heads != kv_heads and kv_heads > 1
     keys = B * K * (heads * D) if is_repeated else held
-    parts = [
-        product(rows, D, K, rows * D, keys, element_bytes),
-        elementwise(scores, element_bytes),
-        masked_softmax(B, T, K, heads, element_bytes),
-        product(rows, K, D, scores, keys, element_bytes),
-    ]
+    repeat: Kernels = ()
     if is_repeated:
-        parts.append(moved(2 * element_bytes * held, 2 * element_bytes * keys))
+        repeat = moved("clone", keys, dtype.nbytes * held, dtype.nbytes * keys, dtype)
+    merge: Kernels = ()
     if heads > 1 and not is_one_token(T):
-        parts.append(copy(rows * D, element_bytes))
-    return combined(parts)
+        merge = copy("clone", B * T * (heads * D), dtype)
+    return (
+        *repeat,
+        *repeat,
+        *product("matmul", B * heads, T, K, D, dtype, right=keys),
+        *elementwise("div", B * T * K * heads, dtype),
+        *masked_softmax(B, T, K, heads, dtype),
+        *product("matmul", B * heads, T, D, K, dtype, right=keys),
+        *merge,
+    )
 
 
-def masked_softmax(B: Count, T: Count, K: Count, heads: int, element_bytes: int) -> Work:
-    """The mask's addition (none for one new token), softmax in fp32 (5 a score), and a cast.
+def masked_softmax(B: Count, T: Count, K: Count, heads: int, dtype: Dtype) -> Kernels:
+    """The mask's addition (none for one new token), softmax in fp32 (5 per score), and a cast.
 
     Args:
         B: Batch.
         T: New tokens.
         K: Keys.
         heads: H.
-        element_bytes: Bytes of a score before and after.
+        dtype: Type of the scores before and after.
     """
     scores = B * T * K * heads
-    softmax = Work(
-        vector_flops=5 * scores,
-        bytes_read=element_bytes * scores,
-        bytes_written=FP32_BYTES * scores,
-    )
-    mask = NO_WORK
+    mask: Kernels = ()
     if not is_one_token(T):
-        mask = Work(
-            vector_flops=scores,
-            bytes_read=element_bytes * (scores + T * K),
-            bytes_written=element_bytes * scores,
-        )
-    return combined((mask, softmax, cast(scores, FP32_BYTES, element_bytes)))
+        mask = elementwise("add", scores, dtype, read=dtype.nbytes * (scores + T * K))
+    return (*mask, *softmax(B * T * heads, K, dtype), *cast(scores, FLOAT32, dtype))
 
 
 def flash_attention(
-    B: Count, T: Count, K: Count, heads: int, kv_heads: int, D: int, element_bytes: int
-) -> Work:
-    """Both products and 6 FLOPs a score, of which none is read or written (Dao 2023, alg. 1).
+    B: Count, T: Count, K: Count, heads: int, kv_heads: int, D: int, dtype: Dtype
+) -> Kernels:
+    """Both products and 6 FLOPs per score, of which none is read or written (Dao 2023, alg. 1).
 
     Args:
         B: Batch.
-        T: New tokens.
+        T: New tokens, the last of the K.
         K: Keys.
         heads: H.
         kv_heads: Key and value heads.
         D: Features of a head, of keys and values alike.
-        element_bytes: Bytes of a feature.
+        dtype: Type of the features.
     """
-    queries = B * T * (heads * D)
-    scores = B * T * K * heads
-    return Work(
-        macs=2 * scores * D,
-        vector_flops=6 * scores,
-        activations=queries,
-        bytes_read=element_bytes * (queries + 2 * B * K * (kv_heads * D)),
-        bytes_written=element_bytes * queries,
-    )
+    skippable = _skippable_scores(B, T, heads)
+    shape = Attention(B, heads, kv_heads, T, K, D, D, skippable_scores=skippable)
+    return attention("flash_attention", shape, dtype)
 
 
-def position_check(T: Count) -> Work:
+def position_check(T: Count) -> Kernels:
     """Whether positions increase, asked before a flash prefill: differences, tests, their "all".
 
     Args:
         T: Positions.
     """
     steps = T - 1
-    return Work(
-        vector_flops=3 * steps,
-        bytes_read=(3 * INDEX_BYTES + 1) * steps,
-        bytes_written=(INDEX_BYTES + 1) * steps + 1,
+    return (
+        *elementwise("sub", steps, INT64, inputs=2),
+        *elementwise("ge", steps, INT64, output=BOOL),
+        *reduction("all", 1, steps, BOOL),
     )
 
 
@@ -180,7 +180,12 @@ def causal_savable_macs(B: Count, T: Count, heads: int, head_dims: int) -> Count
         heads: H.
         head_dims: MACs of one score: features of a key and of a value.
     """
-    return B * (T * (T - 1) // 2) * (heads * head_dims)
+    return _skippable_scores(B, T, heads) * head_dims
+
+
+def _skippable_scores(B: Count, T: Count, heads: int) -> Count:
+    """Scores of T new tokens with those that come after them."""
+    return B * (T * (T - 1) // 2) * heads
 
 
 def decoder_attention_params(d: int, heads: int, kv_heads: int, D: int, *, bias: bool) -> int:

@@ -1,24 +1,24 @@
-"""Look-ups in a table (`torch.nn.Embedding`, indexing)."""
+"""Look-ups in a table (`torch.nn.Embedding`)."""
 
 from __future__ import annotations
 
 from dsocr_analyze.costs.integers import Count
-from dsocr_analyze.costs.movement import INDEX_BYTES
-from dsocr_analyze.work import Work
+from dsocr_analyze.costs.operators import Kernels, moved
+from dsocr_analyze.dtypes import INT64, Dtype
 
 __all__ = ["embedding", "embedding_params"]
 
 
-def embedding(rows: Count, d: Count, element_bytes: int) -> Work:
+def embedding(rows: Count, d: Count, dtype: Dtype) -> Kernels:
     """Takes `rows` rows of a table of width d; the rows and their indices are read, no others.
 
     Args:
         rows: Rows taken, B T.
         d: Features of a row.
-        element_bytes: Bytes of a feature.
+        dtype: Type of the table.
     """
-    taken = rows * (d * element_bytes)
-    return Work(bytes_read=taken + INDEX_BYTES * rows, bytes_written=taken)
+    taken = rows * (d * dtype.nbytes)
+    return moved("embedding", rows * d, taken + INT64.nbytes * rows, taken, dtype)
 
 
 def embedding_params(rows: int, d: int) -> int:

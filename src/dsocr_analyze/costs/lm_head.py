@@ -7,24 +7,25 @@ from __future__ import annotations
 
 from dsocr_analyze.costs.integers import Count
 from dsocr_analyze.costs.linear import linear, linear_params
-from dsocr_analyze.costs.movement import FP32_BYTES, cast
-from dsocr_analyze.costs.sums import ModuleWork
+from dsocr_analyze.costs.operators import cast
+from dsocr_analyze.costs.sums import ModuleKernels
+from dsocr_analyze.dtypes import FLOAT32, Dtype
 
 __all__ = ["lm_head", "lm_head_params"]
 
 
-def lm_head(n: Count, d: int, vocabulary: int, element_bytes: int) -> ModuleWork:
+def lm_head(n: Count, d: int, vocabulary: int, dtype: Dtype) -> ModuleKernels:
     """`[n, d] -> [n, V]` without bias: n d V MACs; the cast is the model's own work.
 
     Args:
         n: Tokens, B T.
         d: Width.
         vocabulary: V.
-        element_bytes: Bytes of a feature.
+        dtype: Type of features and weights.
     """
     return {
-        "lm_head": linear(n, d, vocabulary, element_bytes),
-        "": cast(n * vocabulary, element_bytes, FP32_BYTES),
+        "": cast(n * vocabulary, dtype, FLOAT32),
+        "lm_head": linear(n, d, vocabulary, dtype),
     }
 
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from dsocr_analyze.costs.decoder_attention import flash_attention, masked_softmax
 from dsocr_analyze.costs.integers import Count, is_one_token
-from dsocr_analyze.costs.kv_cache import append, latent_width
-from dsocr_analyze.costs.linear import linear, linear_params, product
-from dsocr_analyze.costs.movement import addition, copy, elementwise, moved
+from dsocr_analyze.costs.kv_cache import append
+from dsocr_analyze.costs.linear import linear, linear_params
 from dsocr_analyze.costs.normalization import rms_norm, rms_norm_params
+from dsocr_analyze.costs.operators import Kernels, addition, copy, elementwise, moved, product
 from dsocr_analyze.costs.rope import RopeVariant, dynamic_update, rotation, table_rows, tables
-from dsocr_analyze.costs.sums import ModuleWork, combined, scaled
-from dsocr_analyze.work import Work
+from dsocr_analyze.costs.sums import ModuleKernels, repeated
+from dsocr_analyze.dtypes import Dtype
 
 __all__ = ["LatentHeads", "mla_attention", "mla_params"]
 
@@ -63,10 +63,10 @@ def mla_attention(
     cached: Count,
     d: int,
     latent: LatentHeads,
-    element_bytes: int,
+    dtype: Dtype,
     *,
     flash: bool,
-) -> ModuleWork:
+) -> ModuleKernels:
     """Latent attention of T new tokens over K = cached + T, with its rotary tables.
 
     Args:
@@ -75,79 +75,79 @@ def mla_attention(
         cached: Tokens in the cache.
         d: Width.
         latent: Dimensions of the heads.
-        element_bytes: Bytes of a feature.
+        dtype: Type of features and weights.
         flash: Keys and values projected up and FlashAttention, in place of absorption.
 
     Returns:
-        Own work and that of the called children.
+        Own kernels and those of the called children.
     """
     n = B * T
-    K = cached + T
     H, P, r = latent.heads, latent.rope, latent.kv_rank
-    rotary = tables(latent.variant, K, P, element_bytes)
-    if latent.variant == "dynamic":
-        update = scaled(dynamic_update(P), 1 * (latent.trained_length < K))
-        rotary = combined((rotary, update))
-    own = [
-        table_rows(T, P, element_bytes),
-        rotation(B, T, H, P, element_bytes, pairs=True),
-        rotation(B, T, 1, P, element_bytes, pairs=True),
-    ]
-    modules = _queries(n, d, latent, element_bytes)
-    modules["kv_a_proj_with_mqa"] = linear(n, d, r + P, element_bytes, bias=latent.bias)
-    modules["kv_a_layernorm"] = rms_norm(n, r, element_bytes)
+    attend = _flash if flash else _absorbed
+    modules: ModuleKernels = {
+        "": (
+            *table_rows(T, P, dtype),
+            *rotation(B, T, H, P, dtype, pairs=True),
+            *rotation(B, T, 1, P, dtype, pairs=True),
+            *attend(B, T, cached, latent, dtype),
+        ),
+        **_queries(n, d, latent, dtype),
+        "kv_a_proj_with_mqa": linear(n, d, r + P, dtype, bias=latent.bias),
+        "kv_a_layernorm": rms_norm(n, r, dtype),
+    }
     if flash:
-        modules["kv_b_proj"] = linear(n, r, H * (latent.nope + latent.value), element_bytes)
-        own.extend(_flash(B, T, cached, latent, element_bytes))
-    else:
-        own.extend(_absorbed(B, T, cached, latent, element_bytes))
-    modules["rotary_emb"] = rotary
-    modules[""] = combined(own)
-    modules["o_proj"] = linear(n, H * latent.value, d, element_bytes, bias=latent.bias)
+        modules["kv_b_proj"] = linear(n, r, H * (latent.nope + latent.value), dtype)
+    modules["rotary_emb"] = _rotary(cached + T, latent, dtype)
+    modules["o_proj"] = linear(n, H * latent.value, d, dtype, bias=latent.bias)
     return modules
 
 
-def _queries(n: Count, d: int, latent: LatentHeads, element_bytes: int) -> ModuleWork:
+def _rotary(K: Count, latent: LatentHeads, dtype: Dtype) -> Kernels:
+    """The tables of K positions, and for "dynamic" new frequencies beyond the trained length."""
+    update: Kernels = ()
+    if latent.variant == "dynamic":
+        update = repeated(dynamic_update(latent.rope), 1 * (latent.trained_length < K))
+    return update + tables(latent.variant, K, latent.rope, dtype)
+
+
+def _queries(n: Count, d: int, latent: LatentHeads, dtype: Dtype) -> ModuleKernels:
     """One projection, or two around a latent and its norm."""
     width = latent.heads * latent.query
     if latent.q_rank is None:
-        return {"q_proj": linear(n, d, width, element_bytes)}
+        return {"q_proj": linear(n, d, width, dtype)}
     return {
-        "q_a_proj": linear(n, d, latent.q_rank, element_bytes, bias=latent.bias),
-        "q_a_layernorm": rms_norm(n, latent.q_rank, element_bytes),
-        "q_b_proj": linear(n, latent.q_rank, width, element_bytes),
+        "q_a_proj": linear(n, d, latent.q_rank, dtype, bias=latent.bias),
+        "q_a_layernorm": rms_norm(n, latent.q_rank, dtype),
+        "q_b_proj": linear(n, latent.q_rank, width, dtype),
     }
 
 
-def _absorbed(
-    B: Count, T: Count, cached: Count, latent: LatentHeads, element_bytes: int
-) -> list[Work]:
+def _absorbed(B: Count, T: Count, cached: Count, latent: LatentHeads, dtype: Dtype) -> Kernels:
     """Scores `q_pe k_pe^T + (q_nope W_k) c^T`, scaled, masked, softmaxed; `(a c) W_v`."""
-    H, P, r = latent.heads, latent.rope, latent.kv_rank
+    H, P, r, nope, value = latent.heads, latent.rope, latent.kv_rank, latent.nope, latent.value
     K = cached + T
-    rows = B * T * H
-    scores = rows * K
-    is_step = is_one_token(T)
-    parts = [
-        product(rows, latent.nope, r, rows * latent.nope, H * latent.nope * r, element_bytes),
-        product(rows, P, K, rows * P, B * K * P, element_bytes),
-        product(rows, r, K, rows * r, B * K * r, element_bytes),
-        addition(scores, element_bytes),
-        elementwise(scores, element_bytes),
-        masked_softmax(B, T, K, H, element_bytes),
-        product(rows, K, r, scores, B * K * r, element_bytes),
-        product(rows, r, latent.value, rows * r, H * r * latent.value, element_bytes),
-    ]
-    if is_step:
-        parts.append(append(B, cached, latent_width(r, P), element_bytes))
+    scores = B * T * K * H
+    growing: Kernels = ()
+    merge: Kernels = ()
+    if is_one_token(T):
+        growing = append(B, cached, P, dtype) + append(B, cached, r, dtype)
     elif H > 1:
-        parts.append(copy(rows * latent.value, element_bytes))
-    return parts
+        merge = copy("clone", B * T * (H * value), dtype)
+    return (
+        *growing,
+        *product("matmul", B * H, T, r, nope, dtype, right=H * nope * r),
+        *product("matmul", B * H, T, K, P, dtype, right=B * K * P),
+        *product("matmul", B * H, T, K, r, dtype, right=B * K * r),
+        *addition(scores, dtype),
+        *elementwise("mul", scores, dtype),
+        *masked_softmax(B, T, K, H, dtype),
+        *product("einsum", B, T * H, r, K, dtype),
+        *product("matmul", B * H, T, value, r, dtype, right=H * r * value),
+        *merge,
+    )
 
 
-def _flash(
-    B: Count, T: Count, cached: Count, latent: LatentHeads, element_bytes: int
-) -> list[Work]:
+def _flash(B: Count, T: Count, cached: Count, latent: LatentHeads, dtype: Dtype) -> Kernels:
     """Queries and keys joined from their parts, values padded to their size, attention, the rest.
 
     The rotary key is read once and written for every head.
@@ -155,19 +155,29 @@ def _flash(
     H, P, query, value = latent.heads, latent.rope, latent.query, latent.value
     n = B * T
     rows = n * H
-    is_step = is_one_token(T)
-    parts = [
-        copy(rows * (2 * latent.nope + P), element_bytes),
-        moved(element_bytes * P * n, element_bytes * P * rows),
-        flash_attention(B, T, cached + T, H, H, query, element_bytes),
-    ]
+    without_positions = copy("copy", rows * latent.nope, dtype)
+    joined = (
+        *without_positions,
+        *copy("copy", rows * P, dtype),
+        *without_positions,
+        *moved("copy", rows * P, dtype.nbytes * P * n, dtype.nbytes * P * rows, dtype),
+    )
+    padding: Kernels = ()
+    unpadding: Kernels = ()
     if query != value:
-        parts.append(moved(element_bytes * value * rows, element_bytes * query * rows))
-        unpadded = copy(rows * value, element_bytes)
-        parts.append(unpadded if H > 1 else scaled(unpadded, 1 * (n != 1)))
-    if is_step:
-        parts.append(append(B, cached, 2 * H * query, element_bytes))
-    return parts
+        read, written = dtype.nbytes * value * rows, dtype.nbytes * query * rows
+        padding = moved("constant_pad_nd", rows * query, read, written, dtype)
+        unpadding = copy("clone", rows * value, dtype)
+        if H == 1:
+            # One row without its padding lies as it should.
+            unpadding = repeated(unpadding, 1 * (n != 1))
+    return (
+        *joined,
+        *padding,
+        *(2 * append(B, cached, H * query, dtype) if is_one_token(T) else ()),
+        *flash_attention(B, T, cached + T, H, H, query, dtype),
+        *unpadding,
+    )
 
 
 def mla_params(d: int, latent: LatentHeads) -> int:

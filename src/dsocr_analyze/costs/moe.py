@@ -14,23 +14,24 @@ from typing import Literal, NamedTuple
 
 from dsocr_analyze.costs.integers import Count, ceil_log2, minimum
 from dsocr_analyze.costs.linear import linear, linear_params
-from dsocr_analyze.costs.movement import (
-    FP32_BYTES,
-    INDEX_BYTES,
+from dsocr_analyze.costs.operators import (
+    Kernels,
     addition,
     cast,
     copy,
     elementwise,
+    filled,
     moved,
+    reduction,
+    softmax,
+    top,
 )
-from dsocr_analyze.costs.sums import ModuleWork, combined, scaled, total, under
+from dsocr_analyze.costs.sums import ModuleKernels, under
 from dsocr_analyze.costs.swiglu import swiglu, swiglu_params
-from dsocr_analyze.work import Work
+from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
+from dsocr_analyze.kernels import Kernel, Rows, Work
 
 __all__ = ["Routing", "Spread", "gate", "moe", "moe_params", "routed_experts", "spread"]
-
-_TOP_BYTES = FP32_BYTES + INDEX_BYTES
-"""A chosen score and its index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Routing:
 
     Attributes:
         experts: Routed experts E.
-        per_token: Experts k a token passes.
+        per_token: Experts k that a token passes.
         scoring: Function of the logits.
         method: How the top k are found.
         groups: Groups of experts of a group-limited method.
@@ -72,7 +73,7 @@ def spread(n: Count, routing: Routing) -> Spread:
 
     Args:
         n: Tokens, B T.
-        routing: Experts and choices a token.
+        routing: Experts and choices per token.
     """
     choices = n * routing.per_token
     return Spread(
@@ -80,96 +81,100 @@ def spread(n: Count, routing: Routing) -> Spread:
     )
 
 
-def gate(n: Count, d: int, routing: Routing, element_bytes: int) -> Work:
+def gate(n: Count, d: int, routing: Routing, dtype: Dtype) -> Kernels:
     """The router: fp32 logits (n d E MACs, input and weight cast first), scores, top k, scale.
 
-    Softmax is 5 FLOPs a score, sigmoid 4; finding the top k is a comparison a candidate.
+    Softmax is 5 FLOPs per score, sigmoid 4; finding the top k is a comparison per candidate.
 
     Args:
         n: Tokens, B T.
         d: Width.
         routing: Experts and method.
-        element_bytes: Bytes of a feature and of a weight.
+        dtype: Type of features and weights.
     """
     E, k = routing.experts, routing.per_token
-    scores = n * E
-    parts = [
-        cast(n * d, element_bytes, FP32_BYTES),
-        cast(E * d, element_bytes, FP32_BYTES),
-        linear(n, d, E, FP32_BYTES),
-        elementwise(scores, FP32_BYTES, flops=5 if routing.scoring == "softmax" else 4),
-        _top(scores, n * k),
-    ]
-    if routing.method == "group_limited_greedy":
-        best = Work(
-            vector_flops=scores,
-            bytes_read=FP32_BYTES * scores,
-            bytes_written=_TOP_BYTES * routing.groups * n,
-        )
-        parts += [best, _within_groups(n, routing)]
-    elif routing.method == "noaux_tc":
-        parts += [_corrected_groups(n, routing, element_bytes), _within_groups(n, routing)]
+    if routing.scoring == "softmax":
+        scoring = softmax(n, E, FLOAT32)
+    else:
+        scoring = elementwise("sigmoid", n * E, FLOAT32, flops=4, kind="activation")
+    normalizing: Kernels = ()
     if k > 1 and routing.normalized:
-        parts.append(
-            Work(
-                vector_flops=(2 * k + 1) * n,
-                bytes_read=FP32_BYTES * (2 * k + 2) * n,
-                bytes_written=FP32_BYTES * (k + 2) * n,
-            )
+        normalizing = (
+            *reduction("sum", n, k, FLOAT32),
+            *elementwise("add", n, FLOAT32),
+            *elementwise("div", n * k, FLOAT32, read=FLOAT32.nbytes * (n * k + n)),
         )
-    parts.append(elementwise(n * k, FP32_BYTES))
-    return combined(parts)
-
-
-def _top(candidates: Count, chosen: Count) -> Work:
-    """The top k of fp32 candidates: a comparison each; scores and indices of the chosen."""
-    return Work(
-        vector_flops=candidates,
-        bytes_read=FP32_BYTES * candidates,
-        bytes_written=_TOP_BYTES * chosen,
+    return (
+        *cast(n * d, dtype, FLOAT32),
+        *cast(E * d, dtype, FLOAT32),
+        *linear(n, d, E, FLOAT32),
+        *scoring,
+        *_selection(n, routing, dtype),
+        *normalizing,
+        *elementwise("mul", n * k, FLOAT32),
     )
 
 
-def _corrected_groups(n: Count, routing: Routing, element_bytes: int) -> Work:
-    """noaux_tc: a bias a score, the sum of each group's best two, the chosen scores gathered."""
-    E, k, groups = routing.experts, routing.per_token, routing.groups
+def _selection(n: Count, routing: Routing, dtype: Dtype) -> Kernels:
+    """The top k of all experts, or of those in the best groups.
+
+    A group ranks by its best score (group_limited_greedy) or by its best two, each with a bias
+    added that the chosen experts' scores don't keep (noaux_tc).
+    """
+    E, k = routing.experts, routing.per_token
+    chosen = top(n, E, k)
+    if routing.method == "greedy":
+        return chosen
+    groups, size = routing.groups, E // routing.groups
+    within = (*_within_groups(n, routing), *chosen)
+    if routing.method == "group_limited_greedy":
+        return (*_best_with_indices(n * groups, size), *within)
     scores = n * E
-    bias = Work(
-        vector_flops=scores,
-        bytes_read=FP32_BYTES * scores + element_bytes * E,
-        bytes_written=FP32_BYTES * scores,
+    with_bias = FLOAT32.nbytes * scores + dtype.nbytes * E
+    read, written = (INT64.nbytes + FLOAT32.nbytes) * k * n, FLOAT32.nbytes * k * n
+    return (
+        *elementwise("add", scores, FLOAT32, read=with_bias),
+        *top(n * groups, size, 2),
+        *reduction("sum", n * groups, 2, FLOAT32),
+        *within,
+        *moved("gather", n * k, read, written, FLOAT32),
     )
-    sums = Work(
-        vector_flops=2 * groups * n,
-        bytes_read=2 * FP32_BYTES * groups * n,
-        bytes_written=FP32_BYTES * groups * n,
-    )
-    gathered = moved(_TOP_BYTES * k * n, FP32_BYTES * k * n)
-    return combined((bias, _top(scores, 2 * groups * n), sums, gathered))
 
 
-def _within_groups(n: Count, routing: Routing) -> Work:
+def _best_with_indices(rows: Count, width: int) -> Kernels:
+    """The largest fp32 score of each row, and where it is."""
+    work = Work(
+        vector_flops=rows * width,
+        bytes_read=FLOAT32.nbytes * rows * width,
+        bytes_written=(FLOAT32.nbytes + INT64.nbytes) * rows,
+    )
+    return (Kernel("reduction", "max", Rows(rows, width), FLOAT32.name, FLOAT32.name, work),)
+
+
+def _within_groups(n: Count, routing: Routing) -> Kernels:
     """Scores outside the best groups set to zero: the groups' top, a mask of groups, of experts.
 
     The mask of groups is copied for every expert of a group, cast to bool and inverted.
     """
-    groups, top, scores = routing.groups, routing.top_groups, n * routing.experts
+    groups, chosen, scores = routing.groups, routing.top_groups, n * routing.experts
     ranks = groups * n
-    marked = top * n
-    parts = [
-        _top(ranks, marked),
-        moved(0, FP32_BYTES * ranks),
-        moved(INDEX_BYTES * marked, FP32_BYTES * marked),
-        Work(vector_flops=scores, bytes_read=scores, bytes_written=scores),
-        moved((FP32_BYTES + 1) * scores, FP32_BYTES * scores),
-    ]
+    marked = chosen * n
+    widening: Kernels = ()
     is_copied = 1 < groups < routing.experts
     if is_copied:
-        parts.append(moved(FP32_BYTES * ranks, FP32_BYTES * scores))
+        widening = moved("clone", scores, FLOAT32.nbytes * ranks, FLOAT32.nbytes * scores, FLOAT32)
     # A single group is only expanded, and lies in memory once.
     seen = scores if is_copied or groups == routing.experts else ranks
-    parts.append(moved(FP32_BYTES * seen, scores))
-    return combined(parts)
+    masked = (FLOAT32.nbytes + BOOL.nbytes) * scores
+    return (
+        *top(n, groups, chosen),
+        *filled("zeros_like", ranks, FLOAT32),
+        *moved("scatter", ranks, INT64.nbytes * marked, FLOAT32.nbytes * marked, FLOAT32),
+        *widening,
+        *moved("_to_copy", scores, FLOAT32.nbytes * seen, scores, FLOAT32, output=BOOL),
+        *elementwise("bitwise_not", scores, BOOL),
+        *moved("masked_fill", scores, masked, FLOAT32.nbytes * scores, FLOAT32),
+    )
 
 
 def moe(
@@ -178,9 +183,11 @@ def moe(
     f: int,
     shared_f: int,
     routing: Routing,
-    element_bytes: int,
+    dtype: Dtype,
     act: str = "silu",
-) -> ModuleWork:
+    *,
+    each_expert: bool = False,
+) -> ModuleKernels:
     """`y = sum_i g_i E_i(x) + E_shared(x)`, the tokens sorted by expert.
 
     Args:
@@ -189,94 +196,110 @@ def moe(
         f: Hidden width of a routed expert.
         shared_f: Hidden width of the shared experts as one MLP; 0 for none.
         routing: Experts and method.
-        element_bytes: Bytes of a feature.
+        dtype: Type of features and weights.
         act: The experts' activation.
+        each_expert: Whether routed experts are listed one by one (no array), not together.
 
     Returns:
-        Own work, `gate`, `experts` (all of them together; `routed_experts` has each) and
-        `shared_experts` with its children.
+        Own kernels, `gate`, `experts` (all of them as one) or every touched one with its children,
+        and `shared_experts` with its children.
     """
-    modules: ModuleWork = {
-        "gate": gate(n, d, routing, element_bytes),
-        "experts": _all_experts(n, d, f, routing, element_bytes, act),
-        "": _dispatch(n, d, routing, element_bytes),
-    }
+    if each_expert:
+        experts = under("experts", routed_experts(n, d, f, routing, dtype, act))
+    else:
+        experts = {"experts": _all_experts(n, d, f, routing, dtype, act)}
+    shared: ModuleKernels = {}
+    sharing: Kernels = ()
     if shared_f:
-        modules |= under("shared_experts", swiglu(n, d, shared_f, element_bytes, act))
-        modules[""] = combined((modules[""], addition(n * d, element_bytes)))
-    return modules
+        shared = under("shared_experts", swiglu(n, d, shared_f, dtype, act))
+        sharing = addition(n * d, dtype)
+    return {
+        "": (*_dispatch(n, d, routing, dtype), *sharing),
+        "gate": gate(n, d, routing, dtype),
+        **experts,
+        **shared,
+    }
 
 
-def _all_experts(n: Count, d: int, f: int, routing: Routing, element_bytes: int, act: str) -> Work:
-    """All routed experts: work of n k tokens, weights of the touched experts read once each."""
-    work = total(swiglu(n * routing.per_token, d, f, element_bytes, act))
-    weights = element_bytes * swiglu_params(d, f)
-    touched = spread(n, routing).touched
-    return work._replace(bytes_read=work.bytes_read + weights * (touched - 1))
+def _all_experts(n: Count, d: int, f: int, routing: Routing, dtype: Dtype, act: str) -> Kernels:
+    """All routed experts as one of n k tokens that reads the weights of every touched one."""
+    together = swiglu(n * routing.per_token, d, f, dtype, act)
+    further = dtype.nbytes * linear_params(d, f) * (spread(n, routing).touched - 1)
+
+    def projection(name: str) -> Kernels:
+        return tuple(
+            kernel._replace(work=kernel.work._replace(bytes_read=kernel.work.bytes_read + further))
+            for kernel in together[name]
+        )
+
+    return (
+        *projection("gate_proj"),
+        *together["act_fn"],
+        *projection("up_proj"),
+        *together[""],
+        *projection("down_proj"),
+    )
 
 
 def routed_experts(
-    n: int, d: int, f: int, routing: Routing, element_bytes: int, act: str = "silu"
-) -> ModuleWork:
-    """Work of each touched expert: `0.gate_proj`, ... for a number n of tokens (no array).
+    n: int, d: int, f: int, routing: Routing, dtype: Dtype, act: str = "silu"
+) -> ModuleKernels:
+    """Kernels of each touched expert: `0.gate_proj`, ... for a number n of tokens (no array).
 
     Args:
         n: Tokens, B T.
         d: Width.
         f: Hidden width of an expert.
-        routing: Experts and choices a token.
-        element_bytes: Bytes of a feature.
+        routing: Experts and choices per token.
+        dtype: Type of features and weights.
         act: The experts' activation.
     """
     touched, tokens, longer = spread(n, routing)
-    modules: ModuleWork = {}
-    long = swiglu(tokens + 1, d, f, element_bytes, act)
-    short = swiglu(tokens, d, f, element_bytes, act)
+    modules: ModuleKernels = {}
+    long = swiglu(tokens + 1, d, f, dtype, act)
+    short = swiglu(tokens, d, f, dtype, act)
     for index in range(touched):
         modules |= under(str(index), long if index < longer else short)
     return modules
 
 
-def _dispatch(n: Count, d: int, routing: Routing, element_bytes: int) -> Work:
+def _dispatch(n: Count, d: int, routing: Routing, dtype: Dtype) -> Kernels:
     """Sorting tokens to experts and back, and the weighted sum in fp32 (2 n k d FLOPs).
 
-    A count of tokens an expert (a table `[n, E]` of ones, summed), a sort of the n k choices
+    A count of tokens per expert (a table `[n, E]` of ones, summed), a sort of the n k choices
     (n k ceil(log2(n k)) comparisons), the tokens taken in that order, the experts' results joined,
     put back in the tokens' order, cast, weighted, summed and cast.
     """
     E, k = routing.experts, routing.per_token
     choices = n * k
     features = choices * d
-    index = INDEX_BYTES * choices
-    table = n * E
-    counting = Work(
-        vector_flops=table,
-        bytes_read=index + INDEX_BYTES * table,
-        bytes_written=INDEX_BYTES * (table + E) + index,
+    index = INT64.nbytes * choices
+    size = dtype.nbytes * features
+    weighted = FLOAT32.nbytes * (features + choices)
+    return (
+        *filled("new_zeros", n * E, INT64),
+        *moved("scatter", n * E, index, index, INT64),
+        *reduction("sum", E, n, INT64),
+        *_sort(choices),
+        *elementwise("floor_divide", choices, INT64),
+        *moved("index", features, size + index, size, dtype),
+        *copy("cat", features, dtype),
+        *moved("index_put", features, size + index, size, dtype),
+        *cast(features, dtype, FLOAT32),
+        *elementwise("mul", features, FLOAT32, read=weighted),
+        *reduction("sum", n * d, k, FLOAT32),
+        *cast(n * d, FLOAT32, dtype),
     )
-    sorting = Work(
-        vector_flops=choices * (ceil_log2(choices) + 1),
-        bytes_read=2 * index,
-        bytes_written=3 * index,
+
+
+def _sort(choices: Count) -> Kernels:
+    """The order of the chosen experts' numbers; the sorted numbers come out as well."""
+    work = Work(
+        vector_flops=choices * ceil_log2(choices),
+        bytes_read=INT64.nbytes * choices,
+        bytes_written=2 * INT64.nbytes * choices,
     )
-    taking = moved(2 * index, 0)
-    moving = scaled(copy(features, element_bytes), 3)
-    weighing = Work(
-        vector_flops=2 * features,
-        bytes_read=FP32_BYTES * (2 * features + choices),
-        bytes_written=FP32_BYTES * (features + n * d),
-    )
-    return combined(
-        (
-            counting,
-            sorting,
-            taking,
-            moving,
-            cast(features, element_bytes, FP32_BYTES),
-            weighing,
-            cast(n * d, FP32_BYTES, element_bytes),
-        )
-    )
+    return (Kernel("routing", "sort", Rows(1, choices), INT64.name, INT64.name, work),)
 
 
 def moe_params(d: int, f: int, shared_f: int, routing: Routing) -> int:

@@ -6,9 +6,9 @@ d is the normalised width, rows are all other dimensions together.
 from __future__ import annotations
 
 from dsocr_analyze.costs.integers import Count
-from dsocr_analyze.costs.movement import FP32_BYTES, cast
-from dsocr_analyze.costs.sums import combined
-from dsocr_analyze.work import Work
+from dsocr_analyze.costs.operators import Kernels, cast, elementwise, reduction
+from dsocr_analyze.dtypes import FLOAT32, Dtype
+from dsocr_analyze.kernels import Kernel, Rows, Work
 
 __all__ = [
     "layer_norm",
@@ -20,43 +20,43 @@ __all__ = [
 ]
 
 
-def layer_norm(rows: Count, d: int, element_bytes: int) -> Work:
-    """`(x - mean) / sqrt(var + eps) w + b` in one kernel: 5 FLOPs an element.
+def layer_norm(rows: Count, d: int, dtype: Dtype) -> Kernels:
+    """`(x - mean) / sqrt(var + eps) w + b` in one kernel: 5 FLOPs per element.
 
     Source: Ba et al. 2016, eq. 4; `torch.nn.LayerNorm`.
 
     Args:
         rows: Tokens.
         d: Width.
-        element_bytes: Bytes of an element.
+        dtype: Type of input, weight and output.
     """
-    return _layer_norm(rows, d, element_bytes, element_bytes)
+    return _layer_norm(rows, d, dtype, dtype)
 
 
-def _layer_norm(rows: Count, d: int, element_bytes: int, weight_bytes: int) -> Work:
-    size = rows * (d * element_bytes)
-    return Work(
+def _layer_norm(rows: Count, d: int, dtype: Dtype, weight: Dtype) -> Kernels:
+    size = rows * (d * dtype.nbytes)
+    work = Work(
         vector_flops=rows * (5 * d),
-        bytes_read=size + 2 * d * weight_bytes,
+        bytes_read=size + 2 * d * weight.nbytes,
         bytes_written=size,
     )
+    shape = Rows(rows, d)
+    return (Kernel("normalization", "native_layer_norm", shape, dtype.name, dtype.name, work),)
 
 
-def layer_norm_fp32(rows: Count, d: int, element_bytes: int) -> Work:
+def layer_norm_fp32(rows: Count, d: int, dtype: Dtype) -> Kernels:
     """LayerNorm between two casts (`LayerNormfp32`, `deepencoder.py`).
 
     Args:
         rows: Tokens.
         d: Width.
-        element_bytes: Bytes of an element of input, weight and output.
+        dtype: Type of input, weight and output.
     """
     elements = rows * d
-    return combined(
-        (
-            cast(elements, element_bytes, FP32_BYTES),
-            _layer_norm(rows, d, FP32_BYTES, element_bytes),
-            cast(elements, FP32_BYTES, element_bytes),
-        )
+    return (
+        *cast(elements, dtype, FLOAT32),
+        *_layer_norm(rows, d, FLOAT32, dtype),
+        *cast(elements, FLOAT32, dtype),
     )
 
 
@@ -65,7 +65,7 @@ def layer_norm_params(d: int) -> int:
     return 2 * d
 
 
-def layer_norm_2d(N: Count, channels: int, pixels: Count, element_bytes: int) -> Work:
+def layer_norm_2d(N: Count, channels: int, pixels: Count, dtype: Dtype) -> Kernels:
     """LayerNorm over the channels of `[N, C, h, w]`, operator by operator.
 
     With n elements and m = N pixels means: mean (n), centre (n), square (n), mean (n), centre (n),
@@ -77,19 +77,30 @@ def layer_norm_2d(N: Count, channels: int, pixels: Count, element_bytes: int) ->
         N: Images.
         channels: C.
         pixels: h w.
-        element_bytes: Bytes of an element.
+        dtype: Type of input, weight and output.
     """
     m = N * pixels
     n = m * channels
-    return Work(
-        vector_flops=8 * n + 2 * m,
-        bytes_read=element_bytes * (8 * n + 5 * m + 2 * channels),
-        bytes_written=element_bytes * (6 * n + 4 * m),
+    mean = reduction("mean", m, channels, dtype)
+    with_means = dtype.nbytes * (n + m)
+    with_weights = dtype.nbytes * (n + channels)
+    centre = elementwise("sub", n, dtype, read=with_means)
+    return (
+        *mean,
+        *centre,
+        *elementwise("pow", n, dtype),
+        *mean,
+        *centre,
+        *elementwise("add", m, dtype),
+        *elementwise("sqrt", m, dtype),
+        *elementwise("div", n, dtype, read=with_means),
+        *elementwise("mul", n, dtype, read=with_weights),
+        *elementwise("add", n, dtype, read=with_weights),
     )
 
 
-def rms_norm(rows: Count, d: int, element_bytes: int) -> Work:
-    """`x / sqrt(mean(x^2) + eps) w` in fp32, operator by operator: 4 an element, 2 a row.
+def rms_norm(rows: Count, d: int, dtype: Dtype) -> Kernels:
+    """`x / sqrt(mean(x^2) + eps) w` in fp32, operator by operator: 4 per element, 2 per row.
 
     A cast to fp32 before and one back, none where the model is fp32; square, mean, eps, reciprocal
     root, product; then the weight in the model's own type.
@@ -99,15 +110,18 @@ def rms_norm(rows: Count, d: int, element_bytes: int) -> Work:
     Args:
         rows: Tokens.
         d: Width.
-        element_bytes: Bytes of an element of input, weight and output.
+        dtype: Type of input, weight and output.
     """
-    wide = rows * (FP32_BYTES * (3 * d + 3))
-    weighted = rows * (d * element_bytes)
-    casts = 0 if element_bytes == FP32_BYTES else rows * (d * (element_bytes + FP32_BYTES))
-    return Work(
-        vector_flops=rows * (4 * d + 2),
-        bytes_read=wide + weighted + d * element_bytes + casts,
-        bytes_written=rows * (FP32_BYTES * (2 * d + 3)) + weighted + casts,
+    elements = rows * d
+    return (
+        *cast(elements, dtype, FLOAT32),
+        *elementwise("pow", elements, FLOAT32),
+        *reduction("mean", rows, d, FLOAT32),
+        *elementwise("add", rows, FLOAT32),
+        *elementwise("rsqrt", rows, FLOAT32),
+        *elementwise("mul", elements, FLOAT32, read=FLOAT32.nbytes * (elements + rows)),
+        *cast(elements, FLOAT32, dtype),
+        *elementwise("mul", elements, dtype, read=dtype.nbytes * (elements + d)),
     )
 
 

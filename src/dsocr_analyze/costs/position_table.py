@@ -3,46 +3,38 @@
 from __future__ import annotations
 
 from dsocr_analyze.costs.integers import Count, ceil_div, maximum
-from dsocr_analyze.costs.movement import FP32_BYTES, cast
-from dsocr_analyze.costs.sums import combined, scaled
-from dsocr_analyze.work import Work
+from dsocr_analyze.costs.operators import Kernels, cast
+from dsocr_analyze.costs.sums import repeated
+from dsocr_analyze.dtypes import FLOAT32, Dtype
+from dsocr_analyze.kernels import Elements, Kernel, Work
 
 __all__ = ["bicubic_resize", "linear_resize"]
 
 
-def bicubic_resize(source: int, target: Count, channels: int, element_bytes: int) -> Work:
+def bicubic_resize(source: int, target: Count, channels: int, dtype: Dtype) -> Kernels:
     """`[C, s, s] -> [C, t, t]`, bicubic and antialiased, in fp32 between two casts; none for s = t.
 
-    One dimension after the other, last first, 2 FLOPs a tap. A window has 2 h + 1 taps with
+    One dimension after the other, last first, 2 FLOPs per tap. A window has 2 h + 1 taps with
     `h = ceil(2 max(1, s / t))`: shrinking widens the filter (Keys 1981; ATen's
     `_upsample_bicubic2d_aa`).
 
     Args:
-        source: Entries s a side of the table.
-        target: Entries t a side wanted.
+        source: Entries s per side of the table.
+        target: Entries t per side wanted.
         channels: C.
-        element_bytes: Bytes of an entry of the table.
+        dtype: Type of the table.
     """
     half = maximum(2, ceil_div(2 * source, target))
     flops = 2 * (2 * half + 1) * channels * target * (source + target)
     before, after = source * source * channels, target * target * channels
-    resampling = Work(
-        vector_flops=flops, bytes_read=FP32_BYTES * before, bytes_written=FP32_BYTES * after
-    )
-    work = combined(
-        (
-            cast(before, element_bytes, FP32_BYTES),
-            resampling,
-            cast(after, FP32_BYTES, element_bytes),
-        )
-    )
-    return scaled(work, 1 * (target != source))
+    resized = _resized("_upsample_bicubic2d_aa", before, after, flops, dtype)
+    return repeated(resized, 1 * (target != source))
 
 
-def linear_resize(source: int, target: Count, d: int, element_bytes: int) -> Work:
+def linear_resize(source: int, target: Count, d: int, dtype: Dtype) -> Kernels:
     """`[s, d] -> [t, d]`, linear, in fp32 between two casts; none for s = t.
 
-    2 taps of 2 FLOPs an output.
+    2 taps of 2 FLOPs per output.
 
     Source: `get_rel_pos` (`deepencoder.py`).
 
@@ -50,17 +42,19 @@ def linear_resize(source: int, target: Count, d: int, element_bytes: int) -> Wor
         source: Rows s of the table.
         target: Rows t wanted.
         d: Features of a row.
-        element_bytes: Bytes of a feature.
+        dtype: Type of the table.
     """
     before, after = source * d, target * d
-    resampling = Work(
-        vector_flops=4 * after, bytes_read=FP32_BYTES * before, bytes_written=FP32_BYTES * after
+    resized = _resized("upsample_linear1d", before, after, 4 * after, dtype)
+    return repeated(resized, 1 * (target != source))
+
+
+def _resized(operator: str, before: Count, after: Count, flops: Count, dtype: Dtype) -> Kernels:
+    """`before` elements resampled to `after` in fp32, cast before and cast back."""
+    name, nbytes = FLOAT32
+    work = Work(vector_flops=flops, bytes_read=nbytes * before, bytes_written=nbytes * after)
+    return (
+        *cast(before, dtype, FLOAT32),
+        Kernel("interpolation", operator, Elements(after), name, name, work),
+        *cast(after, FLOAT32, dtype),
     )
-    work = combined(
-        (
-            cast(before, element_bytes, FP32_BYTES),
-            resampling,
-            cast(after, FP32_BYTES, element_bytes),
-        )
-    )
-    return scaled(work, 1 * (target != source))

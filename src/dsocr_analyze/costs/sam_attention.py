@@ -8,10 +8,20 @@ from __future__ import annotations
 
 from dsocr_analyze.costs.integers import Count, ceil_div
 from dsocr_analyze.costs.linear import linear, linear_params
-from dsocr_analyze.costs.movement import FP32_BYTES, INDEX_BYTES, copy, moved
+from dsocr_analyze.costs.operators import (
+    Kernels,
+    attention,
+    cast,
+    copy,
+    elementwise,
+    filled,
+    moved,
+    product,
+)
 from dsocr_analyze.costs.position_table import linear_resize
-from dsocr_analyze.costs.sums import ModuleWork, combined, scaled
-from dsocr_analyze.work import Work
+from dsocr_analyze.costs.sums import ModuleKernels, repeated
+from dsocr_analyze.dtypes import FLOAT32, INT64, Dtype
+from dsocr_analyze.kernels import Attention
 
 __all__ = [
     "grid_attention",
@@ -23,35 +33,36 @@ __all__ = [
 
 
 def window_count(g: Count, window: int) -> Count:
-    """Windows a side that a grid of g tokens a side is padded to: `ceil(g / window)`."""
+    """Windows per side that a grid of g tokens per side is padded to: `ceil(g / window)`."""
     return ceil_div(g, window)
 
 
-def window_partition(N: Count, g: Count, window: int, d: int, element_bytes: int) -> Work:
+def window_partition(N: Count, g: Count, window: int, d: int, dtype: Dtype) -> Kernels:
     """Cutting `[N, g, g, d]` into windows and putting the windows' results together again.
 
-    A padded copy and its undoing where `window` does not divide g; a copy each way where there is
-    more than one window.
+    A padded copy before and a cropped one after where `window` does not divide g; between them a
+    copy each way where there is more than one window.
 
     Args:
         N: Views.
-        g: Tokens a side of the grid.
-        window: Tokens a side of a window.
+        g: Tokens per side of the grid.
+        window: Tokens per side of a window.
         d: Width.
-        element_bytes: Bytes of a feature.
+        dtype: Type of features.
     """
     windows = window_count(g, window)
     side = windows * window
-    inner = N * g * g * d
-    padded = N * side * side * d
+    inner, padded = N * g * g * d, N * side * side * d
     is_padded = 1 * (side != g)
-    padding = scaled(moved(inner, padded), is_padded)
-    cropping = scaled(moved(inner, inner), is_padded)
-    reordering = scaled(moved(padded, padded), 2 * (windows != 1))
-    return scaled(combined((padding, cropping, reordering)), element_bytes)
+    padding = moved("constant_pad_nd", padded, inner * dtype.nbytes, padded * dtype.nbytes, dtype)
+    return (
+        *repeated(padding, is_padded),
+        *repeated(copy("clone", padded, dtype), 2 * (windows != 1)),
+        *repeated(copy("clone", inner, dtype), is_padded),
+    )
 
 
-def relative_positions(table: int, g: Count, D: int, element_bytes: int) -> Work:
+def relative_positions(table: int, g: Count, D: int, dtype: Dtype) -> Kernels:
     """`R[i, j] = table[i - j + g - 1]`, `[g, g, D]`, of one axis.
 
     The table is resized linearly where it has not `2 g - 1` rows. The coordinates: two ranges
@@ -59,24 +70,27 @@ def relative_positions(table: int, g: Count, D: int, element_bytes: int) -> Work
 
     Args:
         table: Rows of the learned table.
-        g: Tokens a side.
+        g: Tokens per side.
         D: Features of a head.
-        element_bytes: Bytes of a feature of the table.
+        dtype: Type of the table.
     """
     pairs = g * g
-    coordinates = Work(
-        vector_flops=2 * g + 2 * pairs,
-        bytes_read=2 * INDEX_BYTES * g + 2 * FP32_BYTES * g + 2 * FP32_BYTES * pairs,
-        bytes_written=2 * (INDEX_BYTES + FP32_BYTES) * g + (2 * FP32_BYTES + INDEX_BYTES) * pairs,
+    axis = filled("arange", g, INT64) + elementwise("mul", g, INT64, output=FLOAT32)
+    rows = pairs * (D * dtype.nbytes)
+    return (
+        *linear_resize(table, 2 * g - 1, D, dtype),
+        *axis,
+        *axis,
+        *elementwise("sub", pairs, FLOAT32, read=2 * FLOAT32.nbytes * g),
+        *elementwise("add", pairs, FLOAT32),
+        *cast(pairs, FLOAT32, INT64),
+        *moved("index", pairs * D, rows + INT64.nbytes * pairs, rows, dtype),
     )
-    rows = pairs * (D * element_bytes)
-    taken = moved(rows + INDEX_BYTES * pairs, rows)
-    return combined((linear_resize(table, 2 * g - 1, D, element_bytes), coordinates, taken))
 
 
 def grid_attention(
-    N: Count, g: Count, d: int, heads: int, table: int, element_bytes: int
-) -> ModuleWork:
+    N: Count, g: Count, d: int, heads: int, table: int, dtype: Dtype
+) -> ModuleKernels:
     """`softmax(q k^T / sqrt(D) + q R_h + q R_w) v` over N grids of g x g tokens.
 
     With T = g^2 tokens and S = N H T^2 scores: the two terms of the bias are N H T g D MACs each,
@@ -85,50 +99,43 @@ def grid_attention(
 
     Args:
         N: Grids: views, or all of their windows.
-        g: Tokens a side.
+        g: Tokens per side.
         d: Width.
         heads: H; D = d / H.
         table: Rows of each of the two learned tables.
-        element_bytes: Bytes of a feature.
+        dtype: Type of features and weights.
 
     Returns:
-        Own work, `qkv` and `proj`.
+        Own kernels, `qkv` and `proj`.
     """
     D = d // heads
     T = g * g
     tokens = N * T
-    features = tokens * d
     term = tokens * (heads * g)
-    scores = tokens * (heads * T)
-    # Elements that reshaping copies: heads behind the batch, where both are more than one; the
-    # first term's rows, where there is more than one matrix. Attention puts its output out with the
-    # heads behind the tokens, so that merging them copies nothing.
-    split_heads = 3 * features * (N != 1) if heads > 1 else 0
-    by_row = term if heads > 1 else term * (N != 1)
-    copies = copy(split_heads + by_row + term, element_bytes)
-    terms = Work(
-        macs=2 * term * D,
-        activations=2 * term,
-        bytes_read=2 * element_bytes * (features + T * D),
-        bytes_written=2 * element_bytes * term,
+    axis = relative_positions(table, g, D, dtype)
+    products = product("einsum", g, N * g * heads, g, D, dtype)
+    # What reshaping copies: q, k and v with the heads beside the batch, where both are more than
+    # one; the first term, where there is more than one matrix; the second term always. Attention
+    # writes [N, T, H, D], so merging the heads is a view.
+    many = 1 * (N != 1)
+    split_heads = repeated(copy("clone", 3 * tokens * d, dtype), many) if heads > 1 else ()
+    laid_out = copy("clone", term, dtype)
+    shape = Attention(N, heads, heads, T, T, D, D, masked=True)
+    own = (
+        *split_heads,
+        *axis,
+        *axis,
+        *products,
+        *products,
+        *(laid_out if heads > 1 else repeated(laid_out, many)),
+        *laid_out,
+        *elementwise("add", tokens * (heads * T), dtype, read=2 * dtype.nbytes * term),
+        *attention("scaled_dot_product_attention", shape, dtype),
     )
-    bias = Work(
-        vector_flops=scores,
-        bytes_read=2 * element_bytes * term,
-        bytes_written=element_bytes * scores,
-    )
-    attention = Work(
-        macs=2 * scores * D,
-        vector_flops=7 * scores,
-        activations=features,
-        bytes_read=element_bytes * (3 * features + scores),
-        bytes_written=element_bytes * features,
-    )
-    positions = scaled(relative_positions(table, g, D, element_bytes), 2)
     return {
-        "qkv": linear(tokens, d, 3 * d, element_bytes, bias=True),
-        "": combined((copies, positions, terms, bias, attention)),
-        "proj": linear(tokens, d, d, element_bytes, bias=True),
+        "": own,
+        "qkv": linear(tokens, d, 3 * d, dtype, bias=True),
+        "proj": linear(tokens, d, d, dtype, bias=True),
     }
 
 

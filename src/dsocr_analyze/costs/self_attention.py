@@ -7,41 +7,35 @@ from __future__ import annotations
 
 from dsocr_analyze.costs.integers import Count
 from dsocr_analyze.costs.linear import linear, linear_params
-from dsocr_analyze.costs.sums import ModuleWork
-from dsocr_analyze.work import Work
+from dsocr_analyze.costs.operators import attention
+from dsocr_analyze.costs.sums import ModuleKernels
+from dsocr_analyze.dtypes import Dtype
+from dsocr_analyze.kernels import Attention
 
 __all__ = ["self_attention", "self_attention_params"]
 
 
-def self_attention(N: Count, T: Count, d: int, heads: int, element_bytes: int) -> ModuleWork:
+def self_attention(N: Count, T: Count, d: int, heads: int, dtype: Dtype) -> ModuleKernels:
     """`softmax(q k^T / sqrt(D)) v`, fused and without a mask, between two linears with bias.
 
-    With S = N H T^2 scores: 2 S D MACs, 6 S FLOPs (scale and a softmax of five). The fused kernel
-    puts its output out with the heads behind the tokens, so that merging them copies nothing.
+    The fused kernel writes `[N, T, H, D]`, so merging the heads is a view.
 
     Args:
         N: Views.
         T: Tokens of a view.
         d: Width.
         heads: H; D = d / H.
-        element_bytes: Bytes of a feature.
+        dtype: Type of features and weights.
 
     Returns:
-        Own work, `qkv_proj` and `out_proj`.
+        Own kernel (attention itself), `qkv_proj` and `out_proj`.
     """
-    features = N * T * d
-    scores = N * T * T * heads
-    attention = Work(
-        macs=2 * scores * (d // heads),
-        vector_flops=6 * scores,
-        activations=features,
-        bytes_read=3 * element_bytes * features,
-        bytes_written=element_bytes * features,
-    )
+    D = d // heads
+    shape = Attention(N, heads, heads, T, T, D, D)
     return {
-        "qkv_proj": linear(N * T, d, 3 * d, element_bytes, bias=True),
-        "": attention,
-        "out_proj": linear(N * T, d, d, element_bytes, bias=True),
+        "": attention("scaled_dot_product_attention", shape, dtype),
+        "qkv_proj": linear(N * T, d, 3 * d, dtype, bias=True),
+        "out_proj": linear(N * T, d, d, dtype, bias=True),
     }
 
 

@@ -1,4 +1,4 @@
-"""Sums of work, by module and in all.
+"""Sums of kernels, by module and in all.
 
 A count that is the integer 0 is skipped, not added: over arrays an addition is a pass over memory.
 """
@@ -9,40 +9,36 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from dsocr_analyze.costs.integers import Count, is_integer, is_nothing
-from dsocr_analyze.work import NO_WORK, Work
+from dsocr_analyze.costs.operators import Kernels
+from dsocr_analyze.kernels import Kernel, Work
 
-__all__ = ["ModuleWork", "added", "combined", "joined", "scaled", "total", "under"]
+__all__ = [
+    "ModuleKernels",
+    "combined",
+    "joined",
+    "repeated",
+    "scaled",
+    "under",
+    "work_of",
+    "work_of_modules",
+]
 
-ModuleWork: TypeAlias = dict[str, Work]
-"""Work that each module does itself (its children's not included), by path relative to a parent.
+ModuleKernels: TypeAlias = dict[str, Kernels]
+"""Own kernels (without the children's) of every module that is called, by path below a parent.
 
-The empty path is the parent's own work.
+The empty path is the parent itself. Every module named here is called once, also one whose own
+forward runs no kernel; containers that are never called are not named.
 """
 
 
-def added(a: Count, b: Count) -> Count:
-    """`a + b`, skipping an integer 0."""
-    if is_nothing(a):
-        return b
-    if is_nothing(b):
-        return a
-    return a + b
-
-
 def combined(works: Iterable[Work]) -> Work:
-    """The sum, count by count."""
-    macs: Count = 0
-    vector_flops: Count = 0
-    activations: Count = 0
-    bytes_read: Count = 0
-    bytes_written: Count = 0
+    """The sum of works, count by count."""
+    sums: list[Count] = [0, 0, 0, 0, 0]
     for work in works:
-        macs = added(macs, work.macs)
-        vector_flops = added(vector_flops, work.vector_flops)
-        activations = added(activations, work.activations)
-        bytes_read = added(bytes_read, work.bytes_read)
-        bytes_written = added(bytes_written, work.bytes_written)
-    return Work(macs, vector_flops, activations, bytes_read, bytes_written)
+        for index, count in enumerate(work):
+            if not is_nothing(count):
+                sums[index] = count if is_nothing(sums[index]) else sums[index] + count
+    return Work(*sums)
 
 
 def scaled(work: Work, factor: Count) -> Work:
@@ -52,21 +48,35 @@ def scaled(work: Work, factor: Count) -> Work:
     return Work(*(count if is_nothing(count) else factor * count for count in work))
 
 
-def total(modules: Mapping[str, Work]) -> Work:
+def repeated(kernels: Iterable[Kernel], times: Count) -> Kernels:
+    """The same kernels, `times` as often (an array where that depends on the workload)."""
+    if is_integer(times):
+        if times == 1:
+            return tuple(kernels)
+        if times == 0:
+            return ()
+    return tuple(kernel._replace(calls=times * kernel.calls) for kernel in kernels)
+
+
+def work_of(kernels: Iterable[Kernel]) -> Work:
+    """Work of all calls of some kernels."""
+    return combined(scaled(kernel.work, kernel.calls) for kernel in kernels)
+
+
+def work_of_modules(modules: Mapping[str, Kernels]) -> Work:
     """Work of a module and all its children."""
-    return combined(modules.values())
+    return combined(work_of(kernels) for kernels in modules.values())
 
 
-def under(name: str, modules: Mapping[str, Work]) -> ModuleWork:
+def under(name: str, modules: Mapping[str, Kernels]) -> ModuleKernels:
     """The same modules as children (or, for the empty path, as the module) called `name`."""
-    return {f"{name}.{path}" if path else name: work for path, work in modules.items()}
+    return {f"{name}.{path}" if path else name: kernels for path, kernels in modules.items()}
 
 
-def joined(*parts: Mapping[str, Work]) -> ModuleWork:
-    """Modules of several parts in order; work of a path that several name is summed."""
-    modules: ModuleWork = {}
+def joined(*parts: Mapping[str, Kernels]) -> ModuleKernels:
+    """Modules of several parts of one call, in order; a path's kernels follow each other."""
+    modules: ModuleKernels = {}
     for part in parts:
-        for path, work in part.items():
-            before = modules.get(path, NO_WORK)
-            modules[path] = work if before is NO_WORK else combined((before, work))
+        for path, kernels in part.items():
+            modules[path] = (*modules.get(path, ()), *kernels)
     return modules

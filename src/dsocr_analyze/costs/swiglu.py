@@ -8,33 +8,34 @@ from __future__ import annotations
 from dsocr_analyze.costs.activations import activation
 from dsocr_analyze.costs.integers import Count
 from dsocr_analyze.costs.linear import linear, linear_params
-from dsocr_analyze.costs.movement import elementwise
-from dsocr_analyze.costs.sums import ModuleWork
+from dsocr_analyze.costs.operators import elementwise
+from dsocr_analyze.costs.sums import ModuleKernels
+from dsocr_analyze.dtypes import Dtype
 
 __all__ = ["swiglu", "swiglu_params"]
 
 
-def swiglu(rows: Count, d: int, f: int, element_bytes: int, act: str = "silu") -> ModuleWork:
+def swiglu(rows: Count, d: int, f: int, dtype: Dtype, act: str = "silu") -> ModuleKernels:
     """`[rows, d] -> [rows, d]` through a hidden width f: 3 rows d f MACs.
 
     Args:
         rows: Tokens.
         d: Width.
         f: Hidden width.
-        element_bytes: Bytes of a feature.
+        dtype: Type of features and weights.
         act: The activation, a name of `ACTIVATIONS`.
 
     Returns:
-        Own work (the product of gate and up), the three projections and `act_fn`.
+        Own kernel (the product of gate and up), the three projections and `act_fn`.
     """
     hidden = rows * f
-    widening = linear(rows, d, f, element_bytes)
+    widening = linear(rows, d, f, dtype)
     return {
+        "": elementwise("mul", hidden, dtype, inputs=2),
         "gate_proj": widening,
-        "act_fn": activation(act, hidden, element_bytes),
+        "act_fn": activation(act, hidden, dtype),
         "up_proj": widening,
-        "": elementwise(hidden, element_bytes, inputs=2),
-        "down_proj": linear(rows, f, d, element_bytes),
+        "down_proj": linear(rows, f, d, dtype),
     }
 
 

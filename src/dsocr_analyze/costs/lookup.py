@@ -1,0 +1,123 @@
+"""Closed forms on arrays, evaluated once for each distinct combination of values.
+
+Pages by the million share few distinct sizes and lengths. A closed form over arrays costs what its
+distinct inputs cost, and a look-up for each page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from dsocr_analyze.costs.integers import is_integer
+from dsocr_analyze.kernels import Work
+
+__all__ = ["distinct", "looked_up"]
+
+_MOST_KEYS: Final = 1 << 24
+"""Widest range of distinct values that is looked up in a table."""
+
+_CHUNK: Final = 1 << 14
+"""Elements evaluated at a time where distinct values are many: their arrays stay in the cache."""
+
+
+def looked_up(function: Callable[..., list[Work]], *arguments: Any) -> list[Work]:
+    """`function(*arguments)`, evaluated once for each distinct combination of the arrays' values.
+
+    Args:
+        function: Closed forms, which take integers or arrays and work element by element.
+        arguments: Integers, and arrays of one length.
+
+    Returns:
+        The works of `function`, their counts integers or arrays of that length.
+    """
+    arrays = [argument for argument in arguments if not is_integer(argument)]
+    if not arrays or not len(arrays[0]) or arrays[0].dtype == object:
+        return function(*arguments)
+    found = _combinations(arrays)
+    if found is None:
+        return _in_chunks(function, arguments, len(arrays[0]))
+    chosen, index = found
+    works = function(*_replaced(arguments, chosen))
+    return [
+        Work(*(c if is_integer(c) else _taken(c, index) for c in work))  # one for each element
+        for work in works
+    ]
+
+
+def _taken(counts: Any, index: Any) -> Any:
+    """`counts[index]`; the index is known to be within."""
+    return counts.take(index, mode="clip")
+
+
+def _combinations(arrays: list[Any]) -> tuple[list[Any], Any] | None:
+    """Distinct combinations of the arrays' values, and each element's place among them.
+
+    None where there are too many for a look-up to pay off.
+    """
+    pairs = []
+    for array in arrays:
+        pair = distinct(array)
+        if pair is None:
+            return None
+        pairs.append(pair)
+    key = pairs[0][1]
+    for values, codes in pairs[1:]:
+        key = key * len(values) + codes
+    joint = distinct(key)
+    if joint is None or 2 * len(joint[0]) > len(key):
+        return None
+    keys, index = joint
+    chosen = []
+    for values, _ in reversed(pairs):
+        chosen.append(values[keys % len(values)])
+        keys = keys // len(values)
+    return chosen[::-1], index
+
+
+def distinct(array: Any) -> tuple[Any, Any] | None:
+    """An array's distinct values, ascending, and the place of each element's value among them.
+
+    None where the values lie too far apart for a table of all between them.
+    """
+    import numpy as np
+
+    low = int(array.min())
+    width = int(array.max()) - low + 1
+    if width > min(_MOST_KEYS, 64 * len(array) + 4096):
+        return None
+    offsets = array - low if low else array
+    seen = np.zeros(width, dtype=bool)
+    seen[offsets] = True
+    values = np.flatnonzero(seen)
+    if len(values) == width:
+        return values + low, offsets
+    place = np.empty(width, dtype=np.int64)
+    place[values] = np.arange(len(values))
+    return values + low, place.take(offsets, mode="clip")
+
+
+def _replaced(arguments: Iterable[Any], arrays: Iterable[Any]) -> list[Any]:
+    """The arguments with their arrays, in order, exchanged for others."""
+    new = iter(arrays)
+    return [argument if is_integer(argument) else next(new) for argument in arguments]
+
+
+def _in_chunks(function: Callable[..., list[Work]], arguments: Iterable[Any], n: int) -> list[Work]:
+    """`function(*arguments)`, so many elements at a time that their arrays stay in the cache."""
+    import numpy as np
+
+    parts = [
+        function(*(a if is_integer(a) else a[start : start + _CHUNK] for a in arguments))
+        for start in range(0, n, _CHUNK)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    joined = []
+    for works in zip(*parts, strict=True):
+        counts: list[Any] = [
+            column[0] if is_integer(column[0]) else np.concatenate(column)
+            for column in zip(*works, strict=True)
+        ]
+        joined.append(Work(*counts))
+    return joined
