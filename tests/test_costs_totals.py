@@ -8,15 +8,17 @@ import time
 
 import numpy as np
 import pytest
+from single_page import page_costs
 
-from dsocr_analyze.costs import page_costs, page_totals
-from dsocr_analyze.costs.totals import _distinct
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures.deepseek_ocr.dimensions import ModelDimensions, RopeScaling
+from dsocr_analyze.architectures.deepseek_ocr.plan import plan_workload
+from dsocr_analyze.architectures.deepseek_ocr.totals import page_totals
+from dsocr_analyze.costs.lookup import distinct
+from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.model.dimensions import ModelDimensions, RopeScaling
-from dsocr_analyze.model.directory import REFERENCE_DIRECTORY
-from dsocr_analyze.workload import plan_workload
 
-PUBLISHED = ModelDimensions.from_file(REFERENCE_DIRECTORY / "config.json")
+PUBLISHED = ModelDimensions.from_file(DEFAULT.reference / "config.json")
 LATENT = dataclasses.replace(
     PUBLISHED,
     decoder=dataclasses.replace(
@@ -66,11 +68,11 @@ def at(work, index):
 
 
 def assert_equal(totals, costs, index):
-    for stage, stage_costs in costs.stages.items():
-        assert at(totals.stages[stage], index) == stage_costs.work
+    for stage, work in costs.stages.items():
+        assert at(totals.stages[stage], index) == work
     assert at(totals.prefill, index) == costs.prefill
     assert at(totals.decode_step, index) == costs.decode_step
-    assert at(totals.page, index) == costs.page
+    assert at(totals.batch, index) == costs.batch
     whole = (totals.visual_tokens, totals.seq_len, totals.kv_cache_bytes)
     workload = costs.workload
     assert at(whole, index) == (workload.visual_tokens, workload.seq_len, costs.kv_cache_bytes)
@@ -81,9 +83,9 @@ def assert_equal(totals, costs, index):
 @pytest.mark.parametrize("count", [40, 400], ids=["few", "many"])
 def test_many_pages_cost_what_each_costs(dimensions, flash, count):
     pages = workloads(count)
-    totals = page_totals(dimensions, **arrays_of(pages), flash_attention=flash, element_bytes=4)
+    totals = page_totals(dimensions, **arrays_of(pages), flash_attention=flash, dtype=FLOAT32)
     for index in range(0, count, max(1, count // 40)):
-        costs = page_costs(dimensions, pages[index], element_bytes=4, flash_attention=flash)
+        costs = page_costs(dimensions, pages[index], FLOAT32, flash_attention=flash)
         assert_equal(totals, costs, index)
 
 
@@ -102,7 +104,7 @@ def test_integers_for_all_pages_and_for_one():
     assert_equal(totals, page_costs(PUBLISHED, page), 0)
     assert all(type(count) is int for count in totals.counts())
     lengths = page_totals(PUBLISHED, whole_resolution=1024, text_tokens=np.array([10, 11]))
-    assert lengths.page.macs.shape == (2,)
+    assert lengths.batch.macs.shape == (2,)
 
 
 def test_pages_beyond_the_cache_are_cut_into_chunks():
@@ -118,7 +120,7 @@ def test_pages_beyond_the_cache_are_cut_into_chunks():
 
 def test_no_pages():
     totals = page_totals(PUBLISHED, whole_resolution=1024, text_tokens=np.array([], dtype=int))
-    assert len(totals.page.macs) == 0
+    assert len(totals.batch.macs) == 0
 
 
 class TestNothingWraps:
@@ -127,13 +129,13 @@ class TestNothingWraps:
         totals = page_totals(
             PUBLISHED, whole_resolution=1024, text_tokens=10, batch_size=10**7, max_new_tokens=new
         )
-        assert totals.page.macs.dtype == object
+        assert totals.batch.macs.dtype == object
         for index, count in enumerate(new):
             page = dataclasses.replace(
                 plan_workload(page=(600, 600)), batch_size=10**7, max_new_tokens=int(count)
             )
             assert_equal(totals, page_costs(PUBLISHED, page), index)
-        assert totals.page.macs[2] > 2**63
+        assert totals.batch.macs[2] > 2**63
 
     def test_counts_within_64_bits_stay_int64(self):
         totals = page_totals(
@@ -142,7 +144,7 @@ class TestNothingWraps:
             text_tokens=np.array([1 << 16]),
             max_new_tokens=1 << 16,
         )
-        assert totals.page.macs.dtype == np.int64
+        assert totals.batch.macs.dtype == np.int64
         page = dataclasses.replace(
             plan_workload(page=(600, 600), base_size=1280),
             text_tokens=1 << 16,
@@ -191,18 +193,18 @@ class TestBadArrays:
 
 
 def test_distinct_values_and_their_places():
-    values, places = _distinct(np.array([7, 3, 7, 5]))
+    values, places = distinct(np.array([7, 3, 7, 5]))
     assert values.tolist() == [3, 5, 7]
     assert places.tolist() == [2, 0, 2, 1]
-    assert _distinct(np.array([0, 10**12])) is None
+    assert distinct(np.array([0, 10**12])) is None
 
 
 def test_torch_is_not_imported():
     code = (
         "import sys, numpy as np\n"
-        "from dsocr_analyze.costs import page_totals\n"
-        "from dsocr_analyze.model.dimensions import ModelDimensions\n"
-        f"d = ModelDimensions.from_file({str(REFERENCE_DIRECTORY / 'config.json')!r})\n"
+        "from dsocr_analyze.architectures.deepseek_ocr.totals import page_totals\n"
+        "from dsocr_analyze.architectures.deepseek_ocr.dimensions import ModelDimensions\n"
+        f"d = ModelDimensions.from_file({str(DEFAULT.reference / 'config.json')!r})\n"
         "page_totals(d, whole_resolution=1024, text_tokens=np.arange(1, 100))\n"
         "print([m for m in ('torch', 'transformers', 'fvcore') if m in sys.modules])"
     )

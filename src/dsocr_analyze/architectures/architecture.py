@@ -1,0 +1,211 @@
+"""What an architecture is: the one interface through which other rooms ask about a model.
+
+A new architecture is one new room with one `Architecture`, and one line in the registry.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+    from dsocr_analyze.costs.integers import Count
+    from dsocr_analyze.dtypes import Dtype
+    from dsocr_analyze.figures import Memory, Parameters, StageFigures
+    from dsocr_analyze.kernels import Work
+    from dsocr_analyze.workload import Mode, Workload
+
+__all__ = [
+    "Architecture",
+    "Composition",
+    "CropGrids",
+    "ModelDimensions",
+    "NotModelled",
+    "PageTotals",
+    "Role",
+    "Stage",
+]
+
+Role = Literal["vision", "prefill", "decode"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage: a part of the prefill pass, or the decode step.
+
+    Attributes:
+        name: Its name.
+        prefixes: Paths of the modules that it owns, with all below them.
+        role: `vision` stages are booked what their own modules do; `prefill` the rest of the
+            prefill pass; `decode` all of a decode step. Exactly one stage has each of the latter.
+        notes: What a reader of its figures should know.
+    """
+
+    name: str
+    prefixes: tuple[str, ...]
+    role: Role
+    notes: tuple[str, ...] = ()
+
+    def owns(self, path: str) -> bool:
+        """Whether the module or parameter at `path` is the stage's; whole path components match."""
+        return any(path == prefix or path.startswith(prefix + ".") for prefix in self.prefixes)
+
+
+class ModelDimensions(Protocol):
+    """What other rooms read of a model's dimensions; the rest is the architecture's own."""
+
+    @property
+    def max_positions(self) -> int:
+        """Positions that the decoder was trained for."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotModelled:
+    """Incidental operators without a closed form.
+
+    Attributes:
+        modules: Pattern of the module paths that call them.
+        operators: Their names; a module that does not call all of them is not meant.
+        reason: Why they have none.
+    """
+
+    modules: str
+    operators: frozenset[str]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Composition:
+    """What the closed forms say of a workload; the attributes are those of `PageFigures`."""
+
+    stages: Mapping[str, StageFigures]
+    parameters: Parameters
+    batch: Work
+    causal_savable_flops: int
+    memory: Memory
+
+
+@dataclass(frozen=True)
+class PageTotals:
+    """What n workloads cost; every count an integer (for all alike) or an array `[n]`.
+
+    Attributes:
+        stages: Work by stage: of the decode stage one step, of the others their part of the
+            prefill pass.
+        prefill: The whole prefill pass of the batch.
+        decode_step: One step of the batch over a cache of `seq_len` tokens.
+        batch: The prefill pass and all decode steps of the batch.
+        visual_tokens: Visual tokens of a page.
+        seq_len: Tokens of a page's prompt.
+        kv_cache_bytes: Cache of the batch when its last token is there.
+    """
+
+    stages: Mapping[str, Work]
+    prefill: Work
+    decode_step: Work
+    batch: Work
+    visual_tokens: Count
+    seq_len: Count
+    kv_cache_bytes: Count
+
+    def counts(self) -> Iterator[Count]:
+        """Every count."""
+        for work in (*self.stages.values(), self.prefill, self.decode_step, self.batch):
+            yield from work
+        yield from (self.visual_tokens, self.seq_len, self.kv_cache_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class CropGrids:
+    """Into how many local views pages are cut, for many pages at once.
+
+    A grid of local views has a code, a small integer.
+
+    Attributes:
+        count: All codes are below this.
+        codes: Codes of the pages' grids, `[n]`, from their widths and heights in pixels, `[n]`.
+        columns_and_rows: Columns and rows of local views, `[n]` each, from codes, `[n]`; one
+            column and one row for a page that is not cut.
+    """
+
+    count: int
+    codes: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]]
+    columns_and_rows: Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One model architecture.
+
+    Attributes:
+        name: Its name on the command line and in reports.
+        title: Its name for readers.
+        stages: Stages in order; the last is the decode step.
+        modes: Named settings of the vision side, by name.
+        default_mode: Name of the mode in which pages run where none is named.
+        reference: Directory of the built-in reference network: config and Python files.
+        published_code: SHA-256 of the published model's Python files, by file name; a directory
+            that holds exactly these runs the code whose repetition is declared.
+        routed_expert: Pattern of the paths of a routed expert and of what is in it, with groups
+            `experts` and `index`: what runs there is up to the routing. None without experts.
+        not_modelled: Operators that the closed forms leave out.
+        recognizes: Whether a parsed `config.json` belongs to it.
+        dimensions: Dimensions from a parsed `config.json`; raises ConfigError.
+        plan: A workload from a page, sizes and lengths; raises WorkloadError.
+        notes_of: What a reader of a workload's figures should know.
+        compose: The closed forms of a workload; raises ConfigError where a part has none.
+        page_totals: The closed forms of many workloads at once, from dimensions and, by keyword,
+            `whole_resolution`, `local_resolution`, `columns`, `rows`, `text_tokens`,
+            `max_new_tokens`, `batch_size` (each an integer for all workloads, or an array `[n]`),
+            `dtype` and `flash_attention`; raises ConfigError where a part has none.
+        crop_grids: Into how many local views pages are cut.
+        parameter_count: Parameters of the whole model.
+        memory: Only the memory of a workload, by closed forms.
+        decode_peak_bytes: Bytes alive in the last decode step besides the weights.
+        expert_params: Parameters of one routed expert; 0 without experts.
+        repeats: What of a model's modules repeats: the name that alike modules share, by path, or
+            None for a module that is like no other.
+        prefill_inputs: Keyword arguments of the model's forward for one prefill pass.
+    """
+
+    name: str
+    title: str
+    stages: tuple[Stage, ...]
+    modes: Mapping[str, Mode]
+    default_mode: str
+    reference: Path
+    published_code: Mapping[str, str]
+    routed_expert: re.Pattern[str] | None
+    not_modelled: tuple[NotModelled, ...]
+    recognizes: Callable[[Mapping[str, Any]], bool]
+    dimensions: Callable[[Mapping[str, Any]], Any]
+    plan: Callable[..., Workload]
+    notes_of: Callable[[Workload], list[str]]
+    compose: Callable[[Any, Workload, Dtype, bool], Composition]
+    page_totals: Callable[..., PageTotals]
+    crop_grids: CropGrids
+    parameter_count: Callable[[Any], int]
+    memory: Callable[[Any, Workload, Dtype, bool], Memory]
+    decode_peak_bytes: Callable[[Any, Workload, Dtype, bool], int]
+    expert_params: Callable[[Any], int]
+    repeats: Callable[[Any], Callable[[str], str | None]]
+    prefill_inputs: Callable[[torch.device, torch.dtype, Workload], dict[str, Any]]
+
+    @property
+    def stage_names(self) -> tuple[str, ...]:
+        """Names of the stages, in order."""
+        return tuple(stage.name for stage in self.stages)
+
+    def owner_of(self, path: str) -> str | None:
+        """Name of the stage that owns the module or parameter at `path`, or None."""
+        for stage in self.stages:
+            if stage.owns(path):
+                return stage.name
+        return None

@@ -1,0 +1,63 @@
+"""DeepSeek-OCR: SAM and CLIP encoders, a projector, and a mixture-of-experts decoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.architectures.deepseek_ocr.composition import (
+    compose,
+    decode_peak_bytes,
+    memory,
+    model_params,
+)
+from dsocr_analyze.architectures.deepseek_ocr.crop_grid_codes import CROP_GRIDS
+from dsocr_analyze.architectures.deepseek_ocr.decoder import NOT_MODELLED, expert_params
+from dsocr_analyze.architectures.deepseek_ocr.dimensions import ModelDimensions
+from dsocr_analyze.architectures.deepseek_ocr.modes import MODES
+from dsocr_analyze.architectures.deepseek_ocr.plan import notes_of, plan_workload
+from dsocr_analyze.architectures.deepseek_ocr.recognition import PUBLISHED_CODE, recognizes
+from dsocr_analyze.architectures.deepseek_ocr.repetition import alike
+from dsocr_analyze.architectures.deepseek_ocr.stages import ROUTED_EXPERT, STAGES
+from dsocr_analyze.architectures.deepseek_ocr.totals import page_totals
+
+if TYPE_CHECKING:
+    import torch
+
+    from dsocr_analyze.workload import Workload
+
+__all__ = ["DEEPSEEK_OCR"]
+
+
+def _prefill_inputs(device: torch.device, dtype: torch.dtype, workload: Workload) -> dict[str, Any]:
+    # Imported here: it brings torch.
+    from dsocr_analyze.architectures.deepseek_ocr.inputs import prefill_inputs
+
+    return prefill_inputs(device, dtype, workload)
+
+
+DEEPSEEK_OCR: Final = Architecture(
+    name="deepseek-ocr",
+    title="DeepSeek-OCR",
+    stages=STAGES,
+    modes=MODES,
+    default_mode="gundam",
+    reference=Path(__file__).parent / "reference",
+    published_code=PUBLISHED_CODE,
+    routed_expert=ROUTED_EXPERT,
+    not_modelled=NOT_MODELLED,
+    recognizes=recognizes,
+    dimensions=ModelDimensions.from_config,
+    plan=plan_workload,
+    notes_of=notes_of,
+    compose=compose,
+    page_totals=page_totals,
+    crop_grids=CROP_GRIDS,
+    parameter_count=lambda dimensions: sum(model_params(dimensions).values()),
+    memory=memory,
+    decode_peak_bytes=decode_peak_bytes,
+    expert_params=expert_params,
+    repeats=alike,
+    prefill_inputs=_prefill_inputs,
+)

@@ -1,0 +1,352 @@
+"""The closed forms of a whole workload, composed of the layer families.
+
+`compose` answers for one workload, with Python integers throughout; `totals.page_totals` asks the
+same functions with arrays.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsocr_analyze.architectures.architecture import Composition
+from dsocr_analyze.architectures.deepseek_ocr.decoder import (
+    cache_width,
+    decoder_params,
+    decoder_savable_macs,
+    decoder_sections,
+    head_params,
+)
+from dsocr_analyze.architectures.deepseek_ocr.layout import (
+    global_layout,
+    local_layout,
+    page_layout,
+    pixel_sum,
+)
+from dsocr_analyze.architectures.deepseek_ocr.peak import peak
+from dsocr_analyze.architectures.deepseek_ocr.projector import projector_params
+from dsocr_analyze.architectures.deepseek_ocr.stages import (
+    CLIP,
+    DECODE,
+    PREFILL,
+    PROJECTOR,
+    SAM,
+    STAGES,
+)
+from dsocr_analyze.architectures.deepseek_ocr.vision import (
+    clip_params,
+    clip_sections,
+    projector_sections,
+    sam_params,
+    sam_sections,
+    token_side,
+)
+from dsocr_analyze.costs.integers import Count, maximum, minimum
+from dsocr_analyze.costs.kv_cache import cache_bytes
+from dsocr_analyze.costs.operators import Kernels
+from dsocr_analyze.costs.sections import Expansion, Section, sections_work
+from dsocr_analyze.costs.sums import combined, repeated, scaled
+from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
+from dsocr_analyze.figures import Memory, Parameters, StageFigures
+from dsocr_analyze.kernels import Work, merged, total_work
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import Stage
+    from dsocr_analyze.architectures.deepseek_ocr.dimensions import (
+        DecoderDimensions,
+        ModelDimensions,
+    )
+    from dsocr_analyze.workload import Workload
+
+__all__ = [
+    "compose",
+    "decode_peak_bytes",
+    "decode_steps_work",
+    "decode_work",
+    "is_dynamic",
+    "layout",
+    "memory",
+    "model_params",
+    "prefill_work",
+    "vision_sections",
+]
+
+_CHANNELS = 3
+_SEPARATORS = ("model.image_newline", "model.view_seperator")
+
+
+# --- one workload ----------------------------------------------------------------------------
+
+
+def compose(
+    dimensions: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+) -> Composition:
+    """The closed forms of a workload.
+
+    Args:
+        dimensions: The model.
+        workload: Page, text, batch and new tokens.
+        dtype: Type of weights and activations.
+        flash_attention: FlashAttention in place of the decoder's eager attention.
+
+    Raises:
+        ConfigError: The model has a part without a closed form.
+    """
+    batch, seq_len = workload.batch_size, workload.seq_len
+    params = model_params(dimensions)
+    expansions = {stage.name: Expansion() for stage in STAGES}
+    for view in workload.views:
+        sections = vision_sections(view.count, view.resolution, dimensions, dtype)
+        for stage, parts in sections.items():
+            expansions[stage.name].add(parts, times=batch, stage=stage.name)
+    for stage, new, cached in ((PREFILL, seq_len, 0), (DECODE, 1, seq_len)):
+        parts = decoder_sections(
+            batch, new, cached, dimensions.decoder, dtype, flash=flash_attention, each_expert=True
+        )
+        expansions[stage.name].add(parts, stage=stage.name)
+    expansions[PREFILL.name].kernels += [
+        kernel._replace(path="model", stage=PREFILL.name)
+        for kernel in _page_layout(workload, dimensions, dtype)
+    ]
+    stages = {
+        stage.name: _stage_figures(stage, expansions[stage.name], params[stage.name])
+        for stage in STAGES
+    }
+    prefill_pass = total_work(stages[stage.name].work for stage in STAGES if stage is not DECODE)
+    steps = decode_steps_work(
+        batch, seq_len, workload.max_new_tokens - 1, dimensions, dtype, flash=flash_attention
+    )
+    return Composition(
+        stages=stages,
+        parameters=Parameters(
+            total=sum(params.values()),
+            unassigned=dict.fromkeys(_SEPARATORS, dimensions.decoder.hidden_size),
+        ),
+        batch=prefill_pass.plus(steps),
+        causal_savable_flops=2
+        * decoder_savable_macs(batch, seq_len, dimensions.decoder, flash=flash_attention),
+        memory=memory(dimensions, workload, dtype, flash_attention),
+    )
+
+
+def _stage_figures(stage: Stage, expansion: Expansion, params: int) -> StageFigures:
+    calls = expansion.module_calls
+    root = "" if stage.role != "vision" else stage.prefixes[0]
+    return StageFigures(
+        name=stage.name,
+        params=params,
+        calls=calls[root],
+        kernels=merged(expansion.kernels),
+        module_calls=calls,
+        notes=stage.notes,
+    )
+
+
+def _page_layout(workload: Workload, dimensions: ModelDimensions, dtype: Dtype) -> Kernels:
+    columns, rows = workload.grid
+    whole, local = workload.global_view, workload.local_views
+    return layout(
+        workload.batch_size,
+        workload.seq_len,
+        workload.visual_tokens,
+        whole.resolution,
+        None if local is None else local.resolution,
+        columns,
+        rows,
+        dimensions,
+        dtype,
+    )
+
+
+def model_params(dimensions: ModelDimensions) -> dict[str, int]:
+    """Parameters by owning stage; the two separator embeddings belong to none (the empty name)."""
+    return {
+        SAM.name: sam_params(dimensions.sam),
+        CLIP.name: clip_params(dimensions.clip),
+        PROJECTOR.name: projector_params(dimensions.projector),
+        PREFILL.name: decoder_params(dimensions.decoder),
+        DECODE.name: head_params(dimensions.decoder),
+        "": len(_SEPARATORS) * dimensions.decoder.hidden_size,
+    }
+
+
+# --- memory ----------------------------------------------------------------------------------
+
+
+def memory(
+    dimensions: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+) -> Memory:
+    """What a workload holds in memory; arguments as for `compose`."""
+    decoder, prompt = dimensions.decoder, workload.seq_len
+    width = cache_width(decoder, flash=flash_attention)
+
+    def cache(tokens: int) -> int:
+        return cache_bytes(workload.batch_size, tokens, decoder.layers, width, dtype.nbytes)
+
+    return Memory(
+        weights_bytes=sum(model_params(dimensions).values()) * dtype.nbytes,
+        inputs_bytes=_inputs_bytes(workload, dtype),
+        prefill_cache_bytes=cache(prompt),
+        kv_cache_bytes=cache(prompt + workload.max_new_tokens - 1),
+        peak=peak(dimensions, workload, dtype, flash_attention=flash_attention),
+    )
+
+
+def _inputs_bytes(workload: Workload, dtype: Dtype) -> int:
+    """Pixels (blank ones stand in for local views that are not there), token ids and their mask."""
+    local, whole = workload.local_views, workload.global_view
+    views = (whole if local is None else local, whole)
+    pixels = sum(_CHANNELS * view.count * view.resolution**2 for view in views)
+    page = pixels * dtype.nbytes + workload.seq_len * (INT64.nbytes + BOOL.nbytes)
+    return workload.batch_size * page
+
+
+def decode_peak_bytes(
+    dimensions: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+) -> int:
+    """Bytes alive in the last decode step, besides the weights.
+
+    The full KV cache, one layer of it twice while it grows by a token, and the logits in their own
+    type and in fp32. Arguments as for `compose`.
+    """
+    decoder = dimensions.decoder
+    held = memory(dimensions, workload, dtype, flash_attention).kv_cache_bytes
+    logits = workload.batch_size * decoder.vocab_size * (dtype.nbytes + FLOAT32.nbytes)
+    return held + held // decoder.layers + logits
+
+
+# --- parts, of integers or arrays ------------------------------------------------------------
+
+
+def vision_sections(
+    N: Count, R: Count, dimensions: ModelDimensions, dtype: Dtype
+) -> dict[Stage, list[Section]]:
+    """The three vision stages for one call on N views.
+
+    Args:
+        N: Views.
+        R: Pixels a side.
+        dimensions: The model.
+        dtype: Type of weights and features.
+    """
+    q = token_side(R, dimensions.sam)
+    return {
+        SAM: sam_sections(N, R, dimensions.sam, dtype),
+        CLIP: clip_sections(N, q, dimensions.clip, dtype),
+        PROJECTOR: projector_sections(N, q, dimensions.projector, dtype),
+    }
+
+
+def prefill_work(
+    B: Count, T: Count, dimensions: ModelDimensions, dtype: Dtype, *, flash: bool
+) -> Work:
+    """Work of embedding, layers, norm and head over a prompt; the page's layout is not in it.
+
+    Args:
+        B: Batch.
+        T: Tokens of the prompt.
+        dimensions: The model.
+        dtype: Type of weights and features.
+        flash: FlashAttention in place of the eager product.
+    """
+    return sections_work(decoder_sections(B, T, 0, dimensions.decoder, dtype, flash=flash))
+
+
+def decode_work(
+    B: Count, cached: Count, dimensions: ModelDimensions, dtype: Dtype, *, flash: bool
+) -> Work:
+    """Work of one decode step: one new token per sequence over a cache of `cached` tokens.
+
+    Args:
+        B: Batch.
+        cached: Tokens in the cache.
+        dimensions: The model.
+        dtype: Type of weights and features.
+        flash: FlashAttention in place of the eager product.
+    """
+    return sections_work(decoder_sections(B, 1, cached, dimensions.decoder, dtype, flash=flash))
+
+
+def decode_steps_work(
+    B: Count,
+    first: Count,
+    steps: Count,
+    dimensions: ModelDimensions,
+    dtype: Dtype,
+    *,
+    flash: bool,
+) -> Work:
+    """Work of `steps` decode steps over caches of `first`, `first + 1`, ... tokens, summed exactly.
+
+    A step's work is affine in the cache's length K: `a + b K`, so m steps from K0 on are
+    `m a + b (m K0 + m (m - 1) / 2)`. "dynamic" rotary positions with latent attention add a
+    constant to every step beyond the trained length; those steps are summed apart.
+
+    Args:
+        B: Batch.
+        first: Tokens in the first step's cache.
+        steps: Number of steps m.
+        dimensions: The model.
+        dtype: Type of weights and features.
+        flash: FlashAttention in place of the eager product.
+    """
+    decoder = dimensions.decoder
+    trained = decoder.max_position_embeddings
+
+    def step(cached: int) -> Work:
+        return decode_work(B, cached, dimensions, dtype, flash=flash)
+
+    base, slope = step(0), step(1).minus(step(0))
+    parts = [scaled(base, steps)]
+    if is_dynamic(decoder):
+        slope = step(trained + 1).minus(step(trained))
+        update = step(trained).minus(combined((base, scaled(slope, trained))))
+        parts.append(scaled(update, steps - minimum(steps, maximum(0, trained - first))))
+    parts.append(scaled(slope, steps * first + steps * (steps - 1) // 2))
+    return combined(parts)
+
+
+def is_dynamic(decoder: DecoderDimensions) -> bool:
+    """Whether a decode step costs more beyond the trained length: "dynamic" positions, latent."""
+    scaling = decoder.rope_scaling
+    return decoder.use_mla and scaling is not None and scaling.kind == "dynamic"
+
+
+def layout(
+    B: Count,
+    T: Count,
+    visual: Count,
+    whole: Count,
+    local: Count | None,
+    columns: Count,
+    rows: Count,
+    dimensions: ModelDimensions,
+    dtype: Dtype,
+) -> Kernels:
+    """What the model itself does between its parts, for B pages alike.
+
+    Args:
+        B: Batch.
+        T: Tokens of the prompt.
+        visual: Visual tokens.
+        whole: Pixels a side of the whole view.
+        local: Pixels a side of a local view; None for no local views.
+        columns: Local views side by side.
+        rows: Local views one above the other.
+        dimensions: The model.
+        dtype: Type of features.
+    """
+    d = dimensions.decoder.hidden_size
+    d_in = dimensions.clip.width + dimensions.sam.out_channels
+    first_look = pixel_sum(1, whole, dtype)
+    parts: list[Kernels] = [
+        global_layout(token_side(whole, dimensions.sam), d_in, d, dtype),
+        page_layout(T, visual, d, dtype),
+    ]
+    if local is None:
+        # Blank pixels, as many as the whole view's, stand in for the local views.
+        parts.append(first_look)
+    else:
+        q = token_side(local, dimensions.sam)
+        parts.append(pixel_sum(columns * rows, local, dtype))
+        parts.append(local_layout(columns, rows, q, d_in, d, dtype))
+    return (*first_look, *repeated([kernel for part in parts for kernel in part], B))

@@ -1,0 +1,246 @@
+"""The decoder composed: layers, norm and head, for a prompt or for one new token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from dsocr_analyze.architectures.architecture import NotModelled
+from dsocr_analyze.costs.decoder_attention import (
+    causal_savable_macs,
+    decoder_attention,
+    decoder_attention_params,
+)
+from dsocr_analyze.costs.embedding import embedding, embedding_params
+from dsocr_analyze.costs.integers import Count, is_one_token
+from dsocr_analyze.costs.kv_cache import latent_width, mha_width
+from dsocr_analyze.costs.lm_head import lm_head, lm_head_params
+from dsocr_analyze.costs.mla import LatentHeads, mla_attention, mla_params
+from dsocr_analyze.costs.moe import Routing, moe, moe_params
+from dsocr_analyze.costs.normalization import rms_norm, rms_norm_params
+from dsocr_analyze.costs.operators import Kernels, addition, cast, elementwise, filled, moved
+from dsocr_analyze.costs.sections import Section
+from dsocr_analyze.costs.sums import ModuleKernels, under
+from dsocr_analyze.costs.swiglu import swiglu, swiglu_params
+from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.deepseek_ocr.dimensions import (
+        DecoderDimensions,
+        ModelDimensions,
+    )
+
+__all__ = [
+    "NOT_MODELLED",
+    "cache_width",
+    "decoder_params",
+    "decoder_savable_macs",
+    "decoder_sections",
+    "expert_params",
+    "head_params",
+    "latent_heads",
+    "routing_of",
+]
+
+_LAYERS: Final = "model.layers"
+
+NOT_MODELLED: Final = (
+    NotModelled(
+        r"model\.layers\.\d+\.self_attn\.rotary_emb",
+        frozenset({"max", "add", "gt", "lt"}),
+        "plain attention with 'dynamic' positions asks each layer for the longest position",
+    ),
+)
+"""The only operators of the model that the closed forms leave out."""
+
+
+def decoder_sections(
+    B: Count,
+    T: Count,
+    cached: Count,
+    decoder: DecoderDimensions,
+    dtype: Dtype,
+    *,
+    flash: bool,
+    each_expert: bool = False,
+) -> list[Section]:
+    """Embedding, layers, norm and head of T new tokens over K = cached + T.
+
+    Args:
+        B: Batch.
+        T: New tokens: the whole prompt (`cached` 0), or 1 in a decode step.
+        cached: Tokens in the cache.
+        decoder: Dimensions.
+        dtype: Type of features and weights.
+        flash: FlashAttention in place of the eager product.
+        each_expert: Whether routed experts are listed one by one (no arrays), not together.
+    """
+    n, d = B * T, decoder.hidden_size
+    norm = rms_norm(n, d, dtype)
+    head = lm_head(n, d, decoder.vocab_size, dtype)
+    first: ModuleKernels = {
+        "": head[""],
+        "model": _positions_and_mask(T, dtype, flash=flash),
+        "model.embed_tokens": embedding(n, d, dtype),
+    }
+    last: ModuleKernels = {"model.norm": norm, "lm_head": head["lm_head"]}
+    common: ModuleKernels = {
+        "": 2 * addition(n * d, dtype),
+        "input_layernorm": norm,
+        **under("self_attn", _attention(B, T, cached, decoder, dtype, flash)),
+        "post_attention_layernorm": norm,
+    }
+    dense = [index for index in range(decoder.layers) if not decoder.is_moe(index)]
+    mixed = [index for index in range(decoder.layers) if decoder.is_moe(index)]
+    sections = [Section(("",), first)]
+    if dense:
+        mlp = swiglu(n, d, decoder.intermediate_size, dtype, decoder.hidden_act)
+        sections.append(_layers(dense, common | under("mlp", mlp)))
+    if mixed:
+        mixture = _mixture(n, decoder, dtype, each_expert=each_expert)
+        sections.append(_layers(mixed, common | under("mlp", mixture)))
+    sections.append(Section(("",), last))
+    return sections
+
+
+def _layers(indexes: list[int], modules: ModuleKernels) -> Section:
+    return Section(tuple(f"{_LAYERS}.{index}" for index in indexes), modules)
+
+
+def _positions_and_mask(T: Count, dtype: Dtype, *, flash: bool) -> Kernels:
+    """The range of positions; for an eager prompt the causal mask `[T, T]`.
+
+    The mask is filled with the lowest number (fp32), cleared where a comparison of two ranges
+    (one of them shifted) says so, and cast.
+    """
+    numbers = filled("arange", T, INT64)
+    if flash or is_one_token(T):
+        return numbers
+    square = T * T
+    cleared = (FLOAT32.nbytes + BOOL.nbytes) * square
+    return (
+        *numbers,
+        *filled("full", square, FLOAT32),
+        *numbers,
+        *elementwise("add", T, INT64),
+        *elementwise("lt", square, INT64, read=2 * INT64.nbytes * T, output=BOOL),
+        *moved("masked_fill", square, cleared, FLOAT32.nbytes * square, FLOAT32),
+        *cast(square, FLOAT32, dtype),
+    )
+
+
+def _attention(
+    B: Count, T: Count, cached: Count, decoder: DecoderDimensions, dtype: Dtype, flash: bool
+) -> ModuleKernels:
+    d = decoder.hidden_size
+    if decoder.use_mla:
+        return mla_attention(B, T, cached, d, latent_heads(decoder), dtype, flash=flash)
+    return decoder_attention(
+        B,
+        T,
+        cached,
+        d,
+        decoder.heads,
+        decoder.kv_heads,
+        decoder.head_dim,
+        dtype,
+        flash=flash,
+        bias=decoder.attention_bias,
+    )
+
+
+def _mixture(
+    n: Count, decoder: DecoderDimensions, dtype: Dtype, *, each_expert: bool
+) -> ModuleKernels:
+    return moe(
+        n,
+        decoder.hidden_size,
+        decoder.moe_intermediate_size,
+        decoder.shared_intermediate_size,
+        routing_of(decoder),
+        dtype,
+        decoder.hidden_act,
+        each_expert=each_expert,
+    )
+
+
+def latent_heads(decoder: DecoderDimensions) -> LatentHeads:
+    """The dimensions of latent attention."""
+    scaling = decoder.rope_scaling
+    return LatentHeads(
+        heads=decoder.heads,
+        q_rank=decoder.q_lora_rank,
+        kv_rank=decoder.kv_lora_rank,
+        nope=decoder.qk_nope_head_dim,
+        rope=decoder.qk_rope_head_dim,
+        value=decoder.v_head_dim,
+        variant="default" if scaling is None else scaling.kind,  # type: ignore[arg-type]  # checked
+        trained_length=decoder.max_position_embeddings,
+        bias=decoder.attention_bias,
+    )
+
+
+def routing_of(decoder: DecoderDimensions) -> Routing:
+    """How tokens choose experts; of a decoder that has some."""
+    return Routing(
+        experts=decoder.n_routed_experts or 0,
+        per_token=decoder.num_experts_per_tok,
+        scoring=decoder.scoring_func,  # type: ignore[arg-type]  # checked when read
+        method=decoder.topk_method,  # type: ignore[arg-type]  # checked when read
+        groups=decoder.n_group,
+        top_groups=decoder.topk_group,
+        normalized=decoder.norm_topk_prob,
+    )
+
+
+def cache_width(decoder: DecoderDimensions, *, flash: bool) -> int:
+    """Elements that one layer caches per token."""
+    if not decoder.use_mla:
+        return mha_width(decoder.kv_heads, decoder.head_dim)
+    if flash:
+        return mha_width(decoder.heads, decoder.head_dim)
+    return latent_width(decoder.kv_lora_rank, decoder.qk_rope_head_dim)
+
+
+def decoder_savable_macs(B: Count, T: Count, decoder: DecoderDimensions, *, flash: bool) -> Count:
+    """MACs of all layers' prompt attention above the diagonal."""
+    head_dims = 2 * decoder.head_dim
+    if decoder.use_mla and not flash:
+        head_dims = decoder.qk_rope_head_dim + 2 * decoder.kv_lora_rank
+    return decoder.layers * causal_savable_macs(B, T, decoder.heads, head_dims)
+
+
+def decoder_params(decoder: DecoderDimensions) -> int:
+    """Parameters of embedding, layers and norm."""
+    d = decoder.hidden_size
+    if decoder.use_mla:
+        attention = mla_params(d, latent_heads(decoder))
+    else:
+        attention = decoder_attention_params(
+            d, decoder.heads, decoder.kv_heads, decoder.head_dim, bias=decoder.attention_bias
+        )
+    common = attention + 2 * rms_norm_params(d)
+    mixed = decoder.moe_layers
+    mixture = 0
+    if mixed:
+        mixture = moe_params(
+            d, decoder.moe_intermediate_size, decoder.shared_intermediate_size, routing_of(decoder)
+        )
+    dense = swiglu_params(d, decoder.intermediate_size)
+    return (
+        embedding_params(decoder.vocab_size, d)
+        + decoder.layers * common
+        + (decoder.layers - mixed) * dense
+        + mixed * mixture
+        + rms_norm_params(d)
+    )
+
+
+def head_params(decoder: DecoderDimensions) -> int:
+    """Parameters of the head."""
+    return lm_head_params(decoder.hidden_size, decoder.vocab_size, tied=decoder.tie_word_embeddings)
+
+
+def expert_params(dimensions: ModelDimensions) -> int:
+    """Parameters of one routed expert; 0 in a dense decoder."""
+    decoder = dimensions.decoder
+    return swiglu_params(decoder.hidden_size, decoder.moe_intermediate_size)

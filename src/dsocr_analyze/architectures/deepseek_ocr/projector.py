@@ -1,0 +1,193 @@
+"""The projector from the encoders' features to the decoder's width, in all of its variants.
+
+Source: `MlpProjector` (`deepencoder.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from dsocr_analyze.costs.activations import gelu
+from dsocr_analyze.costs.integers import Count, ceil_div
+from dsocr_analyze.costs.linear import linear, linear_params
+from dsocr_analyze.costs.normalization import layer_norm, layer_norm_params
+from dsocr_analyze.costs.operators import Kernels, addition, copy, moved
+from dsocr_analyze.costs.sums import ModuleKernels, joined, repeated, under
+from dsocr_analyze.dtypes import Dtype
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.deepseek_ocr.dimensions import ProjectorDimensions
+
+__all__ = ["projector", "projector_params", "projector_side"]
+
+
+def projector_side(g: Count, dimensions: ProjectorDimensions) -> Count:
+    """Tokens per side that come out for g coming in: fewer after pooling or downsampling."""
+    if dimensions.token_pooling:
+        g = g // 2
+    return ceil_div(g, dimensions.downsample_ratio)
+
+
+def projector(N: Count, g: Count, dimensions: ProjectorDimensions, dtype: Dtype) -> ModuleKernels:
+    """`[N, g g, d_in] -> [N, g' g', n_embed]`; a pair of maps for the `low_high_*` variants.
+
+    Args:
+        N: Views.
+        g: Tokens per side of a view.
+        dimensions: Variant and widths.
+        dtype: Type of features and weights.
+
+    Returns:
+        Own kernels and those of the children, under the vendor's names.
+    """
+    parts: list[ModuleKernels] = [{"": ()}]
+    d = dimensions.input_channels
+    if dimensions.token_pooling:
+        parts.append(_token_pooling(N, g, d, dtype))
+        g = g // 2
+    n = N * g * g
+    if dimensions.conv_fusion:
+        fusion_layer = linear(n, d, d, dtype, bias=True)
+        parts.append({"fusion_layer": fusion_layer, "": addition(n * d, dtype)})
+    if dimensions.projector_type.endswith("downsample_mlp_gelu"):
+        parts.append(_downsampled(N, g, dimensions, dtype))
+    else:
+        parts.append(_per_token(n, dimensions, dtype))
+    return joined(*parts)
+
+
+def _per_token(n: Count, dimensions: ProjectorDimensions, dtype: Dtype) -> ModuleKernels:
+    """The variants that take every one of n tokens by itself, behind pooling and fusion."""
+    kind, width = dimensions.projector_type, dimensions.n_embed
+    if kind == "identity":
+        return {"layers": ()}
+    if kind == "linear":
+        return {"layers": linear(n, dimensions.input_channels, width, dtype, bias=True)}
+    if kind == "mlp_gelu":
+        widths = [dimensions.input_channels, *[width] * dimensions.depth]
+        return under("layers", _mlp(n, widths, dtype))
+    concatenated = copy("cat", n * width, dtype)
+    if kind == "low_high_split_mlp_gelu":
+        halves = _mlp(n, [width // 2] * dimensions.depth, dtype, gelu_first=True)
+        return {
+            **under("high_layers", halves),
+            **under("low_layers", halves),
+            "": concatenated,
+        }
+    projections = {
+        f"{name}_up_proj": linear(n, d_in, d_out, dtype, bias=True)
+        for name, d_in, d_out in _up_projections(dimensions)
+    }
+    behind = _mlp(n, [width] * dimensions.depth, dtype, gelu_first=True)
+    return {**projections, "": concatenated, **under("layers", behind)}
+
+
+def _up_projections(dimensions: ProjectorDimensions) -> list[tuple[str, int, int]]:
+    """Name, width in and width out of the two maps' projections."""
+    width = dimensions.n_embed
+    if isinstance(dimensions.input_dim, tuple):
+        high_in, low_in = dimensions.input_dim
+        high_out = int(width * dimensions.channel_div)
+        return [("high", high_in, high_out), ("low", low_in, width - high_out)]
+    return [(name, dimensions.input_dim, width // 2) for name in ("high", "low")]
+
+
+def _mlp(
+    n: Count,
+    widths: Sequence[int],
+    dtype: Dtype,
+    *,
+    norm_first: bool = False,
+    gelu_first: bool = False,
+) -> ModuleKernels:
+    """A `Sequential` of linears through `widths` with a GELU between them.
+
+    Args:
+        n: Tokens.
+        widths: Features in, between and out.
+        dtype: Type of features and weights.
+        norm_first: Whether a LayerNorm precedes them.
+        gelu_first: Whether a GELU precedes them.
+    """
+    children: list[Kernels] = []
+    if norm_first:
+        children.append(layer_norm(n, widths[0], dtype))
+    for index, (d_in, d_out) in enumerate(pairwise(widths)):
+        if index or gelu_first:
+            children.append(gelu(n * d_in, dtype))
+        children.append(linear(n, d_in, d_out, dtype, bias=True))
+    return {"": (), **{str(index): kernels for index, kernels in enumerate(children)}}
+
+
+def _token_pooling(N: Count, g: Count, d: int, dtype: Dtype) -> ModuleKernels:
+    """2 x 2 neighbours into one token: two copies, then a linear 4 d -> d."""
+    side = g // 2
+    cells = N * side * side
+    return {
+        "": repeated(copy("clone", 4 * cells * d, dtype), 1 + (side > 1)),
+        "token_pooling_layer": linear(cells, 4 * d, d, dtype, bias=True),
+    }
+
+
+def _gathered(dimensions: ProjectorDimensions) -> int:
+    """Features of ratio x ratio tokens together."""
+    return dimensions.input_channels * dimensions.downsample_ratio**2
+
+
+def _downsampled_widths(dimensions: ProjectorDimensions) -> list[int]:
+    inner = dimensions.n_embed * dimensions.mlp_ratio
+    hidden = [inner] * max(dimensions.depth - 1, 1)
+    return [_gathered(dimensions), *hidden, dimensions.n_embed]
+
+
+def _downsampled(
+    N: Count, g: Count, dimensions: ProjectorDimensions, dtype: Dtype
+) -> ModuleKernels:
+    """ratio x ratio tokens side by side (zero-padded to whole cells), then an MLP."""
+    d = dimensions.input_channels
+    cells = ceil_div(g, dimensions.downsample_ratio)
+    side = cells * dimensions.downsample_ratio
+    inner, padded = N * g * g * d, N * side * side * d
+    padding = moved("constant_pad_nd", padded, inner * dtype.nbytes, padded * dtype.nbytes, dtype)
+    mlp = _mlp(
+        N * cells * cells,
+        _downsampled_widths(dimensions),
+        dtype,
+        norm_first=dimensions.projector_type.startswith("normlayer"),
+    )
+    return {
+        "": (*repeated(padding, 1 * (side != g)), *copy("im2col", padded, dtype)),
+        **under("layers", mlp),
+    }
+
+
+def projector_params(dimensions: ProjectorDimensions) -> int:
+    """Parameters of the variant, each once, and of pooling and fusion."""
+    kind, width, depth = dimensions.projector_type, dimensions.n_embed, dimensions.depth
+    d_in = dimensions.input_channels
+    params = linear_params(4 * d_in, d_in, bias=True) if dimensions.token_pooling else 0
+    if dimensions.conv_fusion:
+        params += linear_params(d_in, d_in, bias=True)
+    if kind == "identity":
+        return params
+    if kind == "linear":
+        widths = [d_in, width]
+    elif kind == "mlp_gelu":
+        widths = [d_in, *[width] * depth]
+    elif kind == "low_high_split_mlp_gelu":
+        return params + 2 * (depth - 1) * linear_params(width // 2, width // 2, bias=True)
+    elif kind.endswith("downsample_mlp_gelu"):
+        widths = _downsampled_widths(dimensions)
+        if kind.startswith("normlayer"):
+            params += layer_norm_params(widths[0])
+    else:
+        widths = [width] * depth
+        params += sum(
+            linear_params(wide_in, wide_out, bias=True)
+            for _, wide_in, wide_out in _up_projections(dimensions)
+        )
+    return params + sum(
+        linear_params(wide_in, wide_out, bias=True) for wide_in, wide_out in pairwise(widths)
+    )

@@ -1,0 +1,36 @@
+"""The stage-prefix map: which stage owns a module. The only copy of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from dsocr_analyze.architectures.architecture import Stage
+
+__all__ = ["CLIP", "DECODE", "PREFILL", "PROJECTOR", "ROUTED_EXPERT", "SAM", "STAGES"]
+
+SAM: Final = Stage("sam", ("model.sam_model",), "vision")
+CLIP: Final = Stage(
+    "clip",
+    ("model.vision_model",),
+    "vision",
+    ("the SAM features stand in for the patch embedding, whose convolution never runs",),
+)
+PROJECTOR: Final = Stage("projector", ("model.projector",), "vision")
+PREFILL: Final = Stage(
+    "prefill",
+    ("model.embed_tokens", "model.layers", "model.norm"),
+    "prefill",
+    ("lm_head runs over all positions; its parameters are decode's",),
+)
+DECODE: Final = Stage(
+    "decode",
+    ("lm_head",),
+    "decode",
+    ("one step over a cache of seq_len tokens, all of the decoder's work in it",),
+)
+
+STAGES: Final = (SAM, CLIP, PROJECTOR, PREFILL, DECODE)
+
+ROUTED_EXPERT: Final = re.compile(r"(?P<experts>.*\.mlp\.experts)\.(?P<index>\d+)(\..*)?")
+"""Paths of a routed expert and of what is in it: what runs there is up to the routing."""

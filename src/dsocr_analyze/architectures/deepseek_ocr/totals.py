@@ -1,0 +1,285 @@
+"""What many pages cost at once: the composition of `compose`, evaluated on arrays.
+
+A page is its views, its text and its batch. Vision depends on the views alone, the decoder on batch
+and length alone, so each is evaluated once for every distinct value and looked up for every page.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from dsocr_analyze.architectures.architecture import PageTotals
+from dsocr_analyze.architectures.deepseek_ocr.composition import (
+    decode_steps_work,
+    decode_work,
+    is_dynamic,
+    prefill_work,
+    vision_sections,
+)
+from dsocr_analyze.architectures.deepseek_ocr.decoder import cache_width
+from dsocr_analyze.architectures.deepseek_ocr.layout import (
+    global_layout,
+    local_layout,
+    page_layout,
+    pixel_sum,
+)
+from dsocr_analyze.architectures.deepseek_ocr.stages import (
+    CLIP,
+    DECODE,
+    PREFILL,
+    PROJECTOR,
+    SAM,
+    STAGES,
+)
+from dsocr_analyze.architectures.deepseek_ocr.vision import token_side
+from dsocr_analyze.costs.integers import Count, is_nothing
+from dsocr_analyze.costs.kv_cache import cache_bytes
+from dsocr_analyze.costs.lookup import looked_up
+from dsocr_analyze.costs.sections import sections_work
+from dsocr_analyze.costs.sums import combined, scaled, work_of
+from dsocr_analyze.dtypes import BFLOAT16, Dtype
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.kernels import Work
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.deepseek_ocr.dimensions import ModelDimensions
+
+__all__ = ["page_totals"]
+
+_VISION: Final = (SAM, CLIP, PROJECTOR)
+
+_LEAST: Final = {
+    "whole_resolution": 64,
+    "local_resolution": 64,
+    "columns": 1,
+    "rows": 1,
+    "text_tokens": 1,
+    "batch_size": 1,
+    "max_new_tokens": 1,
+}
+
+_LARGEST: Final = 2**63 - 1
+
+_HEADROOM: Final = 4
+"""Intermediate sums may exceed a result, and a few costs shrink with size; never by so much."""
+
+
+def page_totals(
+    dimensions: ModelDimensions,
+    *,
+    whole_resolution: Any,
+    text_tokens: Any,
+    local_resolution: Any = 640,
+    columns: Any = 1,
+    rows: Any = 1,
+    batch_size: Any = 1,
+    max_new_tokens: Any = 1,
+    dtype: Dtype = BFLOAT16,
+    flash_attention: bool = False,
+) -> PageTotals:
+    """What pages cost, from arrays of their dimensions.
+
+    Each argument is an integer for all pages, or a one-dimensional array of integers with one for
+    each page. A page without local views has a grid of 1 x 1.
+
+    Results are exact: `int64` where that holds them, else Python integers in `object` arrays.
+
+    Args:
+        dimensions: The model.
+        whole_resolution: Pixels a side of the view of the whole page.
+        text_tokens: Tokens besides the visual ones, BOS included.
+        local_resolution: Pixels a side of a local view.
+        columns: Local views side by side.
+        rows: Local views one above the other.
+        batch_size: Pages of a batch, all alike.
+        max_new_tokens: Tokens generated.
+        dtype: Type of weights and features.
+        flash_attention: FlashAttention in place of the decoder's eager attention.
+
+    Raises:
+        WorkloadError: An argument is no integer, too small, or of another length.
+        ConfigError: The model has a part without a closed form.
+    """
+    given = {
+        "whole_resolution": whole_resolution,
+        "local_resolution": local_resolution,
+        "columns": columns,
+        "rows": rows,
+        "text_tokens": text_tokens,
+        "batch_size": batch_size,
+        "max_new_tokens": max_new_tokens,
+    }
+    pages = {name: _checked(name, values) for name, values in given.items()}
+    lengths = {len(values) for values in pages.values() if not isinstance(values, int)}
+    if len(lengths) > 1:
+        raise WorkloadError(
+            f"arrays of {', '.join(map(str, sorted(lengths)))} pages; give arrays of one length"
+        )
+    evaluation = _Evaluation(dimensions, dtype, flash_attention)
+    if lengths and lengths != {0} and evaluation.exceeds_int64(pages):
+        pages = {
+            name: values if isinstance(values, int) else values.astype(object)
+            for name, values in pages.items()
+        }
+    return evaluation.totals(**pages)
+
+
+def _checked(name: str, values: Any) -> Any:
+    """A Python integer, or a one-dimensional int64 array; no value below its least."""
+    if isinstance(values, int) and not isinstance(values, bool):
+        least = values
+    else:
+        import numpy as np
+
+        values = np.asarray(values)
+        if values.ndim == 0 and values.dtype.kind in "iu":
+            return _checked(name, int(values))
+        if values.ndim != 1 or values.dtype.kind not in "iu":
+            raise WorkloadError(
+                f"{name}: a {values.ndim}-dimensional array of {values.dtype} is not possible; "
+                "give one dimension of whole numbers",
+                arguments=(name,),
+            )
+        if values.size and values.dtype.kind == "u" and int(values.max()) > _LARGEST:
+            raise WorkloadError(
+                f"{name}: {values.max()} is too large; give at most {_LARGEST}", arguments=(name,)
+            )
+        values = values.astype(np.int64, copy=False)
+        least = int(values.min()) if values.size else _LEAST[name]
+    if least < _LEAST[name]:
+        raise WorkloadError(
+            f"{name}: {least} is too small; give at least {_LEAST[name]}", arguments=(name,)
+        )
+    return values
+
+
+class _Evaluation:
+    """The composition for one model, type and attention."""
+
+    def __init__(self, dimensions: ModelDimensions, dtype: Dtype, flash: bool) -> None:
+        self.dimensions = dimensions
+        self.dtype = dtype
+        self.flash = flash
+        self.d_in = dimensions.clip.width + dimensions.sam.out_channels
+        self.d = dimensions.decoder.hidden_size
+
+    def exceeds_int64(self, pages: dict[str, Any]) -> bool:
+        """Whether int64 might not hold every count: asked of the largest of everything at once."""
+        largest = {
+            name: values if isinstance(values, int) else int(values.max())
+            for name, values in pages.items()
+        }
+        bounds = list(self.totals(**largest).counts())
+        if is_dynamic(self.dimensions.decoder):
+            beyond = self.dimensions.decoder.max_position_embeddings + 1
+            bounds.extend(self._step(largest["batch_size"], beyond))
+        return _HEADROOM * max(bounds) > _LARGEST
+
+    def totals(
+        self,
+        *,
+        whole_resolution: Count,
+        local_resolution: Count,
+        columns: Count,
+        rows: Count,
+        text_tokens: Count,
+        batch_size: Count,
+        max_new_tokens: Count,
+    ) -> PageTotals:
+        """Costs of all pages, from checked arguments."""
+        visual = self._visual_tokens(whole_resolution, local_resolution, columns, rows)
+        T = visual + text_tokens
+        first_look, layout, *vision = looked_up(
+            self._views, whole_resolution, local_resolution, columns, rows
+        )
+        (prompt,) = looked_up(self._prompt, batch_size, T)
+        placing = work_of(page_layout(T, visual, self.d, self.dtype))
+        pages = scaled(combined((layout, placing)), batch_size)
+        works = {
+            stage.name: scaled(work, batch_size)
+            for stage, work in zip(_VISION, vision, strict=True)
+        }
+        works[PREFILL.name] = combined((prompt, pages, first_look))
+        prefill = combined(works.values())
+        works[DECODE.name], steps = self._decode(batch_size, T, max_new_tokens - 1)
+        decoder = self.dimensions.decoder
+        return PageTotals(
+            stages={stage.name: works[stage.name] for stage in STAGES},
+            prefill=prefill,
+            decode_step=works[DECODE.name],
+            batch=combined((prefill, steps)),
+            visual_tokens=visual,
+            seq_len=T,
+            kv_cache_bytes=cache_bytes(
+                batch_size,
+                T + max_new_tokens - 1,
+                decoder.layers,
+                cache_width(decoder, flash=self.flash),
+                self.dtype.nbytes,
+            ),
+        )
+
+    def _visual_tokens(self, whole: Count, local: Count, columns: Count, rows: Count) -> Count:
+        """Tokens of the whole view and, of pages that are cut, of the local views."""
+        q = token_side(whole, self.dimensions.sam)
+        tokens = q * (q + 1) + 1
+        is_cut = 1 * (columns * rows > 1)
+        if is_nothing(is_cut):
+            return tokens
+        side = token_side(local, self.dimensions.sam)
+        return tokens + is_cut * (side * columns + 1) * (side * rows)
+
+    def _views(self, whole: Count, local: Count, columns: Count, rows: Count) -> list[Work]:
+        """What depends on a page's views alone.
+
+        Returns:
+            The first look at the pixels (once per batch), the layout, and the three vision stages.
+        """
+        sam, dtype = self.dimensions.sam, self.dtype
+        N = columns * rows
+        is_cut = 1 * (N > 1)
+        look = work_of(pixel_sum(1, whole, dtype))
+        calls = [self._vision(1, whole)]
+        layout = [
+            work_of(global_layout(token_side(whole, sam), self.d_in, self.d, dtype)),
+            scaled(look, 1 - is_cut),
+        ]
+        if not is_nothing(is_cut):
+            calls.append([scaled(work, is_cut) for work in self._vision(N, local)])
+            side = token_side(local, sam)
+            picture = local_layout(columns, rows, side, self.d_in, self.d, dtype)
+            layout.append(scaled(work_of((*picture, *pixel_sum(N, local, dtype))), is_cut))
+        vision = (combined(works) for works in zip(*calls, strict=True))
+        return [look, combined(layout), *vision]
+
+    def _vision(self, N: Count, R: Count) -> list[Work]:
+        """Work of the vision stages for one call on N views."""
+        sections = vision_sections(N, R, self.dimensions, self.dtype)
+        return [sections_work(sections[stage]) for stage in _VISION]
+
+    def _prompt(self, B: Count, T: Count) -> list[Work]:
+        return [prefill_work(B, T, self.dimensions, self.dtype, flash=self.flash)]
+
+    def _step(self, B: Count, cached: Count) -> Work:
+        return decode_work(B, cached, self.dimensions, self.dtype, flash=self.flash)
+
+    def _decode(self, B: Count, T: Count, steps: Count) -> tuple[Work, Work]:
+        """One step over T cached tokens, and `steps` steps from there on.
+
+        A step is affine in the cache's length, but for "dynamic" rotary positions.
+        """
+        if is_dynamic(self.dimensions.decoder):
+            (step,) = looked_up(lambda *bt: [self._step(*bt)], B, T)
+            return step, decode_steps_work(
+                B, T, steps, self.dimensions, self.dtype, flash=self.flash
+            )
+        base, slope = looked_up(self._affine, B)
+        lengths = steps * T + steps * (steps - 1) // 2
+        return (
+            combined((base, scaled(slope, T))),
+            combined((scaled(base, steps), scaled(slope, lengths))),
+        )
+
+    def _affine(self, B: Count) -> list[Work]:
+        base = self._step(B, 0)
+        return [base, combined((self._step(B, 1), scaled(base, -1)))]
