@@ -8,7 +8,7 @@ from torch.overrides import _get_current_function_mode_stack
 from tracing import meta
 
 from dsocr_analyze.errors import ModelCodeError
-from dsocr_analyze.model.known_values import KnownValues, declare_known, known_value
+from dsocr_analyze.running.known_values import KnownValues, known_value
 
 
 @pytest.fixture
@@ -73,10 +73,27 @@ class TestAnswers:
         assert 3 not in on_meta(3)
         assert on_meta(3).cpu().numpy().tolist() == on_meta(3).numpy().tolist() == [0, 1, 2]
 
-    def test_declared_values(self):
-        pixels = declare_known(meta(2, 3), 0.5)
+    @pytest.mark.parametrize(
+        "fill",
+        [
+            lambda number: torch.full((2, 3), number, device="meta"),
+            lambda number: torch.full(size=(2, 3), fill_value=number, device="meta"),
+            lambda number: torch.full_like(meta(2, 3), number),
+            lambda number: torch.full_like(meta(2, 3), fill_value=number),
+            lambda number: meta(1).new_full((2, 3), number),
+            lambda number: torch.full((2, 3), number, out=meta(2, 3)),
+        ],
+    )
+    def test_what_a_tensor_was_filled_with(self, fill):
+        pixels = fill(0.5)
         assert pixels.sum().item() == 2 * 3 * 0.5
-        assert declare_known(meta(2, 3), 0.0).sum().item() == 0
+        pixels[0] += 1
+        assert fill(0.5).cpu().add_(1).tolist() == [[1.5] * 3] * 2
+        assert fill(0.0).sum().item() == 0
+
+    def test_a_filled_tensor_of_any_size_takes_no_memory(self):
+        huge = torch.zeros(10**12, device="meta")
+        assert huge[7].item() == 0
 
     def test_what_was_written_in_place(self):
         x = on_meta(3)
@@ -147,7 +164,7 @@ class TestRefusals:
         message = str(error.value)
         assert "Tensor.tolist" in message
         assert "(2, 3)" in message
-        assert "--device cpu" in message
+        assert "device='cpu'" in message
         assert "\n" not in message
 
     def test_a_question_about_two_tensors_of_which_one_is_unknown(self):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 
 import pytest
@@ -12,9 +11,9 @@ import vendor_like
 from safetensors.torch import save_file
 
 from dsocr_analyze.errors import AnalyzeError, ConfigError, ModelCodeError, ModelDirectoryError
-from dsocr_analyze.model import accommodation
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.model.loading import load_model
+from dsocr_analyze.running.loading import load_model
+from dsocr_analyze.running.source_package import REMOTE_PACKAGE
 
 CONFIG, MODELING, PARTS = vendor_like.CONFIG, vendor_like.MODELING, vendor_like.PARTS
 
@@ -83,8 +82,8 @@ class TestLoading:
         path = vendor_like.write(tmp_path / "m", parts="raise ValueError('no')")
         with pytest.raises(ModelCodeError):
             load(path)
-        new = {n for n in set(sys.modules) - before if n.startswith(accommodation.REMOTE_PACKAGE)}
-        assert new <= {accommodation.REMOTE_PACKAGE}
+        new = {n for n in set(sys.modules) - before if n.startswith(REMOTE_PACKAGE)}
+        assert new <= {REMOTE_PACKAGE}
         vendor_like.write(path)
         assert load(path).module is not None
 
@@ -326,38 +325,3 @@ class TestWeights:
         torch.manual_seed(1)
         load(path, "cpu")
         assert torch.equal(torch.rand(3), expected)
-
-
-class TestRunning:
-    def test_is_undone_after_an_error(self):
-        autocast = torch.amp.autocast_mode.autocast
-        before, stdout = vars(autocast)["__init__"], sys.stdout
-
-        def fail():
-            assert vars(autocast)["__init__"] is not before
-            raise ValueError("mine")
-
-        with pytest.raises(ValueError, match="mine"), accommodation.running(torch.device("meta")):
-            fail()
-        assert vars(autocast)["__init__"] is before
-        assert sys.stdout is stdout
-        assert torch.is_grad_enabled()
-        assert torch.overrides._get_current_function_mode_stack() == []
-
-    def test_cuda_means_the_device_under_analysis(self):
-        for name in ("meta", "cpu"):
-            with accommodation.running(torch.device(name)):
-                assert torch.ones(1, device=name).cuda().device.type == name
-
-    def test_prints_of_the_model_stay_out_of_the_result(self, capsys):
-        with accommodation.running(torch.device("meta")):
-            print("shapes")  # noqa: T201 - the model's print
-        assert capsys.readouterr().out == ""
-
-
-def test_the_config_of_a_checkout_has_one_digest_however_it_is_written(tmp_path):
-    a = ModelDirectory.read(vendor_like.write(tmp_path / "a"))
-    shuffled = json.dumps(dict(reversed(CONFIG.items())), indent=3)
-    b = ModelDirectory.read(vendor_like.write(tmp_path / "b", shuffled))
-    assert a.config_digest() == b.config_digest()
-    assert a.code_digest() == b.code_digest()

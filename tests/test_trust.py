@@ -9,10 +9,11 @@ import pytest
 import torch
 import vendor_like
 
+from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.errors import OutputError, TrustError
-from dsocr_analyze.model.directory import REFERENCE_DIRECTORY, ModelDirectory
-from dsocr_analyze.model.loading import load_model
+from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.trust import is_trusted, record_trust, require_trust, trust_store
+from dsocr_analyze.running.loading import load_model
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +41,7 @@ def test_an_unknown_directory_is_refused_naming_its_files_and_both_ways(checkout
         load(checkout)
     message = str(error.value)
     assert "\n" not in message
-    for part in (*vendor_like.FILES, repr(str(checkout)), "--trust-remote-code"):
+    for part in (*vendor_like.FILES, repr(str(checkout)), "trust_remote_code=True"):
         assert part in message
     assert f"dsocr-analyze trust '{checkout}'" in message  # as a shell takes a path with a space
 
@@ -132,7 +133,7 @@ def test_trust_belongs_to_the_directory_not_to_the_way_there(checkout, tmp_path,
 
 
 def test_the_reference_needs_no_record():
-    assert is_trusted(read(REFERENCE_DIRECTORY))
+    assert is_trusted(read(DEFAULT.reference))
     assert not trust_store().exists()
 
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
+from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError
+from dsocr_analyze.figures import ModelSource
 
-__all__ = ["REFERENCE_DIRECTORY", "ModelDirectory", "read_config"]
+__all__ = ["ModelDirectory", "Role", "read_config"]
 
-REFERENCE_DIRECTORY = Path(__file__).parent / "reference"
+Role = Literal["AutoConfig", "AutoModel"]
+
+_ROLES: Final[tuple[Role, ...]] = ("AutoConfig", "AutoModel")
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class ModelDirectory:
                 what = "is not a directory" if path.exists() else "does not exist"
                 raise ModelDirectoryError(
                     f"model directory {str(path)!r} {what}; give a directory with config.json and"
-                    " the model's Python files, or leave --model out to run the built-in reference"
+                    " the model's Python files, or none at all to run the built-in reference"
                 )
             config = read_config(path / "config.json")
             sources = {
@@ -47,10 +52,58 @@ class ModelDirectory:
             ) from error
         return cls(path, config, sources)
 
+    def with_config(self, values: Mapping[str, Any]) -> ModelDirectory:
+        """The same files under another config, whose `auto_map` stays: it names these files."""
+        return replace(self, config={**values, "auto_map": self.config.get("auto_map")})
+
     @property
     def is_reference(self) -> bool:
-        """Whether this is the project's own model."""
-        return self.path.resolve() == REFERENCE_DIRECTORY.resolve()
+        """Whether this is a built-in reference network."""
+        path = self.path.resolve()
+        return any(path == known.reference.resolve() for known in ARCHITECTURES.values())
+
+    def class_in(self, role: Role) -> tuple[str, str]:
+        """The file and the class that `auto_map` names for a role, as transformers reads it.
+
+        Raises:
+            ConfigError: `auto_map` is missing or names no class in a file.
+            ModelDirectoryError: The directory has no such file.
+        """
+        auto_map = self.config.get("auto_map")
+        if not isinstance(auto_map, dict):
+            raise ConfigError(f"config.json of {str(self.path)!r} lacks 'auto_map'")
+        reference = auto_map.get(role)
+        if not isinstance(reference, str) or "." not in reference:
+            raise ConfigError(
+                f"'auto_map' in config.json of {str(self.path)!r} lacks {role!r} (a 'file.Class')"
+            )
+        module, _, class_name = reference.rpartition(".")
+        file = f"{module.replace('.', '/')}.py"
+        if file not in self.sources:
+            raise ModelDirectoryError(
+                f"{str(self.path)!r} lacks {module}.py, which 'auto_map' names;"
+                f" it has {', '.join(self.sources) or 'no Python files'}"
+            )
+        return file, class_name
+
+    def runs_code(self, published: Mapping[str, str]) -> bool:
+        """Whether the model is built from `published` files and from nothing else.
+
+        Every one of them has to be there unchanged, and the classes in use have to be theirs. Other
+        files may lie beside them: published files import only one another, and of `name.py` and a
+        folder `name` the file is imported.
+
+        Args:
+            published: SHA-256 by file; together the files are all that their classes import from
+                the directory.
+
+        Raises:
+            ConfigError: `auto_map` is missing or names no class in a file.
+            ModelDirectoryError: The directory has no such file.
+        """
+        if not published.items() <= self.digests().items():
+            return False
+        return all(self.class_in(role)[0] in published for role in _ROLES)
 
     def digests(self) -> dict[str, str]:
         """SHA-256 of every Python file, by file."""
@@ -65,6 +118,30 @@ class ModelDirectory:
         """SHA-256 of the config's values, whatever the file's formatting."""
         canonical = json.dumps(self.config, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def source(
+        self,
+        architecture: str | None,
+        *,
+        class_name: str | None = None,
+        weights: Literal["none", "checkpoint"] = "none",
+    ) -> ModelSource:
+        """Where the model comes from, for whoever reads its figures.
+
+        Args:
+            architecture: Name of its architecture; None where none recognises it.
+            class_name: The model's class; None where it was not built.
+            weights: Whether a checkpoint's values were loaded.
+        """
+        return ModelSource(
+            architecture=architecture,
+            source="reference" if self.is_reference else "directory",
+            id="built-in reference" if self.is_reference else self.path.resolve().name,
+            config_digest=self.config_digest(),
+            code_digest=self.code_digest(),
+            class_name=class_name,
+            weights=weights,
+        )
 
     def weight_files(self) -> list[Path]:
         """The directory's safetensors files."""

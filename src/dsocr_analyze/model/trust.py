@@ -54,16 +54,18 @@ def require_trust(directory: ModelDirectory) -> None:
     digests = directory.digests()
     recorded = _read_store().get(str(directory.path.resolve()))
     command = f"dsocr-analyze trust {shlex.quote(str(directory.path))}"
-    ways = f"read them, then run `{command}` or pass --trust-remote-code"
+    ways = f"read them, then run `{command}` or pass trust_remote_code=True"
     if recorded is None:
         files = ", ".join(digests)
         raise TrustError(
-            f"{str(directory.path)!r} holds Python code that would be executed ({files}); {ways}"
+            f"{str(directory.path)!r} holds Python code that would be executed ({files}); {ways}",
+            arguments=["trust_remote_code"],
         )
     changed = ", ".join(_changes(recorded, digests))
     raise TrustError(
         f"Python files of {str(directory.path)!r} changed since they were trusted ({changed});"
-        f" {ways}"
+        f" {ways}",
+        arguments=["trust_remote_code"],
     )
 
 

@@ -28,6 +28,6 @@ def require_transformers() -> None:
     if not Requirement(f"{_PACKAGE}{supported}").specifier.contains(installed):
         raise ModelCodeError(
             f"transformers {installed} is installed; model directories need transformers"
-            f"{supported}, because DeepSeek-OCR's code imports what later versions dropped:"
+            f"{supported}, because published model code imports what later versions dropped:"
             " pip install transformers==4.46.3, or run the built-in reference"
         )

@@ -13,46 +13,33 @@ in a scripted function, its value is no longer known.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
 
 from dsocr_analyze.errors import ModelCodeError
+from dsocr_analyze.running.uniform_routing import TOP_K, routed_uniformly
+from dsocr_analyze.running.unseen import unseen
 
-__all__ = ["KnownValues", "declare_known", "known_value"]
+__all__ = ["KnownValues", "known_value"]
 
 _ATTRIBUTE = "_dsocr_known_value"
 
 _Compute = Callable[[], Any]
 
-_RANGES_AND_CONSTANTS = frozenset(
-    {
-        torch.arange,
-        torch.as_tensor,
-        torch.eye,
-        torch.full,
-        torch.linspace,
-        torch.ones,
-        torch.tensor,
-        torch.zeros,
-    }
-)
-_CONSTANTS_LIKE = frozenset(
-    {
-        torch.full_like,
-        torch.ones_like,
-        torch.zeros_like,
-        torch.Tensor.new_full,
-        torch.Tensor.new_ones,
-        torch.Tensor.new_zeros,
-    }
-)
-"""Of the tensor that they take, these ask for the shape and the type only."""
+_RANGES = frozenset({torch.arange, torch.as_tensor, torch.eye, torch.linspace, torch.tensor})
+_FILLED_WITH = {
+    torch.zeros: 0,
+    torch.zeros_like: 0,
+    torch.Tensor.new_zeros: 0,
+    torch.ones: 1,
+    torch.ones_like: 1,
+    torch.Tensor.new_ones: 1,
+}
+_FILL_ARGUMENT = {torch.full: 1, torch.full_like: 1, torch.Tensor.new_full: 2}
+"""Where a function that fills a tensor finds the number."""
 
 _WITHOUT_VALUE = (
     "empty",
@@ -95,14 +82,6 @@ _QUESTIONS = frozenset(
         torch.is_nonzero,
     }
 )
-_TOP_K = frozenset({torch.topk, torch.Tensor.topk})
-
-
-def declare_known(tensor: torch.Tensor, value: float) -> torch.Tensor:
-    """Says that every element of `tensor` (any shape, on `meta`) has this `value`."""
-    shape, dtype = tuple(tensor.shape), tensor.dtype
-    _set_known(tensor, _once(lambda: torch.full((), value, dtype=dtype).expand(shape)))
-    return tensor
 
 
 def known_value(tensor: torch.Tensor) -> _Compute | None:
@@ -134,13 +113,6 @@ def _once(compute: _Compute) -> _Compute:
     return value
 
 
-@contextmanager
-def _unseen() -> Iterator[None]:
-    """Computes outside every hook and mode: an answer is not an operator of the model."""
-    with torch._C.DisableTorchFunction(), _disable_current_modes():
-        yield
-
-
 class KnownValues(TorchFunctionMode):
     """Answers what a model asks of `meta` tensors; does nothing to tensors that have values."""
 
@@ -163,6 +135,12 @@ class KnownValues(TorchFunctionMode):
                     args, kwargs = _without_device((here, *args[1:]), kwargs)
                     if len(args) == 1 and not kwargs:
                         return here
+        fill = _fill(func, args, kwargs)
+        if fill is not None:
+            result = func(*args, **kwargs)
+            if result.is_meta:
+                _set_known(result, _once(_filled(tuple(result.shape), result.dtype, fill)))
+            return result
         # Before the call, which may overwrite what the value is computed from.
         computed = _deferred(func, args, kwargs)
         seen = [] if computed is None else list(_tensors((*args, *kwargs.values())))
@@ -174,8 +152,8 @@ class KnownValues(TorchFunctionMode):
             if result.is_meta:
                 _follow(result, computed)
         elif isinstance(result, tuple | list):
-            if func in _TOP_K and computed is None:
-                _route_uniformly(result[1], first, args, kwargs)
+            if func in TOP_K and computed is None:
+                _follow_routing(result[1], args, kwargs)
             elif computed is not None:
                 for index, item in enumerate(result):
                     if isinstance(item, torch.Tensor) and item.is_meta:
@@ -192,28 +170,28 @@ class KnownValues(TorchFunctionMode):
             raise ModelCodeError(
                 f"the model's code asks for a value with Tensor.{name} of a tensor of"
                 f" shape {tuple(asked.shape)} that has none on meta;"
-                " run it with --device cpu or --device cuda:0"
+                " run it with device='cpu' or device='cuda:0'",
+                arguments=["device"],
             )
-        with _unseen():
+        with unseen():
             # The model may write to what it gets; what is known stays.
             return copy.deepcopy(computed())
 
 
-class UniformRouting(TorchFunctionMode):
-    """Routes evenly where scores are computed but mean nothing, because no checkpoint is loaded."""
+def _fill(func: Any, args: Any, kwargs: dict[str, Any]) -> bool | int | float | complex | None:
+    """The number that a new tensor is filled with; None where `func` fills none with a number."""
+    value = _FILLED_WITH.get(func)
+    place = _FILL_ARGUMENT.get(func)
+    if place is not None:
+        value = args[place] if len(args) > place else kwargs.get("fill_value")
+    return value if isinstance(value, bool | int | float | complex) else None
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if func in _TOP_K:
-            with _unseen():
-                scores, indices = args[0] if args else kwargs["input"], result[1]
-                dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)
-                choices = uniform_choices(tuple(indices.shape), dim, int(scores.shape[dim]))
-                indices.copy_(choices)
-        return result
+
+def _filled(
+    shape: tuple[int, ...], dtype: torch.dtype, fill: bool | int | float | complex
+) -> _Compute:
+    """A filled tensor that holds its number once: pixels of a page are many."""
+    return lambda: torch.full((), fill, dtype=dtype).expand(shape)
 
 
 def _follow(result: torch.Tensor, computed: _Compute | None) -> None:
@@ -223,35 +201,10 @@ def _follow(result: torch.Tensor, computed: _Compute | None) -> None:
         delattr(result, _ATTRIBUTE)
 
 
-def _route_uniformly(choices: torch.Tensor, scores: Any, args: Any, kwargs: dict[str, Any]) -> None:
-    """Says which candidates a top-k without values chose: each equally often, round and round.
-
-    Args:
-        choices: The indices that it returned, [..., k] (k at `dim`).
-        scores: What it chose from, [..., candidates].
-        args: Its arguments: scores, k, dim.
-        kwargs: What of them was given by keyword.
-    """
-    if not choices.is_meta or not choices.dim():
-        return
-    dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)
-    candidates, choices_shape = int(scores.shape[dim]), tuple(choices.shape)
-    _set_known(choices, _once(lambda: uniform_choices(choices_shape, dim, candidates)))
-
-
-def uniform_choices(shape: tuple[int, ...], dim: int, candidates: int) -> torch.Tensor:
-    """Indices of a top-k that chooses all candidates equally often: they go round and round.
-
-    The remainder goes to the first candidates; no row chooses one twice, as k <= candidates.
-
-    Args:
-        shape: Shape of the indices, [..., k] (k at `dim`).
-        dim: The dimension that is chosen from.
-        candidates: How many there are.
-    """
-    rows = [*shape]
-    rows.append(rows.pop(dim))
-    return (torch.arange(math.prod(rows)) % candidates).view(rows).movedim(-1, dim)
+def _follow_routing(choices: torch.Tensor, args: Any, kwargs: dict[str, Any]) -> None:
+    """Says which candidates a top-k without values chose: each equally often."""
+    if choices.is_meta and choices.dim():
+        _set_known(choices, _once(routed_uniformly(choices, args, kwargs)))
 
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
@@ -259,7 +212,7 @@ def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     known = known_value(tensor)
     if known is None:
         return tensor
-    with _unseen():
+    with unseen():
         value: torch.Tensor = known().clone()
     return value
 
@@ -324,11 +277,10 @@ def _deferred(func: Any, args: Any, kwargs: dict[str, Any]) -> _Deferred | None:
     It holds no `meta` tensor, whose life is measured, and nothing that may change before it runs.
     """
     tensors = list(_tensors((*args, *kwargs.values())))
-    makes = func in _RANGES_AND_CONSTANTS
+    makes = func in _RANGES
     if not any(tensor.is_meta for tensor in tensors) and not makes and func is not torch.Tensor.to:
         return None
-    asked = tensors[1:] if func in _CONSTANTS_LIKE else tensors
-    if any(tensor.is_meta and known_value(tensor) is None for tensor in asked):
+    if any(tensor.is_meta and known_value(tensor) is None for tensor in tensors):
         return None
     if getattr(func, "__name__", "").startswith(_WITHOUT_VALUE):
         return None
@@ -356,15 +308,12 @@ def _frozen(argument: Any) -> _Compute:
     """Gives an argument as it is now, on the CPU."""
     if isinstance(argument, torch.Tensor):
         if not argument.is_meta:
-            with _unseen():
+            with unseen():
                 value = argument.clone()
             return lambda: value
         known = known_value(argument)
-        if known is not None:
-            return known
-        # Of a constant's model only the looks are asked.
-        shape, dtype = tuple(argument.shape), argument.dtype
-        return lambda: torch.empty((), dtype=dtype).expand(shape)
+        assert known is not None, "computed from known values alone"
+        return known
     if type(argument) in (tuple, list):
         items, kind = [_frozen(item) for item in argument], type(argument)
         return lambda: kind(item() for item in items)

@@ -1,0 +1,51 @@
+"""While a model is built: nothing is initialised, and no kernel is looked for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from dsocr_analyze.running.compiler import without_compiler
+from dsocr_analyze.running.process_settings import default_dtype, quiet_transformers, replaced
+
+__all__ = ["building"]
+
+
+@contextlib.contextmanager
+def building(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """While a model is built on `device` in `dtype`: no initialisation, no probing for kernels.
+
+    Weights are either absent (`meta`), loaded afterwards or drawn afterwards, so what the
+    constructors would draw is thrown away; drawing it takes longer than everything else.
+    """
+    from transformers import PreTrainedModel
+
+    with contextlib.ExitStack() as stack:
+        for name in dir(torch.nn.init):
+            if name.endswith("_") and not name.startswith("_"):
+                stack.enter_context(replaced(torch.nn.init, name, _leave_as_is))
+        stack.enter_context(replaced(PreTrainedModel, "init_weights", _do_nothing))
+        # transformers refuses flash attention without the package, which meta does not need.
+        stack.enter_context(
+            replaced(PreTrainedModel, "_autoset_attn_implementation", classmethod(_keep_config))
+        )
+        stack.enter_context(quiet_transformers())
+        stack.enter_context(without_compiler())
+        stack.enter_context(default_dtype(dtype))
+        stack.enter_context(torch.device(device))
+        yield
+
+
+def _leave_as_is(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return tensor
+
+
+def _do_nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _keep_config(_: Any, config: Any, *__: Any, **___: Any) -> Any:
+    return config

@@ -1,0 +1,101 @@
+"""While a model's forward pass runs: what its code asks of the machine is answered.
+
+The vendor's files were written for one GPU, one version of transformers and a full set of packages.
+Nothing of theirs is edited; what they ask of the process is answered around them, and undone on the
+way out, also after an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from dsocr_analyze.running.compiler import without_compiler
+from dsocr_analyze.running.known_values import KnownValues
+from dsocr_analyze.running.process_settings import quiet_transformers, replaced, unfused_scripts
+from dsocr_analyze.running.source_package import REMOTE_PACKAGE
+from dsocr_analyze.running.uniform_routing import UniformRouting
+
+__all__ = ["running"]
+
+
+@contextlib.contextmanager
+def running(
+    device: torch.device,
+    flash_attention: Callable[..., torch.Tensor] | None = None,
+    *,
+    has_weights: bool = False,
+) -> Iterator[None]:
+    """While a model's forward pass runs on `device`: its questions are answered.
+
+    Args:
+        device: Where the model's parameters are.
+        flash_attention: What the model's code finds as `flash_attn_func`, where it uses it.
+        has_weights: Whether the parameters hold a checkpoint's values; routing by drawn ones would
+            be chance, so it is uniform then, as on `meta`.
+    """
+    with contextlib.ExitStack() as stack:
+        # The vendor's forward prints feature shapes; stdout belongs to the result.
+        stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        stack.enter_context(quiet_transformers())
+        stack.enter_context(without_compiler())
+        stack.enter_context(unfused_scripts())
+        stack.enter_context(torch.no_grad())
+        if flash_attention is not None:
+            for module in _modules_calling_flash_attention():
+                for name, value in {
+                    "flash_attn_func": flash_attention,
+                    "_flash_supports_window_size": False,
+                }.items():
+                    stack.enter_context(replaced(module, name, value))
+        if device.type == "meta":
+            autocast = torch.amp.autocast_mode.autocast
+            stack.enter_context(
+                replaced(autocast, "__init__", _autocast_anywhere(autocast.__init__))
+            )
+            stack.enter_context(KnownValues())
+        else:
+            if device.type != "cuda":
+                stack.enter_context(_CudaMeans(device))
+            if not has_weights:
+                stack.enter_context(UniformRouting())
+        yield
+
+
+def _modules_calling_flash_attention() -> list[types.ModuleType]:
+    """The loaded model's own files, and the file of transformers that calls it for Llama."""
+    from transformers import modeling_flash_attention_utils
+
+    own = [
+        module for name, module in sys.modules.items() if name.partition(".")[0] == REMOTE_PACKAGE
+    ]
+    return [modeling_flash_attention_utils, *own]
+
+
+class _CudaMeans(TorchFunctionMode):
+    """`.cuda()` moves to the device under analysis."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.Tensor.cuda:
+            return args[0].to(self._device)
+        return func(*args, **(kwargs or {}))
+
+
+def _autocast_anywhere(original: Callable[..., None]) -> Callable[..., None]:
+    def __init__(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - stands in for it
+        original(self, "cpu" if device_type == "meta" else device_type, *args, **kwargs)
+
+    return __init__

@@ -1,0 +1,103 @@
+"""From a model directory to a model: the same path for a vendor checkout and for the reference.
+
+The directory's Python files are executed under `trust_remote_code` terms; `auto_map` in config.json
+names the config and model classes, as for `transformers.AutoModel`.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.model.directory import ModelDirectory, Role
+from dsocr_analyze.model.trust import require_trust
+from dsocr_analyze.model.versions import require_transformers
+from dsocr_analyze.running.building import building
+from dsocr_analyze.running.failures import blamed_on
+from dsocr_analyze.running.source_package import import_file, importable
+from dsocr_analyze.running.weights import draw_weights, load_weights
+
+__all__ = ["ATTENTION_IMPLEMENTATIONS", "LoadedModel", "load_model"]
+
+ATTENTION_IMPLEMENTATIONS: Final = {False: "eager", True: "flash_attention_2"}
+"""transformers' name of the attention, by whether flash attention is used."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to run, and where it came from."""
+
+    module: torch.nn.Module
+    directory: ModelDirectory
+    device: torch.device
+    dtype: torch.dtype
+    attention: str
+    has_weights: bool
+    """Whether the parameters hold the checkpoint's values (on `meta` they hold none)."""
+
+
+def load_model(
+    directory: ModelDirectory,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    flash_attention: bool = False,
+    trust_remote_code: bool = False,
+) -> LoadedModel:
+    """Builds the directory's model on `device`, with its weights where it holds any.
+
+    Args:
+        directory: A directory with `config.json` (with `auto_map`) and the Python files it names.
+        device: `meta` builds the network without values. Elsewhere safetensors in the directory
+            are loaded; without them the weights are drawn from a seeded normal distribution.
+        dtype: Type of the parameters.
+        flash_attention: Build the decoder with FlashAttention-2 instead of eager attention.
+        trust_remote_code: The user agreed to execute the directory's Python files.
+
+    Raises:
+        TrustError: Nobody agreed to execute the files.
+        ModelCodeError: The files raised.
+        ConfigError: `auto_map` is missing or names what is not there.
+        ModelDirectoryError: A file that `auto_map` names is not there, or the weights do not fit.
+        DeviceError: The device has not enough memory.
+    """
+    if not trust_remote_code:
+        require_trust(directory)
+    if not directory.is_reference:
+        require_transformers()
+    attention = ATTENTION_IMPLEMENTATIONS[flash_attention]
+    with importable(directory) as package:
+        config_class = _class_in(directory, package, "AutoConfig")
+        model_class = _class_in(directory, package, "AutoModel")
+        with blamed_on(directory, "could not be built", str(device)), building(device, dtype):
+            values = copy.deepcopy(directory.config)
+            config = config_class.from_dict(values, attn_implementation=attention)
+            config.use_cache = True
+            module = model_class(config)
+            if getattr(config, "tie_word_embeddings", False) and hasattr(module, "tie_weights"):
+                # transformers ties in the initialisation that `building` leaves out.
+                module.tie_weights()
+    if not isinstance(module, torch.nn.Module):
+        raise ConfigError(
+            f"{model_class.__name__} of {str(directory.path)!r} is no torch.nn.Module"
+        )
+    module.eval()
+    has_weights = device.type != "meta" and bool(directory.weight_files())
+    if has_weights:
+        load_weights(module, directory)
+    elif device.type != "meta":
+        draw_weights(module)
+    return LoadedModel(module, directory, device, dtype, attention, has_weights)
+
+
+def _class_in(directory: ModelDirectory, package: str, role: Role) -> Any:
+    """The class that `auto_map` names for a role."""
+    file, name = directory.class_in(role)
+    found = getattr(import_file(directory, package, file), name, None)
+    if not isinstance(found, type):
+        raise ConfigError(f"{file} of {str(directory.path)!r} has no class {name!r}")
+    return found

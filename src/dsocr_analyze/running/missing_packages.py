@@ -1,0 +1,70 @@
+"""Stand-ins for packages that model code imports, that are not installed and that no pass calls."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.machinery
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any, Final
+
+__all__ = ["missing_packages_stood_in"]
+
+_STAND_INS: Final[dict[str, tuple[str, ...]]] = {
+    "torchvision": (),
+    "torchvision.transforms": ("Compose", "ToTensor", "Normalize"),
+    "torchvision.transforms.functional": ("InterpolationMode",),
+}
+"""Modules and the names that published models take from them, for preprocessing only."""
+
+
+@contextlib.contextmanager
+def missing_packages_stood_in() -> Iterator[None]:
+    """While model code is imported: packages it names but does not need need not be there."""
+    added = [] if _torchvision_works() else list(_STAND_INS)
+    try:
+        for name in added:
+            sys.modules[name] = _stand_in(name, _STAND_INS[name])
+            parent, _, child = name.rpartition(".")
+            if parent:
+                setattr(sys.modules[parent], child, sys.modules[name])
+        yield
+    finally:
+        for name in added:
+            sys.modules.pop(name, None)
+
+
+def _torchvision_works() -> bool:
+    try:
+        importlib.import_module("torchvision")
+    except (ImportError, RuntimeError):
+        # RuntimeError: a torchvision built for another torch registers operators that fail.
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        return False
+    return True
+
+
+def _stand_in(name: str, names: tuple[str, ...]) -> types.ModuleType:
+    module = types.ModuleType(name)
+    module.__spec__ = importlib.machinery.ModuleSpec(name, loader=None, is_package=True)
+    module.__path__ = []
+    for attribute in names:
+        setattr(module, attribute, _Missing(f"{name}.{attribute}"))
+    return module
+
+
+class _Missing:
+    """A name of a package that is not installed; using it says so."""
+
+    def __init__(self, qualified_name: str) -> None:
+        self._qualified_name = qualified_name
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        package = self._qualified_name.partition(".")[0]
+        raise ImportError(
+            f"{self._qualified_name} was called, but {package} is not installed;"
+            f" pip install {package}"
+        )

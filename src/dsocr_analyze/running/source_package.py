@@ -1,0 +1,116 @@
+"""A model directory's Python files as a package that is imported from the bytes that were hashed.
+
+Nothing is copied, cached or written beside the files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.running.failures import blamed_on
+from dsocr_analyze.running.missing_packages import missing_packages_stood_in
+from dsocr_analyze.running.process_settings import quiet_transformers
+
+__all__ = ["REMOTE_PACKAGE", "import_file", "importable"]
+
+REMOTE_PACKAGE: Final = "dsocr_analyze_remote"
+"""The package under which the files of every model directory are imported."""
+
+
+@contextlib.contextmanager
+def importable(directory: ModelDirectory) -> Iterator[str]:
+    """While model code is imported or built: the package in which its files are found."""
+    identity = f"{directory.path.resolve()}\n{directory.code_digest()}"
+    digest = hashlib.sha256(identity.encode()).hexdigest()
+    package = f"{REMOTE_PACKAGE}.m_{digest[:16]}"
+    finder = _SourceFinder(package, directory)
+    sys.meta_path.insert(0, finder)
+    try:
+        with missing_packages_stood_in(), quiet_transformers():
+            yield package
+    finally:
+        sys.meta_path.remove(finder)
+
+
+def import_file(directory: ModelDirectory, package: str, file: str) -> types.ModuleType:
+    """One of the files, imported; where it raises, nothing of the package stays imported.
+
+    Args:
+        directory: The directory.
+        package: What `importable` gave.
+        file: Path of the file within the directory.
+
+    Raises:
+        ModelCodeError: The file raised.
+    """
+    name = f"{package}.{file.removesuffix('.py').replace('/', '.')}"
+    try:
+        with blamed_on(directory, "could not be imported"):
+            return importlib.import_module(name)
+    except BaseException:
+        for loaded in [loaded for loaded in sys.modules if loaded.startswith(package)]:
+            del sys.modules[loaded]
+        raise
+
+
+class _SourceFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    """Imports a directory's Python files, from bytes already read, as one private package."""
+
+    def __init__(self, package: str, directory: ModelDirectory) -> None:
+        self._package = package
+        self._directory = directory
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: types.ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname in (REMOTE_PACKAGE, self._package):
+            return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        file = self._file_of(fullname)
+        if file is None:
+            return None
+        spec = importlib.machinery.ModuleSpec(
+            fullname,
+            self,
+            origin=str(self._directory.path / file),
+            is_package=self.is_package(fullname),
+        )
+        spec.has_location = True
+        return spec
+
+    def _file_of(self, fullname: str) -> str | None:
+        """The file of a module; None for the packages around the files, which have none."""
+        if not fullname.startswith(f"{self._package}."):
+            return None
+        stem = fullname.removeprefix(f"{self._package}.").replace(".", "/")
+        for file in (f"{stem}.py", f"{stem}/__init__.py"):
+            if file in self._directory.sources:
+                return file
+        return None
+
+    def is_package(self, fullname: str) -> bool:
+        file = self._file_of(fullname)
+        return file is None or file.endswith("__init__.py")
+
+    def get_source(self, fullname: str) -> str | None:
+        file = self._file_of(fullname)
+        return None if file is None else importlib.util.decode_source(self._directory.sources[file])
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        file = self._file_of(module.__name__)
+        if file is not None:
+            source = self._directory.sources[file]
+            code = compile(source, str(self._directory.path / file), "exec", dont_inherit=True)
+            exec(code, module.__dict__)

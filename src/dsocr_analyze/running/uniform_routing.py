@@ -1,0 +1,65 @@
+"""Uniform routing: a top-k that means nothing chooses every candidate equally often.
+
+Without a checkpoint the scores of a mixture's router do not exist (on `meta`) or are chance (with
+drawn weights); the tokens' choices then go round the experts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from dsocr_analyze.running.unseen import unseen
+
+__all__ = ["TOP_K", "UniformRouting", "routed_uniformly", "uniform_choices"]
+
+TOP_K: Final = frozenset({torch.topk, torch.Tensor.topk})
+
+
+class UniformRouting(TorchFunctionMode):
+    """Replaces what a top-k chose by uniform choices, where tensors have values."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func in TOP_K:
+            with unseen():
+                result[1].copy_(routed_uniformly(result[1], args, kwargs)())
+        return result
+
+
+def routed_uniformly(
+    choices: torch.Tensor, args: Any, kwargs: dict[str, Any]
+) -> Callable[[], torch.Tensor]:
+    """Computes uniform choices of a top-k, and holds none of its tensors.
+
+    Args:
+        choices: The indices that it returned, [..., k] (k at `dim`).
+        args: Its arguments: scores [..., candidates], k, dim.
+        kwargs: What of them was given by keyword.
+    """
+    scores = args[0] if args else kwargs["input"]
+    dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)
+    shape, candidates = tuple(choices.shape), int(scores.shape[dim])
+    return lambda: uniform_choices(shape, dim, candidates)
+
+
+def uniform_choices(shape: tuple[int, ...], dim: int, candidates: int) -> torch.Tensor:
+    """Indices of a top-k that chooses all candidates equally often: they go round and round.
+
+    The remainder goes to the first candidates; no row chooses one twice, as k <= candidates.
+
+    Args:
+        shape: Shape of the indices, [..., k] (k at `dim`).
+        dim: The dimension that is chosen from.
+        candidates: How many there are.
+    """
+    rows = [*shape]
+    rows.append(rows.pop(dim))
+    return (torch.arange(math.prod(rows)) % candidates).view(rows).movedim(-1, dim)
