@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tracing import Calls, meta, operators_of, total, trace_of, witnessed_flops
+from tracing import Calls, by_path, kernels_of, meta, operators_of, total, trace_of, witnessed_flops
 
+from dsocr_analyze.kernels import Attention, Convolution, Elements, Gemm, Rows, Work
 from dsocr_analyze.trace.operators import FREE, RULES
-from dsocr_analyze.work import Work
 
 BF16 = torch.bfloat16
 LONG = torch.long
@@ -486,6 +486,109 @@ def test_an_operator_costs_what_is_worked_out_by_hand(case):
     assert operators_of(function, *tensors) == expected
 
 
+# One row a case of `CASES`: the kind and size of its last kernel.
+SIZES = {
+    "linear 2-D": ("gemm", Gemm(1, 5, 7, 3)),
+    "linear 1-D": ("gemm", Gemm(1, 1, 7, 3)),
+    "linear 1-D weight": ("gemm", Gemm(1, 5, 1, 3)),
+    "linear 4-D": ("gemm", Gemm(1, 2 * 3 * 4, 6, 5)),
+    "linear of nothing": ("gemm", Gemm(1, 0, 7, 3)),
+    "conv1d": ("convolution", Convolution(2, 6, 3, 4, 5)),
+    "conv2d in groups": ("convolution", Convolution(1, 3 * 3, 2, 6, 3 * 3)),
+    "conv3d": ("convolution", Convolution(1, 27, 2, 3, 8)),
+    "transposed convolution in groups": ("convolution", Convolution(1, 7, 3, 6, 2)),
+    "mm": ("gemm", Gemm(1, 2, 5, 3)),
+    "bmm": ("gemm", Gemm(4, 2, 5, 3)),
+    "mv": ("gemm", Gemm(1, 2, 1, 3)),
+    "dot": ("gemm", Gemm(1, 1, 1, 3)),
+    "addmm": ("gemm", Gemm(1, 2, 5, 3)),
+    "addmv": ("gemm", Gemm(1, 2, 1, 3)),
+    "baddbmm": ("gemm", Gemm(4, 2, 5, 3)),
+    "matmul of vectors": ("gemm", Gemm(1, 1, 1, 3)),
+    "matmul, vector first": ("gemm", Gemm(1, 1, 5, 3)),
+    "matmul, vector second": ("gemm", Gemm(4, 2, 1, 3)),
+    "matmul, batches broadcast": ("gemm", Gemm(4 * 6, 2, 5, 3)),
+    "__rmatmul__ has its operands the other way round": ("gemm", Gemm(1, 2, 5, 3)),
+    "einsum as a product": ("gemm", Gemm(1, 2, 5, 3)),
+    "einsum to a scalar": ("gemm", Gemm(1, 1, 1, 6)),
+    "einsum of relative positions": ("gemm", Gemm(3, 2 * 4, 6, 5)),
+    "einsum sums a label of one operand first": ("gemm", Gemm(1, 2, 5, 3)),
+    "attention": ("attention", Attention(2, 3, 3, 4, 5, 8, 6)),
+    "attention with a bias": ("attention", Attention(2, 3, 3, 4, 5, 8, 8, masked=True)),
+    "causal attention skips nothing": (
+        "attention",
+        Attention(1, 3, 3, 4, 4, 8, 8, skippable_scores=3 * (3 + 2 + 1)),
+    ),
+    "attention with grouped keys": ("attention", Attention(1, 6, 2, 4, 5, 8, 8)),
+    "attention without heads": ("attention", Attention(2, 1, 1, 4, 5, 8, 8)),
+    "attention of one query batch over many": ("attention", Attention(2, 3, 3, 4, 5, 8, 8)),
+    "softmax": ("softmax", Rows(2, 3)),
+    "softmax as a method": ("softmax", Rows(2, 3)),
+    "layer_norm": ("normalization", Rows(2, 3)),
+    "layer_norm of a vector, no weight": ("normalization", Rows(1, 3)),
+    "group_norm": ("normalization", Rows(2, 2 * 3)),
+    "batch_norm at inference": ("normalization", Rows(3, 2 * 4)),
+    "rms_norm": ("normalization", Rows(2, 3)),
+    "gelu": ("activation", Elements(6)),
+    "add broadcasts": ("elementwise", Elements(6)),
+    "sum": ("reduction", Rows(2, 3)),
+    "mean": ("reduction", Rows(1, 6)),
+    "topk": ("routing", Rows(3, 4)),
+    "sort": ("routing", Rows(3, 5)),
+    "argsort over the first dimension": ("routing", Rows(5, 2)),
+    "linear interpolation": ("interpolation", Elements(10)),
+    "average pooling": ("pooling", Elements(4)),
+    "another type": ("movement", Elements(6)),
+    "embedding reads the rows it takes": ("movement", Elements(6)),
+    "scatter_ of a number writes what it reaches": ("movement", Elements(2000)),
+    "scatter_add_ reads what it adds to": ("elementwise", Elements(2000)),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_kernel_has_the_sizes_that_are_worked_out_by_hand(name):
+    function, tensors, _ = CASES[name]
+    kernel = kernels_of(function, *tensors)[-1]
+    assert (kernel.kind, kernel.dimensions) == SIZES[name]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_sizes_of_a_matrix_operator_multiply_to_its_macs(name):
+    function, tensors, _ = CASES[name]
+    for kernel in kernels_of(function, *tensors):
+        if isinstance(kernel.dimensions, Gemm):
+            assert math.prod(kernel.dimensions) == kernel.work.macs
+        if isinstance(kernel.dimensions, Attention):
+            size = kernel.dimensions
+            scores = size.batch * size.heads * size.queries * size.keys
+            assert scores * (size.head_dim + size.value_dim) == kernel.work.macs
+        if isinstance(kernel.dimensions, Convolution) and "transpose" not in kernel.operator:
+            assert math.prod(kernel.dimensions) == kernel.work.macs
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "output"),
+    [
+        ("linear in bf16", "bfloat16", "bfloat16"),
+        ("softmax in fp32 of bf16", "bfloat16", "float32"),
+        ("where", "bool", "float32"),
+        ("cat", "float32", "float32"),
+        ("copy_ reads the source only", "float32", "float32"),
+        ("another type", "float32", "bfloat16"),
+        ("topk", "float32", "float32"),
+    ],
+)
+def test_a_kernel_has_the_types_of_its_first_tensor_and_its_output(name, dtype, output):
+    function, tensors, _ = CASES[name]
+    kernel = kernels_of(function, *tensors)[-1]
+    assert (kernel.dtype, kernel.output_dtype) == (dtype, output)
+
+
+def test_a_kernel_that_reads_no_tensor_has_the_type_of_what_it_writes():
+    [kernel] = kernels_of(lambda: torch.arange(5, device="meta"))
+    assert (kernel.dtype, kernel.output_dtype) == ("int64", "int64")
+
+
 def test_every_count_is_a_python_integer():
     for function, tensors, _ in CASES.values():
         for _, work in operators_of(function, *tensors):
@@ -505,8 +608,9 @@ def test_every_count_is_a_python_integer():
 )
 def test_a_view_moves_nothing(view):
     trace = trace_of(Calls(view), meta(2, 3))
-    assert {entry.status for entry in trace.entries} == {"free"}
-    assert total(trace) == Work()
+    assert trace.free
+    assert not trace.kernels
+    assert not trace.unknown
 
 
 def test_a_reshape_that_copies_is_no_view():
@@ -523,8 +627,8 @@ def test_a_reshape_that_copies_is_no_view():
 )
 def test_an_operator_without_a_rule_is_unknown_and_never_guessed(function, name):
     trace = trace_of(Calls(function), meta(2, 3))
-    assert [e.operator for e in trace.entries if e.status == "unknown"] == [name]
-    assert all(e.work == Work() for e in trace.entries if e.status == "unknown")
+    assert trace.unknown == {name: 1}
+    assert name not in {kernel.operator for kernel in trace.kernels}
 
 
 def test_an_operator_of_another_library_keeps_its_name_and_stays_unknown():
@@ -532,7 +636,7 @@ def test_an_operator_of_another_library_keeps_its_name_and_stays_unknown():
         library.define("add(Tensor x) -> Tensor")
         library.impl("add", torch.empty_like, "Meta")
         trace = trace_of(Calls(torch.ops.dsocr_test.add), meta(2, 3))
-    assert [(e.operator, e.status) for e in trace.entries][-1] == ("dsocr_test::add", "unknown")
+    assert trace.unknown == {"dsocr_test::add": 1}
 
 
 def test_no_operator_is_both_free_and_counted():
@@ -637,8 +741,8 @@ class TestOutsideWitness:
                 layers.append(torch.nn.TransformerEncoderLayer(width, 2, 8, batch_first=True))
         net = torch.nn.Sequential(*layers).to("meta").train(False)
         x = meta(data.draw(st.integers(1, 3)), data.draw(st.integers(1, 5)), first)
-        for repeat in (False, True):
-            counted = total(trace_of(net, x, repeat=repeat))
+        for alike in (None, by_path):
+            counted = total(trace_of(net, x, alike=alike))
             assert counted.matrix_flops == witnessed_flops(net, x)
 
     @settings(max_examples=30, deadline=None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 import torch
 import vendor_like
@@ -9,14 +11,15 @@ from torch import nn
 from tracing import meta, total, trace_of
 
 from dsocr_analyze import DeepSeekOCRSession
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures.deepseek_ocr.plan import plan_workload
 from dsocr_analyze.errors import AnalyzeError, DeviceError, ModelCodeError
-from dsocr_analyze.model.directory import REFERENCE_DIRECTORY, ModelDirectory
-from dsocr_analyze.model.loading import load_model
-from dsocr_analyze.model.stages import STAGES
+from dsocr_analyze.kernels import Kernel, Rows, Work, total_work
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.running.loading import load_model
 from dsocr_analyze.trace.passes import PassTraces, trace_passes
-from dsocr_analyze.trace.summary import ledger_of, summarize
-from dsocr_analyze.work import NO_WORK
-from dsocr_analyze.workload import plan_workload
+from dsocr_analyze.trace.record import Trace
+from dsocr_analyze.trace.summary import batch_work, ledger_of, stage_figures
 
 WORKLOAD = plan_workload(page=(640, 640))
 
@@ -47,7 +50,7 @@ class TestCodeThatFails:
     def test_is_blamed_in_one_line(self, tmp_path, statement, says):
         model = model_that(tmp_path, statement)
         with pytest.raises(ModelCodeError) as error:
-            trace_passes(model, WORKLOAD)
+            trace_passes(model, WORKLOAD, DEFAULT)
         message = str(error.value)
         assert "\n" not in message
         assert says in message
@@ -56,13 +59,13 @@ class TestCodeThatFails:
 
     def test_by_asking_for_a_value_is_told_where_there_are_values(self, tmp_path):
         model = model_that(tmp_path, "return self.scale.sum().item()")
-        with pytest.raises(ModelCodeError, match="--device cpu"):
-            trace_passes(model, WORKLOAD)
+        with pytest.raises(ModelCodeError, match="device='cpu'"):
+            trace_passes(model, WORKLOAD, DEFAULT)
 
     def test_by_filling_the_memory_is_a_matter_of_the_device(self, tmp_path):
         model = model_that(tmp_path, "return torch.empty(10**17, device='cpu')")
         with pytest.raises(DeviceError, match="not enough memory") as error:
-            trace_passes(model, WORKLOAD)
+            trace_passes(model, WORKLOAD, DEFAULT)
         assert "\n" not in str(error.value)
 
     def test_by_an_error_of_ours_keeps_it(self, tmp_path):
@@ -72,16 +75,16 @@ class TestCodeThatFails:
         model = model_that(tmp_path, "return self.raising()")
 
         def raising():
-            raise MineError
+            raise MineError("ours")
 
         model.module.raising = raising
         with pytest.raises(MineError):
-            trace_passes(model, WORKLOAD)
+            trace_passes(model, WORKLOAD, DEFAULT)
 
     def test_by_interruption_stays_an_interruption(self, tmp_path):
         model = model_that(tmp_path, "raise KeyboardInterrupt")
         with pytest.raises(KeyboardInterrupt):
-            trace_passes(model, WORKLOAD)
+            trace_passes(model, WORKLOAD, DEFAULT)
         assert torch.overrides._get_current_function_mode_stack() == []
         assert not any(m._forward_hooks or "forward" in vars(m) for m in model.module.modules())
 
@@ -110,12 +113,14 @@ class Staged(nn.Module):
 def traces():
     net = Staged().to("meta").eval()
     prefill = trace_of(net, meta(3, 4))
-    return PassTraces(prefill, (trace_of(net, meta(1, 4), vision=False),), 0)
+    decode = trace_of(net, meta(1, 4), vision=False)
+    return PassTraces(prefill, (decode,), kv_cache_bytes=0, inputs_bytes=0)
 
 
 @pytest.fixture(scope="module")
 def stages(traces):
-    return summarize(traces, (path for path, _ in Staged().named_modules()))
+    none = {name: {} for name in DEFAULT.stage_names}
+    return stage_figures(traces, DEFAULT.stages, none | {"projector": {"model.projector": 20}})
 
 
 class TestBooking:
@@ -131,25 +136,32 @@ class TestBooking:
         assert "model.layers.0.0" in stages["prefill"].modules
         assert stages["prefill"].modules["model.layers.0"].total.macs == 3 * 4 * 4
 
-    def test_every_sum_holds(self, traces, stages):
-        assert tuple(stages) == STAGES
-        passes = [
-            (traces.prefill, [stage for stage in STAGES if stage != "decode"]),
-            (traces.decode_steps[0], ["decode"]),
-        ]
-        for trace, names in passes:
-            work = NO_WORK
-            for name in names:
-                work = work.plus(stages[name].work)
-            assert work == total(trace)
-        for stage in stages.values():
-            by_operator = by_module = NO_WORK
-            for operator in stage.operators.values():
-                by_operator = by_operator.plus(operator)
-            for module in stage.modules.values():
-                by_module = by_module.plus(module.own)
-            assert by_operator == by_module == stage.work
-            assert next(iter(stage.modules.values())).total == stage.work
+    def test_every_kernel_belongs_to_one_stage(self, traces, stages):
+        assert tuple(stages) == DEFAULT.stage_names
+        *prefill, decode = stages.values()
+        assert total_work(stage.work for stage in prefill) == total(traces.prefill)
+        assert decode.work == total(traces.decode_steps[0])
+        for name, stage in stages.items():
+            assert {kernel.stage for kernel in stage.kernels} == {name}
+            assert total_work(module.own for module in stage.modules.values()) == stage.work
+            assert total_work(stage.operators.values()) == stage.work
+            assert stage.modules[""].total == stage.work
+
+    def test_equal_kernels_of_a_module_are_one_record(self):
+        def twice(self, x, *, vision=True):
+            return self.lm_head(x * 2) + self.lm_head(x * 2)
+
+        net = Staged().to("meta").eval()
+        net.forward = types.MethodType(twice, net)
+        trace = trace_of(net, meta(3, 4))
+        none = {name: {} for name in DEFAULT.stage_names}
+        decode = stage_figures(PassTraces(trace, (trace,), 0, 0), DEFAULT.stages, none)["decode"]
+        calls = {(kernel.path, kernel.operator): kernel.calls for kernel in decode.kernels}
+        assert calls == {("", "mul"): 2, ("lm_head", "linear"): 2, ("", "add"): 1}
+        assert decode.module_calls == {"": 1, "lm_head": 2}
+
+    def test_parameters_are_those_of_the_stage(self, stages):
+        assert (stages["projector"].params, stages["sam"].params) == (20, 0)
 
     def test_children_add_up_to_their_parent(self, stages):
         for stage in stages.values():
@@ -161,14 +173,54 @@ class TestBooking:
                 assert below == module.total
 
     def test_calls_are_those_of_each_path(self, stages):
-        assert {name: stage.calls for name, stage in stages.items()} == dict.fromkeys(STAGES, 1)
+        assert {name: stage.calls for name, stage in stages.items()} == dict.fromkeys(
+            DEFAULT.stage_names, 1
+        )
 
     def test_the_ledger_holds_every_operator_that_ran(self, traces):
         ledger = ledger_of(traces.prefill, *traces.decode_steps)
-        ran = len(traces.prefill.entries) + len(traces.decode_steps[0].entries)
-        assert sum(sum(calls.values()) for calls in ledger.values()) == ran
-        assert ledger["counted"]["linear"] == 6 + 3
-        assert ledger["unknown"] == {}
+        assert ledger.counted["linear"] == 6 + 3
+        assert sum(ledger.counted.values()) == sum(
+            len(trace.kernels) for trace in (traces.prefill, *traces.decode_steps)
+        )
+        assert ledger.free == traces.prefill.free + traces.decode_steps[0].free
+        assert ledger.unknown == {}
+
+
+def test_a_batch_is_its_prefill_pass_and_steps_over_a_growing_cache():
+    def step(expert, expert_bytes, attention):
+        def kernel(path, work):
+            return Kernel("gemm", "linear", Rows(1, 1), "float32", "float32", work, 1, path)
+
+        return Trace(
+            kernels=[
+                # Which experts run is up to the routing: another step's are no growth.
+                kernel(
+                    f"model.layers.1.mlp.experts.{expert}.up_proj", Work(bytes_read=expert_bytes)
+                ),
+                kernel("model.layers.1.self_attn", attention),
+            ]
+        )
+
+    first = step(3, 100, Work(macs=10, bytes_read=7))
+    second = step(5, 300, Work(macs=12, bytes_read=8))
+    traces = PassTraces(Trace(), (first, second), kv_cache_bytes=0, inputs_bytes=0)
+    prefill = Work(macs=1000, bytes_read=5000)
+    # 4 new tokens are 3 steps: the cache has grown by 0, 1 and 2 tokens.
+    assert batch_work(prefill, traces, 4, DEFAULT.routed_expert) == Work(
+        macs=1000 + 3 * 10 + (0 + 1 + 2) * 2, bytes_read=5000 + 3 * 107 + (0 + 1 + 2) * 1
+    )
+    assert batch_work(prefill, traces, 1, DEFAULT.routed_expert) == prefill
+
+
+def test_inputs_and_cache_are_measured():
+    session = DeepSeekOCRSession.from_local()
+    workload = session.plan(page=(300, 300), batch_size=2)
+    traces = trace_passes(session.loaded, workload, DEFAULT, decode_steps=0)
+    pixels = 2 * 3 * 1024 * 1024 * 2  # two images of a page in bf16: a blank one and the view
+    tokens = workload.seq_len * (8 + 1)  # ids and the mask
+    assert traces.inputs_bytes == 2 * (pixels + tokens)
+    assert traces.kv_cache_bytes == 2 * workload.seq_len * 12 * 2 * 1280 * 2
 
 
 SMALL_MLA = {"use_mla": True, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32,
@@ -180,7 +232,7 @@ class TestStateOfTheModel:
 
     def test_a_shorter_page_after_a_longer_one_costs_what_it_costs_alone(self):
         def small_model():
-            directory = ModelDirectory.read(REFERENCE_DIRECTORY)
+            directory = ModelDirectory.read(DEFAULT.reference)
             return DeepSeekOCRSession.from_local(config=directory.config | SMALL_MLA)
 
         page = {"page": (600, 500), "crop_mode": False, "image_size": 64, "max_new_tokens": 1}
@@ -188,14 +240,14 @@ class TestStateOfTheModel:
         session = small_model()
         session.analyze(**page, text_tokens=50)
         after = session.analyze(**page, text_tokens=5)
-        assert after["total"] == alone["total"]
-        assert after["agreement"]["agrees"]
+        assert after.total == alone.total
+        assert after.agreement.agrees
 
     def test_tied_embeddings_are_one_parameter_with_two_names(self):
-        directory = ModelDirectory.read(REFERENCE_DIRECTORY)
+        directory = ModelDirectory.read(DEFAULT.reference)
         tied = directory.config | {"tie_word_embeddings": True}
         session = DeepSeekOCRSession.from_local(config=tied)
         assert session.parameters.total == 3_336_106_240 - 165_478_400
         report = session.analyze(page=(600, 500), crop_mode=False, image_size=64, max_new_tokens=1)
-        assert report["stages"]["decode"]["params"] == 0
-        assert report["agreement"]["agrees"]
+        assert report.stages["decode"].params == 0
+        assert report.agreement.agrees

@@ -1,8 +1,9 @@
-"""Who called what: attribution to module paths, repetition of equal modules, memory, residue."""
+"""Who called what: attribution to module paths, repetition of alike modules, memory, residue."""
 
 from __future__ import annotations
 
 import copy
+import re
 import types
 
 import pytest
@@ -11,11 +12,24 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-from tracing import Calls, meta, paths_of, total, trace_of, witnessed_flops
+from tracing import (
+    Calls,
+    by_path,
+    by_place,
+    meta,
+    paths_of,
+    places_of,
+    total,
+    trace_of,
+    witnessed_flops,
+)
 
-from dsocr_analyze.model.known_values import KnownValues
-from dsocr_analyze.trace.recorder import Recorder, keys_after_first, keys_after_last
-from dsocr_analyze.work import Work
+from dsocr_analyze.figures import Peak
+from dsocr_analyze.kernels import Attention
+from dsocr_analyze.running.known_values import KnownValues
+from dsocr_analyze.trace.attention_rules import keys_after_first, keys_after_last
+from dsocr_analyze.trace.passes import recorded_flash_attention
+from dsocr_analyze.trace.recorder import Recorder
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 
@@ -42,8 +56,7 @@ class TestAttribution:
         inner = Net(lambda self, x: F.relu(self.linear(x)), linear=nn.Linear(3, 5))
         net = on_meta(Net(lambda self, x: torch.sigmoid(self.inner(x)), inner=inner))
         trace = trace_of(net, meta(2, 3))
-        counted = [(e.path, e.operator) for e in trace.entries if e.status == "counted"]
-        assert counted == [("inner.linear", "linear"), ("inner", "relu"), ("", "sigmoid")]
+        assert places_of(trace) == [("inner.linear", "linear"), ("inner", "relu"), ("", "sigmoid")]
         assert trace.calls == ["", "inner", "inner.linear"]
         assert trace.shapes["inner.linear"] == ([(2, 3)], (2, 5))
 
@@ -79,8 +92,8 @@ class TestAttribution:
                 return x * factor
 
         net = on_meta(Net(lambda self, *, x: self.scaled(x=x, factor=2), scaled=Scaled()))
-        for repeat in (False, True):
-            trace = trace_of(net, x=meta(2, 3), repeat=repeat)
+        for alike in (None, by_path):
+            trace = trace_of(net, x=meta(2, 3), alike=alike)
             assert paths_of(trace, "mul") == ["scaled"]
 
     def test_recursion_ends_where_it_began(self):
@@ -89,7 +102,7 @@ class TestAttribution:
 
         trace = trace_of(on_meta(Net(forward)), meta(2))
         assert trace.calls == [""] * 4
-        assert [e.operator for e in trace.entries] == ["mul"] * 3 + ["sigmoid"]
+        assert [operator for _, operator in places_of(trace)] == ["mul"] * 3 + ["sigmoid"]
 
     def test_a_shared_module_works_for_its_caller(self):
         shared = nn.Linear(3, 3)
@@ -98,8 +111,8 @@ class TestAttribution:
             a=Net(lambda self, x: self.inner(x), inner=shared),
             b=Net(lambda self, x: self.inner(x), inner=shared),
         )
-        for repeat in (False, True):
-            trace = trace_of(on_meta(net), meta(2, 3), repeat=repeat)
+        for alike in (None, by_path):
+            trace = trace_of(on_meta(net), meta(2, 3), alike=alike)
             assert paths_of(trace, "linear") == ["a.inner", "b.inner"]
             assert trace.calls == ["", "a", "a.inner", "b", "b.inner"]
 
@@ -140,8 +153,8 @@ class TestAttribution:
         assert paths_of(trace, "linear") == ["layers.0", "layers.1", "tail.1"]
         assert trace.calls == ["", "layers.0", "layers.1", "tail", "tail.0", "tail.1"]
 
-    @pytest.mark.parametrize("repeat", [False, True])
-    def test_modules_may_return_anything(self, repeat):
+    @pytest.mark.parametrize("alike", [None, by_path])
+    def test_modules_may_return_anything(self, alike):
         net = on_meta(
             Net(
                 lambda self, x: self.c(self.b(self.a(x))["y"][0]),
@@ -150,9 +163,8 @@ class TestAttribution:
                 c=Net(lambda self, x: None),
             )
         )
-        trace = trace_of(net, meta(2), repeat=repeat)
-        counted = [(e.path, e.operator) for e in trace.entries if e.status == "counted"]
-        assert counted == [("a", "add"), ("b", "mul")]
+        trace = trace_of(net, meta(2), alike=alike)
+        assert places_of(trace) == [("a", "add"), ("b", "mul")]
         assert trace.shapes["b"] == ([[(2,), None, None]], [[(2,)]])
 
     def test_an_exception_that_the_model_survives_misplaces_nothing(self):
@@ -171,7 +183,7 @@ class TestAttribution:
             Net(forward, a=Net(lambda self, x: self.deep(x), deep=Net(fails)), b=nn.Sigmoid())
         )
         trace = trace_of(net, meta(2))
-        assert [(e.path, e.operator) for e in trace.entries] == [
+        assert places_of(trace) == [
             ("a.deep", "add"),
             ("", "mul"),
             ("b", "sigmoid"),
@@ -212,9 +224,7 @@ class TestAttribution:
         x = torch.randn(2, 3, 8)
         on_cpu = trace_of(layer, x)
         everywhere = trace_of(copy.deepcopy(layer).to("meta"), x.to("meta"))
-        assert [e for e in on_cpu.entries if e.status == "counted"] == [
-            e for e in everywhere.entries if e.status == "counted"
-        ]
+        assert on_cpu.kernels == everywhere.kernels
         assert total(on_cpu).macs == 2 * 3 * (8 * 24 + 2 * 8 * 3 + 8 * 8 + 2 * 8 * 16)
 
     @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
@@ -223,8 +233,7 @@ class TestAttribution:
         trace = trace_of(kind(4, 5).to("meta"), meta(2, 3, 4))
         assert total(trace).macs == 2 * 3 * gates * 5 * (4 + 5)
         on_cpu = trace_of(kind(4, 5), torch.randn(2, 3, 4))
-        unknown = [e for e in on_cpu.entries if e.status == "unknown"]
-        assert unknown or total(on_cpu).macs == total(trace).macs
+        assert on_cpu.unknown or total(on_cpu).macs == total(trace).macs
 
 
 @torch.jit.script
@@ -246,7 +255,7 @@ class TestScripts:
         net = on_meta(Net(lambda self, x: self.a(x), a=Calls(scripted)))
         for _ in range(4):  # the interpreter optimises a function that it has seen
             trace = trace_of(net, meta(2, 3))
-            assert [(e.path, e.operator) for e in trace.entries] == [
+            assert places_of(trace) == [
                 ("a", "mul"),
                 ("a", "sigmoid"),
                 ("a", "mul"),
@@ -255,11 +264,11 @@ class TestScripts:
     def test_a_scripted_module_counts_under_its_own_path(self):
         net = Net(lambda self, x: self.a(x), a=torch.jit.script(ToScript()))
         before = len(net.a._forward_hooks)
-        for repeat in (False, True):
-            trace = trace_of(net.eval(), torch.randn(2, 3), repeat=repeat)
+        for alike in (None, by_path):
+            trace = trace_of(net.eval(), torch.randn(2, 3), alike=alike)
             assert total(trace).macs == 2 * 3 * 5
             assert trace.calls == ["", "a"]
-            assert {e.path for e in trace.entries} == {"a"}
+            assert {kernel.path for kernel in trace.kernels} == {"a"}
         assert len(net.a._forward_hooks) == before
 
 
@@ -284,8 +293,8 @@ def test_the_sum_over_modules_is_what_the_outside_witness_counts(name):
     net, shape = ATTRIBUTION_NETS[name]()
     net = on_meta(net)
     flops = witnessed_flops(net, meta(*shape))
-    for repeat in (False, True):
-        assert total(trace_of(net, meta(*shape), repeat=repeat)).matrix_flops == flops
+    for alike in (None, by_path):
+        assert total(trace_of(net, meta(*shape), alike=alike)).matrix_flops == flops
 
 
 @pytest.mark.parametrize("name", ATTRIBUTION_NETS)
@@ -295,9 +304,7 @@ def test_the_cpu_counts_what_meta_counts(name):
     on_cpu = trace_of(net, torch.randn(shape))
     net.to("meta")
     everywhere = trace_of(net, meta(*shape))
-    assert [e for e in on_cpu.entries if e.status == "counted"] == [
-        e for e in everywhere.entries if e.status == "counted"
-    ]
+    assert on_cpu.kernels == everywhere.kernels
 
 
 # --- nothing is left behind ------------------------------------------------------------------
@@ -335,7 +342,7 @@ class TestNothingIsLeft:
             with pytest.raises(RuntimeError, match="on purpose"):
                 trace_of(net, meta(2, 3))
         else:
-            trace_of(net, meta(2, 3), repeat=True)
+            trace_of(net, meta(2, 3), alike=by_path)
         assert state_of(net) == before
         assert [list(vars(m)) for m in net.modules()] == keys
         assert vars(net.a)["forward"] is patched
@@ -347,6 +354,7 @@ class TestNothingIsLeft:
                 raise RuntimeError("no hooks")
 
         net = nn.Sequential(nn.Linear(3, 3), Stubborn())
+        net[1].register_forward_pre_hook(lambda *_: None)  # what brings ours
         before = state_of(net)
         with pytest.raises(RuntimeError, match="no hooks"):
             trace_of(net, torch.randn(2, 3))
@@ -363,21 +371,21 @@ class TestNothingIsLeft:
         assert state_of(net) == before
         assert not _get_current_dispatch_mode_stack()
 
-    @pytest.mark.parametrize("repeat", [False, True])
-    def test_hooks_of_others_survive_and_run_every_time(self, repeat):
+    @pytest.mark.parametrize("alike", [None, by_path])
+    def test_hooks_of_others_survive_and_run_every_time(self, alike):
         net = on_meta(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)))
         seen = []
         for layer in net:
             layer.register_forward_pre_hook(lambda m, args: seen.append("before"))
             layer.register_forward_hook(lambda m, args, output: output + 1)
-        trace = trace_of(net, meta(2, 3), repeat=repeat, times=2)
+        trace = trace_of(net, meta(2, 3), alike=alike, times=2)
         assert seen == ["before"] * 4
         assert paths_of(trace, "add") == ["0", "1"] * 2  # a module's hooks work for the module
         assert all(len(m._forward_hooks) == len(m._forward_pre_hooks) == 1 for m in net)
 
     def test_a_recorder_may_be_used_again(self):
         net = on_meta(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)))
-        recorder = Recorder(net, repeat_equal_modules=True)
+        recorder = Recorder(net, by_place)
         traces = []
         for _ in range(2):
             with torch.no_grad(), recorder:
@@ -390,17 +398,14 @@ class TestNothingIsLeft:
 
 
 class Block(nn.Module):
-    """A little of everything that may differ between blocks that look alike."""
-
-    def __init__(self, eps=1e-5, window=2, layer_id=0):
+    def __init__(self, layers=2):
         super().__init__()
-        self.norm = nn.LayerNorm(4, eps=eps)
+        self.norm = nn.LayerNorm(4)
         self.linear = nn.Linear(4, 4)
-        self.window = window
-        self.layer_id = layer_id
+        self.layers = layers
 
     def forward(self, x, scale=1):
-        for _ in range(self.window):
+        for _ in range(self.layers):
             x = x + self.linear(self.norm(x)) * scale
         return x
 
@@ -414,7 +419,7 @@ def stack(*blocks, each=lambda block, x: block(x)):
     return Net(forward, blocks=nn.ModuleList(blocks))
 
 
-def alike(count, forward):
+def several(count, forward):
     return [Net(forward) for _ in range(count)]
 
 
@@ -425,11 +430,24 @@ class Counting(nn.Module):
         super().__init__()
         self.calls = 0
 
-    def forward(self, x, *_):
+    def forward(self, x):
         self.calls += 1
         for _ in range(self.calls):
             x = x + 1
         return x
+
+
+class Tabled(nn.Module):
+    """Keeps what it returns, as rotary embeddings do."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", None)
+
+    def forward(self, x):
+        if self.table is None:
+            self.table = x * 2
+        return self.table
 
 
 class Buffered(nn.Module):
@@ -442,32 +460,10 @@ class Buffered(nn.Module):
         return x * self.seen
 
 
-class Growing(nn.Module):
-    """Keeps what it has seen in an object that its neighbours share."""
-
-    def __init__(self, memory):
-        super().__init__()
-        self.memory = memory
-
-    def forward(self, x):
-        kept = self.memory.kept
-        self.memory.kept = x if kept is None else torch.cat([kept, x])
-        return self.memory.kept.sum(0, keepdim=True) + x
-
-
 class Remembering(nn.Module):
     def forward(self, x):
         self.last = x * 2
         return self.last + 1
-
-
-class Alternating(nn.Module):
-    def __init__(self, layer_idx):
-        super().__init__()
-        self.layer_idx = layer_idx
-
-    def forward(self, x):
-        return x + 1 if self.layer_idx % 2 else torch.sigmoid(x)
 
 
 class Causal(nn.Module):
@@ -490,63 +486,24 @@ def patched(block):
     return block
 
 
-def training(block):
-    block.norm.training = True
-    return block
-
-
-class Dropping(nn.Module):
-    def forward(self, x):
-        return x * 2 if self.training else x + 1
-
-
-def trained(module):
-    module.train()
-    return module
-
-
-class Holder:
-    kept = None
-
-
-def holding():
-    holder = Holder()
-    holder.kept = None
-    return stack(*(Growing(holder) for _ in range(3)))
-
-
-def calling_itself(each):
+def calling(each):
     return lambda: stack(Block(), Block(), each=each)
-
-
-def windows_set_from_outside():
-    def forward(self, x):
-        for index, block in enumerate(self.blocks):
-            block.window = index + 1
-            x = block(x)
-        return x
-
-    return Net(forward, blocks=nn.ModuleList([Block(), Block(), Block()]))
 
 
 REPEATED = {
     "equal blocks": lambda: stack(Block(), Block(), Block()),
-    "equal blocks that number themselves": lambda: stack(*(Block(layer_id=i) for i in range(3))),
     "one block again and again": lambda: stack(*[Block()] * 3),
-    "eps differs": lambda: stack(Block(eps=1e-5), Block(eps=1e-6)),
-    "a window differs": lambda: stack(Block(window=2), Block(window=3), Block(window=2)),
-    "a window set before each call": windows_set_from_outside,
-    "an argument differs": calling_itself(lambda block, x: block(x, scale=len(x.shape))),
+    "an argument differs": calling(lambda block, x: block(x, scale=len(x.shape))),
     "1 and 1.0 and True": lambda: Net(
         lambda self, x: self.a(x, 1) + self.a(x, 1.0) + self.a(x, True),
         a=Net(lambda self, x, s: x.long() * s + type(s)(1)),
     ),
     "tensors in a list": lambda: stack(
-        *alike(3, lambda self, xs: xs[0] + 1), each=lambda block, x: block([x])
+        *several(3, lambda self, xs: xs[0] + 1), each=lambda block, x: block([x])
     ),
     "a stride differs": lambda: Net(
         lambda self, x: self.a(x) + self.b(x.t()),
-        **dict(zip("ab", alike(2, lambda self, x: x.contiguous() * 2), strict=True)),
+        **dict(zip("ab", several(2, lambda self, x: x.contiguous() * 2), strict=True)),
     ),
     "one tensor twice, or two": lambda: Net(
         lambda self, x: self.a(x, x) + self.b(x, x.clone()), a=PairNorm(), b=PairNorm()
@@ -557,47 +514,43 @@ REPEATED = {
         b=nn.MultiheadAttention(4, 2, batch_first=True),
     ),
     "a counter": lambda: stack(*[Counting()] * 3),
-    "a counter below, called with what cannot be compared": lambda: stack(
-        *[Net(lambda self, x: self.a(x, {"a": 1}), a=Counting())] * 3
+    "a table kept and returned": lambda: stack(
+        *(Tabled() for _ in range(3)), each=lambda block, x: block(x) + x
     ),
     "a buffer updated in place": lambda: stack(*[Buffered()] * 3),
-    "memory shared in an object": holding,
     "an output kept alive": lambda: stack(*(Remembering() for _ in range(3))),
     "an output kept alive by the same module": lambda: stack(*[Remembering()] * 3),
-    "input modified in place": lambda: stack(*alike(3, lambda self, x: x.mul_(2))),
+    "input modified in place": lambda: stack(*several(3, lambda self, x: x.mul_(2))),
     "input modified through a view": lambda: stack(
-        *alike(3, lambda self, x: x.view(-1).mul_(2).sum() + x)
+        *several(3, lambda self, x: x.view(-1).mul_(2).sum() + x)
     ),
     "output is the input": lambda: stack(*(nn.Identity() for _ in range(3))),
     "output is a view of the input": lambda: stack(
-        *alike(4, lambda self, x: x.t()), each=lambda block, x: block(x) + 1
+        *several(4, lambda self, x: x.t()), each=lambda block, x: block(x) + 1
     ),
     "output is a parameter": lambda: stack(
         *(nn.Linear(4, 4) for _ in range(3)), each=lambda block, x: x + block.weight
     ),
     "outputs share memory": lambda: stack(
-        *alike(3, lambda self, x: (x * 2).chunk(2, -1)),
+        *several(3, lambda self, x: (x * 2).chunk(2, -1)),
         each=lambda block, x: torch.cat(block(x), -1),
     ),
     "output is a view of something larger": lambda: stack(
-        *alike(3, lambda self, x: torch.cat([x, x])[:4])
+        *several(3, lambda self, x: torch.cat([x, x])[:4])
     ),
     "a tuple with None": lambda: stack(
-        *alike(3, lambda self, x: (x * 2, None, x + 1)),
+        *several(3, lambda self, x: (x * 2, None, x + 1)),
         each=lambda block, x: block(x)[2],
     ),
     "output is no tensor": lambda: stack(
-        *alike(3, lambda self, x: int(x.shape[0])),
+        *several(3, lambda self, x: int(x.shape[0])),
         each=lambda block, x: x * block(x),
     ),
     "hooks of others": lambda: stack(Block(), hooked(Block()), Block()),
     "a forward of its own": lambda: stack(Block(), patched(Block()), Block()),
-    "training": lambda: stack(Dropping().eval(), trained(Dropping()), Dropping().eval()),
-    "layer_idx steers": lambda: stack(*(Alternating(i) for i in range(4))),
     "causal": lambda: stack(*(Causal() for _ in range(3))),
     "causal, one module": lambda: stack(*[Causal()] * 3),
     "a module reached in secret": lambda: secret(),
-    "an attribute that holds itself": lambda: stack(*(holding_itself(Block()) for _ in range(2))),
     "shapes of a later call": lambda: Net(
         lambda self, x: self.a(x[:2]).sum() + self.a(x) + self.b(x),
         a=nn.Linear(4, 4),
@@ -606,15 +559,9 @@ REPEATED = {
 }
 
 
-def holding_itself(module):
-    module.around = [1]
-    module.around.append(module.around)
-    return module
-
-
 def secret():
     other = nn.Linear(4, 4)
-    blocks = alike(3, lambda self, x: self.reach(x))
+    blocks = several(3, lambda self, x: self.reach(x))
     for block in blocks:
         block.reach = other.forward
     net = stack(*blocks)
@@ -622,24 +569,22 @@ def secret():
     return net
 
 
+def named_by_letters(path: str) -> str:
+    """As by place, and `a` and `b` alike."""
+    return re.sub(r"\b[ab]\b", "either", by_place(path))
+
+
 @pytest.mark.parametrize("name", REPEATED)
 @pytest.mark.parametrize("times", [1, 2])
-def test_repeating_equal_modules_changes_nothing(name, times):
-    def run(repeat):
-        net = REPEATED[name]()
-        net = net.to("meta") if name == "training" else on_meta(net)
+def test_repeating_alike_modules_changes_nothing(name, times):
+    def run(alike):
         with KnownValues():
-            return trace_of(net, meta(4, 4), repeat=repeat, times=times)
+            return trace_of(on_meta(REPEATED[name]()), meta(4, 4), alike=alike, times=times)
 
-    every, repeated = run(False), run(True)
-    assert repeated.calls == every.calls
-    assert repeated.entries == every.entries
-    assert repeated.shapes == every.shapes
-    assert repeated.causal_savable_macs == every.causal_savable_macs
-    assert repeated.peak_bytes == every.peak_bytes
+    assert run(named_by_letters) == run(None)
 
 
-def runs_of(net, *args):
+def runs_of(net, *args, alike=by_place):
     """How often the linear layers of a net are really run."""
     ran = []
 
@@ -650,18 +595,31 @@ def runs_of(net, *args):
 
     for block in net.blocks:
         block.linear.__class__ = Watched
-    trace_of(on_meta(net), *args, repeat=True)
+    trace_of(on_meta(net), *args, alike=alike)
     return len(ran)
 
 
-def test_equal_blocks_are_run_once():
-    assert runs_of(stack(*(Block(window=1, layer_id=i) for i in range(5))), meta(4, 4)) == 1
+def test_alike_blocks_are_run_once():
+    assert runs_of(stack(*(Block(layers=1) for _ in range(5))), meta(4, 4)) == 1
+
+
+def test_a_block_is_repeated_only_where_it_is_declared_alike():
+    def first_two(path):
+        return None if path.startswith("blocks.2") else by_place(path)
+
+    def blocks():
+        return stack(*(Block(layers=1) for _ in range(3)))
+
+    assert runs_of(blocks(), meta(4, 4), alike=first_two) == 2
+    assert runs_of(blocks(), meta(4, 4), alike=by_path) == 3
+    assert runs_of(blocks(), meta(4, 4), alike=None) == 3
+    assert runs_of(stack(*[Block(layers=1)] * 3), meta(4, 4), alike=by_path) == 1
 
 
 def test_values_are_never_repeated():
-    net = stack(Block(window=1), Block(window=1)).eval()
+    net = stack(Block(layers=1), Block(layers=1)).eval()
     x = torch.randn(4, 4)
-    with torch.no_grad(), Recorder(net, repeat_equal_modules=True) as recorder:
+    with torch.no_grad(), Recorder(net, by_place) as recorder:
         recorder.begin()
         recorded = net(x)
         assert torch.equal(recorded, net(x))
@@ -671,10 +629,10 @@ def test_values_are_never_repeated():
 
 def test_inference_mode_changes_nothing():
     net = on_meta(stack(Block(), Block()))
-    expected = trace_of(net, meta(4, 4)).entries
+    expected = trace_of(net, meta(4, 4)).kernels
     with torch.inference_mode(), KnownValues():
-        for repeat in (False, True):
-            assert trace_of(net, meta(4, 4) * 1, repeat=repeat).entries == expected
+        for alike in (None, by_place):
+            assert trace_of(net, meta(4, 4) * 1, alike=alike).kernels == expected
 
 
 def test_a_known_value_is_part_of_the_call():
@@ -687,9 +645,9 @@ def test_a_known_value_is_part_of_the_call():
         )
 
     net = Net(model, a=Net(forward), b=Net(forward), c=Net(forward))
-    for repeat in (False, True):
+    for alike in (None, by_path):
         with KnownValues():
-            trace = trace_of(net, meta(3), repeat=repeat)
+            trace = trace_of(net, meta(3), alike=alike)
         assert [paths_of(trace, o) for o in ("sigmoid", "add")] == [["a", "c"], ["b", "", ""]]
 
 
@@ -701,19 +659,19 @@ def test_what_a_module_knows_is_known_of_its_equal():
         return x + self.a(x).sum().item() + self.b(x).sum().item()
 
     with KnownValues():
-        trace = trace_of(Net(forward, a=Net(gate), b=Net(gate)), meta(2, 3), repeat=True)
+        trace = trace_of(Net(forward, a=Net(gate), b=Net(gate)), meta(2, 3), alike=by_place)
     assert paths_of(trace, "topk") == ["a", "b"]
 
 
 def test_another_mode_or_a_global_hook_sees_every_module():
     net = on_meta(stack(Block(), Block()))
-    assert witnessed_flops(lambda x: trace_of(net, x, repeat=True), meta(4, 4)) == (
+    assert witnessed_flops(lambda x: trace_of(net, x, alike=by_place), meta(4, 4)) == (
         2 * 2 * 2 * 4 * 4 * 4
     )
     seen = []
     handle = nn.modules.module.register_module_forward_hook(lambda m, *_: seen.append(m))
     try:
-        trace_of(net, meta(4, 4), repeat=True)
+        trace_of(net, meta(4, 4), alike=by_place)
     finally:
         handle.remove()
     assert len(seen) == 1 + 2 * (1 + 2 * 2)
@@ -725,20 +683,20 @@ def test_another_mode_or_a_global_hook_sees_every_module():
 class TestPeak:
     """Sizes in elements of four bytes; parameters and inputs were there before."""
 
-    def peak(self, function, *args, repeat=False):
-        return trace_of(Calls(function), *args, repeat=repeat).peak_bytes // 4
+    def peak(self, function, *args):
+        return trace_of(Calls(function), *args).peak.nbytes // 4
 
     def test_of_a_chain_is_its_widest_pair(self):
         net = on_meta(
             nn.Sequential(nn.Linear(2, 30), nn.Linear(30, 50), nn.Linear(50, 20), nn.ReLU())
         )
-        for repeat in (False, True):
-            assert trace_of(net, meta(1, 2), repeat=repeat).peak_bytes == 4 * (30 + 50)
+        for alike in (None, by_path):
+            assert trace_of(net, meta(1, 2), alike=alike).peak.nbytes == 4 * (30 + 50)
 
     def test_of_equal_layers_is_two_of_them(self):
         net = on_meta(nn.Sequential(*(nn.Linear(8, 8) for _ in range(5))))
-        for repeat in (False, True):
-            assert trace_of(net, meta(3, 8), repeat=repeat).peak_bytes == 4 * (24 + 24)
+        for alike in (None, by_place):
+            assert trace_of(net, meta(3, 8), alike=alike).peak.nbytes == 4 * (24 + 24)
 
     def test_of_a_residual_holds_the_branch(self):
         def residual(x):
@@ -770,8 +728,19 @@ class TestPeak:
 
     def test_is_the_same_on_the_cpu(self):
         net = nn.Sequential(nn.Linear(2, 30), nn.GELU(), nn.Linear(30, 5)).eval()
-        on_cpu = trace_of(net, torch.randn(7, 2)).peak_bytes
-        assert on_cpu == trace_of(net.to("meta"), meta(7, 2)).peak_bytes == 4 * 7 * (30 + 30)
+        on_cpu = trace_of(net, torch.randn(7, 2)).peak.nbytes
+        assert on_cpu == trace_of(net.to("meta"), meta(7, 2)).peak.nbytes == 4 * 7 * (30 + 30)
+
+    def test_is_where_it_first_occurs(self):
+        wide = nn.Sequential(nn.Linear(8, 30), nn.Linear(30, 8))
+        net = on_meta(nn.Sequential(wide, copy.deepcopy(wide)))
+        for alike in (None, by_place):
+            # 30 and 8 are alive at the end of each half; the second holds its input too.
+            assert trace_of(net, meta(1, 8), alike=alike).peak == Peak(4 * (8 + 30 + 8), "1.1")
+
+    def test_of_the_models_own_forward_has_no_path(self):
+        net = on_meta(Net(lambda self, x: torch.cat([self.a(x)] * 5), a=nn.Linear(4, 4)))
+        assert trace_of(net, meta(2, 4)).peak == Peak(4 * 8 * 6, "")
 
     def test_of_a_second_pass_starts_from_nothing(self):
         net = on_meta(nn.Linear(8, 8))
@@ -780,7 +749,7 @@ class TestPeak:
             kept = net(meta(3, 8))
             second = recorder.begin()
             kept = net(kept)
-        assert second.peak_bytes == 4 * 24
+        assert second.peak.nbytes == 4 * 24
 
 
 # --- causality -------------------------------------------------------------------------------
@@ -804,12 +773,26 @@ def test_what_lies_above_the_diagonal(queries, keys):
     ],
 )
 def test_what_a_causal_kernel_may_skip_is_noted_beside(call):
-    trace = trace_of(Calls(call), meta(2, 3, 4, 8), meta(2, 3, 4, 8), meta(2, 3, 4, 6))
-    assert trace.causal_savable_macs == {"": 2 * 3 * (3 + 2 + 1) * (8 + 6)}
-    assert total(trace).macs == 2 * 3 * 4 * 4 * (8 + 6)
+    [kernel] = trace_of(Calls(call), meta(2, 3, 4, 8), meta(2, 3, 4, 8), meta(2, 3, 4, 6)).kernels
+    assert kernel.dimensions.skippable_scores == 2 * 3 * (3 + 2 + 1)
+    assert kernel.work.macs == 2 * 3 * 4 * 4 * (8 + 6)
 
 
-def test_attention_that_is_not_causal_notes_nothing():
-    trace = trace_of(Calls(F.scaled_dot_product_attention), *[meta(2, 4, 8)] * 3)
-    assert trace.causal_savable_macs == {}
-    assert total(trace) != Work()
+def test_flash_attention_may_skip_what_lies_behind_its_last_query():
+    def causal(recorder):
+        return recorded_flash_attention(recorder)(
+            meta(2, 3, 4, 8), meta(2, 5, 4, 8), meta(2, 5, 4, 6), causal=True
+        )
+
+    net = Calls(lambda: None)
+    with Recorder(net) as recorder:
+        trace = recorder.begin()
+        assert causal(recorder).shape == (2, 3, 4, 6)
+    [kernel] = trace.kernels
+    assert kernel.dimensions == Attention(2, 4, 4, 3, 5, 8, 6, skippable_scores=2 * 4 * (2 + 1))
+
+
+def test_attention_that_is_not_causal_skips_nothing():
+    [kernel] = trace_of(Calls(F.scaled_dot_product_attention), *[meta(2, 4, 8)] * 3).kernels
+    assert kernel.dimensions.skippable_scores == 0
+    assert kernel.work.macs > 0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from dsocr_analyze.trace.recorder import Recorder, Trace
-from dsocr_analyze.work import NO_WORK, Work
+from dsocr_analyze.kernels import Work, total_work
+from dsocr_analyze.trace.record import Trace
+from dsocr_analyze.trace.recorder import Recorder
 
 
 class Calls(torch.nn.Module):
@@ -20,28 +23,38 @@ class Calls(torch.nn.Module):
         return self.function(*args, **kwargs)
 
 
-def trace_of(
-    module: torch.nn.Module, *args, repeat: bool = False, times: int = 1, **kwargs
-) -> Trace:
-    with torch.no_grad(), Recorder(module, repeat_equal_modules=repeat) as recorder:
+def by_path(path: str) -> str:
+    """Declares every module like itself alone."""
+    return path
+
+
+def by_place(path: str) -> str:
+    """Declares the items of every list alike, with what has the same place in them."""
+    return re.sub(r"\.\d+", ".N", path)
+
+
+def trace_of(module: torch.nn.Module, *args, alike=None, times: int = 1, **kwargs) -> Trace:
+    with torch.no_grad(), Recorder(module, alike) as recorder:
         trace = recorder.begin()
         for _ in range(times):
             module(*args, **kwargs)
     return trace
 
 
+def kernels_of(function, *args, **kwargs):
+    """Kernel records of a function call, in order; every operator has a rule."""
+    trace = trace_of(Calls(function), *args, **kwargs)
+    assert not trace.unknown
+    return trace.kernels
+
+
 def operators_of(function, *args, **kwargs) -> list[tuple[str, Work]]:
     """Counted operators of a function call, in order."""
-    trace = trace_of(Calls(function), *args, **kwargs)
-    assert not [entry for entry in trace.entries if entry.status == "unknown"]
-    return [(entry.operator, entry.work) for entry in trace.entries if entry.status == "counted"]
+    return [(kernel.operator, kernel.work) for kernel in kernels_of(function, *args, **kwargs)]
 
 
 def total(trace: Trace) -> Work:
-    work = NO_WORK
-    for entry in trace.entries:
-        work = work.plus(entry.work)
-    return work
+    return total_work(kernel.total for kernel in trace.kernels)
 
 
 def witnessed_flops(function, *args, **kwargs) -> int:
@@ -55,5 +68,10 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
+def places_of(trace: Trace) -> list[tuple[str, str]]:
+    """Path and name of every counted operator, in order."""
+    return [(kernel.path, kernel.operator) for kernel in trace.kernels]
+
+
 def paths_of(trace: Trace, operator: str) -> list[str]:
-    return [entry.path for entry in trace.entries if entry.operator == operator]
+    return [kernel.path for kernel in trace.kernels if kernel.operator == operator]

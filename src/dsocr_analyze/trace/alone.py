@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from dsocr_analyze.model import accommodation
+from dsocr_analyze.running.forward import running
 from dsocr_analyze.trace.passes import recorded_flash_attention
-from dsocr_analyze.trace.recorder import Recorder, Trace
-from dsocr_analyze.work import NO_WORK, Work
+from dsocr_analyze.trace.record import Trace
+from dsocr_analyze.trace.recorder import Recorder
 
-__all__ = ["FunctionModule", "trace_alone", "work_of_trace"]
+__all__ = ["FunctionModule", "trace_alone"]
 
 
 class FunctionModule(torch.nn.Module):
@@ -41,17 +41,9 @@ def trace_alone(
     Returns:
         The trace, and what the module returned.
     """
-    recorder = Recorder(module, repeat_equal_modules=device.type == "meta")
+    recorder = Recorder(module)
     flash = recorded_flash_attention(recorder)
-    with accommodation.running(device, flash), recorder:
+    with running(device, flash), recorder:
         trace = recorder.begin()
         output = module(*args, **kwargs)
     return trace, output
-
-
-def work_of_trace(trace: Trace) -> Work:
-    """Everything that a trace counted."""
-    total = NO_WORK
-    for entry in trace.entries:
-        total = total.plus(entry.work)
-    return total

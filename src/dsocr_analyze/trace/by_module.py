@@ -5,28 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from dsocr_analyze.model.tree import TracedModule
-from dsocr_analyze.trace.recorder import Trace
+from dsocr_analyze.kernels import with_ancestors
+from dsocr_analyze.module_tree import TracedModule
+from dsocr_analyze.trace.record import Trace
 
 __all__ = ["traced_modules"]
 
 
 def traced_modules(trace: Trace) -> dict[str, TracedModule]:
     """Calls, shapes and FLOPs (of a module and all below it) of every path that took part."""
-    flops: Counter[str] = Counter()
-    own: Counter[str] = Counter()
-    for path, _, _, work in trace.entries:
-        own[path] += work.flops
-    for path, count in own.items():
-        parts = path.split(".") if path else []
-        for length in range(len(parts) + 1):
-            flops[".".join(parts[:length])] += count
+    total = with_ancestors(trace.own_work())
     calls = Counter(trace.calls)
     found = {}
-    for path in calls.keys() | flops.keys():
+    for path in calls.keys() | total.keys():
         inputs, outputs = trace.shapes.get(path, (None, None))
+        flops = total[path].flops if path in total else 0
         found[path] = TracedModule(
-            calls.get(path, 0), _tensors_only(inputs), _tensors_only(outputs), flops.get(path, 0)
+            calls.get(path, 0), _tensors_only(inputs), _tensors_only(outputs), flops
         )
     return found
 

@@ -1,136 +1,116 @@
-"""From the record of what ran to sums: by stage, by module, by operator, and the ledger."""
+"""From the record of what ran to figures: stages, the ledger, the batch."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import functools
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
-from dsocr_analyze.model.stages import STAGES, Stage, owner_of
+from dsocr_analyze.architectures.architecture import Stage
+from dsocr_analyze.figures import Ledger, StageFigures
+from dsocr_analyze.kernels import Kernel, Work, merged, total_work
 from dsocr_analyze.trace.passes import PassTraces
-from dsocr_analyze.trace.recorder import Status, Trace
-from dsocr_analyze.work import NO_WORK, Work
+from dsocr_analyze.trace.record import Trace
 
-__all__ = ["Ledger", "ModuleWork", "StageSummary", "ledger_of", "summarize"]
-
-_VISION: tuple[Stage, ...] = ("sam", "clip", "projector")
-
-Ledger = dict[Status, dict[str, int]]
+__all__ = ["batch_work", "ledger_of", "stage_figures"]
 
 
-@dataclass
-class ModuleWork:
-    """Work under one module path within one stage."""
-
-    calls: int = 0
-    own: Work = NO_WORK
-    """What the module's own forward called, its children's left out."""
-    total: Work = NO_WORK
-    """Own work and that of every module below."""
-
-
-@dataclass
-class StageSummary:
-    """What one stage executed."""
-
-    calls: int = 0
-    work: Work = NO_WORK
-    operators: dict[str, Work] = field(default_factory=dict)
-    modules: dict[str, ModuleWork] = field(default_factory=dict)
-    """By path, parents before children, in the order of the model's tree."""
-    operators_by_path: dict[str, dict[str, Work]] = field(default_factory=dict)
-    """Own work of each path, by operator."""
-    causal_savable_flops: int = 0
-
-
-def summarize(traces: PassTraces, paths: Iterable[str]) -> dict[Stage, StageSummary]:
+def stage_figures(
+    traces: PassTraces, stages: Sequence[Stage], own_params: Mapping[str, Mapping[str, int]]
+) -> dict[str, StageFigures]:
     """Books the prefill pass and the first decode step to stages.
+
+    Vision stages get what the modules that they own do in the prefill pass, `prefill` the rest of
+    it, `decode` all of the decode step.
 
     Args:
         traces: The passes.
-        paths: All module paths of the model, parents before children.
+        stages: The architecture's stages, in order.
+        own_params: Parameters that each stage owns, by its name and by the module that holds them.
     """
-    order = list(paths)
-    stages = {stage: StageSummary() for stage in STAGES}
-    _book(traces.prefill, {stage: stages[stage] for stage in (*_VISION, "prefill")}, order)
-    _book(traces.decode_steps[0], {"decode": stages["decode"]}, order)
-    return stages
-
-
-def _book(trace: Trace, stages: Mapping[Stage, StageSummary], order: list[str]) -> None:
-    """Books one pass: to the vision stages what they own, to the remaining stage the rest."""
-    rest = next(stage for stage in stages if stage not in _VISION)
-    stage_of: dict[str, Stage] = {}
-
-    def booked_to(path: str) -> Stage:
-        stage = stage_of.get(path)
-        if stage is None:
-            owner = owner_of(path)
-            stage = owner if owner in stages and owner in _VISION else rest
-            stage_of[path] = stage
-        return stage
-
-    sums: dict[tuple[str, str], list[int]] = {}
-    for path, operator, status, work in trace.entries:
-        if status != "counted":
-            continue
-        total = sums.get((path, operator))
-        if total is None:
-            sums[path, operator] = list(work)
-        else:
-            for index, count in enumerate(work):
-                total[index] += count
-    for (path, operator), counts in sums.items():
-        summary = stages[booked_to(path)]
-        summary.operators_by_path.setdefault(path, {})[operator] = Work(*counts)
-    calls = Counter(trace.calls)
-    position = {path: index for index, path in enumerate(order)}
-    for stage, summary in stages.items():
-        called = {path for path in calls if booked_to(path) == stage}
-        operators: dict[str, Work] = defaultdict(Work)
-        modules: dict[str, ModuleWork] = {}
-        for path in called | summary.operators_by_path.keys():
-            for ancestor in _ancestors_within(path, stage):
-                modules.setdefault(ancestor, ModuleWork(calls.get(ancestor, 0)))
-        for path, by_operator in summary.operators_by_path.items():
-            own = NO_WORK
-            for operator, work in by_operator.items():
-                own = own.plus(work)
-                operators[operator] = operators[operator].plus(work)
-            modules[path].own = own
-            for ancestor in _ancestors_within(path, stage):
-                modules[ancestor].total = modules[ancestor].total.plus(own)
-            summary.work = summary.work.plus(own)
-        summary.modules = dict(
-            sorted(modules.items(), key=lambda item: position.get(item[0], len(position)))
+    kernels: dict[str, list[Kernel]] = {stage.name: [] for stage in stages}
+    calls: dict[str, Counter[str]] = {stage.name: Counter() for stage in stages}
+    booked_to = functools.cache(lambda path: _booked_to(path, stages))
+    for kernel in traces.prefill.kernels:
+        kernels[booked_to(kernel.path)].append(kernel)
+    for path in traces.prefill.calls:
+        calls[booked_to(path)][path] += 1
+    decode = next(stage.name for stage in stages if stage.role == "decode")
+    kernels[decode] = traces.decode_steps[0].kernels
+    calls[decode] = Counter(traces.decode_steps[0].calls)
+    return {
+        stage.name: StageFigures(
+            name=stage.name,
+            params=sum(own_params[stage.name].values()),
+            own_params=own_params[stage.name],
+            calls=_outermost_calls(stage, calls[stage.name]),
+            kernels=tuple(
+                kernel._replace(stage=stage.name) for kernel in merged(kernels[stage.name])
+            ),
+            module_calls=dict(calls[stage.name]),
+            notes=stage.notes,
         )
-        summary.operators = dict(
-            sorted(operators.items(), key=lambda item: (-item[1].flops, item[0]))
-        )
-        root = next(iter(summary.modules), "")
-        summary.calls = calls.get(root, 0)
-        summary.causal_savable_flops = 2 * sum(
-            macs for path, macs in trace.causal_savable_macs.items() if booked_to(path) == stage
-        )
+        for stage in stages
+    }
 
 
-def _ancestors_within(path: str, stage: Stage) -> list[str]:
-    """`path` and its ancestors that are booked to the same stage, root first."""
-    parts = path.split(".") if path else []
-    ancestors = [".".join(parts[:length]) for length in range(len(parts) + 1)]
-    if stage in _VISION:
-        return [ancestor for ancestor in ancestors if owner_of(ancestor) == stage]
-    return ancestors
+def _booked_to(path: str, stages: Sequence[Stage]) -> str:
+    """Name of the stage that gets what the module at `path` does in the prefill pass."""
+    owners = (stage.name for stage in stages if stage.role == "vision" and stage.owns(path))
+    rest = next(stage.name for stage in stages if stage.role == "prefill")
+    return next(owners, rest)
+
+
+def _outermost_calls(stage: Stage, calls: Counter[str]) -> int:
+    """Calls of the stage's outermost module; that of both passes is the model itself."""
+    outermost = stage.prefixes if stage.role == "vision" else ("",)
+    return next((calls[path] for path in outermost if path in calls), 0)
 
 
 def ledger_of(*traces: Trace) -> Ledger:
     """Calls of every executed operator, by status and name."""
-    counts: dict[Status, Counter[str]] = {
-        "counted": Counter(),
-        "free": Counter(),
-        "unknown": Counter(),
-    }
+    counted: Counter[str] = Counter()
+    free: Counter[str] = Counter()
+    unknown: Counter[str] = Counter()
     for trace in traces:
-        for _, operator, status, _ in trace.entries:
-            counts[status][operator] += 1
-    return {status: dict(sorted(counter.items())) for status, counter in counts.items()}
+        for kernel in trace.kernels:
+            counted[kernel.operator] += kernel.calls
+        free.update(trace.free)
+        unknown.update(trace.unknown)
+    return Ledger(*(dict(sorted(counts.items())) for counts in (counted, free, unknown)))
+
+
+def batch_work(
+    prefill: Work, traces: PassTraces, new_tokens: int, routed_expert: re.Pattern[str] | None
+) -> Work:
+    """The prefill pass and `new_tokens - 1` decode steps, each over one cached token more.
+
+    Every operator of a step either ignores the cache or is linear in its length, so step i costs
+    the first step plus i times the difference between the second and the first. Routed experts
+    ignore it; which of them run differs from step to step by the routing alone.
+
+    Args:
+        prefill: Work of the prefill pass.
+        traces: The passes, with two decode steps where there are more than two new tokens.
+        new_tokens: Tokens to generate.
+        routed_expert: Pattern of the paths of routed experts; None for a model without.
+    """
+    steps = new_tokens - 1
+    first = total_work(kernel.total for kernel in traces.decode_steps[0].kernels)
+    batch = prefill.plus(first.times(steps))
+    if steps > 1:
+        growth = _growing(traces.decode_steps[1], routed_expert).minus(
+            _growing(traces.decode_steps[0], routed_expert)
+        )
+        batch = batch.plus(growth.times(steps * (steps - 1) // 2))
+    return batch
+
+
+def _growing(step: Trace, routed_expert: re.Pattern[str] | None) -> Work:
+    """Work of a decode step without its routed experts."""
+    return total_work(
+        work
+        for path, work in step.own_work().items()
+        if routed_expert is None or not routed_expert.fullmatch(path)
+    )

@@ -1,0 +1,154 @@
+"""Rules of fused attention: both products, a softmax, and what a causal kernel may skip."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from dsocr_analyze.kernels import Attention
+from dsocr_analyze.trace.call import Call, Rule, first_output
+from dsocr_analyze.trace.vector_rules import SOFTMAX_FLOPS
+
+__all__ = ["ATTENTION_RULES", "keys_after_first", "keys_after_last"]
+
+
+def keys_after_first(queries: int, keys: int) -> int:
+    """Scores above the diagonal where query q of T sees the first q + 1 of K keys, as in torch."""
+    rows = min(queries, keys)
+    return rows * (keys - 1) - rows * (rows - 1) // 2
+
+
+def keys_after_last(queries: int, keys: int) -> int:
+    """Scores above it where the last query sees all K keys, as in flash-attn: q, K - T + q + 1."""
+    rows = min(queries - 1, keys)
+    return rows * (rows + 1) // 2 + (queries - 1 - rows) * keys
+
+
+# --- scaled dot-product attention ------------------------------------------------------------
+
+
+def _attention_macs(call: Call) -> int:
+    """q [..., Hq, T, D], k [..., Hk, K, D], v [..., Hk, K, Dv]: q k^T and the product with v."""
+    query, value = call.args[0], call.args[2]
+    return _attention_scores(call) * (int(query.shape[-1]) + int(value.shape[-1]))
+
+
+def _attention_scores(call: Call) -> int:
+    """Elements of q k^T [..., Hq, T, K]; the output's batch dimensions are the broadcast ones."""
+    keys: int = call.args[1].shape[-2]
+    return math.prod(call.outputs[0].shape[:-1]) * keys
+
+
+def _is_masked(call: Call) -> bool:
+    return len(call.tensors()) > 3
+
+
+def _attention_vector_flops(call: Call) -> int:
+    """Per score: the scale, the mask where there is one, and softmax's five."""
+    return _attention_scores(call) * (1 + SOFTMAX_FLOPS + _is_masked(call))
+
+
+def _attention_dimensions(causal_at: int) -> Callable[[Call], Attention]:
+    """Sizes of [..., H, T, D]; three dimensions are one head each.
+
+    Args:
+        causal_at: Place of `is_causal` among the arguments.
+    """
+
+    def dimensions(call: Call) -> Attention:
+        query, key, value = call.args[:3]
+        output = call.outputs[0].shape
+        has_heads = len(output) > 3
+        batch = math.prod(output[:-3] if has_heads else output[:-2])
+        heads = int(output[-3]) if has_heads else 1
+        queries, keys = int(query.shape[-2]), int(key.shape[-2])
+        is_causal = bool(call.argument(causal_at, "is_causal"))
+        return Attention(
+            batch=batch,
+            heads=heads,
+            kv_heads=int(key.shape[-3]) if has_heads else 1,
+            queries=queries,
+            keys=keys,
+            head_dim=int(query.shape[-1]),
+            value_dim=int(value.shape[-1]),
+            masked=_is_masked(call),
+            skippable_scores=batch * heads * keys_after_first(queries, keys) if is_causal else 0,
+        )
+
+    return dimensions
+
+
+def _attention(causal_at: int) -> Rule:
+    return Rule(
+        "attention",
+        "both products, and a scale, a mask and a softmax of each score; fused, so"
+        " scores are neither read nor written",
+        macs=_attention_macs,
+        vector_flops=_attention_vector_flops,
+        bytes_written=first_output,
+        dimensions=_attention_dimensions(causal_at),
+    )
+
+
+# --- flash attention -------------------------------------------------------------------------
+
+
+def _flash_macs(call: Call) -> int:
+    """q [B, T, Hq, D], k [B, K, Hk, D], v [B, K, Hk, Dv]; the full T x K product."""
+    query, value = call.args[0], call.args[2]
+    return _flash_scores(call) * (int(query.shape[-1]) + int(value.shape[-1]))
+
+
+def _flash_scores(call: Call) -> int:
+    scores: int = math.prod(call.args[0].shape[:3]) * call.args[1].shape[1]
+    return scores
+
+
+def _flash_vector_flops(call: Call) -> int:
+    return _flash_scores(call) * (1 + SOFTMAX_FLOPS)
+
+
+def _flash_dimensions(call: Call) -> Attention:
+    query, key, value = call.args[:3]
+    batch, queries, heads, head_dim = map(int, query.shape)
+    keys = int(key.shape[1])
+    skippable = batch * heads * keys_after_last(queries, keys)
+    return Attention(
+        batch=batch,
+        heads=heads,
+        kv_heads=int(key.shape[2]),
+        queries=queries,
+        keys=keys,
+        head_dim=head_dim,
+        value_dim=int(value.shape[3]),
+        skippable_scores=skippable if call.kwargs.get("causal") else 0,
+    )
+
+
+ATTENTION_RULES: Final[list[tuple[Rule, str]]] = [
+    (
+        _attention(causal_at=5),
+        "scaled_dot_product_attention _scaled_dot_product_fused_attention_overrideable",
+    ),
+    (
+        _attention(causal_at=4),
+        "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu",
+    ),
+    (
+        _attention(causal_at=6),
+        "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention",
+    ),
+    (
+        Rule(
+            "attention",
+            "as scaled dot-product attention, heads third; causality skips nothing",
+            macs=_flash_macs,
+            vector_flops=_flash_vector_flops,
+            bytes_written=first_output,
+            dimensions=_flash_dimensions,
+        ),
+        "flash_attention",
+    ),
+]
+"""Rules, and the names of the operators that each is for."""

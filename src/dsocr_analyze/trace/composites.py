@@ -1,0 +1,139 @@
+"""Operators seen as they are called: those that PyTorch takes apart differently by device.
+
+linear, matmul, einsum, attention, softmax and RMS norm reach the device as other operators on
+`meta`, CPU and CUDA. A function mode sees them before, so that each is counted as the one operator
+it is called as, everywhere alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+from dsocr_analyze.trace.matrix_rules import is_contraction
+
+__all__ = ["Composites"]
+
+_Arguments = tuple[list[Any], dict[str, Any]]
+
+
+def _parameters(*names: str) -> Callable[[Any, dict[str, Any]], _Arguments]:
+    """Brings a call's arguments into positional order; what is left stays by keyword."""
+
+    def arrange(args: Any, kwargs: dict[str, Any]) -> _Arguments:
+        ordered = list(args)
+        if not kwargs:
+            return ordered, kwargs
+        rest = dict(kwargs)
+        for name in names[len(args) :]:
+            if name not in rest:
+                break
+            ordered.append(rest.pop(name))
+        return ordered, rest
+
+    return arrange
+
+
+def _einsum_arguments(args: Any, kwargs: dict[str, Any]) -> _Arguments:
+    operands = args[1:]
+    if len(operands) == 1 and isinstance(operands[0], tuple | list):
+        operands = tuple(operands[0])
+    return [args[0], list(operands)], kwargs
+
+
+def _swapped(args: Any, kwargs: dict[str, Any]) -> _Arguments:
+    return [args[1], args[0]], kwargs
+
+
+_COMPOSITES: Final[dict[Any, tuple[str, Callable[..., _Arguments]]]] = {
+    F.linear: ("linear", _parameters("input", "weight", "bias")),
+    torch.matmul: ("matmul", _parameters("input", "other")),
+    torch.Tensor.matmul: ("matmul", _parameters("self", "other")),
+    torch.linalg.matmul: ("matmul", _parameters("input", "other")),
+    torch.Tensor.__matmul__: ("matmul", _parameters("self", "other")),
+    torch.Tensor.__rmatmul__: ("matmul", _swapped),
+    torch.einsum: ("einsum", _einsum_arguments),
+    F.scaled_dot_product_attention: (
+        "scaled_dot_product_attention",
+        _parameters("query", "key", "value", "attn_mask", "dropout_p", "is_causal"),
+    ),
+    torch.softmax: ("softmax", _parameters("input", "dim")),
+    torch.Tensor.softmax: ("softmax", _parameters("self", "dim")),
+    F.softmax: ("softmax", _parameters("input", "dim")),
+    torch.special.softmax: ("softmax", _parameters("input", "dim")),
+    torch.log_softmax: ("log_softmax", _parameters("input", "dim")),
+    torch.Tensor.log_softmax: ("log_softmax", _parameters("self", "dim")),
+    torch.special.log_softmax: ("log_softmax", _parameters("input", "dim")),
+    F.log_softmax: ("log_softmax", _parameters("input", "dim")),
+    torch.rms_norm: ("rms_norm", _parameters("input", "normalized_shape", "weight")),
+    F.rms_norm: ("rms_norm", _parameters("input", "normalized_shape", "weight")),
+}
+
+Record = Callable[[str, list[Any], dict[str, Any], Callable[[], Any]], Any]
+
+
+class Composites(TorchFunctionMode):
+    """Hands each composite to `record` as the one operator it is called as.
+
+    Args:
+        record: Gets the operator's name, its arguments in schema order, what of them stays by
+            keyword, and what runs it; returns the output.
+    """
+
+    def __init__(self, record: Record) -> None:
+        super().__init__()
+        self._record = record
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        composite = _COMPOSITES.get(func)
+        if composite is None:
+            if func is F.multi_head_attention_forward:
+                return self._opened(func, args, kwargs)
+            return func(*args, **kwargs)
+        name, arrange = composite
+        ordered, rest = arrange(args, kwargs)
+        if name == "einsum" and not _is_one_product(*ordered):
+            return func(*args, **kwargs)
+        if name == "scaled_dot_product_attention":
+            return self._record(
+                name, ordered, rest, lambda: _as_fused_kernels_lay_it_out(func(*args, **kwargs))
+            )
+        return self._record(name, ordered, rest, lambda: func(*args, **kwargs))
+
+    def _opened(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Runs a Python function that torch offers to a mode whole, so that this mode sees inside.
+
+        The function asks `has_torch_function` whether to offer itself; for once, the answer is no.
+        """
+        asks = vars(F)["has_torch_function"]
+        vars(F)["has_torch_function"] = lambda _: False
+        try:
+            with self:
+                return func(*args, **kwargs)
+        finally:
+            vars(F)["has_torch_function"] = asks
+
+
+def _is_one_product(equation: Any, operands: list[torch.Tensor]) -> bool:
+    """Whether an einsum is counted as called; any other is counted as torch takes it apart."""
+    with torch._C.DisableTorchFunction():
+        shapes = [operand.shape for operand in operands]
+    return isinstance(equation, str) and is_contraction(equation, shapes)
+
+
+def _as_fused_kernels_lay_it_out(output: torch.Tensor) -> torch.Tensor:
+    """Attention's output [B, H, T, D] with the heads behind the tokens in memory.
+
+    So do the fused kernels on CPU and CUDA lay it out, which makes merging the heads a view; `meta`
+    and the unfused fallback put heads first, which would make it a copy there and nowhere else.
+    """
+    if output.dim() != 4 or output.transpose(1, 2).is_contiguous():
+        return output
+    return output.transpose(1, 2).contiguous().transpose(1, 2)

@@ -1,0 +1,60 @@
+"""fvcore's handles as counts of the project's own; they were written for `torch.jit` graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from fvcore.nn import jit_handles
+
+from dsocr_analyze.trace.call import Call, Count
+
+__all__ = ["activations", "fvcore_count"]
+
+
+class _Value:
+    """A traced value as fvcore's handles see one: a `torch._C.Value` with a shape or a constant.
+
+    Args:
+        value: A tensor or a constant.
+        flat: Show a tensor's shape as [1, elements].
+    """
+
+    __slots__ = ("_flat", "_value")
+
+    def __init__(self, value: Any, *, flat: bool = False) -> None:
+        self._value = value
+        self._flat = flat
+
+    def isCompleteTensor(self) -> bool:  # noqa: N802 - fvcore calls it so
+        return isinstance(self._value, torch.Tensor)
+
+    def type(self) -> _Value:
+        return self
+
+    def sizes(self) -> list[int]:
+        return [1, self._value.numel()] if self._flat else list(self._value.shape)
+
+    def toIValue(self) -> Any:  # noqa: N802 - fvcore calls it so
+        return self._value
+
+
+def fvcore_count(handle: Any, *, inputs: int | None = None, flat: bool = False) -> Count:
+    """The count of an fvcore handle; what fvcore calls a flop is a MAC of a matrix operator.
+
+    Args:
+        handle: One of `fvcore.nn.jit_handles`.
+        inputs: How many arguments the handle knows (`aten::bmm` has one more); None for all.
+        flat: Show shapes as [1, elements], to handles that refuse some numbers of dimensions.
+    """
+
+    def count(call: Call) -> int:
+        arguments = [_Value(argument, flat=flat) for argument in call.args[:inputs]]
+        counted = handle(arguments, [_Value(output) for output in call.outputs])
+        return int(sum(counted.values()) if isinstance(counted, dict) else counted)
+
+    return count
+
+
+activations = fvcore_count(jit_handles.generic_activation_jit())
+"""Output elements of a matrix operator."""

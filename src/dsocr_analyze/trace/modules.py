@@ -1,0 +1,183 @@
+"""Modules seen as they are called: the path of the one whose own forward is running.
+
+A wrapper around each module's `forward` keeps that path, for a direct `.forward()` too. Where
+somebody else has hooks, whose work is the module's as well, hooks around those keep it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.modules.module import _has_any_global_hook
+from torch.utils.hooks import RemovableHandle
+
+from dsocr_analyze.kernels import ancestors
+
+__all__ = ["RunningModules"]
+
+Run = Callable[[torch.nn.Module, str, Callable[..., Any], Any, dict[str, Any]], Any]
+
+
+@dataclass(slots=True, eq=False)
+class _Frame:
+    module: torch.nn.Module
+    path: str
+    running: bool = False
+
+
+class RunningModules:
+    """The stack of the model's modules whose forward is running.
+
+    Args:
+        model: Any module tree.
+        run: What runs in place of a module's forward: gets the module, its path, that forward and
+            its arguments.
+    """
+
+    def __init__(self, model: torch.nn.Module, run: Run) -> None:
+        self._model = model
+        self._run = run
+        self._stack: list[_Frame] = []
+        self._paths: dict[torch.nn.Module, list[str]] = {}
+        self._hooks: list[RemovableHandle] = []
+        self._own_forwards: dict[torch.nn.Module, Any] = {}
+        self.path = ""
+        """Path of the module whose own forward is running; empty for the model itself."""
+        self.calls: list[str] = []
+        """Paths of the modules called so far, one item a call."""
+        self.customized: frozenset[str] = frozenset()
+        """Paths at or below which somebody else has hooked a module or replaced its forward."""
+
+    def begin(self, calls: list[str]) -> None:
+        """Starts another pass, whose calls go to the end of `calls`."""
+        self._stack.clear()
+        self.path = ""
+        self.calls = calls
+
+    @property
+    def modules(self) -> Iterable[torch.nn.Module]:
+        """Every module of the model once, while attached."""
+        return self._paths
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        """While it lasts, calls are seen; after it, also in an error, modules are as they were."""
+        self._add(self._model, "")
+        customized = {module for module in self._paths if _is_customized(module)}
+        self.customized = frozenset(
+            above
+            for module in customized
+            for path in self._paths[module]
+            for above in ancestors(path)
+        )
+        hooked = self._paths if _has_any_global_hook() else customized
+        try:
+            for module in self._paths:
+                self._wrap(module)
+            for module in hooked:
+                self._hook(module)
+            yield
+        finally:
+            self._detach()
+            self._paths.clear()
+            self._stack.clear()
+
+    def _add(self, module: torch.nn.Module, path: str) -> None:
+        self._paths.setdefault(module, []).append(path)
+        for name, child in module._modules.items():
+            if child is not None:
+                self._add(child, f"{path}.{name}" if path else name)
+
+    def _wrap(self, module: torch.nn.Module) -> None:
+        if isinstance(module, torch.jit.ScriptModule):
+            return  # runs outside Python: its operators are seen, its own forward is not ours
+        self._own_forwards[module] = vars(module).get("forward")
+        vars(module)["forward"] = functools.partial(self._forward, module, module.forward)
+
+    def _hook(self, module: torch.nn.Module) -> None:
+        # A ScriptModule refuses hooks by name only: its __call__ runs them.
+        by_name = torch.nn.Module if isinstance(module, torch.jit.ScriptModule) else type(module)
+        self._hooks.append(by_name.register_forward_pre_hook(module, self._on_enter, prepend=True))
+        self._hooks.append(by_name.register_forward_hook(module, self._on_leave, always_call=True))
+
+    def _detach(self) -> None:
+        """Takes the hooks and wrappers off again, of as many modules as have them."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        for module, own_forward in self._own_forwards.items():
+            if own_forward is None:
+                vars(module).pop("forward", None)
+            else:
+                vars(module)["forward"] = own_forward
+        self._own_forwards.clear()
+
+    # the stack
+
+    def _on_enter(self, module: torch.nn.Module, _: Any) -> None:
+        self._push(module)
+
+    def _on_leave(self, module: torch.nn.Module, _: Any, __: Any) -> None:
+        # Somebody else's failing hook may have kept us from entering this module or leaving others.
+        for index in range(len(self._stack) - 1, -1, -1):
+            if self._stack[index].module is module:
+                self._cut(index)
+                return
+
+    def _push(self, module: torch.nn.Module) -> _Frame:
+        path = self._path_of(module)
+        self.calls.append(path)
+        frame = _Frame(module, path)
+        self._stack.append(frame)
+        self.path = path
+        return frame
+
+    def _cut(self, index: int) -> None:
+        del self._stack[index:]
+        self.path = self._stack[-1].path if self._stack else ""
+
+    def _path_of(self, module: torch.nn.Module) -> str:
+        """The module's path; of a shared module's paths, the one under its caller."""
+        paths = self._paths.get(module)
+        if paths is None:
+            return self.path  # made during the pass: it works on behalf of its caller
+        if len(paths) > 1:
+            for frame in reversed(self._stack):
+                prefix = frame.path + "." if frame.path else ""
+                for path in paths:
+                    if path.startswith(prefix) and path != frame.path:
+                        return path
+        return paths[0]
+
+    def _forward(
+        self, module: torch.nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        frame = self._stack[-1] if self._stack else None
+        called_directly = frame is None or frame.module is not module or frame.running
+        if called_directly:
+            frame = self._push(module)
+        assert frame is not None
+        frame.running = True
+        try:
+            return self._run(module, frame.path, forward, args, kwargs)
+        finally:
+            frame.running = False
+            if called_directly and frame in self._stack:
+                self._cut(self._stack.index(frame))
+
+
+def _is_customized(module: torch.nn.Module) -> bool:
+    """Whether somebody hooked this very module or replaced its forward, or it is a script."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or "forward" in vars(module)
+        or isinstance(module, torch.jit.ScriptModule)
+    )

@@ -1,0 +1,151 @@
+"""Rules of what moves bytes: copies, constants, and reading or writing through indices."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import torch
+
+from dsocr_analyze.trace.call import (
+    Call,
+    Count,
+    Rule,
+    first_output,
+    inputs_but_first,
+    nothing,
+    occupied_bytes,
+)
+
+__all__ = ["MOVEMENT_RULES"]
+
+
+def _gathered(call: Call) -> int:
+    """The rows that are taken, and the indices: the rest of the table is not touched."""
+    return first_output(call) + inputs_but_first(call)
+
+
+def _is_in_place(call: Call) -> bool:
+    return call.outputs[0] is call.args[0]
+
+
+def _rewritten(reached: Count) -> Count:
+    """Bytes written: what is reached in place; the whole copy that a call out of place makes."""
+    return lambda call: reached(call) if _is_in_place(call) else first_output(call)
+
+
+def _rewriting_reads(reached: Count, values: Count, *, adds: bool = False) -> Count:
+    """Bytes read: indices and values, and of the target what is added to or copied."""
+
+    def count(call: Call) -> int:
+        if not _is_in_place(call):
+            return values(call) + occupied_bytes(call.args[0])
+        return values(call) + (reached(call) if adds else 0)
+
+    return count
+
+
+def _put_reads(call: Call) -> int:
+    adds = bool(call.argument(3, "accumulate"))
+    return _rewriting_reads(_put, inputs_but_first, adds=adds)(call)
+
+
+def _scattered(call: Call) -> int:
+    """As many elements of the target as there are indices; the rest stays."""
+    return int(call.args[2].numel()) * int(call.args[0].element_size())
+
+
+def _scatter_values(call: Call) -> int:
+    """The indices, and a source element for each (the source may be larger)."""
+    index, source = call.args[2], call.argument(3, "src")
+    read = occupied_bytes(index)
+    if isinstance(source, torch.Tensor):
+        read += min(int(index.numel()) * source.element_size(), occupied_bytes(source))
+    return read
+
+
+def _added_rows(call: Call) -> int:
+    """As many elements of the target as the source has."""
+    return int(call.args[3].numel()) * int(call.args[0].element_size())
+
+
+def _put(call: Call) -> int:
+    """Rows written through indices: as large as the values, broadcast to the indexed rows."""
+    target, indices = call.args[0], [i for i in call.args[1] if i is not None]
+    if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
+        return occupied_bytes(target)
+    rows = math.prod(torch.broadcast_shapes(*(index.shape for index in indices)))
+    kept = math.prod(
+        size
+        for dim, size in enumerate(target.shape)
+        if dim >= len(call.args[1]) or call.args[1][dim] is None
+    )
+    return int(rows * kept * target.element_size())
+
+
+MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
+    (
+        Rule("movement", "reads its inputs and writes its outputs; computes nothing"),
+        "clone _to_copy contiguous cat stack constant_pad_nd reflection_pad1d reflection_pad2d"
+        " replication_pad2d repeat roll flip im2col col2im masked_fill masked_scatter"
+        " repeat_interleave unfold_copy one_hot nonzero bincount histc _reshape_copy",
+    ),
+    (
+        Rule("movement", "reads the source and writes the target", bytes_read=inputs_but_first),
+        "copy",
+    ),
+    (
+        Rule("movement", "writes a constant", bytes_read=nothing),
+        "zeros ones full arange zeros_like ones_like full_like new_zeros new_ones new_full fill"
+        " zero eye linspace scalar_tensor normal uniform bernoulli rand randn randint tril_indices",
+    ),
+    (
+        # The table comes first in each, as in `embedding(weight, indices)`.
+        Rule(
+            "movement",
+            "reads the rows it takes and the indices, not the whole table",
+            bytes_read=_gathered,
+            bytes_written=first_output,
+        ),
+        "index index_select gather take_along_dim embedding",
+    ),
+    (
+        Rule(
+            "movement",
+            "reads the indices and the values, writes what they reach",
+            bytes_read=_rewriting_reads(_scattered, _scatter_values),
+            bytes_written=_rewritten(_scattered),
+        ),
+        "scatter",
+    ),
+    (
+        Rule(
+            "movement",
+            "reads the indices and the values, writes the rows they reach",
+            bytes_read=_put_reads,
+            bytes_written=_rewritten(_put),
+        ),
+        "index_put _index_put_impl",
+    ),
+    (
+        Rule(
+            "elementwise",
+            "one addition an index; reads and writes what they reach",
+            vector_flops=lambda call: int(call.args[2].numel()),
+            bytes_read=_rewriting_reads(_scattered, _scatter_values, adds=True),
+            bytes_written=_rewritten(_scattered),
+        ),
+        "scatter_add scatter_reduce",
+    ),
+    (
+        Rule(
+            "elementwise",
+            "one addition a source element; reads and writes what they reach",
+            vector_flops=lambda call: int(call.args[3].numel()),
+            bytes_read=_rewriting_reads(_added_rows, inputs_but_first, adds=True),
+            bytes_written=_rewritten(_added_rows),
+        ),
+        "index_add",
+    ),
+]
+"""Rules, and the names of the operators that each is for."""

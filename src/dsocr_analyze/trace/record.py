@@ -1,0 +1,41 @@
+"""What one forward pass executed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from dsocr_analyze.figures import Peak
+from dsocr_analyze.kernels import NO_WORK, Kernel, Work
+
+__all__ = ["Trace"]
+
+
+@dataclass
+class Trace:
+    """What one forward pass executed.
+
+    Attributes:
+        kernels: One record for each counted operator, in order, under the path of the module whose
+            own forward called it.
+        free: Calls of operators that neither compute nor move anything, by name.
+        unknown: Calls of operators without a rule, by name.
+        calls: Paths of called modules, one item a call.
+        shapes: Input and output shapes of each module's first call, by path.
+        peak: The most bytes of tensors alive at once, besides what was alive before the pass.
+    """
+
+    kernels: list[Kernel] = field(default_factory=list)
+    free: Counter[str] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)
+    calls: list[str] = field(default_factory=list)
+    shapes: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    peak: Peak = field(default_factory=lambda: Peak(0, ""))
+
+    def own_work(self) -> dict[str, Work]:
+        """Own work of every module that has some, by path in the order of its first operator."""
+        own: dict[str, Work] = {}
+        for kernel in self.kernels:
+            own[kernel.path] = own.get(kernel.path, NO_WORK).plus(kernel.total)
+        return own

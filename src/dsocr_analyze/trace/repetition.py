@@ -1,0 +1,253 @@
+"""Calls that need not run again: alike modules, called alike, do alike.
+
+Which modules are alike is declared, never guessed. What a call is given is compared here, and what
+it left behind decides whether its record may be repeated at all.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from dsocr_analyze.figures import Peak
+from dsocr_analyze.kernels import Kernel
+from dsocr_analyze.running.known_values import known_value
+from dsocr_analyze.trace.memory import LiveTensors
+from dsocr_analyze.trace.record import Trace
+
+__all__ = ["Alike", "Occasion", "Repetition", "Span", "moved"]
+
+Alike = Callable[[str], str | None]
+"""The name that alike modules share, by module path; None for a module that is not repeated."""
+
+_PLAIN: Final = (
+    type(None), bool, int, float, complex, str, bytes,
+    torch.dtype, torch.device, torch.memory_format, torch.layout, enum.Enum,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What one call of a module executed.
+
+    Attributes:
+        path: Path of the module.
+        kernels: Records of its operators.
+        free: Calls of operators that are free.
+        unknown: Calls of operators without a rule.
+        calls: Paths of the modules that it called.
+        shapes: Path and shapes of each of those calls, and of its own.
+        peak: The most bytes that it held at once, besides what was alive before.
+        make_output: Makes tensors like those that it returned.
+    """
+
+    path: str
+    kernels: list[Kernel]
+    free: Counter[str]
+    unknown: Counter[str]
+    calls: list[str]
+    shapes: list[tuple[str, Any]]
+    peak: Peak
+    make_output: Callable[[], Any]
+
+
+class Occasion(NamedTuple):
+    """One call of a module."""
+
+    key: Any
+    """What determines its record."""
+    module: torch.nn.Module
+    path: str
+    arguments: list[Any]
+
+
+class _Mark(NamedTuple):
+    """Where everything stood when a call began."""
+
+    kernels: int
+    free: Counter[str]
+    unknown: Counter[str]
+    calls: int
+    shapes: int
+    births: int
+    nbytes: int
+    versions: list[int]
+    attributes: list[Any]
+
+
+class Repetition:
+    """Spans of calls that may be repeated, by what determines them.
+
+    Args:
+        alike: Which modules are alike.
+        memory: The tensors alive.
+    """
+
+    def __init__(self, alike: Alike, memory: LiveTensors) -> None:
+        self._name_of = functools.cache(alike)
+        self._memory = memory
+        self._spans: dict[Any, Span | None] = {}
+        self.shapes: list[tuple[str, Any]] = []
+        """Path and shapes of every call of the pass."""
+
+    def key_of(self, path: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        """What determines a call's record, or None where something unforeseen might.
+
+        That is the name that the module shares, how the arguments were given, their shapes, strides
+        and types, which of them are the same or share memory, and which have known values.
+        """
+        name = self._name_of(path)
+        if name is None:
+            return None
+        described: list[Any] = []
+        storages: list[int] = []
+        for argument in (*args, *kwargs.values()):
+            if isinstance(argument, torch.Tensor):
+                if not argument.is_meta or argument.is_inference():
+                    return None
+                described.append((type(argument), *_layout(argument), known_value(argument)))
+                storages += (id(argument), argument.untyped_storage()._cdata)
+            elif isinstance(argument, _PLAIN):
+                described.append((type(argument), argument))
+            else:
+                return None
+        shared = tuple(map(storages.index, storages)) if len(storages) > 2 else ()
+        return name, tuple(kwargs), tuple(described), shared
+
+    def span_of(self, key: Any) -> Span | None:
+        """What an equal call executed, where that may be repeated."""
+        return self._spans.get(key)
+
+    def run(self, occasion: Occasion, trace: Trace, call: Callable[[], Any]) -> Any:
+        """Runs a call and, if it is the first with its key, keeps what it executed.
+
+        Args:
+            occasion: The call.
+            trace: The record of the pass.
+            call: Runs the module.
+
+        Returns:
+            What the module returned.
+        """
+        if occasion.key in self._spans:
+            return call()
+        self._spans[occasion.key] = None  # until it is known what the call leaves behind
+        mark = self._mark(occasion, trace)
+        before = trace.peak
+        trace.peak = Peak(mark.nbytes, occasion.path)
+        try:
+            output = call()
+        finally:
+            within = trace.peak
+            if before.nbytes >= within.nbytes:
+                trace.peak = before
+        with torch._C.DisableTorchFunction():
+            make_output = self._output_maker(output, mark)
+            if make_output is not None and _is_untouched(occasion, mark):
+                self._spans[occasion.key] = Span(
+                    path=occasion.path,
+                    kernels=trace.kernels[mark.kernels :],
+                    free=trace.free - mark.free,
+                    unknown=trace.unknown - mark.unknown,
+                    calls=trace.calls[mark.calls :],
+                    shapes=self.shapes[mark.shapes :],
+                    peak=Peak(within.nbytes - mark.nbytes, within.path),
+                    make_output=make_output,
+                )
+        return output
+
+    def _mark(self, occasion: Occasion, trace: Trace) -> _Mark:
+        return _Mark(
+            kernels=len(trace.kernels),
+            free=trace.free.copy(),
+            unknown=trace.unknown.copy(),
+            calls=len(trace.calls),
+            shapes=len(self.shapes),
+            births=self._memory.births,
+            nbytes=self._memory.nbytes,
+            versions=_versions(occasion.arguments),
+            attributes=_attributes(occasion.module),
+        )
+
+    def _output_maker(self, output: Any, mark: _Mark) -> Callable[[], Any] | None:
+        """Makes tensors like `output`; None where the call left behind anything but those.
+
+        What it left behind is seen by what is alive besides: the output's own memory, made during
+        the call, must be all of it.
+        """
+        parts = output if type(output) is tuple else (output,)
+        made: dict[int, int] = {}
+        for tensor in parts:
+            if tensor is None:
+                continue
+            if type(tensor) is not torch.Tensor or not tensor.is_meta:
+                return None
+            if tensor.requires_grad or tensor.is_inference():
+                return None
+            storage = tensor.untyped_storage()._cdata
+            nbytes = self._memory.made_since(mark.births, tensor)
+            if nbytes is None or storage in made or known_value(tensor) is not None:
+                return None
+            made[storage] = nbytes
+        if self._memory.nbytes != mark.nbytes + sum(made.values()):
+            return None
+        makers = [None if tensor is None else _maker_of(tensor) for tensor in parts]
+        if type(output) is not tuple:
+            return makers[0]
+        return lambda: tuple(None if make is None else make() for make in makers)
+
+
+def moved(path: str, old: str, new: str) -> str:
+    """A path at or below `old` as it reads below `new`; any other path stays."""
+    if path == old:
+        return new
+    below = old + "." if old else ""
+    if not path.startswith(below):
+        return path
+    return f"{new}.{path[len(below) :]}" if new else path[len(below) :]
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
+
+
+def _is_untouched(occasion: Occasion, mark: _Mark) -> bool:
+    """Whether the call wrote to no argument and kept nothing on the module or below."""
+    now = _attributes(occasion.module)
+    return (
+        mark.versions == _versions(occasion.arguments)
+        and len(now) == len(mark.attributes)
+        and all(one is other for one, other in zip(now, mark.attributes, strict=True))
+    )
+
+
+def _versions(arguments: list[Any]) -> list[int]:
+    return [argument._version for argument in arguments if isinstance(argument, torch.Tensor)]
+
+
+def _attributes(module: torch.nn.Module) -> list[Any]:
+    """Attributes and buffers at or below the module; tensors weakly, as their life is measured."""
+    return [
+        weakref.ref(value) if isinstance(value, torch.Tensor) else value
+        for part in module.modules()
+        for value in (*vars(part).values(), *part._buffers.values())
+    ]
+
+
+def _maker_of(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Makes tensors on `meta` that look like this one, each with memory of its own."""
+    shape, stride, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+    dtype, elements = tensor.dtype, tensor.untyped_storage().nbytes() // tensor.element_size()
+
+    def make() -> torch.Tensor:
+        whole = torch.empty(elements, dtype=dtype, device="meta")
+        return whole.as_strided(shape, stride, offset)
+
+    return make

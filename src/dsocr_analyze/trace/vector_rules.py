@@ -1,0 +1,325 @@
+"""Rules of what computes without a matrix product, whose work is `vector_flops`."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from fvcore.nn import jit_handles
+
+from dsocr_analyze.kernels import Rows
+from dsocr_analyze.trace.call import Call, Count, Rule, first_output, output_elements
+from dsocr_analyze.trace.fvcore_handles import fvcore_count
+
+__all__ = ["SOFTMAX_FLOPS", "VECTOR_RULES"]
+
+SOFTMAX_FLOPS: Final = 5
+"""Of an element: maximum, subtraction, exponential, sum, division."""
+
+
+def _per_output(flops: int) -> Count:
+    return lambda call: flops * call.outputs[0].numel()
+
+
+def _per_input(flops: int) -> Count:
+    return lambda call: flops * int(call.tensors()[0].numel())
+
+
+# --- rows ------------------------------------------------------------------------------------
+
+
+def _rows(elements: int, width: int) -> Rows:
+    return Rows(elements // width if width else 0, width)
+
+
+def _trailing_norm(call: Call) -> Rows:
+    """x [..., *normalized_shape]."""
+    return _rows(call.args[0].numel(), math.prod(call.args[1]))
+
+
+def _group_norm(call: Call) -> Rows:
+    """Arguments: x, weight, bias, N, C, H W, groups; the channels of a group are one row."""
+    channels, positions, groups = call.args[4:7]
+    return _rows(call.args[0].numel(), channels * positions // groups)
+
+
+def _batch_norm(call: Call) -> Rows:
+    """x [N, C, ...]: a row for each channel."""
+    x = call.args[0]
+    channels = int(x.shape[1])
+    return Rows(channels, x.numel() // channels if channels else 0)
+
+
+def _along_dim(index: int, call: Call, default: int | None = None) -> Rows:
+    """Rows along the dimension that is the argument at `index`."""
+    tensor = call.tensors()[0]
+    dim = call.argument(index, "dim")
+    if dim is None:
+        dim = default
+    if dim is None:
+        # torch.nn.functional.softmax without a dimension takes the first, or the channels.
+        dim = 0 if tensor.dim() in (0, 1, 3) else 1
+    return _rows(tensor.numel(), int(tensor.shape[dim]) if tensor.dim() else 1)
+
+
+def _softmax_rows(call: Call) -> Rows:
+    return _along_dim(1, call)
+
+
+def _topk_rows(call: Call) -> Rows:
+    return _along_dim(2, call, default=-1)
+
+
+def _sort_rows(call: Call) -> Rows:
+    tensor = call.tensors()[0]
+    return _rows(tensor.numel(), _sorted_length(call))
+
+
+def _reduction_rows(call: Call) -> Rows:
+    """What is reduced to each output element."""
+    outputs = call.outputs[0].numel()
+    return Rows(outputs, call.tensors()[0].numel() // outputs if outputs else 0)
+
+
+def _sorted_length(call: Call) -> int:
+    """Elements of each sorted row; overloads have the dimension in different places."""
+    tensor = call.tensors()[0]
+    if not tensor.dim():
+        return 1
+    dim = call.kwargs.get("dim", -1)
+    for argument in call.args[1:]:
+        if isinstance(argument, int) and not isinstance(argument, bool):
+            dim = argument
+    return int(tensor.shape[dim])
+
+
+def _sort_flops(call: Call) -> int:
+    """n ceil(log2 n) comparisons for each sorted row."""
+    return call.tensors()[0].numel() * max(_sorted_length(call) - 1, 0).bit_length()
+
+
+# --- interpolation and pooling ---------------------------------------------------------------
+
+
+def _taps(filter_size: int) -> Count:
+    """2 FLOPs a tap: `filter_size` taps along each resized dimension, all at once."""
+
+    def count(call: Call) -> int:
+        spatial = call.outputs[0].dim() - 2
+        return int(2 * filter_size**spatial * call.outputs[0].numel())
+
+    return count
+
+
+def _antialiased_taps(support: int) -> Count:
+    """2 FLOPs a tap, one dimension after the other, last first.
+
+    Shrinking by s widens the filter s times; ATen's window is then 2 ceil(support s) + 1 taps
+    (`_upsample_bicubic2d_aa`, support 2; bilinear, support 1).
+    """
+
+    def count(call: Call) -> int:
+        source = [int(size) for size in call.args[0].shape]
+        target = [int(size) for size in call.outputs[0].shape]
+        flops = 0
+        for dim in range(len(source) - 1, 1, -1):
+            # ceil(support * max(1, source / target)) in integers
+            half = max(support, -(-support * source[dim] // target[dim]))
+            source[dim] = target[dim]
+            flops += 2 * (2 * half + 1) * math.prod(source)
+        return flops
+
+    return count
+
+
+def _window_flops(call: Call) -> int:
+    """An operation an element of each window; one size stands for all dimensions."""
+    window: list[int] = call.args[1]
+    spatial = call.outputs[0].dim() - 2
+    return call.outputs[0].numel() * math.prod(window if len(window) > 1 else window * spatial)
+
+
+# --- the table -------------------------------------------------------------------------------
+
+VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
+    # normalisation and softmax
+    (
+        Rule(
+            "normalization",
+            "fvcore's handle: 5 an element, 4 without an affine weight; the"
+            " statistics stay in the kernel",
+            vector_flops=fvcore_count(jit_handles.norm_flop_counter(2), flat=True),
+            bytes_written=first_output,
+            dimensions=_trailing_norm,
+        ),
+        "native_layer_norm",
+    ),
+    (
+        Rule(
+            "normalization",
+            "fvcore's handle, as for layer_norm",
+            vector_flops=fvcore_count(jit_handles.norm_flop_counter(1), flat=True),
+            bytes_written=first_output,
+            dimensions=_group_norm,
+        ),
+        "native_group_norm",
+    ),
+    (
+        Rule(
+            "normalization",
+            "fvcore's handle: 2 an element at inference, 1 without a weight",
+            vector_flops=fvcore_count(jit_handles.batchnorm_flop_jit, flat=True),
+            bytes_written=first_output,
+            dimensions=_batch_norm,
+        ),
+        "native_batch_norm cudnn_batch_norm miopen_batch_norm",
+    ),
+    (
+        Rule(
+            "normalization",
+            "square, sum, scale, and weight: 4 an element",
+            vector_flops=_per_input(4),
+            bytes_written=first_output,
+            dimensions=_trailing_norm,
+        ),
+        "rms_norm _fused_rms_norm",
+    ),
+    (
+        Rule(
+            "softmax",
+            "maximum, subtraction, exponential, sum, division: 5 an element",
+            vector_flops=_per_output(SOFTMAX_FLOPS),
+            dimensions=_softmax_rows,
+        ),
+        "softmax log_softmax _softmax _log_softmax _safe_softmax",
+    ),
+    # activations, by the operations of their definition
+    (
+        Rule("activation", "one operation", vector_flops=_per_output(1)),
+        "relu leaky_relu threshold",
+    ),
+    (
+        Rule(
+            "activation",
+            "1 / (1 + exp(-x)): negation, exponential, addition, division",
+            vector_flops=_per_output(4),
+        ),
+        "sigmoid",
+    ),
+    (Rule("activation", "x sigmoid(x)", vector_flops=_per_output(5)), "silu"),
+    (
+        Rule(
+            "activation",
+            "x / 2 (1 + erf(x / sqrt 2)): scale, erf, addition, two products",
+            vector_flops=_per_output(5),
+        ),
+        "gelu",
+    ),
+    (
+        Rule(
+            "activation", "one operation of the special function unit", vector_flops=_per_output(1)
+        ),
+        "tanh erf",
+    ),
+    (
+        Rule("activation", "exponential, addition, logarithm", vector_flops=_per_output(3)),
+        "softplus",
+    ),
+    (
+        Rule("activation", "addition, two bounds, division", vector_flops=_per_output(4)),
+        "hardsigmoid",
+    ),
+    (Rule("activation", "hardsigmoid and a product", vector_flops=_per_output(5)), "hardswish"),
+    # elementwise
+    (
+        Rule(
+            "elementwise",
+            "one operation an output element, whatever its type",
+            vector_flops=output_elements,
+        ),
+        "add sub rsub mul div floor_divide remainder fmod neg abs reciprocal pow square sqrt rsqrt"
+        " exp exp2 expm1 log log2 log10 log1p sin cos tan atan2 floor ceil round trunc sign clamp"
+        " clamp_min clamp_max hardtanh maximum minimum fmax fmin lerp where eq ne lt le gt ge isnan"
+        " isinf isfinite logical_and logical_or logical_not logical_xor bitwise_and bitwise_or"
+        " bitwise_not bitwise_xor __and__ __or__ __xor__ tril triu",
+    ),
+    (
+        Rule(
+            "elementwise",
+            "a product, a quotient or scale, and an addition",
+            vector_flops=_per_output(2),
+        ),
+        "addcmul addcdiv",
+    ),
+    # reductions and routing
+    (
+        Rule(
+            "reduction",
+            "one operation an input element",
+            vector_flops=_per_input(1),
+            dimensions=_reduction_rows,
+        ),
+        "sum mean prod amax amin max min argmax argmin any all cumsum cumprod logsumexp norm"
+        " linalg_vector_norm std var var_mean",
+    ),
+    (
+        Rule(
+            "routing",
+            "one comparison a candidate",
+            vector_flops=_per_input(1),
+            dimensions=_topk_rows,
+        ),
+        "topk",
+    ),
+    (
+        Rule(
+            "routing",
+            "n ceil(log2 n) comparisons a row",
+            vector_flops=_sort_flops,
+            dimensions=_sort_rows,
+        ),
+        "sort argsort",
+    ),
+    # interpolation and pooling
+    (
+        Rule("interpolation", "2 FLOPs a tap, 4 taps a dimension", vector_flops=_taps(4)),
+        "upsample_bicubic2d",
+    ),
+    (
+        Rule("interpolation", "2 FLOPs a tap, 2 taps a dimension", vector_flops=_taps(2)),
+        "upsample_linear1d upsample_bilinear2d upsample_trilinear3d",
+    ),
+    (
+        Rule(
+            "interpolation",
+            "2 FLOPs a tap, the filter widened when shrinking, separably",
+            vector_flops=_antialiased_taps(2),
+        ),
+        "_upsample_bicubic2d_aa",
+    ),
+    (
+        Rule(
+            "interpolation",
+            "2 FLOPs a tap, the filter widened when shrinking, separably",
+            vector_flops=_antialiased_taps(1),
+        ),
+        "_upsample_bilinear2d_aa",
+    ),
+    (
+        Rule("interpolation", "takes the nearest element"),
+        "upsample_nearest1d upsample_nearest2d upsample_nearest3d",
+    ),
+    (
+        Rule(
+            "pooling",
+            "fvcore's handle: one operation an input element",
+            vector_flops=fvcore_count(jit_handles.elementwise_flop_counter(1, 0)),
+        ),
+        "_adaptive_avg_pool2d _adaptive_avg_pool3d",
+    ),
+    (
+        Rule("pooling", "one operation an element of each window", vector_flops=_window_flops),
+        "avg_pool1d avg_pool2d avg_pool3d max_pool2d_with_indices max_pool3d_with_indices",
+    ),
+]
+"""Rules, and the names of the operators that each is for."""

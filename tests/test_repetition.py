@@ -1,0 +1,159 @@
+"""What is declared alike in the reference and in the published files is alike."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+
+import pytest
+import torch
+from vendor_checkout import VENDOR, needs_vendor
+
+from dsocr_analyze import DeepSeekOCRSession
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.kernels import merged
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.running.loading import load_model
+from dsocr_analyze.trace.passes import trace_passes
+
+SMALL = {
+    "num_hidden_layers": 4,
+    "hidden_size": 320,
+    "vocab_size": 1000,
+    "intermediate_size": 600,
+    "moe_intermediate_size": 72,
+    "n_routed_experts": 8,
+    "num_attention_heads": 5,
+    "num_key_value_heads": 5,
+    "projector_config": {"n_embed": 320},
+    "vision_config": {
+        "sam_vit_b": {"layers": 6, "global_attn_indexes": [2, 5]},
+        "clip-l-14-224": {"layers": 3},
+    },
+}
+
+CONFIGS = {
+    "small": {},
+    "latent attention": {
+        "use_mla": True,
+        "kv_lora_rank": 64,
+        "qk_rope_head_dim": 32,
+        "qk_nope_head_dim": 48,
+        "v_head_dim": 40,
+    },
+    "every second layer MoE": {"moe_layer_freq": 2, "first_k_dense_replace": 2},
+    "dense": {"n_routed_experts": None},
+    "grouped keys": {"num_attention_heads": 10, "num_key_value_heads": 2},
+    "other global blocks": {
+        "vision_config": {"sam_vit_b": {"layers": 5, "global_attn_indexes": [0, 2]}}
+    },
+}
+
+PAGES = {
+    "cut": {"page": (700, 1300), "base_size": 128, "image_size": 96},
+    "whole, two pages": {"page": (300, 200), "base_size": 320, "batch_size": 2},
+    "no crops": {"page": (300, 200), "crop_mode": False, "image_size": 64},
+}
+
+
+def directory_with(path, **changes) -> ModelDirectory:
+    """The model in `path` with a small decoder, and other values for some keys."""
+    directory = ModelDirectory.read(path)
+    config = copy.deepcopy(dict(directory.config))
+    for key, value in (SMALL | changes).items():
+        if key == "vision_config":
+            for encoder, keys in value.items():
+                config[key]["width"][encoder] |= keys
+        elif isinstance(value, dict):
+            config[key] |= value
+        else:
+            config[key] = value
+    return directory.with_config(config)
+
+
+def check(directory, pages, flash):
+    """Holds the repeated traces of some pages against those of every module."""
+    alike = DEFAULT.repeats(DEFAULT.dimensions(directory.config))
+    model = load_model(
+        directory,
+        device=torch.device("meta"),
+        dtype=torch.bfloat16,
+        flash_attention=flash,
+        trust_remote_code=True,
+    )
+    for page in pages:
+        workload = DEFAULT.plan(**page)
+        full = trace_passes(model, workload, DEFAULT, decode_steps=2)
+        folded = trace_passes(model, workload, DEFAULT, decode_steps=2, repeats=alike)
+        assert folded.kv_cache_bytes == full.kv_cache_bytes
+        for one, other in zip(
+            (folded.prefill, *folded.decode_steps), (full.prefill, *full.decode_steps), strict=True
+        ):
+            assert merged(one.kernels) == merged(other.kernels)
+            assert one == other
+
+
+@pytest.mark.parametrize(
+    ("name", "flash"),
+    [*((name, False) for name in CONFIGS), ("latent attention", True), ("grouped keys", True)],
+)
+def test_alike_modules_of_the_reference_do_alike(name, flash):
+    check(directory_with(DEFAULT.reference, **CONFIGS[name]), PAGES.values(), flash)
+
+
+@pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
+def test_alike_modules_of_the_published_model_do_alike(flash):
+    check(ModelDirectory.read(DEFAULT.reference), [{"page": (1191, 1684)}], flash)
+
+
+@pytest.mark.vendor
+@needs_vendor
+@pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
+@pytest.mark.parametrize("name", ["small", "other global blocks"])
+def test_alike_modules_of_the_published_files_do_alike(name, flash):
+    check(directory_with(VENDOR, **CONFIGS[name]), PAGES.values(), flash)
+
+
+def test_alike_modules_share_a_name():
+    directory = directory_with(DEFAULT.reference, **CONFIGS["every second layer MoE"])
+    name = DEFAULT.repeats(DEFAULT.dimensions(directory.config))
+    sam, layers = "model.sam_model.blocks", "model.layers"
+    assert name(f"{sam}.0.attn.qkv") == name(f"{sam}.1.attn.qkv") != name(f"{sam}.2.attn.qkv")
+    assert name(f"{sam}.2") == name(f"{sam}.5") != name(f"{sam}.2.attn")
+    assert name("model.vision_model.transformer.layers.0.mlp") == name(
+        "model.vision_model.transformer.layers.23.mlp"
+    )
+    assert name(f"{layers}.0.mlp") == name(f"{layers}.3.mlp") != name(f"{layers}.2.mlp")
+    assert name(f"{layers}.2.mlp.experts.0.up_proj") == name(f"{layers}.2.mlp.experts.7.up_proj")
+    assert name("model.projector") != name("model.sam_model")
+
+
+def test_changed_code_is_traced_in_full(tmp_path):
+    """Whether a layer of this copy does its second linear twice is up to a global counter."""
+    path = tmp_path / "model"
+    shutil.copytree(DEFAULT.reference, path, ignore=shutil.ignore_patterns("__pycache__"))
+    file = path / "deepencoder.py"
+    before = "out: Tensor = self.fc2(quick_gelu(self.fc1(x)))"
+    after = (
+        "hidden = quick_gelu(self.fc1(x))\n"
+        "        CALLS.append(1)\n"
+        "        out: Tensor = self.fc2(hidden)\n"
+        "        if len(CALLS) % 2:\n"
+        "            out = self.fc2(hidden)"
+    )
+    text = file.read_text()
+    assert text.count(before) == 1
+    file.write_text(text.replace(before, after) + "\n\nCALLS: list[int] = []\n")
+    page = {"page": (100, 100), "crop_mode": False, "image_size": 64, "max_new_tokens": 1}
+    changed = DeepSeekOCRSession.from_local(path, trust_remote_code=True).analyze(**page)
+    published = DeepSeekOCRSession.from_local().analyze(**page)
+    layer = "model.vision_model.transformer.layers"
+    for index in range(24):
+        name = f"{layer}.{index}.mlp.fc2"
+        twice = 2 - index % 2
+        assert (
+            changed.stages["clip"].by_module[name].macs
+            == twice * published.stages["clip"].by_module[name].macs
+        )
+    assert changed.agreement is not None
+    assert not changed.agreement.agrees
