@@ -1,4 +1,4 @@
-"""The closed forms of a whole page against a trace of it, to the integer."""
+"""The closed forms of a whole page against a trace of it, kernel by kernel."""
 
 import dataclasses
 import json
@@ -8,49 +8,50 @@ from pathlib import Path
 
 import pytest
 import torch
-from closed_forms import LATENT, by_both_engines, directory_with, small_directory
+from both_engines import LATENT, PUBLISHED, by_both_engines, directory_with, small_directory
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from dsocr_analyze.costs import compare_with_trace, page_costs
-from dsocr_analyze.costs.peak import peak_moments
+from dsocr_analyze import analytic
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures.deepseek_ocr.dimensions import ModelDimensions
+from dsocr_analyze.architectures.deepseek_ocr.peak import moments
+from dsocr_analyze.architectures.deepseek_ocr.plan import plan_workload
+from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.model.dimensions import ModelDimensions
-from dsocr_analyze.model.directory import REFERENCE_DIRECTORY
-from dsocr_analyze.model.stages import STAGES, owner_of
-from dsocr_analyze.work import NO_WORK
-from dsocr_analyze.workload import plan_workload
+from dsocr_analyze.kernels import total_work
+from dsocr_analyze.trace.passes import trace_passes
 
 GOLDENS = json.loads((Path(__file__).parent / "data" / "golden_workloads.json").read_text())
-DIMENSIONS = ModelDimensions.from_file(REFERENCE_DIRECTORY / "config.json")
+STAGES = DEFAULT.stage_names
+DIMENSIONS = ModelDimensions.from_file(DEFAULT.reference / "config.json")
 
 
 def assert_agreement(page):
-    """Every quantity of every module; parameters; cache; peak within a percent."""
-    params = dict.fromkeys(STAGES, 0)
-    for name, parameter in page.model.module.named_parameters():
-        if owner := owner_of(name):
-            params[owner] += parameter.numel()
-    agreement = compare_with_trace(page.costs, page.operators, params=params)
-    assert agreement.warning is None
-    assert agreement.agrees
-    for stage in agreement.stages.values():
-        assert stage.vector_flops_left_out < 0.001
-        assert stage.bytes_left_out < 0.001
-    total = sum(parameter.numel() for parameter in page.model.module.parameters())
-    assert page.costs.params == total
-    for stage, summary in page.stages.items():
-        assert page.costs.stages[stage].work == summary.work
-    peak = page.traces.prefill.peak_bytes
-    assert abs(page.costs.peak_activation_bytes - peak) <= 0.01 * peak
-    assert page.costs.prefill == summed(page.traces.prefill)
+    """Every kernel of every module, calls, parameters, cache, inputs, batch; peak within 1 %."""
+    assert page.traced.warnings == page.analytic.warnings
+    assert page.agreement.agrees
+    for name, traced in page.traced.stages.items():
+        composed = page.analytic.stages[name]
+        left_out = page.agreement.stages[name].left_out
+        assert page.agreement.stages[name].vector_flops_left_out < 0.001
+        if not left_out:
+            assert set(traced.kernels) == set(composed.kernels)
+            assert traced.work == composed.work
+        assert traced.module_calls == composed.module_calls
+        assert (traced.params, traced.calls) == (composed.params, composed.calls)
+    assert page.traced.parameters == page.analytic.parameters
+    one, other = page.traced.memory, page.analytic.memory
+    assert abs(one.peak.nbytes - other.peak.nbytes) <= 0.01 * one.peak.nbytes
+    assert dataclasses.replace(one, peak=other.peak) == other
 
 
 def summed(trace):
-    total = NO_WORK
-    for entry in trace.entries:
-        total = total.plus(entry.work)
-    return total
+    return total_work(kernel.total for kernel in trace.kernels)
+
+
+def figures_of(workload, directory=PUBLISHED):
+    return analytic.page_figures(directory, workload)
 
 
 def workload_of(golden, **changes):
@@ -68,32 +69,32 @@ def workload_of(golden, **changes):
 
 @pytest.mark.parametrize("golden", GOLDENS, ids=lambda golden: str(golden["seq_len"]))
 def test_golden_workloads(golden):
-    costs = page_costs(DIMENSIONS, workload_of(golden))
-    flops = {stage: costs.stages[stage].work.matrix_flops for stage in STAGES}
+    figures = figures_of(workload_of(golden))
+    flops = {stage: figures.stages[stage].work.matrix_flops for stage in STAGES}
     expected = golden["matrix_flops"]
     assert flops["sam"] == expected["sam"]
     assert flops["clip"] == expected["clip"]
     assert flops["projector"] == expected["projector"]
     assert flops["prefill"] == expected["layers"] + expected["lm_head"]
-    assert costs.prefill.matrix_flops == expected["total"]
-    head = costs.stages["prefill"].centres["lm_head"]
+    assert figures.prefill_pass.matrix_flops == expected["total"]
+    head = figures.stages["prefill"].own["lm_head"]
     assert head.matrix_flops == expected["lm_head"]
     assert flops["decode"] == golden["decode_step_matrix_flops"]["total"]
 
 
 def test_published_parameters():
-    costs = page_costs(DIMENSIONS, workload_of(GOLDENS[0]))
-    assert {stage: costs.stages[stage].params for stage in STAGES} == {
+    figures = figures_of(workload_of(GOLDENS[0], max_new_tokens=1))
+    assert {stage: figures.stages[stage].params for stage in STAGES} == {
         "sam": 95_569_152,
         "clip": 303_177_728,
         "projector": 2_622_720,
         "prefill": 2_769_255_680,
         "decode": 165_478_400,
     }
-    assert costs.unassigned_params == 2_560
-    assert costs.params == 3_336_106_240
-    assert costs.weights_bytes == 6_672_212_480
-    assert costs.kv_bytes_per_token == 61_440
+    assert sum(figures.parameters.unassigned.values()) == 2_560
+    assert figures.parameters.total == 3_336_106_240
+    assert figures.memory.weights_bytes == 6_672_212_480
+    assert figures.memory.kv_cache_bytes == 61_440 * figures.workload.seq_len
 
 
 @pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
@@ -256,57 +257,56 @@ def test_any_model_and_page_agree(changes, dtype, flash, **page):
 
 @pytest.mark.parametrize("name", ["published shape", "latent", "latent, dynamic", "dense"])
 @pytest.mark.parametrize("flash", [False, True])
-def test_a_page_is_the_prefill_pass_and_every_step_over_its_growing_cache(name, flash):
+def test_a_batch_is_the_prefill_pass_and_every_step_over_its_growing_cache(name, flash):
     page = by_both_engines(
         small_directory(**DECODERS[name]),
         flash=flash,
-        decode_steps=25,
         page=(300, 300),
         base_size=128,
         max_new_tokens=26,
     )
-    assert page.costs.workload.seq_len < 40 < page.costs.workload.seq_len + 25
-    total = summed(page.traces.prefill)
-    for step in page.traces.decode_steps:
+    session, workload = page.session, page.workload
+    assert workload.seq_len < 40 < workload.seq_len + 25
+    traces = trace_passes(session.loaded, workload, session.architecture, decode_steps=25)
+    total = summed(traces.prefill)
+    for step in traces.decode_steps:
         total = total.plus(summed(step))
-    assert page.costs.page == total
+    assert page.analytic.batch == total
 
 
 @pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("flash", [False, True])
 def test_the_cache_has_the_bytes_of_the_traced_one(name, flash):
-    from dsocr_analyze.model import accommodation
-    from dsocr_analyze.trace.passes import _meta_flash_attention, prefill_inputs
-
     page = by_both_engines(
         small_directory(**DECODERS[name]), flash=flash, page=(9, 9), base_size=64, batch_size=2
     )
-    workload = page.costs.workload
-    with accommodation.running(page.model.device, _meta_flash_attention):
-        output = page.model.module(**prefill_inputs(page.model, workload))
-    held = sum(
-        tensor.numel() * tensor.element_size()
-        for layer in output.past_key_values
-        for tensor in layer
-    )
-    assert page.costs.kv_bytes(workload.seq_len) == held
-    grown = page.costs.kv_bytes_per_token * 2 * (workload.max_new_tokens - 1)
-    assert page.costs.kv_cache_bytes == held + grown
+    traced, composed = page.traced.memory, page.analytic.memory
+    assert traced.prefill_cache_bytes == composed.prefill_cache_bytes > 0
+    assert traced.kv_cache_bytes == composed.kv_cache_bytes
+    held = page.workload.seq_len + page.workload.max_new_tokens - 1
+    assert composed.kv_cache_bytes * page.workload.seq_len == composed.prefill_cache_bytes * held
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
 @pytest.mark.parametrize(
-    ("changes", "text_tokens", "flash", "moment"),
+    ("changes", "text_tokens", "flash", "modules"),
     [
-        ({}, 10, False, "global view: sam"),
-        ({"vocab_size": 90_000}, 300, False, "logits"),
-        ({}, 1500, False, "moe layer: attention"),
-        (LATENT, 1500, False, "moe layer: attention"),
-        ({"n_routed_experts": 512}, 3000, True, "moe layer: moe"),
-        ({"n_routed_experts": None, "intermediate_size": 4000}, 2000, True, "mlp layer: mlp"),
+        ({}, 10, False, ["model.sam_model.blocks.0.attn.proj"]),
+        ({"vocab_size": 90_000}, 300, False, ["", "lm_head"]),
+        ({}, 1500, False, ["model.layers.2.self_attn"]),
+        (LATENT, 1500, False, ["model.layers.2.self_attn"]),
+        ({"n_routed_experts": 512}, 3000, True, ["model.layers.2.mlp"]),
+        (
+            {"n_routed_experts": None, "intermediate_size": 4000},
+            2000,
+            True,
+            ["model.layers.2.mlp"],
+        ),
     ],
 )
-def test_the_peak_is_the_traced_one(changes, text_tokens, flash, moment, dtype):
+def test_the_peak_is_the_traced_one_and_so_is_its_module(
+    changes, text_tokens, flash, modules, dtype
+):
     page = by_both_engines(
         small_directory(**changes),
         dtype=dtype,
@@ -315,39 +315,39 @@ def test_the_peak_is_the_traced_one(changes, text_tokens, flash, moment, dtype):
         base_size=256,
         text_tokens=text_tokens,
     )
-    traced = page.traces.prefill.peak_bytes
-    assert abs(page.costs.peak_activation_bytes - traced) <= 0.01 * traced
-    moments = peak_moments(
-        page.costs.dimensions,
-        page.costs.workload,
-        element_bytes=dtype.itemsize,
+    traced, composed = page.traced.memory.peak, page.analytic.memory.peak
+    assert abs(composed.nbytes - traced.nbytes) <= 0.01 * traced.nbytes
+    assert composed.path == traced.path
+    assert composed.path in modules
+    found = moments(
+        DEFAULT.dimensions(small_directory(**changes).config),
+        page.workload,
+        dtype_named(str(dtype).removeprefix("torch.")),
         flash_attention=flash,
     )
-    assert max(moments, key=moments.get).startswith(moment)
+    assert max(moment.nbytes for moment in found) == composed.nbytes
 
 
 def test_what_a_causal_kernel_may_skip_is_what_the_trace_notes():
     page = by_both_engines(small_directory(), flash=True, page=(500, 500), base_size=256)
-    assert page.costs.causal_savable_flops == page.stages["prefill"].causal_savable_flops
+    assert page.traced.causal_savable_flops == page.analytic.causal_savable_flops > 0
 
 
-class TestCentres:
-    def test_they_sum_to_their_stage(self):
-        costs = page_costs(DIMENSIONS, workload_of(GOLDENS[0]))
-        for stage in STAGES:
-            total = NO_WORK
-            for work in costs.stages[stage].centres.values():
-                total = total.plus(work)
-            assert total == costs.stages[stage].work
+class TestFigures:
+    def test_modules_sum_to_their_stage(self):
+        figures = figures_of(workload_of(GOLDENS[0]))
+        for stage in figures.stages.values():
+            assert total_work(stage.own.values()) == stage.work
+            assert total_work(kinds.work for kinds in stage.kinds.values()) == stage.work
 
-    def test_vision_centres_lie_under_their_stage(self):
-        costs = page_costs(DIMENSIONS, workload_of(GOLDENS[0]))
-        for stage in ("sam", "clip", "projector"):
-            assert {owner_of(path) for path in costs.stages[stage].centres} == {stage}
+    def test_vision_modules_lie_under_their_stage(self):
+        figures = figures_of(workload_of(GOLDENS[0]))
+        for name in ("sam", "clip", "projector"):
+            assert {DEFAULT.owner_of(path) for path in figures.stages[name].own} == {name}
 
     def test_counts_are_python_integers(self):
-        costs = page_costs(DIMENSIONS, workload_of(GOLDENS[0], max_new_tokens=1 << 20))
-        assert {type(count) for count in (*costs.page, *costs.decode_step)} == {int}
+        figures = figures_of(workload_of(GOLDENS[0], max_new_tokens=1 << 20))
+        assert {type(count) for count in (*figures.batch, *figures.decode_step)} == {int}
 
 
 class TestExactness:
@@ -355,13 +355,13 @@ class TestExactness:
         """m steps over K, K + 1, ... are m K + m (m - 1) / 2 keys, to the last digit."""
         workload = workload_of(GOLDENS[0])
         long = dataclasses.replace(workload, max_new_tokens=3 * 10**9 + 2, batch_size=10**6)
-        costs = page_costs(DIMENSIONS, long)
-        step = page_costs(DIMENSIONS, dataclasses.replace(workload, batch_size=10**6))
+        figures = figures_of(long)
+        step = figures_of(dataclasses.replace(workload, batch_size=10**6))
         m, K = 3 * 10**9 + 1, workload.seq_len
         per_key = 10**6 * 12 * 2 * 10 * 128
         steps = m * (step.decode_step.macs - K * per_key) + per_key * (m * K + m * (m - 1) // 2)
-        assert costs.page.macs == step.prefill.macs + steps
-        assert costs.page.macs > 2**63
+        assert figures.batch.macs == step.prefill_pass.macs + steps
+        assert figures.batch.macs > 2**63
 
 
 class TestBadConfigs:
@@ -377,19 +377,19 @@ class TestBadConfigs:
             ModelDimensions.from_config(config)
 
     def test_an_activation_without_a_closed_form(self):
-        dimensions = ModelDimensions.from_config(directory_with(hidden_act="mish").config)
         with pytest.raises(ConfigError, match=r"hidden_act.*mish"):
-            page_costs(dimensions, workload_of(GOLDENS[0]))
+            figures_of(workload_of(GOLDENS[0]), directory_with(hidden_act="mish"))
 
 
 def test_neither_torch_nor_numpy_is_imported():
     code = (
-        "import sys, dsocr_analyze.costs as c\n"
-        "from dsocr_analyze.model.dimensions import ModelDimensions\n"
-        "from dsocr_analyze.workload import plan_workload\n"
-        f"d = ModelDimensions.from_file({str(REFERENCE_DIRECTORY / 'config.json')!r})\n"
-        "p = c.page_costs(d, plan_workload(page=(1000, 1000)))\n"
-        "p.peak_activation_bytes, [s.centres for s in p.stages.values()]\n"
+        "import sys\n"
+        "from dsocr_analyze import analytic\n"
+        "from dsocr_analyze.architectures import DEFAULT\n"
+        "from dsocr_analyze.model.directory import ModelDirectory\n"
+        "workload = DEFAULT.plan(page=(1000, 1000))\n"
+        "page = analytic.page_figures(ModelDirectory.read(DEFAULT.reference), workload)\n"
+        "page.prefill_pass, [stage.modules for stage in page.stages.values()]\n"
         "print([m for m in ('torch', 'transformers', 'numpy', 'fvcore') if m in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,0 +1,322 @@
+"""Two figures of the same workload compared: whether they agree, and where they differ first.
+
+Nothing here knows an engine: either side is a `PageFigures`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from dsocr_analyze.kernels import NO_WORK, Work, total_work
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import Architecture, NotModelled
+    from dsocr_analyze.figures import PageFigures, StageFigures
+
+__all__ = [
+    "PEAK_TOLERANCE",
+    "QUANTITIES",
+    "Agreement",
+    "Difference",
+    "LeftOut",
+    "PeakAgreement",
+    "StageAgreement",
+    "compare",
+]
+
+QUANTITIES: Final = (
+    "params",
+    "macs",
+    "matrix_flops",
+    "activations",
+    "vector_flops",
+    "bytes_read",
+    "bytes_written",
+)
+"""What is compared in every stage, to the integer, in this order."""
+
+_WORK_QUANTITIES: Final = QUANTITIES[1:]
+
+PEAK_TOLERANCE: Final = 0.01
+"""Part by which peaks may differ: how long a temporary lives is up to the code that holds it."""
+
+_LARGEST_SHARE_LEFT_OUT: Final = 0.001
+"""Part of a stage that may go without a closed form unremarked."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What a trace has of operators without a closed form.
+
+    Attributes:
+        modules: Pattern of the module paths that call them.
+        operators: Their names, sorted.
+        reason: Why they have none.
+        work: Their work.
+    """
+
+    modules: str
+    operators: tuple[str, ...]
+    reason: str
+    work: Work
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A quantity of a module (without its children) on which the two disagree."""
+
+    stage: str
+    path: str
+    quantity: str
+    traced: int
+    analytic: int
+
+    def __str__(self) -> str:
+        module = repr(self.path) if self.path else "the model itself"
+        return (
+            f"stage {self.stage}: {self.quantity} of {module} is {self.traced} traced"
+            f" and {self.analytic} analytic"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StageAgreement:
+    """How one stage compares.
+
+    Attributes:
+        agrees: By quantity of `QUANTITIES`.
+        analytic_flops: FLOPs of the stage by closed forms.
+        difference: The first module and quantity that differ; None where all agree.
+        left_out: Operators without a closed form.
+        vector_flops_left_out: Their share of the stage's traced vector FLOPs.
+        bytes_left_out: Their share of its traced bytes.
+    """
+
+    agrees: Mapping[str, bool]
+    analytic_flops: int
+    difference: Difference | None
+    left_out: tuple[LeftOut, ...] = ()
+    vector_flops_left_out: float = 0.0
+    bytes_left_out: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PeakAgreement:
+    """Peak activation by both engines; they agree within `PEAK_TOLERANCE`."""
+
+    traced: int
+    analytic: int
+
+    @property
+    def agrees(self) -> bool:
+        """Whether they do."""
+        return abs(self.traced - self.analytic) <= PEAK_TOLERANCE * self.analytic
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How a whole workload compares.
+
+    Attributes:
+        stages: By stage.
+        cache_agrees: Whether the KV cache has as many bytes, after the prefill pass and at the end.
+        batch_agrees: Whether the batch's work is the same; None where operators are left out, which
+            no closed form adds up.
+        peak: Peak activation.
+        batch_difference: One line that names the first count of the batch that differs.
+    """
+
+    stages: Mapping[str, StageAgreement]
+    cache_agrees: bool
+    batch_agrees: bool | None
+    peak: PeakAgreement
+    batch_difference: str | None = None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether everything that is compared agrees."""
+        return (
+            self.cache_agrees
+            and self.batch_agrees is not False
+            and self.peak.agrees
+            and all(all(stage.agrees.values()) for stage in self.stages.values())
+        )
+
+    @property
+    def first_difference(self) -> str | None:
+        """One line that names the first disagreement, in the order of the stages."""
+        for stage in self.stages.values():
+            if stage.difference is not None:
+                return str(stage.difference)
+        if not self.cache_agrees:
+            return "the KV cache has other sizes traced than analytic"
+        if self.batch_difference is not None:
+            return self.batch_difference
+        if not self.peak.agrees:
+            return (
+                f"peak activation is {self.peak.traced} bytes traced and {self.peak.analytic}"
+                f" analytic, more than {PEAK_TOLERANCE:.0%} apart"
+            )
+        return None
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader should be warned of, one line each."""
+        lines = [
+            f"operators without a closed form are {share:.2%} of the {quantity} of stage {name}"
+            for name, stage in self.stages.items()
+            for quantity, share in (
+                ("vector_flops", stage.vector_flops_left_out),
+                ("bytes", stage.bytes_left_out),
+            )
+            if share > _LARGEST_SHARE_LEFT_OUT
+        ]
+        if self.first_difference is not None:
+            lines.append(f"the two engines disagree; {self.first_difference}")
+        return lines
+
+
+def compare(
+    traced: PageFigures,
+    analytic: PageFigures,
+    architecture: Architecture,
+    *,
+    expert_weights_bytes: int,
+) -> Agreement:
+    """Holds two figures of a workload against each other, module by module, to the integer.
+
+    A checkpoint's routing touches other experts than uniform routing does. Where a traced layer's
+    experts are not those of the closed form, they are compared all together, each touched expert's
+    weights counted once.
+
+    Args:
+        traced: What ran.
+        analytic: The closed forms of the same workload.
+        architecture: The model's, for which operators have no closed form and what is an expert.
+        expert_weights_bytes: Bytes of one routed expert's weights.
+    """
+    stages = {
+        name: _compare_stage(stage, analytic.stages[name], architecture, expert_weights_bytes)
+        for name, stage in traced.stages.items()
+    }
+    one, other = traced.memory, analytic.memory
+    batch_agrees, batch_difference = _compare_batch(traced, analytic)
+    return Agreement(
+        stages=stages,
+        cache_agrees=(one.prefill_cache_bytes, one.kv_cache_bytes)
+        == (other.prefill_cache_bytes, other.kv_cache_bytes),
+        batch_agrees=None if any(stage.left_out for stage in stages.values()) else batch_agrees,
+        peak=PeakAgreement(one.peak.nbytes, other.peak.nbytes),
+        batch_difference=batch_difference,
+    )
+
+
+def _compare_batch(traced: PageFigures, analytic: PageFigures) -> tuple[bool, str | None]:
+    # A checkpoint's routing reads other experts than the uniform one, and other ones each step.
+    has_weights = traced.provenance.model.weights == "checkpoint"
+    for name in Work._fields[:3] if has_weights else Work._fields:
+        one, other = getattr(traced.batch, name), getattr(analytic.batch, name)
+        if one != other:
+            return False, f"{name} of the batch is {one} traced and {other} analytic"
+    return True, None
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Own work of a stage's modules, and what was left out of it."""
+
+    modules: dict[str, Work] = field(default_factory=dict)
+    left_out: dict[NotModelled, Work] = field(default_factory=dict)
+
+
+def _compare_stage(
+    traced: StageFigures,
+    analytic: StageFigures,
+    architecture: Architecture,
+    expert_weights_bytes: int,
+) -> StageAgreement:
+    rows = _modelled(traced, architecture.not_modelled)
+    closed = dict(analytic.own)
+    if architecture.routed_expert is not None:
+        _join_experts(rows.modules, closed, architecture.routed_expert, expert_weights_bytes)
+    differences = list(_differences(traced, analytic, rows.modules, closed))
+    wrong = {difference.quantity for difference in differences}
+    total = total_work(rows.modules.values())
+    left_out = total_work(rows.left_out.values())
+    return StageAgreement(
+        agrees={quantity: quantity not in wrong for quantity in QUANTITIES},
+        analytic_flops=analytic.work.flops,
+        difference=differences[0] if differences else None,
+        left_out=tuple(
+            LeftOut(entry.modules, tuple(sorted(entry.operators)), entry.reason, work)
+            for entry, work in rows.left_out.items()
+        ),
+        vector_flops_left_out=_share(left_out.vector_flops, total.vector_flops),
+        bytes_left_out=_share(left_out.bytes_moved, total.bytes_moved),
+    )
+
+
+def _differences(
+    traced: StageFigures,
+    analytic: StageFigures,
+    modules: Mapping[str, Work],
+    closed: Mapping[str, Work],
+) -> Iterable[Difference]:
+    """Every module and quantity that differ, in the order in which modules ran."""
+    if traced.params != analytic.params:
+        yield Difference(traced.name, "", "params", traced.params, analytic.params)
+    for path in (*modules, *(path for path in closed if path not in modules)):
+        one, other = modules.get(path, NO_WORK), closed.get(path, NO_WORK)
+        if one == other:
+            continue
+        for quantity in _WORK_QUANTITIES:
+            values = getattr(one, quantity), getattr(other, quantity)
+            if values[0] != values[1]:
+                yield Difference(traced.name, path, quantity, *values)
+
+
+def _modelled(stage: StageFigures, not_modelled: Iterable[NotModelled]) -> _Rows:
+    """Own work of every module without operators that have no closed form, which are summed."""
+    rows = _Rows()
+    for path, operators in stage.own_operators.items():
+        entry = next((e for e in not_modelled if _is_meant(e, path, operators)), None)
+        for operator, work in operators.items():
+            if entry is not None and operator in entry.operators:
+                rows.left_out[entry] = rows.left_out.get(entry, NO_WORK).plus(work)
+            else:
+                rows.modules[path] = rows.modules.get(path, NO_WORK).plus(work)
+    return rows
+
+
+def _is_meant(entry: NotModelled, path: str, operators: Mapping[str, Work]) -> bool:
+    return entry.operators <= operators.keys() and bool(re.fullmatch(entry.modules, path))
+
+
+def _join_experts(
+    traced: dict[str, Work],
+    closed: dict[str, Work],
+    routed_expert: re.Pattern[str],
+    weights_bytes: int,
+) -> None:
+    """Puts the experts of a layer together where other ones were touched than foreseen."""
+    layers: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
+    for side, modules in enumerate((traced, closed)):
+        for path in modules:
+            if match := routed_expert.fullmatch(path):
+                layers.setdefault(match["experts"], ({}, {}))[side][path] = match["index"]
+    for experts, (found, foreseen) in layers.items():
+        if {path: traced[path] for path in found} == {path: closed[path] for path in foreseen}:
+            continue
+        more = len(set(found.values())) - len(set(foreseen.values()))
+        one = total_work([traced.pop(path) for path in found])
+        other = total_work([closed.pop(path) for path in foreseen])
+        traced[experts] = one
+        closed[experts] = other._replace(bytes_read=other.bytes_read + weights_bytes * more)
+
+
+def _share(part: int, rest: int) -> float:
+    """Part of the sum of both; 0 for nothing."""
+    return part / (part + rest) if part else 0.0

@@ -1,0 +1,98 @@
+"""The analytic engine: a page's figures from closed forms alone. No torch and no model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from dsocr_analyze.architectures import architecture_of
+from dsocr_analyze.dtypes import dtype_named
+from dsocr_analyze.figures import Ledger, PageFigures, Provenance
+from dsocr_analyze.version import VERSION
+from dsocr_analyze.workload.workload import position_warnings
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import Composition
+    from dsocr_analyze.model.directory import ModelDirectory
+    from dsocr_analyze.workload import Workload
+
+__all__ = ["UNIFORM_ROUTING_NOTE", "attention_name", "figures_of_composition", "page_figures"]
+
+UNIFORM_ROUTING_NOTE = (
+    "MoE routing is uniform (no checkpoint is loaded): every expert gets its share of the tokens'"
+    " choices, the remainder going to the first ones"
+)
+
+
+def attention_name(*, flash_attention: bool) -> str:
+    """transformers' name of the decoder's attention."""
+    return "flash_attention_2" if flash_attention else "eager"
+
+
+def page_figures(
+    directory: ModelDirectory,
+    workload: Workload,
+    *,
+    dtype: str = "bfloat16",
+    flash_attention: bool = False,
+) -> PageFigures:
+    """A workload's figures, every one from closed forms.
+
+    Args:
+        directory: Where the config is; its code is neither imported nor executed.
+        workload: The page.
+        dtype: Type of weights and activations.
+        flash_attention: FlashAttention-2 in the decoder instead of eager attention.
+
+    Raises:
+        ConfigError: The config lacks a key, or describes what has no closed form.
+        DeviceError: No model can have that type.
+    """
+    architecture = architecture_of(directory.config)
+    element = dtype_named(dtype)
+    dimensions = architecture.dimensions(directory.config)
+    composition = architecture.compose(dimensions, workload, element, flash_attention)
+    return figures_of_composition(
+        composition,
+        workload,
+        Provenance(
+            model=directory.source(architecture.name),
+            engine="analytic",
+            device="none",
+            dtype=element,
+            attention=attention_name(flash_attention=flash_attention),
+            versions={"tool": VERSION},
+        ),
+        warnings=position_warnings(workload, dimensions.max_positions),
+        notes=[
+            *architecture.notes_of(workload),
+            UNIFORM_ROUTING_NOTE,
+            "the analytic engine evaluated closed forms; nothing was run",
+            *(f"not modelled: {entry.reason}" for entry in architecture.not_modelled),
+        ],
+    )
+
+
+def figures_of_composition(
+    composition: Composition,
+    workload: Workload,
+    provenance: Provenance,
+    *,
+    warnings: list[str],
+    notes: list[str],
+) -> PageFigures:
+    """The figures that closed forms of a workload amount to."""
+    counted = Counter[str]()
+    for stage in composition.stages.values():
+        for kernel in stage.kernels:
+            counted[kernel.operator] += kernel.calls
+    return PageFigures(
+        workload=workload,
+        provenance=provenance,
+        stages=composition.stages,
+        parameters=composition.parameters,
+        batch=composition.batch,
+        causal_savable_flops=composition.causal_savable_flops,
+        memory=composition.memory,
+        ledger=Ledger(counted=dict(sorted(counted.items())), free={}, unknown={}),
+    ).with_notes(warnings, notes)

@@ -1,0 +1,88 @@
+"""What the tests of both engines share: small models, and a page traced and composed."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import torch
+
+from dsocr_analyze import analytic
+from dsocr_analyze.agreement import Agreement
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.figures import PageFigures
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.session import DeepSeekOCRSession
+from dsocr_analyze.workload import Workload
+
+PUBLISHED = ModelDirectory.read(DEFAULT.reference)
+
+SMALL_DECODER = {
+    "num_hidden_layers": 3,
+    "hidden_size": 320,
+    "vocab_size": 1000,
+    "intermediate_size": 600,
+    "moe_intermediate_size": 72,
+    "n_routed_experts": 8,
+    "num_attention_heads": 5,
+    "num_key_value_heads": 5,
+    "projector_config": {"n_embed": 320},
+}
+
+LATENT = {
+    "use_mla": True,
+    "kv_lora_rank": 64,
+    "qk_rope_head_dim": 32,
+    "qk_nope_head_dim": 48,
+    "v_head_dim": 40,
+}
+
+
+def directory_with(**changes) -> ModelDirectory:
+    """The reference with a changed config; a section's keys are changed one by one."""
+    config = copy.deepcopy(PUBLISHED.config)
+    for key, value in changes.items():
+        if isinstance(value, dict) and isinstance(config.get(key), dict):
+            config[key] = {**config[key], **value}
+        else:
+            config[key] = value
+    return dataclasses.replace(PUBLISHED, config=config)
+
+
+def small_directory(**changes) -> ModelDirectory:
+    """The same around a decoder that is traced in a blink."""
+    merged = dict(SMALL_DECODER)
+    for key, value in changes.items():
+        merged[key] = {**merged[key], **value} if key == "projector_config" else value
+    return directory_with(**merged)
+
+
+@dataclasses.dataclass
+class BothEngines:
+    """One page by both engines."""
+
+    session: DeepSeekOCRSession
+    workload: Workload
+    traced: PageFigures
+    analytic: PageFigures
+    agreement: Agreement
+
+
+def by_both_engines(
+    directory: ModelDirectory,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    flash: bool = False,
+    **page,
+) -> BothEngines:
+    name = str(dtype).removeprefix("torch.")
+    session = DeepSeekOCRSession.from_directory(directory, dtype=name, flash_attention=flash)
+    workload = session.plan(**page)
+    traced, agreement = session.figures(workload)
+    composed = analytic.page_figures(directory, workload, dtype=name, flash_attention=flash)
+    assert agreement is not None
+    return BothEngines(session, workload, traced, composed, agreement)
+
+
+def dimensions_of(directory: ModelDirectory):
+    return DEFAULT.dimensions(directory.config)

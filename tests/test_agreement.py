@@ -1,0 +1,184 @@
+"""Agreement as a feature: what differs is named, what is left out is listed."""
+
+import dataclasses
+
+import pytest
+from both_engines import by_both_engines, small_directory
+
+from dsocr_analyze import agreement, analytic
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.figures import Peak
+from dsocr_analyze.kernels import Elements, Kernel, Work
+
+PAGE = {"page": (900, 900), "base_size": 128, "image_size": 128}
+DIRECTORY = small_directory()
+EXPERT_BYTES = 2 * DEFAULT.expert_params(DEFAULT.dimensions(DIRECTORY.config))
+
+
+@pytest.fixture(scope="module")
+def page():
+    return by_both_engines(DIRECTORY, **PAGE)
+
+
+def compared(traced, composed):
+    return agreement.compare(traced, composed, DEFAULT, expert_weights_bytes=EXPERT_BYTES)
+
+
+def with_kernels(figures, stage, kernels):
+    """The figures with other kernels in one stage."""
+    changed = dataclasses.replace(figures.stages[stage], kernels=tuple(kernels))
+    return dataclasses.replace(figures, stages={**figures.stages, stage: changed})
+
+
+def with_counts(figures, stage, path, operator, **counts):
+    """The figures with other counts of a module's operator."""
+    kernels = [
+        kernel._replace(work=kernel.work._replace(**counts))
+        if (kernel.path, kernel.operator) == (path, operator)
+        else kernel
+        for kernel in figures.stages[stage].kernels
+    ]
+    assert kernels != list(figures.stages[stage].kernels)
+    return with_kernels(figures, stage, kernels)
+
+
+def test_all_quantities_are_reported_for_every_stage(page):
+    found = compared(page.traced, page.analytic)
+    assert found.agrees
+    assert found.first_difference is None
+    assert found.warnings == []
+    assert found.cache_agrees
+    assert found.batch_agrees
+    assert found.peak.agrees
+    assert tuple(found.stages) == DEFAULT.stage_names
+    quantities = (
+        "params",
+        "macs",
+        "matrix_flops",
+        "activations",
+        "vector_flops",
+        "bytes_read",
+        "bytes_written",
+    )
+    for name, stage in found.stages.items():
+        assert stage.agrees == dict.fromkeys(quantities, True)
+        assert stage.left_out == ()
+        assert stage.analytic_flops == page.analytic.stages[name].work.flops
+
+
+def test_the_first_difference_is_named_with_both_values(page):
+    path = "model.vision_model.transformer.layers.3.mlp.fc1"
+    right = page.traced.stages["clip"].own[path].macs
+    one = next(k for k in page.traced.stages["clip"].kernels if k.path == path)
+    traced = with_counts(page.traced, "clip", path, "linear", macs=one.work.macs + 1)
+    found = compared(traced, page.analytic)
+    assert not found.agrees
+    clip = found.stages["clip"]
+    assert [name for name, agrees in clip.agrees.items() if not agrees] == ["macs", "matrix_flops"]
+    assert all(all(s.agrees.values()) for n, s in found.stages.items() if n != "clip")
+    wrong = sum(
+        kernel.calls * kernel.work.macs
+        for kernel in traced.stages["clip"].kernels
+        if kernel.path == path
+    )
+    assert found.warnings == [
+        f"the two engines disagree; stage clip: macs of '{path}' is {wrong} traced"
+        f" and {right} analytic"
+    ]
+
+
+def test_the_model_itself_has_a_name(page):
+    traced = with_counts(page.traced, "prefill", "", "_to_copy", bytes_read=1)
+    found = compared(traced, page.analytic)
+    assert "bytes_read of the model itself is 1 traced" in found.first_difference
+
+
+def test_modules_that_only_one_side_has(page):
+    extra = Kernel("gemm", "mm", Elements(1), "bfloat16", "bfloat16", Work(macs=5))
+    sam = page.traced.stages["sam"].kernels
+    more = with_kernels(page.traced, "sam", [*sam, extra._replace(path="model.sam_model.extra")])
+    assert compared(more, page.analytic).stages["sam"].difference.path == "model.sam_model.extra"
+    fewer = [kernel for kernel in sam if kernel.path != "model.sam_model.net_3"]
+    found = compared(with_kernels(page.traced, "sam", fewer), page.analytic)
+    assert found.stages["sam"].difference.path == "model.sam_model.net_3"
+    assert found.stages["sam"].difference.traced == 0
+
+
+def test_parameters_cache_batch_and_peak_that_differ(page):
+    stage = dataclasses.replace(page.traced.stages["projector"], params=5)
+    traced = dataclasses.replace(page.traced, stages={**page.traced.stages, "projector": stage})
+    difference = compared(traced, page.analytic).stages["projector"].difference
+    assert (difference.stage, difference.quantity, difference.traced) == ("projector", "params", 5)
+
+    memory = dataclasses.replace(page.traced.memory, kv_cache_bytes=7)
+    found = compared(dataclasses.replace(page.traced, memory=memory), page.analytic)
+    assert not found.agrees
+    assert "the KV cache" in found.first_difference
+
+    found = compared(dataclasses.replace(page.traced, batch=Work(macs=3)), page.analytic)
+    assert found.batch_agrees is False
+    assert not found.agrees
+    assert "macs of the batch is 3 traced" in found.first_difference
+
+    peak = Peak(int(1.02 * page.analytic.memory.peak.nbytes), "")
+    memory = dataclasses.replace(page.traced.memory, peak=peak)
+    found = compared(dataclasses.replace(page.traced, memory=memory), page.analytic)
+    assert not found.agrees
+    assert f"peak activation is {peak.nbytes} bytes traced" in found.first_difference
+
+
+def test_operators_not_modelled_are_listed_with_their_share(page):
+    entry = DEFAULT.not_modelled[0]
+    path = "model.layers.1.self_attn.rotary_emb"
+    more = [
+        Kernel(
+            "elementwise", operator, Elements(1), "int64", "int64", Work(0, 3, 0, 16, 8), path=path
+        )
+        for operator in entry.operators
+    ]
+    kernels = [*page.traced.stages["prefill"].kernels, *more]
+    found = compared(with_kernels(page.traced, "prefill", kernels), page.analytic)
+    assert found.agrees
+    assert found.batch_agrees is None
+    prefill = found.stages["prefill"]
+    assert [left.reason for left in prefill.left_out] == [entry.reason]
+    assert prefill.left_out[0].work == Work(0, 12, 0, 64, 32)
+    assert 0 < prefill.vector_flops_left_out < 0.001
+    assert 0 < prefill.bytes_left_out < 0.001
+
+
+def test_every_entry_not_modelled_gives_its_reason():
+    assert all(entry.reason and entry.operators for entry in DEFAULT.not_modelled)
+
+
+def test_other_routing_than_uniform_still_agrees(page):
+    """All tokens' choices on three experts of eight: other bytes, the same computation."""
+    name = "model.layers.2.mlp.experts"
+    kernels = page.traced.stages["prefill"].kernels
+    rows = [kernel for kernel in kernels if kernel.path.startswith(name + ".")]
+    rest = [kernel for kernel in kernels if not kernel.path.startswith(name + ".")]
+    assert len({kernel.path.split(".")[5] for kernel in rows}) == 8
+    total = Work()
+    for kernel in rows:
+        total = total.plus(kernel.total)
+    third = total._replace(bytes_read=total.bytes_read - 5 * EXPERT_BYTES)
+
+    def routed(first):
+        experts = [
+            rows[0]._replace(path=f"{name}.{index}.gate_proj", work=work, calls=1)
+            for index, work in ((0, first), (4, Work()), (7, Work()))
+        ]
+        return compared(
+            with_kernels(page.traced, "prefill", [*rest, *experts]), page.analytic
+        ).stages["prefill"]
+
+    assert all(routed(third).agrees.values())
+    wrong = routed(third._replace(bytes_read=third.bytes_read + 1))
+    assert wrong.difference.path == name
+
+
+def test_another_model_disagrees(page):
+    other = analytic.page_figures(small_directory(intermediate_size=601), page.workload)
+    prefill = compared(page.traced, other).stages["prefill"]
+    assert prefill.difference.quantity == "params"
+    assert [name for name, agrees in prefill.agrees.items() if agrees] == []
