@@ -1,24 +1,36 @@
 """The report: its keys, its sums, its texts, its files."""
 
+import datetime as dt
 import io
 import json
 import re
 from dataclasses import replace
 from importlib import resources
-from pathlib import Path
 
 import jsonschema
+import msgspec
 import pytest
+from hand_built import (
+    CREATED,
+    FIGURES,
+    STAGES,
+    Agreement,
+    LeftOut,
+    PeakAgreement,
+    StageAgreement,
+    batch_of,
+    traced,
+)
 
-from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.errors import OutputError
-from dsocr_analyze.report.document import without_timestamp
+from dsocr_analyze.kernels import Work
+from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.files import dump_json, prepare_directory, replacing, write_texts
 from dsocr_analyze.report.markdown import render_markdown
-from dsocr_analyze.report.quantities import bytes_text, exact, ratio_text, scaled
-from dsocr_analyze.report.tables import tables_of
+from dsocr_analyze.report.quantities import bytes_text, exact, ratio_text, scaled, share_text
+from dsocr_analyze.report.schema import report_schema
+from dsocr_analyze.report.tables import headline, tables_of
 from dsocr_analyze.report.terminal import render_terminal
-from dsocr_analyze.trace import operators, recorder
 
 COUNTS = (
     "macs",
@@ -29,229 +41,406 @@ COUNTS = (
     "bytes_read",
     "bytes_written",
 )
-GOLDEN = json.loads((Path(__file__).parent / "data" / "golden_workloads.json").read_text())
 
 
 @pytest.fixture(scope="module")
-def session():
-    return DeepSeekOCRSession.from_local()
+def report():
+    return build_report(traced(), Agreement(), CREATED)
 
 
 @pytest.fixture(scope="module")
-def document(session):
-    return session.analyze(page=(1191, 1684), max_new_tokens=100)
+def analytic():
+    return build_report(FIGURES, None, CREATED)
 
 
-def test_the_report_fits_its_published_schema(document):
-    schema = json.loads(resources.files("dsocr_analyze").joinpath("report/schema.json").read_text())
-    jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.validate(json.loads(dump_json(document)), schema)
+@pytest.fixture(scope="module")
+def document(report):
+    return json.loads(dump_json(report))
 
 
-@pytest.mark.parametrize("golden", GOLDEN, ids=lambda g: f"{g['page']}-{g['image_size']}")
-def test_stages_hold_the_golden_matrix_flops(session, golden):
-    document = session.analyze(
-        page=tuple(golden["page"]),
-        base_size=golden["base_size"],
-        image_size=golden["image_size"],
-        crop_mode=golden["crop_mode"],
-        max_new_tokens=1,
+class TestKeys:
+    def test_the_top_level(self, document):
+        assert list(document) == [
+            "schema_version", "metadata", "workload", "total", "stages", "unassigned", "memory",
+            "agreement", "operator_ledger", "warnings", "notes",
+        ]  # fmt: skip
+        assert document["schema_version"] == "2"
+
+    def test_metadata(self, document):
+        metadata = document["metadata"]
+        assert metadata["model"] == {
+            "architecture": "small-model",
+            "source": "directory",
+            "id": "my-model",
+            "config_digest": "c0ffee" * 10,
+            "code_digest": "decade" * 10,
+            "class": "SmallModel",
+            "weights": "none",
+        }
+        assert metadata["created"] == "2026-01-02T03:04:05+00:00"
+        assert (metadata["engine"], metadata["device"]) == ("trace", "meta")
+        assert (metadata["dtype"], metadata["attention"]) == ("bfloat16", "eager")
+        assert metadata["versions"] == {"tool": "0.1.0"}
+
+    def test_the_workload(self, document):
+        assert document["workload"] == {
+            "page": [600, 500],
+            "base_size": 512,
+            "image_size": 512,
+            "crop_mode": False,
+            "grid": [1, 1],
+            "views": [{"count": 1, "resolution": 512}],
+            "visual_tokens": 73,
+            "text_tokens": 10,
+            "seq_len": 83,
+            "batch_size": 1,
+            "max_new_tokens": 3,
+        }
+
+    def test_stages_keep_the_order_of_the_figures(self, document):
+        assert list(document["stages"]) == ["eye", "prefill", "decode"]
+
+    def test_every_row_has_its_own_work_class_calls_and_parameters(self, document):
+        assert document["stages"]["eye"]["by_module"]["model.eye"] == {
+            "macs": 2000,
+            "matrix_flops": 4000,
+            "vector_flops": 52,
+            "flops": 4052,
+            "activations": 4,
+            "bytes_read": 60 + 200,
+            "bytes_written": 8 + 100,
+            "class": "Eye",
+            "calls": 1,
+            "params": 500,
+            "own": {
+                "macs": 0,
+                "matrix_flops": 0,
+                "vector_flops": 50,
+                "flops": 50,
+                "activations": 0,
+                "bytes_read": 200,
+                "bytes_written": 100,
+            },
+        }
+
+    def test_without_a_model_class_and_parameters_of_a_module_are_null(self, analytic):
+        row = analytic.stages["eye"].by_module["model.eye.fc"]
+        assert (row.class_name, row.params, row.calls) == (None, None, 2)
+        assert row.own.flops == row.flops == 4002
+
+    def test_families_are_keyed_by_kind(self, document):
+        assert document["stages"]["eye"]["operator_families"] == {
+            "gemm": {"operators": ["linear"], "flops": 4002, "bytes": 68},
+            "elementwise": {"operators": ["add"], "flops": 50, "bytes": 300},
+        }
+
+    def test_memory_says_what_each_figure_is_stated_for(self, document):
+        memory = document["memory"]
+        assert memory["peak_module"] == "model.eye.fc"
+        figures = {"weights_bytes": 1686, "inputs_bytes": 99, "kv_cache_bytes": 1700,
+                   "peak_activation_bytes": 5000}  # fmt: skip
+        assert {key: memory[key] for key in figures} == figures
+        assert list(memory["stated_for"]) == list(figures)
+        assert memory["stated_for"]["kv_cache_bytes"].startswith("85 tokens of 1 page(s)")
+
+    def test_unassigned_parameters_and_the_ledger(self, document):
+        assert document["unassigned"] == {"params": 3, "names": ["model.separator"]}
+        assert document["operator_ledger"] == {
+            "counted": {"linear": 5, "add": 2},
+            "free": {"view": 4},
+            "unknown": {},
+        }
+
+    def test_warnings_and_notes_are_those_of_the_figures(self, document):
+        assert document["warnings"] == ["mind the gap"]
+        assert document["notes"] == ["mind the gap", "nothing was run"]
+        assert document["stages"]["eye"]["notes"] == ["it only has one"]
+
+    def test_what_a_causal_kernel_may_skip_is_the_prefill_stages(self, document):
+        assert document["total"]["causal_savable_flops"] == 77
+        assert [stage["causal_savable_flops"] for stage in document["stages"].values()] == [
+            0,
+            77,
+            0,
+        ]
+
+
+class TestSums:
+    def test_stages_add_up_to_the_total(self, document):
+        stages = document["stages"]
+        for key in COUNTS:
+            in_prefill_pass = [s[key] for name, s in stages.items() if name != "decode"]
+            assert sum(in_prefill_pass) == document["total"][key]
+            assert stages["decode"][key] == document["total"]["decode_step"][key]
+
+    def test_operators_and_families_add_up_to_their_stage(self, document):
+        for stage in document["stages"].values():
+            assert sum(stage["operators"].values()) == stage["flops"]
+            families = stage["operator_families"].values()
+            assert sum(family["flops"] for family in families) == stage["flops"]
+            moved = sum(family["bytes"] for family in families)
+            assert moved == stage["bytes_read"] + stage["bytes_written"]
+
+    def test_modules_add_up_to_their_parent_and_to_their_stage(self, document):
+        for stage in document["stages"].values():
+            rows = stage["by_module"]
+            for key in COUNTS:
+                assert rows[""][key] == stage[key]
+                for path, row in rows.items():
+                    below = [
+                        rows[other][key]
+                        for other in rows
+                        if other and other != path and other.rpartition(".")[0] == path
+                    ]
+                    assert row[key] == row["own"][key] + sum(below), (path, key)
+
+    def test_counts_are_integers_all_the_way(self, document):
+        total = document["total"]
+        parts = [total, total["decode_step"], total["batch"]]
+        for stage in document["stages"].values():
+            parts += [stage, *stage["by_module"].values()]
+            parts += [row["own"] for row in stage["by_module"].values()]
+        assert all(type(part[key]) is int for part in parts for key in COUNTS)
+
+    def test_intensity_is_flops_a_byte_and_null_where_no_byte_moves(self, document):
+        assert document["stages"]["decode"]["arithmetic_intensity"] == 181 / 34
+        still = replace(FIGURES, batch=Work(macs=1))
+        assert build_report(still, None, CREATED).total.batch.arithmetic_intensity is None
+
+
+class TestBatchAndPage:
+    def test_the_batch_is_in_integers(self, document):
+        assert document["total"]["batch"] == {
+            "macs": 3581,
+            "matrix_flops": 7162,
+            "vector_flops": 66,
+            "flops": 7228,
+            "activations": 12,
+            "bytes_read": 400,
+            "bytes_written": 1,
+            "arithmetic_intensity": 7228 / 401,
+            "max_new_tokens": 3,
+            "decode_steps": 2,
+        }
+
+    def test_a_page_is_its_share_of_the_batch_in_floats(self):
+        page = build_report(batch_of(3), None, CREATED).total.page
+        assert page.pages == 3
+        assert page.flops == 7228 / 3
+        assert page.bytes_moved == 400 / 3 + 1 / 3
+        assert page.arithmetic_intensity == 7228 / 401
+
+    def test_a_page_alone_is_the_batch(self, report):
+        batch, page = report.total.batch, report.total.page
+        for key in COUNTS:
+            assert getattr(page, key) == getattr(batch, key)
+            assert type(getattr(page, key)) is float
+
+    def test_integers_stay_exact_beyond_64_bits(self):
+        large = replace(FIGURES, batch=Work(macs=10**22 + 1))
+        text = dump_json(build_report(large, None, CREATED))
+        assert json.loads(text)["total"]["batch"]["macs"] == 10**22 + 1
+
+
+def test_two_reports_differ_in_nothing_but_the_timestamp(report):
+    again = build_report(traced(), Agreement(), CREATED + dt.timedelta(hours=1))
+    texts = dump_json(report).splitlines(), dump_json(again).splitlines()
+    [(one, other)] = [pair for pair in zip(*texts, strict=True) if pair[0] != pair[1]]
+    assert '"created": "2026-01-02T03:04:05+00:00"' in one
+    assert '"created": "2026-01-02T04:04:05+00:00"' in other
+
+
+class TestSchema:
+    def test_the_committed_schema_is_the_one_of_the_types(self):
+        committed = resources.files("dsocr_analyze").joinpath("report/schema.json").read_text()
+        assert json.loads(committed) == report_schema(), "python scripts/write_schema.py"
+
+    def test_it_is_a_schema_and_describes_every_key(self):
+        schema = report_schema()
+        jsonschema.Draft202012Validator.check_schema(schema)
+        for name, definition in schema["$defs"].items():
+            assert definition["description"], name
+            assert set(definition["required"]) == set(definition["properties"])
+            for key, value in definition["properties"].items():
+                assert value["description"].endswith("."), (name, key)
+
+    def test_both_engines_reports_fit_it(self, report, analytic):
+        for each in (report, analytic):
+            jsonschema.validate(json.loads(dump_json(each)), report_schema())
+
+    @pytest.mark.parametrize(
+        ("path", "value"),
+        [
+            (("schema_version",), "1"),
+            (("total", "macs"), -1),
+            (("total", "macs"), 1.5),
+            (("total", "batch", "flops"), "many"),
+            (("stages", "eye", "by_module", "model.eye", "own"), None),
+            (("stages", "eye", "operator_families"), {"magic": {}}),
+            (("workload", "page"), [1, 2, 3]),
+            (("metadata", "engine"), "guess"),
+        ],
     )
-    matrix = golden["matrix_flops"]
-    stages = document["stages"]
-    assert document["workload"]["grid"] == golden["grid"]
-    assert document["workload"]["seq_len"] == golden["seq_len"]
-    for stage in ("sam", "clip", "projector"):
-        assert stages[stage]["matrix_flops"] == matrix[stage]
-    assert stages["prefill"]["matrix_flops"] == matrix["layers"] + matrix["lm_head"]
-    assert stages["prefill"]["by_module"]["lm_head"]["matrix_flops"] == matrix["lm_head"]
-    decode = golden["decode_step_matrix_flops"]
-    assert stages["decode"]["matrix_flops"] == decode["total"]
-    assert stages["decode"]["by_module"]["lm_head"]["matrix_flops"] == decode["lm_head"]
-    assert document["total"]["matrix_flops"] == matrix["total"]
-
-
-def test_parameters_are_the_published_ones(document):
-    assert document["total"]["params"] == 3_336_106_240
-    assert {name: stage["params"] for name, stage in document["stages"].items()} == {
-        "sam": 95_569_152,
-        "clip": 303_177_728,
-        "projector": 2_622_720,
-        "prefill": 2_769_255_680,
-        "decode": 165_478_400,
-    }
-    assert document["unassigned"] == {
-        "params": 2 * 1280,
-        "names": ["model.image_newline", "model.view_seperator"],
-    }
-    assert document["memory"]["weights_bytes"] == 2 * 3_336_106_240
-
-
-def test_stages_add_up_to_the_total(document):
-    stages = document["stages"]
-    for key in COUNTS:
-        in_prefill_pass = [s[key] for name, s in stages.items() if name != "decode"]
-        assert sum(in_prefill_pass) == document["total"][key]
-        assert stages["decode"][key] == document["total"]["decode_step"][key]
-
-
-def test_operators_and_families_add_up_to_their_stage(document):
-    for stage in document["stages"].values():
-        assert sum(stage["operators"].values()) == stage["flops"]
-        families = stage["operator_families"].values()
-        assert sum(family["flops"] for family in families) == stage["flops"]
-        moved = sum(family["bytes"] for family in families)
-        assert moved == stage["bytes_read"] + stage["bytes_written"]
-
-
-def test_modules_add_up_to_their_parent_and_to_their_stage(document):
-    for stage in document["stages"].values():
-        rows = stage["by_module"]
-        root = next(iter(rows))
-        for key in (*COUNTS, "params"):
-            assert rows[root][key] == stage[key]
-        # The root of the tree stands under its class name.
-        paths = {"" if "." not in path and path not in ("model", "lm_head") else path: path
-                 for path in rows}  # fmt: skip
-        for path, name in paths.items():
-            below = [
-                rows[paths[other]]
-                for other in paths
-                if other and other != path and other.rpartition(".")[0] == path
-            ]
-            own = rows[name].get("own", rows[name] if not below else None)
-            for key in COUNTS:
-                own_count = own[key] if own else 0
-                assert rows[name][key] == own_count + sum(row[key] for row in below), (path, key)
-
-
-def test_the_page_is_the_prefill_pass_and_every_decode_step_over_a_growing_cache(session):
-    base = {"page": (600, 500), "crop_mode": False, "image_size": 512}
-    for new_tokens in (1, 2, 3, 6):
-        document = session.analyze(**base, text_tokens=10, max_new_tokens=new_tokens)
-        expected = {key: document["total"][key] for key in COUNTS}
-        for step in range(new_tokens - 1):
-            longer = session.analyze(**base, text_tokens=10 + step, max_new_tokens=1)
-            for key in COUNTS:
-                expected[key] += longer["stages"]["decode"][key]
-        assert {key: document["total"]["page"][key] for key in COUNTS} == expected
-
-
-def test_the_kv_cache_is_61440_bytes_a_token_in_bf16(document):
-    tokens = document["workload"]["seq_len"] + 100 - 1
-    assert document["memory"]["kv_cache_bytes"] == 2 * 12 * 10 * 128 * 2 * tokens
-
-
-def test_causality_could_save_just_under_half_of_attention_under_flash_attention():
-    session = DeepSeekOCRSession.from_local(flash_attention=True)
-    document = session.analyze(page=(1024, 1024), max_new_tokens=1)
-    tokens = 703
-    skipped = tokens * (tokens - 1) // 2
-    assert document["total"]["causal_savable_flops"] == 12 * 10 * 2 * (128 + 128) * skipped
-    eager = DeepSeekOCRSession.from_local().analyze(page=(1024, 1024), max_new_tokens=1)
-    assert document["total"]["matrix_flops"] == eager["total"]["matrix_flops"]
-    assert document["total"]["bytes_read"] < eager["total"]["bytes_read"]
-    assert document["total"]["activations"] < eager["total"]["activations"]
-    assert document["total"]["causal_savable_flops"] == eager["total"]["causal_savable_flops"]
-
-
-def test_no_operator_is_unknown(document):
-    ledger = document["operator_ledger"]
-    assert ledger["unknown"] == {}
-    assert ledger["counted"]["linear"] > 2000
-    assert ledger["free"]["view"] > 0
-
-
-def test_two_runs_differ_in_nothing_but_the_timestamp(session, document):
-    again = session.analyze(page=(1191, 1684), max_new_tokens=100)
-    assert dump_json(without_timestamp(again)) == dump_json(without_timestamp(document))
-
-
-def test_counts_are_integers_all_the_way(document):
-    for stage in document["stages"].values():
-        for row in (stage, *stage["by_module"].values()):
-            assert all(type(row[key]) is int for key in COUNTS)
+    def test_it_refuses_what_is_no_report(self, document, path, value):
+        broken = json.loads(json.dumps(document))
+        inner = broken
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = value
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(broken, report_schema())
 
 
 class TestAgreement:
-    def test_trace_and_closed_forms_agree_in_every_quantity_of_every_stage(self, document):
+    def test_what_agrees_is_told_by_stage_and_quantity(self, document):
         agreement = document["agreement"]
+        agrees = {"params": True, "macs": True}
         assert agreement["agrees"] is True
+        assert agreement["stages"] == {"eye": agrees, "prefill": agrees, "decode": agrees}
+        assert agreement["kv_cache_bytes"] is True
+        assert agreement["batch"] is True
+        assert agreement["peak_activation_bytes"] == {
+            "traced": 5000,
+            "analytic": 5000,
+            "agrees": True,
+        }
         assert agreement["first_difference"] is None
-        assert all(all(stage.values()) for stage in agreement["stages"].values())
-        for stage in document["stages"].values():
-            assert stage["flops_analytic"] == stage["flops"]
+        assert agreement["not_modelled"] == []
 
-    def test_a_disagreement_is_a_warning_that_names_module_and_quantity(self, session, monkeypatch):
-        rule = replace(operators.RULES["gelu"], vector_flops=lambda call: 1)
-        monkeypatch.setitem(operators.RULES, "gelu", rule)
-        recorder._rule_of.cache_clear()
-        try:
-            document = session.analyze(page=(600, 500), crop_mode=False, image_size=64)
-        finally:
-            recorder._rule_of.cache_clear()
-        assert document["agreement"]["agrees"] is False
-        [warning] = document["warnings"]
-        assert "vector_flops of 'model.sam_model.blocks.0.mlp.act'" in warning
-        assert document["agreement"]["stages"]["sam"]["vector_flops"] is False
-        assert document["agreement"]["stages"]["sam"]["macs"] is True
-        assert document["agreement"]["stages"]["clip"]["vector_flops"] is True
+    def test_what_is_left_out_is_told_with_its_work_and_share(self):
+        work = Work(vector_flops=5, bytes_read=7)
+        left = LeftOut(r"model\.eye", ("add", "gt"), "nobody knows why", work)
+        eye = StageAgreement({"macs": True}, 4040, (left,), 0.25, 0.125)
+        stages = {**Agreement().stages, "eye": eye}
+        report = build_report(traced(), Agreement(stages=stages, batch_agrees=None), CREATED)
+        assert report.agreement is not None
+        [not_modelled] = report.agreement.not_modelled
+        assert (not_modelled.stage, not_modelled.reason) == ("eye", "nobody knows why")
+        assert (not_modelled.operators, not_modelled.flops) == (("add", "gt"), 5)
+        [(stage, share)] = report.agreement.not_modelled_share.items()
+        assert (stage, share.vector_flops, share.bytes) == ("eye", 0.25, 0.125)
+        assert report.agreement.batch is None
+        assert report.stages["eye"].flops_analytic == 4040
+
+    def test_a_difference_is_shown(self):
+        eye = StageAgreement({"params": True, "macs": False}, 4040)
+        agreement = Agreement(
+            agrees=False,
+            stages={**Agreement().stages, "eye": eye},
+            first_difference="macs of 'model.eye.fc'",
+            peak=PeakAgreement(5000, 4000, agrees=False),
+        )
+        report = build_report(traced(), agreement, CREATED)
+        table = next(t for t in tables_of(report) if t.title.startswith("Agreement"))
+        verdicts = {row[0]: row[-1] for row in table.rows}
+        assert verdicts["eye, FLOPs"] == "differ: macs"
+        assert verdicts["decode, FLOPs"] == "all 2 agree"
+        assert verdicts["peak activation, bytes"] == "differ"
+        assert report.agreement.first_difference == "macs of 'model.eye.fc'"
+
+    def test_flops_analytic_come_from_whoever_knows_them(self, report, analytic):
+        for name, stage in STAGES.items():
+            assert report.stages[name].flops_analytic == stage.work.flops
+            assert analytic.stages[name].flops_analytic == stage.work.flops
+        alone = build_report(traced(), None, CREATED)
+        assert [stage.flops_analytic for stage in alone.stages.values()] == [None] * 3
+        assert alone.agreement is None
+
+    def test_an_agreement_about_other_stages_is_refused(self):
+        stages = {**Agreement().stages, "tail": StageAgreement({}, 0)}
+        with pytest.raises(ValueError, match="tail"):
+            build_report(traced(), Agreement(stages=stages), CREATED)
 
 
 class TestTexts:
-    def test_the_first_line_says_which_model_ran(self, document):
-        first = render_markdown(document).splitlines()[0]
-        assert "built-in reference model" in first
-        assert "on meta, bfloat16, eager attention" in first
+    def test_the_first_line_says_which_model_ran(self, report, analytic):
+        model = "model directory my-model (code decadedecade, config c0ffeec0ffee)"
+        assert headline(report) == f"{model} on meta, bfloat16, eager attention"
+        assert headline(analytic) == f"{model} by the analytic engine, bfloat16, eager attention"
+        assert render_markdown(report).splitlines()[0] == f"Ran: {headline(report)}"
 
-    def test_markdown_has_every_section_and_well_formed_tables(self, document):
-        text = render_markdown(document)
+    def test_markdown_has_every_section_and_well_formed_tables(self, report):
+        text = render_markdown(report)
         for title in ("Workload", "Stages", "Memory", "Top modules", "Operator families",
-                      "Operator ledger", "Notes", "Conventions"):  # fmt: skip
+                      "Agreement", "Operator ledger", "Notes", "Conventions"):  # fmt: skip
             assert f"## {title}" in text
         for block in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
             widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
             assert len(widths) == 1
 
-    def test_the_terminal_shows_the_tables_of_the_markdown(self, document):
+    def test_the_terminal_shows_the_tables_of_the_markdown(self, report):
         from rich.console import Console
 
         console = Console(width=200, record=True, file=io.StringIO())
-        console.print(render_terminal(document))
+        console.print(render_terminal(report))
         text = console.export_text()
-        for table in tables_of(document):
+        for table in tables_of(report):
             assert table.title in text
-        assert f"{document['total']['page']['flops']:,}" in text
+        assert f"{report.total.batch.flops:,}" in text
 
-    def test_the_stage_table_shows_the_sum_that_it_claims(self, document):
-        stages = next(t for t in tables_of(document) if t.title.startswith("Stages"))
+    def test_the_stage_table_shows_the_sum_that_it_claims(self, report):
+        stages = next(t for t in tables_of(report) if t.title.startswith("Stages"))
+        assert "(the prefill pass is eye + prefill; decode is one step)" in stages.title
         shown = [int(row[1].replace(",", "")) for row in stages.rows if row[1]]
         assert stages.rows[-2][0] == "model"
-        assert sum(shown[:-1]) == shown[-1] == 3_336_106_240
+        assert sum(shown[:-1]) == shown[-1] == 843
         assert stages.rows[-1][0] == "prefill pass"
+
+    def test_a_batch_shows_its_own_total_and_a_pages_share(self):
+        table = tables_of(build_report(batch_of(3), None, CREATED))[2]
+        assert [row[0] for row in table.rows[-2:]] == [
+            "batch of 3 pages: prefill + 2 decode steps",
+            "page: 1/3 of the batch",
+        ]
+        assert [row[-1] for row in table.rows[-2:]] == ["7,228", "2,409.33"]
+
+    def test_one_page_shows_one_total(self, report):
+        rows = tables_of(report)[2].rows
+        assert [row[0] for row in rows] == [
+            "prefill pass",
+            "decode step over 83 tokens",
+            "page: prefill + 2 decode steps",
+        ]
+
+    def test_top_modules_fold_layers_and_leave_out_the_decode_step(self, report):
+        rows = tables_of(report)[4].rows
+        assert [(row[1], row[3], row[5]) for row in rows] == [
+            ("model.eye.fc", "1", "4.002 k"),
+            ("model.layers.*", "2", "2.802 k"),
+            ("model.eye", "1", "50"),
+            ("(the model itself)", "1", "10"),
+        ]
+
+    def test_memory_tells_where_the_peak_is(self, report):
+        rows = tables_of(report)[3].rows
+        assert [row[0] for row in rows] == ["weights", "inputs", "kv cache", "peak activation"]
+        assert rows[-1][-1].endswith("; in model.eye.fc")
 
     @pytest.mark.parametrize(
         ("count", "text"),
         [(0, "0"), (999, "999"), (1000, "1.000 k"), (4_568_380_069_376, "4.568 T"),
-         (97_690_917_273_600, "97.69 T"), (123_456_789, "123.5 M")],
+         (97_690_917_273_600, "97.69 T"), (123_456_789, "123.5 M"), (2409.3333, "2.409 k"),
+         (4_568_380_069_376.5, "4.568 T"), (33.333333, "33.33"), (5e27, "5000 Y")],
     )  # fmt: skip
     def test_scaled_numbers_keep_four_digits(self, count, text):
         assert scaled(count) == text
 
-    def test_bytes_exact_numbers_and_ratios(self):
+    def test_bytes_exact_numbers_shares_and_ratios(self):
         assert bytes_text(6_672_212_480) == "6.672 GB"
         assert bytes_text(12) == "12 B"
         assert exact(1234567) == "1,234,567"
+        assert share_text(1234567 / 2) == "617,283.50"
+        assert share_text(1234567.0) == "1,234,567"
         assert ratio_text(None) == "-"
         assert ratio_text(0.90374) == "0.904"
 
 
 class TestFiles:
-    def test_json_text_is_the_same_document(self, document):
-        assert json.loads(dump_json(document)) == json.loads(json.dumps(document))
+    def test_json_text_is_the_same_document(self, report):
+        assert json.loads(dump_json(report)) == json.loads(msgspec.json.encode(report))
 
-    def test_a_module_takes_one_line(self, document):
-        lines = [line for line in dump_json(document).splitlines() if '"lm_head": {' in line]
+    def test_a_module_takes_one_line(self, report):
+        lines = [line for line in dump_json(report).splitlines() if '"lm_head": {' in line]
         assert all(line.rstrip(",").endswith("}") for line in lines)
         assert lines
 
@@ -278,5 +467,5 @@ class TestFiles:
 
     def test_a_directory_that_is_a_file_is_refused(self, tmp_path):
         (tmp_path / "file").write_text("")
-        with pytest.raises(OutputError, match="cannot write to --output"):
+        with pytest.raises(OutputError, match="give a directory that can be written"):
             prepare_directory(tmp_path / "file")

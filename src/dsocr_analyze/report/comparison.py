@@ -5,78 +5,44 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from typing import NamedTuple, TypeAlias
 
-from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.report.document import SCHEMA_VERSION, Document
-from dsocr_analyze.report.quantities import bytes_text, exact, scaled
+from dsocr_analyze.report.document import Report
+from dsocr_analyze.report.quantities import bytes_text, scaled
 from dsocr_analyze.report.tables import Table, headline
 
-__all__ = ["Comparison", "Row", "compare", "load_report"]
+__all__ = ["Comparison", "Row", "compare"]
+
+Value: TypeAlias = int | float | None
 
 
 @dataclass(frozen=True)
 class Row:
-    """One quantity in every report."""
+    """One quantity in every report.
 
+    Attributes:
+        key: Its name for programs; the same in every release.
+        quantity: Its name for readers.
+        unit: Its unit.
+        values: Of each report; None for one that has no such stage.
+    """
+
+    key: str
     quantity: str
     unit: str
-    values: tuple[int, ...]
+    values: tuple[Value, ...]
 
-    def difference(self, index: int) -> int:
-        """What report `index` has more than the first."""
-        return self.values[index] - self.values[0]
+    def difference(self, index: int) -> Value:
+        """What report `index` has more than the first; None where one of them has no value."""
+        first, value = self.values[0], self.values[index]
+        return None if first is None or value is None else value - first
 
     def ratio(self, index: int) -> float | None:
-        """Report `index` over the first; None where the first is 0."""
-        return self.values[index] / self.values[0] if self.values[0] else None
-
-
-_Value = Callable[[Document], int]
-
-
-def _stage(name: str, key: str) -> _Value:
-    return lambda document: int(document["stages"][name][key])
-
-
-def _at(*path: str) -> _Value:
-    def value(document: Document) -> int:
-        found = document
-        for key in path:
-            found = found[key]
-        return int(found)  # type: ignore[call-overload,no-any-return]  # the schema says so
-
-    return value
-
-
-def _moved(*path: str) -> _Value:
-    read, written = _at(*path, "bytes_read"), _at(*path, "bytes_written")
-    return lambda document: read(document) + written(document)
-
-
-_QUANTITIES: Final[tuple[tuple[str, str, _Value], ...]] = (
-    ("visual tokens", "tokens", _at("workload", "visual_tokens")),
-    ("prompt", "tokens", _at("workload", "seq_len")),
-    ("views", "views", lambda d: sum(view["count"] for view in d["workload"]["views"])),
-    ("sam", "FLOPs", _stage("sam", "flops")),
-    ("clip", "FLOPs", _stage("clip", "flops")),
-    ("projector", "FLOPs", _stage("projector", "flops")),
-    ("prefill", "FLOPs", _stage("prefill", "flops")),
-    ("decode step", "FLOPs", _stage("decode", "flops")),
-    ("prefill pass", "FLOPs", _at("total", "flops")),
-    ("prefill pass, matrix", "FLOPs", _at("total", "matrix_flops")),
-    ("page", "FLOPs", _at("total", "page", "flops")),
-    ("prefill pass", "bytes", _moved("total")),
-    ("decode step", "bytes", _moved("total", "decode_step")),
-    ("page", "bytes", _moved("total", "page")),
-    ("weights", "bytes", _at("memory", "weights_bytes")),
-    ("KV cache at the end", "bytes", _at("memory", "kv_cache_bytes")),
-    ("peak activation", "bytes", _at("memory", "peak_activation_bytes")),
-    ("new tokens", "tokens", _at("workload", "max_new_tokens")),
-)
+        """Report `index` over the first; None where the first is 0 or one has no value."""
+        first, value = self.values[0], self.values[index]
+        return value / first if first and value is not None else None
 
 
 @dataclass(frozen=True)
@@ -96,11 +62,11 @@ class Comparison:
         return "Ran: " + "; ".join(f"{name}: {line}" for name, line in pairs)
 
     def table(self) -> Table:
-        """One column a report; below each value of the others its difference and ratio."""
+        """One column per report; below each value of the others its difference and ratio."""
         rows = []
         for row in self.rows:
             others = (
-                f"{_text(row.values[index], row.unit)}\n{_change(row, index)}"
+                f"{_text(row.values[index], row.unit)}{_change(row, index)}"
                 for index in range(1, len(self.names))
             )
             rows.append((row.quantity, row.unit, _text(row.values[0], row.unit), *others))
@@ -112,9 +78,10 @@ class Comparison:
         )
 
     def as_json(self) -> str:
-        """An object: names, models, and a row a quantity with values, differences and ratios."""
+        """An object: names, models, and one row per quantity: values, differences and ratios."""
         rows = [
             {
+                "key": row.key,
                 "quantity": row.quantity,
                 "unit": row.unit,
                 "values": list(row.values),
@@ -131,61 +98,106 @@ class Comparison:
         )
 
     def as_csv(self) -> str:
-        """A line a quantity and report: quantity, unit, report, value, difference, ratio."""
+        """One line per quantity and report; a value that is missing is empty."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(("quantity", "unit", "report", "value", "difference", "ratio"))
+        writer.writerow(("key", "quantity", "unit", "report", "value", "difference", "ratio"))
         for row in self.rows:
             for index, name in enumerate(self.names):
-                ratio = row.ratio(index)
                 writer.writerow(
-                    (row.quantity, row.unit, name, row.values[index], row.difference(index),
-                     "" if ratio is None else repr(ratio))
+                    (row.key, row.quantity, row.unit, name, row.values[index],
+                     row.difference(index), row.ratio(index))
                 )  # fmt: skip
         return text.getvalue()
 
 
-def _text(value: int, unit: str) -> str:
+def _text(value: Value, unit: str) -> str:
+    if value is None:
+        return "-"
     if unit == "bytes":
         return bytes_text(value)
-    return scaled(value) if unit == "FLOPs" else exact(value)
+    return scaled(value) if unit == "FLOPs" else f"{value:,}"
 
 
 def _change(row: Row, index: int) -> str:
     difference, ratio = row.difference(index), row.ratio(index)
+    if difference is None:
+        return ""
     sign = "-" if difference < 0 else "+"
     times = "" if ratio is None else f", {ratio:.3f} x"
-    return f"({sign}{_text(abs(difference), row.unit)}{times})"
+    return f"\n({sign}{_text(abs(difference), row.unit)}{times})"
 
 
-def compare(documents: Sequence[tuple[str, Document]]) -> Comparison:
-    """Puts reports side by side; the first is what the others are measured against."""
+# --- quantities ------------------------------------------------------------------------------
+
+
+def compare(reports: Sequence[tuple[str, Report]]) -> Comparison:
+    """Puts reports side by side; the first is what the others are measured against.
+
+    Args:
+        reports: Each with its name.
+    """
+    with_batch = any(report.workload.batch_size > 1 for _, report in reports)
+    columns = [dict(_quantities(report, with_batch=with_batch)) for _, report in reports]
     return Comparison(
-        tuple(name for name, _ in documents),
-        tuple(headline(document) for _, document in documents),
+        tuple(name for name, _ in reports),
+        tuple(headline(report) for _, report in reports),
         tuple(
-            Row(quantity, unit, tuple(value(document) for _, document in documents))
-            for quantity, unit, value in _QUANTITIES
+            Row(*quantity, tuple(column.get(quantity) for column in columns))
+            for quantity in _union(columns)
         ),
     )
 
 
-def load_report(path: Path) -> Document:
-    """A saved `static_compute.json`; raises ConfigError where it is no report of this schema."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read report {str(path)!r}: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigError(f"report {str(path)!r} is not JSON: {error}") from error
-    version = document.get("schema_version") if isinstance(document, dict) else None
-    if version != SCHEMA_VERSION:
-        raise ConfigError(
-            f"report {str(path)!r} has schema_version {version!r};"
-            f" a dsocr-analyze report has {SCHEMA_VERSION!r}"
-        )
-    try:
-        compare([("", document)])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"report {str(path)!r} lacks {error}") from error
-    return dict(document)
+class _Quantity(NamedTuple):
+    """What a row is about; the attributes are those of `Row`."""
+
+    key: str
+    quantity: str
+    unit: str
+
+
+def _quantities(report: Report, *, with_batch: bool) -> Iterator[tuple[_Quantity, int | float]]:
+    """Every quantity of a report and its value."""
+    workload, total, memory = report.workload, report.total, report.memory
+    yield _Quantity("visual_tokens", "visual tokens", "tokens"), workload.visual_tokens
+    yield _Quantity("seq_len", "prompt", "tokens"), workload.seq_len
+    yield _Quantity("views", "views", "views"), sum(view.count for view in workload.views)
+    for name, stage in report.stages.items():
+        is_step = name == report.decode_name
+        key, label = (f"{name}_step", f"{name} step") if is_step else (name, name)
+        yield _Quantity(f"{key}_flops", label, "FLOPs"), stage.flops
+    yield _Quantity("prefill_pass_flops", "prefill pass", "FLOPs"), total.flops
+    yield (
+        _Quantity("prefill_pass_matrix_flops", "prefill pass, matrix", "FLOPs"),
+        total.matrix_flops,
+    )
+    yield _Quantity("page_flops", "page", "FLOPs"), total.page.flops
+    if with_batch:
+        yield _Quantity("batch_flops", "batch", "FLOPs"), total.batch.flops
+    yield _Quantity("prefill_pass_bytes", "prefill pass", "bytes"), total.bytes_moved
+    yield _Quantity("decode_step_bytes", "decode step", "bytes"), total.decode_step.bytes_moved
+    yield _Quantity("page_bytes", "page", "bytes"), total.page.bytes_moved
+    if with_batch:
+        yield _Quantity("batch_bytes", "batch", "bytes"), total.batch.bytes_moved
+    yield _Quantity("weights_bytes", "weights", "bytes"), memory.weights_bytes
+    yield _Quantity("kv_cache_bytes", "KV cache at the end", "bytes"), memory.kv_cache_bytes
+    yield (
+        _Quantity("peak_activation_bytes", "peak activation", "bytes"),
+        memory.peak_activation_bytes,
+    )
+    yield _Quantity("max_new_tokens", "new tokens", "tokens"), workload.max_new_tokens
+
+
+def _union(columns: Sequence[Mapping[_Quantity, Value]]) -> list[_Quantity]:
+    """All quantities; those that only later reports have stand after their neighbour."""
+    found: list[_Quantity] = []
+    for column in columns:
+        place = 0
+        for quantity in column:
+            if quantity in found:
+                place = found.index(quantity) + 1
+            else:
+                found.insert(place, quantity)
+                place += 1
+    return found

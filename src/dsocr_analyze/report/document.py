@@ -1,111 +1,47 @@
-"""The report as a JSON document: the one form that every output is made from.
+"""The report: the one typed document that every output is made from.
 
-Its keys are described by `report/schema.json`; all counts are integers.
+`schema.json` is generated from these types; their docstrings are its descriptions. Every key is
+always there, null where its figure is unknown. Counts are exact integers; a page's share of its
+batch and ratios are floats.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Annotated, Final, Literal, Self
 
-from dsocr_analyze.work import Work
-from dsocr_analyze.workload import Workload
+from msgspec import Meta, Struct, field
 
-if TYPE_CHECKING:
-    from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze import kernels
+from dsocr_analyze.figures import Engine
 
 __all__ = [
     "CONVENTIONS",
     "SCHEMA_VERSION",
-    "STAGE_NOTES",
-    "UNIFORM_ROUTING_NOTE",
-    "Document",
-    "counts",
-    "counts_with_intensity",
-    "memory",
-    "model_metadata",
-    "totals",
-    "without_timestamp",
+    "Agreement",
+    "Batch",
+    "Counts",
+    "DecodeStep",
+    "Family",
+    "LeftOutShare",
+    "Memory",
+    "Metadata",
+    "Model",
+    "Module",
+    "NotModelled",
+    "OperatorLedger",
+    "PageShare",
+    "PeakAgreement",
+    "Report",
+    "Stage",
+    "Total",
+    "Unassigned",
+    "View",
+    "Work",
+    "Workload",
 ]
 
-SCHEMA_VERSION: Final = "1"
-
-Document = dict[str, Any]
-
-
-def counts(work: Work) -> dict[str, int]:
-    """The additive counts of a piece of work, by report key."""
-    return {
-        "macs": work.macs,
-        "matrix_flops": work.matrix_flops,
-        "vector_flops": work.vector_flops,
-        "flops": work.flops,
-        "activations": work.activations,
-        "bytes_read": work.bytes_read,
-        "bytes_written": work.bytes_written,
-    }
-
-
-def counts_with_intensity(work: Work) -> dict[str, Any]:
-    """The counts, and FLOPs a byte (None where no byte moves)."""
-    moved = work.bytes_read + work.bytes_written
-    return {**counts(work), "arithmetic_intensity": work.flops / moved if moved else None}
-
-
-def totals(
-    workload: Workload, params: int, prefill: Work, decode_step: Work, page: Work, causal: int
-) -> Document:
-    """The `total` object.
-
-    Args:
-        workload: What was counted.
-        params: Parameters of the whole model.
-        prefill: Work of the prefill pass.
-        decode_step: Work of one step over `seq_len` cached tokens.
-        page: Work of the whole page.
-        causal: Matrix FLOPs of the prefill pass that a causal kernel may skip.
-    """
-    return {
-        "params": params,
-        **counts_with_intensity(prefill),
-        "causal_savable_flops": causal,
-        "decode_step": {"cached_tokens": workload.seq_len, **counts_with_intensity(decode_step)},
-        "page": {
-            "new_tokens": workload.max_new_tokens,
-            "decode_steps": workload.max_new_tokens - 1,
-            **counts_with_intensity(page),
-        },
-    }
-
-
-def model_metadata(directory: ModelDirectory) -> Document:
-    """The `model` object of the metadata: where the model comes from, and digests of it."""
-    return {
-        "source": "reference" if directory.is_reference else "directory",
-        "id": "built-in reference" if directory.is_reference else directory.path.resolve().name,
-        "config_digest": directory.config_digest(),
-        "code_digest": directory.code_digest(),
-    }
-
-
-def memory(
-    workload: Workload, dtype: str, weights_bytes: int, kv_cache_bytes: int, peak_bytes: int
-) -> Document:
-    """The `memory` object; each figure says what it is stated for."""
-    tokens = workload.seq_len + workload.max_new_tokens - 1
-    return {
-        "weights_bytes": weights_bytes,
-        "kv_cache_bytes": kv_cache_bytes,
-        "peak_activation_bytes": peak_bytes,
-        "stated_for": {
-            "weights_bytes": f"all parameters in {dtype}",
-            "kv_cache_bytes": f"{tokens} tokens of {workload.batch_size} page(s): the prompt and"
-            " every new token but the last",
-            "peak_activation_bytes": "the prefill pass: tensors alive at once besides weights and"
-            " inputs, the KV cache among them",
-        },
-    }
-
+SCHEMA_VERSION: Final = "2"
 
 CONVENTIONS: Final = (
     "macs are multiply-accumulates of matrix operators; matrix_flops = 2 * macs",
@@ -117,19 +53,446 @@ CONVENTIONS: Final = (
     " decode holds one step over a cache of seq_len tokens",
 )
 
-STAGE_NOTES: Final[dict[str, list[str]]] = {
-    "clip": ["the SAM features stand in for the patch embedding, whose convolution never runs"],
-    "prefill": ["lm_head runs over all positions; its parameters are decode's"],
-    "decode": ["one step over a cache of seq_len tokens, all of the decoder's work in it"],
-}
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Share = Annotated[float, Meta(ge=0)]
+FamilyName = Annotated[str, Meta(extra_json_schema={"enum": list(kernels.KINDS)})]
+"""A kind of operator; reports of schema version 1 have families of other names."""
 
-UNIFORM_ROUTING_NOTE: Final = (
-    "MoE routing is uniform (no checkpoint is loaded): every expert gets its share of the tokens'"
-    " choices, the remainder going to the first ones"
-)
+# --- work --------------------------------------------------------------------------------------
 
 
-def without_timestamp(document: Mapping[str, Any]) -> Document:
-    """The document less the one value in which two equal runs differ."""
-    metadata = {key: value for key, value in document["metadata"].items() if key != "created"}
-    return {**document, "metadata": metadata}
+class Counts(Struct, frozen=True, kw_only=True):
+    """Additive counts of a piece of work.
+
+    Attributes:
+        macs: Multiply-accumulates of matrix operators.
+        matrix_flops: FLOPs of matrix operators: 2 * macs.
+        vector_flops: FLOPs of everything else that computes.
+        flops: matrix_flops + vector_flops.
+        activations: Output elements of matrix operators.
+        bytes_read: Bytes of all inputs, weights included, each operator on its own.
+        bytes_written: Bytes of all outputs, each operator on its own.
+    """
+
+    macs: Count
+    matrix_flops: Count
+    vector_flops: Count
+    flops: Count
+    activations: Count
+    bytes_read: Count
+    bytes_written: Count
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read and written."""
+        return self.bytes_read + self.bytes_written
+
+
+class Work(Counts, frozen=True, kw_only=True):
+    """Counts and their ratio.
+
+    Attributes:
+        arithmetic_intensity: FLOPs a byte read or written; null where no byte moves.
+    """
+
+    arithmetic_intensity: Share | None
+
+
+class DecodeStep(Work, frozen=True, kw_only=True):
+    """Work of one decode step of the batch.
+
+    Attributes:
+        cached_tokens: Tokens that each page's KV cache holds before the step.
+    """
+
+    cached_tokens: Count
+
+
+class Batch(Work, frozen=True, kw_only=True):
+    """Work of the whole batch: the prefill pass and every decode step over a growing cache.
+
+    Attributes:
+        max_new_tokens: Tokens that each page yields; the prefill pass yields the first.
+        decode_steps: Steps after the prefill pass: max_new_tokens - 1.
+    """
+
+    max_new_tokens: Count
+    decode_steps: Count
+
+
+class PageShare(Struct, frozen=True, kw_only=True):
+    """One page's equal share of the batch: its counts divided by the number of pages.
+
+    Attributes:
+        pages: Pages of the batch.
+        macs: Multiply-accumulates of matrix operators.
+        matrix_flops: FLOPs of matrix operators.
+        vector_flops: FLOPs of everything else that computes.
+        flops: All FLOPs.
+        activations: Output elements of matrix operators.
+        bytes_read: Bytes of all inputs.
+        bytes_written: Bytes of all outputs.
+        arithmetic_intensity: FLOPs a byte read or written, the batch's; null where no byte moves.
+    """
+
+    pages: Positive
+    macs: Share
+    matrix_flops: Share
+    vector_flops: Share
+    flops: Share
+    activations: Share
+    bytes_read: Share
+    bytes_written: Share
+    arithmetic_intensity: Share | None
+
+    @property
+    def bytes_moved(self) -> float:
+        """Bytes read and written."""
+        return self.bytes_read + self.bytes_written
+
+    @classmethod
+    def of(cls, batch: Work, pages: int) -> Self:
+        """The share of one of the batch's `pages` pages."""
+        return cls(
+            pages=pages,
+            macs=batch.macs / pages,
+            matrix_flops=batch.matrix_flops / pages,
+            vector_flops=batch.vector_flops / pages,
+            flops=batch.flops / pages,
+            activations=batch.activations / pages,
+            bytes_read=batch.bytes_read / pages,
+            bytes_written=batch.bytes_written / pages,
+            arithmetic_intensity=batch.arithmetic_intensity,
+        )
+
+
+class Total(Work, frozen=True, kw_only=True):
+    """Parameters of the whole model and work of the prefill pass, the decode step and the batch.
+
+    The counts of this object itself are those of the prefill pass.
+
+    Attributes:
+        params: Parameters of the whole model.
+        causal_savable_flops: Matrix FLOPs of the prefill pass that a causal kernel may skip.
+        decode_step: One decode step over a cache of seq_len tokens.
+        batch: The whole batch.
+        page: One page's share of the batch.
+    """
+
+    params: Count
+    causal_savable_flops: Count
+    decode_step: DecodeStep
+    batch: Batch
+    page: PageShare
+
+
+# --- stages ------------------------------------------------------------------------------------
+
+
+class Module(Counts, frozen=True, kw_only=True):
+    """One module within a stage; its counts hold everything below it.
+
+    Attributes:
+        class_name: Its class; null where no model was built.
+        calls: How often it was called; 0 for a container whose children are; null where unknown.
+        params: Parameters at or below it; null where no model was built.
+        own: What its own forward does, without its children.
+    """
+
+    class_name: str | None = field(name="class")
+    calls: Count | None
+    params: Count | None
+    own: Counts
+
+
+class Family(Struct, frozen=True, kw_only=True):
+    """All operators of one kind within a stage.
+
+    Attributes:
+        operators: Their names, costliest first.
+        flops: Their FLOPs.
+        bytes: Bytes that they read and write.
+    """
+
+    operators: tuple[str, ...]
+    flops: Count
+    bytes: Count
+
+
+class Stage(Work, frozen=True, kw_only=True):
+    """A part of the prefill pass, or one decode step.
+
+    Attributes:
+        params: Parameters that it owns.
+        calls: Calls of its outermost module.
+        causal_savable_flops: Matrix FLOPs that a causal kernel may skip.
+        operators: FLOPs of every operator, costliest first.
+        operator_families: Operators by kind, costliest first.
+        by_module: Modules that took part and all above them, by path; the path of the model
+            itself is empty.
+        flops_analytic: FLOPs by the closed forms, without the operators that they leave out; null
+            where there are no closed forms.
+        notes: What a reader of its figures should know.
+    """
+
+    params: Count
+    calls: Count
+    causal_savable_flops: Count
+    operators: Mapping[str, Count]
+    operator_families: Mapping[FamilyName, Family]
+    by_module: Mapping[str, Module]
+    flops_analytic: Count | None
+    notes: tuple[str, ...]
+
+
+# --- where the figures come from ---------------------------------------------------------------
+
+
+class Model(Struct, frozen=True, kw_only=True):
+    """Where the model comes from.
+
+    Attributes:
+        architecture: Name of its architecture; null where unknown.
+        source: Whether it is the built-in reference or a directory.
+        id: Name for readers.
+        config_digest: SHA-256 of the config's values.
+        code_digest: SHA-256 over names and contents of all Python files.
+        class_name: Its class; null where no model was built.
+        weights: Whether a checkpoint's values were loaded.
+    """
+
+    architecture: str | None
+    source: Literal["reference", "directory"]
+    id: str
+    config_digest: str
+    code_digest: str
+    class_name: str | None = field(name="class")
+    weights: Literal["none", "checkpoint"]
+
+
+class Metadata(Struct, frozen=True, kw_only=True):
+    """How the figures were obtained.
+
+    Attributes:
+        model: The model.
+        versions: Versions of this program (tool) and of the packages that took part.
+        engine: Whether the model ran under hooks (trace) or closed forms were evaluated (analytic).
+        device: Where it ran; none for the analytic engine.
+        dtype: Type of weights and activations.
+        attention: The decoder's attention implementation.
+        conventions: What is counted how.
+        created: ISO 8601, UTC: the only value in which two equal runs differ.
+    """
+
+    model: Model
+    versions: Mapping[str, str]
+    engine: Engine
+    device: str
+    dtype: str
+    attention: str
+    conventions: tuple[str, ...]
+    created: str
+
+
+class View(Struct, frozen=True, kw_only=True):
+    """Square views that go through the vision stages in one call.
+
+    Attributes:
+        count: Views.
+        resolution: Pixels a side of each.
+    """
+
+    count: Count
+    resolution: Count
+
+
+class Workload(Struct, frozen=True, kw_only=True):
+    """The page, its prompt and its batch.
+
+    Attributes:
+        page: Width and height in pixels.
+        base_size: Pixels a side of the global view in crop mode.
+        image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
+        crop_mode: Whether the page is cut into local views.
+        grid: Columns and rows of local views; [1, 1] for none.
+        views: One entry for each vision call on one page.
+        visual_tokens: Tokens of the page in the prompt.
+        text_tokens: The other tokens of the prompt, BOS included.
+        seq_len: Tokens of one page's prompt: visual_tokens + text_tokens.
+        batch_size: Pages of the batch, all alike.
+        max_new_tokens: Tokens that each page yields.
+    """
+
+    page: tuple[Count, Count]
+    base_size: Count
+    image_size: Count
+    crop_mode: bool
+    grid: tuple[Count, Count]
+    views: tuple[View, ...]
+    visual_tokens: Count
+    text_tokens: Count
+    seq_len: Count
+    batch_size: Positive
+    max_new_tokens: Count
+
+
+# --- memory, agreement, ledger -----------------------------------------------------------------
+
+
+class Unassigned(Struct, frozen=True, kw_only=True):
+    """Parameters that no stage owns.
+
+    Attributes:
+        params: How many.
+        names: Their names.
+    """
+
+    params: Count
+    names: tuple[str, ...]
+
+
+class Memory(Struct, frozen=True, kw_only=True):
+    """What the batch holds in memory.
+
+    Attributes:
+        weights_bytes: Bytes of all parameters.
+        inputs_bytes: Bytes of what the prefill pass is called with; null where unknown.
+        kv_cache_bytes: Bytes of the KV cache at the end.
+        peak_activation_bytes: Most bytes of tensors alive at once in the prefill pass, besides
+            weights and inputs.
+        peak_module: Path of the module in whose own forward that is, empty for the model itself;
+            null where unknown.
+        stated_for: What each of the figures is stated for, by its key.
+    """
+
+    weights_bytes: Count
+    inputs_bytes: Count | None
+    kv_cache_bytes: Count
+    peak_activation_bytes: Count
+    peak_module: str | None
+    stated_for: Mapping[str, str]
+
+
+class PeakAgreement(Struct, frozen=True, kw_only=True):
+    """Peak activation by both engines.
+
+    Attributes:
+        traced: Bytes by the trace.
+        analytic: Bytes by the closed forms.
+        agrees: Whether they agree; null where that was not judged.
+    """
+
+    traced: Count
+    analytic: Count
+    agrees: bool | None
+
+
+class NotModelled(Counts, frozen=True, kw_only=True):
+    """Traced operators without a closed form; their work is left out of the comparison.
+
+    Attributes:
+        stage: Stage in which they ran.
+        modules: Pattern of the paths of the modules that call them.
+        operators: Their names.
+        reason: Why they have no closed form.
+    """
+
+    stage: str
+    modules: str
+    operators: tuple[str, ...]
+    reason: str
+
+
+class LeftOutShare(Struct, frozen=True, kw_only=True):
+    """What operators without a closed form come to, as a part of their stage.
+
+    Attributes:
+        vector_flops: Part of its vector FLOPs.
+        bytes: Part of its bytes.
+    """
+
+    vector_flops: Share
+    bytes: Share
+
+
+class Agreement(Struct, frozen=True, kw_only=True):
+    """Whether trace and closed forms agree.
+
+    Attributes:
+        agrees: Whether all that was compared agrees.
+        stages: By stage and quantity.
+        kv_cache_bytes: Whether the KV cache agrees.
+        batch: Whether the work of the whole batch agrees; null where some operators are not
+            modelled.
+        peak_activation_bytes: Peak activation by both.
+        first_difference: The first module and quantity that differ; null where all agree.
+        not_modelled: Operators without a closed form.
+        not_modelled_share: What these come to, by stage that has some.
+    """
+
+    agrees: bool
+    stages: Mapping[str, Mapping[str, bool]]
+    kv_cache_bytes: bool
+    batch: bool | None
+    peak_activation_bytes: PeakAgreement
+    first_difference: str | None
+    not_modelled: tuple[NotModelled, ...]
+    not_modelled_share: Mapping[str, LeftOutShare]
+
+
+class OperatorLedger(Struct, frozen=True, kw_only=True):
+    """Calls of every operator of the prefill pass and one decode step, by name.
+
+    Attributes:
+        counted: Operators that are in the figures.
+        free: Operators that move and compute nothing.
+        unknown: Operators without a rule; they are in no figure.
+    """
+
+    counted: Mapping[str, Count]
+    free: Mapping[str, Count]
+    unknown: Mapping[str, Count]
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """What a page costs. Further keys may stand beside the listed ones.
+
+    Attributes:
+        schema_version: Version of this schema.
+        metadata: How the figures were obtained.
+        workload: The page, its prompt and its batch.
+        total: Parameters and work of the whole model.
+        stages: Stages in the architecture's order; the last is one decode step over a cache of
+            seq_len tokens, the others together are the prefill pass.
+        unassigned: Parameters that no stage owns.
+        memory: What the batch holds in memory.
+        agreement: Whether trace and closed forms agree; null where only one of them ran.
+        operator_ledger: Every operator that ran.
+        warnings: Why a figure may be in doubt.
+        notes: What a reader should know, the warnings first.
+    """
+
+    schema_version: Literal["2"]
+    metadata: Metadata
+    workload: Workload
+    total: Total
+    stages: Annotated[Mapping[str, Stage], Meta(min_length=1)]
+    unassigned: Unassigned
+    memory: Memory
+    agreement: Agreement | None
+    operator_ledger: OperatorLedger
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.agreement is not None and self.agreement.stages.keys() != self.stages.keys():
+            raise ValueError(
+                f"agreement is about stages {list(self.agreement.stages)},"
+                f" the report about {list(self.stages)}"
+            )
+
+    @property
+    def decode_name(self) -> str:
+        """Name of the stage that is one decode step."""
+        return list(self.stages)[-1]

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from dsocr_analyze.errors import OutputError
 
 __all__ = ["dump_json", "prepare_directory", "replacing", "write_texts"]
@@ -18,23 +20,29 @@ _PRETTY_DEPTH = 4
 """Levels of a document that get lines of their own; a module's row stays on one line."""
 
 
-def dump_json(value: Any) -> str:
-    """JSON text, indented down to where the rows are; ends with a newline."""
-    return _dump(value, 0) + "\n"
+_encoded = json.JSONEncoder(allow_nan=False).encode
+"""One encoder for all values: `json.dumps` would make one for each."""
+
+
+def dump_json(value: object) -> str:
+    """JSON text of a typed document, indented down to where the rows are; ends with a newline."""
+    return _dump(msgspec.to_builtins(value), 0) + "\n"
 
 
 def _dump(value: Any, depth: int) -> str:
-    if isinstance(value, dict) and value and depth < _PRETTY_DEPTH:
+    if isinstance(value, dict) and value:
+        if depth == _PRETTY_DEPTH:  # a module's row: thousands of them, integers and names
+            return msgspec.json.encode(value).decode()
         indent = "  " * (depth + 1)
         items = (
-            f"{indent}{json.dumps(key)}: {_dump(item, depth + 1)}" for key, item in value.items()
+            f"{indent}{_encoded(key)}: {_dump(item, depth + 1)}" for key, item in value.items()
         )
         return "{\n" + ",\n".join(items) + "\n" + "  " * depth + "}"
-    if isinstance(value, list) and any(isinstance(item, dict | str) for item in value):
+    if isinstance(value, list | tuple) and any(isinstance(item, dict | str) for item in value):
         indent = "  " * (depth + 1)
-        items = (f"{indent}{json.dumps(item, allow_nan=False)}" for item in value)
+        items = (f"{indent}{_encoded(item)}" for item in value)
         return "[\n" + ",\n".join(items) + "\n" + "  " * depth + "]"
-    return json.dumps(value, allow_nan=False)
+    return _encoded(value)
 
 
 def prepare_directory(directory: Path) -> None:
@@ -45,7 +53,7 @@ def prepare_directory(directory: Path) -> None:
             pass
     except OSError as error:
         raise OutputError(
-            f"cannot write to --output {str(directory)!r}: {error.strerror};"
+            f"cannot write to {str(directory)!r}: {error.strerror};"
             " give a directory that can be written"
         ) from error
 

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from dsocr_analyze.report.document import Document
+from dsocr_analyze.report.document import Report
 from dsocr_analyze.report.tables import Table, headline, tables_of
 
-__all__ = ["markdown_table", "render_markdown"]
+__all__ = ["markdown_table", "notes_of", "render_markdown"]
 
 
-def render_markdown(document: Document) -> str:
-    """Markdown text of a report document."""
-    metadata = document["metadata"]
-    versions = ", ".join(f"{name} {number}" for name, number in metadata["versions"].items())
-    parts = [f"Ran: {headline(document)}", "# Static compute of one page on DeepSeek-OCR"]
-    for table in tables_of(document):
+def render_markdown(report: Report) -> str:
+    """Markdown text of a report."""
+    metadata = report.metadata
+    versions = ", ".join(f"{name} {number}" for name, number in metadata.versions.items())
+    parts = [f"Ran: {headline(report)}", "# Static compute of one page"]
+    for table in tables_of(report):
         parts += [f"## {table.title}", markdown_table(table)]
-    parts += ["## Notes", "\n".join(f"- {note}" for note in notes_of(document))]
-    parts += ["## Conventions", "\n".join(f"- {line}" for line in metadata["conventions"])]
-    parts.append(f"Versions: {versions}. Written {metadata['created']}.")
+    parts += ["## Notes", "\n".join(f"- {note}" for note in notes_of(report))]
+    parts += ["## Conventions", "\n".join(f"- {line}" for line in metadata.conventions)]
+    parts.append(f"Versions: {versions}. Written {metadata.created}.")
     return "\n\n".join(parts) + "\n"
 
 
-def notes_of(document: Document) -> list[str]:
+def notes_of(report: Report) -> list[str]:
     """Notes of the whole report, then those of its stages."""
-    notes = list(document["notes"])
-    for stage, content in document["stages"].items():
-        notes += [f"{stage}: {note}" for note in content["notes"]]
+    notes = list(report.notes)
+    for name, stage in report.stages.items():
+        notes += [f"{name}: {note}" for note in stage.notes]
     return notes
 
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["bytes_text", "exact", "ratio_text", "scaled"]
+__all__ = ["bytes_text", "exact", "ratio_text", "scaled", "share_text"]
 
 _STEPS: Final = ((10**24, "Y"), (10**21, "Z"), (10**18, "E"), (10**15, "P"), (10**12, "T"),
                  (10**9, "G"), (10**6, "M"), (10**3, "k"))  # fmt: skip
 
 
-def scaled(count: int) -> str:
+def scaled(count: float) -> str:
     """Four digits and a decimal prefix: 4568380069376 is '4.568 T'."""
     for step, prefix in _STEPS:
         if abs(count) >= step:
-            whole = len(str(abs(count) // step))
+            whole = len(str(int(abs(count) // step)))
             return f"{count / step:.{max(4 - whole, 0)}f} {prefix}"
-    return str(count)
+    return f"{count:.4g}"
 
 
-def bytes_text(count: int) -> str:
+def bytes_text(count: float) -> str:
     """A byte count in decimal units: '6.672 GB'."""
     text = scaled(count)
     return f"{text}B" if " " in text else f"{text} B"
@@ -28,6 +28,11 @@ def bytes_text(count: int) -> str:
 def exact(count: int) -> str:
     """All digits, in groups of three."""
     return f"{count:,}"
+
+
+def share_text(share: float) -> str:
+    """A page's share of a count, to the hundredth: '1,234.5' is 1,234.50."""
+    return f"{share:,.2f}".removesuffix(".00")
 
 
 def ratio_text(ratio: float | None) -> str:

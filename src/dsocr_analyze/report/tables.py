@@ -1,18 +1,21 @@
-"""The report's tables, from its document: what Markdown and the terminal both show."""
+"""The report's tables: what Markdown and the terminal both show."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Final
 
-from dsocr_analyze.report.document import Document
-from dsocr_analyze.report.quantities import bytes_text, exact, ratio_text, scaled
+from dsocr_analyze.report.document import Agreement, Model, Report, Work
+from dsocr_analyze.report.quantities import bytes_text, exact, ratio_text, scaled, share_text
+
+if TYPE_CHECKING:
+    from dsocr_analyze.figures import ModelSource
 
 __all__ = ["Table", "headline", "model_text", "tables_of"]
 
-TOP_MODULES = 12
+TOP_MODULES: Final = 12
 
 
 @dataclass(frozen=True)
@@ -33,121 +36,123 @@ class Table:
         )
 
 
-def model_text(model: Mapping[str, Any]) -> str:
-    """Which model a `model` object of the metadata tells of."""
+def model_text(model: Model | ModelSource) -> str:
+    """Which model it is, with the beginnings of its digests."""
     what = (
-        "built-in reference model"
-        if model["source"] == "reference"
-        else f"model directory {model['id']}"
+        "built-in reference model" if model.source == "reference" else f"model directory {model.id}"
     )
-    return f"{what} (code {model['code_digest'][:12]}, config {model['config_digest'][:12]})"
+    return f"{what} (code {model.code_digest[:12]}, config {model.config_digest[:12]})"
 
 
-def headline(document: Document) -> str:
+def headline(report: Report) -> str:
     """The first line of every output: which model ran, and how."""
-    metadata = document["metadata"]
-    how = "by closed forms" if metadata["engine"] == "analytic" else f"on {metadata['device']}"
-    return (
-        f"{model_text(metadata['model'])} {how}, {metadata['dtype']},"
-        f" {metadata['attention']} attention"
-    )
+    metadata = report.metadata
+    how = "by the analytic engine" if metadata.engine == "analytic" else f"on {metadata.device}"
+    return f"{model_text(metadata.model)} {how}, {metadata.dtype}, {metadata.attention} attention"
 
 
-def tables_of(document: Document) -> list[Table]:
+def tables_of(report: Report) -> list[Table]:
     """All tables of a report, in order."""
     tables = [
-        _configuration(document),
-        _stages(document),
-        _page(document),
-        _memory(document),
-        _top_modules(document),
-        _families(document),
+        _configuration(report),
+        _stages(report),
+        _totals(report),
+        _memory(report),
+        _top_modules(report),
+        _families(report),
     ]
-    if document["agreement"] is not None:
-        tables.append(_agreement(document))
-    if any(document["operator_ledger"].values()):
-        tables.append(_ledger(document))
+    if report.agreement is not None:
+        tables.append(_agreement(report, report.agreement))
+    ledger = report.operator_ledger
+    if ledger.counted or ledger.free or ledger.unknown:
+        tables.append(_ledger(report))
     return tables
 
 
-def _configuration(document: Document) -> Table:
-    workload = document["workload"]
-    width, height = workload["page"]
-    columns, rows = workload["grid"]
-    views = " + ".join(
-        f"{view['count']} x {view['resolution']}\u00b2" for view in workload["views"]
-    )
-    mode = f"on, {columns} x {rows} local views" if workload["crop_mode"] else "off"
+def _configuration(report: Report) -> Table:
+    workload = report.workload
+    width, height = workload.page
+    columns, rows = workload.grid
+    views = " + ".join(f"{view.count} x {view.resolution}\u00b2" for view in workload.views)
+    mode = f"on, {columns} x {rows} local views" if workload.crop_mode else "off"
     return Table(
         "Workload",
         ("what", "value"),
         (
             ("page", f"{width} x {height} pixels"),
-            ("base size / image size", f"{workload['base_size']} / {workload['image_size']}"),
+            ("base size / image size", f"{workload.base_size} / {workload.image_size}"),
             ("crop mode", mode),
             ("views", views),
             (
                 "prompt",
-                f"{workload['seq_len']} tokens = {workload['visual_tokens']} visual"
-                f" + {workload['text_tokens']} text (BOS included)",
+                f"{workload.seq_len} tokens = {workload.visual_tokens} visual"
+                f" + {workload.text_tokens} text (BOS included)",
             ),
-            ("batch", str(workload["batch_size"])),
-            ("new tokens", str(workload["max_new_tokens"])),
+            ("batch", str(workload.batch_size)),
+            ("new tokens", str(workload.max_new_tokens)),
         ),
         label_columns=2,
     )
 
 
-_STAGE_COLUMNS = (
+_STAGE_COLUMNS: Final = (
     "stage", "params", "calls", "matrix FLOPs", "vector FLOPs", "FLOPs", "activations",
     "read", "written", "FLOPs/byte",
 )  # fmt: skip
 
 
-def _stage_row(name: str, params: str, calls: str, row: dict[str, Any]) -> tuple[str, ...]:
+def _stage_row(name: str, params: str, calls: str, work: Work) -> tuple[str, ...]:
     return (
         name,
         params,
         calls,
-        scaled(row["matrix_flops"]),
-        scaled(row["vector_flops"]),
-        scaled(row["flops"]),
-        scaled(row["activations"]),
-        bytes_text(row["bytes_read"]),
-        bytes_text(row["bytes_written"]),
-        ratio_text(row["arithmetic_intensity"]),
+        scaled(work.matrix_flops),
+        scaled(work.vector_flops),
+        scaled(work.flops),
+        scaled(work.activations),
+        bytes_text(work.bytes_read),
+        bytes_text(work.bytes_written),
+        ratio_text(work.arithmetic_intensity),
     )
 
 
-def _stages(document: Document) -> Table:
-    stages, total = document["stages"], document["total"]
+def _stages(report: Report) -> Table:
     rows = [
-        _stage_row(name, exact(stage["params"]), str(stage["calls"]), stage)
-        for name, stage in stages.items()
+        _stage_row(name, exact(stage.params), str(stage.calls), stage)
+        for name, stage in report.stages.items()
     ]
     blank = ("",) * (len(_STAGE_COLUMNS) - 2)
-    rows.append(("unassigned", exact(document["unassigned"]["params"]), *blank))
-    rows.append(("model", exact(total["params"]), *blank))
-    rows.append(_stage_row("prefill pass", "", "", total))
+    rows.append(("unassigned", exact(report.unassigned.params), *blank))
+    rows.append(("model", exact(report.total.params), *blank))
+    rows.append(_stage_row("prefill pass", "", "", report.total))
+    *in_prefill_pass, decode = report.stages
     return Table(
-        "Stages (the prefill pass is sam + clip + projector + prefill; decode is one step)",
+        f"Stages (the prefill pass is {' + '.join(in_prefill_pass)}; {decode} is one step)",
         _STAGE_COLUMNS,
         tuple(rows),
         emphasized_rows=2,
     )
 
 
-def _page(document: Document) -> Table:
-    total = document["total"]
-    page, step = total["page"], total["decode_step"]
-    rows = []
-    for name, part in (
+def _totals(report: Report) -> Table:
+    """Totals to the last digit; a page's share beside them where it is not the whole batch."""
+    total, page = report.total, report.total.page
+    what = "page" if page.pages == 1 else f"batch of {page.pages} pages"
+    parts: tuple[tuple[str, Work], ...] = (
         ("prefill pass", total),
-        (f"decode step over {step['cached_tokens']} tokens", step),
-        (f"page: prefill + {page['decode_steps']} decode steps", page),
-    ):
-        rows.append((name, exact(part["macs"]), exact(part["matrix_flops"]),
-                     exact(part["vector_flops"]), exact(part["flops"])))  # fmt: skip
+        (f"decode step over {total.decode_step.cached_tokens} tokens", total.decode_step),
+        (f"{what}: prefill + {total.batch.decode_steps} decode steps", total.batch),
+    )
+    rows = [
+        (name, exact(work.macs), exact(work.matrix_flops), exact(work.vector_flops),
+         exact(work.flops))
+        for name, work in parts
+    ]  # fmt: skip
+    if page.pages > 1:
+        rows.append(
+            (f"page: 1/{page.pages} of the batch", share_text(page.macs),
+             share_text(page.matrix_flops), share_text(page.vector_flops), share_text(page.flops))
+        )  # fmt: skip
     return Table(
         "Totals, exact",
         ("what", "MACs", "matrix FLOPs", "vector FLOPs", "FLOPs"),
@@ -155,31 +160,40 @@ def _page(document: Document) -> Table:
     )
 
 
-def _memory(document: Document) -> Table:
-    memory = document["memory"]
+def _memory(report: Report) -> Table:
+    memory = report.memory
+    figures = {
+        "weights_bytes": memory.weights_bytes,
+        "inputs_bytes": memory.inputs_bytes,
+        "kv_cache_bytes": memory.kv_cache_bytes,
+        "peak_activation_bytes": memory.peak_activation_bytes,
+    }
+    where = {}
+    if memory.peak_module is not None:
+        where["peak_activation_bytes"] = f"; in {memory.peak_module or 'the model itself'}"
     rows = [
-        (key.removesuffix("_bytes").replace("_", " "), bytes_text(memory[key]), exact(memory[key]),
-         stated)
-        for key, stated in memory["stated_for"].items()
+        (key.removesuffix("_bytes").replace("_", " "), bytes_text(nbytes), exact(nbytes),
+         memory.stated_for.get(key, "") + where.get(key, ""))
+        for key, nbytes in figures.items()
+        if nbytes is not None
     ]  # fmt: skip
     return Table("Memory", ("what", "size", "bytes", "stated for"), tuple(rows))
 
 
-def _top_modules(document: Document) -> Table:
+def _top_modules(report: Report) -> Table:
     """Modules by the FLOPs of their own forward, repeated layers folded into one row."""
     folded: dict[tuple[str, str, str], list[int]] = {}
-    for stage, content in document["stages"].items():
-        if stage == "decode":
+    for stage, content in report.stages.items():
+        if stage == report.decode_name:
             continue
-        for path, module in content["by_module"].items():
-            own = module.get("own", module)
-            if own["flops"]:
-                name = re.sub(r"\.\d+(?=\.|$)", ".*", path)
-                sums = folded.setdefault((stage, name, module.get("class", "")), [0, 0, 0])
+        for path, module in content.by_module.items():
+            if module.own.flops:
+                name = re.sub(r"\.\d+(?=\.|$)", ".*", path) or "(the model itself)"
+                sums = folded.setdefault((stage, name, module.class_name or ""), [0, 0, 0])
                 sums[0] += 1
-                sums[1] += module.get("calls", 0)
-                sums[2] += own["flops"]
-    total = document["total"]["flops"]
+                sums[1] += module.calls or 0
+                sums[2] += module.own.flops
+    total = report.total.flops
     ranked = sorted(folded.items(), key=lambda item: (-item[1][2], item[0]))[:TOP_MODULES]
     return Table(
         "Top modules of the prefill pass, by what their own forward computes",
@@ -204,14 +218,13 @@ def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.2f} %" if whole else "-"
 
 
-def _families(document: Document) -> Table:
-    rows = []
-    for stage, content in document["stages"].items():
-        for family, sums in content["operator_families"].items():
-            names = ", ".join(sums["operators"])
-            share = _share(sums["flops"], content["flops"])
-            flops, moved = scaled(sums["flops"]), bytes_text(sums["bytes"])
-            rows.append((stage, family, names, flops, moved, share))
+def _families(report: Report) -> Table:
+    rows = [
+        (stage, name, ", ".join(family.operators), scaled(family.flops), bytes_text(family.bytes),
+         _share(family.flops, content.flops))
+        for stage, content in report.stages.items()
+        for name, family in content.operator_families.items()
+    ]  # fmt: skip
     return Table(
         "Operator families",
         ("stage", "family", "operators", "FLOPs", "bytes", "share of FLOPs"),
@@ -220,28 +233,46 @@ def _families(document: Document) -> Table:
     )
 
 
-def _agreement(document: Document) -> Table:
-    """Traced FLOPs beside those of the closed forms."""
-    agreement = document["agreement"]
+def _agreement(report: Report, agreement: Agreement) -> Table:
+    """Traced figures beside those of the closed forms."""
     rows = []
-    for stage, content in document["stages"].items():
-        quantities = agreement["stages"][stage]
+    for stage, content in report.stages.items():
+        quantities = agreement.stages[stage]
         differing = [name for name, agrees in quantities.items() if not agrees]
+        analytic = "-" if content.flops_analytic is None else exact(content.flops_analytic)
         rows.append(
-            (stage, exact(content["flops"]), exact(content["flops_analytic"]),
+            (f"{stage}, FLOPs", exact(content.flops), analytic,
              f"differ: {', '.join(differing)}" if differing else f"all {len(quantities)} agree")
         )  # fmt: skip
+    peak = agreement.peak_activation_bytes
+    rows += [
+        ("peak activation, bytes", exact(peak.traced), exact(peak.analytic), _verdict(peak.agrees)),
+        ("KV cache, bytes", "", "", _verdict(agreement.kv_cache_bytes)),
+        ("batch", "", "", _verdict(agreement.batch)),
+    ]
     return Table(
-        "Agreement of trace and closed forms",
-        ("stage", "FLOPs traced", "FLOPs by closed forms", "quantities"),
+        "Agreement of the two engines",
+        ("what", "traced", "analytic", "quantities"),
         tuple(rows),
     )
 
 
-def _ledger(document: Document) -> Table:
-    rows = []
-    for status, operators in document["operator_ledger"].items():
-        rows.append((status, exact(sum(operators.values())), _calls(operators.items()) or "none"))
+def _verdict(agrees: bool | None) -> str:
+    if agrees is None:
+        return "not compared"
+    return "agree" if agrees else "differ"
+
+
+def _ledger(report: Report) -> Table:
+    ledger = report.operator_ledger
+    rows = [
+        (status, exact(sum(operators.values())), _calls(operators.items()) or "none")
+        for status, operators in (
+            ("counted", ledger.counted),
+            ("free", ledger.free),
+            ("unknown", ledger.unknown),
+        )
+    ]
     return Table(
         "Operator ledger: every operator that ran",
         ("status", "calls", "operators"),

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dsocr_analyze.model.stages import Stage
-from dsocr_analyze.model.tree import FoldedNode, TreeNode
+from dsocr_analyze.module_tree import FoldedNode, TreeNode
 from dsocr_analyze.report.files import dump_json
 
 __all__ = [
@@ -25,7 +24,7 @@ _LEGEND = "params: of each one, what is below included"
 _TRACED_LEGEND = "; calls, FLOPs (of all calls) and shapes (of the first): of one prefill pass"
 
 
-def tree_json(root: TreeNode, stage: Stage | None = None) -> str:
+def tree_json(root: TreeNode, stage: str | None = None) -> str:
     """A row a module, parents first; of one stage only its own."""
     rows = [node.as_row() for node in root.walk() if stage is None or node.stage == stage]
     return "[\n" + ",\n".join(f"  {json.dumps(row)}" for row in rows) + ("\n]\n" if rows else "]\n")

@@ -1,0 +1,251 @@
+"""Builds the report from a page's figures and how they agree: the only place that does."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from dsocr_analyze import kernels
+from dsocr_analyze.figures import ModelSource, PageFigures, Provenance, StageFigures
+from dsocr_analyze.report.document import (
+    CONVENTIONS,
+    SCHEMA_VERSION,
+    Agreement,
+    Batch,
+    Counts,
+    DecodeStep,
+    Family,
+    LeftOutShare,
+    Memory,
+    Metadata,
+    Model,
+    Module,
+    NotModelled,
+    OperatorLedger,
+    PageShare,
+    PeakAgreement,
+    Report,
+    Stage,
+    Total,
+    Unassigned,
+    View,
+    Workload,
+)
+
+if TYPE_CHECKING:
+    from dsocr_analyze import agreement as comparing
+    from dsocr_analyze import workload as planned
+
+__all__ = ["build_report", "model_document"]
+
+
+def build_report(
+    figures: PageFigures, agreement: comparing.Agreement | None, created: datetime
+) -> Report:
+    """The report of a page.
+
+    Args:
+        figures: What it costs, by either engine.
+        agreement: How a trace compares with the closed forms; None where only one of them ran.
+        created: When, in UTC.
+    """
+    return Report(
+        schema_version=SCHEMA_VERSION,
+        metadata=_metadata(figures.provenance, created),
+        workload=_workload(figures.workload),
+        total=_total(figures),
+        stages={name: _stage(figures, stage, agreement) for name, stage in figures.stages.items()},
+        unassigned=Unassigned(
+            params=sum(figures.parameters.unassigned.values()),
+            names=tuple(figures.parameters.unassigned),
+        ),
+        memory=_memory(figures),
+        agreement=None if agreement is None else _agreement(agreement),
+        operator_ledger=OperatorLedger(
+            counted=dict(figures.ledger.counted),
+            free=dict(figures.ledger.free),
+            unknown=dict(figures.ledger.unknown),
+        ),
+        warnings=figures.warnings,
+        notes=figures.notes,
+    )
+
+
+def _counts(work: kernels.Work) -> dict[str, int]:
+    """The fields of `Counts`."""
+    return {
+        "macs": work.macs,
+        "matrix_flops": work.matrix_flops,
+        "vector_flops": work.vector_flops,
+        "flops": work.flops,
+        "activations": work.activations,
+        "bytes_read": work.bytes_read,
+        "bytes_written": work.bytes_written,
+    }
+
+
+def _intensity(work: kernels.Work) -> float | None:
+    """FLOPs a byte; None where no byte moves."""
+    return work.flops / work.bytes_moved if work.bytes_moved else None
+
+
+def model_document(model: ModelSource) -> Model:
+    """The `model` object of the metadata."""
+    return Model(
+        architecture=model.architecture,
+        source=model.source,
+        id=model.id,
+        config_digest=model.config_digest,
+        code_digest=model.code_digest,
+        class_name=model.class_name,
+        weights=model.weights,
+    )
+
+
+def _metadata(provenance: Provenance, created: datetime) -> Metadata:
+    return Metadata(
+        model=model_document(provenance.model),
+        versions=dict(provenance.versions),
+        engine=provenance.engine,
+        device=provenance.device,
+        dtype=provenance.dtype.name,
+        attention=provenance.attention,
+        conventions=CONVENTIONS,
+        created=created.isoformat(timespec="seconds"),
+    )
+
+
+def _workload(workload: planned.Workload) -> Workload:
+    return Workload(
+        page=workload.page,
+        base_size=workload.base_size,
+        image_size=workload.image_size,
+        crop_mode=workload.crop_mode,
+        grid=workload.grid,
+        views=tuple(View(count=each.count, resolution=each.resolution) for each in workload.views),
+        visual_tokens=workload.visual_tokens,
+        text_tokens=workload.text_tokens,
+        seq_len=workload.seq_len,
+        batch_size=workload.batch_size,
+        max_new_tokens=workload.max_new_tokens,
+    )
+
+
+def _total(figures: PageFigures) -> Total:
+    workload = figures.workload
+    prefill, step = figures.prefill_pass, figures.decode_step
+    batch = Batch(
+        **_counts(figures.batch),
+        arithmetic_intensity=_intensity(figures.batch),
+        max_new_tokens=workload.max_new_tokens,
+        decode_steps=workload.max_new_tokens - 1,
+    )
+    return Total(
+        **_counts(prefill),
+        arithmetic_intensity=_intensity(prefill),
+        params=figures.parameters.total,
+        causal_savable_flops=figures.causal_savable_flops,
+        decode_step=DecodeStep(
+            **_counts(step),
+            arithmetic_intensity=_intensity(step),
+            cached_tokens=workload.seq_len,
+        ),
+        batch=batch,
+        page=PageShare.of(batch, workload.batch_size),
+    )
+
+
+def _stage(
+    figures: PageFigures, stage: StageFigures, agreement: comparing.Agreement | None
+) -> Stage:
+    if agreement is not None:
+        flops_analytic: int | None = agreement.stages[stage.name].analytic_flops
+    else:
+        flops_analytic = stage.work.flops if figures.provenance.engine == "analytic" else None
+    # The decoder's part of the prefill pass comes right before the decode step.
+    is_prefill = list(figures.stages)[-2:-1] == [stage.name]
+    return Stage(
+        **_counts(stage.work),
+        arithmetic_intensity=_intensity(stage.work),
+        params=stage.params,
+        calls=stage.calls,
+        causal_savable_flops=figures.causal_savable_flops if is_prefill else 0,
+        operators={name: work.flops for name, work in stage.operators.items()},
+        operator_families={
+            kind: Family(
+                operators=family.operators, flops=family.work.flops, bytes=family.work.bytes_moved
+            )
+            for kind, family in stage.kinds.items()
+        },
+        by_module=_modules(figures, stage),
+        flops_analytic=flops_analytic,
+        notes=stage.notes,
+    )
+
+
+def _modules(figures: PageFigures, stage: StageFigures) -> dict[str, Module]:
+    return {
+        path: Module(
+            **_counts(module.total),
+            class_name=figures.module_classes.get(path),
+            calls=module.calls,
+            params=module.params,
+            own=Counts(**_counts(module.own)),
+        )
+        for path, module in stage.modules.items()
+    }
+
+
+def _memory(figures: PageFigures) -> Memory:
+    memory, workload = figures.memory, figures.workload
+    tokens = workload.seq_len + workload.max_new_tokens - 1
+    return Memory(
+        weights_bytes=memory.weights_bytes,
+        inputs_bytes=memory.inputs_bytes,
+        kv_cache_bytes=memory.kv_cache_bytes,
+        peak_activation_bytes=memory.peak.nbytes,
+        peak_module=memory.peak.path,
+        stated_for={
+            "weights_bytes": f"all parameters in {figures.provenance.dtype.name}",
+            "inputs_bytes": f"what the prefill pass of {workload.batch_size} page(s) is called"
+            " with: pixels, token ids, masks",
+            "kv_cache_bytes": f"{tokens} tokens of {workload.batch_size} page(s): the prompt and"
+            " every new token but the last",
+            "peak_activation_bytes": "the prefill pass: tensors alive at once besides weights and"
+            " inputs, the KV cache among them",
+        },
+    )
+
+
+# --- agreement ---------------------------------------------------------------------------------
+
+
+def _agreement(agreement: comparing.Agreement) -> Agreement:
+    return Agreement(
+        agrees=agreement.agrees,
+        stages={name: dict(stage.agrees) for name, stage in agreement.stages.items()},
+        kv_cache_bytes=agreement.cache_agrees,
+        batch=agreement.batch_agrees,
+        peak_activation_bytes=PeakAgreement(
+            traced=agreement.peak.traced,
+            analytic=agreement.peak.analytic,
+            agrees=agreement.peak.agrees,
+        ),
+        first_difference=agreement.first_difference,
+        not_modelled=tuple(
+            NotModelled(
+                **_counts(left.work),
+                stage=name,
+                modules=left.modules,
+                operators=left.operators,
+                reason=left.reason,
+            )
+            for name, stage in agreement.stages.items()
+            for left in stage.left_out
+        ),
+        not_modelled_share={
+            name: LeftOutShare(vector_flops=stage.vector_flops_left_out, bytes=stage.bytes_left_out)
+            for name, stage in agreement.stages.items()
+            if stage.left_out
+        },
+    )

@@ -1,0 +1,74 @@
+"""Reads saved reports: of this schema version, and of the one before it."""
+
+from __future__ import annotations
+
+import reprlib
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.report import version1
+from dsocr_analyze.report.document import SCHEMA_VERSION, Report
+
+__all__ = ["LARGEST_NUMBER", "READABLE_VERSIONS", "load_report"]
+
+READABLE_VERSIONS: Final = (version1.SCHEMA_VERSION, SCHEMA_VERSION)
+
+LARGEST_NUMBER: Final = 10**30
+"""More than any workload that can be planned comes to."""
+
+
+def load_report(path: Path) -> Report:
+    """A saved `static_compute.json`.
+
+    Raises:
+        ConfigError: The file cannot be read, or is no report of a readable version.
+    """
+    name = repr(str(path))
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read report {name}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"cannot read report {name}: {error}") from error
+    try:
+        return _decoded(data)
+    except ValueError as error:
+        raise ConfigError(f"report {name} {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"report {name} is nested too deeply") from error
+
+
+def _decoded(data: bytes) -> Report:
+    """The report in a file's content; errors say what the file is or has, without its name."""
+    try:
+        parsed = msgspec.json.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"is not JSON: {error}") from error
+    version = parsed.get("schema_version") if isinstance(parsed, dict) else None
+    if version not in READABLE_VERSIONS:
+        raise ValueError(
+            f"has schema_version {reprlib.repr(version)}; readable are"
+            f" {' and '.join(map(repr, READABLE_VERSIONS))}, as dsocr-analyze writes them"
+        )
+    _check_sizes(parsed)
+    try:
+        if version == version1.SCHEMA_VERSION:
+            return version1.upgraded(msgspec.convert(parsed, version1.Report1))
+        return msgspec.convert(parsed, Report)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise ValueError(f"is no report of schema_version {version!r}: {error}") from error
+
+
+def _check_sizes(value: object) -> None:
+    """Refuses numbers that no quantity reaches and, further on, no float holds."""
+    if isinstance(value, dict):
+        for item in value.values():
+            _check_sizes(item)
+    elif isinstance(value, list):
+        for item in value:
+            _check_sizes(item)
+    elif isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
+        raise ValueError(f"holds {reprlib.repr(value)}; no figure is above {LARGEST_NUMBER:.0e}")

@@ -1,0 +1,167 @@
+"""Figures of a page, small enough to add up by hand, and how a comparison of them came out."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass, field, replace
+
+from dsocr_analyze.dtypes import BFLOAT16
+from dsocr_analyze.figures import (
+    Ledger,
+    Memory,
+    ModelSource,
+    PageFigures,
+    Parameters,
+    Peak,
+    Provenance,
+    StageFigures,
+)
+from dsocr_analyze.kernels import Elements, Gemm, Kernel, Work
+from dsocr_analyze.workload import ViewBatch, Workload
+
+CREATED = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
+
+WORKLOAD = Workload(
+    page=(600, 500),
+    base_size=512,
+    image_size=512,
+    crop_mode=False,
+    grid=(1, 1),
+    views=(ViewBatch(1, 512),),
+    visual_tokens=73,
+    text_tokens=10,
+    batch_size=1,
+    max_new_tokens=3,
+)
+
+
+def linear(path: str, macs: int, calls: int = 1) -> Kernel:
+    work = Work(macs=macs, vector_flops=1, activations=2, bytes_read=30, bytes_written=4)
+    return Kernel("gemm", "linear", Gemm(1, 1, 1, macs), "bfloat16", "bfloat16", work, calls, path)
+
+
+def add(path: str, elements: int) -> Kernel:
+    work = Work(vector_flops=elements, bytes_read=4 * elements, bytes_written=2 * elements)
+    dimensions = Elements(elements)
+    return Kernel("elementwise", "add", dimensions, "bfloat16", "bfloat16", work, 1, path)
+
+
+STAGES = {
+    "eye": StageFigures(
+        "eye",
+        params=500,
+        calls=1,
+        kernels=(linear("model.eye.fc", 1000, calls=2), add("model.eye", 50)),
+        module_calls={"model.eye": 1, "model.eye.fc": 2},
+        notes=("it only has one",),
+    ),
+    "prefill": StageFigures(
+        "prefill",
+        params=300,
+        calls=1,
+        kernels=(linear("model.layers.0", 700), linear("model.layers.1", 700), add("", 10)),
+        module_calls={"": 1, "model.layers.0": 1, "model.layers.1": 1},
+    ),
+    "decode": StageFigures(
+        "decode",
+        params=40,
+        calls=1,
+        kernels=(linear("lm_head", 90),),
+        module_calls={"": 1, "lm_head": 1},
+    ),
+}
+
+FIGURES = PageFigures(
+    workload=WORKLOAD,
+    provenance=Provenance(
+        model=ModelSource("small-model", "directory", "my-model", "c0ffee" * 10, "decade" * 10),
+        engine="analytic",
+        device="none",
+        dtype=BFLOAT16,
+        attention="eager",
+        versions={"tool": "0.1.0"},
+    ),
+    stages=STAGES,
+    parameters=Parameters(total=843, unassigned={"model.separator": 3}),
+    # Two decode steps over growing caches, the second with one MAC more.
+    batch=Work(
+        macs=3400 + 90 + 91, vector_flops=66, activations=12, bytes_read=400, bytes_written=1
+    ),
+    causal_savable_flops=77,
+    memory=Memory(
+        weights_bytes=2 * 843,
+        inputs_bytes=99,
+        prefill_cache_bytes=83 * 20,
+        kv_cache_bytes=85 * 20,
+        peak=Peak(5000, "model.eye.fc"),
+    ),
+    ledger=Ledger(counted={"linear": 5, "add": 2}, free={"view": 4}, unknown={}),
+    warnings=("mind the gap",),
+    notes=("mind the gap", "nothing was run"),
+)
+
+
+def traced(figures: PageFigures = FIGURES) -> PageFigures:
+    """The same figures as a trace would have them: modules have classes and parameters."""
+    provenance = figures.provenance
+    model = replace(provenance.model, class_name="SmallModel")
+    classes = {"": "SmallModel", "model": "Body", "model.eye": "Eye", "model.eye.fc": "Linear"}
+    own_params = {
+        "eye": {"model.eye.fc": 490, "model.eye": 10},
+        "prefill": {"model.layers.0": 150, "model.layers.1": 150},
+        "decode": {"lm_head": 40},
+    }
+    return replace(
+        figures,
+        provenance=replace(provenance, model=model, engine="trace", device="meta"),
+        stages={
+            name: replace(stage, own_params=own_params[name])
+            for name, stage in figures.stages.items()
+        },
+        module_classes=classes,
+    )
+
+
+def batch_of(pages: int) -> PageFigures:
+    return replace(FIGURES, workload=replace(WORKLOAD, batch_size=pages))
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    modules: str
+    operators: tuple[str, ...]
+    reason: str
+    work: Work
+
+
+@dataclass(frozen=True)
+class StageAgreement:
+    agrees: dict[str, bool]
+    analytic_flops: int
+    left_out: tuple[LeftOut, ...] = ()
+    vector_flops_left_out: float = 0.0
+    bytes_left_out: float = 0.0
+
+
+@dataclass(frozen=True)
+class PeakAgreement:
+    traced: int = 5000
+    analytic: int = 5000
+    agrees: bool = True
+
+
+def _stages() -> dict[str, StageAgreement]:
+    agrees = {"params": True, "macs": True}
+    return {name: StageAgreement(agrees, stage.work.flops) for name, stage in STAGES.items()}
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What `dsocr_analyze.agreement.compare` returns, as far as the report reads it."""
+
+    agrees: bool = True
+    stages: dict[str, StageAgreement] = field(default_factory=_stages)
+    cache_agrees: bool = True
+    batch_agrees: bool | None = True
+    first_difference: str | None = None
+    peak: PeakAgreement = PeakAgreement()

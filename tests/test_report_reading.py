@@ -1,0 +1,192 @@
+"""Saved reports, of both schema versions, and files that are none."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from hand_built import CREATED, Agreement, batch_of, traced
+
+from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.report.build import build_report
+from dsocr_analyze.report.files import dump_json
+from dsocr_analyze.report.markdown import render_markdown
+from dsocr_analyze.report.reading import load_report
+
+DATA = Path(__file__).parent / "data"
+
+VERSION_1 = ("analytic", "trace", "trace_batch3")
+"""Reports that dsocr-analyze 0.1 wrote in mode tiny; the last of 3 pages and 7 new tokens."""
+
+
+def old_document(name):
+    return json.loads(gzip.decompress((DATA / f"report_v1_{name}.json.gz").read_bytes()))
+
+
+@pytest.fixture(params=VERSION_1)
+def upgrade(request, tmp_path):
+    """A report of version 1 as it was, and as it is read."""
+    old = old_document(request.param)
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(old))
+    return old, load_report(path)
+
+
+@pytest.mark.parametrize("figures", [traced(), batch_of(3)])
+def test_a_report_that_was_written_is_read_back(tmp_path, figures):
+    report = build_report(figures, Agreement(), CREATED)
+    path = tmp_path / "report.json"
+    path.write_text(dump_json(report))
+    assert load_report(path) == report
+
+
+def test_keys_that_are_not_known_are_no_error(tmp_path):
+    report = build_report(traced(), Agreement(), CREATED)
+    document = json.loads(dump_json(report))
+    document["time"] = []
+    document["memory"]["spilled_bytes"] = 1
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(document))
+    assert load_report(path) == report
+
+
+class TestVersion1:
+    def test_what_it_called_page_is_the_batch(self, upgrade):
+        old, report = upgrade
+        page = old["total"]["page"]
+        assert report.total.batch.flops == page["flops"]
+        assert report.total.batch.bytes_moved == page["bytes_read"] + page["bytes_written"]
+        assert report.total.batch.max_new_tokens == page["new_tokens"]
+        assert report.total.batch.decode_steps == page["decode_steps"]
+
+    def test_a_page_is_its_share(self, upgrade):
+        old, report = upgrade
+        pages = old["workload"]["batch_size"]
+        assert report.total.page.pages == pages
+        assert report.total.page.flops == old["total"]["page"]["flops"] / pages
+        assert report.total.page.bytes_read == old["total"]["page"]["bytes_read"] / pages
+
+    def test_stages_keep_their_figures(self, upgrade):
+        old, report = upgrade
+        assert list(report.stages) == ["sam", "clip", "projector", "prefill", "decode"]
+        for name, stage in report.stages.items():
+            before = old["stages"][name]
+            for key in ("flops", "params", "calls", "flops_analytic", "arithmetic_intensity"):
+                assert getattr(stage, key) == before[key]
+            assert stage.operators == before["operators"]
+
+    def test_a_module_without_its_own_work_owns_all_of_it(self, upgrade):
+        old, report = upgrade
+        root = old["metadata"]["model"].get("class")
+        for name, stage in report.stages.items():
+            before = old["stages"][name]["by_module"]
+            assert list(stage.by_module) == ["" if path == root else path for path in before]
+            for row, module in zip(before.values(), stage.by_module.values(), strict=True):
+                assert module.flops == row["flops"]
+                assert module.own.flops == row.get("own", row)["flops"]
+            assert sum(module.own.flops for module in stage.by_module.values()) == stage.flops
+
+    def test_what_it_did_not_know_is_none(self, upgrade):
+        _, report = upgrade
+        assert report.metadata.model.architecture is None
+        assert report.memory.inputs_bytes is None
+        assert report.memory.peak_module is None
+        is_analytic = report.metadata.engine == "analytic"
+        for stage in report.stages.values():
+            for module in stage.by_module.values():
+                for value in (module.class_name, module.calls, module.params):
+                    assert (value is None) == is_analytic
+
+    def test_the_agreement_never_judged_the_peak(self, upgrade):
+        old, report = upgrade
+        if old["agreement"] is None:
+            assert report.agreement is None
+            return
+        assert report.agreement.agrees is old["agreement"]["agrees"]
+        assert report.agreement.batch is old["agreement"]["page"]
+        peak = report.agreement.peak_activation_bytes
+        assert peak.traced == old["agreement"]["peak_activation_bytes"]["traced"]
+        assert peak.agrees is None
+
+    def test_it_can_be_shown_and_written_in_this_version(self, upgrade, tmp_path):
+        _, report = upgrade
+        assert "## Stages" in render_markdown(report)
+        path = tmp_path / "new.json"
+        path.write_text(dump_json(report))
+        assert load_report(path) == report
+
+
+def changed(path, value):
+    """A report's text, with one value replaced."""
+    document = json.loads(dump_json(build_report(traced(), Agreement(), CREATED)))
+    inner = document
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return json.dumps(document)
+
+
+def old_without(*path):
+    """A report of version 1 that lacks a key."""
+    document = inner = old_document("trace")
+    for key in path[:-1]:
+        inner = inner[key]
+    del inner[path[-1]]
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        ('{"schema_version": "2", "total": NaN}', "not JSON"),
+        ('{"schema_version": "2", "total": Infinity}', "not JSON"),
+        ('{"schema_version": "2", "total": 1e400}', "not JSON"),
+        ('{"schema_version": "\\ud800"}', "not JSON"),
+        ('{"schema_version": "2", "total": ' + "1" * 5000 + "}", "not JSON"),
+        ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
+        ('{"a": ' * 800 + "1" + "}" * 800, "schema_version None"),
+        ("[]", "schema_version None"),
+        ("{}", "readable are '1' and '2'"),
+        ('{"schema_version": "0"}', "'0'; readable are '1' and '2'"),
+        ('{"schema_version": "3"}', "'3'; readable are '1' and '2'"),
+        ('{"schema_version": 2}', "schema_version 2; readable are '1' and '2'"),
+        ('{"schema_version": {"2": "2"}}', "readable are '1' and '2'"),
+        ('{"schema_version": "2"}', "`metadata`"),
+        ('{"schema_version": "1"}', "`metadata`"),
+        (changed(["total"], None), "`$.total`"),
+        (changed(["total", "batch", "flops"], 10**400), "no figure is above"),
+        (changed(["total", "page", "flops"], 1e200), "no figure is above"),
+        (changed(["total", "batch", "flops"], 1.5), "`$.total.batch.flops`"),
+        (changed(["total", "batch", "flops"], True), "`$.total.batch.flops`"),
+        (changed(["total", "batch", "flops"], -1), "`$.total.batch.flops`"),
+        (changed(["total", "page", "flops"], "many"), "`$.total.page.flops`"),
+        (changed(["workload", "batch_size"], 0), "`$.workload.batch_size`"),
+        (changed(["workload", "page"], [1]), "`$.workload.page`"),
+        (changed(["stages"], {}), "`$.stages`"),
+        (changed(["stages", "eye", "by_module"], []), "`$.stages[...].by_module`"),
+        (changed(["agreement", "stages"], {"a\nb": {}}), "agreement is about stages"),
+        (old_without("workload", "batch_size"), "`batch_size`"),
+        (old_without("total", "page"), "`page`"),
+        (old_without("stages", "clip"), "`clip`"),
+        (old_without("agreement", "stages", "sam"), "agreement is about stages"),
+    ],
+)
+def test_what_is_no_report_is_refused_in_one_line(tmp_path, content, named):
+    path = tmp_path / "r.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ConfigError) as caught:
+        load_report(path)
+    message = str(caught.value)
+    assert named in message
+    assert repr(str(path)) in message
+    assert "\n" not in message
+    assert len(message) < 500
+
+
+@pytest.mark.parametrize("name", ["missing.json", ".", "a\0b"])
+def test_a_file_that_cannot_be_read_is_refused(tmp_path, name):
+    with pytest.raises(ConfigError, match="cannot read report"):
+        load_report(tmp_path / name)
