@@ -26,9 +26,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dsocr_analyze.model import accommodation
-from dsocr_analyze.model.directory import REFERENCE_DIRECTORY, ModelDirectory
-from dsocr_analyze.model.loading import load_model
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.running.building import building
+from dsocr_analyze.running.forward import running
+from dsocr_analyze.running.loading import load_model
 
 CPU = torch.device("cpu")
 VISION = ("model.sam_model.", "model.vision_model.")
@@ -185,7 +187,7 @@ def build(directory: Path, case: Case) -> torch.nn.Module:
         flash_attention=case.flash,
         trust_remote_code=True,
     ).module
-    with accommodation.building(CPU, case.dtype):
+    with building(CPU, case.dtype):
         model: torch.nn.Module = type(empty)(empty.config)
     return model.eval()
 
@@ -226,7 +228,7 @@ def run(model: torch.nn.Module, case: Case) -> tuple[list[Tensor], list[Counter[
     for length, token_ids in ((37, ids[:, :37]), (38, ids[:, 37:])):
         inputs = vision_inputs(case)
         log = OperatorLog()
-        with accommodation.running(CPU, flash_stand_in), log:
+        with running(CPU, flash_stand_in), log:
             output = model(
                 input_ids=token_ids,
                 attention_mask=mask[:, :length] if masked else None,
@@ -269,7 +271,7 @@ def share_weights(
 
 def compare(vendor_directory: Path, case: Case, vision: dict[str, Tensor]) -> list[str]:
     """What differs in one case, a line each."""
-    vendor, reference = build(vendor_directory, case), build(REFERENCE_DIRECTORY, case)
+    vendor, reference = build(vendor_directory, case), build(DEFAULT.reference, case)
     shapes = [
         {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
         for model in (vendor, reference)

@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import save_file
 
 from dsocr_analyze import DeepSeekOCRSession
-from dsocr_analyze.analysis import _page_work
-from dsocr_analyze.model.directory import REFERENCE_DIRECTORY
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.kernels import Elements, Kernel, Work
 from dsocr_analyze.trace.passes import PassTraces
-from dsocr_analyze.trace.recorder import Entry, Trace
-from dsocr_analyze.work import Work
+from dsocr_analyze.trace.record import Trace
+from dsocr_analyze.trace.summary import batch_work
 
 PAGE = {"page": (600, 500), "crop_mode": False, "image_size": 64, "text_tokens": 4}
 DECODER = {
@@ -28,7 +28,7 @@ CLIP = {"width": 64, "heads": 2, "layers": 2}
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     path = tmp_path_factory.mktemp("checkpoint") / "model"
-    shutil.copytree(REFERENCE_DIRECTORY, path, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(DEFAULT.reference, path, ignore=shutil.ignore_patterns("__pycache__"))
     config = json.loads((path / "config.json").read_text()) | DECODER
     config["projector_config"] |= {"input_dim": 128, "n_embed": 64}
     config["vision_config"]["width"]["sam_vit_b"] |= SAM
@@ -61,50 +61,53 @@ def documents(request, directory):
 
 def test_the_checkpoints_routing_is_not_the_uniform_one(documents):
     routed, uniform = documents
-    assert routed["metadata"]["model"]["weights"] == "checkpoint"
-    assert routed["stages"]["prefill"]["bytes_read"] != uniform["stages"]["prefill"]["bytes_read"]
+    assert routed.metadata.model.weights == "checkpoint"
+    assert routed.stages["prefill"].bytes_read != uniform.stages["prefill"].bytes_read
 
 
 def test_trace_and_closed_forms_agree_without_a_warning(documents):
     for document in documents:
-        assert document["warnings"] == []
-        assert document["agreement"]["agrees"] is True
+        assert document.warnings == ()
+        assert document.agreement.agrees is True
 
 
 def test_no_flop_depends_on_the_routing(documents):
     routed, uniform = documents
     for key in ("macs", "vector_flops", "flops", "activations"):
-        assert routed["total"][key] == uniform["total"][key]
-        assert routed["total"]["page"][key] == uniform["total"]["page"][key]
+        assert getattr(routed.total, key) == getattr(uniform.total, key)
+        assert getattr(routed.total.batch, key) == getattr(uniform.total.batch, key)
 
 
 def test_steps_grow_with_the_cache_alone(documents):
     grown = []
     for document in documents:
-        total = document["total"]
-        steps = total["page"]["decode_steps"]
+        total = document.total
         for key in ("bytes_read", "bytes_written"):
-            flat = total[key] + steps * total["decode_step"][key]
-            grown.append(total["page"][key] - flat)
+            steps = total.batch.decode_steps * getattr(total.decode_step, key)
+            grown.append(getattr(total.batch, key) - getattr(total, key) - steps)
     assert grown[:2] == grown[2:]
     assert min(grown) > 0
 
 
 def test_experts_that_another_step_reads_are_no_growth():
+    def kernel(path, operator, work):
+        return Kernel("gemm", operator, Elements(1), "bfloat16", "bfloat16", work, path=path)
+
     def step(expert, expert_bytes, attention):
         path = f"model.layers.1.mlp.experts.{expert}.up_proj"
         return Trace(
-            entries=[
-                Entry(path, "linear", "counted", Work(bytes_read=expert_bytes)),
-                Entry("model.layers.1.self_attn", "matmul", "counted", attention),
+            kernels=[
+                kernel(path, "linear", Work(bytes_read=expert_bytes)),
+                kernel("model.layers.1.self_attn", "matmul", attention),
             ]
         )
 
     first = step(3, 100, Work(macs=10, bytes_read=7))
     second = step(5, 300, Work(macs=12, bytes_read=8))
-    traces = PassTraces(Trace(), (first, second), kv_cache_bytes=0)
-    prefill, decode = Work(macs=1000, bytes_read=5000), Work(macs=10, bytes_read=107)
+    traces = PassTraces(Trace(), (first, second), kv_cache_bytes=0, inputs_bytes=0)
+    prefill = Work(macs=1000, bytes_read=5000)
     # 4 new tokens are 3 steps: the cache has grown by 0, 1 and 2 tokens.
-    assert _page_work(prefill, traces, decode, new_tokens=4) == Work(
+    batch = batch_work(prefill, traces, 4, DEFAULT.routed_expert)
+    assert batch == Work(
         macs=1000 + 3 * 10 + (0 + 1 + 2) * 2, bytes_read=5000 + 3 * 107 + (0 + 1 + 2) * 1
     )

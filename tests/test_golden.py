@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from dsocr_analyze.model import accommodation
-from dsocr_analyze.model.directory import REFERENCE_DIRECTORY, ModelDirectory
-from dsocr_analyze.model.loading import load_model
-from dsocr_analyze.trace.passes import prefill_inputs, trace_passes
-from dsocr_analyze.trace.recorder import Trace
-from dsocr_analyze.trace.summary import ledger_of, summarize
-from dsocr_analyze.workload import plan_workload
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.figures import StageFigures
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.running.forward import running
+from dsocr_analyze.running.loading import load_model
+from dsocr_analyze.trace.passes import trace_passes
+from dsocr_analyze.trace.summary import ledger_of, stage_figures
 
 GOLDENS = json.loads((Path(__file__).parent / "data" / "golden_workloads.json").read_text())
 
@@ -24,7 +24,7 @@ LAYERS, HEADS, HEAD_DIM, BF16_BYTES = 12, 10, 128, 2
 
 
 def reference(device="meta", dtype=torch.bfloat16, *, flash_attention=False, **config):
-    directory = ModelDirectory.read(REFERENCE_DIRECTORY)
+    directory = ModelDirectory.read(DEFAULT.reference)
     directory.config.update(copy.deepcopy(config))
     return load_model(
         directory, device=torch.device(device), dtype=dtype, flash_attention=flash_attention
@@ -36,12 +36,21 @@ def model(request):
     return reference(flash_attention=request.param)
 
 
-def stages_of(model, traces):
-    return summarize(traces, (path for path, _ in model.module.named_modules()))
+def traced(model, workload, **options):
+    return trace_passes(model, workload, DEFAULT, **options)
+
+
+def repeats_of(model):
+    return DEFAULT.repeats(DEFAULT.dimensions(model.directory.config))
+
+
+def stages_of(traces) -> dict[str, StageFigures]:
+    nothing = {name: {} for name in DEFAULT.stage_names}
+    return stage_figures(traces, DEFAULT.stages, nothing)
 
 
 def workload_of(golden):
-    return plan_workload(
+    return DEFAULT.plan(
         page=tuple(golden["page"]),
         base_size=golden["base_size"],
         image_size=golden["image_size"],
@@ -50,8 +59,8 @@ def workload_of(golden):
     )
 
 
-def flops_by_stage(model, traces) -> dict[str, int]:
-    stages = stages_of(model, traces)
+def flops_by_stage(traces) -> dict[str, int]:
+    stages = stages_of(traces)
     head = stages["prefill"].modules["lm_head"].total.matrix_flops
     return {
         "sam": stages["sam"].work.matrix_flops,
@@ -63,8 +72,8 @@ def flops_by_stage(model, traces) -> dict[str, int]:
     }
 
 
-def decode_flops(model, traces) -> dict[str, int]:
-    decode = stages_of(model, traces)["decode"]
+def decode_flops(traces) -> dict[str, int]:
+    decode = stages_of(traces)["decode"]
     return {
         "total": decode.work.matrix_flops,
         "lm_head": decode.modules["lm_head"].total.matrix_flops,
@@ -78,10 +87,10 @@ def test_every_stage_counts_what_was_recorded(model, golden):
         golden["visual_tokens"],
         golden["seq_len"],
     )
-    traces = trace_passes(model, workload)
-    assert flops_by_stage(model, traces) == golden["matrix_flops"]
-    assert decode_flops(model, traces) == golden["decode_step_matrix_flops"]
-    assert ledger_of(traces.prefill, *traces.decode_steps)["unknown"] == {}
+    traces = traced(model, workload)
+    assert flops_by_stage(traces) == golden["matrix_flops"]
+    assert decode_flops(traces) == golden["decode_step_matrix_flops"]
+    assert ledger_of(traces.prefill, *traces.decode_steps).unknown == {}
     assert traces.kv_cache_bytes == (
         2 * LAYERS * HEADS * HEAD_DIM * BF16_BYTES * workload.seq_len * workload.batch_size
     )
@@ -95,37 +104,25 @@ def test_parameters_are_the_checkpoints():
 
 def test_the_outside_witness_counts_the_same():
     eager = reference()  # FlopCounterMode knows nothing of the package flash-attn
-    workload = plan_workload(page=(1191, 1684))
-    with accommodation.running(eager.device):
-        inputs = prefill_inputs(eager, workload)
+    workload = DEFAULT.plan(page=(1191, 1684))
+    with running(eager.device):
+        inputs = DEFAULT.prefill_inputs(eager.device, eager.dtype, workload)
         with FlopCounterMode(display=False) as counter:
             eager.module(**inputs)
-    traces = trace_passes(eager, workload)
-    assert flops_by_stage(eager, traces)["total"] == counter.get_total_flops()
+    traces = traced(eager, workload)
+    assert flops_by_stage(traces)["total"] == counter.get_total_flops()
 
 
-def same(a: Trace, b: Trace) -> bool:
-    return (a.entries, a.calls, a.shapes, a.causal_savable_macs, a.peak_bytes) == (
-        b.entries,
-        b.calls,
-        b.shapes,
-        b.causal_savable_macs,
-        b.peak_bytes,
-    )
-
-
-def test_repeating_equal_modules_changes_nothing(model):
-    workload = plan_workload(page=(100, 100), image_size=128, crop_mode=False, batch_size=2)
-    repeated = trace_passes(model, workload, decode_steps=2)
-    every = trace_passes(model, workload, decode_steps=2, repeat_equal_modules=False)
-    assert same(repeated.prefill, every.prefill)
-    for one, other in zip(repeated.decode_steps, every.decode_steps, strict=True):
-        assert same(one, other)
+def test_declared_repetition_changes_nothing(model):
+    workload = DEFAULT.plan(page=(100, 100), image_size=128, crop_mode=False, batch_size=2)
+    repeated = traced(model, workload, decode_steps=2, repeats=repeats_of(model))
+    every = traced(model, workload, decode_steps=2)
+    assert repeated == every
 
 
 def test_what_causal_attention_may_skip_is_known_where_it_is_called_so(model):
-    workload = plan_workload(page=(640, 640), image_size=640, crop_mode=False)
-    stages = stages_of(model, trace_passes(model, workload))
+    workload = DEFAULT.plan(page=(640, 640), image_size=640, crop_mode=False)
+    stages = stages_of(traced(model, workload))
     T = workload.seq_len
     skipped = 2 * LAYERS * HEADS * (T * (T - 1) // 2) * 2 * HEAD_DIM
     eager = model.attention == "eager"  # a mask: nothing is called causal
@@ -134,18 +131,17 @@ def test_what_causal_attention_may_skip_is_known_where_it_is_called_so(model):
 
 
 def test_a_decode_step_grows_by_the_same_with_every_token(model):
-    traces = trace_passes(model, plan_workload(page=(640, 640)), decode_steps=3)
-    steps = [sum(entry.work.flops for entry in step.entries) for step in traces.decode_steps]
+    traces = traced(model, DEFAULT.plan(page=(640, 640)), decode_steps=3)
+    steps = [sum(k.total.flops for k in step.kernels) for step in traces.decode_steps]
     assert steps[1] - steps[0] == steps[2] - steps[1] > 0
 
 
 def test_a_batch_is_so_many_pages(model):
     one, three = (
-        flops_by_stage(model, trace_passes(model, plan_workload(page=(640, 640), batch_size=n)))
-        for n in (1, 3)
+        flops_by_stage(traced(model, DEFAULT.plan(page=(640, 640), batch_size=n))) for n in (1, 3)
     )
     # The rotary frequencies, 64 T MACs a layer, are shared by the pages of a batch.
-    shared = 2 * LAYERS * 64 * plan_workload(page=(640, 640)).seq_len
+    shared = 2 * LAYERS * 64 * DEFAULT.plan(page=(640, 640)).seq_len
     for name, flops in three.items():
         once = shared if name in ("layers", "total") else 0
         assert flops in (3 * one[name], 3 * (one[name] - once) + once)
@@ -163,25 +159,25 @@ SMALL = {
 
 
 def small_config():
-    config = ModelDirectory.read(REFERENCE_DIRECTORY).config
+    config = ModelDirectory.read(DEFAULT.reference).config
     nested = config.get("language_config")
     return {**SMALL, **({"language_config": {**nested, **SMALL}} if nested else {})}
 
 
 def test_the_cpu_runs_what_meta_counts():
-    workload = plan_workload(page=(100, 100), image_size=128, crop_mode=False, text_tokens=3)
+    workload = DEFAULT.plan(page=(100, 100), image_size=128, crop_mode=False, text_tokens=3)
     on_meta, on_cpu = (reference(device, torch.float32, **small_config()) for device in DEVICES)
     assert len(on_cpu.module.model.layers) == 3
-    everywhere = trace_passes(on_meta, workload)
-    computed = trace_passes(on_cpu, workload)
-    assert flops_by_stage(on_cpu, computed) == flops_by_stage(on_meta, everywhere)
-    assert decode_flops(on_cpu, computed) == decode_flops(on_meta, everywhere)
-    expected, got = stages_of(on_meta, everywhere), stages_of(on_cpu, computed)
+    everywhere = traced(on_meta, workload)
+    computed = traced(on_cpu, workload)
+    assert flops_by_stage(computed) == flops_by_stage(everywhere)
+    assert decode_flops(computed) == decode_flops(everywhere)
+    expected, got = stages_of(everywhere), stages_of(computed)
     for name, stage in expected.items():
         assert got[name].work == stage.work, name
     assert computed.kv_cache_bytes == everywhere.kv_cache_bytes
-    assert ledger_of(computed.prefill)["counted"] == ledger_of(everywhere.prefill)["counted"]
-    assert ledger_of(computed.prefill)["unknown"] == {}
+    assert ledger_of(computed.prefill).counted == ledger_of(everywhere.prefill).counted
+    assert ledger_of(computed.prefill).unknown == {}
 
 
 DEVICES = ("meta", "cpu")

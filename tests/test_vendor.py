@@ -10,15 +10,23 @@ from collections import Counter
 
 import pytest
 import torch
-from test_golden import GOLDENS, decode_flops, flops_by_stage, reference, workload_of
+from test_golden import (
+    GOLDENS,
+    decode_flops,
+    flops_by_stage,
+    reference,
+    repeats_of,
+    traced,
+    workload_of,
+)
 from vendor_checkout import VENDOR, needs_vendor
 
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.model.loading import load_model
-from dsocr_analyze.trace.passes import trace_passes
-from dsocr_analyze.trace.recorder import Entry, Trace
+from dsocr_analyze.running.loading import load_model
+from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.summary import ledger_of
-from dsocr_analyze.workload import plan_workload
 
 pytestmark = [pytest.mark.vendor, needs_vendor]
 
@@ -46,31 +54,31 @@ def vendor(request):
 
 @pytest.mark.parametrize("golden", GOLDENS, ids=lambda g: f"{g['page']}-{g['image_size']}")
 def test_every_stage_counts_what_was_recorded(vendor, golden):
-    traces = trace_passes(vendor, workload_of(golden))
-    assert flops_by_stage(vendor, traces) == golden["matrix_flops"]
-    assert decode_flops(vendor, traces) == golden["decode_step_matrix_flops"]
+    traces = traced(vendor, workload_of(golden))
+    assert flops_by_stage(traces) == golden["matrix_flops"]
+    assert decode_flops(traces) == golden["decode_step_matrix_flops"]
 
 
 def test_the_reference_runs_the_same_operators(vendor):
     flash = vendor.attention == "flash_attention_2"
     ours = reference(flash_attention=flash)
-    workload = plan_workload(page=(1191, 1684))
-    theirs = trace_passes(vendor, workload)
-    own = trace_passes(ours, workload)
+    workload = DEFAULT.plan(page=(1191, 1684))
+    theirs = traced(vendor, workload)
+    own = traced(ours, workload)
     for one, other in (
         (theirs.prefill, own.prefill),
         (theirs.decode_steps[0], own.decode_steps[0]),
     ):
-        assert ledger_of(one)["counted"] == ledger_of(other)["counted"]
-        assert ledger_of(one)["unknown"] == {}
+        assert ledger_of(one).counted == ledger_of(other).counted
+        assert ledger_of(one).unknown == {}
         assert sorted(one.calls) == sorted(other.calls)
         assert counted(one) == counted(other)
-        assert one.peak_bytes == other.peak_bytes
+        assert one.peak == other.peak
 
 
-def counted(trace: Trace) -> Counter[Entry]:
+def counted(trace: Trace) -> Counter[Kernel]:
     """Executed operators by module and cost, in whatever order."""
-    return Counter(entry for entry in trace.entries if entry.status == "counted")
+    return Counter(trace.kernels)
 
 
 def test_parameters_are_the_references(vendor):
@@ -79,8 +87,12 @@ def test_parameters_are_the_references(vendor):
     assert theirs == ours
 
 
-def test_repeating_equal_modules_changes_nothing(vendor):
-    workload = plan_workload(page=(1000, 700))
-    repeated = trace_passes(vendor, workload, decode_steps=2)
-    every = trace_passes(vendor, workload, decode_steps=2, repeat_equal_modules=False)
+def test_its_code_is_the_published_one_whose_repetition_is_declared(vendor):
+    assert vendor.directory.runs_code(DEFAULT.published_code)
+
+
+def test_declared_repetition_changes_nothing(vendor):
+    workload = DEFAULT.plan(page=(1000, 700))
+    repeated = traced(vendor, workload, decode_steps=2, repeats=repeats_of(vendor))
+    every = traced(vendor, workload, decode_steps=2)
     assert repeated == every

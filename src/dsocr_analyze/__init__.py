@@ -1,28 +1,38 @@
 """What a page costs on DeepSeek-OCR: exact FLOPs, bytes and memory, on any machine.
 
-`DeepSeekOCRSession` loads a model and reports on a page; it is imported on first use, because it
-brings torch.
+`DeepSeekOCRSession` loads a model and reports on a page. Every name is imported on first use: the
+session brings torch, and the command line has signals to handle before anything else.
 """
 
 from __future__ import annotations
 
-from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
-
-from dsocr_analyze.errors import AnalyzeError
-from dsocr_analyze.workload import Workload, plan_workload
-
+TYPE_CHECKING = False  # not from typing, whose import an interruption would find unguarded
 if TYPE_CHECKING:
-    from dsocr_analyze.analysis import DeepSeekOCRSession
+    from typing import Any
+
+    from dsocr_analyze.architectures.deepseek_ocr.plan import plan_workload
+    from dsocr_analyze.errors import AnalyzeError
+    from dsocr_analyze.session import DeepSeekOCRSession
+    from dsocr_analyze.workload import Workload
+
+    __version__: str
 
 __all__ = ["AnalyzeError", "DeepSeekOCRSession", "Workload", "__version__", "plan_workload"]
 
-__version__ = version("dsocr-analyze")
+_PLACES = {
+    "AnalyzeError": ("dsocr_analyze.errors", "AnalyzeError"),
+    "DeepSeekOCRSession": ("dsocr_analyze.session", "DeepSeekOCRSession"),
+    "Workload": ("dsocr_analyze.workload", "Workload"),
+    "__version__": ("dsocr_analyze.version", "VERSION"),
+    "plan_workload": ("dsocr_analyze.architectures.deepseek_ocr.plan", "plan_workload"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "DeepSeekOCRSession":
-        from dsocr_analyze.analysis import DeepSeekOCRSession
+    import importlib
 
-        return DeepSeekOCRSession
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module, attribute = _PLACES[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    return getattr(importlib.import_module(module), attribute)

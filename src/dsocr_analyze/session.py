@@ -1,0 +1,370 @@
+"""A session: a loaded model and a workload in, figures and a report out."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import torch
+
+from dsocr_analyze.agreement import Agreement, compare
+from dsocr_analyze.analytic import UNIFORM_ROUTING_NOTE, figures_of_composition
+from dsocr_analyze.architectures import DEFAULT, architecture_of
+from dsocr_analyze.dtypes import Dtype, dtype_named
+from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
+from dsocr_analyze.figures import Memory, ModelSource, PageFigures, Parameters, Provenance
+from dsocr_analyze.kernels import total_work
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.report.build import build_report
+from dsocr_analyze.running.loading import LoadedModel, load_model
+from dsocr_analyze.trace.passes import PassTraces, trace_passes
+from dsocr_analyze.trace.summary import batch_work, ledger_of, stage_figures
+from dsocr_analyze.version import VERSION
+from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload.workload import position_warnings
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import Architecture
+    from dsocr_analyze.report.document import Report
+
+__all__ = ["DeepSeekOCRSession", "parse_device"]
+
+LARGEST_TRACED_BATCH: Final = 1024
+"""Pages of a batch that run one by one through the vision stages in a minute or so."""
+
+Announce = Callable[[str], None]
+
+
+def parse_device(name: str) -> torch.device:
+    """The device called `name`; raises DeviceError where there is none."""
+    kind, _, index = name.partition(":")
+    if kind not in ("meta", "cpu", "cuda") or (index and not index.isdecimal()):
+        raise DeviceError(
+            f"device {name!r} is unknown; use meta, cpu or cuda:N", arguments=["device"]
+        )
+    if kind != "cuda":
+        if index:
+            raise DeviceError(f"device {name!r} is unknown; use {kind}", arguments=["device"])
+        return torch.device(kind)
+    present = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(index or 0) >= present:
+        here = f"{present} here" if present else "no CUDA GPU here"
+        raise DeviceError(
+            f"device {name!r} is not there ({here}); use meta or cpu", arguments=["device"]
+        )
+    return torch.device("cuda", int(index or 0))
+
+
+class DeepSeekOCRSession:
+    """A loaded model and what can be asked of it.
+
+    >>> session = DeepSeekOCRSession.from_local()          # the built-in reference, on meta
+    >>> report = session.analyze(page=(1191, 1684))
+    >>> report.total.matrix_flops
+    4568380069376
+    """
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        self.loaded = loaded
+
+    @classmethod
+    def from_local(
+        cls,
+        path: str | Path | None = None,
+        *,
+        device: str = "meta",
+        dtype: str = "bfloat16",
+        flash_attention: bool = False,
+        trust_remote_code: bool = False,
+        config: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Loads the model in `path`, or the built-in reference.
+
+        Args:
+            path: A model directory; None for the reference.
+            device: `meta`, `cpu` or `cuda:N`.
+            dtype: `bfloat16`, `float16` or `float32`.
+            flash_attention: Build the decoder with FlashAttention-2.
+            trust_remote_code: Execute the directory's Python files without a trust record.
+            config: Values in place of the directory's `config.json`.
+
+        Raises:
+            AnalyzeError: Its subclasses say what is wrong with an argument or the directory.
+        """
+        directory = ModelDirectory.read(DEFAULT.reference if path is None else Path(path))
+        return cls.from_directory(
+            directory if config is None else directory.with_config(config),
+            device=device,
+            dtype=dtype,
+            flash_attention=flash_attention,
+            trust_remote_code=trust_remote_code,
+        )
+
+    @classmethod
+    def from_directory(
+        cls,
+        directory: ModelDirectory,
+        *,
+        device: str = "meta",
+        dtype: str = "bfloat16",
+        flash_attention: bool = False,
+        trust_remote_code: bool = False,
+    ) -> Self:
+        """Loads the model of a directory that has been read; arguments as in `from_local`."""
+        torch_device = parse_device(device)
+        if flash_attention:
+            _require_flash_attention(torch_device)
+        return cls(
+            load_model(
+                directory,
+                device=torch_device,
+                dtype=getattr(torch, dtype_named(dtype).name),
+                flash_attention=flash_attention,
+                trust_remote_code=trust_remote_code,
+            )
+        )
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The model itself."""
+        return self.loaded.module
+
+    @cached_property
+    def architecture(self) -> Architecture:
+        """The architecture that the directory's config belongs to."""
+        return architecture_of(self.loaded.directory.config)
+
+    @cached_property
+    def dtype(self) -> Dtype:
+        """Type of weights and activations."""
+        return dtype_named(str(self.loaded.dtype).removeprefix("torch."))
+
+    @cached_property
+    def own_params(self) -> Mapping[str, Mapping[str, int]]:
+        """Parameters that each stage owns, by its name and by the module that holds them.
+
+        A shared parameter counts once, under its first name.
+        """
+        counts: dict[str, dict[str, int]] = {name: {} for name in self.architecture.stage_names}
+        for name, parameter in self.model.named_parameters():
+            owner = self.architecture.owner_of(name)
+            if owner is not None:
+                path = name.rpartition(".")[0]
+                counts[owner][path] = counts[owner].get(path, 0) + parameter.numel()
+        return counts
+
+    @cached_property
+    def parameters(self) -> Parameters:
+        """The model's parameters, each counted once."""
+        elements = {name: each.numel() for name, each in self.model.named_parameters()}
+        unassigned = {
+            name: count
+            for name, count in elements.items()
+            if self.architecture.owner_of(name) is None
+        }
+        return Parameters(sum(elements.values()), unassigned)
+
+    @cached_property
+    def module_classes(self) -> Mapping[str, str]:
+        """Class of every module by path, a shared module's under each of its paths."""
+        modules = self.model.named_modules(remove_duplicate=False)
+        return {path: type(module).__name__ for path, module in modules}
+
+    def plan(self, **arguments: Any) -> Workload:
+        """The workload of a page on this model: the arguments of `plan_workload`."""
+        return self.architecture.plan(**arguments)
+
+    def trace(self, workload: Workload, *, on_progress: Announce = lambda _: None) -> PassTraces:
+        """Runs the workload's passes under the hooks.
+
+        Raises:
+            WorkloadError: The batch is too large to be run page by page.
+        """
+        if workload.batch_size > LARGEST_TRACED_BATCH:
+            raise WorkloadError(
+                f"batch_size {workload.batch_size} is too large to trace, as the vision stages"
+                f" run page by page; give at most {LARGEST_TRACED_BATCH}, or engine='analytic'",
+                arguments=["batch_size", "engine"],
+            )
+        # The second step shows by how much a step grows with the cache.
+        steps = 2 if workload.max_new_tokens > 2 else 1
+        return trace_passes(
+            self.loaded,
+            workload,
+            self.architecture,
+            decode_steps=steps,
+            repeats=self._repetition,
+            on_progress=on_progress,
+        )
+
+    @cached_property
+    def _repetition(self) -> Callable[[str], str | None] | None:
+        """What is declared to repeat: known of code that this project knows, and of no other."""
+        directory, architecture = self.loaded.directory, self.architecture
+        if not (directory.is_reference or directory.runs_code(architecture.published_code)):
+            return None
+        return architecture.repeats(architecture.dimensions(directory.config))
+
+    def figures(
+        self, workload: Workload, *, on_progress: Announce = lambda _: None
+    ) -> tuple[PageFigures, Agreement | None]:
+        """A workload's figures, traced, and how the closed forms agree with them.
+
+        Without closed forms for the model, the trace stands alone and a warning says why.
+        """
+        traces = self.trace(workload, on_progress=on_progress)
+        on_progress("analytic engine")
+        analytic, warnings = self._analytic(workload)
+        traced = self._traced(workload, traces, analytic)
+        agreement = None
+        if analytic is not None:
+            agreement = compare(
+                traced,
+                analytic,
+                self.architecture,
+                expert_weights_bytes=self._expert_params * self.dtype.nbytes,
+            )
+            warnings += agreement.warnings
+        warnings += [
+            f"unknown operator {name}: {calls} calls are not counted"
+            for name, calls in traced.ledger.unknown.items()
+        ]
+        return traced.with_notes(warnings, self._notes(workload)), agreement
+
+    def analyze(
+        self,
+        workload: Workload | None = None,
+        *,
+        on_progress: Announce = lambda _: None,
+        **workload_arguments: Any,
+    ) -> Report:
+        """The report of a workload, traced: what `static_compute.json` holds.
+
+        Args:
+            workload: What to run; or give the arguments of `plan_workload`.
+            on_progress: Told what starts.
+            **workload_arguments: Arguments of `plan_workload`, where no workload is given.
+        """
+        if workload is None:
+            workload = self.plan(**workload_arguments)
+        figures, agreement = self.figures(workload, on_progress=on_progress)
+        return build_report(figures, agreement, dt.datetime.now(dt.UTC))
+
+    @cached_property
+    def _expert_params(self) -> int:
+        config = self.loaded.directory.config
+        return self.architecture.expert_params(self.architecture.dimensions(config))
+
+    def _analytic(self, workload: Workload) -> tuple[PageFigures | None, list[str]]:
+        """The closed forms of a workload, and why they or it may be in doubt.
+
+        A model directory may describe what has no closed form.
+        """
+        architecture, directory = self.architecture, self.loaded.directory
+        try:
+            dimensions = architecture.dimensions(directory.config)
+            composition = architecture.compose(
+                dimensions, workload, self.dtype, self.loaded.attention != "eager"
+            )
+        except ConfigError as error:
+            if directory.is_reference:
+                raise
+            return None, [f"no closed forms to compare the trace with: {error}"]
+        warnings = position_warnings(workload, dimensions.max_positions)
+        figures = figures_of_composition(
+            composition, workload, self._provenance, warnings=warnings, notes=[]
+        )
+        return figures, warnings
+
+    def _traced(
+        self, workload: Workload, traces: PassTraces, analytic: PageFigures | None
+    ) -> PageFigures:
+        stages = stage_figures(traces, self.architecture.stages, self.own_params)
+        *prefill, _ = stages.values()
+        prefill_pass = total_work(stage.work for stage in prefill)
+        causal = sum(stage.causal_savable_flops for stage in prefill)
+        if analytic is not None and self.loaded.attention == "eager":
+            # Eager attention masks what it has computed; only the config tells that it is causal.
+            causal = analytic.causal_savable_flops
+        return PageFigures(
+            workload=workload,
+            provenance=self._provenance,
+            stages=stages,
+            parameters=self.parameters,
+            batch=batch_work(
+                prefill_pass, traces, workload.max_new_tokens, self.architecture.routed_expert
+            ),
+            causal_savable_flops=causal,
+            memory=self._memory(workload, traces),
+            ledger=ledger_of(traces.prefill, traces.decode_steps[0]),
+            module_classes=self.module_classes,
+        )
+
+    def _memory(self, workload: Workload, traces: PassTraces) -> Memory:
+        per_token, remainder = divmod(traces.kv_cache_bytes, workload.seq_len)
+        assert not remainder, "a cache holds every token alike"
+        return Memory(
+            weights_bytes=self.parameters.total * self.dtype.nbytes,
+            inputs_bytes=traces.inputs_bytes,
+            prefill_cache_bytes=traces.kv_cache_bytes,
+            kv_cache_bytes=per_token * (workload.seq_len + workload.max_new_tokens - 1),
+            peak=traces.prefill.peak,
+        )
+
+    @cached_property
+    def model_source(self) -> ModelSource:
+        """Where the model comes from."""
+        return self.loaded.directory.source(
+            self.architecture.name,
+            class_name=type(self.model).__name__,
+            weights="checkpoint" if self.loaded.has_weights else "none",
+        )
+
+    @property
+    def _provenance(self) -> Provenance:
+        packages = ("fvcore", "transformers")
+        return Provenance(
+            model=self.model_source,
+            engine="trace",
+            device=str(self.loaded.device),
+            dtype=self.dtype,
+            attention=self.loaded.attention,
+            versions={
+                "tool": VERSION,
+                "torch": str(torch.__version__),
+                **{name: importlib.metadata.version(name) for name in packages},
+            },
+        )
+
+    def _notes(self, workload: Workload) -> list[str]:
+        notes = self.architecture.notes_of(workload)
+        if not self.loaded.has_weights:
+            return [*notes, UNIFORM_ROUTING_NOTE]
+        return [
+            *notes,
+            f"MoE routing is the checkpoint's, computed on {self.loaded.device}; FLOPs do not"
+            " depend on it, bytes of expert weights and calls of experts do; the batch takes every"
+            " decode step to read as many experts as the first",
+        ]
+
+
+def _require_flash_attention(device: torch.device) -> None:
+    if device.type == "meta":
+        return
+    if device.type == "cpu":
+        raise DeviceError(
+            "flash_attention=1 needs a CUDA device or meta: FlashAttention has no CPU kernel;"
+            " flash_attention=0 runs eager attention",
+            arguments=["flash_attention"],
+        )
+    if importlib.util.find_spec("flash_attn") is None:
+        raise DeviceError(
+            f"flash_attention=1 on {device} needs flash-attn, which is not installed:"
+            " pip install 'dsocr-analyze[flash-attn]'; flash_attention=0 runs eager attention",
+            arguments=["flash_attention"],
+        )

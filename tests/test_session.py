@@ -1,0 +1,170 @@
+"""Whole reports of the reference model: golden counts, sums over passes, both engines."""
+
+import datetime as dt
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+
+from dsocr_analyze import DeepSeekOCRSession
+from dsocr_analyze.report.files import dump_json
+from dsocr_analyze.report.schema import report_schema
+from dsocr_analyze.trace import operators, recorder
+
+COUNTS = (
+    "macs",
+    "matrix_flops",
+    "vector_flops",
+    "flops",
+    "activations",
+    "bytes_read",
+    "bytes_written",
+)
+GOLDEN = json.loads((Path(__file__).parent / "data" / "golden_workloads.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def session():
+    return DeepSeekOCRSession.from_local()
+
+
+@pytest.fixture(scope="module")
+def report(session):
+    return session.analyze(page=(1191, 1684), max_new_tokens=100)
+
+
+def counts_of(work):
+    return {key: getattr(work, key) for key in COUNTS}
+
+
+def test_the_report_fits_its_published_schema(report):
+    jsonschema.validate(json.loads(dump_json(report)), report_schema())
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda g: f"{g['page']}-{g['image_size']}")
+def test_stages_hold_the_golden_matrix_flops(session, golden):
+    report = session.analyze(
+        page=tuple(golden["page"]),
+        base_size=golden["base_size"],
+        image_size=golden["image_size"],
+        crop_mode=golden["crop_mode"],
+        max_new_tokens=1,
+    )
+    matrix = golden["matrix_flops"]
+    stages = report.stages
+    assert list(report.workload.grid) == golden["grid"]
+    assert report.workload.seq_len == golden["seq_len"]
+    for stage in ("sam", "clip", "projector"):
+        assert stages[stage].matrix_flops == matrix[stage]
+    assert stages["prefill"].matrix_flops == matrix["layers"] + matrix["lm_head"]
+    assert stages["prefill"].by_module["lm_head"].matrix_flops == matrix["lm_head"]
+    decode = golden["decode_step_matrix_flops"]
+    assert stages["decode"].matrix_flops == decode["total"]
+    assert stages["decode"].by_module["lm_head"].matrix_flops == decode["lm_head"]
+    assert report.total.matrix_flops == matrix["total"]
+
+
+def test_parameters_are_the_published_ones(report):
+    assert report.total.params == 3_336_106_240
+    assert {name: stage.params for name, stage in report.stages.items()} == {
+        "sam": 95_569_152,
+        "clip": 303_177_728,
+        "projector": 2_622_720,
+        "prefill": 2_769_255_680,
+        "decode": 165_478_400,
+    }
+    assert report.unassigned.params == 2 * 1280
+    assert report.unassigned.names == ("model.image_newline", "model.view_seperator")
+    assert report.memory.weights_bytes == 2 * 3_336_106_240
+
+
+def test_stages_add_up_to_the_total(report):
+    *prefill_pass, decode = report.stages.values()
+    for key in COUNTS:
+        assert sum(getattr(stage, key) for stage in prefill_pass) == getattr(report.total, key)
+    assert counts_of(decode) == counts_of(report.total.decode_step)
+
+
+def test_modules_add_up_to_their_parent_and_to_their_stage(report):
+    for stage in report.stages.values():
+        sums = {path: counts_of(row.own) for path, row in stage.by_module.items()}
+        for path, row in stage.by_module.items():
+            if path:
+                for key in COUNTS:
+                    sums[path.rpartition(".")[0]][key] += getattr(row, key)
+        assert {path: counts_of(row) for path, row in stage.by_module.items()} == sums
+        assert sums[""] == counts_of(stage)
+
+
+def test_the_batch_is_the_prefill_pass_and_every_decode_step_over_a_growing_cache(session):
+    base = {"page": (600, 500), "crop_mode": False, "image_size": 512}
+    for new_tokens in (1, 2, 3, 6):
+        report = session.analyze(**base, text_tokens=10, max_new_tokens=new_tokens)
+        expected = counts_of(report.total)
+        for step in range(new_tokens - 1):
+            longer = session.analyze(**base, text_tokens=10 + step, max_new_tokens=1)
+            for key, count in counts_of(longer.stages["decode"]).items():
+                expected[key] += count
+        assert counts_of(report.total.batch) == expected
+
+
+def test_the_kv_cache_is_61440_bytes_a_token_in_bf16(report):
+    tokens = report.workload.seq_len + 100 - 1
+    assert report.memory.kv_cache_bytes == 2 * 12 * 10 * 128 * 2 * tokens
+
+
+def test_causality_could_save_just_under_half_of_attention_under_flash_attention():
+    session = DeepSeekOCRSession.from_local(flash_attention=True)
+    flash = session.analyze(page=(1024, 1024), max_new_tokens=1).total
+    tokens = 703
+    skipped = tokens * (tokens - 1) // 2
+    assert flash.causal_savable_flops == 12 * 10 * 2 * (128 + 128) * skipped
+    eager = DeepSeekOCRSession.from_local().analyze(page=(1024, 1024), max_new_tokens=1).total
+    assert flash.matrix_flops == eager.matrix_flops
+    assert flash.bytes_read < eager.bytes_read
+    assert flash.activations < eager.activations
+    assert flash.causal_savable_flops == eager.causal_savable_flops
+
+
+def test_no_operator_is_unknown(report):
+    ledger = report.operator_ledger
+    assert ledger.unknown == {}
+    assert ledger.counted["linear"] > 2000
+    assert ledger.free["view"] > 0
+
+
+def test_two_runs_differ_in_nothing_but_the_timestamp(session, report):
+    again = session.analyze(page=(1191, 1684), max_new_tokens=100)
+    metadata = msgspec.structs.replace(again.metadata, created=report.metadata.created)
+    assert dump_json(msgspec.structs.replace(again, metadata=metadata)) == dump_json(report)
+    assert dt.datetime.fromisoformat(report.metadata.created).tzinfo == dt.UTC
+
+
+class TestAgreement:
+    def test_trace_and_closed_forms_agree_in_every_quantity_of_every_stage(self, report):
+        agreement = report.agreement
+        assert agreement.agrees is True
+        assert agreement.first_difference is None
+        assert all(all(stage.values()) for stage in agreement.stages.values())
+        assert agreement.kv_cache_bytes is agreement.batch is True
+        assert agreement.peak_activation_bytes.agrees is True
+        for stage in report.stages.values():
+            assert stage.flops_analytic == stage.flops
+
+    def test_a_disagreement_is_a_warning_that_names_module_and_quantity(self, session, monkeypatch):
+        rule = replace(operators.RULES["gelu"], vector_flops=lambda call: 1)
+        monkeypatch.setitem(operators.RULES, "gelu", rule)
+        recorder._operator_of.cache_clear()
+        try:
+            report = session.analyze(page=(600, 500), crop_mode=False, image_size=64)
+        finally:
+            recorder._operator_of.cache_clear()
+        assert report.agreement.agrees is False
+        [warning] = report.warnings
+        assert "vector_flops of 'model.sam_model.blocks.0.mlp.act'" in warning
+        assert report.agreement.stages["sam"]["vector_flops"] is False
+        assert report.agreement.stages["sam"]["macs"] is True
+        assert report.agreement.stages["clip"]["vector_flops"] is True
