@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures.deepseek_ocr.plan import plan_workload
 from dsocr_analyze.cli import main
-from dsocr_analyze.costs import page_costs
+from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue, gpu_named
 from dsocr_analyze.hardware.fit import fit, memory_need
-from dsocr_analyze.model.dimensions import ModelDimensions
-from dsocr_analyze.model.directory import REFERENCE_DIRECTORY
-from dsocr_analyze.workload import plan_workload
+from dsocr_analyze.model.directory import read_config
 
-DIMENSIONS = ModelDimensions.from_file(REFERENCE_DIRECTORY / "config.json")
+DIMENSIONS = DEFAULT.dimensions(read_config(DEFAULT.reference / "config.json"))
 PAGE = plan_workload(page=(1191, 1684), max_new_tokens=1024)
-COUNTED = {"element_bytes": 2, "flash_attention": False}
+COUNTED = {"dtype": BFLOAT16, "flash_attention": False}
 
 # Rates with sparsity or of the shader cores, seen in public tables.
 WRONG_RATES = {"h100-sxm": 1979, "l4": 242, "rtx-4090": 661, "rtx-3090": 285}
@@ -52,27 +52,26 @@ class TestCatalogue:
 
 class TestFit:
     def test_a_page_needs_its_weights_and_the_higher_tide(self):
-        need = memory_need(DIMENSIONS, PAGE, **COUNTED)
-        costs = page_costs(DIMENSIONS, PAGE)
+        need = memory_need(DEFAULT, DIMENSIONS, PAGE, **COUNTED)
         cache = 61_440 * (913 + 1023)
         assert need.weights_bytes == 2 * 3_336_106_240
-        assert need.prefill_bytes == costs.peak_activation_bytes
+        assert need.prefill_bytes == 766_627_840
         assert need.decode_bytes == cache + cache // 12 + 129_280 * (2 + 4)
         assert need.total_bytes == need.weights_bytes + need.prefill_bytes
 
     def test_a_long_answer_makes_the_cache_the_higher_tide(self):
         long = plan_workload(page=(600, 500), image_size=512, crop_mode=False, max_new_tokens=8000)
-        need = memory_need(DIMENSIONS, long, **COUNTED)
+        need = memory_need(DEFAULT, DIMENSIONS, long, **COUNTED)
         assert need.decode_bytes > need.prefill_bytes
         assert need.total_bytes == need.weights_bytes + need.decode_bytes
 
     @pytest.mark.parametrize("name", ["l4", "a100-40gb", "h200-sxm"])
     def test_the_largest_batch_fits_and_one_more_does_not(self, name):
-        result = fit(gpu_named(name), DIMENSIONS, PAGE, **COUNTED, reserved=0.1)
+        result = fit(gpu_named(name), DEFAULT, DIMENSIONS, PAGE, **COUNTED, reserved=0.1)
 
         def needed(batch):
             pages = plan_workload(page=(1191, 1684), batch_size=batch)
-            return memory_need(DIMENSIONS, pages, **COUNTED).total_bytes
+            return memory_need(DEFAULT, DIMENSIONS, pages, **COUNTED).total_bytes
 
         assert (
             needed(result.largest_batch) <= result.usable_bytes < needed(result.largest_batch + 1)
@@ -80,12 +79,12 @@ class TestFit:
 
     def test_nothing_fits_where_the_weights_do_not(self):
         tiny = Gpu("tiny", "Tiny", 1, 1, memory_gb=4, source="made up")
-        result = fit(tiny, DIMENSIONS, PAGE, **COUNTED, reserved=0)
+        result = fit(tiny, DEFAULT, DIMENSIONS, PAGE, **COUNTED, reserved=0)
         assert result.largest_batch == 0
         assert not result.fits
 
     def test_the_reserve_is_taken_off(self):
-        result = fit(gpu_named("l4"), DIMENSIONS, PAGE, **COUNTED, reserved=0.25)
+        result = fit(gpu_named("l4"), DEFAULT, DIMENSIONS, PAGE, **COUNTED, reserved=0.25)
         assert result.usable_bytes == 18 * 10**9
 
 
@@ -115,7 +114,7 @@ class TestCommand:
         assert named in captured.err
 
     def test_no_code_of_a_directory_is_executed(self, capsys, tmp_path):
-        config = json.loads((REFERENCE_DIRECTORY / "config.json").read_text())
+        config = json.loads((DEFAULT.reference / "config.json").read_text())
         Path("model").mkdir()
         Path("model/config.json").write_text(json.dumps(config))
         Path("model/modeling_deepseekocr.py").write_text("raise SystemExit('executed')")

@@ -6,16 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dsocr_analyze.costs import page_costs
+from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
+from dsocr_analyze.dtypes import Dtype
+from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.devices import Gpu
-from dsocr_analyze.model.dimensions import ModelDimensions
 from dsocr_analyze.workload import Workload
 
 __all__ = ["LARGEST_BATCH", "Fit", "MemoryNeed", "fit", "memory_need"]
 
 LARGEST_BATCH: Final = 1 << 20
-
-_FP32_BYTES: Final = 4
 
 
 @dataclass(frozen=True)
@@ -57,30 +56,26 @@ class Fit:
 
 
 def memory_need(
+    architecture: Architecture,
     dimensions: ModelDimensions,
     workload: Workload,
     *,
-    element_bytes: int,
+    dtype: Dtype,
     flash_attention: bool,
 ) -> MemoryNeed:
-    """What a workload needs, by the closed forms."""
-    costs = page_costs(
-        dimensions, workload, element_bytes=element_bytes, flash_attention=flash_attention
-    )
-    decoder = dimensions.decoder
-    layer = costs.kv_cache_bytes // decoder.layers
-    logits = workload.batch_size * decoder.vocab_size * (element_bytes + _FP32_BYTES)
-    return MemoryNeed(
-        costs.weights_bytes, costs.peak_activation_bytes, costs.kv_cache_bytes + layer + logits
-    )
+    """What a workload needs, by closed forms; arguments as for `fit`."""
+    memory = architecture.memory(dimensions, workload, dtype, flash_attention)
+    decode = architecture.decode_peak_bytes(dimensions, workload, dtype, flash_attention)
+    return MemoryNeed(memory.weights_bytes, memory.peak.nbytes, decode)
 
 
 def fit(
     gpu: Gpu,
+    architecture: Architecture,
     dimensions: ModelDimensions,
     workload: Workload,
     *,
-    element_bytes: int,
+    dtype: Dtype,
     flash_attention: bool,
     reserved: float,
 ) -> Fit:
@@ -88,19 +83,30 @@ def fit(
 
     Args:
         gpu: The GPU.
-        dimensions: The model.
+        architecture: The model's architecture.
+        dimensions: The model's dimensions.
         workload: The page and the asked-for batch.
-        element_bytes: Bytes of a weight and an activation.
+        dtype: Type of weights and activations.
         flash_attention: FlashAttention in place of eager attention.
-        reserved: Part of the memory (0 to 1) kept for the driver, the allocator and kernels.
+        reserved: Part of the memory, from 0 to below 1, kept for the driver, the allocator and
+            kernels.
+
+    Raises:
+        WorkloadError: `reserved` is no such part.
     """
+    if not 0 <= reserved < 1:
+        raise WorkloadError(
+            f"reserved {reserved} is not possible; give a part from 0 to below 1",
+            arguments=["reserved"],
+        )
     usable = int(gpu.memory_bytes * (1 - reserved))
 
     def need(batch: int) -> MemoryNeed:
         return memory_need(
+            architecture,
             dimensions,
             replace(workload, batch_size=batch),
-            element_bytes=element_bytes,
+            dtype=dtype,
             flash_attention=flash_attention,
         )
 
