@@ -2,9 +2,9 @@
 
     python benchmarks/bench_archive.py
 
-Writes Parquet files of random pages to a temporary folder and runs `dsocr-analyze sweep --pages` on
-each in a process of its own: one with sizes only, one where every page has its own text and new
-tokens as well. Prints one line each; exits with 1 where one is too slow or too large.
+Writes Parquet files of random pages to a temporary folder and runs `dsocr-analyze archive` on each
+in a process of its own: one with sizes only, one where every page has its own text and new tokens
+as well. Prints one line each; exits with 1 where one is too slow or too large.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COMMAND = """
 import resource, sys, time
 start = time.perf_counter()
 from dsocr_analyze.cli import main
-code = main(["sweep", "--pages", sys.argv[1], "--quiet"])
+code = main(["archive", sys.argv[1], "--quiet"])
 seconds = time.perf_counter() - start
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(code, seconds, peak / (1 << 20 if sys.platform == "darwin" else 1 << 10))

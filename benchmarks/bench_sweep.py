@@ -3,7 +3,7 @@
     python benchmarks/bench_sweep.py
 
 Every workload is a page of its own with a text, a number of new tokens and a batch of its own, as
-the batch function and the sweep evaluate them. Prints one line; exits with 1 where it is too slow.
+a sweep evaluates them. Prints one line; exits with 1 where it is too slow.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import time
 
 import numpy as np
 
-from dsocr_analyze.sweep.batch import reference_dimensions
-from dsocr_analyze.sweep.evaluate import evaluate
-from dsocr_analyze.sweep.grids import crop_grid_codes
-from dsocr_analyze.sweep.settings import Setting
+from dsocr_analyze.columns.counted_model import published_model
+from dsocr_analyze.columns.evaluate import Workloads, evaluate
+from dsocr_analyze.columns.results import batch_columns
+from dsocr_analyze.columns.setting import Setting
 
 TARGET = 1_000_000
 WORKLOADS = 2_000_000
@@ -31,18 +31,18 @@ def seconds_of_a_round() -> float:
     text_tokens = random.integers(1, 2000, WORKLOADS)
     max_new_tokens = random.integers(1, 4096, WORKLOADS)
     batch_sizes = random.integers(1, 65, WORKLOADS)
-    dimensions, setting = reference_dimensions(), Setting.named()
+    model = published_model()
+    setting, crop_grids = Setting.named(model.architecture), model.architecture.crop_grids
     start = time.perf_counter()
     for first in range(0, WORKLOADS, CHUNK):
         part = slice(first, first + CHUNK)
-        evaluate(
-            dimensions,
-            setting,
-            crop_grid_codes(widths[part], heights[part]),
+        workloads = Workloads(
+            crop_grids.codes(widths[part], heights[part]),
             text_tokens[part],
             max_new_tokens[part],
             batch_sizes[part],
         )
+        batch_columns(evaluate(model, setting, workloads), batch_sizes[part])
     return time.perf_counter() - start
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import ray
 
-from dsocr_analyze.sweep import count_pages
+from dsocr_analyze.archive import count_pages
 
 
 def archive_totals(pages: ray.data.Dataset, mode: str = "gundam") -> dict[str, int]:

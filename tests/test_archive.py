@@ -16,20 +16,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from single_page import page_costs
 
+from dsocr_analyze.architectures.deepseek_ocr.crop_grid import GRIDS, crop_grid
+from dsocr_analyze.architectures.deepseek_ocr.crop_grid_codes import CROP_GRIDS
+from dsocr_analyze.architectures.deepseek_ocr.modes import MODES
+from dsocr_analyze.architectures.deepseek_ocr.plan import plan_workload
+from dsocr_analyze.archive import count_pages
+from dsocr_analyze.archive.distinct import check_keys_fit, distinct_workloads
+from dsocr_analyze.archive.exact_sums import weighted_sum
+from dsocr_analyze.archive.histogram import grid_bars, token_bars
+from dsocr_analyze.archive.pages import REPORTED_ROWS, read_pages
+from dsocr_analyze.archive.source import open_pages
+from dsocr_analyze.archive.totals import add_up
 from dsocr_analyze.cli import main
-from dsocr_analyze.costs import page_costs
+from dsocr_analyze.columns.counted_model import published_model
+from dsocr_analyze.columns.evaluate import Workloads
+from dsocr_analyze.columns.results import PAGE_RESULTS
+from dsocr_analyze.columns.setting import Setting
+from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import PageError, WorkloadError
-from dsocr_analyze.sweep import count_pages
-from dsocr_analyze.sweep.archive import REPORTED_ROWS, add_up
-from dsocr_analyze.sweep.batch import reference_dimensions
-from dsocr_analyze.sweep.evaluate import COUNTS, RESULTS
-from dsocr_analyze.sweep.exact import weighted_sum
-from dsocr_analyze.sweep.grids import crop_grid_codes, grid_of_code
-from dsocr_analyze.sweep.histogram import grid_bars, token_bars
-from dsocr_analyze.sweep.settings import Setting
-from dsocr_analyze.sweep.source import open_pages
-from dsocr_analyze.workload import GRIDS, MODES, crop_grid, plan_workload
+from dsocr_analyze.workload.workload import LARGEST_COUNT
 
 ROOT = Path(__file__).parent.parent
 SIDES = st.one_of(st.integers(1, 5000), st.sampled_from([640, 641, 1280, 1920]), st.just(10**6))
@@ -42,19 +49,16 @@ def run(capsys, *arguments):
     return code, captured.out, captured.err
 
 
-def added_up(path, mode="gundam", **lengths):
+def added_up(path, mode="gundam", model=None):
     """The archive's totals in one mode."""
-    archive = add_up(
-        open_pages(path),
-        [Setting.named(mode)],
-        reference_dimensions(),
-        **{"text_tokens": 10, "max_new_tokens": 1024} | lengths,
-    )
+    model = model or published_model()
+    pages = read_pages(open_pages(path).batches, text_tokens=10, max_new_tokens=1024)
+    archive = add_up(model, [Setting.named(model.architecture, mode)], pages)
     return archive, archive.totals[0]
 
 
-def expected_row(width, height, mode="gundam", flash=False, element_bytes=2, **lengths):
-    """The columns of `RESULTS` by the scalar closed forms."""
+def expected_row(width, height, mode="gundam", flash=False, dtype="bfloat16", **lengths):
+    """The columns of `PAGE_RESULTS` by the scalar closed forms."""
     chosen = MODES[mode]
     workload = plan_workload(
         page=(width, height),
@@ -64,7 +68,7 @@ def expected_row(width, height, mode="gundam", flash=False, element_bytes=2, **l
         **lengths,
     )
     costs = page_costs(
-        reference_dimensions(), workload, element_bytes=element_bytes, flash_attention=flash
+        published_model().dimensions, workload, dtype_named(dtype), flash_attention=flash
     )
     row = {
         "grid_columns": workload.grid[0],
@@ -76,7 +80,7 @@ def expected_row(width, height, mode="gundam", flash=False, element_bytes=2, **l
     for name, work in (
         ("prefill_pass", costs.prefill),
         ("decode_step", costs.decode_step),
-        ("page", costs.page),
+        ("page", costs.batch),
     ):
         for figure in ("matrix_flops", "vector_flops", "flops", "bytes_read", "bytes_written"):
             row[f"{name}_{figure}"] = getattr(work, figure)
@@ -88,7 +92,8 @@ def expected_row(width, height, mode="gundam", flash=False, element_bytes=2, **l
 
 def codes_of(pages):
     pages = np.array(pages, np.int64).reshape(-1, 2)
-    return [grid_of_code(int(code)) for code in crop_grid_codes(pages[:, 0], pages[:, 1])]
+    columns, rows = CROP_GRIDS.columns_and_rows(CROP_GRIDS.codes(pages[:, 0], pages[:, 1]))
+    return list(zip(columns.tolist(), rows.tolist(), strict=True))
 
 
 def test_the_grids_are_the_golden_ones():
@@ -132,14 +137,14 @@ def test_every_row_is_what_the_scalar_closed_forms_say(rows, mode, flash, dtype)
     )
     counted = count_pages(batch, mode=mode, flash_attention=flash, dtype=dtype)
     for found, (width, height, text_tokens, max_new_tokens) in zip(
-        counted.select(list(RESULTS)).to_pylist(), rows, strict=True
+        counted.select(list(PAGE_RESULTS)).to_pylist(), rows, strict=True
     ):
         assert found == expected_row(
             width,
             height,
             mode,
             flash,
-            4 if dtype == "float32" else 2,
+            dtype,
             text_tokens=text_tokens,
             max_new_tokens=max_new_tokens,
         )
@@ -150,7 +155,7 @@ def test_a_batch_is_answered_in_kind_and_keeps_its_own_columns(make):
     batch = make({"id": ["a", "b"], "width": [1240, 640], "height": [1754, 640]})
     counted = count_pages(batch)
     assert type(counted) is type(batch)
-    assert counted.schema.names == ["id", "width", "height", *RESULTS, "problem"]
+    assert counted.schema.names == ["id", "width", "height", *PAGE_RESULTS, "problem"]
     assert counted.column("id").to_pylist() == ["a", "b"]
     assert counted.column("problem").null_count == 2
     assert counted.to_pylist()[0]["page_flops"] == expected_row(1240, 1754)["page_flops"]
@@ -198,7 +203,7 @@ def test_a_value_that_is_no_size_makes_its_row_empty_and_says_why(column, proble
         else:
             assert problem in row["problem"]
             assert row["problem"].startswith("width")
-            assert all(row[name] is None for name in RESULTS)
+            assert all(row[name] is None for name in PAGE_RESULTS)
 
 
 @pytest.mark.parametrize(
@@ -230,25 +235,23 @@ def test_a_keyword_that_is_not_possible_is_refused(keywords, message):
         count_pages(pa.record_batch({"width": [1], "height": [1]}), **keywords)
 
 
-def huge_dimensions(factor):
+def huge_model(factor):
     """A vocabulary so large that counts do not fit 64 bits; no config may have it."""
-    dimensions = reference_dimensions()
+    dimensions = published_model().dimensions
     vocab_size = factor * dimensions.decoder.vocab_size
-    return replace(dimensions, decoder=replace(dimensions.decoder, vocab_size=vocab_size))
+    dimensions = replace(dimensions, decoder=replace(dimensions.decoder, vocab_size=vocab_size))
+    return replace(published_model(), dimensions=dimensions)
 
 
 def test_counts_beyond_64_bits_are_refused_in_columns_and_exact_in_totals(tmp_path):
-    dimensions = huge_dimensions(10**10)
+    model = huge_model(10**10)
     batch = pa.record_batch({"width": [1240, 640], "height": [1754, 640]})
     with pytest.raises(WorkloadError, match="does not fit a 64-bit column"):
-        count_pages(batch, dimensions=dimensions)
+        count_pages(batch, model=model)
     pq.write_table(pa.Table.from_batches([batch]), tmp_path / "pages.parquet")
-    archive = add_up(
-        open_pages(tmp_path / "pages.parquet"), [Setting.named()], dimensions,
-        text_tokens=10, max_new_tokens=1024,
-    )  # fmt: skip
+    archive, _ = added_up(tmp_path / "pages.parquet", model=model)
     pages = [plan_workload(page=page) for page in ((1240, 1754), (640, 640))]
-    expected = sum(page_costs(dimensions, page).page.flops for page in pages)
+    expected = sum(page_costs(model.dimensions, page).batch.flops for page in pages)
     assert expected > 2**63
     assert archive.totals[0].counts["page_flops"] == expected
 
@@ -270,8 +273,8 @@ def test_sums_are_exact_where_int64_would_wrap(pairs):
 @pytest.mark.parametrize("mode", ["gundam", "base"])
 def test_totals_are_the_sums_of_the_rows(tmp_path, mode, with_lengths, monkeypatch):
     # Small batches, so that rows of many of them are merged.
-    monkeypatch.setattr("dsocr_analyze.sweep.source._BATCH_ROWS", 300)
-    monkeypatch.setattr("dsocr_analyze.sweep.archive._MOST_PENDING", 1000)
+    monkeypatch.setattr("dsocr_analyze.archive.parquet_pages._BATCH_ROWS", 300)
+    monkeypatch.setattr("dsocr_analyze.archive.distinct._MOST_WAITING", 1000)
     random = np.random.default_rng(1)
     columns = {"width": random.integers(1, 4000, 5000), "height": random.integers(1, 4000, 5000)}
     if with_lengths:
@@ -281,7 +284,7 @@ def test_totals_are_the_sums_of_the_rows(tmp_path, mode, with_lengths, monkeypat
     pq.write_table(table, tmp_path / "pages.parquet")
     archive, totals = added_up(tmp_path / "pages.parquet", mode)
     counted = count_pages(table, mode=mode)
-    rows = {name: counted.column(name).to_pylist() for name in RESULTS}
+    rows = {name: counted.column(name).to_pylist() for name in PAGE_RESULTS}
     assert archive.pages == 5000
     assert totals.counts == {name: sum(rows[name]) for name in totals.counts}
     assert totals.visual_tokens == sum(rows["visual_tokens"])
@@ -301,13 +304,50 @@ def test_totals_are_the_sums_of_the_rows(tmp_path, mode, with_lengths, monkeypat
 
 
 def test_many_different_workloads_are_added_without_waiting(tmp_path, monkeypatch):
-    monkeypatch.setattr("dsocr_analyze.sweep.archive._MANY", 10)
+    monkeypatch.setattr("dsocr_analyze.archive.distinct._MANY", 10)
     table = pa.table({"width": [700] * 60, "height": [900] * 60, "text_tokens": range(1, 61)})
     pq.write_table(table, tmp_path / "pages.parquet")
     _, totals = added_up(tmp_path / "pages.parquet")
     assert totals.counts["page_flops"] == sum(
         expected_row(700, 900, text_tokens=tokens)["page_flops"] for tokens in range(1, 61)
     )
+
+
+class TestKeysOfWorkloads:
+    def keys(self, **changes):
+        given = {"grids": [11], "text_tokens": 10, "max_new_tokens": 1024, **changes}
+        arrays = {
+            name: np.array(value) if isinstance(value, list) else value
+            for name, value in given.items()
+        }
+        (distinct,) = distinct_workloads([Workloads(**arrays)], CROP_GRIDS.count)
+        return distinct
+
+    def test_the_largest_of_everything_fits(self):
+        most = [CROP_GRIDS.count - 1] * 2, [LARGEST_COUNT, 1], [LARGEST_COUNT, 1]
+        (grids, text_tokens, max_new_tokens, _), pages = self.keys(
+            grids=most[0], text_tokens=most[1], max_new_tokens=most[2]
+        )
+        assert grids.tolist() == most[0]
+        assert text_tokens.tolist() == max_new_tokens.tolist() == [1, LARGEST_COUNT]
+        assert pages.tolist() == [1, 1]
+
+    @pytest.mark.parametrize("lengths", [{}, {"text_tokens": [10] * 4}])
+    def test_equal_workloads_are_one(self, lengths):
+        workloads, pages = self.keys(grids=[23, 11, 23, 23], **lengths)
+        assert workloads.grids.tolist() == [11, 23]
+        assert workloads.max_new_tokens.tolist() == [1024, 1024]
+        assert pages.tolist() == [1, 3]
+
+    def test_limits_that_no_key_can_hold_are_noticed(self):
+        check_keys_fit(1 << 21)
+        with pytest.raises(AssertionError, match="64 bits, and a key has 63"):
+            check_keys_fit((1 << 21) + 1)
+
+    def test_a_larger_limit_needs_more_bits(self, monkeypatch):
+        monkeypatch.setattr("dsocr_analyze.archive.distinct._LENGTH_BITS", 29)
+        with pytest.raises(AssertionError, match="65 bits"):
+            self.keys()
 
 
 def test_histograms_have_a_bar_for_each_grid_and_few_round_bars_for_tokens():
@@ -345,7 +385,7 @@ def test_a_csv_file_may_have_a_byte_order_mark_and_be_compressed(tmp_path):
 
 
 def test_csv_and_parquet_of_the_same_pages_give_the_same_totals(tmp_path, monkeypatch):
-    monkeypatch.setattr("dsocr_analyze.sweep.csv_pages._BLOCK_BYTES", 1000)
+    monkeypatch.setattr("dsocr_analyze.archive.csv_pages._BLOCK_BYTES", 1000)
     random = np.random.default_rng(2)
     pages = random.integers(1, 3000, (2000, 2))
     (tmp_path / "pages.csv").write_text(
@@ -361,7 +401,7 @@ def test_csv_and_parquet_of_the_same_pages_give_the_same_totals(tmp_path, monkey
 
 
 def test_bad_lines_of_a_csv_file_are_named_by_number_and_spoil_no_others(tmp_path, monkeypatch):
-    monkeypatch.setattr("dsocr_analyze.sweep.csv_pages._BLOCK_BYTES", 16)
+    monkeypatch.setattr("dsocr_analyze.archive.csv_pages._BLOCK_BYTES", 16)
     lines = [
         b"width,height,name",
         b"1240,1754,a",  # 1
@@ -396,7 +436,7 @@ def test_only_some_malformed_rows_are_named_and_all_are_counted(tmp_path):
 
 
 def test_images_are_read_by_their_headers_as_they_are_looked_at(tmp_path, monkeypatch):
-    monkeypatch.setattr("dsocr_analyze.sweep.source._IMAGES_A_BATCH", 2)
+    monkeypatch.setattr("dsocr_analyze.archive.image_pages._IMAGES_A_BATCH", 2)
     folder = tmp_path / "scans"
     (folder / "inner").mkdir(parents=True)
     exif = Image.Exif()
@@ -432,7 +472,7 @@ def test_a_file_that_is_no_list_of_pages_is_one_line_and_exit_2(
 ):
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    code, out, err = run(capsys, "sweep", "--pages", tmp_path / name)
+    code, out, err = run(capsys, "archive", tmp_path / name)
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert message in err
@@ -444,14 +484,14 @@ def test_a_parquet_file_that_breaks_off_is_one_line_and_exit_2(tmp_path, capsys)
     content = bytearray(path.read_bytes())
     content[4:2000] = bytes(1996)
     path.write_bytes(content)
-    code, out, err = run(capsys, "sweep", "--pages", path)
+    code, out, err = run(capsys, "archive", path)
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert "cannot read" in err
 
 
 def test_a_folder_without_images_is_one_line_and_exit_2(tmp_path, capsys):
-    code, _, err = run(capsys, "sweep", "--pages", tmp_path)
+    code, _, err = run(capsys, "archive", tmp_path)
     assert code == 2
     assert "no image in" in err
 
@@ -476,7 +516,7 @@ def pages(tmp_path):
 
 
 def test_the_totals_and_the_histogram_are_printed(capsys, pages):
-    code, out, err = run(capsys, "sweep", "--pages", pages, "--mode", "gundam,base")
+    code, out, err = run(capsys, "archive", pages, "--mode", "gundam,base")
     assert code == 0
     assert "3 pages" in out
     assert "2 x 3" in out
@@ -489,13 +529,13 @@ def test_the_totals_and_the_histogram_are_printed(capsys, pages):
 
 
 def test_tokens_are_the_other_histogram(capsys, pages):
-    code, out, _ = run(capsys, "sweep", "--pages", pages, "--histogram", "tokens")
+    code, out, _ = run(capsys, "archive", pages, "--histogram", "tokens")
     assert code == 0
     assert "Pages by tokens of the prompt, mode gundam" in out
 
 
 def test_json_has_exact_integers_and_the_models_digest(capsys, pages):
-    code, out, _ = run(capsys, "sweep", "--pages", pages, "--format", "json")
+    code, out, _ = run(capsys, "archive", pages, "--format", "json")
     document = json.loads(out)
     assert code == 0
     assert document["rows"] == 4
@@ -507,14 +547,14 @@ def test_json_has_exact_integers_and_the_models_digest(capsys, pages):
 
 
 def test_strict_makes_a_malformed_row_a_failure_after_the_output(capsys, pages):
-    code, out, err = run(capsys, "sweep", "--pages", pages, "--strict")
+    code, out, err = run(capsys, "archive", pages, "--strict")
     assert code == 3
     assert "3 pages" in out
     assert "--strict" in err.splitlines()[-1]
 
 
 def test_pages_that_outgrow_the_positions_are_a_warning(capsys, pages):
-    code, _, err = run(capsys, "sweep", "--pages", pages, "--max-new-tokens", 8000, "-q")
+    code, _, err = run(capsys, "archive", pages, "--max-new-tokens", 8000, "-q")
     assert code == 0
     assert "3 of 3 pages reach beyond" in err
 
@@ -522,7 +562,7 @@ def test_pages_that_outgrow_the_positions_are_a_warning(capsys, pages):
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_every_page_can_be_written_with_its_row_number(capsys, tmp_path, pages, suffix):
     output = tmp_path / f"costs.{suffix}"
-    run(capsys, "sweep", "--pages", pages, "--mode", "gundam,base", "--output", output)
+    run(capsys, "archive", pages, "--mode", "gundam,base", "--output", output)
     if suffix == "csv":
         from pyarrow import csv
 
@@ -533,14 +573,66 @@ def test_every_page_can_be_written_with_its_row_number(capsys, tmp_path, pages, 
     assert [row["row"] for row in rows] == [1, 3, 4]
     for row in rows:
         expected = expected_row(row["page_width"], row["page_height"], "base")
-        assert {name: row[name] for name in COUNTS} == {name: expected[name] for name in COUNTS}
+        assert {name: row[name] for name in PAGE_RESULTS} == expected
 
 
 def test_images_are_written_with_their_paths(capsys, tmp_path):
     (tmp_path / "scans").mkdir()
     Image.new("L", (640, 640)).save(tmp_path / "scans" / "a, b.png")
-    run(capsys, "sweep", "--pages", tmp_path / "scans", "--output", tmp_path / "costs.parquet")
+    run(capsys, "archive", tmp_path / "scans", "--output", tmp_path / "costs.parquet")
     assert pq.read_table(tmp_path / "costs.parquet")["path"].to_pylist() == ["a, b.png"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--mode", "huge"), "no mode 'huge'"),
+        (("--text-tokens", "0"), "too small"),
+        (("--max-new-tokens", "1,2"), "--max-new-tokens"),
+        (("--format", "xml"), "--format 'xml' is unknown"),
+        (("--histogram", "dpi"), "--histogram 'dpi' is unknown"),
+        (("--plot", "p.svg", "--histogram", "tokens", "--mode", "base,tiny"), "shows one setting"),
+    ],
+)
+def test_what_is_not_possible_is_one_line_and_exit_2(
+    capsys, pages, monkeypatch, arguments, message
+):
+    monkeypatch.chdir(pages.parent)
+    before = pages.read_bytes()
+    code, out, err = run(capsys, "archive", pages, *arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert message in err
+    assert pages.read_bytes() == before
+    assert list(pages.parent.iterdir()) == [pages]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--output", "pages.csv"), "the list of pages itself"),
+        (("--output", "costs.txt"), ".csv, .parquet"),
+        (("--plot", "gone/p.svg"), "no folder 'gone'"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+    capsys, pages, monkeypatch, arguments, message
+):
+    monkeypatch.chdir(pages.parent)
+    before = pages.read_bytes()
+    code, out, err = run(capsys, "archive", pages, *arguments)
+    assert (code, out) == (74, "")
+    assert message in err
+    assert pages.read_bytes() == before
+    assert list(pages.parent.iterdir()) == [pages]
+
+
+@pytest.mark.parametrize("result", [(), ("--format", "json", "--mode", "all", "--strict")])
+def test_sweep_with_a_list_of_pages_does_the_same(capsys, pages, result):
+    arguments = ("--text-tokens", 20, "--max-new-tokens", 30, "--use-flash-attn", "0,1", *result)
+    found = run(capsys, "archive", pages, *arguments)
+    assert "warning: 1 of 4 rows" in found[2]
+    assert run(capsys, "sweep", "--pages", pages, *arguments) == found
 
 
 @pytest.mark.parametrize(
@@ -553,7 +645,6 @@ def test_images_are_written_with_their_paths(capsys, tmp_path):
         (("--batch-size", "2"), "--batch-size"),
         (("--format", "xml"), "'xml' is unknown"),
         (("--histogram", "dpi"), "'dpi' is unknown"),
-        (("--output", "pages.csv"), "the list of pages itself"),
     ],
 )
 def test_options_that_do_not_go_with_a_list_are_refused(
@@ -578,7 +669,7 @@ def test_a_list_that_breaks_off_leaves_the_old_output(capsys, tmp_path):
     path.write_bytes(content)
     output = tmp_path / "costs.csv"
     output.write_text("old")
-    code, _, _ = run(capsys, "sweep", "--pages", path, "--output", output)
+    code, _, _ = run(capsys, "archive", path, "--output", output)
     assert code == 2
     assert output.read_text() == "old"
     assert {file.name for file in tmp_path.iterdir()} == {"pages.parquet", "costs.csv"}

@@ -18,20 +18,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from single_page import page_costs
 
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures.deepseek_ocr.modes import MODES
+from dsocr_analyze.architectures.deepseek_ocr.plan import plan_workload
 from dsocr_analyze.cli import main
-from dsocr_analyze.costs import page_costs
+from dsocr_analyze.columns.counted_model import published_model
+from dsocr_analyze.columns.metadata import metadata_of
+from dsocr_analyze.columns.results import BATCH_RESULTS
+from dsocr_analyze.columns.table_files import METADATA_KEY, table_writer
+from dsocr_analyze.dtypes import BFLOAT16, dtype_named
 from dsocr_analyze.errors import OutputError, WorkloadError
+from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.sweep.axes import parse_modes, parse_numbers, parse_pages
-from dsocr_analyze.sweep.batch import reference_dimensions
-from dsocr_analyze.sweep.evaluate import COUNTS, RESULTS
-from dsocr_analyze.sweep.output import METADATA_KEY, table_writer
+from dsocr_analyze.sweep.combinations import INPUTS, Sweep
 from dsocr_analyze.sweep.plot import QUANTITIES, describe
-from dsocr_analyze.sweep.product import INPUTS, Sweep
-from dsocr_analyze.workload import MODES, parse_page, plan_workload
+from dsocr_analyze.workload import parse_page
 
-SCHEMA = (*INPUTS, *RESULTS, "weights_bytes")
-ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+SCHEMA = (*INPUTS, *BATCH_RESULTS, "weights_bytes")
+FIGURES = ("matrix_flops", "vector_flops", "flops", "bytes_read", "bytes_written")
+SHARES = {f"page_{figure}" for figure in FIGURES}
 
 
 @pytest.fixture(autouse=True)
@@ -58,9 +65,9 @@ def assert_row(row):
         batch_size=row["batch_size"],
     )
     costs = page_costs(
-        reference_dimensions(),
+        published_model().dimensions,
         workload,
-        element_bytes=ELEMENT_BYTES[row["dtype"]],
+        dtype_named(row["dtype"]),
         flash_attention=row["attention"] == "flash_attention_2",
     )
     assert (row["grid_columns"], row["grid_rows"]) == workload.grid
@@ -68,10 +75,13 @@ def assert_row(row):
     for name, work in (
         ("prefill_pass", costs.prefill),
         ("decode_step", costs.decode_step),
-        ("page", costs.page),
+        ("batch", costs.batch),
     ):
-        for figure in ("matrix_flops", "vector_flops", "flops", "bytes_read", "bytes_written"):
+        for figure in FIGURES:
             assert row[f"{name}_{figure}"] == getattr(work, figure), (name, figure)
+    for figure in FIGURES:
+        share = getattr(costs.batch, figure) / workload.batch_size
+        assert row[f"page_{figure}"] == pytest.approx(share, rel=1e-15), figure
     assert row["kv_cache_bytes"] == costs.kv_cache_bytes
     assert row["weights_bytes"] == costs.weights_bytes
 
@@ -84,7 +94,7 @@ def values_of(axis):
 
 
 def pages_of(text):
-    axis = parse_pages(text)
+    axis = parse_pages("page", text)
     widths, heights = axis.take(np.arange(len(axis)))
     return list(zip(widths.tolist(), heights.tolist(), strict=True))
 
@@ -100,7 +110,7 @@ def pages_of(text):
     ],
 )
 def test_numbers_are_lists_and_ranges_that_include_their_stop(text, expected):
-    assert values_of(parse_numbers("--text-tokens", text, 1, 100)) == expected
+    assert values_of(parse_numbers("text_tokens", text, 1, 100)) == expected
 
 
 @pytest.mark.parametrize(
@@ -118,10 +128,10 @@ def test_pages_are_names_and_grids_of_sizes(text, expected):
 
 
 def test_modes_are_names_and_sizes():
-    assert parse_modes("all") == tuple(MODES.values())
+    assert parse_modes("mode", "all", DEFAULT) == tuple(MODES.values())
     sizes = [
         (mode.base_size, mode.image_size, mode.crop_mode)
-        for mode in parse_modes("base,1024/640,512:640:64,1024:1280:256/640")
+        for mode in parse_modes("mode", "base,1024/640,512:640:64,1024:1280:256/640", DEFAULT)
     ]
     assert sizes == [
         (1024, 1024, False),
@@ -134,8 +144,15 @@ def test_modes_are_names_and_sizes():
     ]
 
 
+def test_an_error_names_the_argument_and_the_command_line_its_option(capsys):
+    with pytest.raises(WorkloadError, match=r"^text_tokens 0 is not possible") as raised:
+        parse_numbers("text_tokens", "0", 1, 9)
+    assert raised.value.arguments == ("text_tokens",)
+    assert "dsocr-analyze: --text-tokens 0 is not possible" in run(capsys, "--text-tokens", "0")[2]
+
+
 def test_an_axis_is_never_spelled_out():
-    axis = parse_pages("1:1000000x1:1000000")
+    axis = parse_pages("page", "1:1000000x1:1000000")
     assert len(axis) == 10**12
     assert [side.tolist() for side in axis.take(np.array([10**12 - 1]))] == [[10**6], [10**6]]
 
@@ -161,16 +178,16 @@ def test_every_row_is_what_the_scalar_closed_forms_say(
     pages, modes, texts, news, batches, dtypes, attentions
 ):
     sweep = Sweep(
-        parse_pages(",".join(f"{width}x{height}" for width, height in pages)),
-        parse_modes(",".join(modes)),
+        parse_pages("page", ",".join(f"{width}x{height}" for width, height in pages)),
+        parse_modes("mode", ",".join(modes), DEFAULT),
         *(
             parse_numbers("n", ",".join(map(str, numbers)), 1, 10**6)
             for numbers in (texts, news, batches)
         ),
-        dtypes,
+        tuple(map(dtype_named, dtypes)),
         attentions,
     )
-    rows = pa.Table.from_batches(sweep.batches(reference_dimensions())).to_pylist()
+    rows = pa.Table.from_batches(sweep.batches(published_model())).to_pylist()
     assert len(rows) == sweep.rows
     names = ("dtype", "attention", "mode", "text_tokens", "max_new_tokens", "batch_size")
     kinds = ["flash_attention_2" if flash else "eager" for flash in attentions]
@@ -183,12 +200,13 @@ def test_every_row_is_what_the_scalar_closed_forms_say(
 
 def test_rows_are_the_same_however_they_are_cut_into_batches(monkeypatch):
     sweep = Sweep(
-        parse_pages("600:900:100x1000:1200:100"), parse_modes("gundam"),
+        parse_pages("page", "600:900:100x1000:1200:100"), parse_modes("mode", "gundam", DEFAULT),
         *(parse_numbers("n", text, 1, 999) for text in ("1:7", "5,6", "1:3")),
+        (BFLOAT16,),
     )  # fmt: skip
-    whole = pa.Table.from_batches(sweep.batches(reference_dimensions()))
-    monkeypatch.setattr("dsocr_analyze.sweep.product.BATCH_ROWS", 17)
-    pieces = list(sweep.batches(reference_dimensions()))
+    whole = pa.Table.from_batches(sweep.batches(published_model()))
+    monkeypatch.setattr("dsocr_analyze.sweep.combinations.BATCH_ROWS", 17)
+    pieces = list(sweep.batches(published_model()))
     assert len(pieces) > 10
     assert pa.Table.from_batches(pieces).equals(whole)
 
@@ -222,7 +240,8 @@ def test_a_file_has_every_row_with_units_in_the_names(capsys, suffix):
     assert tuple(table.schema.names) == SCHEMA
     kinds = {name: table.schema.field(name).type for name in SCHEMA}
     assert {name for name in SCHEMA if kinds[name] == pa.string()} == {"mode", "dtype", "attention"}
-    assert {name for name in SCHEMA if kinds[name] == pa.int64()} == {*SCHEMA} - {
+    assert {name for name in SCHEMA if kinds[name] == pa.float64()} == SHARES
+    assert {name for name in SCHEMA if kinds[name] == pa.int64()} == {*SCHEMA} - SHARES - {
         "mode",
         "dtype",
         "attention",
@@ -250,7 +269,10 @@ def test_two_equal_sweeps_write_equal_bytes(capsys):
 
 
 def test_another_config_is_another_model(capsys):
-    reference = Path(__file__).parent.parent / "src/dsocr_analyze/model/reference/config.json"
+    reference = (
+        Path(__file__).parent.parent
+        / "src/dsocr_analyze/architectures/deepseek_ocr/reference/config.json"
+    )
     config = json.loads(reference.read_text()) | {"num_hidden_layers": 2}
     Path("small.json").write_text(json.dumps(config))
     run(capsys, "--config", "small.json", "--output", "small.parquet")
@@ -271,19 +293,24 @@ def test_lengths_beyond_the_positions_are_a_warning_and_strict_a_failure(capsys)
 
 class TestInterruption:
     @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-    @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
-    def test_it_leaves_the_old_file_and_nothing_else(self, capsys, monkeypatch, suffix, error):
+    @pytest.mark.parametrize(
+        ("error", "expected"),
+        [(KeyboardInterrupt, 130), (OSError(28, "No space left on device"), 74)],
+    )
+    def test_it_leaves_the_old_file_and_nothing_else(
+        self, capsys, monkeypatch, suffix, error, expected
+    ):
         original = Sweep.batches
 
-        def interrupted(self, dimensions):
-            yield next(original(self, dimensions))
+        def interrupted(self, model):
+            yield next(original(self, model))
             raise error
 
         monkeypatch.setattr(Sweep, "batches", interrupted)
         target = Path(f"costs.{suffix}")
         target.write_text("old")
         code, out, err = run(capsys, *SMALL, "--output", target)
-        assert (code, out) == (2, "")
+        assert (code, out) == (expected, "")
         assert err.count("\n") == 1
         assert target.read_text() == "old"
         assert list(Path().iterdir()) == [target]
@@ -302,7 +329,7 @@ class TestInterruption:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
-        assert process.returncode == 2
+        assert process.returncode == 130
         assert err == "dsocr-analyze: interrupted; nothing was written\n"
         assert target.read_text() == "old"
         assert list(Path().iterdir()) == [target]
@@ -369,7 +396,7 @@ def test_the_axis_with_most_values_is_along_the_plot(capsys, arguments, label):
 def test_every_quantity_has_a_name_and_a_unit(capsys):
     assert {describe(quantity)[1] for quantity in QUANTITIES} == {"FLOPs", "B", "tokens"}
     assert len({describe(quantity)[0] for quantity in QUANTITIES}) == len(QUANTITIES)
-    assert set(COUNTS) < set(QUANTITIES)
+    assert set(QUANTITIES) == set(BATCH_RESULTS) - {"grid_columns", "grid_rows"}
 
 
 @pytest.mark.parametrize("histogram", ["grid", "tokens"])
@@ -386,7 +413,7 @@ def test_an_archive_is_plotted_as_its_histogram(capsys, histogram):
 def test_a_plot_without_matplotlib_names_the_extra(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, _, err = run(capsys, "--plot", "costs.png")
-    assert code == 2
+    assert code == 74
     assert err.count("\n") == 1
     assert "dsocr-analyze[plot]" in err
 
@@ -410,16 +437,16 @@ class TestHugeSweep:
         assert "11,000,000 rows" in err
         assert "--yes" in err
 
-    @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2)])
+    @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 130)])
     def test_it_asks_a_person_before_it_starts(self, capsys, monkeypatch, answer, code):
         monkeypatch.setattr("sys.stdin", Terminal(answer))
-        monkeypatch.setattr(Sweep, "batches", lambda self, dimensions: iter(()))
+        monkeypatch.setattr(Sweep, "batches", lambda self, model: iter(()))
         found, _, err = run(capsys, *HUGE, "-q")
         assert found == code
         assert "11,000,000 rows" in err
 
     def test_it_starts_with_the_flag(self, capsys, monkeypatch):
-        monkeypatch.setattr(Sweep, "batches", lambda self, dimensions: iter(()))
+        monkeypatch.setattr(Sweep, "batches", lambda self, model: iter(()))
         assert run(capsys, *HUGE, "-q", "--yes")[0] == 0
 
 
@@ -444,10 +471,6 @@ class TestHugeSweep:
         (("--batch-size", "1.5"), "'1.5' is no whole number"),
         (("--dtype", "int8"), "'int8' is unknown"),
         (("--use-flash-attn", "2"), "give 0, 1 or 0,1"),
-        (("--output", "costs.txt"), ".csv, .parquet"),
-        (("--output", "gone/costs.csv"), "no folder 'gone'"),
-        (("--plot", "costs.gif"), ".png or .svg"),
-        (("--plot", "gone/costs.png"), "no folder 'gone'"),
         (("--plot", "costs.png", "--quantity", "joy"), "no quantity 'joy'"),
         (("--plot", "costs.png", "--x", "joy"), "no axis 'joy'"),
         (("--plot", "costs.png", "--text-tokens", "1:30000"), "30,000 rows is not readable"),
@@ -469,19 +492,40 @@ def test_what_is_not_possible_is_one_line_and_exit_2(capsys, arguments, message)
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--output", "costs.txt"), ".csv, .parquet"),
+        (("--output", "gone/costs.csv"), "no folder 'gone'"),
+        (("--plot", "costs.gif"), ".png or .svg"),
+        (("--plot", "gone/costs.png"), "no folder 'gone'"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(capsys, arguments, message):
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (74, "")
+    assert err.count("\n") == 1
+    assert message in err
+    assert list(Path().iterdir()) == []
+
+
 def test_a_count_beyond_64_bits_is_refused_before_and_never_wraps():
     axes = [parse_numbers("n", text, 1, 10**6) for text in ("1,1000000", "1", "1,600000")]
-    sweep = Sweep(parse_pages("a4"), parse_modes("base"), *axes)
+    sweep = Sweep(
+        parse_pages("page", "a4"), parse_modes("mode", "base", DEFAULT), *axes, (BFLOAT16,)
+    )
     with pytest.raises(WorkloadError, match="64-bit"):
-        sweep.check(reference_dimensions())
+        sweep.check(published_model())
     with pytest.raises(WorkloadError, match="64-bit"):
-        list(sweep.batches(reference_dimensions()))
+        list(sweep.batches(published_model()))
 
 
 def test_a_table_of_an_unknown_format_is_refused_by_the_writer_too(tmp_path):
+    directory = ModelDirectory.read(DEFAULT.reference)
+    metadata = metadata_of(directory, DEFAULT, DEFAULT.modes.values())
     with (
         pytest.raises(OutputError, match="cannot tell the format"),
-        table_writer(tmp_path / "x.json", {}),
+        table_writer(tmp_path / "x.json", metadata),
     ):
         pass
 
@@ -493,22 +537,23 @@ def test_neither_command_imports_torch():
     Path("pages.csv").write_text("width,height\n640,640\n")
     code = (
         "import sys; from dsocr_analyze.cli import main\n"
-        "import dsocr_analyze.sweep; assert not {'numpy', 'pyarrow'} & set(sys.modules)\n"
-        "assert main(['sweep', '-q']) == main(['sweep', '--pages', 'pages.csv', '-q']) == 0\n"
+        "import dsocr_analyze.sweep, dsocr_analyze.archive\n"
+        "assert not {'numpy', 'pyarrow'} & set(sys.modules)\n"
+        "assert main(['sweep', '-q']) == main(['archive', 'pages.csv', '-q']) == 0\n"
         "assert not {'torch', 'transformers', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a POSIX pipe")
-def test_a_reader_that_has_had_enough_is_no_error():
+def test_a_reader_that_has_had_enough_ends_it_in_silence():
     command = [sys.executable, "-m", "dsocr_analyze", "sweep", "--text-tokens", "1:200000"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.readline()
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()
-    assert process.wait(60) == 0
+    assert process.wait(60) == 141
 
 
 class TestProgress:

@@ -11,15 +11,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from dsocr_analyze.columns.setting import mode_or_sizes
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.sweep.settings import mode_or_sizes
-from dsocr_analyze.workload import MODES, parse_page
+from dsocr_analyze.workload import parse_page
 from dsocr_analyze.workload.page import check_page
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.workload import Mode
 
 __all__ = ["NumberAxis", "PageAxis", "parse_modes", "parse_names", "parse_numbers", "parse_pages"]
@@ -108,11 +109,11 @@ def _located(
     return part, indices - (ends - lengths)[part]
 
 
-def parse_numbers(option: str, text: str, least: int, most: int) -> NumberAxis:
+def parse_numbers(argument: str, text: str, least: int, most: int) -> NumberAxis:
     """Numbers and ranges between commas: `10,100:1000:100`.
 
     Args:
-        option: The option's name, for the error.
+        argument: The argument's name, for the error.
         text: What was given for it.
         least: Least value that is possible.
         most: Largest value that is possible.
@@ -122,21 +123,22 @@ def parse_numbers(option: str, text: str, least: int, most: int) -> NumberAxis:
     """
     right = f"give {least} to {most}: numbers and ranges like 10,100:1000:100"
     parts = []
-    for item in _items(option, text, right):
+    for item in _items(argument, text, right):
         if not _NUMBERS.fullmatch(item):
-            raise WorkloadError(f"{option} {item!r} is no whole number or range; {right}")
-        part = _range(option, item)
+            raise _error(argument, f"{item!r} is no whole number or range; {right}")
+        part = _range(argument, item)
         if part[0] < least or part[-1] > most:
             value = part[0] if part[0] < least else part[-1]
-            raise WorkloadError(f"{option} {value} is not possible; {right}")
+            raise _error(argument, f"{value} is not possible; {right}")
         parts.append(part)
     return NumberAxis(tuple(parts))
 
 
-def parse_pages(text: str) -> PageAxis:
+def parse_pages(argument: str, text: str) -> PageAxis:
     """Pages between commas, with ranges for numbers: `a4,letter@100:300:50,600:2400:200x1600`.
 
     Args:
+        argument: The argument's name, for the error.
         text: Names of papers, `PAPER@DPI` and `WIDTHxHEIGHT`.
 
     Raises:
@@ -145,14 +147,14 @@ def parse_pages(text: str) -> PageAxis:
     """
     right = "give pages like a4, a4@100:300:50, 1240x1754 or 600:2400:200x800:3200:200"
     parts: list[tuple[range, range]] = []
-    for item in _items("--page", text, right):
+    for item in _items(argument, text, right):
         if sizes := _PAGES.fullmatch(item):
-            widths, heights = _range("--page", sizes["widths"]), _range("--page", sizes["heights"])
+            widths, heights = (_range(argument, sizes[side]) for side in ("widths", "heights"))
             check_page(widths[0], heights[0])
             check_page(widths[-1], heights[-1])
             parts.append((widths, heights))
         elif (paper := _PAPERS.fullmatch(item)) and ":" in paper["dpis"]:
-            dpis = _listed("--page", item, _range("--page", paper["dpis"]))
+            dpis = _listed(argument, item, _range(argument, paper["dpis"]))
             parts.extend(_one_page(f"{paper['paper']}@{dpi}") for dpi in dpis)
         else:
             parts.append(_one_page(item))
@@ -164,74 +166,83 @@ def _one_page(text: str) -> tuple[range, range]:
     return range(width, width + 1), range(height, height + 1)
 
 
-def parse_modes(text: str) -> tuple[Mode, ...]:
-    """Modes between commas, or sizes with ranges: `base,gundam,1024/512:1024:64`.
+def parse_modes(argument: str, text: str, architecture: Architecture) -> tuple[Mode, ...]:
+    """Modes between commas, or sizes with ranges: `base,640,1024/512:1024:64`.
 
     Args:
-        text: Names of `MODES`, `all` for all of them, `BASE/IMAGE` (crops), `IMAGE` (does not).
+        argument: The argument's name, for the error.
+        text: Names of modes, `all` for all of them, `BASE/IMAGE` (crops), `IMAGE` (does not).
+        architecture: Whose modes they are.
 
     Raises:
         WorkloadError: The text is no such list, or a size is not possible.
     """
-    right = f"give all or some of {', '.join(MODES)}, or sizes like 1024/640 or 512:1280:64"
+    names = architecture.modes
+    right = f"give all or some of {', '.join(names)}, or sizes like 1024/640 or 512:1280:64"
     modes: list[Mode] = []
-    for item in _items("--mode", text, right):
+    for item in _items(argument, text, right):
         if item == "all":
-            modes.extend(MODES.values())
+            modes.extend(names.values())
         elif sizes := _SIZES.fullmatch(item):
-            images = _listed("--mode", item, _range("--mode", sizes["image"]))
-            if sizes["base"] is None:
-                modes.extend(mode_or_sizes(str(image)) for image in images)
-            else:
-                bases = _listed("--mode", item, _range("--mode", sizes["base"]))
-                if len(bases) * len(images) > _MOST_LISTED:
-                    raise WorkloadError(
-                        f"--mode {item} has {len(bases) * len(images)} modes; "
-                        f"give at most {_MOST_LISTED}"
-                    )
-                pairs = itertools.product(bases, images)
-                modes.extend(mode_or_sizes(f"{base}/{image}") for base, image in pairs)
+            spelled = _spelled_sizes(argument, item, sizes["base"], sizes["image"])
+            modes.extend(mode_or_sizes(architecture, size) for size in spelled)
         else:
-            modes.append(mode_or_sizes(item))
+            modes.append(mode_or_sizes(architecture, item))
     return tuple(modes)
 
 
-def parse_names(option: str, text: str) -> tuple[str, ...]:
+def _spelled_sizes(argument: str, item: str, base: str | None, image: str) -> list[str]:
+    """Every `BASE/IMAGE` or `IMAGE` of an item whose two numbers may be ranges."""
+    images = _listed(argument, item, _range(argument, image))
+    if base is None:
+        return [str(image) for image in images]
+    bases = _listed(argument, item, _range(argument, base))
+    count = len(bases) * len(images)
+    if count > _MOST_LISTED:
+        raise _error(argument, f"{item} has {count} modes; give at most {_MOST_LISTED}")
+    return [f"{base}/{image}" for base, image in itertools.product(bases, images)]
+
+
+def parse_names(argument: str, text: str) -> tuple[str, ...]:
     """Names between commas.
 
     Args:
-        option: The option's name, for the error.
+        argument: The argument's name, for the error.
         text: What was given for it.
 
     Raises:
         WorkloadError: There is none, or an empty one.
     """
-    return tuple(_items(option, text, "give names between commas"))
+    return tuple(_items(argument, text, "give names between commas"))
 
 
-def _items(option: str, text: str, right: str) -> list[str]:
+def _items(argument: str, text: str, right: str) -> list[str]:
     items = [item.strip() for item in text.split(",")]
     if not all(items):
-        raise WorkloadError(f"{option} {text!r} has an empty item; {right}")
+        raise _error(argument, f"{text!r} has an empty item; {right}")
     return items
 
 
-def _range(option: str, text: str) -> range:
+def _range(argument: str, text: str) -> range:
     """A number or a range, its stop included."""
     start, *rest = (int(number) for number in text.split(":"))
     stop = rest[0] if rest else start
     step = rest[1] if len(rest) > 1 else 1
     if stop < start or step < 1:
-        raise WorkloadError(
-            f"{option} {text} is an empty range; give START:STOP:STEP, ascending, with a step "
-            "of 1 or more"
+        raise _error(
+            argument,
+            f"{text} is an empty range; give START:STOP:STEP, ascending, with a step of 1 or more",
         )
     return range(start, stop + 1, step)
 
 
-def _listed(option: str, text: str, values: range) -> range:
+def _listed(argument: str, text: str, values: range) -> range:
     """The same range, unless it is too long to be spelled out."""
     count = (values[-1] - values[0]) // values.step + 1  # len() of so long a range might not fit
     if count > _MOST_LISTED:
-        raise WorkloadError(f"{option} {text} has {count} values; give at most {_MOST_LISTED}")
+        raise _error(argument, f"{text} has {count} values; give at most {_MOST_LISTED}")
     return values
+
+
+def _error(argument: str, what: str) -> WorkloadError:
+    return WorkloadError(f"{argument} {what}", arguments=(argument,))

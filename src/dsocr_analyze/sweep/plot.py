@@ -1,39 +1,33 @@
-"""Pictures of a sweep or an archive: PNG or SVG, by the optional extra `plot` (matplotlib)."""
+"""A picture of a sweep: one quantity over one axis."""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dsocr_analyze.errors import OutputError, WorkloadError
-from dsocr_analyze.report.files import replacing
-from dsocr_analyze.sweep.evaluate import COUNTS
+from dsocr_analyze.columns.picture import (
+    new_figure,
+    readable_scale,
+    save_picture,
+    tick_style,
+)
+from dsocr_analyze.columns.results import BATCH_RESULTS
+from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dsocr_analyze.sweep.histogram import Bar
-
-__all__ = [
-    "MOST_POINTS",
-    "QUANTITIES",
-    "X_COLUMNS",
-    "check_plot",
-    "describe",
-    "plot_bars",
-    "plot_sweep",
-]
+__all__ = ["MOST_POINTS", "QUANTITIES", "X_COLUMNS", "describe", "plot_sweep"]
 
 MOST_POINTS: Final = 20_000
 """Rows that one picture shows at most."""
 
 _MOST_SERIES: Final = 10
 _MARKED_POINTS: Final = 40
-_FORMATS: Final = {".png": "png", ".svg": "svg"}
 
-QUANTITIES: Final = (*COUNTS, "visual_tokens", "seq_len")
+QUANTITIES: Final = tuple(
+    name for name in BATCH_RESULTS if name not in ("grid_columns", "grid_rows")
+)
 """Columns that can be plotted."""
 
 _NUMBERS: Final = {
@@ -54,10 +48,11 @@ _NAMES: Final = {
 X_COLUMNS: Final = (*_NUMBERS, *_NAMES)
 """What can be along a plot."""
 
-_PASSES: Final = {
-    "prefill_pass": "prefill pass",
+_WHOLES: Final = {
+    "prefill_pass": "the prefill pass",
     "decode_step": "one decode step",
-    "page": "whole page",
+    "batch": "the whole batch",
+    "page": "one page",
 }
 _FIGURES: Final = {
     "matrix_flops": ("matrix FLOPs", "FLOPs"),
@@ -66,28 +61,20 @@ _FIGURES: Final = {
     "bytes_read": ("bytes read", "B"),
     "bytes_written": ("bytes written", "B"),
 }
-_PREFIXES: Final = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"),
-                    (10**3, "k"))  # fmt: skip
 
+_FIXED_IN_TITLE: Final = (
+    "page",
+    "mode",
+    "text_tokens",
+    "max_new_tokens",
+    "batch_size",
+    "dtype",
+    "attention",
+)
+"""Axes that a title names where they have one value only."""
 
-def check_plot(path: Path) -> str:
-    """The format of a picture, by its name; refuses early what could not be drawn later.
-
-    Raises:
-        OutputError: The name ends in no known format, or matplotlib is not installed.
-    """
-    kind = _FORMATS.get(path.suffix.lower())
-    if kind is None:
-        raise OutputError(
-            f"cannot tell the format of plot {str(path)!r}; give a name that ends in "
-            f"{' or '.join(_FORMATS)}"
-        )
-    if importlib.util.find_spec("matplotlib") is None:
-        raise OutputError(
-            "--plot needs matplotlib, the optional extra 'plot'; "
-            "install it with pip install 'dsocr-analyze[plot]'"
-        )
-    return kind
+Series = dict[str, tuple[list[Any], list[float]]]
+"""Positions and values of each line, by its label."""
 
 
 def describe(quantity: str) -> tuple[str, str]:
@@ -97,13 +84,13 @@ def describe(quantity: str) -> tuple[str, str]:
         WorkloadError: It is no such column.
     """
     if quantity == "kv_cache_bytes":
-        return "KV cache at the end of the page", "B"
+        return "KV cache of the whole batch", "B"
     if quantity in ("visual_tokens", "seq_len"):
         return {"visual_tokens": "visual tokens", "seq_len": "prompt"}[quantity], "tokens"
-    for name, pass_name in _PASSES.items():
+    for name, pass_name in _WHOLES.items():
         figure = _FIGURES.get(quantity.removeprefix(f"{name}_"))
         if figure is not None and quantity.startswith(f"{name}_"):
-            return f"{figure[0]} of the {pass_name}".replace("the one", "one"), figure[1]
+            return f"{figure[0]} of {pass_name}", figure[1]
     raise WorkloadError(f"no quantity {quantity!r} to plot; give one of {', '.join(QUANTITIES)}")
 
 
@@ -131,17 +118,17 @@ def plot_sweep(
     varying = _varying(columns)
     x = _chosen_x(x, columns, varying)
     others = [name for name in varying if name not in _covered_by(x)]
-    series = _series(columns, others, x, columns_of_values=table.column(quantity).to_pylist())
+    series = _series(columns, others, x, column=table.column(quantity).to_pylist())
     if len(series) > _MOST_SERIES:
         raise WorkloadError(
             f"a plot over {x} has {len(series)} lines, one for each combination of "
             f"{', '.join(others)}; give fewer values of them, for at most {_MOST_SERIES}"
         )
     largest = max(max(values) for _, values in series.values())
-    divisor, prefixed = _scale(largest, unit)
+    divisor, prefixed = readable_scale(largest, unit)
     fixed = [name for name in _FIXED_IN_TITLE if name not in varying and name != x]
     subtitle = ", ".join(_label(name, columns[name][0]) for name in fixed)
-    figure, axes = _figure(f"{what[0].upper()}{what[1:]}, {model}", subtitle)
+    figure, axes = new_figure(f"{what[0].upper()}{what[1:]}, {model}", subtitle)
     if x in _NUMBERS:
         for label, (positions, values) in series.items():
             marker = "o" if len(positions) <= _MARKED_POINTS else None
@@ -157,46 +144,7 @@ def plot_sweep(
     axes.grid(axis="y", alpha=0.3)
     if any(series):
         axes.legend(fontsize="small")
-    _save(figure, path)
-
-
-def plot_bars(path: Path, bars: Sequence[Bar], title: str, subtitle: str, x_label: str) -> None:
-    """Draws a histogram of pages.
-
-    Args:
-        path: The picture; its name tells the format.
-        bars: The bars, in order.
-        title: What it shows.
-        subtitle: Of what.
-        x_label: What the bars' labels are, with a unit.
-
-    Raises:
-        OutputError: The file cannot be written.
-    """
-    figure, axes = _figure(title, subtitle)
-    positions = range(len(bars))
-    divisor, unit = _scale(max((bar.pages for bar in bars), default=0), "pages")
-    axes.bar(positions, [bar.pages / divisor for bar in bars])
-    axes.set_xticks(
-        positions, [bar.label for bar in bars], **_tick_style([bar.label for bar in bars])
-    )
-    axes.set_xlabel(x_label)
-    axes.set_ylabel("pages" if divisor == 1 else f"pages [{unit.removesuffix(' pages')}]")
-    axes.grid(axis="y", alpha=0.3)
-    _save(figure, path)
-
-
-_FIXED_IN_TITLE: Final = (
-    "page",
-    "mode",
-    "text_tokens",
-    "max_new_tokens",
-    "batch_size",
-    "dtype",
-    "attention",
-)
-
-Series = dict[str, tuple[list[Any], list[int]]]
+    save_picture(figure, path)
 
 
 def _columns(table: pa.Table) -> dict[str, list[Any]]:
@@ -243,16 +191,16 @@ def _covered_by(x: str) -> tuple[str, ...]:
 
 
 def _series(
-    columns: dict[str, list[Any]], others: list[str], x: str, columns_of_values: list[int]
+    columns: dict[str, list[Any]], others: list[str], x: str, column: list[float]
 ) -> Series:
-    """Positions and values of each line, by its label."""
+    """The lines of a plot over x, from the quantity's value in every row."""
     if x in ("page_width", "page_height") and "page" in others:
         other_side = "page_height" if x == "page_width" else "page_width"
         others = [other_side if name == "page" else name for name in others]
         if len(set(columns[other_side])) == 1:
             others.remove(other_side)
     series: Series = {}
-    for row, value in enumerate(columns_of_values):
+    for row, value in enumerate(column):
         label = ", ".join(_label(name, columns[name][row]) for name in others)
         positions, values = series.setdefault(label, ([], []))
         positions.append(columns[x][row])
@@ -291,53 +239,4 @@ def _draw_groups(axes: Any, series: Series, divisor: int) -> None:
             width,
             label=label,
         )
-    axes.set_xticks(range(len(names)), names, **_tick_style(names))
-
-
-def _tick_style(labels: Sequence[str]) -> dict[str, Any]:
-    """Slanted where the labels would run into each other."""
-    if sum(map(len, labels)) <= 70:
-        return {}
-    return {"rotation": 45, "ha": "right", "rotation_mode": "anchor", "fontsize": "small"}
-
-
-def _scale(largest: int, unit: str) -> tuple[int, str]:
-    """What values are divided by to be read, and the unit of the quotient."""
-    for divisor, prefix in _PREFIXES:
-        if largest >= divisor:
-            if unit in ("FLOPs", "B"):
-                return divisor, f"{prefix}{unit}"
-            if divisor >= 10**6:
-                return 10**6, f"million {unit}"
-    return 1, unit
-
-
-def _figure(title: str, subtitle: str) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_title(title, loc="left", pad=22)
-    axes.annotate(
-        subtitle,
-        (0, 1),
-        (0, 6),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        fontsize="small",
-        color="0.35",
-    )
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _save(figure: Any, path: Path) -> None:
-    """Writes the picture, the same bytes for the same data."""
-    import matplotlib as mpl
-
-    kind = check_plot(path)
-    settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "dsocr-analyze"}
-    metadata = {"Date": None} if kind == "svg" else {"Software": None}
-    with replacing(path) as temporary, mpl.rc_context(settings):
-        figure.savefig(temporary, format=kind, dpi=150, metadata=metadata)
+    axes.set_xticks(range(len(names)), names, **tick_style(names))

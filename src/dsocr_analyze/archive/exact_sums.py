@@ -8,9 +8,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["LARGEST_INT64", "weighted_sum"]
-
-LARGEST_INT64: Final = 2**63 - 1
+__all__ = ["weighted_sum"]
 
 _LIMB_BITS: Final = 21
 _LIMBS: Final = 3
@@ -18,18 +16,20 @@ _MOST_ROWS: Final = 2**41
 """Rows for which a sum of 21-bit limbs fits 63 bits, with one to spare."""
 
 
-def weighted_sum(values: NDArray[Any], weights: NDArray[np.int64]) -> int:
+def weighted_sum(values: Any, weights: NDArray[np.int64]) -> int:
     """`sum(value * weight)`, exactly.
 
     int64 values are summed in three limbs of 21 bits each, `v = l0 + 2^21 l1 + 2^42 l2`, whose sums
     fit int64; Python integers (dtype object) as they are.
 
     Args:
-        values: Not negative, `[n]`.
+        values: Not negative, `[n]`; or one Python integer for all.
         weights: How often each counts, `[n]`; together at most 2^41.
     """
     import numpy as np
 
+    if isinstance(values, int):
+        return values * int(weights.sum())
     if not len(values):
         return 0
     if values.dtype == object:

@@ -10,7 +10,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Bar", "grid_bars", "token_bars"]
+    from dsocr_analyze.archive.totals import Archive
+
+__all__ = ["HISTOGRAMS", "Bar", "Histogram", "grid_bars", "histograms_of", "token_bars"]
+
+HISTOGRAMS: Final = ("grid", "tokens")
+"""What pages can be told apart by: their crop grid, or the tokens of their prompt."""
 
 _MOST_BARS: Final = 20
 _NICE: Final = (1, 2, 5)
@@ -29,8 +34,47 @@ class Bar:
     pages: int
 
 
+@dataclass(frozen=True)
+class Histogram:
+    """Pages by something they have in common.
+
+    Attributes:
+        title: By what.
+        label: What the bars' labels are, in a word.
+        axis: The same with a unit.
+        bars: The bars, in order.
+    """
+
+    title: str
+    label: str
+    axis: str
+    bars: list[Bar]
+
+
+def histograms_of(archive: Archive, kind: str) -> list[Histogram]:
+    """One histogram of crop grids, or one of prompt lengths for each setting.
+
+    Args:
+        archive: A list of pages, added up.
+        kind: One of `HISTOGRAMS`.
+    """
+    if kind == "grid":
+        bars = grid_bars(archive.pages_by_grid)
+        axis = "crop grid [columns x rows of local views]"
+        return [Histogram("Pages by crop grid", "grid", axis, bars)]
+    return [
+        Histogram(
+            f"Pages by tokens of the prompt, mode {totals.setting.mode.name}",
+            "tokens",
+            "prompt [tokens]",
+            token_bars(totals.pages_by_tokens),
+        )
+        for totals in archive.totals
+    ]
+
+
 def grid_bars(pages_by_grid: Mapping[tuple[int, int], int]) -> list[Bar]:
-    """A bar a grid that occurs, `2 x 3`, by number of views; `1 x 1` is a page that is not cut.
+    """One bar per grid that occurs, `2 x 3`, by number of views; `1 x 1` is a page not cut.
 
     Args:
         pages_by_grid: Pages by columns and rows.

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from dsocr_analyze.archive.rows import LENGTH_COLUMNS, SIZE_COLUMNS, check_columns
 from dsocr_analyze.errors import PageError
-from dsocr_analyze.sweep.rows import LENGTH_COLUMNS, SIZE_COLUMNS, check_columns
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
-__all__ = ["RIGHT", "PageBatch", "PageList", "unreadable", "wanted_columns"]
+__all__ = ["RIGHT", "PageList", "RawRows", "unreadable", "wanted_columns"]
 
 RIGHT: Final = "give a Parquet or CSV file with columns width and height, or a folder of images"
 
@@ -23,41 +23,32 @@ _LONGEST_REASON: Final = 160
 
 
 @dataclass(frozen=True)
-class PageBatch:
-    """Some rows of a list.
+class RawRows:
+    """Some rows of a list, as they stand in it.
 
     Attributes:
-        rows: The columns that the list has of `width`, `height`, `text_tokens` and
-            `max_new_tokens`; for images, `path` too.
+        columns: The columns that the list has of `width`, `height`, `text_tokens` and
+            `max_new_tokens`, n rows; for images, `path` too.
         numbers: Each row's number in the list, `[n]`, from 1; a header and blank lines have none.
         rejected: What could not become a row at all, by number.
     """
 
-    rows: pa.RecordBatch
+    columns: pa.RecordBatch
     numbers: NDArray[np.int64]
     rejected: dict[int, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
 class PageList:
     """A list of pages, read once, in order.
 
     Attributes:
-        path: Where it is.
-        columns: Names of the columns that its batches have.
+        batches: Its rows; memory holds one batch at a time.
         length: Rows, where that is known before all of them are read.
     """
 
-    def __init__(
-        self, path: Path, columns: tuple[str, ...], length: int | None, batches: Iterator[PageBatch]
-    ) -> None:
-        self.path = path
-        self.columns = columns
-        self.length = length
-        self._batches = batches
-
-    def __iter__(self) -> Iterator[PageBatch]:
-        """The batches; memory holds one of them at a time."""
-        return self._batches
+    batches: Iterator[RawRows]
+    length: int | None = None
 
 
 def wanted_columns(path: Path, names: list[str]) -> tuple[str, ...]:

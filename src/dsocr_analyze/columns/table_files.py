@@ -1,10 +1,10 @@
-"""Tables of any length as CSV or Parquet, written batch by batch and put in place when complete."""
+"""Tables of any length as CSV or Parquet files, written batch by batch, in place when complete."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -14,10 +14,12 @@ from dsocr_analyze.report.files import replacing
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from dsocr_analyze.columns.metadata import CountMetadata
+
 __all__ = ["METADATA_KEY", "SUFFIXES", "csv_writer", "table_format", "table_writer"]
 
 METADATA_KEY: Final = b"dsocr_analyze"
-"""Key of the JSON object in a Parquet file's metadata: tool version, config digest, conventions."""
+"""Key of the `CountMetadata` in a Parquet file's metadata, as JSON."""
 
 SUFFIXES: Final = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
 
@@ -40,7 +42,7 @@ def table_format(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def table_writer(path: Path, metadata: Mapping[str, Any]) -> Iterator[Write]:
+def table_writer(path: Path, metadata: CountMetadata) -> Iterator[Write]:
     """Yields a function that writes batches; the file appears, or is replaced, on success only.
 
     Args:
@@ -89,10 +91,12 @@ def csv_writer(file: IO[bytes]) -> Iterator[Write]:
 
 
 @contextlib.contextmanager
-def _parquet_writer(path: Path, metadata: Mapping[str, Any]) -> Iterator[Write]:
+def _parquet_writer(path: Path, metadata: CountMetadata) -> Iterator[Write]:
+    import msgspec
     from pyarrow import parquet
 
-    about = {METADATA_KEY: json.dumps(metadata, sort_keys=True).encode()}
+    text = json.dumps(msgspec.to_builtins(metadata), sort_keys=True)
+    about = {METADATA_KEY: text.encode()}
     with contextlib.ExitStack() as stack:
         writer: Any = None
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from dsocr_analyze.sweep.page_list import PageBatch, PageList, unreadable, wanted_columns
+from dsocr_analyze.archive.page_list import PageList, RawRows, unreadable, wanted_columns
 
 __all__ = ["open_csv"]
 
@@ -46,7 +46,7 @@ def open_csv(path: Path) -> PageList:
     columns = wanted_columns(path, [name.strip() for name in names])
     positions = [[name.strip() for name in names].index(column) for column in columns]
 
-    def batches() -> Iterator[PageBatch]:
+    def batches() -> Iterator[RawRows]:
         first = 1
         block = lines[1:]
         while block is not None:
@@ -54,7 +54,7 @@ def open_csv(path: Path) -> PageList:
             first += len(block)
             block = next(blocks, None)
 
-    return PageList(path, columns, None, batches())
+    return PageList(batches())
 
 
 def _line_blocks(path: Path) -> Iterator[Any]:
@@ -93,7 +93,7 @@ def _values(line: bytes) -> list[str]:
     return next(csv.reader([line.decode(_ENCODING)], strict=True))
 
 
-def _batch(lines: Any, first: int, expected: int, positions: dict[str, int]) -> PageBatch:
+def _batch(lines: Any, first: int, expected: int, positions: dict[str, int]) -> RawRows:
     """The rows that some lines are.
 
     Args:
@@ -119,7 +119,7 @@ def _batch(lines: Any, first: int, expected: int, positions: dict[str, int]) -> 
             rejected[first + index] = f"it has {counts[index]} values for {expected} columns"
         values, numbers = values.filter(pa.array(is_row)), numbers[is_row]
     rows = {name: pc.list_element(values, position) for name, position in positions.items()}
-    return PageBatch(pa.record_batch(rows), numbers, rejected)
+    return RawRows(pa.record_batch(rows), numbers, rejected)
 
 
 def _without_quotes(lines: Any, is_quoted: Any, first: int, rejected: dict[int, str]) -> Any:

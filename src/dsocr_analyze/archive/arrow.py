@@ -1,0 +1,112 @@
+"""The public batch function: Arrow in, Arrow out, one row per page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from dsocr_analyze.archive.rows import PageRows, fault_texts, read_rows
+from dsocr_analyze.columns.counted_model import CountedModel, published_model
+from dsocr_analyze.columns.evaluate import Workloads, evaluate
+from dsocr_analyze.columns.results import PAGE_RESULTS, page_columns
+from dsocr_analyze.columns.setting import Setting
+from dsocr_analyze.errors import WorkloadError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+__all__ = ["count_pages"]
+
+Batch = TypeVar("Batch", bound="pa.RecordBatch | pa.Table")
+
+PROBLEM: Final = "problem"
+"""Column that says what is wrong with a row; null where nothing is."""
+
+
+def count_pages(
+    batch: Batch,
+    *,
+    model: CountedModel | None = None,
+    mode: str | None = None,
+    dtype: str = "bfloat16",
+    flash_attention: bool = False,
+    text_tokens: int | None = None,
+    max_new_tokens: int = 1024,
+) -> Batch:
+    """What each page of a batch costs, page by page (a batch size of 1).
+
+    A pure function that needs no torch: it runs as it is in Ray Data's
+    `map_batches(count_pages, batch_format="pyarrow")`, with `fn_kwargs` for the keywords.
+
+    Args:
+        batch: Columns `width` and `height` (pixels), and optionally `text_tokens` and
+            `max_new_tokens`, which then stand in for the keywords; whole numbers of any numeric
+            type, or as text. Other columns are handed through.
+        model: The model; the published one where none is given.
+        mode: A mode, or sizes like `1024/640` (crops) or `640` (does not); the model's default mode
+            where none is given.
+        dtype: Type of weights and activations.
+        flash_attention: FlashAttention in place of the decoder's eager attention.
+        text_tokens: Tokens besides the visual ones, BOS included; the model's usual prompt where
+            none is given.
+        max_new_tokens: Tokens that a page yields; the prefill pass yields the first.
+
+    Returns:
+        The batch with its rows in their order and the columns `PAGE_RESULTS` (int64) behind its
+        own: the crop grid, tokens, and FLOPs, bytes read and bytes written of the prefill pass, of
+        one decode step and of the whole page. Then `problem` (text): what is wrong with a row that
+        describes no page; the results of such a row are null.
+
+    Raises:
+        WorkloadError: A column is missing or holds no numbers, the batch has a column called like a
+            result, a keyword is not possible, or a count does not fit 64 bits.
+        DeviceError: The type is unknown.
+    """
+    taken = sorted({*PAGE_RESULTS, PROBLEM}.intersection(batch.schema.names))
+    if taken:
+        raise WorkloadError(f"the batch has a column {taken[0]!r} already; rename or drop it")
+    model = published_model() if model is None else model
+    setting = Setting.named(model.architecture, mode, dtype, flash_attention=flash_attention)
+    # Any page: planning it checks the lengths, and knows the usual prompt.
+    lengths = model.architecture.plan(
+        page=(1, 1), text_tokens=text_tokens, max_new_tokens=max_new_tokens
+    )
+    pages = read_rows(batch)
+    workloads = Workloads(
+        model.architecture.crop_grids.codes(pages.widths, pages.heights),
+        lengths.text_tokens if pages.text_tokens is None else pages.text_tokens,
+        max_new_tokens if pages.max_new_tokens is None else pages.max_new_tokens,
+    )
+    return _joined(batch, pages, page_columns(evaluate(model, setting, workloads)))
+
+
+def _joined(batch: Batch, pages: PageRows, results: dict[str, NDArray[np.int64]]) -> Batch:
+    """The batch with the results, null in faulty rows, and the problems behind its own columns."""
+    import pyarrow as pa
+
+    is_faulty = ~pages.is_good if pages.faults.any() else None
+    arrays: list[Any] = [
+        *batch.columns,
+        *(pa.array(results[name], pa.int64(), mask=is_faulty) for name in PAGE_RESULTS),
+        _problems(pages),
+    ]
+    schema = pa.schema(
+        [
+            *batch.schema,
+            *(pa.field(name, pa.int64()) for name in PAGE_RESULTS),
+            pa.field(PROBLEM, pa.string()),
+        ],
+        metadata=batch.schema.metadata,
+    )
+    joined: Batch = type(batch).from_arrays(arrays, schema=schema)
+    return joined
+
+
+def _problems(pages: PageRows) -> Any:
+    """What is wrong with each row, `[n]`; null where nothing is."""
+    import pyarrow as pa
+
+    if not pages.faults.any():
+        return pa.nulls(len(pages.faults), pa.string())
+    return pa.array(fault_texts(), pa.string()).take(pa.array(pages.faults))

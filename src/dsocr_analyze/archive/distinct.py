@@ -1,0 +1,119 @@
+"""The distinct workloads of a list of pages, and how many pages each stands for.
+
+Pages of one crop grid and one pair of lengths cost the same. So only distinct workloads are
+evaluated: when many have come together, and at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from dsocr_analyze.columns.evaluate import Workloads
+from dsocr_analyze.workload.workload import LARGEST_COUNT
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["DistinctWorkloads", "distinct_workloads"]
+
+_MOST_WAITING: Final = 1 << 18
+"""Distinct workloads that wait for equal ones in later batches."""
+
+_MANY: Final = 1 << 15
+"""A batch with more distinct workloads than these does not wait: few would find an equal one."""
+
+_LENGTH_BITS: Final = LARGEST_COUNT.bit_length()
+"""Bits of a number of text tokens or new tokens."""
+
+_KEY_BITS: Final = 63
+
+
+class DistinctWorkloads(NamedTuple):
+    """Workloads that all differ."""
+
+    workloads: Workloads
+    pages: NDArray[np.int64]
+    """How many pages each of them stands for, `[n]`."""
+
+
+class _Counted(NamedTuple):
+    """Workloads as keys, ascending, and how many pages each stands for."""
+
+    keys: NDArray[np.int64]
+    pages: NDArray[np.int64]
+
+
+def distinct_workloads(
+    batches: Iterable[Workloads], grid_count: int
+) -> Iterator[DistinctWorkloads]:
+    """Distinct workloads, in memory that does not grow with the number of pages.
+
+    A workload may come again in a later part: nothing is remembered of those handed out.
+
+    Args:
+        batches: Workloads of a batch size of 1.
+        grid_count: All codes of crop grids are below this.
+    """
+    check_keys_fit(grid_count)
+    waiting: list[_Counted] = []
+    for workloads in batches:
+        counted = _counted(workloads, grid_count)
+        if len(counted.keys) > _MANY:
+            yield _unpacked(counted)
+            continue
+        waiting.append(counted)
+        if sum(len(part.keys) for part in waiting) > _MOST_WAITING:
+            waiting = [_merged(waiting)]
+            if 2 * len(waiting[0].keys) > _MOST_WAITING:
+                yield _unpacked(waiting.pop())
+    if waiting:
+        yield _unpacked(_merged(waiting))
+
+
+def check_keys_fit(grid_count: int) -> None:
+    """Raises AssertionError where a key, a grid and two lengths, has more bits than int64."""
+    bits = (grid_count - 1).bit_length() + 2 * _LENGTH_BITS
+    if bits > _KEY_BITS:
+        raise AssertionError(
+            f"a workload of {grid_count} grids and two lengths up to {LARGEST_COUNT} needs {bits} "
+            f"bits, and a key has {_KEY_BITS}"
+        )
+
+
+def _counted(workloads: Workloads, grid_count: int) -> _Counted:
+    import numpy as np
+
+    if isinstance(workloads.text_tokens, int) and isinstance(workloads.max_new_tokens, int):
+        by_grid = np.bincount(workloads.grids, minlength=grid_count)
+        grids = np.flatnonzero(by_grid)
+        return _Counted(_packed(workloads._replace(grids=grids)), by_grid[grids])
+    return _Counted(*np.unique(_packed(workloads), return_counts=True))
+
+
+def _merged(parts: list[_Counted]) -> _Counted:
+    import numpy as np
+
+    keys, place = np.unique(np.concatenate([part.keys for part in parts]), return_inverse=True)
+    pages = np.zeros(len(keys), np.int64)
+    np.add.at(pages, place, np.concatenate([part.pages for part in parts]))
+    return _Counted(keys, pages)
+
+
+def _packed(workloads: Workloads) -> NDArray[np.int64]:
+    """Workloads as single numbers, `[n]`: the bits of the grid, then those of each length."""
+    keys: NDArray[np.int64] = (
+        ((workloads.grids << _LENGTH_BITS) | workloads.text_tokens) << _LENGTH_BITS
+    ) | workloads.max_new_tokens
+    return keys
+
+
+def _unpacked(counted: _Counted) -> DistinctWorkloads:
+    mask = (1 << _LENGTH_BITS) - 1
+    workloads = Workloads(
+        grids=counted.keys >> (2 * _LENGTH_BITS),
+        text_tokens=(counted.keys >> _LENGTH_BITS) & mask,
+        max_new_tokens=counted.keys & mask,
+    )
+    return DistinctWorkloads(workloads, counted.pages)

@@ -1,0 +1,130 @@
+"""What a list of pages costs, as a JSON document."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dsocr_analyze.archive.histogram import token_bars
+from dsocr_analyze.columns.metadata import CountMetadata
+
+if TYPE_CHECKING:
+    from dsocr_analyze.archive.totals import Archive, SettingTotals
+
+__all__ = ["ArchiveDocument", "archive_document", "document_text"]
+
+
+class MalformedRow(msgspec.Struct, frozen=True):
+    """A row that describes no page."""
+
+    row: int
+    reason: str
+
+
+class MalformedRows(msgspec.Struct, frozen=True):
+    """All rows that describe no page, of which the first are named."""
+
+    rows: int
+    reported: tuple[MalformedRow, ...]
+
+
+class PagesOfGrid(msgspec.Struct, frozen=True):
+    """Pages that crop mode cuts alike."""
+
+    grid: tuple[int, int]
+    """Columns and rows of local views."""
+    pages: int
+
+
+class PagesOfLength(msgspec.Struct, frozen=True):
+    """Pages whose prompts are about as long."""
+
+    tokens: str
+    pages: int
+
+
+class TotalsDocument(msgspec.Struct, frozen=True):
+    """What all pages together cost under one setting; exact integers."""
+
+    mode: str
+    base_size: int
+    image_size: int
+    crop_mode: bool
+    dtype: str
+    attention: str
+    visual_tokens: int
+    prompt_tokens: int
+    new_tokens: int
+    prefill_pass_matrix_flops: int
+    prefill_pass_vector_flops: int
+    prefill_pass_flops: int
+    prefill_pass_bytes_read: int
+    prefill_pass_bytes_written: int
+    page_matrix_flops: int
+    page_vector_flops: int
+    page_flops: int
+    page_bytes_read: int
+    page_bytes_written: int
+    largest_kv_cache_bytes: int
+    pages_beyond_max_position_embeddings: int
+    pages_by_prompt_tokens: tuple[PagesOfLength, ...]
+
+
+class ArchiveDocument(msgspec.Struct, frozen=True):
+    """Everything that was counted of a list of pages."""
+
+    metadata: CountMetadata
+    rows: int
+    pages: int
+    malformed: MalformedRows
+    pages_by_grid: tuple[PagesOfGrid, ...]
+    totals: tuple[TotalsDocument, ...]
+
+
+def archive_document(archive: Archive, metadata: CountMetadata) -> ArchiveDocument:
+    """The document of a list of pages.
+
+    Args:
+        archive: The list, added up.
+        metadata: Which model, counted how.
+    """
+    malformed = archive.malformed
+    return ArchiveDocument(
+        metadata=metadata,
+        rows=archive.rows,
+        pages=archive.pages,
+        malformed=MalformedRows(
+            malformed.rows, tuple(MalformedRow(row, reason) for row, reason in malformed.reported)
+        ),
+        pages_by_grid=tuple(
+            PagesOfGrid(grid, pages) for grid, pages in sorted(archive.pages_by_grid.items())
+        ),
+        totals=tuple(_totals_document(totals) for totals in archive.totals),
+    )
+
+
+def document_text(document: ArchiveDocument) -> str:
+    """The document as JSON text; ends with a newline."""
+    return json.dumps(msgspec.to_builtins(document), indent=2) + "\n"
+
+
+def _totals_document(totals: SettingTotals) -> TotalsDocument:
+    setting, mode = totals.setting, totals.setting.mode
+    bars = token_bars(totals.pages_by_tokens)
+    return TotalsDocument(
+        mode=mode.name,
+        base_size=mode.base_size,
+        image_size=mode.image_size,
+        crop_mode=mode.crop_mode,
+        dtype=setting.dtype.name,
+        attention=setting.attention,
+        visual_tokens=totals.visual_tokens,
+        prompt_tokens=totals.prompt_tokens,
+        new_tokens=totals.new_tokens,
+        **totals.counts,
+        largest_kv_cache_bytes=totals.largest_kv_cache_bytes,
+        pages_beyond_max_position_embeddings=totals.beyond_positions,
+        pages_by_prompt_tokens=tuple(PagesOfLength(bar.label, bar.pages) for bar in bars),
+    )

@@ -1,0 +1,49 @@
+"""Lists of pages in Parquet, of which only the wanted columns are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from dsocr_analyze.archive.page_list import PageList, RawRows, unreadable, wanted_columns
+
+__all__ = ["open_parquet"]
+
+_BATCH_ROWS: Final = 131_072
+_BUFFER_BYTES: Final = 1 << 20
+
+
+def open_parquet(path: Path) -> PageList:
+    """Opens a Parquet file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        PageError: It is unreadable.
+        WorkloadError: A column is missing, or there twice.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+    except (OSError, pa.ArrowException) as error:
+        raise unreadable(path, str(error)) from error
+    columns = wanted_columns(path, list(file.schema_arrow.names))
+
+    def batches() -> Iterator[RawRows]:
+        import numpy as np
+
+        first = 1
+        try:
+            for rows in file.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False):
+                yield RawRows(rows, np.arange(first, first + rows.num_rows))
+                first += rows.num_rows
+        except (OSError, pa.ArrowException) as error:
+            raise unreadable(path, str(error)) from error
+        finally:
+            file.close()
+
+    return PageList(batches(), file.metadata.num_rows)

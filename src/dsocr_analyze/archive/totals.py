@@ -1,0 +1,167 @@
+"""What a whole list of pages costs: exact totals, in memory that does not grow with the list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dsocr_analyze.archive.distinct import distinct_workloads
+from dsocr_analyze.archive.exact_sums import weighted_sum
+from dsocr_analyze.archive.pages import Malformed, Pages
+from dsocr_analyze.columns.evaluate import Workloads, evaluate
+from dsocr_analyze.columns.results import figures
+from dsocr_analyze.kernels import NO_WORK, Work
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dsocr_analyze.archive.distinct import DistinctWorkloads
+    from dsocr_analyze.columns.counted_model import CountedModel
+    from dsocr_analyze.columns.evaluate import Costs
+    from dsocr_analyze.columns.setting import Setting
+
+__all__ = ["Archive", "SettingTotals", "add_up"]
+
+
+def _no_pages() -> NDArray[np.int64]:
+    import numpy as np
+
+    return np.zeros(0, np.int64)
+
+
+@dataclass
+class SettingTotals:
+    """What the pages cost under one setting.
+
+    Attributes:
+        setting: Mode, element type and attention.
+        visual_tokens: Of all pages.
+        prompt_tokens: Of all pages, visual and text tokens.
+        new_tokens: Of all pages.
+        prefill_pass: Work of all pages' prefill passes.
+        page: Work of all pages, decode steps included.
+        largest_kv_cache_bytes: KV cache of the page that needs most.
+        beyond_positions: Pages that reach beyond the positions the decoder was trained for.
+        pages_by_tokens: Pages whose prompt has 0, 1, 2, ... tokens.
+    """
+
+    setting: Setting
+    visual_tokens: int = 0
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    prefill_pass: Work = NO_WORK
+    page: Work = NO_WORK
+    largest_kv_cache_bytes: int = 0
+    beyond_positions: int = 0
+    pages_by_tokens: NDArray[np.int64] = field(default_factory=_no_pages)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The work by column, `prefill_pass_flops` and so on."""
+        return figures("prefill_pass", self.prefill_pass) | figures("page", self.page)
+
+    def add(self, costs: Costs, distinct: DistinctWorkloads, max_positions: int) -> None:
+        """Adds more pages.
+
+        Args:
+            costs: What they cost.
+            distinct: The pages.
+            max_positions: Positions that the decoder was trained for.
+        """
+        import numpy as np
+
+        workloads, pages = distinct
+        totals = costs.totals
+        lengths = np.asarray(totals.seq_len)
+        self.visual_tokens += weighted_sum(totals.visual_tokens, pages)
+        self.prompt_tokens += weighted_sum(totals.seq_len, pages)
+        self.new_tokens += weighted_sum(workloads.max_new_tokens, pages)
+        self.prefill_pass = self.prefill_pass.plus(_summed(totals.prefill, pages))
+        self.page = self.page.plus(_summed(totals.batch, pages))
+        largest = int(np.max(totals.kv_cache_bytes))
+        self.largest_kv_cache_bytes = max(self.largest_kv_cache_bytes, largest)
+        is_beyond = lengths + workloads.max_new_tokens - 1 > max_positions
+        self.beyond_positions += int(pages[is_beyond].sum())
+        self.pages_by_tokens = _with_lengths(self.pages_by_tokens, lengths.astype(np.int64), pages)
+
+
+@dataclass
+class Archive:
+    """A list of pages, added up.
+
+    Attributes:
+        pages: Rows that describe a page.
+        malformed: The others.
+        pages_by_grid: Pages by crop grid (columns, rows), as crop mode would cut them.
+        totals: Costs, one for each setting.
+    """
+
+    pages: int
+    malformed: Malformed
+    pages_by_grid: dict[tuple[int, int], int]
+    totals: list[SettingTotals]
+
+    @property
+    def rows(self) -> int:
+        """All rows of the list."""
+        return self.pages + self.malformed.rows
+
+
+def add_up(model: CountedModel, settings: Sequence[Setting], batches: Iterable[Pages]) -> Archive:
+    """Totals over all pages, each counted alone (a batch size of 1).
+
+    Args:
+        model: The model.
+        settings: Ways to run it; all pages are counted under each.
+        batches: The pages.
+
+    Raises:
+        PageError: The list cannot be read to its end.
+        WorkloadError: A column of the list holds no numbers.
+        ConfigError: The model has a part without a closed form.
+    """
+    import numpy as np
+
+    grids = model.architecture.crop_grids
+    totals = [SettingTotals(setting) for setting in settings]
+    malformed = Malformed()
+    pages_by_code = np.zeros(grids.count, np.int64)
+
+    def workloads() -> Iterator[Workloads]:
+        for pages in batches:
+            malformed.add(pages.malformed)
+            if len(pages.numbers):
+                yield pages.workloads(grids)
+
+    for distinct in distinct_workloads(workloads(), grids.count):
+        np.add.at(pages_by_code, distinct.workloads.grids, distinct.pages)
+        for sums in totals:
+            costs = evaluate(model, sums.setting, distinct.workloads)
+            sums.add(costs, distinct, model.dimensions.max_positions)
+    codes = np.flatnonzero(pages_by_code)
+    columns, rows = grids.columns_and_rows(codes)
+    by_grid = zip(columns.tolist(), rows.tolist(), pages_by_code[codes].tolist(), strict=True)
+    return Archive(
+        pages=int(pages_by_code.sum()),
+        malformed=malformed,
+        pages_by_grid={(column, row): count for column, row, count in by_grid},
+        totals=totals,
+    )
+
+
+def _summed(work: Work, pages: NDArray[np.int64]) -> Work:
+    """The work of all pages, from that of each distinct workload."""
+    return Work(*(weighted_sum(counts, pages) for counts in work))
+
+
+def _with_lengths(
+    pages: NDArray[np.int64], lengths: NDArray[np.int64], more: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Pages by length, with more pages added; float64 holds the sums of one batch exactly."""
+    import numpy as np
+
+    added = np.bincount(lengths, more, minlength=len(pages)).astype(np.int64)
+    added[: len(pages)] += pages
+    return added

@@ -1,0 +1,77 @@
+"""What many workloads cost, by the closed forms of their architecture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dsocr_analyze.architectures.architecture import PageTotals
+    from dsocr_analyze.columns.counted_model import CountedModel
+    from dsocr_analyze.columns.setting import Setting
+    from dsocr_analyze.costs.integers import Count
+
+__all__ = ["Costs", "Workloads", "evaluate"]
+
+
+class Workloads(NamedTuple):
+    """n workloads, column by column; an integer stands for all of them."""
+
+    grids: NDArray[np.int64]
+    """Codes of crop grids, `[n]`, as from `Architecture.crop_grids`."""
+    text_tokens: NDArray[np.int64] | int
+    """Tokens besides the visual ones."""
+    max_new_tokens: NDArray[np.int64] | int
+    batch_size: NDArray[np.int64] | int = 1
+    """Equal pages at a time."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What n workloads cost.
+
+    Attributes:
+        n: How many there are.
+        grid_columns: Local views side by side; 1 where the page is not cut.
+        grid_rows: Local views one above the other.
+        totals: Tokens and work.
+    """
+
+    n: int
+    grid_columns: Count
+    grid_rows: Count
+    totals: PageTotals
+
+
+def evaluate(model: CountedModel, setting: Setting, workloads: Workloads) -> Costs:
+    """The costs of n workloads, exact.
+
+    Args:
+        model: The model.
+        setting: Mode, element type and attention of them all.
+        workloads: The workloads; their grids matter only where the mode cuts pages.
+
+    Raises:
+        ConfigError: The model has a part without a closed form.
+    """
+    mode = setting.mode
+    columns: Any = 1
+    rows: Any = 1
+    if mode.crop_mode:
+        columns, rows = model.architecture.crop_grids.columns_and_rows(workloads.grids)
+    totals = model.architecture.page_totals(
+        model.dimensions,
+        whole_resolution=mode.base_size if mode.crop_mode else mode.image_size,
+        local_resolution=mode.image_size,
+        columns=columns,
+        rows=rows,
+        text_tokens=workloads.text_tokens,
+        max_new_tokens=workloads.max_new_tokens,
+        batch_size=workloads.batch_size,
+        dtype=setting.dtype,
+        flash_attention=setting.flash_attention,
+    )
+    return Costs(len(workloads.grids), columns, rows, totals)

@@ -1,0 +1,56 @@
+"""What a table or a document of many workloads says about itself: which model, counted how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dsocr_analyze.analytic import UNIFORM_ROUTING_NOTE
+from dsocr_analyze.columns.setting import notes_of_modes
+from dsocr_analyze.report.build import model_document
+from dsocr_analyze.report.document import CONVENTIONS, Model
+from dsocr_analyze.version import VERSION
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import Architecture
+    from dsocr_analyze.model.directory import ModelDirectory
+    from dsocr_analyze.workload import Mode
+
+__all__ = ["CountMetadata", "Versions", "metadata_of"]
+
+
+class Versions(msgspec.Struct, frozen=True):
+    """Versions of what counted."""
+
+    tool: str
+
+
+class CountMetadata(msgspec.Struct, frozen=True):
+    """Which model, counted how."""
+
+    model: Model
+    versions: Versions
+    engine: str
+    conventions: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def metadata_of(
+    directory: ModelDirectory, architecture: Architecture, modes: Iterable[Mode]
+) -> CountMetadata:
+    """The metadata of figures that the closed forms yield.
+
+    Args:
+        directory: Where the model's config is.
+        architecture: What kind of model it is.
+        modes: The modes that are counted.
+    """
+    return CountMetadata(
+        model=model_document(directory.source(architecture.name)),
+        versions=Versions(tool=VERSION),
+        engine="analytic",
+        conventions=CONVENTIONS,
+        notes=(UNIFORM_ROUTING_NOTE, *notes_of_modes(architecture, modes)),
+    )

@@ -1,0 +1,121 @@
+"""Costs as the columns of a table: their names, and int64 or nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from dsocr_analyze.errors import WorkloadError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dsocr_analyze.columns.evaluate import Costs
+    from dsocr_analyze.kernels import Work
+
+__all__ = [
+    "BATCH_RESULTS",
+    "LARGEST_INT64",
+    "PAGE_RESULTS",
+    "batch_columns",
+    "figures",
+    "page_columns",
+]
+
+LARGEST_INT64: Final = 2**63 - 1
+
+_FIGURES: Final = ("matrix_flops", "vector_flops", "flops", "bytes_read", "bytes_written")
+
+
+def _figure_names(*names: str) -> tuple[str, ...]:
+    return tuple(f"{name}_{figure}" for name in names for figure in _FIGURES)
+
+
+_TOKENS: Final = ("grid_columns", "grid_rows", "visual_tokens", "seq_len")
+_PASSES: Final = _figure_names("prefill_pass", "decode_step")
+
+PAGE_RESULTS: Final = (*_TOKENS, *_PASSES, *_figure_names("page"), "kv_cache_bytes")
+"""What a page that runs alone costs, by column."""
+
+BATCH_RESULTS: Final = (*_TOKENS, *_PASSES, *_figure_names("batch", "page"), "kv_cache_bytes")
+"""What a batch of equal pages costs, by column; those named `page_` are one page's share of it."""
+
+
+def figures(name: str, work: Work) -> dict[str, Any]:
+    """The figures of some work by column; the same as in a report's `total`.
+
+    Args:
+        name: Whose work it is: a pass, a page, a batch.
+        work: Integers, or arrays of them.
+    """
+    return {f"{name}_{figure}": getattr(work, figure) for figure in _FIGURES}
+
+
+def page_columns(costs: Costs) -> dict[str, NDArray[np.int64]]:
+    """The columns of `PAGE_RESULTS`, `[n]`.
+
+    Args:
+        costs: Costs of pages that run alone, one at a time.
+
+    Raises:
+        WorkloadError: A count does not fit 64 bits.
+    """
+    return _columns(costs, "page", PAGE_RESULTS)
+
+
+def batch_columns(
+    costs: Costs, batch_size: NDArray[np.int64]
+) -> dict[str, NDArray[np.int64] | NDArray[np.float64]]:
+    """The columns of `BATCH_RESULTS`, `[n]`: integers, and a page's shares as floats.
+
+    Args:
+        costs: Costs of batches.
+        batch_size: Pages of each batch, `[n]`.
+
+    Raises:
+        WorkloadError: A count does not fit 64 bits.
+    """
+    counts = _columns(costs, "batch", (*_TOKENS, *_PASSES, *_figure_names("batch")))
+    shares = {f"page_{figure}": counts[f"batch_{figure}"] / batch_size for figure in _FIGURES}
+    cache = _columns(costs, "batch", ("kv_cache_bytes",))
+    return {**counts, **shares, **cache}
+
+
+def _columns(costs: Costs, whole: str, names: tuple[str, ...]) -> dict[str, NDArray[np.int64]]:
+    """Some columns of all workloads.
+
+    Args:
+        costs: The costs.
+        whole: What a workload's prefill pass and decode steps together are called.
+        names: The columns.
+    """
+    totals = costs.totals
+    counts: dict[str, Any] = {
+        "grid_columns": costs.grid_columns,
+        "grid_rows": costs.grid_rows,
+        "visual_tokens": totals.visual_tokens,
+        "seq_len": totals.seq_len,
+        **figures("prefill_pass", totals.prefill),
+        **figures("decode_step", totals.decode_step),
+        **figures(whole, totals.batch),
+        "kv_cache_bytes": totals.kv_cache_bytes,
+    }
+    return {name: _int64(name, counts[name], costs.n) for name in names}
+
+
+def _int64(name: str, counts: Any, n: int) -> NDArray[np.int64]:
+    """One integer for all, or an array of integers, as an int64 array `[n]`."""
+    import numpy as np
+
+    is_one = isinstance(counts, int)
+    if is_one or (counts.dtype == object and len(counts)):
+        largest = counts if is_one else max(counts)
+        if largest > LARGEST_INT64:
+            raise WorkloadError(
+                f"{name} of {largest} does not fit a 64-bit column; "
+                "give fewer pages at a time, fewer tokens or smaller views"
+            )
+    column: NDArray[np.int64] = (
+        np.full(n, counts) if is_one else counts.astype(np.int64, copy=False)
+    )
+    return column

@@ -1,0 +1,138 @@
+"""What many workloads have in common: the mode, the element type and the kind of attention."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from dsocr_analyze.analytic import attention_name
+from dsocr_analyze.dtypes import Dtype, dtype_named
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.workload import Mode
+from dsocr_analyze.workload.page import LARGEST_SIDE
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import Architecture
+
+__all__ = ["Setting", "mode_or_sizes", "notes_of_modes", "setting_columns", "settings_of"]
+
+_SIZES: Final = re.compile(r"(?:(?P<base>[0-9]{1,40})/)?(?P<image>[0-9]{1,40})")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to run a model on any page.
+
+    Attributes:
+        mode: Sizes of views, and whether pages are cut.
+        dtype: Type of weights and activations.
+        flash_attention: FlashAttention in place of the decoder's eager attention.
+    """
+
+    mode: Mode
+    dtype: Dtype
+    flash_attention: bool = False
+
+    @classmethod
+    def named(
+        cls,
+        architecture: Architecture,
+        mode: str | None = None,
+        dtype: str = "bfloat16",
+        *,
+        flash_attention: bool = False,
+    ) -> Setting:
+        """The setting of these names.
+
+        Args:
+            architecture: Whose modes they are.
+            mode: A mode, or sizes like `1024/640` (crops) or `640` (does not); the architecture's
+                default mode where none is given.
+            dtype: Type of weights and activations.
+            flash_attention: FlashAttention in place of the decoder's eager attention.
+
+        Raises:
+            WorkloadError: The mode is unknown, or its sizes are not possible.
+            DeviceError: The type is unknown.
+        """
+        chosen = mode_or_sizes(architecture, mode or architecture.default_mode)
+        return cls(chosen, dtype_named(dtype), flash_attention)
+
+    @property
+    def attention(self) -> str:
+        """The kind of attention as a report's metadata names it."""
+        return attention_name(flash_attention=self.flash_attention)
+
+
+def settings_of(
+    dtypes: Iterable[Dtype], attentions: Iterable[bool], modes: Iterable[Mode]
+) -> list[Setting]:
+    """Every combination of type, attention (whether it is FlashAttention) and mode.
+
+    The mode runs fastest.
+    """
+    combinations = itertools.product(dtypes, attentions, modes)
+    return [Setting(mode, dtype, flash) for dtype, flash, mode in combinations]
+
+
+def setting_columns(setting: Setting, n: int) -> dict[str, Any]:
+    """The setting as Arrow columns of a table, `[n]` each, by name."""
+    import pyarrow as pa
+
+    mode = setting.mode
+    return {
+        "mode": pa.repeat(mode.name, n),
+        "base_size": pa.repeat(pa.scalar(mode.base_size, pa.int64()), n),
+        "image_size": pa.repeat(pa.scalar(mode.image_size, pa.int64()), n),
+        "crop_mode": pa.repeat(mode.crop_mode, n),
+        "dtype": pa.repeat(setting.dtype.name, n),
+        "attention": pa.repeat(setting.attention, n),
+    }
+
+
+def notes_of_modes(architecture: Architecture, modes: Iterable[Mode]) -> list[str]:
+    """What a reader of figures in these modes should know, one line each."""
+    notes: dict[str, None] = {}
+    for mode in modes:
+        workload = architecture.plan(
+            page=(LARGEST_SIDE, LARGEST_SIDE),  # is cut where the mode cuts any page
+            base_size=mode.base_size,
+            image_size=mode.image_size,
+            crop_mode=mode.crop_mode,
+        )
+        notes |= dict.fromkeys(architecture.notes_of(workload))
+    return list(notes)
+
+
+def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
+    """The mode of that name, or an unnamed one of those sizes.
+
+    Args:
+        architecture: Whose modes they are.
+        text: A mode's name, `BASE/IMAGE` (pixels a side; crops) or `IMAGE` (does not).
+
+    Raises:
+        WorkloadError: The text is neither, or the sizes are not possible.
+    """
+    modes = architecture.modes
+    if text in modes:
+        return modes[text]
+    sizes = _SIZES.fullmatch(text)
+    if sizes is None:
+        raise WorkloadError(
+            f"no mode {text!r}; give one of {', '.join(modes)}, or sizes like 1024/640 (crops) "
+            "or 640 (does not)"
+        )
+    image = int(sizes["image"])
+    base = int(sizes["base"] or image)
+    mode = Mode(text, base, image, crop_mode=sizes["base"] is not None)
+    try:
+        architecture.plan(page=(1, 1), base_size=base, image_size=image)
+    except WorkloadError as error:
+        raise WorkloadError(
+            f"mode {text!r} is not possible: {error}", arguments=error.arguments
+        ) from error
+    return mode
