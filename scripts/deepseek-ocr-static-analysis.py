@@ -6,9 +6,7 @@ pixi run python scripts/deepseek-ocr-static-analysis.py --device cuda:0 \
     --image-size 640 --seq-len 1024 --crop-mode 1 --use-flash-attn 1
 """
 
-import sys
-
-from dsocr_analyze.cli import main
+from dsocr_analyze.__main__ import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

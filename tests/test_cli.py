@@ -1,21 +1,27 @@
-"""The command line: what it prints, writes and refuses."""
+"""The command line: what it prints, writes and refuses, how it ends, and what it leaves behind."""
 
+import ast
+import gc
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
+import threading
+import warnings
 from pathlib import Path
 
 import pytest
 import tokenizers
+import typer
 from PIL import Image
 
 from dsocr_analyze.cli import main
 from dsocr_analyze.cli.app import app
 from dsocr_analyze.cli.reference import command_reference
+from dsocr_analyze.cli.words import OPTIONS, in_options
 
 ROOT = Path(__file__).parent.parent
 
@@ -59,7 +65,7 @@ class TestMainJob:
     def test_json_goes_to_a_file_too(self, capsys, tmp_path):
         code, out, _ = run(capsys, *SMALL, "--json", tmp_path / "report.json", "--quiet")
         assert (code, out) == (0, "")
-        assert json.loads((tmp_path / "report.json").read_text())["schema_version"] == "1"
+        assert json.loads((tmp_path / "report.json").read_text())["schema_version"] == "2"
 
     def test_markdown_on_stdout_is_the_file(self, capsys):
         _, out, _ = run(capsys, *SMALL, "--format", "markdown", "--output", "here")
@@ -100,7 +106,7 @@ class TestMainJob:
         assert "flash_attention" in document["operator_ledger"]["counted"]
 
     def test_a_config_of_another_network_can_be_run(self, capsys, tmp_path):
-        reference = ROOT / "src/dsocr_analyze/model/reference/config.json"
+        reference = ROOT / "src/dsocr_analyze/architectures/deepseek_ocr/reference/config.json"
         config = json.loads(reference.read_text()) | {"num_hidden_layers": 2, "vocab_size": 1000}
         (tmp_path / "small.json").write_text(json.dumps(config))
         code, _, _ = run(capsys, *SMALL, "--config", "small.json", "-q")
@@ -159,7 +165,6 @@ REFUSED = {
     "unknown format": (("--format", "xml"), ["xml", "markdown"]),
     "unknown option": (("--colour",), ["--colour"]),
     "unknown command": (("frobnicate",), ["frobnicate"]),
-    "output below a file": (("--output", "file/out"), ["file/out"]),
 }
 
 
@@ -186,7 +191,7 @@ def test_bad_input_gets_one_line_and_exit_code_2(capsys, tmp_path, arguments, na
 def test_cuda_where_there_is_none_is_refused(capsys):
     code, _, err = run(capsys, "--device", "cuda:0")
     assert code == 2
-    assert "no CUDA device" in err
+    assert "no CUDA GPU" in err
 
 
 def test_a_malformed_image_is_refused(capsys, tmp_path):
@@ -205,44 +210,23 @@ def test_a_malformed_config_is_refused(capsys, tmp_path):
         assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "output", ["file/out", "/proc/out"], ids=["below a file", "where nobody may write"]
+)
 def test_an_output_directory_that_cannot_be_written_is_refused_before_any_work(
-    capsys, tmp_path, monkeypatch
+    capsys, tmp_path, monkeypatch, output
 ):
-    import tempfile
-
-    def refuse(*_, **__):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(tempfile, "NamedTemporaryFile", refuse)
-    started = time.monotonic()
-    code, _, err = run(capsys, "--output", tmp_path / "locked")
-    assert code == 2
-    assert "locked" in err
-    assert "Permission denied" in err
-    assert time.monotonic() - started < 1
-
-
-@pytest.mark.skipif(os.name == "nt", reason="sends a POSIX signal")
-def test_an_interruption_is_one_line_and_leaves_earlier_reports_as_they_were(tmp_path):
-    earlier = tmp_path / "tmp/dsocr-static-ops/static_compute.json"
-    earlier.parent.mkdir(parents=True)
-    earlier.write_text("earlier report")
-    with subprocess.Popen(
-        [sys.executable, "-m", "dsocr_analyze"], stderr=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        time.sleep(1.0)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert out == b""
-    assert err.count(b"\n") == 1
-    assert b"interrupted" in err
-    assert earlier.read_text() == "earlier report"
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("dsocr_analyze.cli.counting.Engine.report", None)
+    code, out, err = run(capsys, "--output", output)
+    assert (code, out) == (74, "")
+    assert output in err
+    assert err.count("\n") == 1
 
 
 def _small_model(path: Path, **values) -> Path:
     """The reference's code with a decoder that runs on a CPU in a blink."""
-    reference = ROOT / "src/dsocr_analyze/model/reference"
+    reference = ROOT / "src/dsocr_analyze/architectures/deepseek_ocr/reference"
     shutil.copytree(reference, path, ignore=shutil.ignore_patterns("__pycache__"))
     config = json.loads((path / "config.json").read_text())
     config |= {"num_hidden_layers": 2, "vocab_size": 64, "n_routed_experts": 8}
@@ -303,7 +287,9 @@ class TestTrust:
     def _directory(self, path: Path) -> Path:
         path.mkdir()
         (path / "config.json").write_text(
-            json.dumps({"auto_map": {"AutoConfig": "code.A", "AutoModel": "code.B"}})
+            json.dumps(
+                {"auto_map": {"AutoConfig": "code.A", "AutoModel": "code.DeepseekOCRForCausalLM"}}
+            )
         )
         (path / "code.py").write_text("raise RuntimeError('ran')\n")
         return path
@@ -362,4 +348,317 @@ def test_shell_completion_is_offered(capsys):
 
 def test_the_committed_command_reference_is_what_help_says():
     committed = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
-    assert committed == command_reference(app), "write it again: dsocr-analyze docs --output docs"
+    written = command_reference(typer.main.get_command(app))
+    assert committed == written, "write it again: dsocr-analyze docs --output docs"
+
+
+LIBRARY = [
+    file
+    for file in (ROOT / "src/dsocr_analyze").rglob("*.py")
+    if not {"cli", "knowledge", "reference"} & set(file.relative_to(ROOT).parts)
+]
+"""What lies below the command line. The documentation shows commands, the reference is a model."""
+
+
+class TestWords:
+    """An error's arguments are options on the command line, and nothing else is."""
+
+    @pytest.mark.parametrize(
+        ("message", "arguments", "told"),
+        [
+            ("base_size 3 is too small", ["base_size"], "--base-size 3 is too small"),
+            ("give seq_len=914", ["seq_len"], "give --seq-len 914"),
+            ("or engine='analytic'", ["engine"], "or --engine analytic"),
+            ("give page=a4, please", ["page"], "give --page a4, please"),
+            ("flash_attention=True needs", ["flash_attention"], "--use-flash-attn 1 needs"),
+            ("flash_attention=False runs", ["flash_attention"], "--use-flash-attn 0 runs"),
+            ("pass trust_remote_code=True", ["trust_remote_code"], "pass --trust-remote-code"),
+            ("text_tokens 0 in column text_tokens", [], "text_tokens 0 in column text_tokens"),
+            ("no column 'page' in page", ["page"], "no column 'page' in --page"),
+            ("my_dtype, dtype_of, x.dtype", ["dtype"], "my_dtype, dtype_of, x.dtype"),
+            ("on_batch is missing", ["on_batch"], "on_batch is missing"),
+        ],
+    )
+    def test_only_names_that_are_listed_are_translated(self, message, arguments, told):
+        assert in_options(message, arguments) == told
+
+    def test_every_option_of_the_mapping_exists(self):
+        assert set(OPTIONS.values()) <= options_of_every_command()
+
+    def test_every_argument_that_an_error_lists_has_an_option(self):
+        for file in LIBRARY:
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.keyword) and node.arg == "arguments":
+                    listed = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]
+                    assert set(listed) <= set(OPTIONS), file
+
+    def test_the_library_names_no_option(self):
+        known = options_of_every_command()
+        found = {
+            f"{file.relative_to(ROOT)}:{node.lineno}: {option}"
+            for file in LIBRARY
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            for option in known.intersection(re.findall(r"(?<![\w-])--[a-z][a-z-]*", node.value))
+        }
+        assert found == set()
+
+
+def options_of_every_command() -> set[str]:
+    main_command = typer.main.get_command(app)
+    return {
+        option
+        for command in (main_command, *main_command.commands.values())
+        for parameter in command.params
+        for option in parameter.opts
+    }
+
+
+ANALYTIC = ("--engine", "analytic", "-q")
+
+
+def process_settings():
+    """What a caller of `main` would notice of it."""
+    return {
+        "garbage collection": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()),
+        "signals": {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)},
+        "warnings": (list(warnings.filters), warnings.showwarning),
+        "streams": (sys.stdin, sys.stdout, sys.stderr),
+        "hooks": (sys.excepthook, sys.unraisablehook, sys.displayhook, threading.excepthook),
+        "tracing": (sys.gettrace(), sys.getprofile()),
+        "limits": (sys.getrecursionlimit(), sys.getswitchinterval()),
+        "environment": dict(os.environ),
+        "folder": str(Path.cwd()),
+        "arguments": list(sys.argv),
+        "path": (list(sys.path), list(sys.meta_path)),
+    }
+
+
+class TestTheCallersProcess:
+    """`main` leaves every setting as it was."""
+
+    @pytest.mark.parametrize(
+        ("arguments", "code"),
+        [
+            (ANALYTIC, 0),
+            (("--help",), 0),
+            (("--version",), 0),
+            (("fit", "l4"), 0),
+            (("fit", "l4", "--batch-size", "1000000"), 1),
+            (("compare", "tiny", "base"), 0),
+            (("sweep", "--output", "rows.parquet"), 0),
+            (("tree", "--no-trace"), 0),
+            (("--base-size", "3"), 2),
+            (("frobnicate",), 2),
+            ((*SMALL, "-q"), 0),
+            ((*SMALL, "-q", "--text-tokens", "9000", "--strict"), 3),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+    )
+    def test_after_success_and_failure(self, capsys, arguments, code):
+        before = process_settings()
+        assert main(arguments) == code
+        assert process_settings() == before
+
+    @pytest.mark.parametrize(
+        ("error", "code"),
+        [(KeyboardInterrupt(), 130), (RuntimeError("x"), 70), (MemoryError(), 70)],
+        ids=repr,
+    )
+    def test_after_an_interruption_and_an_internal_error(self, capsys, monkeypatch, error, code):
+        def fail(*_, **__):
+            raise error
+
+        monkeypatch.setattr("dsocr_analyze.cli.counting.Engine.report", fail)
+        before = process_settings()
+        assert main(ANALYTIC) == code
+        assert process_settings() == before
+
+    def test_torchs_settings_too(self, capsys):
+        import torch
+
+        def settings():
+            return torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
+
+        before = settings()
+        assert main([*SMALL, "-q"]) == 0
+        assert settings() == before
+
+
+PROGRAM = [sys.executable, "-m", "dsocr_analyze"]
+
+
+def program(*arguments, **options):
+    """A process of its own, run to its end."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    return subprocess.run([*PROGRAM, *arguments], text=True, check=False, **options)
+
+
+def program_that_fails(statement, *arguments):
+    """A process in which counting a page executes `statement`."""
+    code = (
+        "import os, signal, sys; from dsocr_analyze.__main__ import run\n"
+        "from dsocr_analyze.cli.counting import Engine\n"
+        f"def report(*_):\n    {statement}\n"
+        f"Engine.report = report; sys.argv[1:] = {list(arguments)!r}; run()"
+    )
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+COMMANDS = [
+    ANALYTIC[:2],
+    ("--help",),
+    ("--version",),
+    ("compare", "tiny", "base", "--format", "csv"),
+    ("fit",),
+    ("sweep", "--mode", "all"),
+    ("tree", "--no-trace"),
+]
+
+
+class TestExitCodes:
+    def test_0_where_it_is_done(self):
+        done = program(*ANALYTIC)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+    def test_1_where_a_gpu_that_was_named_is_too_small(self):
+        done = program("fit", "l4", "h200-sxm", "--batch-size", "30")
+        assert (done.returncode, done.stderr) == (1, "")
+        assert "h200-sxm" in done.stdout
+        assert program("fit", "--batch-size", "30").returncode == 0
+
+    def test_2_for_bad_input(self):
+        done = program("--base-size", "3")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == (
+            "dsocr-analyze: --base-size 3 is too small; give 64 to 16384 pixels a side\n"
+        )
+
+    def test_3_for_a_warning_under_strict(self):
+        done = program(*ANALYTIC, "--text-tokens", "9000", "--strict")
+        assert done.returncode == 3
+        assert done.stderr.splitlines()[-1].startswith("dsocr-analyze: --strict: ")
+
+    def test_70_for_an_internal_error_on_one_line(self):
+        done = program_that_fails("raise KeyError('seven\\nteen')", *ANALYTIC)
+        assert done.returncode == 70
+        assert done.stderr.startswith("dsocr-analyze: internal error: KeyError: ")
+        assert done.stderr.count("\n") == 1
+
+    @pytest.mark.parametrize("arguments", [("--debug", *ANALYTIC), (*ANALYTIC, "--debug")])
+    def test_70_with_the_traceback_under_debug(self, arguments):
+        done = program_that_fails("raise KeyError(17)", *arguments)
+        assert done.returncode == 70
+        assert "Traceback" in done.stderr
+        assert done.stderr.splitlines()[-1].startswith("dsocr-analyze: internal error: KeyError")
+
+    @pytest.mark.parametrize("arguments", [("--debug", "compare", "tiny"),
+                                           ("compare", "tiny", "--debug")])  # fmt: skip
+    def test_debug_stands_before_or_after_the_command(self, arguments):
+        assert "Traceback" in program_that_fails("raise KeyError(17)", *arguments).stderr
+
+    def test_every_command_has_debug(self):
+        main_command = typer.main.get_command(app)
+        for command in (main_command, *main_command.commands.values()):
+            assert any("--debug" in parameter.opts for parameter in command.params), command.name
+
+    def test_70_where_memory_runs_out(self):
+        done = program_that_fails("raise MemoryError", *ANALYTIC)
+        assert done.returncode == 70
+        assert done.stderr == "dsocr-analyze: internal error: out of memory\n"
+
+    @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="has no /dev/full")
+    def test_74_where_stdout_is_full(self, arguments):
+        with Path("/dev/full").open("w") as full:
+            done = program(*arguments, stdout=full)
+        assert done.returncode == 74
+        assert done.stderr == "dsocr-analyze: cannot write to stdout: No space left on device\n"
+
+    @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+    @pytest.mark.skipif(os.name == "nt", reason="closes a POSIX descriptor")
+    def test_74_where_stdout_is_closed(self, arguments):
+        done = program(*arguments, preexec_fn=lambda: os.close(1))
+        assert done.returncode == 74
+        assert done.stderr == "dsocr-analyze: cannot write to stdout: it is closed\n"
+
+    @pytest.mark.skipif(os.name == "nt", reason="closes a POSIX descriptor")
+    def test_a_closed_stdout_does_not_matter_where_nothing_is_printed(self):
+        assert program(*ANALYTIC, preexec_fn=lambda: os.close(1)).returncode == 0
+
+    @pytest.mark.skipif(os.name == "nt", reason="closes a POSIX descriptor")
+    def test_without_stderr_an_error_is_not_printed_on_stdout(self):
+        done = program("--base-size", "3", preexec_fn=lambda: os.close(2))
+        assert (done.returncode, done.stdout) == (2, "")
+
+    @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+    def test_141_in_silence_where_the_reader_of_a_pipe_has_gone(self, arguments):
+        reading, writing = os.pipe()
+        os.close(reading)
+        try:
+            done = program(*arguments, stdout=writing)
+        finally:
+            os.close(writing)
+        assert (done.returncode, done.stderr) == (141, "")
+
+    @pytest.mark.parametrize(
+        ("name", "code", "word"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")]
+    )
+    def test_130_and_143_after_signals(self, name, code, word):
+        earlier = Path("tmp/dsocr-static-ops/static_compute.json")
+        earlier.parent.mkdir(parents=True)
+        earlier.write_text("earlier report")
+        done = program_that_fails(f"os.kill(os.getpid(), signal.{name})", *ANALYTIC)
+        assert (done.returncode, done.stdout) == (code, "")
+        assert done.stderr == f"dsocr-analyze: {word}; nothing was written\n"
+        assert earlier.read_text() == "earlier report"
+
+    @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+    def test_a_signal_that_python_ignores_still_ends_the_program(self, name, code):
+        # An exception in a finalizer is ignored, whatever it is.
+        statement = (
+            f"class Last:\n        def __del__(_): os.kill(os.getpid(), signal.{name})\n"
+            "    Last(); from types import SimpleNamespace; return SimpleNamespace(warnings=())"
+        )
+        done = program_that_fails(statement, *ANALYTIC)
+        assert done.returncode == code
+        assert done.stderr.count("\n") == 1
+        assert not Path("tmp/dsocr-static-ops/static_compute.json").exists()
+
+    @pytest.mark.skipif(os.name == "nt", reason="sends a POSIX signal")
+    @pytest.mark.parametrize("module", ["typer", "torch", "dsocr_analyze.cli.options"])
+    def test_130_while_start_up_imports_are_under_way(self, module):
+        code = (
+            "import importlib.abc, os, signal, sys\n"
+            "class Interrupter(importlib.abc.MetaPathFinder):\n"
+            "    def find_spec(self, name, *_):\n"
+            f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+            "sys.meta_path.insert(0, Interrupter())\n"
+            "from dsocr_analyze.__main__ import run; sys.argv[1:] = []; run()"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 130
+        assert done.stderr in ("", "dsocr-analyze: interrupted; nothing was written\n")
+
+    def test_an_interruption_while_results_are_written_does_not_deny_it(self, capsys, monkeypatch):
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("dsocr_analyze.cli.analyze._print", interrupt)
+        code, _, err = run(capsys, *ANALYTIC[:2])
+        assert code == 130
+        assert err == "dsocr-analyze: interrupted; its results may be incomplete\n"
+        assert Path("tmp/dsocr-static-ops/static_compute.json").exists()
+
+
+def test_control_characters_do_not_reach_the_terminal(capsys, tmp_path):
+    _, _, err = run(capsys, "--model", "no\x1b[2Kwhere\x07")
+    assert "\x1b" not in err
+    assert "\x07" not in err
+    directory = _small_model(tmp_path / "m")
+    (directory / "evil\r\x1b[2K.py").write_text("")
+    _, out, _ = run(capsys, "trust", directory)
+    assert "\x1b" not in out
+    assert "\r" not in out

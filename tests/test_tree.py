@@ -10,13 +10,13 @@ import torch
 import vendor_like
 from torch import nn
 
+from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli import main
-from dsocr_analyze.model.stages import owner_of
-from dsocr_analyze.model.tree import TracedModule, build_tree, fold, leaf_classes, prune
+from dsocr_analyze.module_tree import TracedModule, build_tree, fold, leaf_classes, prune
 from dsocr_analyze.report.tree import leaves_text, tree_dot, tree_json, tree_mermaid, tree_text
 from dsocr_analyze.trace.alone import trace_alone
 from dsocr_analyze.trace.by_module import traced_modules
-from dsocr_analyze.trace.recorder import Trace
+from dsocr_analyze.trace.record import Trace
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE_MODULES = 4083  # counted on the vendor's own model
@@ -44,7 +44,7 @@ def folded_labels(folded):
 
 
 def test_tree_has_a_node_a_module_with_inclusive_parameters():
-    root = build_tree(Stack())
+    root = build_tree(Stack(), DEFAULT.owner_of)
     assert [node.path for node in root.walk()] == [name for name, _ in Stack().named_modules()]
     params = {node.path: node.params for node in root.walk()}
     assert params["layers.3"] == 3 * 3
@@ -53,7 +53,7 @@ def test_tree_has_a_node_a_module_with_inclusive_parameters():
 
 
 def test_runs_of_equal_numbered_siblings_fold_and_others_do_not():
-    folded = fold(build_tree(Stack()))
+    folded = fold(build_tree(Stack(), DEFAULT.owner_of))
     assert folded_labels(folded) == [
         "", "layers",
         "[0-2] x 3", "first", "act",
@@ -66,13 +66,13 @@ def test_runs_of_equal_numbered_siblings_fold_and_others_do_not():
 def test_equal_siblings_with_names_of_their_own_do_not_fold():
     named = nn.Module()
     named.left, named.right = nn.Linear(2, 2), nn.Linear(2, 2)
-    assert folded_labels(fold(build_tree(named))) == ["", "left", "right"]
+    assert folded_labels(fold(build_tree(named, DEFAULT.owner_of))) == ["", "left", "right"]
 
 
 def test_layers_that_worked_differently_do_not_fold():
     layers = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
     same, other = TracedModule(1, [4, 2], [4, 2], 16), TracedModule(1, [3, 2], [3, 2], 12)
-    root = build_tree(layers, {"0": same, "1": same, "2": other})
+    root = build_tree(layers, DEFAULT.owner_of, {"0": same, "1": same, "2": other})
     assert folded_labels(fold(root)) == ["", "[0-1] x 2", "2"]
 
 
@@ -80,7 +80,7 @@ def test_a_module_that_stands_twice_is_counted_and_opened_once():
     twice = nn.Module()
     twice.one = Pair(2)
     twice.two = twice.one
-    root = build_tree(twice)
+    root = build_tree(twice, DEFAULT.owner_of)
     assert root.params == 2 * 2
     assert [(node.path, node.same_as) for node in root.walk()] == [
         ("", None), ("one", None), ("one.first", None), ("one.act", None), ("two", "one"),
@@ -91,7 +91,7 @@ def test_a_shared_parameter_counts_where_it_stands_first():
     tied = nn.Module()
     tied.embed, tied.head = nn.Embedding(7, 3), nn.Linear(3, 7, bias=False)
     tied.head.weight = tied.embed.weight
-    params = {node.path: node.params for node in build_tree(tied).walk()}
+    params = {node.path: node.params for node in build_tree(tied, DEFAULT.owner_of).walk()}
     assert params == {"": 7 * 3, "embed": 7 * 3, "head": 0}
 
 
@@ -99,7 +99,7 @@ def test_depth_cuts_and_stage_keeps_what_it_owns_and_what_is_above():
     model = nn.Module()
     model.model, model.lm_head = nn.Module(), nn.Linear(2, 2)
     model.model.norm, model.model.projector = nn.LayerNorm(2), nn.Sequential(nn.Linear(2, 2))
-    root = build_tree(model)
+    root = build_tree(model, DEFAULT.owner_of)
     paths = [node.path for node in prune(root, depth=1).walk()]
     assert paths == ["", "model", "lm_head"]
     kept = prune(root, stage="projector")
@@ -114,15 +114,21 @@ def test_leaves_are_childless_or_builtin():
     model.attention = nn.MultiheadAttention(4, 2)  # nests a Linear of its own
     model.empty = nn.Module()
     model.lm_head = nn.Sequential(nn.Linear(2, 2), nn.SiLU(), nn.SiLU())
-    assert leaf_classes(model) == {
+    assert leaf_classes(model, DEFAULT.stage_names, DEFAULT.owner_of) == {
         "decode": {"Linear": 1, "SiLU": 2},
         "other": {"Module": 1, "MultiheadAttention": 1},
     }
-    assert leaves_text(leaf_classes(model)).splitlines()[1].split() == ["decode", "Linear", "1"]
+    assert leaves_text(leaf_classes(model, DEFAULT.stage_names, DEFAULT.owner_of)).splitlines()[
+        1
+    ].split() == [
+        "decode",
+        "Linear",
+        "1",
+    ]
 
 
 def test_written_forms_show_the_fold_once():
-    root = fold(build_tree(Stack()))
+    root = fold(build_tree(Stack(), DEFAULT.owner_of))
     for text in (tree_text(root), tree_mermaid(root), tree_dot(root)):
         assert text.count("[0-2] x 3") == 1
         assert text.endswith("\n")
@@ -159,6 +165,18 @@ def test_tree_of_another_model_directory_needs_trust(tmp_path, capsys):
     assert {row["stage"] for row in rows} == {None}
 
 
+def test_tree_of_an_unknown_architecture_has_no_stages(tmp_path, capsys):
+    vendor_like.write(tmp_path)
+    arguments = ["tree", "--model", str(tmp_path), "--trust-remote-code"]
+    assert main([*arguments, "--no-trace"]) == 0
+    assert "[0-1] x 2: Layer" in capsys.readouterr().out
+    assert main([*arguments, "--leaves", "--format", "json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == ["other"]
+    for needs_one in ((), ("--stage", "sam")):  # how its forward is called, what sam owns
+        assert main([*arguments, *needs_one]) == 2
+        assert "no known architecture" in capsys.readouterr().err
+
+
 # The reference -----------------------------------------------------------------------------------
 
 
@@ -178,7 +196,7 @@ def test_reference_has_a_row_for_each_of_its_modules(rows):
     assert len({row["name"] for row in rows}) == REFERENCE_MODULES
     assert rows[0]["class"] == "DeepseekOCRForCausalLM"
     assert rows[0]["params"] == REFERENCE_PARAMS == sum(row["own_params"] for row in rows)
-    assert all(row["stage"] == owner_of(row["name"]) for row in rows)
+    assert all(row["stage"] == DEFAULT.owner_of(row["name"]) for row in rows)
 
 
 def test_reference_rows_hold_calls_shapes_and_flops_of_a_page(rows):
@@ -245,7 +263,6 @@ def test_dump_script_writes_rows_and_text(tmp_path, capsys):
         (("--stage", "head"), "sam, clip, projector, prefill, decode"),
         (("--depth", "-1"), "--depth -1"),
         (("--format", "xml"), "text, json, mermaid, dot"),
-        (("--output", "no/such/folder/tree.txt", "--no-trace"), "no/such/folder"),
     ],
 )
 def test_bad_input_is_one_line_with_what_would_be_right(arguments, named, capsys):
@@ -254,3 +271,10 @@ def test_bad_input_is_one_line_with_what_would_be_right(arguments, named, capsys
     assert captured.out == ""
     assert named in captured.err
     assert captured.err.count("\n") == 1
+
+
+def test_file_that_cannot_be_written_is_one_line_and_exit_code_74(capsys):
+    assert run("--output", "no/such/folder/tree.txt", "--no-trace") == 74
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert "'no/such/folder/tree.txt'" in captured.err

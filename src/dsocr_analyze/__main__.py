@@ -1,10 +1,44 @@
-"""`python -m dsocr_analyze`."""
+"""The process: `dsocr-analyze` and `python -m dsocr_analyze`.
+
+Imports nothing before an interruption can be answered.
+"""
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
 
-from dsocr_analyze.cli import main
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+__all__ = ["run"]
+
+
+def run() -> NoReturn:
+    """Runs the command line of this process and exits with its code."""
+    try:
+        from dsocr_analyze.cli import interruption, main
+        from dsocr_analyze.cli.exits import INTERRUPTED
+        from dsocr_analyze.cli.streams import drop_unwritable
+
+        interruption.listen()
+        # One command, then exit: looking for cycles among a million imported objects, and taking
+        # them apart one by one at the end, would cost a third of the whole process.
+        gc.disable()
+        code = main()
+        interruption.ignore()
+        drop_unwritable()
+    except KeyboardInterrupt:  # among these imports, or again while one is answered
+        os._exit(130)
+    if code == INTERRUPTED:
+        # Python would kill itself by the signal if Ctrl-C ever passed through an `exec`, as the
+        # imports of named tuples and data classes have it, although it was handled.
+        os._exit(code)
+    gc.freeze()
+    sys.exit(code)
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

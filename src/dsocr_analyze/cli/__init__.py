@@ -1,7 +1,7 @@
-"""The command line: the only room that prints."""
+"""The command line: the only room that prints, and the only one that knows its options."""
 
 from __future__ import annotations
 
-from dsocr_analyze.cli.app import main
+from dsocr_analyze.cli.process import main
 
 __all__ = ["main"]

@@ -3,28 +3,72 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dsocr_analyze.architectures import architecture_of
 from dsocr_analyze.cli import options
-from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze.cli.counting import ENGINES, Engine
+from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.errors import DeviceError, StrictError, WorkloadError
+
+if TYPE_CHECKING:
+    from dsocr_analyze.report.document import Report
 
 __all__ = ["analyze"]
 
 DEFAULT_OUTPUT = Path("tmp/dsocr-static-ops")
 FORMATS = ("table", "markdown", "json")
-ENGINES = ("trace", "analytic")
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from dsocr_analyze import __version__
+        from dsocr_analyze.version import VERSION
 
-        print(f"dsocr-analyze {__version__}")
+        print(f"dsocr-analyze {VERSION}")
         raise typer.Exit
+
+
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="|".join(ENGINES),
+        help="trace runs the model under hooks; analytic evaluates closed forms, without torch.",
+    ),
+]
+OutputOption = Annotated[
+    Path,
+    typer.Option(
+        "--output", metavar="DIR", help="Where static_compute.json and static_compute.md go."
+    ),
+]
+FormatOption = Annotated[
+    str, typer.Option("--format", metavar="|".join(FORMATS), help="What is printed on stdout.")
+]
+JsonOption = Annotated[
+    str | None,
+    typer.Option(
+        "--json", metavar="FILE", help="Also write the JSON report here; - prints it instead."
+    ),
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing on stdout.")]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Exit with 3 where there is a warning; still write.")
+]
+VersionOption = Annotated[
+    bool,
+    typer.Option(
+        "--version",
+        help="Print the version and exit.",
+        is_eager=True,
+        expose_value=False,
+        callback=_print_version,
+    ),
+]
 
 
 def analyze(
@@ -46,108 +90,73 @@ def analyze(
     prompt: options.PromptOption = None,
     max_new_tokens: options.NewTokensOption = 1024,
     batch_size: options.BatchOption = 1,
-    engine: Annotated[
-        str,
-        typer.Option(
-            "--engine",
-            metavar="|".join(ENGINES),
-            help="trace runs the model under hooks; analytic evaluates closed forms, no torch.",
-        ),
-    ] = "trace",
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", metavar="DIR", help="Where static_compute.json and static_compute.md go."
-        ),
-    ] = DEFAULT_OUTPUT,
-    output_format: Annotated[
-        str,
-        typer.Option("--format", metavar="|".join(FORMATS), help="What is printed on stdout."),
-    ] = "table",
-    json_file: Annotated[
-        str | None,
-        typer.Option(
-            "--json", metavar="FILE", help="Also write the JSON report here; - prints it instead."
-        ),
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing on stdout.")] = False,
-    strict: Annotated[
-        bool,
-        typer.Option("--strict", help="Exit with 3 where there is a warning; still write."),
-    ] = False,
-    _: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
-        ),
-    ] = False,
+    engine: EngineOption = "trace",
+    output: OutputOption = DEFAULT_OUTPUT,
+    output_format: FormatOption = "table",
+    json_file: JsonOption = None,
+    quiet: QuietOption = False,
+    strict: StrictOption = False,
+    version: VersionOption = False,
+    debug: options.DebugOption = False,
 ) -> None:
     """Count one page: parameters, FLOPs, bytes and activations of every stage."""
     if context.invoked_subcommand is not None:
         return
-    if output_format not in FORMATS:
-        raise WorkloadError(f"--format {output_format!r} is unknown; use {', '.join(FORMATS)}")
-    if engine not in ENGINES:
-        raise WorkloadError(f"--engine {engine!r} is unknown; use {', '.join(ENGINES)}")
+    options.check_choice("--format", output_format, FORMATS)
+    options.check_choice("--engine", engine, ENGINES)
     if engine == "analytic" and device != "meta":
         raise DeviceError(f"--engine analytic runs nothing; leave out --device {device}")
-    if json_file == "-":
-        output_format = "json"
     if prompt is not None and (text_tokens is not None or seq_len is not None):
         raise WorkloadError("--prompt sets the text tokens; leave out --text-tokens and --seq-len")
-    # The closed forms read the directory's config and execute nothing of it.
+    # The analytic engine reads the directory's config and executes nothing of it.
     executable = trust_remote_code or engine == "analytic"
     directory = options.model_directory_from(model, config, trust_remote_code=executable)
     if prompt is not None:
         text_tokens = options.prompt_tokens(prompt, directory)
     workload = options.workload_from(
-        mode=mode, base_size=base_size, image_size=image_size, crop_mode=crop_mode, page=page,
-        image=image, seq_len=seq_len, text_tokens=text_tokens, batch_size=batch_size,
-        max_new_tokens=max_new_tokens,
+        architecture_of(directory.config), mode=mode, base_size=base_size, image_size=image_size,
+        crop_mode=crop_mode, page=page, image=image, seq_len=seq_len, text_tokens=text_tokens,
+        batch_size=batch_size, max_new_tokens=max_new_tokens,
     )  # fmt: skip
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
+    options.prepare_output(output)
+    report = Engine(
+        engine, directory, dtype, flash_attention, device, trust_remote_code
+    ).report(workload)  # fmt: skip
+    context.obj.begin_writing()
+    written = _write(report, output, json_file)
+    if not quiet:
+        _print(report, "json" if json_file == "-" else output_format, written)
+    for warning in report.warnings:
+        complain(f"warning: {warning}")
+    if strict and report.warnings:
+        raise StrictError(f"--strict: {'; '.join(report.warnings)}")
 
-    from dsocr_analyze.report.files import dump_json, prepare_directory, write_texts
+
+def _write(report: Report, output: Path, json_file: str | None) -> list[Path]:
+    from dsocr_analyze.report.files import dump_json, write_texts
     from dsocr_analyze.report.markdown import render_markdown
 
-    prepare_directory(output)
-    if engine == "analytic":
-        from dsocr_analyze.closed_form import closed_form_document
-
-        document = closed_form_document(
-            directory, workload, dtype=dtype, flash_attention=flash_attention
-        )
-    else:
-        with announced_steps() as on_progress:
-            on_progress("importing torch")
-            from dsocr_analyze.analysis import DeepSeekOCRSession
-
-            on_progress("building the model")
-            session = DeepSeekOCRSession.from_directory(
-                directory,
-                device=device,
-                dtype=dtype,
-                flash_attention=flash_attention,
-                trust_remote_code=trust_remote_code,
-            )
-            document = session.analyze(workload, on_progress=on_progress)
-    json_text, markdown_text = dump_json(document), render_markdown(document)
+    json_text = dump_json(report)
     written = write_texts(
-        output, {"static_compute.json": json_text, "static_compute.md": markdown_text}
+        output, {"static_compute.json": json_text, "static_compute.md": render_markdown(report)}
     )
     if json_file not in (None, "-"):
         target = Path(str(json_file))
         written += write_texts(target.parent, {target.name: json_text})
-    if not quiet:
-        if output_format == "json":
-            sys.stdout.write(json_text)
-        elif output_format == "markdown":
-            sys.stdout.write(markdown_text)
-        else:
-            from dsocr_analyze.report.terminal import print_report
+    return written
 
-            print_report(document, written)
-    for warning in document["warnings"]:
-        print(f"dsocr-analyze: warning: {warning}", file=sys.stderr)
-    if strict and document["warnings"]:
-        raise StrictError(f"--strict: {'; '.join(document['warnings'])}")
+
+def _print(report: Report, output_format: str, written: Sequence[Path]) -> None:
+    if output_format == "json":
+        from dsocr_analyze.report.files import dump_json
+
+        sys.stdout.write(dump_json(report))
+    elif output_format == "markdown":
+        from dsocr_analyze.report.markdown import render_markdown
+
+        sys.stdout.write(render_markdown(report))
+    else:
+        from dsocr_analyze.cli.printing import print_report
+
+        print_report(report, written)

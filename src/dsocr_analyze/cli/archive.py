@@ -1,164 +1,243 @@
-"""`sweep --pages`: what a whole list of pages costs."""
+"""`dsocr-analyze archive`: what a whole list of pages costs."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from dsocr_analyze.cli import many_options, options
 from dsocr_analyze.cli.progress import LateProgress
+from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.errors import OutputError, WorkloadError
 
 if TYPE_CHECKING:
-    from dsocr_analyze.model.dimensions import ModelDimensions
-    from dsocr_analyze.sweep.archive import Archive
-    from dsocr_analyze.sweep.page_list import PageBatch, PageList
-    from dsocr_analyze.sweep.product import Sweep
-    from dsocr_analyze.sweep.rows import PageRows
+    from dsocr_analyze.archive.pages import Pages
+    from dsocr_analyze.archive.totals import Archive
+    from dsocr_analyze.columns.counted_model import CountedModel
+    from dsocr_analyze.columns.metadata import CountMetadata
+    from dsocr_analyze.columns.setting import Setting
 
-__all__ = ["FORMATS", "HISTOGRAMS", "count_archive"]
+__all__ = ["FORMATS", "HISTOGRAMS", "archive"]
 
 FORMATS = ("table", "json")
 HISTOGRAMS = ("grid", "tokens")
 
+_LENGTHS = "Where the list does not say"
 
-def count_archive(
-    path: Path,
-    product: Sweep,
-    dimensions: ModelDimensions,
-    metadata: dict[str, Any],
-    *,
-    output: Path | None,
-    plot: Path | None,
-    histogram: str,
-    output_format: str,
-    quiet: bool,
-) -> list[str]:
-    """Adds up a list of pages under every setting, and returns the warnings."""
-    from dsocr_analyze.sweep.archive_report import archive_document, archive_tables
-    from dsocr_analyze.sweep.source import open_pages
+PagesArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE|FOLDER",
+        show_default=False,
+        help="The pages: a Parquet or CSV file with columns width and height (and text_tokens,"
+        " max_new_tokens), or a folder of images.",
+    ),
+]
+TextTokensOption = Annotated[
+    int,
+    typer.Option(
+        "--text-tokens",
+        metavar="TOKENS",
+        help="Text tokens, BOS included.",
+        rich_help_panel=_LENGTHS,
+    ),
+]
+NewTokensOption = Annotated[
+    int,
+    typer.Option(
+        "--max-new-tokens",
+        metavar="TOKENS",
+        help="Tokens that a page yields.",
+        rich_help_panel=_LENGTHS,
+    ),
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        metavar="FILE",
+        help="One row per page, as FILE.csv or FILE.parquet.",
+        rich_help_panel=many_options.RESULT,
+    ),
+]
+PlotOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot",
+        metavar="FILE",
+        help="The histogram, as FILE.png or FILE.svg. Needs the extra 'plot'.",
+        rich_help_panel=many_options.RESULT,
+    ),
+]
+HistogramOption = Annotated[
+    str,
+    typer.Option(
+        "--histogram",
+        metavar="|".join(HISTOGRAMS),
+        help="Pages by crop grid, or by tokens of the prompt.",
+        rich_help_panel=many_options.RESULT,
+    ),
+]
+FormatOption = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="|".join(FORMATS),
+        help="How the totals are printed.",
+        rich_help_panel=many_options.RESULT,
+    ),
+]
 
-    _check_choice("--format", output_format, FORMATS)
-    _check_choice("--histogram", histogram, HISTOGRAMS)
-    _check_axes(product)
-    if output is not None and output.exists() and path.exists() and output.samefile(path):
+
+def archive(
+    context: typer.Context,
+    pages: PagesArgument,
+    mode: many_options.ModesOption = "gundam",
+    dtype: many_options.DtypesOption = "bfloat16",
+    use_flash_attn: many_options.AttentionsOption = "0",
+    text_tokens: TextTokensOption = 10,
+    max_new_tokens: NewTokensOption = 1024,
+    model: options.ModelOption = None,
+    config: options.ConfigOption = None,
+    output: OutputOption = None,
+    plot: PlotOption = None,
+    histogram: HistogramOption = "grid",
+    output_format: FormatOption = "table",
+    quiet: many_options.QuietOption = False,
+    strict: many_options.StrictOption = False,
+    debug: options.DebugOption = False,
+) -> None:
+    """Count every page of a list, and add them up."""
+    from dsocr_analyze.columns.counted_model import CountedModel
+    from dsocr_analyze.columns.metadata import metadata_of
+
+    options.check_choice("--format", output_format, FORMATS)
+    options.check_choice("--histogram", histogram, HISTOGRAMS)
+    many_options.check_files(output, plot)
+    # Only the config is read: no code of the directory is executed.
+    directory = options.model_directory_from(model, config, trust_remote_code=True)
+    counted = CountedModel.from_config(directory.config)
+    architecture = counted.architecture
+    settings = many_options.settings_from(architecture, mode, dtype, use_flash_attn)
+    if plot is not None and histogram == "tokens" and len(settings) > 1:
+        raise WorkloadError(
+            f"a plot of tokens shows one setting; there are {len(settings)}, give one"
+            " --mode, --dtype and --use-flash-attn"
+        )
+    architecture.plan(page=(1, 1), text_tokens=text_tokens, max_new_tokens=max_new_tokens)
+    if output is not None and output.exists() and pages.exists() and output.samefile(pages):
         raise OutputError(f"--output {str(output)!r} is the list of pages itself; give another")
-    archive = _added_up(open_pages(path), product, dimensions, metadata, output)
+    metadata = metadata_of(directory, architecture, (setting.mode for setting in settings))
+    lengths = {"text_tokens": text_tokens, "max_new_tokens": max_new_tokens}
+    counts = _added_up(
+        pages, lengths, counted, settings, output, metadata, context.obj.begin_writing
+    )
     if plot is not None:
-        _plot(plot, archive, histogram, path)
+        _plot(plot, counts, histogram, pages)
     if not quiet:
-        if output_format == "json":
-            document = archive_document(archive, metadata)
-            sys.stdout.write(json.dumps(document, indent=2) + "\n")
-        else:
-            from dsocr_analyze.report.tables import model_text
-            from dsocr_analyze.report.terminal import print_table
-
-            print(f"Ran: {model_text(metadata['model'])} by closed forms")
-            for table in archive_tables(archive, histogram):
-                print_table(table)
-            for note in metadata["notes"]:
-                print(f"Note: {note}")
+        _print(counts, metadata, histogram, output_format)
         for written in (output, plot):
             if written is not None:
                 # A JSON document stays alone on stdout.
-                to = sys.stderr if output_format == "json" else sys.stdout
-                print(f"wrote {written}", file=to)
-    return _warnings(archive, dimensions)
+                say = complain if output_format == "json" else print
+                say(f"wrote {written}")
+    many_options.warn(_warnings(counts, counted.dimensions.max_positions), strict=strict)
 
 
 def _added_up(
-    pages: PageList,
-    product: Sweep,
-    dimensions: ModelDimensions,
-    metadata: dict[str, Any],
+    path: Path,
+    lengths: dict[str, int],
+    counted: CountedModel,
+    settings: list[Setting],
     output: Path | None,
+    metadata: CountMetadata,
+    begin_writing: Callable[[], None],
 ) -> Archive:
     """The totals; every page's row goes to `output` on the way."""
-    from dsocr_analyze.sweep.archive import add_up
-    from dsocr_analyze.sweep.output import table_writer
-    from dsocr_analyze.sweep.page_table import page_table
+    from dsocr_analyze.archive.pages import read_pages
+    from dsocr_analyze.archive.source import open_pages
+    from dsocr_analyze.archive.totals import add_up
+    from dsocr_analyze.columns.table_files import table_writer
 
-    settings = list(product.settings())
-    text_tokens, max_new_tokens = product.text_tokens.largest, product.max_new_tokens.largest
+    listed = open_pages(path)
+    batches = read_pages(listed.batches, **lengths)
     with contextlib.ExitStack() as stack:
-        write = None
         if output is not None:
             write = stack.enter_context(table_writer(output, metadata))
-        progress = stack.enter_context(LateProgress("pages", pages.length))
-
-        def on_batch(batch: PageBatch, rows: PageRows) -> None:
-            if write is not None:
-                for setting in settings:
-                    write(page_table(dimensions, setting, batch, rows, text_tokens, max_new_tokens))
-            progress.advance(len(batch.numbers) + len(batch.rejected))
-
-        return add_up(
-            pages,
-            settings,
-            dimensions,
-            text_tokens=text_tokens,
-            max_new_tokens=max_new_tokens,
-            on_batch=on_batch,
-        )
+            batches = _written(batches, write, counted, settings)
+        progress = stack.enter_context(LateProgress("pages", listed.length))
+        counts = add_up(counted, settings, _watched(batches, progress))
+        begin_writing()  # `output` is put in place now
+        return counts
 
 
-def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise WorkloadError(f"{option} {value!r} is unknown; use {', '.join(choices)}")
+def _written(
+    batches: Iterable[Pages],
+    write: Callable[[Any], None],
+    counted: CountedModel,
+    settings: list[Setting],
+) -> Iterator[Pages]:
+    """The same batches, each of them when its rows have been written."""
+    from dsocr_analyze.archive.page_table import page_table
+
+    for pages in batches:
+        for setting in settings:
+            write(page_table(counted, setting, pages))
+        yield pages
 
 
-def _check_axes(product: Sweep) -> None:
-    """Of the lengths an archive takes one value each, and its pages are counted one at a time."""
-    for option, axis in (
-        ("--text-tokens", product.text_tokens),
-        ("--max-new-tokens", product.max_new_tokens),
-    ):
-        if len(axis) > 1:
-            raise WorkloadError(
-                f"{option} has {len(axis)} values; with --pages give one, or a column in the list"
-            )
-    if len(product.batch_sizes) > 1 or product.batch_sizes.largest > 1:
-        raise WorkloadError("--pages counts one page at a time; leave out --batch-size")
+def _watched(batches: Iterable[Pages], progress: LateProgress) -> Iterator[Pages]:
+    """The same batches, their rows shown as done when the next one is asked for."""
+    for pages in batches:
+        yield pages
+        progress.advance(pages.rows)
 
 
-def _plot(path: Path, archive: Archive, histogram: str, pages: Path) -> None:
-    from dsocr_analyze.sweep.histogram import grid_bars, token_bars
-    from dsocr_analyze.sweep.plot import plot_bars
+def _plot(path: Path, counts: Archive, histogram: str, pages: Path) -> None:
+    from dsocr_analyze.archive.histogram import histograms_of
+    from dsocr_analyze.archive.plot import plot_histogram
 
-    if histogram == "grid":
-        bars = grid_bars(archive.pages_by_grid)
-        title, label = "Pages by crop grid", "crop grid [columns x rows of local views]"
-    else:
-        if len(archive.totals) > 1:
-            raise WorkloadError(
-                f"a plot of tokens shows one setting; there are {len(archive.totals)}, give one"
-                " --mode, --dtype and --use-flash-attn"
-            )
-        bars = token_bars(archive.totals[0].pages_by_tokens)
-        title = f"Pages by prompt length, mode {archive.totals[0].setting.mode.name}"
-        label = "prompt [tokens]"
-    plot_bars(path, bars, title, f"{archive.pages:,} pages of {pages.name}", label)
+    (shown,) = histograms_of(counts, histogram)
+    plot_histogram(path, shown, f"{counts.pages:,} pages of {pages.name}")
 
 
-def _warnings(archive: Archive, dimensions: ModelDimensions) -> list[str]:
-    warnings = [f"row {row}: {reason}" for row, reason in archive.malformed.reported]
-    if archive.malformed.rows:
-        more = archive.malformed.rows - len(archive.malformed.reported)
+def _print(counts: Archive, metadata: CountMetadata, histogram: str, output_format: str) -> None:
+    if output_format == "json":
+        from dsocr_analyze.archive.document import archive_document, document_text
+
+        sys.stdout.write(document_text(archive_document(counts, metadata)))
+        return
+    from dsocr_analyze.archive.tables import archive_tables
+    from dsocr_analyze.cli.printing import print_table
+    from dsocr_analyze.report.tables import model_text
+
+    print(f"Ran: {model_text(metadata.model)} by the analytic engine")
+    for table in archive_tables(counts, histogram):
+        print_table(table)
+    for note in metadata.notes:
+        print(f"Note: {note}")
+
+
+def _warnings(counts: Archive, max_positions: int) -> Iterator[str]:
+    malformed = counts.malformed
+    if malformed.rows:
+        more = malformed.rows - len(malformed.reported)
         named = f", {more:,} more than are named" if more else ""
-        warnings.insert(
-            0,
-            f"{archive.malformed.rows:,} of {archive.rows:,} rows describe no page and are not"
-            f" counted{named}",
+        yield (
+            f"{malformed.rows:,} of {counts.rows:,} rows describe no page and are not"
+            f" counted{named}"
         )
-    positions = dimensions.decoder.max_position_embeddings
-    warnings += [
-        f"{totals.beyond_positions:,} of {archive.pages:,} pages reach beyond the decoder's"
-        f" max_position_embeddings, {positions}, in mode {totals.setting.mode.name}; they are"
-        " counted all the same"
-        for totals in archive.totals
-        if totals.beyond_positions
-    ]
-    return warnings
+    for row, reason in malformed.reported:
+        yield f"row {row}: {reason}"
+    for totals in counts.totals:
+        if totals.beyond_positions:
+            yield (
+                f"{totals.beyond_positions:,} of {counts.pages:,} pages reach beyond the decoder's"
+                f" max_position_embeddings, {max_positions}, in mode {totals.setting.mode.name};"
+                " they are counted all the same"
+            )

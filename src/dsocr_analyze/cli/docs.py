@@ -10,19 +10,20 @@ import typer
 
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze.cli.reference import command_reference
 
 __all__ = ["docs"]
 
 
 def docs(
+    context: typer.Context,
     output: Annotated[
         Path, typer.Option("--output", metavar="DIR", help="Folder to write into.")
     ] = Path("docs"),
     config: options.ConfigOption = None,
+    debug: options.DebugOption = False,
 ) -> None:
     """Write the module catalogue, the formulations, a page for every module, and the commands."""
-    from dsocr_analyze.cli.app import app
-    from dsocr_analyze.cli.reference import command_reference
     from dsocr_analyze.knowledge.generate import documents, write_documents
     from dsocr_analyze.model.directory import read_config
     from dsocr_analyze.report.files import prepare_directory
@@ -31,6 +32,8 @@ def docs(
     prepare_directory(output)
     with announced_steps() as announce:
         announce("tracing every module and checking its formulas")
-        texts = documents(values) | {"commands.md": command_reference(app)}
+        texts = documents(values)
+    texts |= {"commands.md": command_reference(context.find_root().command)}
+    context.obj.begin_writing()
     written = write_documents(texts, output)
     sys.stdout.write(f"wrote {len(written)} documents to {output}\n")

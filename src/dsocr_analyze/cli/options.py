@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dsocr_analyze import architectures
+from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.errors import ModelDirectoryError, WorkloadError
-from dsocr_analyze.workload import (
-    Workload,
-    mode_named,
-    page_of_image,
-    parse_page,
-    plan_workload,
-)
+from dsocr_analyze.workload import Mode, Workload, page_of_image, parse_page
 
 if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.model.directory import ModelDirectory
 
 DEFAULT_MODEL = Path("models/deepseek-ocr")
@@ -83,7 +80,7 @@ ModeOption = Annotated[
     str | None,
     typer.Option(
         "--mode",
-        metavar="tiny|small|base|large|gundam|gundam-m",
+        metavar="|".join(architectures.DEFAULT.modes),
         help="One of the paper's modes, in place of --base-size, --image-size and --crop-mode.",
         rich_help_panel=_WORKLOAD,
     ),
@@ -177,6 +174,23 @@ BatchOption = Annotated[
 ]
 
 
+def _show_errors_in_full(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        context.obj.is_debugged = True
+
+
+DebugOption = Annotated[
+    bool,
+    typer.Option(
+        "--debug",
+        help="Show where an internal error happened.",
+        is_eager=True,
+        expose_value=False,
+        callback=_show_errors_in_full,
+    ),
+]
+
+
 def switch(option: str, value: int) -> bool:
     """The meaning of a 0|1 option."""
     if value not in (0, 1):
@@ -184,47 +198,48 @@ def switch(option: str, value: int) -> bool:
     return value == 1
 
 
+def check_choice(option: str, value: str, choices: Sequence[str]) -> None:
+    """Refuses a value that is none of the choices."""
+    if value not in choices:
+        raise WorkloadError(f"{option} {value!r} is unknown; use {', '.join(choices)}")
+
+
+def mode_named(architecture: Architecture, name: str) -> Mode:
+    """The architecture's mode of that exact name."""
+    check_choice("--mode", name, tuple(architecture.modes))
+    return architecture.modes[name]
+
+
 def workload_from(
+    architecture: Architecture,
     *,
-    mode: str | None,
+    mode: str | None = None,
     base_size: int | None,
     image_size: int | None,
     crop_mode: int | None,
     page: str | None,
     image: Path | None,
-    seq_len: int | None,
+    seq_len: int | None = None,
     text_tokens: int | None,
     batch_size: int,
     max_new_tokens: int,
 ) -> Workload:
     """The workload that the options describe; raises WorkloadError where they contradict."""
-    sizes: dict[str, Any] = {}
-    if mode is not None:
-        for option, value in (
-            ("--base-size", base_size),
-            ("--image-size", image_size),
-            ("--crop-mode", crop_mode),
-        ):
-            if value is not None:
-                raise WorkloadError(
-                    f"--mode {mode} already sets {option}; give one of them, not {option} {value}"
-                )
-        chosen = mode_named(mode)
-        sizes = {
-            "base_size": chosen.base_size,
-            "image_size": chosen.image_size,
-            "crop_mode": chosen.crop_mode,
-        }
-    else:
-        if base_size is not None:
-            sizes["base_size"] = base_size
-        if image_size is not None:
-            sizes["image_size"] = image_size
-        if crop_mode is not None:
-            sizes["crop_mode"] = switch("--crop-mode", crop_mode)
     if page is not None and image is not None:
         raise WorkloadError(f"give --page {page} or --image {image}, not both")
-    return plan_workload(
+    if mode is not None:
+        _refuse_sizes_beside(mode, base_size, image_size, crop_mode)
+        chosen = mode_named(architecture, mode)
+        base_size, image_size = chosen.base_size, chosen.image_size
+        crop_mode = int(chosen.crop_mode)
+    sizes: dict[str, Any] = {}
+    if base_size is not None:
+        sizes["base_size"] = base_size
+    if image_size is not None:
+        sizes["image_size"] = image_size
+    if crop_mode is not None:
+        sizes["crop_mode"] = switch("--crop-mode", crop_mode)
+    return architecture.plan(
         page=page_of_image(image) if image is not None else parse_page(page or "a4"),
         seq_len=seq_len,
         text_tokens=text_tokens,
@@ -234,31 +249,49 @@ def workload_from(
     )
 
 
+def _refuse_sizes_beside(
+    mode: str, base_size: int | None, image_size: int | None, crop_mode: int | None
+) -> None:
+    for option, value in (
+        ("--base-size", base_size),
+        ("--image-size", image_size),
+        ("--crop-mode", crop_mode),
+    ):
+        if value is not None:
+            raise WorkloadError(
+                f"--mode {mode} already sets {option}; give one of them, not {option} {value}"
+            )
+
+
 def model_directory_from(
     model: str | None, config: Path | None, *, trust_remote_code: bool
 ) -> ModelDirectory:
     """The model directory that the options name, its config replaced where another is given."""
-    from dataclasses import replace
-
-    from dsocr_analyze.model.directory import REFERENCE_DIRECTORY, ModelDirectory, read_config
+    from dsocr_analyze.model.directory import ModelDirectory, read_config
     from dsocr_analyze.model.trust import is_trusted
 
+    reference = architectures.DEFAULT.reference
     if model is None and DEFAULT_MODEL.is_dir() and (DEFAULT_MODEL / "config.json").is_file():
         directory = ModelDirectory.read(DEFAULT_MODEL)
         if not (trust_remote_code or is_trusted(directory)):
-            print(
-                f"dsocr-analyze: {DEFAULT_MODEL} is not trusted, so the built-in reference runs;"
-                f" `dsocr-analyze trust {DEFAULT_MODEL}` after reading its code",
-                file=sys.stderr,
+            complain(
+                f"{DEFAULT_MODEL} is not trusted, so the built-in reference runs;"
+                f" `dsocr-analyze trust {DEFAULT_MODEL}` after reading its code"
             )
-            directory = ModelDirectory.read(REFERENCE_DIRECTORY)
+            directory = ModelDirectory.read(reference)
     else:
         named = model not in (None, "reference")
-        directory = ModelDirectory.read(Path(str(model)) if named else REFERENCE_DIRECTORY)
+        directory = ModelDirectory.read(Path(str(model)) if named else reference)
     if config is not None:
-        replaced = {**read_config(config), "auto_map": directory.config.get("auto_map")}
-        directory = replace(directory, config=replaced)
+        directory = directory.with_config(read_config(config))
     return directory
+
+
+def prepare_output(directory: Path) -> None:
+    """Makes the folder that `--output` names, before any work; raises OutputError."""
+    from dsocr_analyze.report.files import prepare_directory
+
+    prepare_directory(directory)
 
 
 def prompt_tokens(prompt: str, directory: ModelDirectory) -> int:
@@ -281,10 +314,13 @@ def prompt_tokens(prompt: str, directory: ModelDirectory) -> int:
 
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:
-        # tokenizers raises a bare Exception for a file it cannot read.
+        parts = [
+            tokenizer.encode(part, add_special_tokens=False).ids for part in prompt.split("<image>")
+        ]
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except BaseException as error:
+        # tokenizers raises a bare Exception for a file it cannot read; a panic in it is not even
+        # that.
         raise ModelDirectoryError(f"cannot read {str(file)!r}: {error}") from error
-    return 1 + sum(
-        len(tokenizer.encode(part, add_special_tokens=False).ids)
-        for part in prompt.split("<image>")
-    )
+    return 1 + sum(map(len, parts))

@@ -1,4 +1,4 @@
-"""What is going on, for those who wait: on stderr, and only where somebody watches."""
+"""Progress, shown on stderr and only on a terminal."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ __all__ = ["LateProgress", "announced_steps"]
 _PATIENCE_SECONDS = 1.0
 
 
+def _is_watched() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 @contextlib.contextmanager
 def announced_steps() -> Iterator[Callable[[str], None]]:
     """Yields a function that says which step is under way."""
-    if not sys.stderr.isatty():
+    if not _is_watched():
         yield lambda _: None
         return
     from rich.console import Console
@@ -31,7 +35,7 @@ class LateProgress:
 
     Args:
         what: What is being counted.
-        total: How many there are; None where nobody knows.
+        total: How many there are; None where that is not known.
         is_wanted: False for no bar at all.
     """
 
@@ -40,7 +44,7 @@ class LateProgress:
         self._total = total
         self._done = 0
         self._started = time.monotonic()
-        self._is_watched = is_wanted and sys.stderr.isatty()
+        self._is_watched = is_wanted and _is_watched()
         self._bar: Any = None
         self._task: Any = None
 

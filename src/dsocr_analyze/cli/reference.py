@@ -4,36 +4,47 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
+from dsocr_analyze.cli.exits import MEANINGS
 
 __all__ = ["command_reference"]
 
 _WIDTH = 100
 
 
-def command_reference(app: typer.Typer) -> str:
-    """Markdown with the help text of the application and of each of its commands."""
-    main: Any = typer.main.get_command(app)
+def command_reference(application: Any) -> str:
+    """Markdown with the exit codes, and the help text of the application and of each command.
+
+    Args:
+        application: The command that the others belong to, as Typer made it.
+    """
+    root = _context("dsocr-analyze", application)
     parts = [
         "<!-- Written by `dsocr-analyze docs`; edit src/dsocr_analyze/cli instead. -->",
         "# Commands",
-        "What `--help` says. Results go to stdout, everything else to stderr. Exit codes: 0 done,"
-        " 2 bad input (one line on stderr says what and what would be right), 3 a warning under"
-        " `--strict`.",
-        *_section("dsocr-analyze", main, parent=None),
+        "What `--help` says. Results go to stdout, everything else to stderr.",
+        "\n".join(
+            ["| exit code | meaning |", "| --- | --- |"]
+            + [f"| {code} | {meaning} |" for code, meaning in sorted(MEANINGS.items())]
+        ),
+        *_section(root),
     ]
-    for name, command in main.commands.items():
-        parts += _section(f"dsocr-analyze {name}", command, parent=main)
+    for name, command in application.commands.items():
+        parts += _section(_context(name, command, root))
     return "\n\n".join(parts) + "\n"
 
 
-def _section(title: str, command: Any, parent: Any) -> list[str]:
-    context = command.make_context(
-        title,
+def _context(name: str, command: Any, parent: Any = None) -> Any:
+    """Where a command's help is asked for; what it calls its options depends on its parent."""
+    return command.make_context(
+        name,
         [],
+        parent,
         resilient_parsing=True,
         terminal_width=_WIDTH,
         max_content_width=_WIDTH,
     )
-    lines = (line.rstrip() for line in command.get_help(context).splitlines())
-    return [f"## {title}", "```text\n" + "\n".join(lines).strip() + "\n```"]
+
+
+def _section(context: Any) -> list[str]:
+    lines = (line.rstrip() for line in context.get_help().splitlines())
+    return [f"## {context.command_path}", "```text\n" + "\n".join(lines).strip() + "\n```"]

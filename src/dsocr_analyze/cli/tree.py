@@ -8,102 +8,116 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dsocr_analyze.architectures import DEFAULT, architecture_of, recognized_architecture
 from dsocr_analyze.cli import options
+from dsocr_analyze.cli.counting import Engine
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
-    from dsocr_analyze.analysis import DeepSeekOCRSession
-    from dsocr_analyze.model.stages import Stage
+    from dsocr_analyze.architectures.architecture import Architecture
+    from dsocr_analyze.module_tree import OwnerOf, TreeNode
+    from dsocr_analyze.session import DeepSeekOCRSession
 
 __all__ = ["tree"]
 
 FORMATS = ("text", "json", "mermaid", "dot")
 
+DepthOption = Annotated[
+    int | None, typer.Option("--depth", metavar="LEVELS", help="Levels below the model to show.")
+]
+StageOption = Annotated[
+    str | None,
+    typer.Option(
+        "--stage",
+        metavar="|".join(DEFAULT.stage_names),
+        help="Only the modules that this stage owns.",
+    ),
+]
+TraceOption = Annotated[
+    bool,
+    typer.Option(
+        "--trace/--no-trace", help="Calls, shapes and FLOPs of a prefill pass over an A4 page."
+    ),
+]
+LeavesOption = Annotated[
+    bool, typer.Option("--leaves", help="Instead of the tree, its leaf classes by stage.")
+]
+FoldOption = Annotated[
+    bool,
+    typer.Option("--fold/--no-fold", help="One line for a run of equal layers (not in JSON)."),
+]
+FormatOption = Annotated[
+    str, typer.Option("--format", metavar="|".join(FORMATS), help="How it is written.")
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="FILE", help="Write it here instead of printing it."),
+]
+
 
 def tree(
+    context: typer.Context,
     model: options.ModelOption = None,
     config: options.ConfigOption = None,
     trust_remote_code: options.TrustOption = False,
-    depth: Annotated[
-        int | None,
-        typer.Option("--depth", metavar="LEVELS", help="Levels below the model to show."),
-    ] = None,
-    stage: Annotated[
-        str | None,
-        typer.Option(
-            "--stage",
-            metavar="sam|clip|projector|prefill|decode",
-            help="Only the modules that this stage owns.",
-        ),
-    ] = None,
-    trace: Annotated[
-        bool,
-        typer.Option(
-            "--trace/--no-trace",
-            help="Calls, shapes and FLOPs of a prefill pass over an A4 page.",
-        ),
-    ] = True,
-    leaves: Annotated[
-        bool, typer.Option("--leaves", help="Instead of the tree, its leaf classes by stage.")
-    ] = False,
-    folded: Annotated[
-        bool,
-        typer.Option("--fold/--no-fold", help="One line for a run of equal layers (not in JSON)."),
-    ] = True,
-    output_format: Annotated[
-        str, typer.Option("--format", metavar="|".join(FORMATS), help="How it is written.")
-    ] = "text",
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", metavar="FILE", help="Write it here instead of printing it."),
-    ] = None,
+    depth: DepthOption = None,
+    stage: StageOption = None,
+    trace: TraceOption = True,
+    leaves: LeavesOption = False,
+    folded: FoldOption = True,
+    output_format: FormatOption = "text",
+    output: OutputOption = None,
+    debug: options.DebugOption = False,
 ) -> None:
     """Show the module hierarchy, repeated layers folded, or its leaf classes by stage."""
-    if output_format not in FORMATS:
-        raise WorkloadError(f"--format {output_format!r} is unknown; use {', '.join(FORMATS)}")
+    options.check_choice("--format", output_format, FORMATS)
     if depth is not None and depth < 0:
         raise WorkloadError(f"--depth {depth} is not possible; give 0 or more")
-    chosen = _stage(stage)
     directory = options.model_directory_from(model, config, trust_remote_code=trust_remote_code)
-
-    from dsocr_analyze.report.files import write_texts
-
+    if stage is not None:
+        options.check_choice("--stage", stage, architecture_of(directory.config).stage_names)
+    # Without one, the model has no stages, but a tree all the same.
+    architecture = recognized_architecture(directory.config)
     with announced_steps() as announce:
-        announce("importing torch")
-        from dsocr_analyze.analysis import DeepSeekOCRSession
-
-        announce("building the model")
-        session = DeepSeekOCRSession.from_directory(directory, trust_remote_code=trust_remote_code)
+        announce("importing torch, building the model")
+        session = Engine("trace", directory, trust_remote_code=trust_remote_code).session
         if leaves:
-            text = _leaves_text(session, chosen, output_format)
+            text = _leaves_text(session, architecture, stage, output_format)
         else:
             if trace:
                 announce("tracing a page")
-            text = _tree_text(
-                session,
-                depth,
-                chosen,
-                is_traced=trace,
-                is_folded=folded,
-                output_format=output_format,
-            )
+            root = _tree(session, _owner_of(architecture), depth, stage, is_traced=trace)
+            text = _tree_text(root, stage, is_folded=folded, output_format=output_format)
     if output_format == "text":
-        from dsocr_analyze.report.document import model_metadata
         from dsocr_analyze.report.tables import model_text
 
-        text = f"Ran: {model_text(model_metadata(directory))} on meta\n\n{text}"
+        source = directory.source(architecture.name if architecture else None)
+        text = f"Ran: {model_text(source)} on meta\n\n{text}"
     if output is None:
         sys.stdout.write(text)
     else:
+        from dsocr_analyze.report.files import write_texts
+
+        context.obj.begin_writing()
         write_texts(output.parent, {output.name: text})
 
 
-def _leaves_text(session: DeepSeekOCRSession, stage: Stage | None, output_format: str) -> str:
-    from dsocr_analyze.model.tree import leaf_classes
+def _owner_of(architecture: Architecture | None) -> OwnerOf:
+    return architecture.owner_of if architecture else lambda _: None
+
+
+def _leaves_text(
+    session: DeepSeekOCRSession,
+    architecture: Architecture | None,
+    stage: str | None,
+    output_format: str,
+) -> str:
+    from dsocr_analyze.module_tree import leaf_classes
     from dsocr_analyze.report import tree as written
 
-    found = leaf_classes(session.model)
+    names = architecture.stage_names if architecture else ()
+    found = leaf_classes(session.model, names, _owner_of(architecture))
     if stage is not None:
         found = {stage: found.get(stage, {})}
     return {
@@ -114,45 +128,40 @@ def _leaves_text(session: DeepSeekOCRSession, stage: Stage | None, output_format
     }[output_format](found)
 
 
-def _stage(name: str | None) -> Stage | None:
-    from dsocr_analyze.model.stages import STAGES
-
-    for stage in STAGES:
-        if name == stage:
-            return stage
-    if name is None:
-        return None
-    raise WorkloadError(f"--stage {name!r} is unknown; use {', '.join(STAGES)}")
-
-
-def _tree_text(
+def _tree(
     session: DeepSeekOCRSession,
+    owner_of: OwnerOf,
     depth: int | None,
-    stage: Stage | None,
+    stage: str | None,
     *,
     is_traced: bool,
-    is_folded: bool,
-    output_format: str,
-) -> str:
-    from dsocr_analyze.model.tree import FoldedNode, TreeNode, build_tree, fold, prune
-    from dsocr_analyze.report import tree as written
+) -> TreeNode:
+    from dsocr_analyze.module_tree import build_tree, prune
     from dsocr_analyze.trace.by_module import traced_modules
-    from dsocr_analyze.workload import parse_page, plan_workload
+    from dsocr_analyze.workload import parse_page
 
     traced = None
     if is_traced:
-        workload = plan_workload(page=parse_page("a4"), max_new_tokens=1)
+        workload = session.plan(page=parse_page("a4"), max_new_tokens=1)
         traced = traced_modules(session.trace(workload).prefill)
-    pruned = prune(build_tree(session.model, traced), depth=depth, stage=stage)
+    root = build_tree(session.model, owner_of, traced)
+    pruned = prune(root, depth=depth, stage=stage)
     if pruned is None:
         raise WorkloadError(f"the model has no module that stage {stage!r} owns")
+    return pruned
+
+
+def _tree_text(root: TreeNode, stage: str | None, *, is_folded: bool, output_format: str) -> str:
+    from dsocr_analyze.module_tree import FoldedNode, fold
+    from dsocr_analyze.report import tree as written
+
     if output_format == "json":
-        return written.tree_json(pruned, stage)
+        return written.tree_json(root, stage)
 
     def as_it_is(node: TreeNode) -> FoldedNode:
         return FoldedNode(node, node.name, 1, tuple(map(as_it_is, node.children)))
 
-    folded = fold(pruned) if is_folded else as_it_is(pruned)
+    folded = fold(root) if is_folded else as_it_is(root)
     return {"text": written.tree_text, "mermaid": written.tree_mermaid, "dot": written.tree_dot}[
         output_format
     ](folded)

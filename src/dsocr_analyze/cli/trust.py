@@ -7,11 +7,16 @@ from typing import Annotated
 
 import typer
 
+from dsocr_analyze.cli import options
+from dsocr_analyze.cli.streams import visible
+
 __all__ = ["trust"]
 
 
 def trust(
+    context: typer.Context,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The model directory.")],
+    debug: options.DebugOption = False,
 ) -> None:
     """Record a model directory's Python files as trusted, by their SHA-256.
 
@@ -20,7 +25,10 @@ def trust(
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.model.trust import record_trust, trust_store
 
-    digests = record_trust(ModelDirectory.read(directory))
+    model = ModelDirectory.read(directory)
+    context.obj.begin_writing()
+    digests = record_trust(model)
     for name, digest in digests.items():
-        print(f"{digest}  {name}")
-    print(f"trusted: {len(digests)} Python files of {directory}, recorded in {trust_store()}")
+        print(f"{digest}  {visible(name)}")
+    where = visible(f"{directory}, recorded in {trust_store()}")
+    print(f"trusted: {len(digests)} Python files of {where}")

@@ -1,0 +1,68 @@
+"""A workload counted by the engine that was asked for."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from dsocr_analyze.cli.progress import announced_steps
+
+if TYPE_CHECKING:
+    from dsocr_analyze.model.directory import ModelDirectory
+    from dsocr_analyze.report.document import Report
+    from dsocr_analyze.session import DeepSeekOCRSession
+    from dsocr_analyze.workload import Workload
+
+__all__ = ["ENGINES", "Engine"]
+
+ENGINES = ("trace", "analytic")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One engine on one model.
+
+    Attributes:
+        name: One of `ENGINES`.
+        directory: The model.
+        dtype: Type of weights and activations.
+        flash_attention: FlashAttention-2 in the decoder instead of eager attention.
+        device: Where a trace runs the model.
+        trust_remote_code: Whether a trace may execute the directory's code without a record.
+    """
+
+    name: str
+    directory: ModelDirectory
+    dtype: str = "bfloat16"
+    flash_attention: bool = False
+    device: str = "meta"
+    trust_remote_code: bool = False
+
+    def report(self, workload: Workload) -> Report:
+        """The report of a workload; what a trace is doing is shown to whoever waits for it."""
+        if self.name == "analytic":
+            from dsocr_analyze.analytic import page_figures
+            from dsocr_analyze.report.build import build_report
+
+            figures = page_figures(
+                self.directory, workload, dtype=self.dtype, flash_attention=self.flash_attention
+            )
+            return build_report(figures, None, dt.datetime.now(dt.UTC))
+        with announced_steps() as announce:
+            announce("importing torch, building the model")
+            return self.session.analyze(workload, on_progress=announce)
+
+    @cached_property
+    def session(self) -> DeepSeekOCRSession:
+        """The model, loaded on first use."""
+        from dsocr_analyze.session import DeepSeekOCRSession
+
+        return DeepSeekOCRSession.from_directory(
+            self.directory,
+            device=self.device,
+            dtype=self.dtype,
+            flash_attention=self.flash_attention,
+            trust_remote_code=self.trust_remote_code,
+        )

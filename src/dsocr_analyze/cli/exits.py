@@ -1,0 +1,89 @@
+"""How a command line can end: its exit codes, and which error becomes which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from dsocr_analyze.cli.interruption import Terminated, raise_again
+from dsocr_analyze.cli.streams import ReaderGone
+from dsocr_analyze.errors import AnalyzeError, OutputError, StrictError
+
+__all__ = [
+    "BAD_INPUT",
+    "DONE",
+    "INTERNAL_ERROR",
+    "INTERRUPTED",
+    "MEANINGS",
+    "NO",
+    "READER_GONE",
+    "TERMINATED",
+    "Invocation",
+    "outcome_of",
+]
+
+DONE: Final = 0
+NO: Final = 1
+BAD_INPUT: Final = AnalyzeError.exit_code
+INTERNAL_ERROR: Final = 70
+INTERRUPTED: Final = 130
+READER_GONE: Final = 141
+TERMINATED: Final = 143
+
+MEANINGS: Final[dict[int, str]] = {
+    DONE: "done",
+    NO: "the answer to a yes/no question is no: a page does not fit into a GPU that was named",
+    BAD_INPUT: "bad input: one line on stderr says what is wrong and what would be right",
+    StrictError.exit_code: "a warning under `--strict`",
+    INTERNAL_ERROR: "an internal error: one line, and where it happened under `--debug`",
+    OutputError.exit_code: "output could not be written",
+    INTERRUPTED: "interrupted (SIGINT)",
+    READER_GONE: "the reader of a pipe has gone",
+    TERMINATED: "terminated (SIGTERM)",
+}
+
+
+@dataclass
+class Invocation:
+    """What the end of a command line depends on besides the error that ends it.
+
+    Attributes:
+        is_debugged: Whether an internal error is shown in full.
+        is_writing: Whether results may have been written.
+    """
+
+    is_debugged: bool = False
+    is_writing: bool = False
+
+    def begin_writing(self) -> None:
+        """To be called before results are written; an interruption that Python ignored ends here.
+
+        It may have been ignored at the cost of a wrong figure.
+        """
+        raise_again()
+        self.is_writing = True
+
+
+def outcome_of(error: BaseException, invocation: Invocation) -> tuple[int, str | None]:
+    """The exit code that an error becomes, and its line on stderr if it has one."""
+    if isinstance(error, AnalyzeError):
+        from dsocr_analyze.cli.words import in_options
+
+        return error.exit_code, in_options(str(error), error.arguments)
+    if isinstance(error, ReaderGone):
+        return READER_GONE, None
+    written = "its results may be incomplete" if invocation.is_writing else "nothing was written"
+    if isinstance(error, Terminated):
+        return TERMINATED, f"terminated; {written}"
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED, f"interrupted; {written}"
+    import typer
+
+    if isinstance(error, typer.Abort):  # Ctrl-C, or no, where a question was asked
+        return INTERRUPTED, f"interrupted; {written}"
+    if isinstance(error, typer.TyperException):
+        return BAD_INPUT, f"{error.format_message()}; see dsocr-analyze --help"
+    if isinstance(error, MemoryError):
+        return INTERNAL_ERROR, "internal error: out of memory"
+    described = ": ".join(filter(None, (type(error).__name__, str(error))))
+    return INTERNAL_ERROR, f"internal error: {described} (--debug shows where)"

@@ -1,0 +1,125 @@
+"""What `sweep` and `archive` share: options that take lists, their files, and their warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsocr_analyze.cli.streams import complain
+from dsocr_analyze.errors import OutputError, StrictError, WorkloadError
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import Architecture
+    from dsocr_analyze.columns.setting import Setting
+    from dsocr_analyze.dtypes import Dtype
+
+__all__ = [
+    "AXES",
+    "RESULT",
+    "AttentionsOption",
+    "DtypesOption",
+    "ModesOption",
+    "QuietOption",
+    "StrictOption",
+    "attentions_from",
+    "check_files",
+    "dtypes_from",
+    "settings_from",
+    "warn",
+]
+
+AXES = "Axes (lists and ranges: 10,100:1000:100)"
+RESULT = "Result"
+
+ModesOption = Annotated[
+    str,
+    typer.Option(
+        "--mode",
+        metavar="LIST",
+        help="Modes: names, all, or sizes like 1024/640 (crops) and 512:1280:64 (does not).",
+        rich_help_panel=AXES,
+    ),
+]
+DtypesOption = Annotated[
+    str,
+    typer.Option(
+        "--dtype",
+        metavar="LIST",
+        help="Types of weights and activations: bfloat16, float16, float32.",
+        rich_help_panel=AXES,
+    ),
+]
+AttentionsOption = Annotated[
+    str,
+    typer.Option(
+        "--use-flash-attn",
+        metavar="LIST",
+        help="Decoder attention: 0 eager, 1 FlashAttention-2.",
+        rich_help_panel=AXES,
+    ),
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing on stdout.")]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Exit with 3 where there is a warning; still write.")
+]
+
+_SWITCHES = {"0": False, "1": True}
+
+
+def settings_from(
+    architecture: Architecture, mode: str, dtype: str, use_flash_attn: str
+) -> list[Setting]:
+    """Every combination of the modes, types and kinds of attention that the options list."""
+    from dsocr_analyze.columns.setting import settings_of
+    from dsocr_analyze.sweep.axes import parse_modes
+
+    modes = parse_modes("mode", mode, architecture)
+    return settings_of(dtypes_from(dtype), attentions_from(use_flash_attn), modes)
+
+
+def dtypes_from(text: str) -> tuple[Dtype, ...]:
+    """The distinct types that `--dtype` lists."""
+    from dsocr_analyze.dtypes import dtype_named
+    from dsocr_analyze.sweep.axes import parse_names
+
+    return tuple(dict.fromkeys(dtype_named(name) for name in parse_names("dtype", text)))
+
+
+def attentions_from(text: str) -> tuple[bool, ...]:
+    """Whether attention is FlashAttention, for each value that `--use-flash-attn` lists."""
+    from dsocr_analyze.sweep.axes import parse_names
+
+    names = parse_names("flash_attention", text)
+    for name in names:
+        if name not in _SWITCHES:
+            raise WorkloadError(f"--use-flash-attn {name!r} is not possible; give 0, 1 or 0,1")
+    return tuple(dict.fromkeys(_SWITCHES[name] for name in names))
+
+
+def check_files(output: Path | None, plot: Path | None) -> None:
+    """Refuses, before the work, files that could not be written after it."""
+    from dsocr_analyze.columns.picture import picture_format
+    from dsocr_analyze.columns.table_files import table_format
+
+    for path, format_of in ((output, table_format), (plot, picture_format)):
+        if path is None:
+            continue
+        format_of(path)
+        if path.is_dir():
+            raise OutputError(f"cannot write {str(path)!r}: it is a folder; give a file's name")
+        if not path.parent.is_dir():
+            raise OutputError(
+                f"cannot write {str(path)!r}: no folder {str(path.parent)!r}; make it"
+            )
+
+
+def warn(warnings: Iterable[str], *, strict: bool) -> None:
+    """Prints the warnings on stderr; raises StrictError where there is one and `strict`."""
+    lines = list(warnings)
+    for line in lines:
+        complain(f"warning: {line}")
+    if strict and lines:
+        raise StrictError(f"--strict: {lines[0]}")

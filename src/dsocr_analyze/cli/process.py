@@ -1,0 +1,78 @@
+"""From a command line to an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dsocr_analyze.cli.exits import Invocation
+
+# Whatever else is needed is imported where an interruption already becomes an exit code.
+
+__all__ = ["main"]
+
+_NAME = "dsocr-analyze"
+_COMPLETION = "_DSOCR_ANALYZE_COMPLETE"
+"""The variable with which a shell asks for completions."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line and returns its exit code; an error is one line on stderr.
+
+    Every setting of the process is left as it was found.
+
+    Args:
+        arguments: What follows the program's name; None for those of this process.
+    """
+    invocation = None
+    try:
+        from dsocr_analyze.cli.exits import Invocation
+        from dsocr_analyze.cli.streams import named_failures
+
+        invocation = Invocation()
+        # Libraries add filters of their own when they are imported.
+        with warnings.catch_warnings(), named_failures():
+            return _invoke(sys.argv[1:] if arguments is None else list(arguments), invocation)
+    except BaseException as error:  # noqa: BLE001  # nobody else is left to say what happened
+        return _end(error, invocation)
+
+
+def _invoke(arguments: list[str], invocation: Invocation) -> int:
+    import typer
+
+    from dsocr_analyze.cli.app import app
+
+    # Not `app()`: it would put an exception hook of its own into the process, and make of a closed
+    # pipe and of Ctrl-C what it likes.
+    command = typer.main.get_command(app)
+    if _COMPLETION in os.environ:
+        try:
+            command.main(arguments, prog_name=_NAME)
+        except SystemExit as answered:
+            return int(answered.code or 0)
+    try:
+        with command.make_context(_NAME, arguments, obj=invocation) as context:
+            command.invoke(context)
+    except typer.Exit as ended:
+        return ended.exit_code
+    return 0
+
+
+def _end(error: BaseException, invocation: Invocation | None) -> int:
+    """Says what ended a command line, and returns its exit code."""
+    from dsocr_analyze.cli.exits import INTERNAL_ERROR, Invocation, outcome_of
+    from dsocr_analyze.cli.streams import complain
+
+    invocation = invocation or Invocation()
+    code, message = outcome_of(error, invocation)
+    if code == INTERNAL_ERROR and invocation.is_debugged and sys.stderr is not None:
+        import traceback
+
+        traceback.print_exception(error)
+    if message is not None:
+        complain(message)
+    return code

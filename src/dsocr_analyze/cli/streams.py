@@ -1,0 +1,111 @@
+"""The two streams: results on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import IO, Any, TextIO, cast
+
+from dsocr_analyze.errors import OutputError
+
+__all__ = ["ReaderGone", "complain", "drop_unwritable", "named_failures", "visible"]
+
+
+class ReaderGone(Exception):  # noqa: N818  # an end, not an error
+    """Whoever read stdout has closed the pipe, as `head` does."""
+
+
+class _Stdout:
+    """stdout, whose failures say that they are its own.
+
+    Args:
+        stream: The text stream or its buffer; None where the process was started without one.
+    """
+
+    def __init__(self, stream: IO[Any] | None) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @property
+    def buffer(self) -> _Stdout:
+        """The same for bytes."""
+        return _Stdout(getattr(self._stream, "buffer", None))
+
+    def write(self, data: Any) -> int:
+        """Writes text, or bytes to a buffer."""
+        with _failures():
+            if self._stream is None:
+                raise OSError(0, "it is closed")
+            return self._stream.write(data)
+
+    def flush(self) -> None:
+        """Writes what is still held back."""
+        with _failures():
+            if self._stream is not None:
+                self._stream.flush()
+
+    def isatty(self) -> bool:
+        """Whether somebody reads along."""
+        return self._stream is not None and self._stream.isatty()
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise ReaderGone from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise OutputError(f"cannot write to stdout: {reason or error}") from error
+
+
+@contextlib.contextmanager
+def named_failures() -> Iterator[None]:
+    """While the body runs, stdout raises OutputError or ReaderGone; what it holds is written after.
+
+    Only so can an error of stdout be told from one of any other file or pipe.
+    """
+    original = sys.stdout
+    guarded = _Stdout(original)
+    sys.stdout = cast(TextIO, guarded)
+    try:
+        yield
+        guarded.flush()
+    finally:
+        sys.stdout = original
+
+
+def complain(message: str) -> None:
+    """One line on stderr, if there is one; control characters are shown, not obeyed."""
+    if sys.stderr is None:  # print() would take stdout in its place
+        return
+    line = visible(" ".join(message.split()))
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"dsocr-analyze: {line}\n")
+        sys.stderr.flush()
+
+
+def visible(text: str) -> str:
+    """The text with escapes in place of its control characters, so that it cannot move a cursor."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def drop_unwritable() -> None:
+    """Gives up what cannot be written, which the interpreter would complain about as it exits."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None:
+            continue
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                import os
+
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,0 +1,66 @@
+"""Words of the library in words of the command line: the only place that turns one into another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+__all__ = ["OPTIONS", "in_options"]
+
+OPTIONS: Final[dict[str, str]] = {
+    "base_size": "--base-size",
+    "batch_size": "--batch-size",
+    "config": "--config",
+    "crop_mode": "--crop-mode",
+    "device": "--device",
+    "dtype": "--dtype",
+    "engine": "--engine",
+    "flash_attention": "--use-flash-attn",
+    "histogram": "--histogram",
+    "image": "--image",
+    "image_size": "--image-size",
+    "max_new_tokens": "--max-new-tokens",
+    "mode": "--mode",
+    "model": "--model",
+    "output": "--output",
+    "page": "--page",
+    "pages": "--pages",
+    "plot": "--plot",
+    "prompt": "--prompt",
+    "quantity": "--quantity",
+    "reserved": "--reserved",
+    "seq_len": "--seq-len",
+    "text_tokens": "--text-tokens",
+    "trust_remote_code": "--trust-remote-code",
+    "use_flash_attn": "--use-flash-attn",
+    "x": "--x",
+}
+"""The option that sets each argument that an error may name."""
+
+_WITHOUT_VALUE: Final = ("--trust-remote-code",)
+
+_VALUE: Final = r"""=(?P<value>'[^']*'|"[^"]*"|[\w.+-]*\w)"""
+
+
+def in_options(message: str, arguments: Sequence[str]) -> str:
+    """The message with options in place of arguments.
+
+    Args:
+        message: What an error says, with arguments as `base_size` or in the form `engine='trace'`.
+        arguments: Names that stand for arguments wherever they occur in it; whatever else looks
+            like one stays, and so does a name that no option sets.
+    """
+    names = sorted(OPTIONS.keys() & set(arguments))
+    if not names:
+        return message
+    pattern = rf"(?<![\w.'\"-])(?P<name>{'|'.join(names)})(?:{_VALUE})?(?![\w-])"
+    return re.sub(pattern, _in_options, message)
+
+
+def _in_options(found: re.Match[str]) -> str:
+    option, value = OPTIONS[found["name"]], found["value"]
+    if value is None or option in _WITHOUT_VALUE:
+        return option
+    value = {"True": "1", "False": "0"}.get(value, value.strip("'\""))
+    return f"{option} {value}"
