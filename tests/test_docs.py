@@ -13,8 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli import main
+from dsocr_analyze.costs.linear import linear as linear_kernels
+from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.errors import KnowledgeError
+from dsocr_analyze.knowledge.corrections import SOURCES
 from dsocr_analyze.knowledge.evidence import check
 from dsocr_analyze.knowledge.generate import documents
 from dsocr_analyze.knowledge.notation import evaluate, names_in, typeset
@@ -22,8 +26,7 @@ from dsocr_analyze.knowledge.page import Case, Formulas, Page, Parameter, Symbol
 from dsocr_analyze.knowledge.references import REFERENCES
 from dsocr_analyze.knowledge.render import SECTIONS
 from dsocr_analyze.knowledge.signature import definition_of
-from dsocr_analyze.model.directory import REFERENCE_DIRECTORY, read_config
-from dsocr_analyze.work import Work
+from dsocr_analyze.model.directory import read_config
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -63,7 +66,8 @@ def test_committed_documents_are_what_the_command_writes_in_less_than_a_minute()
     seconds = time.perf_counter() - start
     committed = {
         path.relative_to(DOCS).as_posix(): path.read_text("utf-8")
-        for path in [*(DOCS / "modules").glob("*.md"), *DOCS.glob("module_*.md")]
+        for path in DOCS.rglob("*.md")
+        if path.parent != DOCS or path.stem not in ("index", "commands")
     }
     assert committed.keys() == written.keys()
     different = [name for name, text in written.items() if committed[name] != text]
@@ -79,9 +83,8 @@ def test_every_planned_module_has_a_page():
 def test_page_has_every_section_in_order_and_none_is_empty(page):
     text = page.read_text("utf-8")
     sections = re.findall(r"^## (.+)\n\n(.)", text, re.MULTILINE)
-    further = ("Corrections to earlier figures", "References")
     headings = [heading for heading, first in sections if first != "#"]
-    assert tuple(heading for heading in headings if heading not in further) == SECTIONS
+    assert tuple(heading for heading in headings if heading != "References") == SECTIONS
     assert len(blocks(text, "mermaid")) == 1
     assert len(blocks(text, "python")) == 2  # definition and usage
 
@@ -108,15 +111,29 @@ def test_pages_link_to_each_other_and_index_and_catalogue_to_all():
         assert {f"op-{name}.md" for name in PLANNED} <= set(re.findall(r"op-\w+\.md", text))
 
 
-def test_catalogue_names_closed_forms_that_exist():
-    import dsocr_analyze.costs  # noqa: F401 - a package of modules, looked up below
+def test_corrections_stand_on_one_page_that_says_what_it_corrects():
+    text = (DOCS / "corrections.md").read_text("utf-8")
+    preface, rows = text.split("| module | earlier statement | what holds | why |\n")
+    assert all(f'"{title}"' in preface for title in SOURCES)
+    assert "not in its repository" in preface
+    for row in rows.splitlines()[1:]:
+        linked, quote, *_ = row.strip("| ").split(" | ")
+        (target,) = re.findall(r"\]\((modules/op-\w+\.md)\)", linked)
+        assert (DOCS / target).is_file()
+        assert quote.startswith('"')
+        assert quote.strip('"') not in (DOCS / target).read_text("utf-8")
+    assert "corrections.md" in (DOCS / "index.md").read_text("utf-8")
+    assert not [page.name for page in PAGES if "earlier figure" in page.read_text("utf-8")]
 
+
+def test_catalogue_names_closed_forms_that_exist():
     text = (DOCS / "module_catalog.md").read_text("utf-8")
-    named = set(re.findall(r"costs\.(\w+)(?:\.(\w+))?", text))
+    named = set(re.findall(r"\b(costs|architectures\.deepseek_ocr)\.(\w+)(?:\.(\w+))?", text))
     assert len(named) > 15
-    for module, function in named:
-        source = (ROOT / "src" / "dsocr_analyze" / "costs" / f"{module}.py").read_text("utf-8")
-        assert not function or f"def {function}(" in source, f"{module}.{function}"
+    for room, module, function in named:
+        file = ROOT / "src" / "dsocr_analyze" / room.replace(".", "/") / f"{module}.py"
+        source = file.read_text("utf-8")
+        assert not function or f"def {function}(" in source, f"{room}.{module}.{function}"
 
 
 def test_figures_of_the_facts_are_on_their_pages():
@@ -129,7 +146,7 @@ def test_figures_of_the_facts_are_on_their_pages():
     assert "303,177,728" in text_of("VitModel")
     assert "2,622,720" in text_of("MlpProjector")
     assert "488,454,586,368" in text_of("ImageEncoderViT")  # MACs, 976.9 GFLOPs
-    assert "161.7 G" in text_of("VitModel")
+    assert re.search(r"\| 161,7\d\d,\d{3},\d{3} \|", text_of("VitModel"))  # 161.7 GFLOPs
     assert "61,440 bytes a token" in text_of("DeepseekV2Model")
     assert "602,112" in text_of("CLIPVisionEmbeddings")
     assert "129,280" in text_of("DeepseekV2ForCausalLM")
@@ -175,21 +192,27 @@ MARKUP = {"124"}  # the entity of a vertical bar
 
 
 def numbers_in(source):
+    """Numbers of two digits or more, in texts and in code, that are no quotation."""
     tree = ast.parse(source)
     quoted = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Correction":
-            quoted |= {id(part) for part in ast.walk(node.args[0])}
+            quoted |= {id(part) for part in ast.walk(node.args[1])}
+        if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "QUOTED":
+            quoted |= {id(part) for part in ast.walk(node.value)}
     for node in ast.walk(tree):
-        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if is_text and id(node) not in quoted:
-            yield from re.findall(r"(?<![\w.])\d[\d,.]*\d(?!\w)", node.value)
+        if isinstance(node, ast.Constant) and id(node) not in quoted:
+            text = str(node.value) if type(node.value) in (int, float, str) else ""
+            yield from re.findall(r"(?<![\w.])\d[\d,.]*\d(?!\w)", text)
 
 
 @pytest.mark.parametrize(
     "name",
-    ["decoder", "decoder_parts", "ocr", "overview", "render", "vision_clip", "vision_sam"],
-)
+    [
+        "corrections", "decoder", "decoder_parts", "ocr", "overview", "render", "vision_clip",
+        "vision_sam",
+    ],
+)  # fmt: skip
 def test_no_page_holds_a_number_written_by_hand(name):
     found = set(numbers_in((KNOWLEDGE / f"{name}.py").read_text("utf-8")))
     assert found <= FORMULA_CONSTANTS | SNIPPET_VALUES | MARKUP
@@ -200,7 +223,9 @@ def test_scan_for_numbers_sees_one():
         "12",
         "1,280",
     ]
-    assert list(numbers_in('Correction("40 layers", "now 12")')) == ["12"]
+    assert list(numbers_in("work = 6 * 8192 * width")) == ["8192"]
+    assert list(numbers_in('QUOTED: Final = {"tokens": 8192}')) == []
+    assert list(numbers_in('Correction("Block", "40 layers", "now 12")')) == ["12"]
 
 
 # Formulas -----------------------------------------------------------------------------------------
@@ -252,7 +277,7 @@ def page_of_a_linear(**changes):
         {"n": 4},
         lambda: linear,
         lambda: [torch.empty(4, 3, device="meta")],
-        closed_form=lambda: Work(4 * 3 * 5, 0, 4 * 5, 4 * (4 * 3 + 5 * 3), 4 * 4 * 5),
+        closed_form=lambda: linear_kernels(4, 3, 5, FLOAT32),
     )
     page = Page(
         name="linear",
@@ -306,11 +331,33 @@ def test_page_that_says_something_else_than_its_trace_is_refused(changes, messag
         check(page_of_a_linear(**changes))
 
 
-def test_closed_form_that_disagrees_is_refused():
-    page = page_of_a_linear()
-    wrong = dataclasses.replace(page.cases[0], closed_form=lambda: Work(1))
-    with pytest.raises(KnowledgeError, match="the closed form says"):
+(KERNEL,) = linear_kernels(4, 3, 5, FLOAT32)
+
+
+@pytest.mark.parametrize(
+    ("closed_form", "message"),
+    [
+        ((), "says 0 times Kernel.*'linear'.*, the trace 1"),
+        ((KERNEL, KERNEL), "says 2 times Kernel.*'linear'.*, the trace 1"),
+        ((KERNEL._replace(operator="matmul"),), "says 0 times Kernel.*'linear'.*, the trace 1"),
+        ((KERNEL, *linear_kernels(1, 3, 5, FLOAT32)), "says 1 times Kernel.*m=1.*, the trace 0"),
+    ],
+    ids=["nothing", "twice", "another operator of equal work", "one more"],
+)
+def test_closed_form_that_disagrees_in_one_record_is_refused(closed_form, message):
+    (case,) = page_of_a_linear().cases
+    wrong = dataclasses.replace(case, closed_form=lambda: closed_form)
+    with pytest.raises(KnowledgeError, match=message):
         check(page_of_a_linear(cases=(wrong,)))
+
+
+def test_closed_form_may_name_the_modules_that_run_its_kernels():
+    (case,) = page_of_a_linear().cases
+    by_module = dataclasses.replace(
+        case, closed_form=lambda: {"": (), "map": (KERNEL._replace(path="map"),)}
+    )
+    (checked,) = check(page_of_a_linear(cases=(by_module,)))
+    assert checked.kernels == (KERNEL,)
 
 
 # Other configurations -----------------------------------------------------------------------------
@@ -353,7 +400,7 @@ CONFIGS = {
 
 @pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
 def test_documents_of_any_config_are_written_and_checked(changes, tmp_path, monkeypatch):
-    config = {**read_config(REFERENCE_DIRECTORY / "config.json"), **changes}
+    config = {**read_config(DEFAULT.reference / "config.json"), **changes}
     (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
     folder = tmp_path / "new" / "docs"
     arguments = ["docs", "--config", str(tmp_path / "config.json"), "--output", str(folder)]
@@ -376,10 +423,15 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     assert "config.json lacks" in capsys.readouterr().err
     assert main(["docs", "--config", str(tmp_path / "none.json")]) == 2
     assert "none.json" in capsys.readouterr().err
-    (tmp_path / "file").write_text("", "utf-8")
-    assert main(["docs", "--output", str(tmp_path / "file")]) == 2
-    assert "--output" in capsys.readouterr().err
     assert list(tmp_path.glob("modul*")) == []
+
+
+def test_folder_that_cannot_be_written_is_one_line_and_exit_code_74(tmp_path, capsys):
+    (tmp_path / "file").write_text("", "utf-8")
+    assert main(["docs", "--output", str(tmp_path / "file")]) == 74
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert repr(str(tmp_path / "file")) in shown.err
 
 
 def test_references_are_papers_with_a_place():

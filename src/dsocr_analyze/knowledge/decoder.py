@@ -6,33 +6,32 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dsocr_analyze.costs import mla as mla_costs
-from dsocr_analyze.costs.decoder import cache_width
+from dsocr_analyze.costs.activations import activation_flops
 from dsocr_analyze.costs.linear import linear
-from dsocr_analyze.costs.movement import INDEX_BYTES, moved
-from dsocr_analyze.costs.sums import total
+from dsocr_analyze.costs.operators import Kernels, filled, moved
+from dsocr_analyze.dtypes import BFLOAT16, INT64
 from dsocr_analyze.knowledge.decoder_parts import (
     SYMBOLS,
     YARN_OPERATORS,
-    activation_flops,
     gate_formulas,
     mixture_values,
     moe_formulas,
     pick,
 )
 from dsocr_analyze.knowledge.facts import (
-    ELEMENT_BYTES,
     Facts,
+    below_model,
     config_value,
     count,
     scaled,
     tensor,
 )
-from dsocr_analyze.knowledge.page import Case, Correction, Formulas, Page, Parameter, Symbol
-from dsocr_analyze.work import Work
+from dsocr_analyze.knowledge.page import Case, Formulas, Page, Parameter, Symbol
+from dsocr_analyze.knowledge.signature import import_line
 
 __all__ = ["attention_formulas", "decoder_pages", "stack_symbols", "stack_values"]
 
-_FILE: Final = "dsocr_analyze.model.reference.modeling_deepseekv2"
+_FILE: Final = "dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2"
 _CLASS_DEFAULTS: Final = (
     "q_lora_rank",
     "kv_lora_rank",
@@ -101,7 +100,7 @@ def _latent_page(facts: Facts, name: str, *, flash: bool, formulas: Formulas, **
         "P": latent.nope,
         "R": latent.rope,
         "v": latent.value,
-        "e": ELEMENT_BYTES,
+        "e": BFLOAT16.nbytes,
     }
     if latent.q_rank is not None:
         values["q"] = latent.q_rank
@@ -128,8 +127,8 @@ def _latent_page(facts: Facts, name: str, *, flash: bool, formulas: Formulas, **
             lambda: facts.make(name, config, 0),
             lambda: [tensor(1, T, d)],
             keywords,
-            closed_form=lambda: total(
-                mla_costs.mla_attention(1, T, K - T, d, latent, ELEMENT_BYTES, flash=flash)
+            closed_form=lambda: mla_costs.mla_attention(
+                1, T, K - T, d, latent, BFLOAT16, flash=flash
             ),
         )
 
@@ -287,22 +286,8 @@ return o_proj(((weights @ latent) @ W_v.T))""",
             "repeat_kv",
         ),
         usage=_latent_usage(facts, name),
-        corrections=(
-            Correction(
-                "Example MLA config (40 layers, seq_len=8192, batch=1, bf16): several GB",
-                f"{facts.model_name} has {facts.decoder.layers} layers of plain attention; its"
-                f" cache takes {count(_cache_bytes(facts, 1))} bytes a token",
-            ),
-        )
-        if facts.is_published
-        else (),
         notes="MLA, up-projection absorbed; not used where `use_mla` is false",
     )
-
-
-def _cache_bytes(facts: Facts, tokens: int) -> int:
-    decoder = facts.decoder
-    return decoder.layers * cache_width(decoder, flash=False) * ELEMENT_BYTES * tokens
 
 
 def _latent_usage(facts: Facts, name: str) -> str:
@@ -311,7 +296,7 @@ def _latent_usage(facts: Facts, name: str) -> str:
     imports, sizes = "", ""
     if not facts.decoder.use_mla:
         package = _FILE.rpartition(".")[0]
-        imports = f"from {package}.configuration_deepseek_v2 import DECODER_DEFAULTS\n"
+        imports = import_line(f"{package}.configuration_deepseek_v2", "DECODER_DEFAULTS") + "\n"
         sizes = f"for key in ({names}):\n    setattr(config, key, DECODER_DEFAULTS[key])\n"
     call = "assert attention.kv_b_proj.in_features == config.kv_lora_rank"
     if name == "DeepseekV2Attention":
@@ -319,8 +304,8 @@ def _latent_usage(facts: Facts, name: str) -> str:
     out, weights = attention(torch.empty(1, {T}, {d}))
 assert out.shape == (1, {T}, {d}) and weights is None"""
     return f"""import torch
-from dsocr_analyze.analysis import DeepSeekOCRSession
-{imports}from {_FILE} import {name}
+from dsocr_analyze.session import DeepSeekOCRSession
+{imports}{import_line(_FILE, name)}
 
 config = DeepSeekOCRSession.from_local().model.config
 {sizes}with torch.device("meta"):
@@ -386,14 +371,6 @@ return o_proj(flash_attn_func(q, k, v, causal=True)[..., :value_size])""",
         ),
         related=("DeepseekV2Attention", "DeepseekV2DecoderLayer", "DeepseekV2RotaryEmbedding"),
         usage=_latent_usage(facts, name),
-        corrections=(
-            Correction(
-                "Same FLOP count but 3-4x faster wall-clock time",
-                "the count differs for latent attention: eager absorbs the up-projection, this"
-                " class applies it and pads the values; only plain attention has the same count"
-                " either way. A wall-clock factor is not a property of the module and is not stated",
-            ),
-        ),
         notes="MLA through the kernel; keys and values projected up",
     )
 
@@ -490,8 +467,8 @@ def stack_values(facts: Facts) -> dict[str, int]:
         "G": decoder.kv_heads,
         "D": decoder.head_dim,
         "m": decoder.intermediate_size,
-        "a": activation_flops(decoder),
-        "e": ELEMENT_BYTES,
+        "a": activation_flops(decoder.hidden_act),
+        "e": BFLOAT16.nbytes,
         "V": decoder.vocab_size,
     }
     if decoder.n_routed_experts is not None:
@@ -534,7 +511,7 @@ def _layer(facts: Facts) -> Page:
             build,
             lambda: [tensor(1, T, d)],
             keywords,
-            closed_form=lambda: facts.layer_work(index, T, K - T),
+            closed_form=lambda: facts.layer_kernels(index, T, K - T),
         )
 
     cases = []
@@ -558,7 +535,7 @@ def _layer(facts: Facts) -> Page:
         " experts where the config has routed experts, the layer is not among the first dense ones"
         " and `moe_layer_freq` divides its number.",
         blocks=(("prefill", "decoder layer"), ("decode", "decoder layer")),
-        layer="costs.decoder (one layer of it)",
+        layer="architectures.deepseek_ocr.decoder (one layer of it)",
         inputs={"hidden_states": "B, T, d"},
         output="B, T, d",
         parameters={
@@ -615,24 +592,14 @@ return x + mlp(post_attention_layernorm(x))""",
             "DeepseekV2Model",
         ),
         usage=f"""import torch
-from dsocr_analyze.analysis import DeepSeekOCRSession
-from dsocr_analyze.model import accommodation
+from dsocr_analyze.session import DeepSeekOCRSession
+from dsocr_analyze.running.forward import running
 
 layer = DeepSeekOCRSession.from_local().model.model.layers[{index}]
 x = torch.empty(1, {facts.tokens}, {d}, dtype=torch.bfloat16, device="meta")
-with accommodation.running(torch.device("meta")):
+with running(torch.device("meta")):
     y, weights = layer(x)
 assert y.shape == x.shape and weights is None""",
-        corrections=(
-            Correction(
-                "Attention: ~2×B×S²×d per layer (prefill)",
-                "both products over the whole square are four B S S d matrix FLOPs:"
-                f" {scaled(4 * facts.tokens**2 * d, 'FLOPs')} for the {facts.tokens} tokens stated"
-                " here, before the projections",
-            ),
-        )
-        if facts.is_published
-        else (),
         notes="pre-norm; plain attention unless `use_mla`",
         references=("deepseekv2", "attention", "rmsnorm"),
     )
@@ -658,7 +625,7 @@ def stack_formulas(facts: Facts) -> Formulas:
 
 
 def _stack_cases(
-    facts: Facts, build: Callable[[], Any], closed: Callable[[int, int], Work]
+    facts: Facts, build: Callable[[], Any], closed: Callable[[int, int], Kernels]
 ) -> tuple[Case, ...]:
     decoder = facts.decoder
 
@@ -708,7 +675,7 @@ def stack_parameters(facts: Facts, *keys: str) -> dict[str, Parameter]:
 def _stack(facts: Facts) -> Page:
     decoder = facts.decoder
     d, layers = decoder.hidden_size, decoder.layers
-    per_token = _cache_bytes(facts, 1)
+    per_token = facts.cache_bytes_per_token
     return Page(
         name="DeepseekV2Model",
         group="Decoder: the stack",
@@ -716,7 +683,7 @@ def _stack(facts: Facts) -> Page:
         what=f"The decoder: token embedding, {layers} layers, a last norm. It makes the causal mask"
         " and the positions, and keeps the KV cache: one pair of keys and values a layer.",
         blocks=(("prefill", "decoder stack"), ("decode", "decoder stack")),
-        layer="costs.decoder",
+        layer="architectures.deepseek_ocr.decoder",
         inputs={"input_ids": "B, T"},
         output="B, T, d",
         parameters=stack_parameters(facts),
@@ -739,7 +706,7 @@ return norm(x), cache""",
         cases=_stack_cases(
             facts,
             lambda: facts.make("DeepseekV2Model", facts.config),
-            lambda T, past: facts.stack_work(T, past, head=False),
+            lambda T, past: below_model(facts.decoder_kernels(T, past)),
         ),
         flops_notes=(
             _attention_note(facts),
@@ -757,24 +724,15 @@ return norm(x), cache""",
             "DeepseekOCRModel",
         ),
         usage=f"""import torch
-from dsocr_analyze.analysis import DeepSeekOCRSession
-from dsocr_analyze.model import accommodation
+from dsocr_analyze.session import DeepSeekOCRSession
+from dsocr_analyze.running.forward import running
 
 decoder = DeepSeekOCRSession.from_local().model.model  # with the vision side on top
 ids = torch.zeros(1, {facts.tokens}, dtype=torch.long, device="meta")
-with accommodation.running(torch.device("meta")):
+with running(torch.device("meta")):
     out = decoder(input_ids=ids, use_cache=True)
 assert out.last_hidden_state.shape == (1, {facts.tokens}, {d})
 assert len(out.past_key_values) == {layers}""",
-        corrections=(
-            Correction(
-                "Example large config (40 layers, h=1280, MLA + MoE)",
-                f"{facts.model_name} has {layers} layers with plain attention, {decoder.heads}"
-                f" heads of {decoder.head_dim}",
-            ),
-        )
-        if facts.is_published
-        else (),
         notes="embedding, layers, last norm; mask and cache",
         references=("deepseekv2",),
     )
@@ -794,7 +752,7 @@ def _causal_lm(facts: Facts) -> Page:
         " position of the pass, its logits cast to fp32. With labels it also makes the loss of"
         " predicting each next token.",
         blocks=(("prefill", "LM head"), ("decode", "LM head")),
-        layer="costs.decoder, costs.lm_head.lm_head",
+        layer="architectures.deepseek_ocr.decoder, costs.lm_head.lm_head",
         inputs={"input_ids": "B, T"},
         output="B, T, V",
         parameters=stack_parameters(facts),
@@ -819,7 +777,7 @@ loss = cross_entropy(logits[:, :-1], labels[:, 1:]) if labels is not None else N
         cases=_stack_cases(
             facts,
             lambda: facts.make("DeepseekV2ForCausalLM", facts.config),
-            lambda T, past: facts.stack_work(T, past, head=True),
+            facts.decoder_kernels,
         ),
         flops_notes=(
             "The head runs over all T positions of the prefill pass, though only the last one is"
@@ -835,40 +793,28 @@ loss = cross_entropy(logits[:, :-1], labels[:, 1:]) if labels is not None else N
             "DeepseekV2ForSequenceClassification",
         ),
         usage=f"""import torch
-from dsocr_analyze.analysis import DeepSeekOCRSession
-from dsocr_analyze.model import accommodation
+from dsocr_analyze.session import DeepSeekOCRSession
+from dsocr_analyze.running.forward import running
 
 model = DeepSeekOCRSession.from_local().model  # a DeepseekV2ForCausalLM that takes images
 ids = torch.zeros(1, {facts.tokens}, dtype=torch.long, device="meta")
-with accommodation.running(torch.device("meta")):
+with running(torch.device("meta")):
     out = model(input_ids=ids)
 assert out.logits.shape == (1, {facts.tokens}, {vocabulary})
 assert out.logits.dtype == torch.float32""",
-        corrections=(
-            Correction(
-                "LM Head Projection: ~2.15 TFLOPs (1280 → 102400 vocab)",
-                f"the vocabulary has {count(vocabulary)} entries; the head takes"
-                f" {scaled(2 * facts.tokens * d * vocabulary, 'FLOPs')} for the {facts.tokens}"
-                f" tokens stated here and {scaled(2 * d * vocabulary, 'FLOPs')} for one token",
-            ),
-            Correction(
-                "Logits Tensor: 3.3 GB (B=1, S=8192, vocab=102400 in fp32)",
-                f"{scaled(4 * 8192 * vocabulary, 'B')} at that length with the published"
-                f" vocabulary; {scaled(logits, 'B')} for the prompt stated here",
-            ),
-        )
-        if facts.is_published
-        else (),
         notes="head over all positions; logits in fp32",
         references=("deepseekv2",),
     )
 
 
-def _label_head(T: int, d: int, labels: int) -> Work:
-    """The label head on T tokens of one row, and taking the last one."""
-    taken = labels * ELEMENT_BYTES
-    last = moved(taken + INDEX_BYTES, taken + INDEX_BYTES)  # the row's number, and its scores
-    return linear(T, d, labels, ELEMENT_BYTES).plus(last)
+def _label_head(T: int, d: int, labels: int) -> Kernels:
+    """The label head on T tokens of one row, and taking the last one by the row's number."""
+    taken = labels * BFLOAT16.nbytes
+    return (
+        *linear(T, d, labels, BFLOAT16),
+        *filled("arange", 1, INT64),
+        *moved("index", labels, taken + INT64.nbytes, taken, BFLOAT16),
+    )
 
 
 def _classifier(facts: Facts) -> Page:
@@ -885,7 +831,7 @@ def _classifier(facts: Facts) -> Page:
         what="The decoder with a linear head over labels, read at each row's last token. The files"
         f" of {facts.model_name} hold it; its OCR pipeline never runs it.",
         blocks=(),
-        layer="costs.decoder, costs.linear.linear",
+        layer="architectures.deepseek_ocr.decoder, costs.linear.linear",
         inputs={"input_ids": "B, T"},
         output="B, c",
         parameters={
@@ -912,20 +858,21 @@ return scores[arange(B), last]""",
         cases=_stack_cases(
             facts,
             lambda: facts.make("DeepseekV2ForSequenceClassification", facts.config),
-            lambda T, past: facts.stack_work(T, past, head=False).plus(_label_head(T, d, labels)),
+            lambda T, past: below_model(facts.decoder_kernels(T, past)) + _label_head(T, d, labels),
         )[:1],
         flops_notes=("The head runs on every position, though one a row is read.",),
         related=("DeepseekV2Model", "DeepseekV2ForCausalLM"),
         usage=f"""import torch
-from dsocr_analyze.analysis import DeepSeekOCRSession
-from {_FILE} import DeepseekV2ForSequenceClassification
-from dsocr_analyze.model import accommodation
+from dsocr_analyze.session import DeepSeekOCRSession
+{import_line(_FILE, "DeepseekV2ForSequenceClassification")}
+from dsocr_analyze.running.building import building
+from dsocr_analyze.running.forward import running
 
 meta = torch.device("meta")
 config = DeepSeekOCRSession.from_local().model.config
-with accommodation.building(meta, torch.bfloat16):
+with building(meta, torch.bfloat16):
     model = DeepseekV2ForSequenceClassification(config).eval()
-with accommodation.running(meta):
+with running(meta):
     out = model(input_ids=torch.zeros(1, {facts.tokens}, dtype=torch.long, device=meta))
 assert out.logits.shape == (1, {labels})""",
         notes="in the files, not in the OCR pipeline",

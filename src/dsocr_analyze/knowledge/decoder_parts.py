@@ -6,21 +6,22 @@ from typing import Any, Final
 
 import torch
 
-from dsocr_analyze.costs import decoder as decoder_costs
+from dsocr_analyze.architectures.deepseek_ocr import decoder as decoder_costs
+from dsocr_analyze.architectures.deepseek_ocr.decoder_dimensions import DecoderDimensions
 from dsocr_analyze.costs import moe as moe_costs
 from dsocr_analyze.costs import normalization, rope, swiglu
-from dsocr_analyze.costs.sums import total
+from dsocr_analyze.costs.activations import activation_flops
+from dsocr_analyze.costs.operators import Kernels
+from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.knowledge.facts import (
-    ELEMENT_BYTES,
     Facts,
     config_value,
     count,
     published_facts,
-    scaled,
     tensor,
 )
-from dsocr_analyze.knowledge.page import Case, Correction, Formulas, Page, Parameter, Symbol
-from dsocr_analyze.model.decoder_dimensions import DecoderDimensions
+from dsocr_analyze.knowledge.page import Case, Formulas, Page, Parameter, Symbol
+from dsocr_analyze.knowledge.signature import import_line
 
 __all__ = [
     "SYMBOLS",
@@ -52,20 +53,12 @@ SYMBOLS: Final[dict[str, Symbol]] = {
 }
 """The decoder's alphabet."""
 
-_ACTIVATION_FLOPS: Final = {"silu": 5, "swish": 5, "gelu": 5, "relu": 1, "sigmoid": 4, "tanh": 1}
-_FILE: Final = "dsocr_analyze.model.reference.modeling_deepseekv2"
-_LINE: Final = 100
-"""Longest line of a snippet."""
+_FILE: Final = "dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2"
 
 
 def pick(names: str, alphabet: dict[str, Symbol] = SYMBOLS) -> dict[str, Symbol]:
     """Some symbols of an alphabet, in the order given."""
     return {name: alphabet[name] for name in names.split()}
-
-
-def activation_flops(decoder: DecoderDimensions) -> int:
-    """FLOPs an element of the decoder's activation."""
-    return _ACTIVATION_FLOPS.get(decoder.hidden_act, 0)
 
 
 def decoder_parts(facts: Facts) -> list[Page]:
@@ -93,7 +86,7 @@ def _rms_norm(facts: Facts) -> Page:
             {"B": 1, "T": T, "d": d},
             lambda: facts.make("DeepseekV2RMSNorm", d, facts.decoder.rms_norm_eps),
             lambda: [tensor(1, T, d)],
-            closed_form=lambda: normalization.rms_norm(T, d, ELEMENT_BYTES),
+            closed_form=lambda: normalization.rms_norm(T, d, BFLOAT16),
         )
 
     norms = 2 * facts.decoder.layers + 1
@@ -175,11 +168,11 @@ def _rotary_page(
     common = {"max_position_embeddings": length, "base": facts.decoder.rope_theta}
 
     def case(label: str, K: int) -> Case:
-        def closed() -> Any:
-            work = rope.tables(variant, K, size, ELEMENT_BYTES)
+        def closed() -> Kernels:
+            tables = rope.tables(variant, K, size, BFLOAT16)
             if variant == "dynamic" and length < K:
-                work = work.plus(rope.dynamic_update(size))
-            return work
+                return rope.dynamic_update(size) + tables
+            return tables
 
         return Case(
             label,
@@ -263,11 +256,8 @@ def _others(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _rotary_usage(facts: Facts, name: str, arguments: str = "") -> str:
     size = _rotary_size(facts)
-    line = f"from {_FILE} import {name}"
-    if len(line) > _LINE:
-        line = f"from {_FILE} import (\n    {name},\n)"
     return f"""import torch
-{line}
+{import_line(_FILE, name)}
 
 rotary = {name}({size}{arguments})
 cos, sin = rotary(torch.zeros(1), seq_len={facts.tokens})
@@ -369,7 +359,6 @@ YARN_OPERATORS: Final = 17
 def _yarn(facts: Facts) -> Page:
     name = "DeepseekV2YarnRotaryEmbedding"
     length = facts.decoder.max_position_embeddings
-    ramp = YARN_OPERATORS * (_rotary_size(facts) // 2)
     return _rotary_page(
         facts,
         name,
@@ -411,20 +400,12 @@ cos, sin = cos(angles) * magnitude, sin(angles) * magnitude""",
         r" \quad \mu = \frac{0.1\,m\,\ln s + 1}{0.1\,m_{all}\,\ln s + 1}",
         related=_others(name, _ROTARY_RELATED),
         usage=f"""import torch
-from {_FILE} import {name}
+{import_line(_FILE, name)}
 
 rotary = {name}({_rotary_size(facts)}, scaling_factor=2.0, mscale_all_dim=1)
 cos, sin = rotary(torch.zeros(1), seq_len={facts.tokens})
 assert cos.shape == sin.shape == ({facts.tokens}, {_rotary_size(facts)})
 assert torch.allclose(cos**2 + sin**2, torch.ones_like(cos), atol=1e-2)""",
-        corrections=(
-            Correction(
-                "FLOP overhead: ~50 extra FLOPs for frequency ramp computation",
-                f"the blended frequencies take {count(ramp)} FLOPs each time the tables are filled"
-                f" ({YARN_OPERATORS} operations for each pair of features), and the magnitude one more"
-                " for every entry of each table",
-            ),
-        ),
         notes="`rope_scaling` of type yarn",
         references=("yarn", "rope"),
     )
@@ -447,13 +428,12 @@ def _mlp(facts: Facts) -> Page:
     def case(label: str, T: int, m: int) -> Case:
         return Case(
             label,
-            {"B": 1, "T": T, "d": d, "m": m, "a": activation_flops(decoder)},
+            {"B": 1, "T": T, "d": d, "m": m, "a": activation_flops(decoder.hidden_act)},
             lambda: facts.make("DeepseekV2MLP", facts.config, intermediate_size=m),
             lambda: [tensor(1, T, d)],
-            closed_form=lambda: total(swiglu.swiglu(T, d, m, ELEMENT_BYTES, act)),
+            closed_form=lambda: swiglu.swiglu(T, d, m, BFLOAT16, act),
         )
 
-    work = 6 * facts.tokens * d * decoder.intermediate_size
     return Page(
         name="DeepseekV2MLP",
         group="Decoder: MLP and mixture of experts",
@@ -501,23 +481,12 @@ def _mlp(facts: Facts) -> Page:
         memory_notes=("Gate, up and their product are alive at once: three tensors of width m.",),
         related=("DeepseekV2MoE", "DeepseekV2DecoderLayer", "MLPBlock", "NoTPFeedForward"),
         usage=f"""import torch
-from dsocr_analyze.analysis import DeepSeekOCRSession
+from dsocr_analyze.session import DeepSeekOCRSession
 
 model = DeepSeekOCRSession.from_local().model
 mlp = model.model.layers[0].mlp
 y = mlp(torch.empty(1, {facts.tokens}, {d}, dtype=torch.bfloat16, device="meta"))
 assert y.shape == (1, {facts.tokens}, {d})""",
-        corrections=(
-            Correction(
-                "≈16 TFLOPs for B=1, S=8192, d=1280, d_ff=3584",
-                "six B S d d_ff matrix FLOPs are"
-                f" {scaled(6 * 8192 * 1280 * 3584, 'FLOPs')} at those sizes; the dense layer of"
-                f" {facts.model_name} has a hidden width of {count(decoder.intermediate_size)} and"
-                f" takes {scaled(work, 'FLOPs')} of matrix work for the {facts.tokens} tokens stated here",
-            ),
-        )
-        if facts.is_published
-        else (),
         notes="dense layers, routed experts, shared experts",
         references=("swiglu",),
     )
@@ -596,7 +565,7 @@ def _gate(facts: Facts) -> Page:
             {"B": 1, "T": T, "d": d, "E": E, "k": k},
             lambda: mixture.make("MoEGate", mixture.config),
             lambda: [tensor(1, T, d)],
-            closed_form=lambda: moe_costs.gate(T, d, routing_of(mixture), ELEMENT_BYTES),
+            closed_form=lambda: moe_costs.gate(T, d, routing_of(mixture), BFLOAT16),
         )
 
     return Page(
@@ -644,7 +613,7 @@ return experts, weights * routed_scaling_factor""",
         memory_notes=("Input and weight are cast to fp32 first: both pass through memory again.",),
         related=("DeepseekV2MoE", "AddAuxiliaryLoss", "DeepseekV2MLP"),
         usage=f"""import torch
-from dsocr_analyze.analysis import DeepSeekOCRSession
+from dsocr_analyze.session import DeepSeekOCRSession
 from {_FILE} import MoEGate
 
 config = DeepSeekOCRSession.from_local().model.config
@@ -653,13 +622,6 @@ routing = gate(torch.randn(1, 8, {d}))
 assert routing.experts.shape == routing.weights.shape == (8, {k})
 assert int(routing.experts.max()) < {E}""",
         runs_given_config=mixture is facts,
-        corrections=(
-            Correction(
-                "2×B×S×d×n_experts (router) + aux loss computation",
-                "the product is right; an inference pass has no auxiliary loss, and the scores, the"
-                " choice and the scaling are counted as the vector FLOPs above",
-            ),
-        ),
         notes="functional linear in fp32, softmax, top k",
         references=("deepseekv2", "deepseekv3"),
     )
@@ -689,7 +651,7 @@ def mixture_values(decoder: DecoderDimensions) -> dict[str, int]:
         "k": decoder.num_experts_per_tok,
         "f": decoder.moe_intermediate_size,
         "s": decoder.shared_intermediate_size,
-        "a": activation_flops(decoder),
+        "a": activation_flops(decoder.hidden_act),
     }
 
 
@@ -706,10 +668,15 @@ def _mixture(facts: Facts) -> Page:
             {"B": 1, "T": T, **mixture_values(decoder)},
             lambda: mixture.make("DeepseekV2MoE", mixture.config),
             lambda: [tensor(1, T, d)],
-            closed_form=lambda: total(
-                moe_costs.moe(
-                    T, d, f, shared, routing_of(mixture), ELEMENT_BYTES, decoder.hidden_act
-                )
+            closed_form=lambda: moe_costs.moe(
+                T,
+                d,
+                f,
+                shared,
+                routing_of(mixture),
+                BFLOAT16,
+                decoder.hidden_act,
+                each_expert=True,
             ),
         )
 
@@ -781,21 +748,14 @@ return y + shared_experts(x)""",
         ),
         related=("MoEGate", "DeepseekV2MLP", "AddAuxiliaryLoss", "DeepseekV2DecoderLayer"),
         usage=f"""import torch
-from dsocr_analyze.analysis import DeepSeekOCRSession
-from dsocr_analyze.model import accommodation
+from dsocr_analyze.session import DeepSeekOCRSession
+from dsocr_analyze.running.forward import running
 
 layers = DeepSeekOCRSession.from_local().model.model.layers
 x = torch.empty(1, {facts.tokens}, {d}, dtype=torch.bfloat16, device="meta")
-with accommodation.running(torch.device("meta")):  # answers "how many tokens an expert?"
+with running(torch.device("meta")):  # answers "how many tokens an expert?"
     y = layers[-1].mlp(x)
 assert y.shape == x.shape""",
-        corrections=(
-            Correction(
-                "FLOPs: MoEGate + num_experts_per_tok × MLP_FLOPs (sparse activation)",
-                "the shared experts come on top, and so do sorting, weighting and summing: the"
-                " formula above has all of them",
-            ),
-        ),
         notes="router, routed experts, shared experts",
         references=("deepseekv2",),
     )

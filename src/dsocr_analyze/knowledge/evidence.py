@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import torch
 
+from dsocr_analyze.costs.operators import Kernels
+from dsocr_analyze.costs.sums import ModuleKernels
 from dsocr_analyze.errors import KnowledgeError
+from dsocr_analyze.kernels import Kernel, Kind, Work, merged, total_work
 from dsocr_analyze.knowledge.notation import evaluate
 from dsocr_analyze.knowledge.page import Case, Page
-from dsocr_analyze.trace.alone import FunctionModule, trace_alone, work_of_trace
-from dsocr_analyze.work import Work
+from dsocr_analyze.trace.alone import FunctionModule, trace_alone
 
 __all__ = ["CheckedCase", "all_values", "check"]
 
@@ -25,22 +30,35 @@ class CheckedCase:
     Attributes:
         case: The case.
         values: Values of all symbols, derived ones included.
-        work: Its work.
+        kernels: What ran, equal records merged whichever part of the module ran them.
         params: Elements of the module's parameters.
         peak_bytes: Most bytes of tensors alive at once, besides weights and inputs.
         cache_bytes: Bytes of the KV cache afterwards; 0 without one.
-        operators: Operators that ran, in order of their first call.
         closed_form: Whether a closed form was among the three.
     """
 
     case: Case
     values: Mapping[str, int]
-    work: Work
+    kernels: Kernels
     params: int
     peak_bytes: int
     cache_bytes: int
-    operators: tuple[str, ...]
     closed_form: bool
+
+    @cached_property
+    def work(self) -> Work:
+        """Its work."""
+        return total_work(kernel.total for kernel in self.kernels)
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """Operators that ran, in order of their first call."""
+        return tuple(dict.fromkeys(kernel.operator for kernel in self.kernels))
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Their kinds, in the same order."""
+        return tuple(dict.fromkeys(kernel.kind for kernel in self.kernels))
 
 
 def check(page: Page) -> tuple[CheckedCase, ...]:
@@ -64,28 +82,22 @@ def _checked(page: Page, case: Case) -> CheckedCase:
     _check_inputs(page, where, built, arguments, keywords, values)
     trace, output = trace_alone(module, device, *arguments, **keywords)
     _check_output(page, where, output, values)
-    unknown = {entry.operator for entry in trace.entries if entry.status == "unknown"}
-    if unknown:
-        raise KnowledgeError(f"{where}: operators without a rule: {', '.join(sorted(unknown))}")
-    work = work_of_trace(trace)
-    params = sum(parameter.numel() for parameter in module.parameters())
-    cache_bytes = _cache_bytes(keywords, output)
-    _compare(page, where, values, work, params, cache_bytes)
-    if case.closed_form is not None:
-        closed = case.closed_form()
-        if closed != work:
-            raise KnowledgeError(f"{where}: the closed form says {closed}, the trace {work}")
-    counted = [entry.operator for entry in trace.entries if entry.status == "counted"]
-    return CheckedCase(
+    if trace.unknown:
+        names = ", ".join(sorted(trace.unknown))
+        raise KnowledgeError(f"{where}: operators without a rule: {names}")
+    checked = CheckedCase(
         case,
         values,
-        work,
-        params,
-        trace.peak_bytes,
-        cache_bytes,
-        tuple(dict.fromkeys(counted)),
+        _wherever_they_run(trace.kernels),
+        sum(parameter.numel() for parameter in module.parameters()),
+        trace.peak.nbytes,
+        _cache_bytes(keywords, output),
         case.closed_form is not None,
     )
+    _compare_formulas(page, where, checked)
+    if case.closed_form is not None:
+        _compare_kernels(where, case.closed_form(), checked.kernels)
+    return checked
 
 
 def all_values(page: Page, case: Case) -> dict[str, int]:
@@ -99,26 +111,46 @@ def all_values(page: Page, case: Case) -> dict[str, int]:
     return values
 
 
-def _compare(
-    page: Page, where: str, values: Mapping[str, int], work: Work, params: int, cache_bytes: int
-) -> None:
+def _compare_formulas(page: Page, where: str, checked: CheckedCase) -> None:
     if page.formulas is None:
         raise KnowledgeError(f"{where}: a case without formulas")
     measured = {
-        "macs": work.macs,
-        "vector_flops": work.vector_flops,
-        "activations": work.activations,
-        "params": params,
-        "cache_bytes": cache_bytes,
+        "macs": checked.work.macs,
+        "vector_flops": checked.work.vector_flops,
+        "activations": checked.work.activations,
+        "params": checked.params,
+        "cache_bytes": checked.cache_bytes,
     }
     wrong = []
     for name, value in measured.items():
         formula = getattr(page.formulas, name)
-        stated = 0 if formula is None else evaluate(formula, values)
+        stated = 0 if formula is None else evaluate(formula, checked.values)
         if stated != value:
             wrong.append(f"{name}: {formula} is {stated:,}, traced {value:,} ({value - stated:+,})")
     if wrong:
         raise KnowledgeError(f"{where}: " + "; ".join(wrong))
+
+
+def _wherever_they_run(kernels: Iterable[Kernel]) -> Kernels:
+    """Equal records as one, whichever module runs them."""
+    return merged(kernel._replace(path="", stage="") for kernel in kernels)
+
+
+def _compare_kernels(where: str, closed_form: Kernels | ModuleKernels, traced: Kernels) -> None:
+    """Record by record: every kernel as often in one as in the other."""
+    if isinstance(closed_form, dict):
+        closed_form = tuple(chain.from_iterable(closed_form.values()))
+    stated, ran = _calls(_wherever_they_run(closed_form)), _calls(traced)
+    for kernel in ran | stated:
+        if stated[kernel] != ran[kernel]:
+            raise KnowledgeError(
+                f"{where}: the closed form says {stated[kernel]} times {kernel},"
+                f" the trace {ran[kernel]}"
+            )
+
+
+def _calls(kernels: Kernels) -> Counter[Kernel]:
+    return Counter({kernel._replace(calls=1): kernel.calls for kernel in kernels})
 
 
 def _check_parameters(page: Page) -> None:

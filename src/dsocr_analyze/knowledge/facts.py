@@ -4,36 +4,46 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any, Final
 
 import torch
 
-from dsocr_analyze.analysis import DeepSeekOCRSession
-from dsocr_analyze.costs.decoder import decoder_sections
-from dsocr_analyze.costs.sections import Section, sections_total
-from dsocr_analyze.costs.sums import total
-from dsocr_analyze.model import accommodation
-from dsocr_analyze.model.dimensions import (
+from dsocr_analyze.analytic import page_figures
+from dsocr_analyze.architectures.deepseek_ocr.decoder import decoder_sections
+from dsocr_analyze.architectures.deepseek_ocr.dimensions import (
     ClipDimensions,
     DecoderDimensions,
     ModelDimensions,
     ProjectorDimensions,
     SamDimensions,
 )
-from dsocr_analyze.model.stages import Stage
-from dsocr_analyze.model.tree import TreeNode, build_tree
+from dsocr_analyze.architectures.deepseek_ocr.plan import plan_workload
+from dsocr_analyze.costs.operators import Kernels
+from dsocr_analyze.costs.sections import Expansion, Section
+from dsocr_analyze.costs.sums import ModuleKernels
+from dsocr_analyze.dtypes import BFLOAT16
+from dsocr_analyze.figures import PageFigures, StageFigures
+from dsocr_analyze.kernels import Kernel
+from dsocr_analyze.module_tree import TreeNode, build_tree
+from dsocr_analyze.running.building import building
+from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.trace.by_module import traced_modules
 from dsocr_analyze.trace.passes import PassTraces
-from dsocr_analyze.trace.summary import StageSummary, summarize
-from dsocr_analyze.work import NO_WORK, Work
-from dsocr_analyze.workload import Workload, parse_page, plan_workload
+from dsocr_analyze.trace.summary import stage_figures
+from dsocr_analyze.workload import Workload, parse_page
 
-__all__ = ["ELEMENT_BYTES", "Facts", "count", "scaled"]
-
-ELEMENT_BYTES: Final = 2
-"""Bytes of a bf16 element, the type the checkpoint is published in."""
+__all__ = [
+    "Facts",
+    "below_model",
+    "config_value",
+    "count",
+    "kernels_of",
+    "published_facts",
+    "scaled",
+    "tensor",
+]
 
 _META: Final = torch.device("meta")
 
@@ -50,7 +60,7 @@ class Facts:
             ModelDimensions.from_config(config)  # says what is wrong with it before anything runs
         self.session = DeepSeekOCRSession.from_local(config=config)
         self.is_published = config is None
-        dimensions = self.session.dimensions
+        dimensions = ModelDimensions.from_config(self.session.loaded.directory.config)
         self.sam: SamDimensions = dimensions.sam
         self.clip: ClipDimensions = dimensions.clip
         self.projector: ProjectorDimensions = dimensions.projector
@@ -69,12 +79,17 @@ class Facts:
     @cached_property
     def tree(self) -> TreeNode:
         """The model's tree, traced."""
-        return build_tree(self.session.model, traced_modules(self.traces.prefill))
+        return build_tree(
+            self.session.model,
+            self.session.architecture.owner_of,
+            traced_modules(self.traces.prefill),
+        )
 
     @cached_property
-    def stage_summaries(self) -> dict[Stage, StageSummary]:
+    def traced_stages(self) -> dict[str, StageFigures]:
         """What each stage did for the stated page."""
-        return summarize(self.traces, (path for path, _ in self.session.model.named_modules()))
+        session = self.session
+        return stage_figures(self.traces, session.architecture.stages, session.own_params)
 
     def get(self, name: str) -> Any:
         """A class or function of the model's files, by name."""
@@ -93,11 +108,13 @@ class Facts:
     @property
     def channels(self) -> int:
         """Channels of a view."""
-        return int(self.at("model.sam_model.patch_embed.proj").in_channels)  # type: ignore[arg-type]
+        convolution = self.at("model.sam_model.patch_embed.proj")
+        assert isinstance(convolution, torch.nn.Conv2d)
+        return convolution.in_channels
 
     def make(self, name: str, *args: Any, **kwargs: Any) -> torch.nn.Module:
         """An instance of one of the model's classes, on `meta`, in evaluation mode."""
-        with accommodation.building(_META, torch.bfloat16):
+        with building(_META, torch.bfloat16):
             module: torch.nn.Module = self.get(name)(*args, **kwargs)
         return module.eval()
 
@@ -142,26 +159,29 @@ class Facts:
         """Positions `[1, T]`."""
         return torch.arange(T, device=_META)[None]
 
-    # closed forms of the decoder
+    # closed forms
 
-    def layer_work(self, index: int, T: int, cached: int) -> Work:
-        """Layer `index` on T new tokens over `cached` ones."""
+    @cached_property
+    def closed_forms(self) -> PageFigures:
+        """Figures of the stated page by the closed forms."""
+        return page_figures(self.session.loaded.directory, self.workload)
+
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """Bytes that all layers cache for a token."""
+        return self.closed_forms.memory.prefill_cache_bytes // self.tokens
+
+    def layer_kernels(self, index: int, T: int, cached: int) -> ModuleKernels:
+        """Kernels of layer `index` on T new tokens over `cached` ones."""
         path = f"model.layers.{index}"
-        section = next(s for s in self._sections(T, cached) if path in s.paths)
-        return total(section.modules)
+        return next(s for s in self._sections(T, cached) if path in s.paths).modules
 
-    def stack_work(self, T: int, cached: int, *, head: bool) -> Work:
-        """Embedding, layers and norm, and the head with its cast where `head`."""
-        work = sections_total(self._sections(T, cached))
-        return work if head else work.minus(self.head_work(T, cached))
-
-    def head_work(self, T: int, cached: int) -> Work:
-        """The head over all positions, and the cast of its logits, which is the model's own work."""
-        frame = self._sections(T, cached)[0].modules
-        return frame["lm_head"].plus(frame.get("", NO_WORK))
+    def decoder_kernels(self, T: int, cached: int) -> Kernels:
+        """Kernels of embedding, layers, norm and head, each with its path."""
+        return kernels_of(self._sections(T, cached))
 
     def _sections(self, T: int, cached: int) -> list[Section]:
-        return decoder_sections(1, T, cached, self.decoder, ELEMENT_BYTES, flash=False)
+        return decoder_sections(1, T, cached, self.decoder, BFLOAT16, flash=False, each_expert=True)
 
     # numbers of the stated page
 
@@ -217,6 +237,18 @@ class Facts:
 def published_facts() -> Facts:
     """The facts of the published config, for pages that a given one has nothing to say about."""
     return Facts()
+
+
+def kernels_of(sections: Iterable[Section]) -> Kernels:
+    """Kernels of all modules of some sections, each with its path."""
+    expansion = Expansion()
+    expansion.add(sections)
+    return tuple(expansion.kernels)
+
+
+def below_model(kernels: Iterable[Kernel]) -> Kernels:
+    """Those of `model` and what is in it: not the head, nor the cast of its logits."""
+    return tuple(kernel for kernel in kernels if kernel.path.partition(".")[0] == "model")
 
 
 def tensor(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:

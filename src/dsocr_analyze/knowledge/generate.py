@@ -1,4 +1,4 @@
-"""All documents at once: pages, index, catalogue, formulations."""
+"""All documents at once: pages, index, catalogue, formulations, corrections."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dsocr_analyze.errors import KnowledgeError, OutputError
+from dsocr_analyze.knowledge.corrections import corrections_page
 from dsocr_analyze.knowledge.decoder import decoder_pages
 from dsocr_analyze.knowledge.decoder_parts import decoder_parts
 from dsocr_analyze.knowledge.evidence import check
@@ -59,6 +60,8 @@ def documents(config: dict[str, Any] | None = None) -> dict[str, str]:
     texts["modules/index.md"] = index(pages, checked, facts)
     texts["module_catalog.md"] = catalogue(pages, checked, facts)
     texts["module_formulations.md"] = formulations(pages, facts)
+    if facts.is_published:
+        texts["corrections.md"] = corrections_page(pages, checked, facts)
     return texts
 
 

@@ -7,7 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from dsocr_analyze.costs import page_costs
+from dsocr_analyze.costs.operators import Kernels
+from dsocr_analyze.dtypes import BFLOAT16
+from dsocr_analyze.figures import StageFigures
 from dsocr_analyze.knowledge.decoder import (
     stack_formulas,
     stack_parameters,
@@ -15,21 +17,21 @@ from dsocr_analyze.knowledge.decoder import (
     stack_values,
 )
 from dsocr_analyze.knowledge.evidence import all_values
-from dsocr_analyze.knowledge.facts import ELEMENT_BYTES, Facts, config_value, count, scaled
+from dsocr_analyze.knowledge.facts import Facts, below_model, config_value, count, scaled
 from dsocr_analyze.knowledge.notation import evaluate
-from dsocr_analyze.knowledge.page import Case, Correction, Formulas, Page, Parameter, Symbol
+from dsocr_analyze.knowledge.page import Case, Formulas, Page, Parameter, Symbol
+from dsocr_analyze.knowledge.signature import import_line
 from dsocr_analyze.knowledge.vision_clip import (
     clip_pages,
     has_projector_formulas,
     projector_pages,
 )
 from dsocr_analyze.knowledge.vision_sam import sam_pages
-from dsocr_analyze.trace.passes import prefill_inputs
-from dsocr_analyze.work import Work
+from dsocr_analyze.running.forward import running
 
 __all__ = ["model_pages", "preprocessing_pages"]
 
-_FILE: Final = "dsocr_analyze.model.reference.modeling_deepseekocr"
+_FILE: Final = "dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekocr"
 _GROUP: Final = "The OCR model"
 
 
@@ -81,10 +83,8 @@ _MEANINGS: Final = {
 
 def _config(facts: Facts) -> Page:
     decoder = facts.decoder
-    embedding = decoder.vocab_size * decoder.hidden_size * ELEMENT_BYTES
-    owned = facts.session.parameters.stages
-    vision = (owned["sam"] + owned["clip"]) * ELEMENT_BYTES
-    cache = page_costs(facts.session.dimensions, facts.workload)
+    embedding = decoder.vocab_size * decoder.hidden_size * BFLOAT16.nbytes
+    memory = facts.closed_forms.memory
     return Page(
         name="DeepseekOCRConfig",
         group=_GROUP,
@@ -95,7 +95,7 @@ def _config(facts: Facts) -> Page:
         " where the file is silent; `vision_config` and `projector_config` come along unchanged"
         " and are read by the model's constructor.",
         blocks=(),
-        layer="none: no tensors; `dsocr_analyze.model.dimensions` reads the same keys",
+        layer="none: no tensors; `dsocr_analyze.architectures.deepseek_ocr.dimensions` reads the same keys",
         parameters={
             key: Parameter(meaning, config_value(facts.config, key))
             for key, meaning in _MEANINGS.items()
@@ -123,39 +123,16 @@ def __init__(**settings):
         flops_notes=("No computation: a configuration holds no tensor.",),
         memory_notes=(
             "No parameters of its own. What its keys decide, in bf16: the token embedding takes"
-            f" {scaled(embedding, 'B')}, all weights {scaled(cache.weights_bytes, 'B')},"
-            f" the KV cache {count(cache.kv_bytes_per_token)} bytes a token.",
+            f" {scaled(embedding, 'B')}, all weights {scaled(memory.weights_bytes, 'B')},"
+            f" the KV cache {count(facts.cache_bytes_per_token)} bytes a token.",
         ),
         related=("DeepseekOCRModel", "DeepseekOCRForCausalLM", "DeepseekV2Model"),
-        usage=f"""from dsocr_analyze.analysis import DeepSeekOCRSession
+        usage=f"""from dsocr_analyze.session import DeepSeekOCRSession
 
 config = DeepSeekOCRSession.from_local().model.config
 assert type(config).__name__ == "DeepseekOCRConfig"
 assert config.hidden_size == {facts.config.hidden_size}
 assert config.num_hidden_layers == {facts.config.num_hidden_layers}""",
-        corrections=(
-            Correction(
-                "1280 → 102400 vocab",
-                f"{count(decoder.vocab_size)} here, so the head projects to"
-                f" {count(decoder.vocab_size)} logits",
-            ),
-            Correction(
-                "Example large config (40 layers, h=1280, MLA + MoE)",
-                f"{decoder.layers} layers, plain attention with {decoder.heads} heads of"
-                f" {decoder.head_dim}; {decoder.n_routed_experts} routed experts in"
-                f" {decoder.moe_layers} of the layers",
-            ),
-            Correction(
-                "Additional ~500MB-1GB for vision components",
-                f"{scaled(vision, 'B')} in bf16",
-            ),
-            Correction(
-                "Example MLA config (40 layers, seq_len=8192, batch=1, bf16): several GB",
-                f"{scaled(cache.kv_bytes(8192), 'B')} for as many tokens",
-            ),
-        )
-        if facts.is_published
-        else (),
         notes="configuration; no tensors",
         references=("deepseekocr",),
     )
@@ -173,7 +150,7 @@ def _vision_figures(facts: Facts) -> dict[str, int]:
         wanted.append("MlpProjector")
         pages += projector_pages(facts)
     else:  # its page shows the published variant
-        projector = page_costs(facts.session.dimensions, facts.workload).stages["projector"]
+        projector = facts.closed_forms.stages["projector"]
         work = projector.work
         sums = {
             "Mv": work.macs,
@@ -225,7 +202,6 @@ def _whole_formulas(facts: Facts, *, head: bool) -> Formulas:
 def _whole_cases(facts: Facts, *, head: bool) -> tuple[Case, ...]:
     decoder = facts.decoder
     figures = _vision_figures(facts)
-    costs = page_costs(facts.session.dimensions, facts.workload)
     vision = {
         "Mv": figures["Mv"],
         "Vv2": figures["Vv"],
@@ -233,14 +209,21 @@ def _whole_cases(facts: Facts, *, head: bool) -> tuple[Case, ...]:
         "Pv": figures["Pv"],
         "px": _pixels(facts),
     }
+    *prefill, decode = facts.closed_forms.stages.values()
     none = dict.fromkeys(vision, 0) | {"Pv": figures["Pv"]}
 
-    def closed(work: Work, T: int) -> Work:
-        return work if head else work.minus(facts.head_work(T, facts.tokens if T == 1 else 0))
+    def closed(*stages: StageFigures) -> Kernels:
+        kernels = tuple(kernel for stage in stages for kernel in stage.kernels)
+        return kernels if head else below_model(kernels)
 
     def build() -> Any:
         model = facts.whole_model()
         return model if head else model.model
+
+    def page() -> Mapping[str, Any]:
+        session, device = facts.session, facts.session.loaded.device
+        with running(device):  # where the numbers that fill pixels are known
+            return session.architecture.prefill_inputs(device, session.loaded.dtype, facts.workload)
 
     def step() -> Mapping[str, Any]:
         return {
@@ -254,15 +237,15 @@ def _whole_cases(facts: Facts, *, head: bool) -> tuple[Case, ...]:
             "prefill",
             {**stack_values(facts), **vision, "T": facts.tokens, "K": facts.tokens},
             build,
-            keywords=lambda: prefill_inputs(facts.session.loaded, facts.workload),
-            closed_form=lambda: closed(costs.prefill, facts.tokens),
+            keywords=page,
+            closed_form=lambda: closed(*prefill),
         ),
         Case(
             "decode step",
             {**stack_values(facts), **none, "T": 1, "K": facts.tokens + 1},
             build,
             keywords=step,
-            closed_form=lambda: closed(costs.decode_step, 1),
+            closed_form=lambda: closed(decode),
         ),
     )
 
@@ -270,9 +253,8 @@ def _whole_cases(facts: Facts, *, head: bool) -> tuple[Case, ...]:
 def _model(facts: Facts) -> Page:
     decoder, workload = facts.decoder, facts.workload
     d = decoder.hidden_size
-    costs = page_costs(facts.session.dimensions, workload)
-    work = {stage: costs.stages[stage].work for stage in ("sam", "clip", "projector")}
-    vision = sum(item.matrix_flops for item in work.values())
+    figures = facts.closed_forms
+    unassigned = sum(figures.parameters.unassigned.values())
     views = " and ".join(f"{N} of {count(R)} pixels a side" for _, N, R in facts.views)
     return Page(
         name="DeepseekOCRModel",
@@ -284,7 +266,7 @@ def _model(facts: Facts) -> Page:
         " learned separator at the end, and writes them over the placeholders of the prompt. A"
         " decode step is the decoder alone.",
         blocks=(("prefill", "visual tokens into the prompt"),),
-        layer="costs.compose.page_costs (without the head)",
+        layer="architectures.deepseek_ocr.composition.compose (without the head)",
         inputs={"input_ids": "B, T"},
         output="B, T, d",
         parameters={
@@ -328,7 +310,7 @@ features(v) = projector(cat([vision_model(v, s)[:, 1:], s.flatten()])) where s =
             " FLOP a value.",
         ),
         memory_notes=(
-            f"{count(costs.unassigned_params)} parameters are the newline and the separator"
+            f"{count(unassigned)} parameters are the newline and the separator"
             " embedding, which no stage owns.",
         ),
         related=(
@@ -339,23 +321,12 @@ features(v) = projector(cat([vision_model(v, s)[:, 1:], s.flatten()])) where s =
             "MlpProjector",
             "DeepseekV2Model",
         ),
-        usage=f"""from dsocr_analyze.analysis import DeepSeekOCRSession
+        usage=f"""from dsocr_analyze.session import DeepSeekOCRSession
 
 session = DeepSeekOCRSession.from_local()
 report = session.analyze(page={workload.page})
-assert report["workload"]["visual_tokens"] == {workload.visual_tokens}
-assert report["stages"]["sam"]["matrix_flops"] == {work["sam"].matrix_flops}""",
-        corrections=(
-            Correction(
-                "Vision Encoding: ~2.5 TFLOPs (SAM + CLIP for 6-patch document)",
-                f"{scaled(vision, 'FLOPs')} of matrix work for the stated page ({views}):"
-                f" SAM {scaled(work['sam'].matrix_flops, 'FLOPs')},"
-                f" CLIP {scaled(work['clip'].matrix_flops, 'FLOPs')},"
-                f" projector {scaled(work['projector'].matrix_flops, 'FLOPs')}",
-            ),
-        )
-        if facts.is_published
-        else (),
+assert report.workload.visual_tokens == {workload.visual_tokens}
+assert report.stages["sam"].matrix_flops == {figures.stages["sam"].work.matrix_flops}""",
         notes="vision side and decoder as one module",
         references=("deepseekocr",),
     )
@@ -364,7 +335,8 @@ assert report["stages"]["sam"]["matrix_flops"] == {work["sam"].matrix_flops}""",
 def _causal_lm(facts: Facts) -> Page:
     decoder, workload = facts.decoder, facts.workload
     d, vocabulary = decoder.hidden_size, decoder.vocab_size
-    costs = page_costs(facts.session.dimensions, workload)
+    figures, per_token = facts.closed_forms, facts.cache_bytes_per_token
+    params, weights_bytes = figures.parameters.total, figures.memory.weights_bytes
     return Page(
         name="DeepseekOCRForCausalLM",
         group=_GROUP,
@@ -374,7 +346,7 @@ def _causal_lm(facts: Facts) -> Page:
         " which cuts the page, builds the prompt and generates; the workload planner of this"
         " project works the same sizes out without it.)",
         blocks=(("prefill", "whole model"), ("decode", "whole model")),
-        layer="costs.compose.page_costs",
+        layer="architectures.deepseek_ocr.composition.compose",
         inputs={"input_ids": "B, T"},
         output="B, T, V",
         parameters=stack_parameters(facts),
@@ -384,7 +356,7 @@ def _causal_lm(facts: Facts) -> Page:
   model --> head["lm_head<br/>{d} to {count(vocabulary)}"]
   head --> cast["cast to fp32"]
   cast --> logits["logits [B, T, {count(vocabulary)}]"]
-  model --> cache[("KV cache<br/>{count(costs.kv_bytes_per_token)} bytes a token")]
+  model --> cache[("KV cache<br/>{count(per_token)} bytes a token")]
   cache --> model""",
         pseudo_code="""hidden, cache = model(input_ids, images, images_seq_mask, images_spatial_crop)
 logits = lm_head(hidden).float()
@@ -396,14 +368,14 @@ repeat: hidden, cache = model(token, cache); logits = lm_head(hidden).float()"""
         cases=_whole_cases(facts, head=True),
         flops_notes=(
             "The prefill pass over the stated page takes"
-            f" {scaled(costs.prefill.flops, 'FLOPs')}, of which"
-            f" {scaled(costs.prefill.matrix_flops, 'FLOPs')} are matrix work;"
-            f" a decode step takes {scaled(costs.decode_step.flops, 'FLOPs')}.",
+            f" {scaled(figures.prefill_pass.flops, 'FLOPs')}, of which"
+            f" {scaled(figures.prefill_pass.matrix_flops, 'FLOPs')} are matrix work;"
+            f" a decode step takes {scaled(figures.decode_step.flops, 'FLOPs')}.",
         ),
         memory_notes=(
-            f"All weights take {scaled(costs.weights_bytes, 'B')} in bf16"
-            f" ({count(costs.params)} parameters); the KV cache"
-            f" {count(costs.kv_bytes_per_token)} bytes a token.",
+            f"All weights take {scaled(weights_bytes, 'B')} in bf16"
+            f" ({count(params)} parameters); the KV cache"
+            f" {count(per_token)} bytes a token.",
         ),
         related=(
             "DeepseekOCRModel",
@@ -412,22 +384,12 @@ repeat: hidden, cache = model(token, cache); logits = lm_head(hidden).float()"""
             "NoEOSTextStreamer",
             "BasicImageTransform",
         ),
-        usage=f"""from dsocr_analyze.analysis import DeepSeekOCRSession
+        usage=f"""from dsocr_analyze.session import DeepSeekOCRSession
 
 session = DeepSeekOCRSession.from_local()
 report = session.analyze(page={workload.page})
-assert report["total"]["params"] == {costs.params}
-assert report["total"]["matrix_flops"] == {costs.prefill.matrix_flops}""",
-        corrections=(
-            Correction(
-                "LM Head Projection: ~2.15 TFLOPs (1280 → 102400 vocab)",
-                f"it projects to {count(vocabulary)} logits:"
-                f" {scaled(2 * facts.tokens * d * vocabulary, 'FLOPs')} for the {facts.tokens}"
-                " tokens stated here",
-            ),
-        )
-        if facts.is_published
-        else (),
+assert report.total.params == {params}
+assert report.total.matrix_flops == {figures.prefill_pass.matrix_flops}""",
         notes="the whole model",
         references=("deepseekocr",),
     )
@@ -473,7 +435,7 @@ def _base_transform(facts: Facts) -> Page:
         flops_notes=("No computation of its own.",),
         memory_notes=("No parameters.",),
         related=("BasicImageTransform",),
-        usage=f"""from {_FILE} import BaseTransform, BasicImageTransform
+        usage=f"""{import_line(_FILE, "BaseTransform", "BasicImageTransform")}
 
 assert issubclass(BasicImageTransform, BaseTransform)
 try:
@@ -533,17 +495,10 @@ return (x - mean) / std""",
         memory_notes=("No parameters; a view in fp32 takes four bytes a value.",),
         related=("BaseTransform", "DeepseekOCRForCausalLM", "ImageEncoderViT"),
         usage=f"""import numpy as np
-from {_FILE} import BasicImageTransform
+{import_line(_FILE, "BasicImageTransform")}
 
 view = BasicImageTransform()(np.full((8, 8, 3), 255, dtype=np.uint8))
 assert view.shape == (3, 8, 8) and bool((view == 1).all())""",
-        corrections=(
-            Correction(
-                "FLOPs: Negligible (per-pixel operations)",
-                "three operations a value: the figures above; small beside a pass, and not part of"
-                " one",
-            ),
-        ),
         notes="on the CPU, before any stage",
     )
 
@@ -576,7 +531,7 @@ def _streamer(facts: Facts) -> Page:
         flops_notes=("No computation on tensors.",),
         memory_notes=("No parameters; it keeps the tokens of the word that is not finished.",),
         related=("DeepseekOCRForCausalLM",),
-        usage=f"""from {_FILE} import NoEOSTextStreamer
+        usage=f"""{import_line(_FILE, "NoEOSTextStreamer")}
 
 
 class Tokenizer:
@@ -589,6 +544,5 @@ class Tokenizer:
 printed = []
 streamer = NoEOSTextStreamer(Tokenizer())
 streamer.on_finalized_text("a line<eos>", stream_end=True)""",
-        corrections=(),
         notes="text only",
     )

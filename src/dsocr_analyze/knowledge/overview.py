@@ -9,8 +9,6 @@ from dsocr_analyze.knowledge.facts import Facts, count, scaled
 from dsocr_analyze.knowledge.page import Page
 from dsocr_analyze.knowledge.references import REFERENCES
 from dsocr_analyze.knowledge.render import GENERATED, display, paths_of, table
-from dsocr_analyze.model.stages import STAGE_PREFIXES, STAGES
-from dsocr_analyze.trace.operators import RULES
 
 __all__ = ["catalogue", "formulations", "index"]
 
@@ -57,7 +55,7 @@ def catalogue(pages: Sequence[Page], checked: Checked, facts: Facts) -> str:
         "## Stages",
         _stages(facts),
     ]
-    for stage in (*STAGES, None):
+    for stage in (*facts.session.architecture.stage_names, None):
         rows = []
         for page in pages:
             for owner, block in page.blocks:
@@ -80,28 +78,18 @@ def _row(page: Page, block: str, checked: Checked) -> tuple[str, ...]:
 
 
 def _families(cases: Sequence[CheckedCase]) -> str:
-    names = dict.fromkeys(name for item in cases for name in item.operators)
-    families = dict.fromkeys(
-        RULES["convolution" if name.startswith("conv") else name].family for name in names
-    )
-    return ", ".join(families) or "none"
+    kinds = dict.fromkeys(kind for item in cases for kind in item.kinds)
+    return ", ".join(kinds) or "none"
 
 
 def _stages(facts: Facts) -> str:
-    stages = facts.stage_summaries
     rows = []
-    for stage, summary in stages.items():
-        prefixes = ", ".join(f"`{prefix}`" for prefix in STAGE_PREFIXES[stage])
-        operators = ", ".join(f"`{name}`" for name in summary.operators)
-        rows.append(
-            (
-                stage,
-                prefixes,
-                count(facts.session.parameters.stages[stage]),
-                scaled(summary.work.flops, "FLOPs"),
-                operators,
-            )
-        )
+    for stage in facts.session.architecture.stages:
+        figures = facts.traced_stages[stage.name]
+        prefixes = ", ".join(f"`{prefix}`" for prefix in stage.prefixes)
+        operators = ", ".join(f"`{name}`" for name in figures.operators)
+        flops = scaled(figures.work.flops, "FLOPs")
+        rows.append((stage.name, prefixes, count(figures.params), flops, operators))
     return table(("stage", "module prefixes", "parameters", "FLOPs", "operators seen"), rows)
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dsocr_analyze.work import Work
+from dsocr_analyze.costs.operators import Kernels
+from dsocr_analyze.costs.sums import ModuleKernels
 
-__all__ = ["Case", "Correction", "Formulas", "Page", "Parameter", "Symbol"]
+__all__ = ["Case", "Formulas", "Page", "Parameter", "Symbol"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ class Case:
         build: Makes the module, or the function, alone.
         arguments: Makes the positional arguments of its call.
         keywords: Makes those by keyword.
-        closed_form: Its work by the closed forms.
+        closed_form: Its kernels by the closed forms, or own kernels by path of the module's parts;
+            None without closed forms.
         device: Where it is traced; only what needs pixels needs `cpu`.
     """
 
@@ -64,7 +66,7 @@ class Case:
     build: Callable[[], Any]
     arguments: Callable[[], Sequence[Any]] = tuple
     keywords: Callable[[], Mapping[str, Any]] = dict
-    closed_form: Callable[[], Work] | None = None
+    closed_form: Callable[[], Kernels | ModuleKernels] | None = None
     device: str = "meta"
 
 
@@ -79,19 +81,6 @@ class Parameter:
 
     meaning: str
     value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Correction:
-    """An earlier figure and what takes its place.
-
-    Attributes:
-        earlier: What an earlier document said, quoted.
-        now: What is measured, its numbers made by the program.
-    """
-
-    earlier: str
-    now: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +108,6 @@ class Page:
         related: Names of other pages.
         usage: Code that runs.
         runs_given_config: Whether the code is about the given config; else the published one.
-        corrections: Earlier figures and what takes their place.
         references: Keys of `dsocr_analyze.knowledge.references`.
         notes: One line for the catalogue.
         also: Further functions or classes whose signatures stand on the page.
@@ -145,7 +133,6 @@ class Page:
     cases: tuple[Case, ...] = ()
     flops_notes: tuple[str, ...] = ()
     memory_notes: tuple[str, ...] = ()
-    corrections: tuple[Correction, ...] = ()
     references: tuple[str, ...] = ()
     also: tuple[Any, ...] = ()
     runs_given_config: bool = True

@@ -6,14 +6,17 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
+    DECODER_DEFAULTS,
+)
+from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.knowledge.evidence import CheckedCase
-from dsocr_analyze.knowledge.facts import ELEMENT_BYTES, Facts, count, scaled
+from dsocr_analyze.knowledge.facts import Facts, count, scaled
 from dsocr_analyze.knowledge.notation import evaluate, names_in, typeset
 from dsocr_analyze.knowledge.page import Page, Parameter, Symbol
 from dsocr_analyze.knowledge.references import REFERENCES
 from dsocr_analyze.knowledge.signature import definition_of, file_of
-from dsocr_analyze.model.reference.configuration_deepseek_v2 import DECODER_DEFAULTS
-from dsocr_analyze.model.tree import FoldedNode, fold
+from dsocr_analyze.module_tree import FoldedNode, fold
 
 __all__ = ["SECTIONS", "display", "paths_of", "render_page", "table"]
 
@@ -28,7 +31,7 @@ SECTIONS = (
     "Related modules",
     "Usage pattern",
 )
-"""Headings that every page has, in this order; corrections and references follow where there are."""
+"""Headings that every page has, in this order; references follow where there are."""
 
 GENERATED = "<!-- Written by `dsocr-analyze docs`; edit src/dsocr_analyze/knowledge instead. -->"
 
@@ -62,12 +65,6 @@ def render_page(page: Page, cases: Sequence[CheckedCase], facts: Facts) -> str:
         "## Usage pattern",
         _code("python", _usage(page, facts)),
     ]
-    if page.corrections:
-        rows = [(_quoted(item.earlier), item.now) for item in page.corrections]
-        parts += [
-            "## Corrections to earlier figures",
-            table(("earlier figure", "what holds"), rows),
-        ]
     if page.references:
         parts += [
             "## References",
@@ -100,10 +97,6 @@ def _bullets(items: Iterable[str]) -> str:
 
 def _code(language: str, text: str) -> str:
     return f"```{language}\n{text}\n```"
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"'
 
 
 def _math(latex: str) -> str:
@@ -314,7 +307,7 @@ def _memory(page: Page, cases: Sequence[CheckedCase]) -> list[str]:
             [
                 item.case.label,
                 count(item.params),
-                count(item.params * ELEMENT_BYTES),
+                count(item.params * BFLOAT16.nbytes),
                 count(item.work.activations),
                 count(item.work.bytes_read),
                 count(item.work.bytes_written),

@@ -1,18 +1,28 @@
-"""Signatures as the source code has them: the definition that a page shows."""
+"""Code as a page shows it: definitions with their bodies left out, and imports."""
 
 from __future__ import annotations
 
 import inspect
 from typing import Any
 
-__all__ = ["definition_of", "file_of"]
+__all__ = ["definition_of", "file_of", "import_line"]
 
 _WIDTH = 88
+_LINE = 100
+"""Longest line of a snippet that runs: that of this project's own code."""
 
 
 def file_of(subject: Any) -> str:
     """Name of the file that defines a class or function."""
     return f"{subject.__module__.rpartition('.')[2]}.py"
+
+
+def import_line(module: str, *names: str) -> str:
+    """An import, a name a line where one line would be too long."""
+    line = f"from {module} import {', '.join(names)}"
+    if len(line) <= _LINE:
+        return line
+    return "\n".join((f"from {module} import (", *(f"    {name}," for name in names), ")"))
 
 
 def definition_of(subject: Any) -> str:

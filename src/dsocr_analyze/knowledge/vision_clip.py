@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dsocr_analyze.costs import projector as projector_costs
-from dsocr_analyze.costs import vision
+from dsocr_analyze.architectures.deepseek_ocr import projector as projector_costs
+from dsocr_analyze.architectures.deepseek_ocr import vision
 from dsocr_analyze.costs.activations import quick_gelu
 from dsocr_analyze.costs.conv2d import conv2d
 from dsocr_analyze.costs.linear import linear
-from dsocr_analyze.costs.movement import copy
 from dsocr_analyze.costs.normalization import layer_norm_fp32
+from dsocr_analyze.costs.operators import Kernels, copy
 from dsocr_analyze.costs.position_table import bicubic_resize
-from dsocr_analyze.costs.sections import sections_total
+from dsocr_analyze.costs.sections import Section
 from dsocr_analyze.costs.self_attention import self_attention
-from dsocr_analyze.costs.sums import combined, scaled, total
+from dsocr_analyze.costs.sums import ModuleKernels
+from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.knowledge.decoder_parts import fallback_notes
-from dsocr_analyze.knowledge.facts import ELEMENT_BYTES, Facts, count, published_facts, tensor
-from dsocr_analyze.knowledge.facts import scaled as said
-from dsocr_analyze.knowledge.page import Case, Correction, Formulas, Page, Parameter, Symbol
+from dsocr_analyze.knowledge.facts import Facts, count, kernels_of, published_facts, tensor
+from dsocr_analyze.knowledge.page import Case, Formulas, Page, Parameter, Symbol
 from dsocr_analyze.knowledge.vision_sam import resize_formula
-from dsocr_analyze.work import Work
 
 __all__ = ["clip_pages", "has_projector_formulas", "projector_pages"]
 
 _GROUP: Final = "Vision: CLIP encoder"
-_FILE: Final = "dsocr_analyze.model.reference.deepencoder"
+_FILE: Final = "dsocr_analyze.architectures.deepseek_ocr.reference.deepencoder"
 
 SYMBOLS: Final = {
     "N": Symbol("N", "views"),
@@ -135,9 +134,9 @@ def _setting_parameters(facts: Facts, *keys: str) -> dict[str, Parameter]:
     }
 
 
-def _layer_work(facts: Facts, N: int, R: int) -> Work:
-    sections = vision.clip_sections(N, facts.clip_grid(R), facts.clip, ELEMENT_BYTES)
-    return total(sections[1].modules)
+def _sections(facts: Facts, N: int, R: int) -> list[Section]:
+    """The frame around the blocks, and the blocks."""
+    return vision.clip_sections(N, facts.clip_grid(R), facts.clip, BFLOAT16)
 
 
 def _attention(facts: Facts) -> Page:
@@ -151,7 +150,7 @@ def _attention(facts: Facts) -> Page:
             _values(facts, N, R),
             lambda: facts.make("NoTPAttention", _settings(facts)),
             lambda: [tensor(N, T, d)],
-            closed_form=lambda: total(self_attention(N, T, d, clip.heads, ELEMENT_BYTES)),
+            closed_form=lambda: self_attention(N, T, d, clip.heads, BFLOAT16),
         )
 
     T = _tokens(facts, facts.views[0][2])
@@ -188,17 +187,11 @@ return out_proj(join_heads(scaled_dot_product_attention(q, k, v)))""",
         memory_notes=("Fused: no product of queries and keys is kept.",),
         related=("NoTPTransformerBlock", "Attention", "DeepseekV2DecoderLayer"),
         usage=f"""import torch
-from dsocr_analyze.analysis import DeepSeekOCRSession
+from dsocr_analyze.session import DeepSeekOCRSession
 
 block = DeepSeekOCRSession.from_local().model.model.vision_model.transformer.layers[0]
 x = torch.empty(1, {T}, {d}, dtype=torch.bfloat16, device="meta")
 assert block.self_attn(x).shape == x.shape""",
-        corrections=(
-            Correction(
-                "FLOPs: 4 × N × d² + 2 × N² × d (QKV proj + attention)",
-                "that counts multiply-accumulates; in FLOPs, two each: eight N d d + four N N d",
-            ),
-        ),
         notes="fused, no mask",
         references=("attention", "clip"),
     )
@@ -215,12 +208,10 @@ def _feed_forward(facts: Facts) -> Page:
             _values(facts, N, R),
             lambda: facts.make("NoTPFeedForward", {}, d, m),
             lambda: [tensor(N, T, d)],
-            closed_form=lambda: combined(
-                (
-                    linear(N * T, d, m, ELEMENT_BYTES, bias=True),
-                    quick_gelu(N * T * m, ELEMENT_BYTES),
-                    linear(N * T, m, d, ELEMENT_BYTES, bias=True),
-                )
+            closed_form=lambda: (
+                *linear(N * T, d, m, BFLOAT16, bias=True),
+                *quick_gelu(N * T * m, BFLOAT16),
+                *linear(N * T, m, d, BFLOAT16, bias=True),
             ),
         )
 
@@ -260,9 +251,6 @@ from {_FILE} import NoTPFeedForward
 
 mlp = NoTPFeedForward({{}}, {d}, {m})
 assert mlp(torch.zeros(1, 2, {d})).shape == (1, 2, {d})""",
-        corrections=(
-            Correction("FLOPs: 2 × N × d × d_ff", "there are two linear maps: four N d d_ff"),
-        ),
         notes="linear, quick GELU, linear",
         references=("gelu", "clip"),
     )
@@ -278,7 +266,7 @@ def _block(facts: Facts) -> Page:
             _values(facts, N, R),
             lambda: facts.make("NoTPTransformerBlock", _settings(facts), 1),
             lambda: [tensor(N, _tokens(facts, R), d)],
-            closed_form=lambda: _layer_work(facts, N, R),
+            closed_form=lambda: _sections(facts, N, R)[1].modules,
         )
 
     return Page(
@@ -289,7 +277,7 @@ def _block(facts: Facts) -> Page:
         " instead of calling them, as published, so hooks on those two never fire; the recorder of"
         " this project sees them all the same.",
         blocks=(("clip", "transformer block"),),
-        layer="costs.vision (one block of it)",
+        layer="architectures.deepseek_ocr.vision (one block of it)",
         inputs={"x": "N, T, d"},
         output="N, T, d",
         parameters={
@@ -321,7 +309,7 @@ return h + mlp(layer_norm2(h))""",
         flops_notes=("Two norms at five FLOPs an element and two sums come on top of the parts.",),
         related=("NoTPAttention", "NoTPFeedForward", "NoTPTransformer"),
         usage=f"""import torch
-from dsocr_analyze.analysis import DeepSeekOCRSession
+from dsocr_analyze.session import DeepSeekOCRSession
 
 block = DeepSeekOCRSession.from_local().model.model.vision_model.transformer.layers[0]
 x = torch.empty(1, {_tokens(facts, facts.views[0][2])}, {d}, dtype=torch.bfloat16, device="meta")
@@ -341,7 +329,7 @@ def _transformer(facts: Facts) -> Page:
             _values(facts, N, R),
             lambda: facts.at("model.vision_model.transformer"),
             lambda: [tensor(N, _tokens(facts, R), d)],
-            closed_form=lambda: scaled(_layer_work(facts, N, R), clip.layers),
+            closed_form=lambda: kernels_of(_sections(facts, N, R)[1:]),
         )
 
     return Page(
@@ -350,7 +338,7 @@ def _transformer(facts: Facts) -> Page:
         subject=facts.get("NoTPTransformer"),
         what=f"The stack of the CLIP encoder: {clip.layers} equal blocks, no norm behind them.",
         blocks=(("clip", "transformer"),),
-        layer="costs.vision.clip_sections",
+        layer="architectures.deepseek_ocr.vision.clip_sections",
         inputs={"hidden_states": "N, T, d"},
         output="N, T, d",
         parameters=_setting_parameters(
@@ -368,7 +356,7 @@ return x""",
         cases=tuple(case(*view) for view in facts.views),
         related=("NoTPTransformerBlock", "VitModel"),
         usage=f"""import torch
-from dsocr_analyze.analysis import DeepSeekOCRSession
+from dsocr_analyze.session import DeepSeekOCRSession
 
 stack = DeepSeekOCRSession.from_local().model.model.vision_model.transformer
 assert len(stack.layers) == {clip.layers}
@@ -398,38 +386,29 @@ def _embeddings(facts: Facts) -> Page:
     def build() -> Any:
         return facts.make("CLIPVisionEmbeddings", d, clip.image_size, clip.patch_size)
 
+    def frame(N: int, q: int) -> ModuleKernels:
+        frame = vision.clip_sections(N, q, clip, BFLOAT16)[0].modules
+        return {path: own for path, own in frame.items() if path.startswith("embeddings")}
+
     def case(label: str, N: int, R: int) -> Case:
         q = facts.clip_grid(R)
-
-        def closed() -> Work:
-            frame = vision.clip_sections(N, q, clip, ELEMENT_BYTES)[0].modules
-            return combined(work for path, work in frame.items() if path.startswith("embeddings"))
-
         return Case(
             label,
             {**_values(facts, N, R), "o": 0},
             build,
             lambda: [tensor(N, facts.channels, R, R), tensor(N, d, q, q)],
-            closed_form=closed,
+            closed_form=lambda: frame(N, q),
         )
 
     def own_case() -> Case:
-        R = clip.image_size
-
-        def closed() -> Work:
-            frame = vision.clip_sections(1, side, clip, ELEMENT_BYTES)[0].modules
-            parts = [work for path, work in frame.items() if path.startswith("embeddings")]
-            patches = conv2d(
-                1, R, facts.channels, d, clip.patch_size, ELEMENT_BYTES, stride=clip.patch_size
-            )
-            return combined((*parts, patches))
-
+        R, patch = clip.image_size, clip.patch_size
+        patches = conv2d(1, R, facts.channels, d, patch, BFLOAT16, stride=patch)
         return Case(
             "own convolution (never runs in the model)",
             {**_values(facts, 1, R), "q": side, "o": 1},
             build,
             lambda: [tensor(1, facts.channels, R, R), None],
-            closed_form=closed,
+            closed_form=lambda: frame(1, side) | {"embeddings.patch_embedding": patches},
         )
 
     convolution = clip.patch_size**2 * facts.channels * d
@@ -441,7 +420,7 @@ def _embeddings(facts: Facts) -> Page:
         " resized to the number of patches. The patch embeddings are the SAM features: its own"
         f" patch convolution ({count(convolution)} parameters) never runs.",
         blocks=(("clip", "embeddings"),),
-        layer="costs.vision.clip_sections (its frame)",
+        layer="architectures.deepseek_ocr.vision.clip_sections (its frame)",
         inputs={"pixel_values": "N, C, R, R", "patch_embeds": "N, d, q, q"},
         output="N, T, d",
         parameters={
@@ -479,20 +458,13 @@ return tokens + get_abs_pos(position_embedding(position_ids), tokens.shape[1])""
         flops_notes=("Looking the position table up computes nothing and moves its rows.",),
         related=("VitModel", "ImageEncoderViT", "get_abs_pos"),
         usage=f"""import torch
-from dsocr_analyze.analysis import DeepSeekOCRSession
+from dsocr_analyze.session import DeepSeekOCRSession
 
 embeddings = DeepSeekOCRSession.from_local().model.model.vision_model.embeddings
 side = {facts.clip_grid(facts.views[0][2])}
 features = torch.empty(1, {d}, side, side, dtype=torch.bfloat16, device="meta")
 pixels = torch.empty(1, {facts.channels}, {facts.views[0][2]}, {facts.views[0][2]}, dtype=torch.bfloat16, device="meta")
 assert embeddings(pixels, features).shape == (1, side * side + 1, {d})""",
-        corrections=(
-            Correction(
-                "FLOPs: Conv2d (2×C_in×C_out×H×W/patch_size²)",
-                "in the model this convolution never runs; where it does, each pixel meets every"
-                " output channel once, without a division by the patch",
-            ),
-        ),
         notes="SAM features for patches; own convolution unused",
         references=("clip", "vit"),
     )
@@ -509,11 +481,10 @@ def _vit(facts: Facts) -> Page:
             _values(facts, N, R),
             lambda: facts.at("model.vision_model"),
             lambda: [tensor(N, facts.channels, R, R), tensor(N, d, q, q)],
-            closed_form=lambda: sections_total(vision.clip_sections(N, q, clip, ELEMENT_BYTES)),
+            closed_form=lambda: kernels_of(_sections(facts, N, R)),
         )
 
-    _, N, R = facts.views[0]
-    work = sections_total(vision.clip_sections(N, facts.clip_grid(R), clip, ELEMENT_BYTES))
+    _, _, R = facts.views[0]
     return Page(
         name="VitModel",
         group=_GROUP,
@@ -522,7 +493,7 @@ def _vit(facts: Facts) -> Page:
         f" patches, a norm before the stack, {clip.layers} pre-norm blocks, and no norm behind"
         " them.",
         blocks=(("clip", "CLIP encoder"),),
-        layer="costs.vision.clip_sections",
+        layer="architectures.deepseek_ocr.vision.clip_sections",
         inputs={"x": "N, C, R, R", "patch_embeds": "N, d, q, q"},
         output="N, T, d",
         parameters={
@@ -552,25 +523,12 @@ def _vit(facts: Facts) -> Page:
         cases=tuple(case(*view) for view in facts.views),
         related=("CLIPVisionEmbeddings", "NoTPTransformer", "ImageEncoderViT", "MlpProjector"),
         usage=f"""import torch
-from dsocr_analyze.analysis import DeepSeekOCRSession
+from dsocr_analyze.session import DeepSeekOCRSession
 
 model = DeepSeekOCRSession.from_local().model.model
 view = torch.empty(1, {facts.channels}, {R}, {R}, dtype=torch.bfloat16, device="meta")
 features = model.vision_model(view, model.sam_model(view))
 assert features.shape == (1, {_tokens(facts, R)}, {d})""",
-        corrections=(
-            Correction(
-                "FLOPs: ~64.5 GFLOPs per image",
-                f"{said(work.matrix_flops, 'FLOPs')} of matrix work for a view of {count(R)} pixels a side:"
-                f" {_tokens(facts, R)} tokens",
-            ),
-            Correction(
-                "Full CLIP-L vision encoder",
-                "without its patch convolution at work and without its final norm",
-            ),
-        )
-        if facts.is_published
-        else (),
         notes="takes SAM features; no final norm",
         references=("clip", "deepseekocr"),
     )
@@ -586,7 +544,7 @@ def _norm(facts: Facts) -> Page:
             _values(facts, N, R),
             lambda: facts.make("LayerNormfp32", d),
             lambda: [tensor(N, T, d)],
-            closed_form=lambda: layer_norm_fp32(N * T, d, ELEMENT_BYTES),
+            closed_form=lambda: layer_norm_fp32(N * T, d, BFLOAT16),
         )
 
     return Page(
@@ -640,10 +598,14 @@ def _abs_pos(facts: Facts) -> Page:
     def case(label: str, R: int) -> Case:
         q = facts.clip_grid(R)
 
-        def closed() -> Work:
-            moves = (copy(side * side * d, ELEMENT_BYTES), copy((q * q + 1) * d, ELEMENT_BYTES))
-            resized = bicubic_resize(side, q, d, ELEMENT_BYTES)
-            return combined((*moves, resized)) if q != side else resized
+        def closed() -> Kernels:
+            if q == side:
+                return ()
+            return (
+                *copy("clone", side * side * d, BFLOAT16),
+                *bicubic_resize(side, q, d, BFLOAT16),
+                *copy("cat", (q * q + 1) * d, BFLOAT16),
+            )
 
         return Case(
             label,
@@ -748,7 +710,7 @@ def projector_pages(facts: Facts) -> list[Page]:
             {"N": N, "q": q, "c": d_in, "d": d_out, "n": shape.depth},
             lambda: facts.at("model.projector"),
             lambda: [tensor(N, q * q, d_in)],
-            closed_form=lambda: total(projector_costs.projector(N, q, shape, ELEMENT_BYTES)),
+            closed_form=lambda: projector_costs.projector(N, q, shape, BFLOAT16),
         )
 
     keys = {
@@ -776,7 +738,7 @@ def projector_pages(facts: Facts) -> list[Page]:
         f" {own.model_name} uses `{own.projector.projector_type}`. What it gets are the CLIP"
         " features without their class token beside the SAM features of the same patches.",
         blocks=(("projector", "vision-to-text projector"),),
-        layer="costs.projector.projector",
+        layer="architectures.deepseek_ocr.projector.projector",
         inputs={"x": "N, q ** 2, c"},
         output="N, q ** 2, d",
         parameters={
@@ -816,7 +778,7 @@ return layers(x)                                                  # the variant"
         memory_notes=("Nothing of it is needed after the prefill pass.",),
         related=("ImageEncoderViT", "VitModel", "DeepseekOCRModel"),
         usage=f"""import torch
-from dsocr_analyze.analysis import DeepSeekOCRSession
+from dsocr_analyze.session import DeepSeekOCRSession
 
 projector = DeepSeekOCRSession.from_local().model.model.projector
 features = torch.empty(1, {q * q}, {d_in}, dtype=torch.bfloat16, device="meta")

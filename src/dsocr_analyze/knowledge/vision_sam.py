@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
-from dsocr_analyze.costs import sam_attention, vision
+from dsocr_analyze.architectures.deepseek_ocr import vision
+from dsocr_analyze.costs import sam_attention
 from dsocr_analyze.costs.activations import gelu
 from dsocr_analyze.costs.conv2d import conv2d
 from dsocr_analyze.costs.linear import linear
-from dsocr_analyze.costs.movement import copy
 from dsocr_analyze.costs.normalization import layer_norm_2d
+from dsocr_analyze.costs.operators import Kernels, copy, product
 from dsocr_analyze.costs.position_table import bicubic_resize
-from dsocr_analyze.costs.sections import sections_total
-from dsocr_analyze.costs.sums import combined, total
-from dsocr_analyze.knowledge.facts import ELEMENT_BYTES, Facts, count, scaled, tensor
-from dsocr_analyze.knowledge.page import Case, Correction, Formulas, Page, Parameter, Symbol
-from dsocr_analyze.work import Work
+from dsocr_analyze.costs.sums import ModuleKernels
+from dsocr_analyze.dtypes import BFLOAT16
+from dsocr_analyze.knowledge.facts import Facts, kernels_of, tensor
+from dsocr_analyze.knowledge.page import Case, Formulas, Page, Parameter, Symbol
 
 __all__ = ["resize_formula", "sam_pages"]
 
 _GROUP: Final = "Vision: SAM encoder"
-_FILE: Final = "dsocr_analyze.model.reference.deepencoder"
+_FILE: Final = "dsocr_analyze.architectures.deepseek_ocr.reference.deepencoder"
 
 SYMBOLS: Final = {
     "N": Symbol("N", "views"),
@@ -117,7 +117,7 @@ def _patch_embed(facts: Facts) -> Page:
                 facts.channels,
                 sam.width,
                 sam.patch,
-                ELEMENT_BYTES,
+                BFLOAT16,
                 stride=sam.patch,
                 bias=True,
             ),
@@ -162,13 +162,6 @@ from {_FILE} import PatchEmbed
 embed = PatchEmbed(({sam.patch}, {sam.patch}), ({sam.patch}, {sam.patch}), embed_dim={sam.width})
 y = embed(torch.zeros(1, {facts.channels}, {4 * sam.patch}, {4 * sam.patch}))
 assert y.shape == (1, 4, 4, {sam.width})""",
-        corrections=(
-            Correction(
-                "FLOPs: 2 × C_in × embed_dim × H × W / (kernel_size²)",
-                "every pixel meets every output channel once, so the product of image size,"
-                " channels and width is not divided by the kernel: the formula above",
-            ),
-        ),
         notes="one convolution, kernel equal to stride",
         references=("vit", "sam"),
     )
@@ -186,8 +179,8 @@ def _attention(facts: Facts) -> Page:
                 "Attention", sam.width, sam.heads, True, True, True, (source, source)
             ),
             lambda: [tensor(grids, side, side, sam.width)],
-            closed_form=lambda: total(
-                sam_attention.grid_attention(grids, side, sam.width, sam.heads, rows, ELEMENT_BYTES)
+            closed_form=lambda: sam_attention.grid_attention(
+                grids, side, sam.width, sam.heads, rows, BFLOAT16
             ),
         )
 
@@ -262,13 +255,6 @@ with torch.device("meta"):
     attention = Attention({sam.width}, {sam.heads}, use_rel_pos=True, input_size=({sam.window}, {sam.window}))
     y = attention(torch.empty(2, {sam.window}, {sam.window}, {sam.width}))
 assert y.shape == (2, {sam.window}, {sam.window}, {sam.width})""",
-        corrections=(
-            Correction(
-                "FLOPs: 4×N×d² + 2×N²×d + rel-pos computation",
-                "that counts multiply-accumulates; in FLOPs, two each, the projections and products"
-                " are eight N d d and four N N d",
-            ),
-        ),
         notes="bias of decomposed relative positions, fused attention",
         references=("sam", "vitdet", "mvit"),
     )
@@ -294,10 +280,10 @@ _BLOCK: Final = Formulas(
 )
 
 
-def _block_work(facts: Facts, N: int, R: int, index: int) -> Work:
-    sections = vision.sam_sections(N, R, facts.sam, ELEMENT_BYTES)
+def _block_kernels(facts: Facts, N: int, R: int, index: int) -> ModuleKernels:
+    sections = vision.sam_sections(N, R, facts.sam, BFLOAT16)
     path = f"model.sam_model.blocks.{index}"
-    return total(next(section for section in sections if path in section.paths).modules)
+    return next(section for section in sections if path in section.paths).modules
 
 
 def _block(facts: Facts) -> Page:
@@ -317,7 +303,7 @@ def _block(facts: Facts) -> Page:
             },
             lambda: facts.at(f"model.sam_model.blocks.{index}"),
             lambda: [tensor(N, g, g, sam.width)],
-            closed_form=lambda: _block_work(facts, N, R, index),
+            closed_form=lambda: _block_kernels(facts, N, R, index),
         )
 
     kinds = []
@@ -337,7 +323,7 @@ def _block(facts: Facts) -> Page:
         " Most blocks attend within windows, for which the grid is padded to whole windows first;"
         f" some attend over the whole grid (in {facts.model_name} blocks {global_blocks}).",
         blocks=(("sam", "window-attention block"), ("sam", "global-attention block")),
-        layer="costs.vision (one block of it)",
+        layer="architectures.deepseek_ocr.vision (one block of it)",
         inputs={"x": "N, g, g, d"},
         output="N, g, g, d",
         parameters={
@@ -388,7 +374,7 @@ return x + mlp(norm2(x))""",
         ),
         related=("Attention", "MLPBlock", "ImageEncoderViT"),
         usage=f"""import torch
-from dsocr_analyze.analysis import DeepSeekOCRSession
+from dsocr_analyze.session import DeepSeekOCRSession
 
 block = DeepSeekOCRSession.from_local().model.model.sam_model.blocks[0]
 x = torch.empty(1, {facts.views[0][2] // sam.patch}, {facts.views[0][2] // sam.patch}, {sam.width}, dtype=torch.bfloat16, device="meta")
@@ -462,14 +448,10 @@ def _encoder(facts: Facts) -> Page:
             },
             lambda: facts.at("model.sam_model"),
             lambda: [tensor(N, facts.channels, R, R)],
-            closed_form=lambda: sections_total(vision.sam_sections(N, R, sam, ELEMENT_BYTES)),
+            closed_form=lambda: kernels_of(vision.sam_sections(N, R, sam, BFLOAT16)),
         )
 
     _, N, R = facts.views[0]
-    work = sections_total(vision.sam_sections(N, R, sam, ELEMENT_BYTES))
-    both = combined(
-        sections_total(vision.sam_sections(n, r, sam, ELEMENT_BYTES)) for _, n, r in facts.views
-    )
     return Page(
         name="ImageEncoderViT",
         group=_GROUP,
@@ -479,7 +461,7 @@ def _encoder(facts: Facts) -> Page:
         " stride-2 convolutions that leave one token for each square of four by four patches. It"
         " sees every view first; CLIP takes its features as patch embeddings.",
         blocks=(("sam", "SAM encoder"), ("sam", "neck and downsampling convolutions")),
-        layer="costs.vision.sam_sections",
+        layer="architectures.deepseek_ocr.vision.sam_sections",
         inputs={"x": "N, C, R, R"},
         output="N, v, r, r",
         parameters={
@@ -541,25 +523,11 @@ return net_3(net_2(x).clone())""",
             "DeepseekOCRModel",
         ),
         usage=f"""import torch
-from dsocr_analyze.analysis import DeepSeekOCRSession
+from dsocr_analyze.session import DeepSeekOCRSession
 
 sam = DeepSeekOCRSession.from_local().model.model.sam_model
 view = torch.empty({N}, {facts.channels}, {R}, {R}, dtype=torch.bfloat16, device="meta")
 assert sam(view).shape == ({N}, {out}, {facts.clip_grid(R)}, {facts.clip_grid(R)})""",
-        corrections=(
-            Correction(
-                "FLOPs: ~290 GFLOPs per 1024×1024 image",
-                f"{scaled(work.matrix_flops, 'FLOPs')} of matrix work ({scaled(work.macs, 'MACs')}) for"
-                f" {N} view of {count(R)} pixels a side",
-            ),
-            Correction(
-                "Vision Encoding: ~2.5 TFLOPs (SAM + CLIP for 6-patch document)",
-                f"SAM alone takes {scaled(both.matrix_flops, 'FLOPs')} of matrix work for the stated page:"
-                f" {' and '.join(f'{n} of {count(r)} pixels a side' for _, n, r in facts.views)}",
-            ),
-        )
-        if facts.is_published
-        else (),
         notes="the largest share of a page's work",
         references=("sam", "vitdet", "deepseekocr"),
     )
@@ -577,12 +545,10 @@ def _mlp_block(facts: Facts) -> Page:
             {"N": N, "g": g, "d": d, "m": m},
             lambda: facts.make("MLPBlock", d, m),
             lambda: [tensor(N, g, g, d)],
-            closed_form=lambda: combined(
-                (
-                    linear(n, d, m, ELEMENT_BYTES, bias=True),
-                    gelu(n * m, ELEMENT_BYTES),
-                    linear(n, m, d, ELEMENT_BYTES, bias=True),
-                )
+            closed_form=lambda: (
+                *linear(n, d, m, BFLOAT16, bias=True),
+                *gelu(n * m, BFLOAT16),
+                *linear(n, m, d, BFLOAT16, bias=True),
             ),
         )
 
@@ -623,12 +589,6 @@ from {_FILE} import MLPBlock
 
 mlp = MLPBlock({d}, {m})
 assert mlp(torch.zeros(1, 2, 2, {d})).shape == (1, 2, 2, {d})""",
-        corrections=(
-            Correction(
-                "FLOPs: 2 × 2 × embedding_dim × mlp_dim",
-                "that is one token's; biases and GELU come on top as vector FLOPs",
-            ),
-        ),
         notes="linear, GELU, linear",
         references=("gelu", "sam"),
     )
@@ -645,7 +605,7 @@ def _layer_norm_2d(facts: Facts) -> Page:
             {"N": N, "C": C, "g": g},
             lambda: facts.make("LayerNorm2d", C),
             lambda: [tensor(N, C, g, g)],
-            closed_form=lambda: layer_norm_2d(N, C, g * g, ELEMENT_BYTES),
+            closed_form=lambda: layer_norm_2d(N, C, g * g, BFLOAT16),
         )
 
     return Page(
@@ -692,12 +652,6 @@ from {_FILE} import LayerNorm2d
 norm = LayerNorm2d({C})
 y = norm(torch.randn(1, {C}, 2, 2))
 assert torch.allclose(y.mean(1), torch.zeros(1, 2, 2), atol=1e-5)""",
-        corrections=(
-            Correction(
-                "FLOPs: Similar to standard LayerNorm",
-                "eight operations an element here, five in the fused kernel",
-            ),
-        ),
         notes="two in the neck, not fused",
         references=("layernorm", "sam"),
     )
@@ -707,18 +661,12 @@ def _rel_pos(facts: Facts) -> Page:
     sam = facts.sam
     D, H = sam.head_dim, sam.heads
 
-    def work(N: int, g: int, rows: int) -> Work:
-        batch, T = N * H, g * g
-        term = batch * T * g
-        copies = copy(2 * term, ELEMENT_BYTES)
-        terms = Work(
-            macs=2 * term * D,
-            activations=2 * term,
-            bytes_read=2 * ELEMENT_BYTES * (batch * T * D + T * D),
-            bytes_written=2 * ELEMENT_BYTES * term,
+    def closed(N: int, g: int, rows: int) -> Kernels:
+        term = (
+            *product("einsum", g, N * H * g, g, D, BFLOAT16),
+            *copy("clone", N * H * g**3, BFLOAT16),
         )
-        tables = sam_attention.relative_positions(rows, g, D, ELEMENT_BYTES)
-        return combined((tables, tables, terms, copies))
+        return 2 * (*sam_attention.relative_positions(rows, g, D, BFLOAT16), *term)
 
     def case(label: str, N: int, g: int, rows: int) -> Case:
         return Case(
@@ -732,7 +680,7 @@ def _rel_pos(facts: Facts) -> Page:
                 (g, g),
                 (g, g),
             ],
-            closed_form=lambda: work(N, g, rows),
+            closed_form=lambda: closed(N, g, rows),
         )
 
     cases = [
@@ -806,7 +754,7 @@ def _abs_pos(facts: Facts) -> Page:
             {"l": source, "g": g, "d": d},
             lambda: facts.get("get_abs_pos_sam"),
             lambda: [tensor(1, source, source, d), g],
-            closed_form=lambda: bicubic_resize(source, g, d, ELEMENT_BYTES),
+            closed_form=lambda: bicubic_resize(source, g, d, BFLOAT16),
         )
 
     return Page(
