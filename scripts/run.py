@@ -178,6 +178,8 @@ def _install(extras: list[str]) -> None:
     _say(f"installing {target} into .venv (this takes minutes the first time)")
     _run([*pip, "--quiet", "--upgrade", "pip"])
     _run([*pip, "--quiet", "--editable", target])
+    # pip compiles what it installs, but not what it only points at.
+    _run([str(VENV_PYTHON), "-m", "compileall", "-q", str(ROOT / "src")])
     if "flash-attn" in extras:  # its build imports torch, so it cannot be isolated
         _run([*pip, "--quiet", "ninja", "packaging", "psutil", "setuptools", "wheel"])
         _run([*pip, "--no-build-isolation", "flash-attn"])
