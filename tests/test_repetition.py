@@ -11,6 +11,7 @@ from vendor_checkout import VENDOR, needs_vendor
 
 from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import merged
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.loading import load_model
@@ -157,3 +158,28 @@ def test_changed_code_is_traced_in_full(tmp_path):
         )
     assert changed.agreement is not None
     assert not changed.agreement.agrees
+
+
+def test_a_module_changed_since_it_was_loaded_is_like_no_other():
+    """Other activation, other routing and another width in one layer of many."""
+    page = {"page": (100, 100), "crop_mode": False, "image_size": 64, "max_new_tokens": 1}
+    session = DeepSeekOCRSession.from_directory(directory_with(DEFAULT.reference))
+    layers = session.model.model.layers
+    layers[2].mlp.shared_experts.act_fn = torch.nn.ReLU()
+    layers[3].mlp.num_experts_per_tok = layers[3].mlp.gate.top_k = 2
+    layers[1].self_attn.q_proj = torch.nn.Sequential(
+        torch.nn.Linear(320, 8, bias=False, device="meta", dtype=torch.bfloat16),
+        torch.nn.Linear(8, 320, bias=False, device="meta", dtype=torch.bfloat16),
+    )
+    workload = session.plan(**page)
+    folded = session.trace(workload)
+    full = trace_passes(session.loaded, workload, DEFAULT)
+    assert merged(folded.prefill.kernels) == merged(full.prefill.kernels)
+    assert folded.prefill.calls == full.prefill.calls
+
+
+def test_a_workload_and_its_arguments_are_refused_together():
+    session = DeepSeekOCRSession.from_directory(directory_with(DEFAULT.reference))
+    workload = session.plan(page=(100, 100))
+    with pytest.raises(WorkloadError, match="base_size"):
+        session.analyze(workload, base_size=512)

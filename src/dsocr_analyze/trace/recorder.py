@@ -78,7 +78,7 @@ class Recorder:
         self._kernels.clear()
 
     def begin(self) -> Trace:
-        """Starts the record of another pass; what is alive now was alive before it."""
+        """Starts the record of another pass; existing tensors don't count toward it."""
         self.trace = Trace()
         self._memory.clear()
         self._modules.begin(self.trace.calls)
@@ -101,7 +101,7 @@ class Recorder:
         if repetition is None or path in self._modules.customized:
             return self._run_in_full(path, forward, args, kwargs)
         with torch._C.DisableTorchFunction():
-            key = repetition.key_of(path, args, kwargs)
+            key = repetition.key_of(module, path, args, kwargs)
         if key is None:
             return self._run_in_full(path, forward, args, kwargs)
         span = repetition.span_of(key)

@@ -1,4 +1,4 @@
-"""Calls that need not run again: alike modules, called alike, do alike.
+"""Calls that need not run again: equal modules do the same work on equal inputs.
 
 Which modules are alike is declared, never guessed. What a call is given is compared here, and what
 it left behind decides whether its record may be repeated at all.
@@ -21,6 +21,7 @@ from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.running.known_values import known_value
 from dsocr_analyze.trace.memory import LiveTensors
 from dsocr_analyze.trace.record import Trace
+from dsocr_analyze.trace.variants import Variants
 
 __all__ = ["Alike", "Occasion", "Repetition", "Span", "moved"]
 
@@ -92,16 +93,18 @@ class Repetition:
 
     def __init__(self, alike: Alike, memory: LiveTensors) -> None:
         self._name_of = functools.cache(alike)
+        self._variant_of = Variants()
         self._memory = memory
         self._spans: dict[Any, Span | None] = {}
         self.shapes: list[tuple[str, Any]] = []
         """Path and shapes of every call of the pass."""
 
-    def key_of(self, path: str, args: Any, kwargs: dict[str, Any]) -> Any:
+    def key_of(self, module: torch.nn.Module, path: str, args: Any, kwargs: dict[str, Any]) -> Any:
         """What determines a call's record, or None where something unforeseen might.
 
-        That is the name that the module shares, how the arguments were given, their shapes, strides
-        and types, which of them are the same or share memory, and which have known values.
+        That is the name that the module shares, what it consists of, how the arguments were given,
+        their shapes, strides and types, which of them are the same or share memory, and which have
+        known values.
         """
         name = self._name_of(path)
         if name is None:
@@ -119,7 +122,7 @@ class Repetition:
             else:
                 return None
         shared = tuple(map(storages.index, storages)) if len(storages) > 2 else ()
-        return name, tuple(kwargs), tuple(described), shared
+        return name, self._variant_of(module), tuple(kwargs), tuple(described), shared
 
     def span_of(self, key: Any) -> Span | None:
         """What an equal call executed, where that may be repeated."""

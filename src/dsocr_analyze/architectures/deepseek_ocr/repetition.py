@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dsocr_analyze.architectures.deepseek_ocr.dimensions import ModelDimensions, SamDimensions
+from dsocr_analyze.architectures.deepseek_ocr.stages import ROUTED_EXPERT
 
 __all__ = ["alike"]
 
@@ -20,8 +21,6 @@ _NUMBERED: Final = re.compile(
 )
 _PUBLISHED_GLOBAL_BLOCKS: Final = frozenset({2, 5, 8, 11})
 """SAM's global blocks in the published files, which do not ask the config for them."""
-
-_ROUTED: Final = re.compile(r"(?P<above>.*\.mlp\.experts)\.\d+(?P<below>\..*)?")
 
 
 def alike(dimensions: ModelDimensions) -> Callable[[str], str | None]:
@@ -50,8 +49,8 @@ def alike(dimensions: ModelDimensions) -> Callable[[str], str | None]:
         else:
             variant = "each"
         shared = f"{layer['list']}.{variant}{below}"
-        expert = _ROUTED.fullmatch(shared)
-        return shared if expert is None else f"{expert['above']}.each{expert['below'] or ''}"
+        expert = ROUTED_EXPERT.fullmatch(shared)
+        return shared if expert is None else f"{expert['experts']}.each{expert['below'] or ''}"
 
     return name
 

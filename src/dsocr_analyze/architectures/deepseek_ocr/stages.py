@@ -32,5 +32,5 @@ DECODE: Final = Stage(
 
 STAGES: Final = (SAM, CLIP, PROJECTOR, PREFILL, DECODE)
 
-ROUTED_EXPERT: Final = re.compile(r"(?P<experts>.*\.mlp\.experts)\.(?P<index>\d+)(\..*)?")
+ROUTED_EXPERT: Final = re.compile(r"(?P<experts>.*\.mlp\.experts)\.(?P<index>\d+)(?P<below>\..*)?")
 """Paths of a routed expert and of what is in it: what runs there is up to the routing."""

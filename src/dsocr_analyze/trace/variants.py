@@ -1,0 +1,57 @@
+"""Whether modules that are declared alike still are: a model may have been changed since.
+
+Somebody who sets `layer.mlp.act_fn` or `layer.mlp.top_k` on a loaded model makes a layer unlike its
+neighbours. What a module consists of tells such modules apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+
+__all__ = ["Variants"]
+
+_PLAIN: Final = (type(None), bool, int, float, complex, str, torch.dtype)
+
+_NUMBERS: Final = frozenset({"layer_idx", "layer_id"})
+"""Attributes that number a layer, in which alike layers differ."""
+
+
+class Variants:
+    """Numbers modules; equal numbers mean equal class, settings, parameters and children."""
+
+    def __init__(self) -> None:
+        self._of_description: dict[Any, int] = {}
+        self._of_module: dict[torch.nn.Module, int] = {}
+
+    def __call__(self, module: torch.nn.Module) -> int:
+        """The module's number, as the module was when it was first asked for."""
+        variant = self._of_module.get(module)
+        if variant is None:
+            description = (
+                type(module),
+                *_settings(module),
+                *(
+                    (name, None if tensor is None else (tensor.shape, tensor.dtype))
+                    for name, tensor in (*module._parameters.items(), *module._buffers.items())
+                ),
+                *(
+                    (name, None if child is None else self(child))
+                    for name, child in module._modules.items()
+                ),
+            )
+            variant = self._of_description.setdefault(description, len(self._of_description))
+            self._of_module[module] = variant
+        return variant
+
+
+def _settings(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, value in vars(module).items():
+        if name in _NUMBERS:
+            continue
+        if isinstance(value, _PLAIN):
+            yield name, value
+        elif isinstance(value, tuple | list) and all(isinstance(item, _PLAIN) for item in value):
+            yield name, tuple(value)
