@@ -11,12 +11,13 @@ import pytest
 from single_page import page_costs
 
 from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures.deepseek_ocr.composition import compose
 from dsocr_analyze.architectures.deepseek_ocr.dimensions import ModelDimensions, RopeScaling
 from dsocr_analyze.architectures.deepseek_ocr.plan import plan_workload
 from dsocr_analyze.architectures.deepseek_ocr.totals import page_totals
 from dsocr_analyze.costs.lookup import distinct
-from dsocr_analyze.dtypes import FLOAT32
-from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
+from dsocr_analyze.errors import ConfigError, WorkloadError
 
 PUBLISHED = ModelDimensions.from_file(DEFAULT.reference / "config.json")
 LATENT = dataclasses.replace(
@@ -238,3 +239,48 @@ def test_a_million_workloads_a_second():
     began = time.perf_counter()
     run()
     assert n / (time.perf_counter() - began) >= 1_000_000
+
+
+class TestDynamicPositionsOfPlainAttention:
+    """Beyond the trained length each layer works out new frequencies: no closed form."""
+
+    DIMENSIONS = dataclasses.replace(
+        PUBLISHED,
+        decoder=dataclasses.replace(
+            PUBLISHED.decoder, rope_scaling=RopeScaling("dynamic", 2.0), max_position_embeddings=400
+        ),
+    )
+
+    @pytest.mark.parametrize(("text_tokens", "max_new_tokens"), [(100, 28), (126, 2), (126, 1)])
+    def test_as_long_as_it_was_trained_is_counted(self, text_tokens, max_new_tokens):
+        lengths = {"text_tokens": text_tokens, "max_new_tokens": max_new_tokens}  # of 273 + text
+        page_totals(self.DIMENSIONS, whole_resolution=1024, **lengths)
+        compose(
+            self.DIMENSIONS,
+            plan_workload(page=(1, 1), base_size=1024, image_size=1024, crop_mode=False, **lengths),
+            BFLOAT16,
+            flash_attention=False,
+        )
+
+    @pytest.mark.parametrize(("text_tokens", "max_new_tokens"), [(100, 29), (127, 2), (127, 1)])
+    def test_one_position_more_is_refused(self, text_tokens, max_new_tokens):
+        lengths = {"text_tokens": text_tokens, "max_new_tokens": max_new_tokens}
+        message = "'max_position_embeddings', 400; the sequence reaches 401"
+        with pytest.raises(ConfigError, match=message):
+            page_totals(self.DIMENSIONS, whole_resolution=1024, **lengths)
+        workload = plan_workload(
+            page=(1, 1), base_size=1024, image_size=1024, crop_mode=False, **lengths
+        )
+        with pytest.raises(ConfigError, match=message):
+            compose(self.DIMENSIONS, workload, BFLOAT16, flash_attention=False)
+
+    def test_the_longest_row_decides_not_the_longest_of_each_column(self):
+        rows = {"text_tokens": np.array([1, 110]), "max_new_tokens": np.array([120, 2])}
+        page_totals(self.DIMENSIONS, whole_resolution=1024, **rows)
+        with pytest.raises(ConfigError, match="reaches 501"):
+            page_totals(
+                self.DIMENSIONS,
+                whole_resolution=1024,
+                text_tokens=np.array([1, 110]),
+                max_new_tokens=np.array([228, 2]),
+            )

@@ -16,6 +16,7 @@ __all__ = [
     "is_integer",
     "is_nothing",
     "is_one_token",
+    "largest",
     "maximum",
     "minimum",
 ]
@@ -51,6 +52,13 @@ def maximum(a: Any, b: Any) -> Any:
     import numpy as np
 
     return np.maximum(a, b)
+
+
+def largest(counts: Any) -> int:
+    """The largest of an array of integers; the integer itself; 0 of an empty array."""
+    if is_integer(counts):
+        return int(counts)
+    return int(counts.max()) if len(counts) else 0
 
 
 def minimum(a: Any, b: Any) -> Any:

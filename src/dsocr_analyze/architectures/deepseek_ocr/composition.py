@@ -40,12 +40,13 @@ from dsocr_analyze.architectures.deepseek_ocr.vision import (
     sam_sections,
     token_side,
 )
-from dsocr_analyze.costs.integers import Count, maximum, minimum
+from dsocr_analyze.costs.integers import Count, largest, maximum, minimum
 from dsocr_analyze.costs.kv_cache import cache_bytes
 from dsocr_analyze.costs.operators import Kernels
 from dsocr_analyze.costs.sections import Expansion, Section, sections_work
 from dsocr_analyze.costs.sums import combined, repeated, scaled
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
+from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import Memory, Parameters, StageFigures
 from dsocr_analyze.kernels import Work, merged, total_work
 
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.workload import Workload
 
 __all__ = [
+    "check_positions",
     "compose",
     "decode_peak_bytes",
     "decode_steps_work",
@@ -92,6 +94,7 @@ def compose(
         ConfigError: The model has a part without a closed form.
     """
     batch, seq_len = workload.batch_size, workload.seq_len
+    check_positions(dimensions.decoder, seq_len, workload.max_new_tokens)
     params = model_params(dimensions)
     expansions = {stage.name: Expansion() for stage in STAGES}
     for view in workload.views:
@@ -309,6 +312,30 @@ def is_dynamic(decoder: DecoderDimensions) -> bool:
     """Whether a decode step costs more beyond the trained length: "dynamic" positions, latent."""
     scaling = decoder.rope_scaling
     return decoder.use_mla and scaling is not None and scaling.kind == "dynamic"
+
+
+def check_positions(decoder: DecoderDimensions, seq_len: Count, max_new_tokens: Count) -> None:
+    """Refuses what plain attention does for "dynamic" positions beyond the trained length.
+
+    Args:
+        decoder: Dimensions.
+        seq_len: Tokens of each prompt.
+        max_new_tokens: Tokens generated after it.
+
+    Raises:
+        ConfigError: Each layer would work out new frequencies, which has no closed form.
+    """
+    scaling, trained = decoder.rope_scaling, decoder.max_position_embeddings
+    if scaling is None or scaling.kind != "dynamic" or decoder.use_mla:
+        return
+    longest = largest(seq_len + maximum(max_new_tokens - 1, 1))  # one step is always counted
+    if longest <= trained:
+        return
+    raise ConfigError(
+        f"config.json: no closed form for 'rope_scaling' of type 'dynamic' without 'use_mla' beyond"
+        f" 'max_position_embeddings', {trained}; the sequence reaches {longest}: give a shorter"
+        " one, or trace the model"
+    )
 
 
 def layout(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.architectures.architecture import PageTotals
 from dsocr_analyze.architectures.deepseek_ocr.composition import (
+    check_positions,
     decode_steps_work,
     decode_work,
     is_dynamic,
@@ -32,7 +33,7 @@ from dsocr_analyze.architectures.deepseek_ocr.stages import (
     STAGES,
 )
 from dsocr_analyze.architectures.deepseek_ocr.vision import token_side
-from dsocr_analyze.costs.integers import Count, is_nothing
+from dsocr_analyze.costs.integers import Count, is_nothing, largest
 from dsocr_analyze.costs.kv_cache import cache_bytes
 from dsocr_analyze.costs.lookup import looked_up
 from dsocr_analyze.costs.sections import sections_work
@@ -121,7 +122,9 @@ def page_totals(
             name: values if isinstance(values, int) else values.astype(object)
             for name, values in pages.items()
         }
-    return evaluation.totals(**pages)
+    totals = evaluation.totals(**pages)
+    check_positions(dimensions.decoder, totals.seq_len, pages["max_new_tokens"])
+    return totals
 
 
 def _checked(name: str, values: Any) -> Any:
@@ -165,14 +168,11 @@ class _Evaluation:
 
     def exceeds_int64(self, pages: dict[str, Any]) -> bool:
         """Whether int64 might not hold every count: asked of the largest of everything at once."""
-        largest = {
-            name: values if isinstance(values, int) else int(values.max())
-            for name, values in pages.items()
-        }
-        bounds = list(self.totals(**largest).counts())
+        most = {name: largest(values) for name, values in pages.items()}
+        bounds = list(self.totals(**most).counts())
         if is_dynamic(self.dimensions.decoder):
             beyond = self.dimensions.decoder.max_position_embeddings + 1
-            bounds.extend(self._step(largest["batch_size"], beyond))
+            bounds.extend(self._step(most["batch_size"], beyond))
         return _HEADROOM * max(bounds) > _LARGEST
 
     def totals(
