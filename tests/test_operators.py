@@ -573,7 +573,7 @@ def test_the_sizes_of_a_matrix_operator_multiply_to_its_macs(name):
         ("softmax in fp32 of bf16", "bfloat16", "float32"),
         ("where", "bool", "float32"),
         ("cat", "float32", "float32"),
-        ("copy_ reads the source only", "float32", "float32"),
+        ("copy_ reads the source only", "bfloat16", "float32"),
         ("another type", "float32", "bfloat16"),
         ("topk", "float32", "float32"),
     ],

@@ -78,32 +78,52 @@ class Work(NamedTuple):
 
     def divided_by(self, parts: int) -> WorkShare:
         """The share of one of `parts` equal parts."""
-        return WorkShare(*(count / parts for count in self))
+        return WorkShare(self, parts)
 
 
 class WorkShare(NamedTuple):
-    """A part of some work, such as one page's share of a batch: the counts of `Work` as floats."""
+    """One of `parts` equal parts of some work, such as one page's share of a batch.
 
-    macs: float
-    vector_flops: float
-    activations: float
-    bytes_read: float
-    bytes_written: float
+    Every figure is the whole's integer divided once, so none is rounded twice.
+    """
+
+    whole: Work
+    parts: int
+
+    @property
+    def macs(self) -> float:
+        """Multiply-accumulates of matrix operators."""
+        return self.whole.macs / self.parts
 
     @property
     def matrix_flops(self) -> float:
         """FLOPs of matrix operators."""
-        return 2 * self.macs
+        return self.whole.matrix_flops / self.parts
+
+    @property
+    def vector_flops(self) -> float:
+        """FLOPs of everything else that computes."""
+        return self.whole.vector_flops / self.parts
 
     @property
     def flops(self) -> float:
         """All FLOPs."""
-        return 2 * self.macs + self.vector_flops
+        return self.whole.flops / self.parts
 
     @property
-    def bytes_moved(self) -> float:
-        """Bytes read and written."""
-        return self.bytes_read + self.bytes_written
+    def activations(self) -> float:
+        """Output elements of matrix operators."""
+        return self.whole.activations / self.parts
+
+    @property
+    def bytes_read(self) -> float:
+        """Bytes read."""
+        return self.whole.bytes_read / self.parts
+
+    @property
+    def bytes_written(self) -> float:
+        """Bytes written."""
+        return self.whole.bytes_written / self.parts
 
 
 NO_WORK = Work()

@@ -1,4 +1,4 @@
-"""The operator table: what each operator costs, one rule a family, each rule with its reason.
+"""The operator table: what each operator costs, one rule per family, each rule with its reason.
 
 Names are PyTorch's own, without overload and in-place suffix (`aten::add_.Tensor` is `add`).
 fvcore's handles count the operators they know and get right; the project's own cover the rest.
@@ -50,7 +50,8 @@ FREE: Final[frozenset[str]] = frozenset(
 def kernel_of(name: str, rule: Rule, call: Call) -> Kernel:
     """The kernel record of one call under its rule; it belongs to no module yet."""
     output = call.outputs[0]
-    tensors = call.tensors()
+    # `copy_` reads its source alone; of every other operator the first tensor is read.
+    tensors = call.tensors()[name == "copy" :]
     return Kernel(
         kind=rule.kind,
         operator=name,
