@@ -3,6 +3,7 @@
 import datetime as dt
 import io
 import json
+import os
 import re
 from dataclasses import replace
 from importlib import resources
@@ -469,3 +470,29 @@ class TestFiles:
         (tmp_path / "file").write_text("")
         with pytest.raises(OutputError, match="give a directory that can be written"):
             prepare_directory(tmp_path / "file")
+
+    def test_of_a_link_what_it_points_to_is_replaced(self, tmp_path):
+        (tmp_path / "real.json").write_text("old")
+        (tmp_path / "link.json").symlink_to("real.json")
+        with replacing(tmp_path / "link.json") as temporary:
+            temporary.write_text("new")
+        assert (tmp_path / "link.json").is_symlink()
+        assert (tmp_path / "real.json").read_text() == "new"
+
+    @pytest.mark.skipif(os.name == "nt", reason="needs named pipes")
+    def test_into_a_pipe_the_result_is_written(self, tmp_path):
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            with replacing(pipe) as temporary:
+                temporary.write_text("new")
+            assert os.read(reader, 10) == b"new"
+        finally:
+            os.close(reader)
+        assert pipe.is_fifo()
+        assert list(tmp_path.iterdir()) == [pipe]
+
+    def test_a_folder_is_refused(self, tmp_path):
+        with pytest.raises(OutputError, match="it is a folder"), replacing(tmp_path):
+            pass

@@ -86,4 +86,5 @@ def outcome_of(error: BaseException, invocation: Invocation) -> tuple[int, str |
     if isinstance(error, MemoryError):
         return INTERNAL_ERROR, "internal error: out of memory"
     described = ": ".join(filter(None, (type(error).__name__, str(error))))
-    return INTERNAL_ERROR, f"internal error: {described} (--debug shows where)"
+    where = "" if invocation.is_debugged else " (--debug shows where)"
+    return INTERNAL_ERROR, f"internal error: {described}{where}"

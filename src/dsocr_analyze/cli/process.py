@@ -68,7 +68,10 @@ def _end(error: BaseException, invocation: Invocation | None) -> int:
     from dsocr_analyze.cli.streams import complain
 
     invocation = invocation or Invocation()
-    code, message = outcome_of(error, invocation)
+    try:
+        code, message = outcome_of(error, invocation)
+    except Exception as another:  # noqa: BLE001  # an error must not hide behind its description
+        code, message = INTERNAL_ERROR, f"internal error: {another!r} while describing an error"
     if code == INTERNAL_ERROR and invocation.is_debugged and sys.stderr is not None:
         import traceback
 

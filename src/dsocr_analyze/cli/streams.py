@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 from collections.abc import Iterator
 from typing import IO, Any, TextIO, cast
@@ -39,7 +40,17 @@ class _Stdout:
         with _failures():
             if self._stream is None:
                 raise OSError(0, "it is closed")
-            return self._stream.write(data)
+            raw = _unbuffered(self._stream)
+            if raw is None:
+                return self._stream.write(data)
+            rest = memoryview(data.encode(self._encoding) if isinstance(data, str) else data)
+            while rest:
+                rest = rest[raw.write(rest) or 0 :]
+            return len(data)
+
+    @property
+    def _encoding(self) -> str:
+        return getattr(self._stream, "encoding", None) or "utf-8"
 
     def flush(self) -> None:
         """Writes what is still held back."""
@@ -50,6 +61,15 @@ class _Stdout:
     def isatty(self) -> bool:
         """Whether somebody reads along."""
         return self._stream is not None and self._stream.isatty()
+
+
+def _unbuffered(stream: IO[Any]) -> io.RawIOBase | None:
+    """What a stream writes to without a buffer (`python -u`), which may take less than it is given.
+
+    Python ignores how much that was.
+    """
+    below = getattr(stream, "buffer", stream)
+    return below if isinstance(below, io.RawIOBase) else None
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,15 +61,28 @@ def prepare_directory(directory: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Yields a temporary path beside `target` that replaces it when the body succeeds."""
+    """Yields a temporary path beside `target` that replaces it when the body succeeds.
+
+    Of a link, what it points to is replaced; into a device or a pipe, the result is written.
+    """
+    if target.is_symlink():
+        target = target.resolve()
+    is_special = target.exists() and not target.is_file()
+    if target.is_dir():
+        raise OutputError(f"cannot write {str(target)!r}: it is a folder; give a file's name")
+    folder = Path(tempfile.gettempdir()) if is_special else target.parent
     try:
-        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
+        descriptor, name = tempfile.mkstemp(dir=folder, prefix=f".{target.name}-")
         os.close(descriptor)
     except OSError as error:
         raise OutputError(f"cannot write {str(target)!r}: {error.strerror}") from error
     temporary = Path(name)
     try:
         yield temporary
+        if is_special:
+            with temporary.open("rb") as source, target.open("wb") as device:
+                shutil.copyfileobj(source, device)
+            return
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
