@@ -608,20 +608,20 @@ def test_what_is_not_possible_is_one_line_and_exit_2(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "expected", "message"),
     [
-        (("--output", "pages.csv"), "the list of pages itself"),
-        (("--output", "costs.txt"), ".csv, .parquet"),
-        (("--plot", "gone/p.svg"), "no folder 'gone'"),
+        (("--output", "pages.csv"), 2, "the list of pages itself"),
+        (("--output", "costs.txt"), 2, ".csv, .parquet"),
+        (("--plot", "gone/p.svg"), 74, "no folder 'gone'"),
     ],
 )
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(
-    capsys, pages, monkeypatch, arguments, message
+    capsys, pages, monkeypatch, arguments, expected, message
 ):
     monkeypatch.chdir(pages.parent)
     before = pages.read_bytes()
     code, out, err = run(capsys, "archive", pages, *arguments)
-    assert (code, out) == (74, "")
+    assert (code, out) == (expected, "")
     assert message in err
     assert pages.read_bytes() == before
     assert list(pages.parent.iterdir()) == [pages]

@@ -368,7 +368,7 @@ class TestWords:
         [
             ("base_size 3 is too small", ["base_size"], "--base-size 3 is too small"),
             ("give seq_len=914", ["seq_len"], "give --seq-len 914"),
-            ("or engine='analytic'", ["engine"], "or --engine analytic"),
+            ("use the analytic engine", ["the analytic engine"], "use --engine analytic"),
             ("give page=a4, please", ["page"], "give --page a4, please"),
             ("flash_attention=True needs", ["flash_attention"], "--use-flash-attn 1 needs"),
             ("flash_attention=False runs", ["flash_attention"], "--use-flash-attn 0 runs"),
@@ -383,7 +383,7 @@ class TestWords:
         assert in_options(message, arguments) == told
 
     def test_every_option_of_the_mapping_exists(self):
-        assert set(OPTIONS.values()) <= options_of_every_command()
+        assert {option.split()[0] for option in OPTIONS.values()} <= options_of_every_command()
 
     def test_every_argument_that_an_error_lists_has_an_option(self):
         for file in LIBRARY:

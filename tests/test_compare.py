@@ -141,3 +141,12 @@ def test_closed_forms_execute_nothing_of_a_model_directory(capsys, tmp_path):
     assert main(["compare", "tiny", "--model", "model", "--format", "csv"]) == 0
     assert main(["--engine", "analytic", "--model", "model", "-q"]) == 0
     assert main(["--model", "model", "-q"]) == 2
+
+
+@pytest.mark.parametrize("item", ["3/640", "1024/0"])
+def test_sizes_that_are_not_possible_are_named_as_they_were_given(capsys, item):
+    assert main(["compare", item]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert f"mode '{item}' is not possible" in told.err
+    assert "--base-size" not in told.err

@@ -13,6 +13,7 @@ __all__ = [
     "AnalyzeError",
     "ConfigError",
     "DeviceError",
+    "FormatError",
     "KnowledgeError",
     "ModelCodeError",
     "ModelDirectoryError",
@@ -30,8 +31,9 @@ class AnalyzeError(Exception):
     Args:
         message: What is wrong, and what would be right.
         arguments: Names of arguments that the message mentions, as `base_size` or in the form
-            `device='cpu'`; the command line prints its options in their place. A name that is no
-            argument where it stands (a column, a key of a config) is not among them.
+            `device='cpu'`, and `the analytic engine`; the command line prints its options in
+            their place. A name that is no argument where it stands (a column, a key of a config)
+            is not among them.
     """
 
     exit_code = 2
@@ -77,6 +79,10 @@ class OutputError(AnalyzeError):
     """A file, a directory or a stream that cannot be written."""
 
     exit_code = 74
+
+
+class FormatError(AnalyzeError):
+    """An output whose name or kind says that it cannot be made, before anything is written."""
 
 
 class StrictError(AnalyzeError):

@@ -188,8 +188,9 @@ class DeepSeekOCRSession:
         if workload.batch_size > LARGEST_TRACED_BATCH:
             raise WorkloadError(
                 f"batch_size {workload.batch_size} is too large to trace, as the vision stages"
-                f" run page by page; give at most {LARGEST_TRACED_BATCH}, or engine='analytic'",
-                arguments=["batch_size", "engine"],
+                f" run page by page; give at most {LARGEST_TRACED_BATCH}, or use"
+                " the analytic engine",
+                arguments=["batch_size", "the analytic engine"],
             )
         # The second step shows by how much a step grows with the cache.
         steps = 2 if workload.max_new_tokens > 2 else 1
@@ -208,7 +209,10 @@ class DeepSeekOCRSession:
         directory, architecture = self.loaded.directory, self.architecture
         if not (directory.is_reference or directory.runs_code(architecture.published_code)):
             return None
-        return architecture.repeats(architecture.dimensions(directory.config))
+        try:
+            return architecture.repeats(architecture.dimensions(directory.config))
+        except ConfigError:  # it has no closed forms either; the trace stands alone
+            return None
 
     def figures(
         self, workload: Workload, *, on_progress: Announce = lambda _: None
@@ -252,6 +256,11 @@ class DeepSeekOCRSession:
         """
         if workload is None:
             workload = self.plan(**workload_arguments)
+        elif workload_arguments:
+            raise WorkloadError(
+                f"a workload was given and {', '.join(workload_arguments)} besides; give either"
+                " the workload or the arguments of plan_workload"
+            )
         figures, agreement = self.figures(workload, on_progress=on_progress)
         return build_report(figures, agreement, dt.datetime.now(dt.UTC))
 
@@ -274,7 +283,7 @@ class DeepSeekOCRSession:
         except ConfigError as error:
             if directory.is_reference:
                 raise
-            return None, [f"no closed forms to compare the trace with: {error}"]
+            return None, [f"no analytic figures to compare the trace with: {error}"]
         warnings = position_warnings(workload, dimensions.max_positions)
         figures = figures_of_composition(
             composition, workload, self._provenance, warnings=warnings, notes=[]
@@ -358,13 +367,13 @@ def _require_flash_attention(device: torch.device) -> None:
         return
     if device.type == "cpu":
         raise DeviceError(
-            "flash_attention=1 needs a CUDA device or meta: FlashAttention has no CPU kernel;"
-            " flash_attention=0 runs eager attention",
+            "flash_attention=True needs a CUDA device or meta: FlashAttention has no CPU kernel;"
+            " flash_attention=False runs eager attention",
             arguments=["flash_attention"],
         )
     if importlib.util.find_spec("flash_attn") is None:
         raise DeviceError(
-            f"flash_attention=1 on {device} needs flash-attn, which is not installed:"
-            " pip install 'dsocr-analyze[flash-attn]'; flash_attention=0 runs eager attention",
+            f"flash_attention=True on {device} needs flash-attn, which is not installed:"
+            " pip install 'dsocr-analyze[flash-attn]'; flash_attention=False runs eager attention",
             arguments=["flash_attention"],
         )

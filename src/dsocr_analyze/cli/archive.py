@@ -13,7 +13,7 @@ import typer
 from dsocr_analyze.cli import many_options, options
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.errors import OutputError, WorkloadError
+from dsocr_analyze.errors import FormatError, WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.pages import Pages
@@ -131,7 +131,7 @@ def archive(
         )
     architecture.plan(page=(1, 1), text_tokens=text_tokens, max_new_tokens=max_new_tokens)
     if output is not None and output.exists() and pages.exists() and output.samefile(pages):
-        raise OutputError(f"--output {str(output)!r} is the list of pages itself; give another")
+        raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
     metadata = metadata_of(directory, architecture, (setting.mode for setting in settings))
     lengths = {"text_tokens": text_tokens, "max_new_tokens": max_new_tokens}
     counts = _added_up(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,7 +17,6 @@ from dsocr_analyze.errors import WorkloadError
 if TYPE_CHECKING:
     from dsocr_analyze.report.comparison import Comparison
     from dsocr_analyze.report.document import Report
-    from dsocr_analyze.workload import Mode
 
 __all__ = ["compare"]
 
@@ -78,16 +75,23 @@ def compare(
         )
 
     def report_of(item: str) -> Report:
+        from dsocr_analyze.columns.setting import is_mode_or_sizes, mode_or_sizes
         from dsocr_analyze.report.reading import load_report
 
         if Path(item).suffix == ".json":
             return load_report(Path(item))
         architecture = architecture_of(counted_by().directory.config)
-        sizes = _sizes(item, architecture.modes)
-        if sizes is None:
-            return load_report(Path(item))
+        if not is_mode_or_sizes(architecture, item):
+            if Path(item).exists():
+                return load_report(Path(item))
+            raise WorkloadError(
+                f"cannot compare {item!r}; give a mode ({', '.join(architecture.modes)}), sizes"
+                " like 1024/640 (crops) or 640 (does not), or a saved report.json"
+            )
+        mode = mode_or_sizes(architecture, item)
         workload = options.workload_from(
-            architecture, **sizes._asdict(), page=page, image=image, text_tokens=text_tokens,
+            architecture, base_size=mode.base_size, image_size=mode.image_size,
+            crop_mode=int(mode.crop_mode), page=page, image=image, text_tokens=text_tokens,
             batch_size=batch_size, max_new_tokens=max_new_tokens,
         )  # fmt: skip
         return counted_by().report(workload)
@@ -124,26 +128,3 @@ def _text(result: Comparison, output_format: str) -> str:
     from dsocr_analyze.report.markdown import markdown_table
 
     return f"{result.headline()}\n\n{markdown_table(result.table())}\n"
-
-
-class _Sizes(NamedTuple):
-    base_size: int
-    image_size: int
-    crop_mode: int
-
-
-def _sizes(item: str, modes: Mapping[str, Mode]) -> _Sizes | None:
-    """What a mode or a size means for the workload; None for the path of a report."""
-    if item in modes:
-        mode = modes[item]
-        return _Sizes(mode.base_size, mode.image_size, int(mode.crop_mode))
-    sizes = re.fullmatch(r"(?:(\d+)/)?(\d+)", item)
-    if sizes:
-        base, size = sizes.groups()
-        return _Sizes(int(base or size), int(size), int(base is not None))
-    if Path(item).exists():
-        return None
-    raise WorkloadError(
-        f"cannot compare {item!r}; give a mode ({', '.join(modes)}), sizes like 1024/640 (crops)"
-        " or 640 (does not), or a saved report.json"
-    )

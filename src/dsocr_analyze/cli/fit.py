@@ -1,4 +1,4 @@
-"""Does it fit, and what batch does?"""
+"""Does it fit, and what is the largest batch that fits?"""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def raise_again() -> None:
 
 
 def ignore() -> None:
-    """Leaves the rest of the process, which takes milliseconds, alone."""
+    """Ignores interruptions for the rest of the process, which takes milliseconds."""
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
 

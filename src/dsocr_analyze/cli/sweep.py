@@ -287,7 +287,10 @@ def _ask(rows: int, *, yes: bool) -> None:
         raise WorkloadError(
             f"the sweep has {rows:,} rows; give shorter ranges, or --yes to start it all the same"
         )
-    typer.confirm(f"The sweep has {rows:,} rows. Start it?", abort=True, err=True)
+    sys.stderr.write(f"The sweep has {rows:,} rows. Start it? [y/N]: ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise WorkloadError(f"the sweep of {rows:,} rows was not started; give shorter ranges")
 
 
 def _count(

@@ -11,30 +11,19 @@ __all__ = ["OPTIONS", "in_options"]
 OPTIONS: Final[dict[str, str]] = {
     "base_size": "--base-size",
     "batch_size": "--batch-size",
-    "config": "--config",
     "crop_mode": "--crop-mode",
     "device": "--device",
     "dtype": "--dtype",
-    "engine": "--engine",
     "flash_attention": "--use-flash-attn",
-    "histogram": "--histogram",
-    "image": "--image",
     "image_size": "--image-size",
     "max_new_tokens": "--max-new-tokens",
     "mode": "--mode",
-    "model": "--model",
-    "output": "--output",
     "page": "--page",
-    "pages": "--pages",
-    "plot": "--plot",
-    "prompt": "--prompt",
-    "quantity": "--quantity",
     "reserved": "--reserved",
     "seq_len": "--seq-len",
     "text_tokens": "--text-tokens",
+    "the analytic engine": "--engine analytic",
     "trust_remote_code": "--trust-remote-code",
-    "use_flash_attn": "--use-flash-attn",
-    "x": "--x",
 }
 """The option that sets each argument that an error may name."""
 
@@ -47,7 +36,7 @@ def in_options(message: str, arguments: Sequence[str]) -> str:
     """The message with options in place of arguments.
 
     Args:
-        message: What an error says, with arguments as `base_size` or in the form `engine='trace'`.
+        message: What an error says, with arguments as `base_size` or in the form `device='cpu'`.
         arguments: Names that stand for arguments wherever they occur in it; whatever else looks
             like one stays, and so does a name that no option sets.
     """

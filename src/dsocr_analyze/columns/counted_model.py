@@ -18,7 +18,7 @@ __all__ = ["CountedModel", "published_model"]
 
 @dataclass(frozen=True)
 class CountedModel:
-    """A model as the closed forms see it.
+    """A model as the analytic engine sees it.
 
     Attributes:
         architecture: What kind of model it is.

@@ -40,7 +40,7 @@ class CountMetadata(msgspec.Struct, frozen=True):
 def metadata_of(
     directory: ModelDirectory, architecture: Architecture, modes: Iterable[Mode]
 ) -> CountMetadata:
-    """The metadata of figures that the closed forms yield.
+    """The metadata of analytic figures.
 
     Args:
         directory: Where the model's config is.

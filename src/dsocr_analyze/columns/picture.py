@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from dsocr_analyze.errors import OutputError
+from dsocr_analyze.errors import FormatError
 from dsocr_analyze.report.files import replacing
 
 __all__ = ["new_figure", "picture_format", "readable_scale", "save_picture", "tick_style"]
@@ -22,16 +22,16 @@ def picture_format(path: Path) -> str:
     """The format of a picture, by its name; refuses early what could not be drawn later.
 
     Raises:
-        OutputError: The name ends in no known format, or matplotlib is not installed.
+        FormatError: The name ends in no known format, or matplotlib is not installed.
     """
     kind = _FORMATS.get(path.suffix.lower())
     if kind is None:
-        raise OutputError(
+        raise FormatError(
             f"cannot tell the format of picture {str(path)!r}; give a name that ends in "
             f"{' or '.join(_FORMATS)}"
         )
     if importlib.util.find_spec("matplotlib") is None:
-        raise OutputError(
+        raise FormatError(
             "a picture needs matplotlib, the optional extra 'plot'; "
             "install it with pip install 'dsocr-analyze[plot]'"
         )

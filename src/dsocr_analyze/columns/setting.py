@@ -17,7 +17,14 @@ from dsocr_analyze.workload.page import LARGEST_SIDE
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
 
-__all__ = ["Setting", "mode_or_sizes", "notes_of_modes", "setting_columns", "settings_of"]
+__all__ = [
+    "Setting",
+    "is_mode_or_sizes",
+    "mode_or_sizes",
+    "notes_of_modes",
+    "setting_columns",
+    "settings_of",
+]
 
 _SIZES: Final = re.compile(r"(?:(?P<base>[0-9]{1,40})/)?(?P<image>[0-9]{1,40})")
 
@@ -107,6 +114,11 @@ def notes_of_modes(architecture: Architecture, modes: Iterable[Mode]) -> list[st
     return list(notes)
 
 
+def is_mode_or_sizes(architecture: Architecture, text: str) -> bool:
+    """Whether the text is a mode's name or has the form of sizes, possible or not."""
+    return text in architecture.modes or _SIZES.fullmatch(text) is not None
+
+
 def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
     """The mode of that name, or an unnamed one of those sizes.
 
@@ -132,7 +144,5 @@ def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
     try:
         architecture.plan(page=(1, 1), base_size=base, image_size=image)
     except WorkloadError as error:
-        raise WorkloadError(
-            f"mode {text!r} is not possible: {error}", arguments=error.arguments
-        ) from error
+        raise WorkloadError(f"mode {text!r} is not possible: {error}") from error
     return mode

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from dsocr_analyze.errors import OutputError
+from dsocr_analyze.errors import FormatError
 from dsocr_analyze.report.files import replacing
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ def table_format(path: Path) -> str:
     """`csv` or `parquet`, by the file's name.
 
     Raises:
-        OutputError: The name ends in neither.
+        FormatError: The name ends in neither.
     """
     try:
         return SUFFIXES[path.suffix.lower()]
     except KeyError:
-        raise OutputError(
+        raise FormatError(
             f"cannot tell the format of {str(path)!r}; give a name that ends in "
             f"{', '.join(SUFFIXES)}"
         ) from None
@@ -50,7 +50,8 @@ def table_writer(path: Path, metadata: CountMetadata) -> Iterator[Write]:
         metadata: What a Parquet file says about itself. CSV has no place for it.
 
     Raises:
-        OutputError: The file cannot be written, or its format is unknown.
+        FormatError: Its format is unknown.
+        OutputError: The file cannot be written.
     """
     kind = table_format(path)
     with replacing(path) as temporary:

@@ -170,8 +170,7 @@ class KnownValues(TorchFunctionMode):
             raise ModelCodeError(
                 f"the model's code asks for a value with Tensor.{name} of a tensor of"
                 f" shape {tuple(asked.shape)} that has none on meta;"
-                " run it with device='cpu' or device='cuda:0'",
-                arguments=["device"],
+                " run it on the cpu or a CUDA device",
             )
         with unseen():
             # The model may write to what it gets; what is known stays.

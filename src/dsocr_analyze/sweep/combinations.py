@@ -19,27 +19,12 @@ if TYPE_CHECKING:
     from dsocr_analyze.sweep.axes import NumberAxis, PageAxis
     from dsocr_analyze.workload import Mode
 
-__all__ = ["INPUTS", "Sweep"]
+__all__ = ["Sweep"]
 
 BATCH_ROWS: Final = 65_536
 
 _MOST_ROWS: Final = 2**62
 """Rows that an int64 can number."""
-
-INPUTS: Final = (
-    "page_width",
-    "page_height",
-    "mode",
-    "base_size",
-    "image_size",
-    "crop_mode",
-    "dtype",
-    "attention",
-    "text_tokens",
-    "max_new_tokens",
-    "batch_size",
-)
-"""Columns that say what a row is the cost of."""
 
 
 @dataclass(frozen=True)
