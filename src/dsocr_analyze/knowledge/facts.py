@@ -162,14 +162,14 @@ class Facts:
     # closed forms
 
     @cached_property
-    def closed_forms(self) -> PageFigures:
+    def analytic(self) -> PageFigures:
         """Figures of the stated page by the closed forms."""
         return page_figures(self.session.loaded.directory, self.workload)
 
     @property
     def cache_bytes_per_token(self) -> int:
         """Bytes that all layers cache for a token."""
-        return self.closed_forms.memory.prefill_cache_bytes // self.tokens
+        return self.analytic.memory.prefill_cache_bytes // self.tokens
 
     def layer_kernels(self, index: int, T: int, cached: int) -> ModuleKernels:
         """Kernels of layer `index` on T new tokens over `cached` ones."""

@@ -84,7 +84,7 @@ _MEANINGS: Final = {
 def _config(facts: Facts) -> Page:
     decoder = facts.decoder
     embedding = decoder.vocab_size * decoder.hidden_size * BFLOAT16.nbytes
-    memory = facts.closed_forms.memory
+    memory = facts.analytic.memory
     return Page(
         name="DeepseekOCRConfig",
         group=_GROUP,
@@ -150,7 +150,7 @@ def _vision_figures(facts: Facts) -> dict[str, int]:
         wanted.append("MlpProjector")
         pages += projector_pages(facts)
     else:  # its page shows the published variant
-        projector = facts.closed_forms.stages["projector"]
+        projector = facts.analytic.stages["projector"]
         work = projector.work
         sums = {
             "Mv": work.macs,
@@ -209,7 +209,7 @@ def _whole_cases(facts: Facts, *, head: bool) -> tuple[Case, ...]:
         "Pv": figures["Pv"],
         "px": _pixels(facts),
     }
-    *prefill, decode = facts.closed_forms.stages.values()
+    *prefill, decode = facts.analytic.stages.values()
     none = dict.fromkeys(vision, 0) | {"Pv": figures["Pv"]}
 
     def closed(*stages: StageFigures) -> Kernels:
@@ -253,7 +253,7 @@ def _whole_cases(facts: Facts, *, head: bool) -> tuple[Case, ...]:
 def _model(facts: Facts) -> Page:
     decoder, workload = facts.decoder, facts.workload
     d = decoder.hidden_size
-    figures = facts.closed_forms
+    figures = facts.analytic
     unassigned = sum(figures.parameters.unassigned.values())
     views = " and ".join(f"{N} of {count(R)} pixels a side" for _, N, R in facts.views)
     return Page(
@@ -335,7 +335,7 @@ assert report.stages["sam"].matrix_flops == {figures.stages["sam"].work.matrix_f
 def _causal_lm(facts: Facts) -> Page:
     decoder, workload = facts.decoder, facts.workload
     d, vocabulary = decoder.hidden_size, decoder.vocab_size
-    figures, per_token = facts.closed_forms, facts.cache_bytes_per_token
+    figures, per_token = facts.analytic, facts.cache_bytes_per_token
     params, weights_bytes = figures.parameters.total, figures.memory.weights_bytes
     return Page(
         name="DeepseekOCRForCausalLM",

@@ -35,7 +35,7 @@ class Formulas:
         macs: Multiply-accumulates of matrix operators.
         vector_flops: FLOPs of everything else.
         params: Elements of parameters.
-        activations: Elements that matrix operators put out.
+        activations: Output elements of matrix operators.
         cache_bytes: Bytes that the KV cache holds afterwards; None for a module without one.
     """
 

@@ -18,20 +18,7 @@ from dsocr_analyze.knowledge.references import REFERENCES
 from dsocr_analyze.knowledge.signature import definition_of, file_of
 from dsocr_analyze.module_tree import FoldedNode, fold
 
-__all__ = ["SECTIONS", "display", "paths_of", "render_page", "table"]
-
-SECTIONS = (
-    "What it is",
-    "Definition",
-    "Constructor information",
-    "Module internals",
-    "Key pseudo-code",
-    "FLOPs",
-    "Memory",
-    "Related modules",
-    "Usage pattern",
-)
-"""Headings that every page has, in this order; references follow where there are."""
+__all__ = ["display", "paths_of", "render_page", "table"]
 
 GENERATED = "<!-- Written by `dsocr-analyze docs`; edit src/dsocr_analyze/knowledge instead. -->"
 

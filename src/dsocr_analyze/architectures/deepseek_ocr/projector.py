@@ -20,14 +20,7 @@ from dsocr_analyze.dtypes import Dtype
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.deepseek_ocr.dimensions import ProjectorDimensions
 
-__all__ = ["projector", "projector_params", "projector_side"]
-
-
-def projector_side(g: Count, dimensions: ProjectorDimensions) -> Count:
-    """Tokens per side that come out for g coming in: fewer after pooling or downsampling."""
-    if dimensions.token_pooling:
-        g = g // 2
-    return ceil_div(g, dimensions.downsample_ratio)
+__all__ = ["projector", "projector_params"]
 
 
 def projector(N: Count, g: Count, dimensions: ProjectorDimensions, dtype: Dtype) -> ModuleKernels:
