@@ -44,7 +44,7 @@ PEAK_TOLERANCE: Final = 0.01
 """Part by which peaks may differ: how long a temporary lives is up to the code that holds it."""
 
 _LARGEST_SHARE_LEFT_OUT: Final = 0.001
-"""Part of a stage that may go without a closed form unremarked."""
+"""Part of a stage that may lack a closed form without a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class StageAgreement:
 
     Attributes:
         agrees: By quantity of `QUANTITIES`.
-        analytic_flops: FLOPs of the stage by closed forms.
+        analytic_flops: FLOPs of the stage by the analytic engine.
         difference: The first module and quantity that differ; None where all agree.
         left_out: Operators without a closed form.
         vector_flops_left_out: Their share of the stage's traced vector FLOPs.
@@ -112,7 +112,7 @@ class PeakAgreement:
 
     @property
     def agrees(self) -> bool:
-        """Whether they do."""
+        """Whether the two peaks agree."""
         return abs(self.traced - self.analytic) <= PEAK_TOLERANCE * self.analytic
 
 
@@ -194,7 +194,7 @@ def compare(
 
     Args:
         traced: What ran.
-        analytic: The closed forms of the same workload.
+        analytic: The analytic figures of the same workload.
         architecture: The model's, for which operators have no closed form and what is an expert.
         expert_weights_bytes: Bytes of one routed expert's weights.
     """
@@ -318,5 +318,5 @@ def _join_experts(
 
 
 def _share(part: int, rest: int) -> float:
-    """Part of the sum of both; 0 for nothing."""
+    """The share of `part` in the sum of both; 0 if both are 0."""
     return part / (part + rest) if part else 0.0

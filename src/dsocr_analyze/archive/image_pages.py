@@ -35,7 +35,7 @@ def open_folder(path: Path) -> PageList:
 
 
 def _image_files(folder: Path) -> Iterator[str]:
-    """Paths, relative to the folder, of all files that are called like images, by name."""
+    """Paths, relative to the folder, of all files with an image extension, by name."""
     suffixes = _image_suffixes()
 
     def give_up(error: OSError) -> None:

@@ -21,7 +21,7 @@ def open_pages(path: Path) -> PageList:
     """Opens a list of pages; nothing but a header is read yet.
 
     A file's content tells whether it is Parquet, its name does not. A folder is searched with all
-    folders in it, in the order of names, for files that are called like images.
+    folders in it, in the order of names, for files with an image extension.
 
     Args:
         path: The file or folder.

@@ -19,7 +19,7 @@ LARGEST_BATCH: Final = 1 << 20
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """Bytes that a batch needs at its two high tides.
+    """Bytes that a batch needs at its two peaks.
 
     Attributes:
         weights_bytes: All parameters.
@@ -79,7 +79,7 @@ def fit(
     flash_attention: bool,
     reserved: float,
 ) -> Fit:
-    """Whether `workload` fits into `gpu`, and what batch does.
+    """Whether `workload` fits into `gpu`, and the largest batch that fits.
 
     Args:
         gpu: The GPU.

@@ -85,7 +85,7 @@ def _counts(work: kernels.Work) -> dict[str, int]:
 
 
 def _intensity(work: kernels.Work) -> float | None:
-    """FLOPs a byte; None where no byte moves."""
+    """FLOPs per byte; None if no byte moves."""
     return work.flops / work.bytes_moved if work.bytes_moved else None
 
 

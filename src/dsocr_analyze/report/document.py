@@ -1,7 +1,7 @@
 """The report: the one typed document that every output is made from.
 
 `schema.json` is generated from these types; their docstrings are its descriptions. Every key is
-always there, null where its figure is unknown. Counts are exact integers; a page's share of its
+always there, null if its figure is unknown. Counts are exact integers; a page's share of its
 batch and ratios are floats.
 """
 
@@ -93,7 +93,7 @@ class Work(Counts, frozen=True, kw_only=True):
     """Counts and their ratio.
 
     Attributes:
-        arithmetic_intensity: FLOPs a byte read or written; null where no byte moves.
+        arithmetic_intensity: FLOPs per byte read or written; null if no byte moves.
     """
 
     arithmetic_intensity: Share | None
@@ -133,7 +133,7 @@ class PageShare(Struct, frozen=True, kw_only=True):
         activations: Output elements of matrix operators.
         bytes_read: Bytes of all inputs.
         bytes_written: Bytes of all outputs.
-        arithmetic_intensity: FLOPs a byte read or written, the batch's; null where no byte moves.
+        arithmetic_intensity: FLOPs per byte read or written, the batch's; null if no byte moves.
     """
 
     pages: Positive
@@ -194,9 +194,9 @@ class Module(Counts, frozen=True, kw_only=True):
     """One module within a stage; its counts hold everything below it.
 
     Attributes:
-        class_name: Its class; null where no model was built.
-        calls: How often it was called; 0 for a container whose children are; null where unknown.
-        params: Parameters at or below it; null where no model was built.
+        class_name: Its class; null if no model was built.
+        calls: How often it was called; 0 for a container whose children are; null if unknown.
+        params: Parameters at or below it; null if no model was built.
         own: What its own forward does, without its children.
     """
 
@@ -253,12 +253,12 @@ class Model(Struct, frozen=True, kw_only=True):
     """Where the model comes from.
 
     Attributes:
-        architecture: Name of its architecture; null where unknown.
+        architecture: Name of its architecture; null if unknown.
         source: Whether it is the built-in reference or a directory.
         id: Name for readers.
         config_digest: SHA-256 of the config's values.
         code_digest: SHA-256 over names and contents of all Python files.
-        class_name: Its class; null where no model was built.
+        class_name: Its class; null if no model was built.
         weights: Whether a checkpoint's values were loaded.
     """
 
@@ -357,12 +357,12 @@ class Memory(Struct, frozen=True, kw_only=True):
 
     Attributes:
         weights_bytes: Bytes of all parameters.
-        inputs_bytes: Bytes of what the prefill pass is called with; null where unknown.
+        inputs_bytes: Bytes of what the prefill pass is called with; null if unknown.
         kv_cache_bytes: Bytes of the KV cache at the end.
         peak_activation_bytes: Most bytes of tensors alive at once in the prefill pass, besides
             weights and inputs.
         peak_module: Path of the module in whose own forward that is, empty for the model itself;
-            null where unknown.
+            null if unknown.
         stated_for: What each of the figures is stated for, by its key.
     """
 
@@ -417,7 +417,7 @@ class LeftOutShare(Struct, frozen=True, kw_only=True):
 
 
 class Agreement(Struct, frozen=True, kw_only=True):
-    """Whether trace and closed forms agree.
+    """Whether the two engines agree.
 
     Attributes:
         agrees: Whether all that was compared agrees.
@@ -467,7 +467,7 @@ class Report(Struct, frozen=True, kw_only=True):
             seq_len tokens, the others together are the prefill pass.
         unassigned: Parameters that no stage owns.
         memory: What the batch holds in memory.
-        agreement: Whether trace and closed forms agree; null where only one of them ran.
+        agreement: Whether the two engines agree; null where only one of them ran.
         operator_ledger: Every operator that ran.
         warnings: Why a figure may be in doubt.
         notes: What a reader should know, the warnings first.

@@ -234,7 +234,7 @@ def _families(report: Report) -> Table:
 
 
 def _agreement(report: Report, agreement: Agreement) -> Table:
-    """Traced figures beside those of the closed forms."""
+    """Traced figures beside analytic ones."""
     rows = []
     for stage, content in report.stages.items():
         quantities = agreement.stages[stage]

@@ -109,7 +109,7 @@ class Peak1(Struct, frozen=True, kw_only=True):
 
 
 class Agreement1(Struct, frozen=True, kw_only=True):
-    """Whether trace and closed forms agree, the peak aside."""
+    """Whether traced and analytic figures agree, the peak aside."""
 
     agrees: bool
     stages: Mapping[str, Mapping[str, bool]]

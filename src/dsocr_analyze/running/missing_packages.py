@@ -22,7 +22,7 @@ _STAND_INS: Final[dict[str, tuple[str, ...]]] = {
 
 @contextlib.contextmanager
 def missing_packages_stood_in() -> Iterator[None]:
-    """While model code is imported: packages it names but does not need need not be there."""
+    """Stands in for packages that model code imports but does not need to run."""
     added = [] if _torchvision_works() else list(_STAND_INS)
     try:
         for name in added:

@@ -1,4 +1,4 @@
-"""Operators seen as they are called: those that PyTorch takes apart differently by device.
+"""Composite operators, counted as called: PyTorch decomposes them differently on each device.
 
 linear, matmul, einsum, attention, softmax and RMS norm reach the device as other operators on
 `meta`, CPU and CUDA. A function mode sees them before, so that each is counted as the one operator

@@ -36,7 +36,7 @@ _fvcore_linear = fvcore_count(jit_handles.linear_flop_jit)
 
 
 def _bias(call: Call) -> int:
-    """An addition an output where there is a bias."""
+    """One addition per output if there is a bias."""
     return call.outputs[0].numel() if call.argument(2, "bias") is not None else 0
 
 

@@ -37,7 +37,7 @@ class LiveTensors:
         """Bytes alive."""
 
     def clear(self) -> None:
-        """Starts afresh: what is alive now was alive before."""
+        """Starts afresh: existing tensors don't count from here on."""
         self._live.clear()
         self.nbytes = 0
 

@@ -49,7 +49,7 @@ class RunningModules:
         self.path = ""
         """Path of the module whose own forward is running; empty for the model itself."""
         self.calls: list[str] = []
-        """Paths of the modules called so far, one item a call."""
+        """Paths of the modules called so far, one item per call."""
         self.customized: frozenset[str] = frozenset()
         """Paths at or below which somebody else has hooked a module or replaced its forward."""
 

@@ -21,7 +21,7 @@ class Trace:
             own forward called it.
         free: Calls of operators that neither compute nor move anything, by name.
         unknown: Calls of operators without a rule, by name.
-        calls: Paths of called modules, one item a call.
+        calls: Paths of called modules, one item per call.
         shapes: Input and output shapes of each module's first call, by path.
         peak: The most bytes of tensors alive at once, besides what was alive before the pass.
     """

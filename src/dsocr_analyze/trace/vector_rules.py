@@ -133,7 +133,7 @@ def _antialiased_taps(support: int) -> Count:
 
 
 def _window_flops(call: Call) -> int:
-    """An operation an element of each window; one size stands for all dimensions."""
+    """One operation per element of each window; one size stands for all dimensions."""
     window: list[int] = call.args[1]
     spatial = call.outputs[0].dim() - 2
     return call.outputs[0].numel() * math.prod(window if len(window) > 1 else window * spatial)
