@@ -224,7 +224,8 @@ def decoders(draw):
             "num_key_value_heads": heads,
             "kv_lora_rank": draw(st.integers(1, 64)),
             "q_lora_rank": draw(st.sampled_from([None, 24])),
-            "qk_rope_head_dim": 2 * draw(st.integers(1, 16)),
+            # The formula of dynamic scaling divides by two less than this.
+            "qk_rope_head_dim": 2 * draw(st.integers(2 if kind == "dynamic" else 1, 16)),
             "qk_nope_head_dim": draw(st.integers(20, 48)),
             "v_head_dim": draw(st.integers(4, 20)),
             "max_position_embeddings": draw(st.sampled_from([50, 8192])),

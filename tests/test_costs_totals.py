@@ -241,7 +241,7 @@ def test_a_million_workloads_a_second():
     assert n / (time.perf_counter() - began) >= 1_000_000
 
 
-class TestDynamicPositionsOfPlainAttention:
+class TestDynamicPositions:
     """Beyond the trained length each layer works out new frequencies: no closed form."""
 
     DIMENSIONS = dataclasses.replace(
@@ -273,6 +273,13 @@ class TestDynamicPositionsOfPlainAttention:
         )
         with pytest.raises(ConfigError, match=message):
             compose(self.DIMENSIONS, workload, BFLOAT16, flash_attention=False)
+
+    def test_latent_attention_that_would_divide_by_zero_is_refused(self):
+        decoder = dataclasses.replace(LATENT.decoder, qk_rope_head_dim=2)
+        dimensions = dataclasses.replace(LATENT, decoder=decoder)
+        page_totals(dimensions, whole_resolution=1024, text_tokens=1)
+        with pytest.raises(ConfigError, match="'qk_rope_head_dim' of 2 beyond"):
+            page_totals(dimensions, whole_resolution=1024, text_tokens=900)
 
     def test_the_longest_row_decides_not_the_longest_of_each_column(self):
         rows = {"text_tokens": np.array([1, 110]), "max_new_tokens": np.array([120, 2])}

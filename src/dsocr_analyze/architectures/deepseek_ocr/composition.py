@@ -315,7 +315,7 @@ def is_dynamic(decoder: DecoderDimensions) -> bool:
 
 
 def check_positions(decoder: DecoderDimensions, seq_len: Count, max_new_tokens: Count) -> None:
-    """Refuses what plain attention does for "dynamic" positions beyond the trained length.
+    """Refuses "dynamic" positions beyond the trained length where no closed form holds.
 
     Args:
         decoder: Dimensions.
@@ -323,18 +323,21 @@ def check_positions(decoder: DecoderDimensions, seq_len: Count, max_new_tokens: 
         max_new_tokens: Tokens generated after it.
 
     Raises:
-        ConfigError: Each layer would work out new frequencies, which has no closed form.
+        ConfigError: Each layer of plain attention would work out new frequencies; latent attention
+            that rotates 2 dimensions would divide by zero.
     """
     scaling, trained = decoder.rope_scaling, decoder.max_position_embeddings
-    if scaling is None or scaling.kind != "dynamic" or decoder.use_mla:
+    divides_by_zero = decoder.use_mla and decoder.qk_rope_head_dim == 2
+    if scaling is None or scaling.kind != "dynamic" or (decoder.use_mla and not divides_by_zero):
         return
     longest = largest(seq_len + maximum(max_new_tokens - 1, 1))  # one step is always counted
     if longest <= trained:
         return
+    which = "with 'qk_rope_head_dim' of 2" if divides_by_zero else "without 'use_mla'"
     raise ConfigError(
-        f"config.json: no closed form for 'rope_scaling' of type 'dynamic' without 'use_mla' beyond"
-        f" 'max_position_embeddings', {trained}; the sequence reaches {longest}: give a shorter"
-        " one, or trace the model"
+        f"config.json: no closed form for 'rope_scaling' of type 'dynamic' {which} beyond"
+        f" 'max_position_embeddings', {trained}; the sequence reaches {longest}: give a shorter one"
+        f"{'' if divides_by_zero else ', or trace the model'}"
     )
 
 
