@@ -25,6 +25,10 @@ class Gpu:
         memory_gb: Memory as sold, GB.
         source: Where the figures come from.
         weak: Which of them are poorly sourced; empty for none.
+        sms: Streaming multiprocessors (compute units).
+        l2_mb: Level-2 cache, MB.
+        float8_tflops: Dense rate of float8 matrix products, TFLOP/s; 0 where there is none.
+        like: The GPU whose measured kernel times it takes where it has none; empty for none.
     """
 
     name: str
@@ -35,6 +39,20 @@ class Gpu:
     source: str
     tensor_dtype: str = "bfloat16"
     weak: str = ""
+    sms: int = 0
+    l2_mb: float = 0
+    float8_tflops: float = 0
+    like: str = ""
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Element types that its matrix units take."""
+        half = ("float16",) if self.tensor_dtype == "float16" else ("bfloat16", "float16")
+        return (*half, "float8") if self.float8_tflops else half
+
+    def tflops(self, dtype: str) -> float:
+        """Dense rate of an element type that it has, TFLOP/s."""
+        return self.float8_tflops if dtype == "float8" else self.tensor_tflops
 
     @property
     def memory_bytes(self) -> int:

@@ -1,0 +1,242 @@
+"""Write `src/dsocr_analyze/hardware/profiles/*.toml` from measured kernel tables.
+
+    pip install 'dsocr-analyze[profiles]'
+    python scripts/fit_profiles.py [--data DIR] [--only h100-sxm ...] [--kinds gemm ...]
+
+Coefficients are fitted on the training groups only, by least squares on log time with a robust
+loss from several starts, and those are what is shipped; the error stated beside them is of the
+groups held out. The same tables give the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import time
+import tomllib
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from kernel_tables import FRAMEWORK, KINDS, SYSTEMS, Rows, data_directory, predicted, read_rows
+from numpy.typing import NDArray
+
+from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue
+from dsocr_analyze.hardware.kernel_times import coefficients as records
+from dsocr_analyze.hardware.kernel_times.scaled_gemm import TILES
+
+PROFILES: Final = Path(__file__).parent.parent / "src/dsocr_analyze/hardware/profiles"
+SOURCE: Final = "aiconfigurator-core 0.12.0"
+LICENCE: Final = "tables: Apache-2.0, NVIDIA CORPORATION & AFFILIATES; fitted here, not copied"
+SEED: Final = 20240715
+DTYPES: Final = {
+    "gemm": ("bfloat16", "float8"),
+    "encoder_attention": ("bfloat16",),
+    "context_attention": ("bfloat16",),
+    "generation_attention": ("bfloat16", "float8"),
+    "experts": ("bfloat16", "float8"),
+}
+_FLASH2: Final = ("a100-80gb-sxm", "l40s", "rtx-pro-6000")
+_HOPPER: Final = ("h100-sxm", "h200-sxm")
+
+GEMM: Final = records.GemmCoefficients(
+    0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.5, 0.5, 1.5, 1.0, 0.1, 0.7, 1.5, 1.5, 1.5, 1.0, 0.05
+)
+SCALED: Final = records.ScaledGemmCoefficients(
+    0, 0.4, 0.5, 0.5, 0.6, 0.7, 0.5, 1.0, 2.0, 0.8, 1.5, 1.0, 2.0, 2.0, 0.1, 0.5, 2.0, 0.7
+)
+PREFILL: Final = records.PrefillCoefficients(
+    128, 128, 1, 1, 0, 0.8, 40.0, 0.05, 1.0, 1.0, 3.0, 0.7, 2.0, 2.0, 2.0, 5.0, 3.0, 300.0, 0.1
+)
+GENERATION: Final = records.GenerationCoefficients(
+    64, 128, 1, 0, 2.0, 0.1, 0.5, 2.0, 2.0, 0.5, 0.9, 2.0, 0.8, 4.0, 1.0, 7.0, 1.0, 0.01, 1.0
+)
+EXPERTS: Final = records.ExpertsCoefficients(
+    0.15, 0.2, 0.4, 0.5, 64, 1.0, 1.0, 0.85, 1.5, 1.0, 2.0, 15.0, 0.02, 0.1, 0.5, 0.2,
+    0.7, 0.9, 20.0, 0.2,
+)  # fmt: skip
+
+_LIMITS: Final = {"share": (0.02, 1.0), "l2_share": (0.3, 8.0), "us": (1e-3, 300.0),
+                  "norm": (0.05, 30.0), "late_keys": (10.0, 3000.0)}  # fmt: skip
+
+
+def options(kind: str, dtype: str, gpu: str) -> list[dict[str, int]]:
+    """Whole-numbered coefficients to try, by what the library's kernels are known to do."""
+    choices: dict[str, tuple[int, ...]]
+    if kind == "gemm":
+        return [{"tiles": tiles} for tiles in range(len(TILES))] if dtype == "float8" else [{}]
+    if kind == "experts":
+        choices = {"tile_columns": (64, 128)}
+    elif kind == "generation_attention":
+        second = gpu in _FLASH2
+        choices = {"tile_heads": (64,), "tile_keys": (64, 128), "slots": (1, 2),
+                   "split_needs_groups": (1,) if second else (0,)}  # fmt: skip
+    elif gpu in _FLASH2:
+        choices = {"tile_queries": (128, 64), "tile_keys": (64,), "slots": (1, 2),
+                   "head_step": (32,), "splits": (0,)}  # fmt: skip
+    elif gpu in _HOPPER:
+        queries = (192,) if kind == "encoder_attention" else (128,)
+        choices = {"tile_queries": queries, "tile_keys": (64, 128), "slots": (1,),
+                   "head_step": (1, 32), "splits": (0, 1)}  # fmt: skip
+    else:
+        choices = {"tile_queries": (256,), "tile_keys": (64, 128), "slots": (1,),
+                   "head_step": (1,), "splits": (0, 1)}  # fmt: skip
+    return [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
+
+
+def limits(name: str) -> tuple[float, float]:
+    """Least and greatest value of a coefficient."""
+    if name in ("l2_share", "movement_share", "combine_share", "quantize_share", "fallback_memory"):
+        return _LIMITS["l2_share"] if name != "fallback_memory" else (0.1, 1.0)
+    if "share" in name:
+        return _LIMITS["share"]
+    if name.endswith("_us"):
+        return _LIMITS["us"]
+    return _LIMITS.get(name, (1e-4, 1e3))
+
+
+def fitted(
+    kind: str, rows: Rows, gpu: Gpu, dtype: str, start: records.Coefficients,
+    *, starts: int, evaluations: int,
+) -> tuple[records.Coefficients, float]:  # fmt: skip
+    """Coefficients by robust least squares on log time, and the cost that is left."""
+    from scipy.optimize import least_squares
+
+    whole = {f.name for f in dataclasses.fields(start) if isinstance(getattr(start, f.name), int)}
+    names = [f.name for f in dataclasses.fields(start) if f.name not in whole]
+    low, high = np.log(np.array([limits(name) for name in names])).T
+    centre = np.clip(np.log([getattr(start, name) for name in names]), low + 1e-3, high - 1e-3)
+    target = np.log(rows.seconds)
+    random = np.random.default_rng(SEED)
+
+    def record(x: NDArray[Any]) -> records.Coefficients:
+        return dataclasses.replace(start, **dict(zip(names, np.exp(x).tolist(), strict=True)))
+
+    def residuals(x: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(np.log(predicted(kind, rows, gpu, dtype, record(x))) - target)
+
+    best: tuple[float, NDArray[Any]] | None = None
+    for number in range(starts):
+        jitter = random.normal(0, 0.3, len(names)) if number else 0.0
+        at = np.clip(centre + jitter, low + 1e-3, high - 1e-3)
+        found = least_squares(
+            residuals, at, bounds=(low, high), loss="soft_l1", f_scale=0.06, max_nfev=evaluations
+        )
+        if best is None or found.cost < best[0]:
+            best = float(found.cost), found.x
+    assert best is not None
+    return record(np.array([float(f"{value:.6g}") for value in best[1]])), best[0]
+
+
+def fit_kind(kind: str, rows: Rows, gpu: Gpu, dtype: str) -> records.Coefficients:
+    """The best coefficients on the training groups."""
+    training = rows.taken(~rows.held_out)
+    random = np.random.default_rng(SEED)
+    order = random.permutation(len(training.seconds))
+    gemm = SCALED if dtype == "float8" else GEMM
+    first = {"gemm": gemm, "generation_attention": GENERATION, "experts": EXPERTS}.get(kind, PREFILL)
+    tried = [dataclasses.replace(first, **choice) for choice in options(kind, dtype, gpu.name)]
+    if len(tried) > 1:
+        few = training.taken(order[:700])
+        costs = [fitted(kind, few, gpu, dtype, each, starts=1, evaluations=15) for each in tried]
+        first = min(costs, key=lambda pair: pair[1])[0]
+    else:
+        first = tried[0]
+    many = training.taken(order[:2500])
+    return fitted(kind, many, gpu, dtype, first, starts=2, evaluations=35)[0]
+
+
+def errors(measured: Rows, seconds: NDArray[Any]) -> tuple[float, float]:
+    """Median and 90th percentile of the relative error."""
+    error = np.abs(seconds / measured.seconds - 1)
+    return float(np.median(error)), float(np.percentile(error, 90))
+
+
+def section(kind: str, dtype: str, rows: Rows, gpu: Gpu) -> str:
+    """The part of a profile about one kind and type."""
+    began = time.perf_counter()
+    fit = fit_kind(kind, rows, gpu, dtype)
+    held = rows.taken(rows.held_out & rows.within)
+    train = rows.taken(~rows.held_out)
+    median, ninety = errors(held, predicted(kind, held, gpu, dtype, fit))
+    trained, _ = errors(train, predicted(kind, train, gpu, dtype, fit))
+    print(f"{gpu.name} {kind} {dtype}: held out {median:.1%} / {ninety:.1%} (training {trained:.1%},"
+          f" {time.perf_counter() - began:.0f} s)", flush=True)  # fmt: skip
+    lines = [
+        f"[{kind}.{dtype}]", f'framework = "{FRAMEWORK} {rows.version}"',
+        f"training_rows = {len(train.seconds)}", f"training_median = {trained:.4f}",
+        f"held_out_rows = {len(held.seconds)}",
+        f"held_out_groups = {len(np.unique(held.group, axis=0))}",
+        f"held_out_median = {median:.4f}", f"held_out_p90 = {ninety:.4f}",
+        "", f"[{kind}.{dtype}.coefficients]",
+        *(f"{name} = {value:.6g}" for name, value in dataclasses.asdict(fit).items()),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def movement(gemm: dict[str, Any], rows: Rows, gpu: Gpu) -> str:
+    """Elementwise kernels have no table: streams as in products, the shortest kernel measured."""
+    c = gemm["coefficients"]
+    ramp = min(c["ramp_mb"], 1e-6 * gpu.bandwidth_gb_s * 1e9 * 2e-6)
+    shortest = float(np.percentile(rows.seconds, 0.5)) * 1e6
+    launch = max(0.1, shortest - ramp * 1e12 / (c["l2_share"] * gpu.bandwidth_gb_s * 1e9))
+    values = {"memory_share": c["memory_share"], "l2_share": max(c["l2_share"], c["memory_share"]),
+              "ramp_mb": ramp, "launch_us": launch}  # fmt: skip
+    return "\n".join(
+        ["[movement.bfloat16]", f'framework = "{gemm["framework"]}"', 'derived = "gemm"', "",
+         "[movement.bfloat16.coefficients]",
+         *(f"{name} = {value:.6g}" for name, value in values.items())]
+    ) + "\n"  # fmt: skip
+
+
+def profile(data: Path, name: str, kinds: tuple[str, ...]) -> None:
+    """Fit some kinds of a GPU and write its profile; other kinds stay as they were."""
+    gpu, path = gpu_catalogue()[name], PROFILES / f"{name}.toml"
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    parts = dict(_parts(before))
+    for kind in kinds:
+        for dtype in DTYPES[kind]:
+            rows = read_rows(data, name, kind, dtype)
+            if rows is None or (dtype == "float8" and not gpu.float8_tflops):
+                continue
+            parts[f"{kind}.{dtype}"] = section(kind, dtype, rows, gpu)
+            if (kind, dtype) == ("gemm", "bfloat16"):
+                table = tomllib.loads(parts["gemm.bfloat16"])["gemm"]["bfloat16"]
+                parts["movement.bfloat16"] = movement(table, rows, gpu)
+    order = [f"{kind}.{dtype}" for kind in records.COEFFICIENTS for dtype in ("bfloat16", "float8")]
+    head = (
+        "# Written by scripts/fit_profiles.py; do not edit.\n\n"
+        f'source = "{SOURCE}"\nlicence = "{LICENCE}"\nsystem = "{SYSTEMS[name]}"\n'
+    )
+    text = "\n".join([head, *(parts[each] for each in order if each in parts)])
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def _parts(text: str) -> list[tuple[str, str]]:
+    """Sections of a profile by `kind.dtype`."""
+    found: list[tuple[str, list[str]]] = []
+    for line in text.splitlines():
+        if line.startswith("[") and not line.endswith(".coefficients]"):
+            found.append((line.strip("[]"), []))
+        if found:
+            found[-1][1].append(line)
+    return [(name, "\n".join(lines).strip() + "\n") for name, lines in found]
+
+
+def main() -> int:
+    """Fit and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, help="folder of the tables (systems/data)")
+    parser.add_argument("--only", nargs="*", choices=[*SYSTEMS], default=[*SYSTEMS])
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=[*KINDS])
+    given = parser.parse_args()
+    for name in given.only:
+        profile(data_directory(given.data), name, tuple(given.kinds))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""Measured kernel times of `aiconfigurator-core`, as columns ready for the formulas.
+
+Whole groups of rows are held out of every fit, decided by a hash of the sizes that make a group.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow.parquet as parquet
+from numpy.typing import NDArray
+
+from dsocr_analyze.hardware.devices import Gpu
+from dsocr_analyze.hardware.kernel_times import coefficients as records
+from dsocr_analyze.hardware.kernel_times.experts import ExpertSizes, experts_seconds
+from dsocr_analyze.hardware.kernel_times.gemm import gemm_seconds
+from dsocr_analyze.hardware.kernel_times.generation_attention import generation_attention_seconds
+from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine
+from dsocr_analyze.hardware.kernel_times.prefill_attention import (
+    AttentionSizes,
+    prefill_attention_seconds,
+)
+from dsocr_analyze.hardware.kernel_times.scaled_gemm import scaled_gemm_seconds
+
+__all__ = ["FRAMEWORK", "KINDS", "SYSTEMS", "Rows", "data_directory", "predicted", "read_rows"]
+
+FRAMEWORK: Final = "vllm"
+SYSTEMS: Final = {
+    "a100-80gb-sxm": "a100_sxm",
+    "h100-sxm": "h100_sxm",
+    "h200-sxm": "h200_sxm",
+    "l40s": "l40s",
+    "b200": "b200_sxm",
+    "b300": "b300_sxm",
+    "gb200": "gb200",
+    "gb300": "gb300",
+    "rtx-pro-6000": "rtx_pro_6000_server",
+}
+"""The table's name of each GPU."""
+
+KINDS: Final = ("gemm", "encoder_attention", "context_attention", "generation_attention", "experts")
+_TABLES: Final = {
+    "gemm": ("gemm", "gemm_perf"),
+    "encoder_attention": ("encoder_attention", "encoder_attention_perf"),
+    "context_attention": ("attention", "context_attention_perf"),
+    "generation_attention": ("attention", "generation_attention_perf"),
+    "experts": ("moe", "moe_perf"),
+}
+_DTYPES: Final = {"bfloat16": "bfloat16", "float8": "fp8"}
+_HELD_OUT_BELOW: Final = 77
+_UNGATED: Final = ((2688, 1856), (2048, 5120))
+"""Hidden and inner sizes of models (Nemotron) whose experts have no gate."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one table.
+
+    Attributes:
+        sizes: Columns by name, floats.
+        seconds: Measured.
+        held_out: Whether a row's group is held out.
+        within: Whether a row lies where errors are stated.
+        group: Sizes that make the group, a row.
+        version: Of the framework.
+    """
+
+    sizes: dict[str, Floats]
+    seconds: Floats
+    held_out: NDArray[np.bool_]
+    within: NDArray[np.bool_]
+    group: NDArray[np.int64]
+    version: str
+
+    def taken(self, which: NDArray[Any]) -> Rows:
+        """Some of the rows."""
+        return Rows(
+            {name: column[which] for name, column in self.sizes.items()},
+            self.seconds[which], self.held_out[which], self.within[which], self.group[which],
+            self.version,
+        )  # fmt: skip
+
+
+def data_directory(given: Path | None) -> Path:
+    """Folder of the tables: `given`, or that of the installed package."""
+    if given is not None:
+        return given
+    found = importlib.util.find_spec("aiconfigurator_core")
+    if found is None or not found.submodule_search_locations:
+        raise SystemExit("aiconfigurator-core is not installed; install the extra `profiles`")
+    return Path(found.submodule_search_locations[0]) / "systems" / "data"
+
+
+def _held_out(groups: Sequence[tuple[int, ...]]) -> NDArray[np.bool_]:
+    known: dict[tuple[int, ...], bool] = {}
+    for group in set(groups):
+        digest = hashlib.sha256(",".join(map(str, group)).encode()).digest()
+        known[group] = digest[0] < _HELD_OUT_BELOW
+    return np.array([known[group] for group in groups], dtype=bool)
+
+
+def read_rows(data: Path, gpu: str, kind: str, dtype: str) -> Rows | None:
+    """Rows of a GPU, kind and element type; None where there is no table or no row."""
+    room, name = _TABLES[kind]
+    found = sorted((data / SYSTEMS[gpu] / room / FRAMEWORK).glob(f"*/{name}.parquet"))
+    if not found:
+        return None
+    table = parquet.read_table(found[-1])
+    columns = {
+        each: table.column(each).to_numpy(zero_copy_only=False) for each in table.column_names
+    }
+    chosen = _chosen(columns, kind, _DTYPES[dtype])
+    columns = {each: values[chosen] for each, values in columns.items()}
+    if not chosen.any():
+        return None
+    sizes, keys, within = _sizes(columns, kind)
+    group = np.stack([np.asarray(columns[key], dtype=np.int64) for key in keys], axis=1)
+    held_out = _held_out([tuple(map(int, row)) for row in group])
+    seconds = np.asarray(columns["latency"], dtype=float) / 1e3
+    return Rows(sizes, seconds, held_out, within, group, found[-1].parent.name)
+
+
+def _chosen(columns: dict[str, Any], kind: str, dtype: str) -> NDArray[np.bool_]:
+    if kind == "gemm":
+        return np.asarray(
+            (columns["gemm_dtype"] == dtype) & (columns["m"] <= 16384)
+            & (columns["n"] >= 256) & (columns["k"] >= 256)
+        )  # fmt: skip
+    if kind == "experts":
+        return np.asarray(
+            (columns["moe_dtype"] == dtype) & (columns["distribution"] == "balanced")
+            & (columns["moe_ep_size"] == 1)
+        )  # fmt: skip
+    chosen = columns["attn_dtype"] == "bfloat16"
+    if "kv_cache_dtype" in columns:
+        chosen = chosen & (columns["kv_cache_dtype"] == dtype)
+    if "window_size" in columns:
+        chosen = chosen & (columns["window_size"] == 0)
+    return np.asarray(chosen & (columns["head_dim"] <= 256))
+
+
+def _sizes(
+    columns: dict[str, Any], kind: str
+) -> tuple[dict[str, Floats], tuple[str, ...], NDArray[np.bool_]]:
+    """Columns of the formula, those that make a group, and where errors are stated."""
+    names: dict[str, str]
+    if kind == "gemm":
+        sizes = {name: columns[name].astype(float) for name in ("m", "n", "k")}
+        return sizes, ("n", "k"), (sizes["n"] <= 16384) & (sizes["k"] <= 16384)
+    if kind == "experts":
+        names = {"tokens": "num_tokens", "hidden": "hidden_size", "experts": "num_experts",
+                 "top_k": "topk", "inter": "inter_size"}  # fmt: skip
+        sizes = {name: columns[key].astype(float) for name, key in names.items()}
+        whole = zip(sizes["hidden"], sizes["inter"], strict=True)
+        sizes["gated"] = np.array([pair not in _UNGATED for pair in whole], dtype=float)
+        sizes["inter"] = sizes["inter"] / columns["moe_tp_size"]
+        # Balanced choices touch as many experts as there are, or as there are choices.
+        sizes["touched"] = np.minimum(sizes["experts"], sizes["tokens"] * sizes["top_k"])
+        second = np.array(["cutlass" in str(name) for name in columns["kernel_source"]])
+        sizes["fallback"] = (second & ~second.all()).astype(float)
+        keys = ("hidden_size", "inter_size", "topk", "num_experts")
+        return sizes, keys, np.ones(len(second), dtype=bool)
+    heads = "num_heads"
+    kv_heads = "num_key_value_heads" if "num_key_value_heads" in columns else heads
+    names = {"batch": "batch_size", "queries": "isl", "heads": heads, "head_dim": "head_dim",
+             "kv_heads": kv_heads}  # fmt: skip
+    sizes = {name: columns[key].astype(float) for name, key in names.items()}
+    sizes["keys"] = sizes["queries"] + (columns["step"] if "step" in columns else 0)
+    return sizes, (heads, "head_dim", kv_heads), np.ones(len(sizes["keys"]), dtype=bool)
+
+
+def machine_of(gpu: Gpu, dtype: str) -> Machine:
+    """The chip in an element type."""
+    return Machine(gpu.tflops(dtype) * 1e12, gpu.bandwidth_gb_s * 1e9, gpu.sms, gpu.l2_mb * 1e6)
+
+
+def predicted(kind: str, rows: Rows, gpu: Gpu, dtype: str, c: records.Coefficients) -> Floats:
+    """Seconds that the formula says for each row."""
+    size, nbytes = rows.sizes, 1 if dtype == "float8" else 2
+    if isinstance(c, records.GemmCoefficients):
+        machine = machine_of(gpu, dtype)
+        return gemm_seconds(size["m"], size["n"], size["k"], nbytes, machine, c)
+    if isinstance(c, records.ScaledGemmCoefficients):
+        return scaled_gemm_seconds(size["m"], size["n"], size["k"], machine_of(gpu, dtype), c)
+    if isinstance(c, records.ExpertsCoefficients):
+        experts = ExpertSizes(
+            size["tokens"], size["hidden"], size["inter"], size["experts"], size["top_k"],
+            size["touched"], size["gated"] > 0, size["fallback"] > 0,
+        )  # fmt: skip
+        return experts_seconds(experts, machine_of(gpu, dtype), c, element_bytes=nbytes)
+    machine = machine_of(gpu, "bfloat16")  # keys and values of eight bits are multiplied in 16
+    attention = AttentionSizes(*(size[name] for name in AttentionSizes._fields))
+    if isinstance(c, records.PrefillCoefficients):
+        causal = kind == "context_attention"
+        return prefill_attention_seconds(
+            attention, machine, c, causal=causal, element_bytes=nbytes
+        )
+    assert isinstance(c, records.GenerationCoefficients)
+    return generation_attention_seconds(attention, machine, c, element_bytes=nbytes)

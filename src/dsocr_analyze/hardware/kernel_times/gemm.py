@@ -1,0 +1,60 @@
+"""Matrix products: `[m, k] x [k, n]`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from dsocr_analyze.hardware.kernel_times.coefficients import GemmCoefficients
+from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine, blocks, overlapped, waves
+
+__all__ = ["gemm_seconds"]
+
+_TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 64), (64, 32))
+_SPLITS: Final = (1, 2, 4, 8)
+_L2_USABLE: Final = 0.8
+_OUTPUT_BYTES: Final = 2
+_PARTIAL_BYTES: Final = 8
+"""A partial sum in fp32, written and read."""
+
+
+def gemm_seconds(
+    m: Floats, n: Floats, k: Floats, element_bytes: int, machine: Machine, c: GemmCoefficients
+) -> Floats:
+    """Seconds of one product.
+
+    The library takes the fastest of its tiles and split-k factors: tiles of one wave run side by
+    side, each as fast as its share of an SM's peak; waves follow one another. Memory streams at
+    its share of bandwidth after a ramp. The two overlap, and a launch comes on top.
+
+    Args:
+        m: Rows.
+        n: Columns.
+        k: Inner size; all three broadcast.
+        element_bytes: Bytes of an input element; outputs have two.
+        machine: The chip.
+        c: Its coefficients.
+    """
+    tiles = dict(zip(_TILES, (
+        c.share_256x128, c.share_128x256, c.share_128x128,
+        c.share_128x64, c.share_64x64, c.share_64x32,
+    ), strict=True))  # fmt: skip
+    partial = c.partial_bytes * _PARTIAL_BYTES * m * n / machine.bytes_per_second
+    compute = np.full(np.broadcast_shapes(m.shape, n.shape, k.shape), np.inf)
+    for (rows, columns), share in tiles.items():
+        count = blocks(m, rows) * blocks(n, columns)
+        rate = 2.0 * rows * columns * machine.sms / (share * machine.flops_per_second)
+        for split in _SPLITS:
+            units = count * split
+            crowded = 1 + c.crowding * np.minimum(1.0, units / machine.sms)
+            tile = rate * crowded * (k / split + 64 * c.prologue_blocks) + c.wave_us * 1e-6
+            seconds = waves(units, machine.sms, c.whole_waves) * tile
+            if split > 1:
+                seconds = seconds + split * (c.split_us * 1e-6 + partial)
+            compute = np.minimum(compute, seconds)
+    moved = (m * k + n * k) * element_bytes + m * n * _OUTPUT_BYTES
+    in_l2 = moved < _L2_USABLE * machine.l2_bytes
+    bandwidth = np.where(in_l2, c.l2_share, c.memory_share) * machine.bytes_per_second
+    memory = (moved + c.ramp_mb * 1e6) / bandwidth
+    return overlapped(compute, memory, c.norm) + c.launch_us * 1e-6

@@ -1,0 +1,56 @@
+"""What every formula needs of a chip: peaks, SMs and L2, and how work falls into waves."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Floats", "Machine", "blocks", "overlapped", "waves"]
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+class Machine(NamedTuple):
+    """A chip in one element type.
+
+    Attributes:
+        flops_per_second: Dense matrix peak.
+        bytes_per_second: Device memory bandwidth.
+        sms: Streaming multiprocessors (compute units).
+        l2_bytes: Level-2 cache; 0 where everything shall come from device memory.
+    """
+
+    flops_per_second: float
+    bytes_per_second: float
+    sms: int
+    l2_bytes: float
+
+
+def blocks(size: Floats, block: float) -> Floats:
+    """Blocks that cover `size`."""
+    return np.ceil(size / block)
+
+
+def waves(units: Floats, sms: int, whole: float, slots: int = 1) -> Floats:
+    """Waves in which `units` of work pass over the SMs, at least one.
+
+    Whole waves count `whole` times as much as fractional ones. With several `slots` an SM, the
+    second and later waves come in as many: the first SM that is done takes all its slots again.
+    """
+    share = units / sms
+    rounded = np.ceil(share)
+    if slots > 1:
+        rounded = np.where(share <= slots, rounded, slots * np.ceil(share / slots))
+    mixed: Floats = np.maximum(1.0, (whole * rounded + share) / (1 + whole))
+    return mixed
+
+
+def overlapped(first: Floats, second: Floats, norm: float) -> Floats:
+    """The (1 + norm)-norm of two times: their maximum, softened where they are alike."""
+    power = 1 + norm
+    longer = np.maximum(first, second)
+    shorter = np.minimum(first, second)
+    softened: Floats = longer * (1 + (shorter / longer) ** power) ** (1 / power)
+    return softened
