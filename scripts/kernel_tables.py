@@ -171,7 +171,7 @@ def _sizes(
     names = {"batch": "batch_size", "queries": "isl", "heads": heads, "head_dim": "head_dim",
              "kv_heads": kv_heads}  # fmt: skip
     sizes = {name: columns[key].astype(float) for name, key in names.items()}
-    sizes["keys"] = sizes["queries"] + (columns["step"] if "step" in columns else 0)
+    sizes["keys"] = sizes["queries"] + columns.get("step", 0)
     return sizes, (heads, "head_dim", kv_heads), np.ones(len(sizes["keys"]), dtype=bool)
 
 
@@ -198,8 +198,6 @@ def predicted(kind: str, rows: Rows, gpu: Gpu, dtype: str, c: records.Coefficien
     attention = AttentionSizes(*(size[name] for name in AttentionSizes._fields))
     if isinstance(c, records.PrefillCoefficients):
         causal = kind == "context_attention"
-        return prefill_attention_seconds(
-            attention, machine, c, causal=causal, element_bytes=nbytes
-        )
+        return prefill_attention_seconds(attention, machine, c, causal=causal, element_bytes=nbytes)
     assert isinstance(c, records.GenerationCoefficients)
     return generation_attention_seconds(attention, machine, c, element_bytes=nbytes)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
 from dsocr_analyze.errors import DeviceError
 
-__all__ = ["Gpu", "gpu_catalogue", "gpu_named"]
+__all__ = ["Gpu", "catalogue_name", "gpu_aliases", "gpu_catalogue", "gpu_named"]
 
 
 @dataclass(frozen=True)
@@ -67,9 +70,39 @@ def gpu_catalogue() -> dict[str, Gpu]:
     return {name: Gpu(name=name, **entry) for name, entry in tomllib.loads(text).items()}
 
 
+@cache
+def gpu_aliases() -> dict[str, str]:
+    """Names in the catalogue by other names: `aliases.toml`, as `_plain` writes them."""
+    text = resources.files(__package__).joinpath("aliases.toml").read_text(encoding="utf-8")
+    return {
+        _plain(alias): name
+        for table in tomllib.loads(text).values()
+        for alias, name in table.items()
+    }
+
+
+def catalogue_name(name: str, known: Mapping[str, object]) -> str:
+    """The name among `known` that `name` or one of its aliases means.
+
+    Raises:
+        DeviceError: There is none; the closest are named.
+    """
+    plain = _plain(name)
+    found = plain if plain in known else gpu_aliases().get(plain, "")
+    if found in known:
+        return found
+    close = difflib.get_close_matches(plain, [*known, *gpu_aliases()], n=4, cutoff=0.5)
+    meant = list(dict.fromkeys(gpu_aliases().get(each, each) for each in close))
+    near = f"close to it: {', '.join(meant)}; " if meant else ""
+    raise DeviceError(f"no GPU {name!r} in the catalogue; {near}there are {', '.join(known)}")
+
+
 def gpu_named(name: str) -> Gpu:
-    """The GPU called exactly `name`; raises DeviceError naming those there are."""
-    gpu = gpu_catalogue().get(name.lower())
-    if gpu is None:
-        raise DeviceError(f"no GPU {name!r} in the catalogue; give {', '.join(gpu_catalogue())}")
-    return gpu
+    """The GPU of the catalogue called `name` or by an alias; raises DeviceError for none."""
+    catalogue = gpu_catalogue()
+    return catalogue[catalogue_name(name, catalogue)]
+
+
+def _plain(name: str) -> str:
+    """Lower case, with runs of spaces, underscores and hyphens as one hyphen."""
+    return re.sub(r"[\s_-]+", "-", name.strip()).lower()

@@ -56,7 +56,7 @@ class GemmCoefficients:
 
 @dataclass(frozen=True)
 class ScaledGemmCoefficients:
-    """Of a float8 product whose rows are quantized first (18): one tile for each range of m."""
+    """Of a float8 product whose rows are quantized first (19): one tile for each range of m."""
 
     tiles: int
     """Which list of tiles the library has, in the order of `scaled_gemm.TILES`."""
@@ -79,6 +79,8 @@ class ScaledGemmCoefficients:
     quantize_us: float
     quantize_share: float
     """Bandwidth share of the kernel that quantizes the rows."""
+    row_ns: float
+    """Of each row in it, nanoseconds."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ class ExpertsCoefficients:
     unaligned: float
     """Slowdown where rows of a weight are no multiple of 16 bytes."""
     fallback_share: float
-    """Of the tile shares, in the kernel that takes widths the first one does not."""
+    """Of the tile shares, in the kernel for activations that the first one does not have."""
     fallback_memory: float
     fallback_us: float
     fallback_expert_us: float

@@ -17,6 +17,9 @@ TILES: Final = (
     ((128, 32), (128, 64), (128, 128), (128, 128), (256, 128)),
     ((64, 64), (64, 64), (64, 128), (128, 128), (256, 128)),
     ((64, 128), (64, 128), (64, 128), (128, 128), (128, 128)),
+    ((16, 64), (64, 64), (64, 128), (64, 128), (128, 128)),
+    ((16, 64), (32, 64), (64, 128), (128, 64), (128, 128)),
+    ((16, 128), (32, 64), (64, 64), (128, 64), (128, 128)),
 )
 """Tiles of a library for m up to 16, 64, 128, 256 and above."""
 
@@ -52,6 +55,7 @@ def scaled_gemm_seconds(
     bandwidth = np.where(in_l2, c.l2_share, c.memory_share) * machine.bytes_per_second
     memory = (moved + c.ramp_mb * 1e6) / bandwidth
     seconds = overlapped(compute, memory, c.norm) + (c.launch_us + c.quantize_us) * 1e-6
+    seconds = seconds + m * c.row_ns * 1e-9
     again = np.where((m > 256) & (blocks(m, 64) * 64 > m), c.ragged * n * k, 0.0)
     quantized = _QUANTIZED_BYTES * m * k / c.quantize_share
     return seconds + (again + quantized) / machine.bytes_per_second

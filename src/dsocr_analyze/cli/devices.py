@@ -1,0 +1,135 @@
+"""Which GPUs there are, and how well their kernel times are known."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dsocr_analyze.cli import options
+
+if TYPE_CHECKING:
+    from dsocr_analyze.hardware.profile import Fitted, Profile
+    from dsocr_analyze.report.tables import Table
+
+__all__ = ["devices", "user_profiles"]
+
+FORMATS = ("table", "markdown", "json")
+_SHORT = {
+    "gemm": "GEMM", "encoder_attention": "encoder", "context_attention": "context",
+    "generation_attention": "generation", "experts": "experts",
+}  # fmt: skip
+
+GpuArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="GPU", help="GPUs to list. Default: all.")
+]
+ProfileOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--profile",
+        metavar="FILE",
+        help="A device profile of your own (TOML), added to the shipped ones and to those in"
+        " $XDG_CONFIG_HOME/dsocr-analyze/devices. May be given several times.",
+    ),
+]
+FormatOption = Annotated[
+    str, typer.Option("--format", metavar="|".join(FORMATS), help="What is printed.")
+]
+
+
+def user_profiles(given: Sequence[Path] | None) -> list[Path]:
+    """Profiles in the user's config folder, by name, then those given."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    folder = Path(base) / "dsocr-analyze" / "devices"
+    return [*sorted(folder.glob("*.toml")), *(given or ())]
+
+
+def devices(
+    gpu: GpuArgument = None,
+    profile: ProfileOption = None,
+    output_format: FormatOption = "table",
+    debug: options.DebugOption = False,
+) -> None:
+    """List the GPUs: peaks, memory, and the error of their predicted kernel times."""
+    from dsocr_analyze.hardware.devices import catalogue_name
+    from dsocr_analyze.hardware.profile import all_profiles
+
+    options.check_choice("--format", output_format, FORMATS)
+    known = all_profiles(user_profiles(profile))
+    names = [catalogue_name(name, known) for name in gpu] if gpu else list(known)
+    profiles = [known[name] for name in names]
+    if output_format == "json":
+        sys.stdout.write(json.dumps([_as_dict(each) for each in profiles], indent=2) + "\n")
+        return
+    table = _table(profiles)
+    if output_format == "markdown":
+        from dsocr_analyze.report.markdown import markdown_table
+
+        sys.stdout.write(f"{table.title}\n\n{markdown_table(table)}\n")
+    else:
+        from dsocr_analyze.cli.printing import print_table
+
+        print_table(table)
+
+
+def _table(profiles: Sequence[Profile]) -> Table:
+    from dsocr_analyze.report.tables import Table
+
+    return Table(
+        "GPUs, and the error of predicted kernel times in 16 bits: median / 90th percentile in %"
+        " over sizes held out of the fit; ~ extrapolated from another GPU, its error doubled",
+        ("name", "TFLOP/s", "float8", "GB/s", "GB", *_SHORT.values()),
+        tuple(
+            (each.gpu.name, f"{each.gpu.tensor_tflops:g}",
+             f"{each.gpu.float8_tflops:g}" if each.gpu.float8_tflops else "-",
+             f"{each.gpu.bandwidth_gb_s:g}", f"{each.gpu.memory_gb:g}",
+             *(_error(each.fitted.get((kind, "bfloat16"))) for kind in _SHORT))
+            for each in profiles
+        ),
+    )  # fmt: skip
+
+
+def _error(fitted: Fitted | None) -> str:
+    if fitted is None:
+        return "-"
+    mark = "~" if fitted.extrapolated else ""
+    return f"{mark}{100 * fitted.median:.1f} / {100 * fitted.p90:.0f}"
+
+
+def _as_dict(profile: Profile) -> dict[str, Any]:
+    gpu = profile.gpu
+    return {
+        "name": gpu.name,
+        "title": gpu.title,
+        "tensor_tflops": gpu.tensor_tflops,
+        "tensor_dtype": gpu.tensor_dtype,
+        "float8_tflops": gpu.float8_tflops or None,
+        "bandwidth_gb_s": gpu.bandwidth_gb_s,
+        "memory_gb": gpu.memory_gb,
+        "sms": gpu.sms,
+        "l2_mb": gpu.l2_mb,
+        "source": gpu.source,
+        "weak": gpu.weak,
+        "profile": {"source": profile.source, "licence": profile.licence,
+                    "extrapolated": profile.extrapolated},
+        "kinds": [
+            {
+                "kind": kind,
+                "dtype": dtype,
+                "measured_on": fitted.gpu,
+                "extrapolated": fitted.extrapolated,
+                "framework": fitted.framework,
+                "median_error": fitted.median,
+                "p90_error": fitted.p90,
+                "held_out_rows": fitted.held_out_rows,
+                "held_out_groups": fitted.held_out_groups,
+                "training_rows": fitted.training_rows,
+            }
+            for (kind, dtype), fitted in profile.fitted.items()
+        ],
+    }  # fmt: skip

@@ -1,0 +1,229 @@
+"""Device profiles: fitted coefficients per kernel kind and element type, read from TOML.
+
+A shipped profile is `profiles/<name>.toml`; a user's has the same format, and a table `[gpu]` where
+it describes a GPU that is not in the catalogue. A kind without coefficients of its own takes those
+of the GPU that `like` names, with this GPU's own peaks: it is extrapolated.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.hardware.devices import Gpu, catalogue_name, gpu_catalogue
+from dsocr_analyze.hardware.kernel_times.coefficients import (
+    COEFFICIENTS,
+    Coefficients,
+    coefficients_of,
+)
+
+__all__ = ["EXTRAPOLATED_BAND", "Fitted", "Profile", "all_profiles", "profile_from_file"]
+
+EXTRAPOLATED_BAND: Final = 2.0
+"""How much wider an error is assumed where a kind is another GPU's."""
+DTYPES: Final = ("bfloat16", "float16", "float8")
+_DERIVED_ERROR: Final = (0.15, 0.4)
+"""Of kinds that no table holds: median and 90th percentile assumed, not measured."""
+_STATED: Final = ("framework", "derived", "training_rows", "training_median", "held_out_rows",
+                  "held_out_groups", "held_out_median", "held_out_p90")  # fmt: skip
+_TOP: Final = ("name", "source", "licence", "system", "gpu", *COEFFICIENTS)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Coefficients of a kernel kind in an element type.
+
+    Attributes:
+        coefficients: Those of the formula.
+        gpu: The GPU whose kernels were measured.
+        framework: What launched them, with its version.
+        median: Median relative error on the groups held out.
+        p90: 90th percentile of it.
+        held_out_rows: Rows that the two were taken over; 0 where they are assumed.
+        held_out_groups: Groups of those rows.
+        training_rows: Rows of the fit.
+        extrapolated: Whether they are another GPU's, with a wider error.
+    """
+
+    coefficients: Coefficients
+    gpu: str
+    framework: str
+    median: float
+    p90: float
+    held_out_rows: int
+    held_out_groups: int
+    training_rows: int
+    extrapolated: bool = False
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A GPU and its fitted kinds by (kind, element type), those of another GPU included."""
+
+    gpu: Gpu
+    source: str
+    licence: str
+    fitted: Mapping[tuple[str, str], Fitted]
+
+    @property
+    def extrapolated(self) -> bool:
+        """Whether no kind was measured on this GPU."""
+        return all(each.extrapolated for each in self.fitted.values())
+
+
+def all_profiles(files: Iterable[Path] = ()) -> dict[str, Profile]:
+    """Profiles of all GPUs by name, those of the user's `files` added or in place of shipped ones.
+
+    Raises:
+        DeviceError: A file that cannot be read or holds no profile.
+    """
+    profiles = dict(_shipped())
+    for file in files:
+        profile = profile_from_file(file, profiles)
+        profiles[profile.gpu.name] = profile
+    return profiles
+
+
+@cache
+def _shipped() -> dict[str, Profile]:
+    folder = resources.files(__package__).joinpath("profiles")
+    own: dict[str, tuple[dict[str, Any], dict[tuple[str, str], Fitted]]] = {}
+    for name in gpu_catalogue():
+        file = folder.joinpath(f"{name}.toml")
+        table = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        own[name] = table, _own_kinds(table, name, f"{name}.toml")
+    found: dict[str, Profile] = {}
+
+    def complete(name: str) -> Profile:
+        if name not in found:
+            gpu = gpu_catalogue()[name]
+            table, kinds = own[name]
+            base = complete(gpu.like) if gpu.like else None
+            found[name] = _profile(gpu, table, kinds, base)
+        return found[name]
+
+    return {name: complete(name) for name in gpu_catalogue()}
+
+
+def _profile(
+    gpu: Gpu,
+    table: Mapping[str, Any],
+    kinds: Mapping[tuple[str, str], Fitted],
+    base: Profile | None,
+) -> Profile:
+    every = dict(kinds)
+    for key, fitted in base.fitted.items() if base else ():
+        if key not in every and (key[1] != "float8" or gpu.float8_tflops):
+            wider = 1.0 if fitted.extrapolated else EXTRAPOLATED_BAND
+            every[key] = replace(
+                fitted, median=wider * fitted.median, p90=wider * fitted.p90, extrapolated=True
+            )
+    ordered = sorted(every, key=lambda key: (list(COEFFICIENTS).index(key[0]), key[1]))
+    source, licence = table.get("source", ""), table.get("licence", "")
+    if base and not kinds:
+        source, licence = f"extrapolated from {base.gpu.name}: {base.source}", base.licence
+    return Profile(gpu, source, licence, {key: every[key] for key in ordered})
+
+
+def profile_from_file(file: Path, known: Mapping[str, Profile] | None = None) -> Profile:
+    """A user's profile.
+
+    Args:
+        file: TOML as in `profiles/`, with `name`; `[gpu]` holds the columns of `devices.toml` and
+            may be left out for a GPU of the catalogue.
+        known: Profiles that `like` may name; default those that are shipped.
+
+    Raises:
+        DeviceError: It cannot be read, or something in it is missing, unknown or impossible.
+    """
+    known = _shipped() if known is None else known
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DeviceError(f"{file} holds no device profile: {error}") from error
+    _refuse_unknown(table, _TOP, str(file))
+    name = table.get("name")
+    if not isinstance(name, str) or not name or name != name.lower():
+        raise DeviceError(f"{file}: name must be a text in lower case, not {name!r}")
+    gpu = _gpu(table, name, str(file), known)
+    kinds = _own_kinds(table, name, str(file))
+    base = known[catalogue_name(gpu.like, known)] if gpu.like else None
+    if not kinds and base is None:
+        raise DeviceError(f"{file}: give coefficients of {', '.join(COEFFICIENTS)}, or gpu.like")
+    return _profile(gpu, {"source": str(file), **table}, kinds, base)
+
+
+def _gpu(table: Mapping[str, Any], name: str, where: str, known: Mapping[str, Profile]) -> Gpu:
+    entry = table.get("gpu")
+    if entry is None:
+        if name not in known:
+            raise DeviceError(f"{where}: {name} is not in the catalogue, so give a table [gpu]")
+        return known[name].gpu
+    types = {field.name: str(field.type) for field in fields(Gpu) if field.name != "name"}
+    needed = ("title", "tensor_tflops", "bandwidth_gb_s", "memory_gb", "source", "sms", "l2_mb")
+    if not isinstance(entry, dict):
+        raise DeviceError(f"{where}: gpu must be a table")
+    _refuse_unknown(entry, types, f"{where}: gpu")
+    if missing := [each for each in needed if each not in entry]:
+        raise DeviceError(f"{where}: gpu lacks {', '.join(missing)}")
+    for key, value in entry.items():
+        if types[key] == "str":
+            if not isinstance(value, str):
+                raise DeviceError(f"{where}: gpu.{key} must be a text, not {value!r}")
+        elif not _positive(value) or (types[key] == "int" and not isinstance(value, int)):
+            raise DeviceError(f"{where}: gpu.{key} must be a positive number, not {value!r}")
+    if entry.get("tensor_dtype", "bfloat16") not in ("bfloat16", "float16"):
+        raise DeviceError(f"{where}: gpu.tensor_dtype must be bfloat16 or float16")
+    return Gpu(name=name, **entry)
+
+
+def _own_kinds(table: Mapping[str, Any], gpu: str, where: str) -> dict[tuple[str, str], Fitted]:
+    found = {}
+    for kind in COEFFICIENTS:
+        for dtype, entry in table.get(kind, {}).items():
+            if dtype not in DTYPES:
+                raise DeviceError(f"{where}: {kind}.{dtype} is no type; use {', '.join(DTYPES)}")
+            found[kind, dtype] = _fitted(entry, kind, dtype, gpu, where)
+    return found
+
+
+def _fitted(entry: Any, kind: str, dtype: str, gpu: str, where: str) -> Fitted:
+    where = f"{where}: {kind}.{dtype}"
+    if not isinstance(entry, dict) or not isinstance(entry.get("coefficients"), dict):
+        raise DeviceError(f"{where} must be a table with a table of coefficients")
+    _refuse_unknown(entry, ("coefficients", *_STATED), where)
+    record = coefficients_of(kind, dtype)
+    types = {field.name: str(field.type) for field in fields(record)}
+    given = entry["coefficients"]
+    _refuse_unknown(given, types, f"{where}.coefficients")
+    if missing := [name for name in types if name not in given]:
+        raise DeviceError(f"{where}.coefficients lacks {', '.join(missing)}")
+    for name, value in given.items():
+        whole = types[name] == "int"
+        if whole and (type(value) is not int or value < 0):
+            raise DeviceError(f"{where}.coefficients.{name} must be a whole number, not {value!r}")
+        if not whole and not _positive(value):
+            raise DeviceError(f"{where}.coefficients.{name} must be above 0, not {value!r}")
+    errors = tuple(entry.get(name, 0.0) for name in ("held_out_median", "held_out_p90"))
+    if not all(_positive(each) for each in errors):
+        errors = _DERIVED_ERROR
+    return Fitted(
+        record(**given), gpu, str(entry.get("framework", "")), float(errors[0]), float(errors[1]),
+        int(entry.get("held_out_rows", 0)), int(entry.get("held_out_groups", 0)),
+        int(entry.get("training_rows", 0)),
+    )  # fmt: skip
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e30
+
+
+def _refuse_unknown(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    if unknown := [name for name in table if name not in set(known)]:
+        raise DeviceError(f"{where}: unknown {', '.join(unknown)}; known are {', '.join(known)}")

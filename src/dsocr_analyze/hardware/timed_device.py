@@ -1,0 +1,284 @@
+"""A GPU that says how long its kernels take: `device("h100-sxm").gemm_seconds(m, n, k)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.hardware.devices import Gpu, catalogue_name
+from dsocr_analyze.hardware.kernel_times import coefficients as records
+from dsocr_analyze.hardware.profile import Fitted, Profile, all_profiles
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dsocr_analyze.hardware.kernel_times.machine import Machine
+
+    Sizes: TypeAlias = int | float | NDArray[np.int64] | NDArray[np.float64]
+    Seconds: TypeAlias = float | NDArray[np.float64]
+
+__all__ = ["Device", "device"]
+
+_NBYTES: Final = {"bfloat16": 2, "float16": 2, "float8": 1}
+_ALIASES: Final = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp8": "float8"}
+_ACTIVATIONS: Final = {"silu": False, "relu2": False, "gelu": True}
+"""Activations of experts, and whether libraries on Blackwell take their second kernel for them."""
+
+
+def device(name: str, *, profiles: Iterable[Path] = ()) -> Device:
+    """The GPU called `name` or by an alias, with its profile.
+
+    Args:
+        name: As in the catalogue, an alias, or what torch reports; case does not matter.
+        profiles: Files with profiles of the user's own.
+
+    Raises:
+        DeviceError: There is no such GPU (close matches are named), or a file is wrong.
+    """
+    known = all_profiles(profiles)
+    return Device(known[catalogue_name(name, known)])
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU and its profile.
+
+    Sizes are integers or arrays of them, which broadcast; seconds come back alike: a float for
+    integers, else an array. `cold=True` takes every byte from device memory, as weights are in a
+    decode step that has gone through more than L2 holds since it last read them.
+    """
+
+    profile: Profile
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU as sold."""
+        return self.profile.gpu
+
+    @property
+    def name(self) -> str:
+        """Its name in the catalogue."""
+        return self.gpu.name
+
+    def fitted(self, kind: str, dtype: str = "bfloat16") -> Fitted:
+        """Coefficients, origin and error of a kernel kind in an element type.
+
+        Raises:
+            DeviceError: The GPU lacks the type or the kind was not measured in it.
+        """
+        name = _ALIASES.get(dtype, dtype)
+        if name not in self.gpu.dtypes:
+            raise DeviceError(
+                f"{self.gpu.title} has no {dtype}; use dtype {' or '.join(self.gpu.dtypes)}",
+                arguments=["dtype"],
+            )
+        # Both types of 16 bits run at the same rate.
+        stored = "bfloat16" if name == "float16" else name
+        found = self.profile.fitted.get((kind, stored))
+        if found is None:
+            there = [each for each in self.gpu.dtypes if self._measured(kind, each)]
+            raise DeviceError(
+                f"{self.gpu.title} has no {kind} in {dtype}; use dtype {' or '.join(there)}"
+                if there else f"the profile of {self.gpu.title} has no {kind}",
+                arguments=["dtype"],
+            )  # fmt: skip
+        return found
+
+    def gemm_seconds(
+        self, m: Sizes, n: Sizes, k: Sizes, *, dtype: str = "bfloat16", cold: bool = False
+    ) -> Seconds:
+        """Seconds of `[m, k] x [k, n]`; in float8 with the quantization of the `m` rows.
+
+        Raises:
+            DeviceError: A type that the GPU lacks.
+            WorkloadError: A size below 1.
+        """
+        from dsocr_analyze.hardware.kernel_times.gemm import gemm_seconds
+        from dsocr_analyze.hardware.kernel_times.scaled_gemm import scaled_gemm_seconds
+
+        c = self.fitted("gemm", dtype).coefficients
+        M, N, K = _arrays(m=m, n=n, k=k)
+        machine = self._machine(dtype, cold)
+        if isinstance(c, records.ScaledGemmCoefficients):
+            return _like(scaled_gemm_seconds(M, N, K, machine, c), m, n, k)
+        gemm = cast("records.GemmCoefficients", c)
+        return _like(gemm_seconds(M, N, K, _NBYTES[self._dtype(dtype)], machine, gemm), m, n, k)
+
+    def attention_seconds(
+        self,
+        batch: Sizes,
+        queries: Sizes,
+        keys: Sizes,
+        heads: Sizes,
+        head_dim: Sizes,
+        *,
+        kv_heads: Sizes | None = None,
+        causal: bool = False,
+        dtype: str = "bfloat16",
+        cold: bool = False,
+    ) -> Seconds:
+        """Seconds of fused attention without a bias.
+
+        Not causal: as encoders call it. Causal: as for a context where there are several queries,
+        as for generation where there is one; `queries` of one array are all of one sort.
+
+        Args:
+            batch: Sequences.
+            queries: Queries a sequence.
+            keys: Keys a sequence, those of the queries included.
+            heads: Query heads.
+            head_dim: Elements of a head.
+            kv_heads: Key heads; default as many as `heads`.
+            causal: Whether a query sees no later key.
+            dtype: Element type; float8 is that of cached keys and values.
+            cold: Everything from device memory.
+
+        Raises:
+            DeviceError: A type that the GPU or the kind lacks.
+            WorkloadError: An impossible size: below 1, more queries than keys under a causal mask,
+                or heads that are no multiple of `kv_heads`.
+        """
+        from dsocr_analyze.hardware.kernel_times import generation_attention, prefill_attention
+
+        given = (batch, queries, keys, heads, head_dim, heads if kv_heads is None else kv_heads)
+        arrays = _arrays(batch=batch, queries=queries, keys=keys, heads=heads,
+                         head_dim=head_dim, kv_heads=given[5])  # fmt: skip
+        sizes = prefill_attention.AttentionSizes(*arrays)
+        if causal and (sizes.queries > sizes.keys).any():
+            raise WorkloadError("causal attention has no more queries than keys")
+        if (sizes.heads % sizes.kv_heads).any():
+            raise WorkloadError("heads must be a multiple of kv_heads")
+        one = sizes.queries == 1
+        if causal and one.any() and not one.all():
+            raise WorkloadError("queries must be 1 everywhere or nowhere in one call")
+        kind = "encoder_attention"
+        if causal:
+            kind = "generation_attention" if one.all() else "context_attention"
+        c = self.fitted(kind, dtype).coefficients
+        nbytes = _NBYTES[self._dtype(dtype)]
+        # Cached keys of eight bits are multiplied in 16.
+        machine = self._machine(self.gpu.tensor_dtype, cold)
+        if isinstance(c, records.GenerationCoefficients):
+            seconds = generation_attention.generation_attention_seconds(
+                sizes, machine, c, element_bytes=nbytes
+            )
+        else:
+            seconds = prefill_attention.prefill_attention_seconds(
+                sizes, machine, cast("records.PrefillCoefficients", c),
+                causal=causal, element_bytes=nbytes,
+            )  # fmt: skip
+        return _like(seconds, *given)
+
+    def grouped_experts_seconds(
+        self,
+        tokens: Sizes,
+        hidden: Sizes,
+        inter: Sizes,
+        experts: Sizes,
+        top_k: Sizes,
+        *,
+        touched: Sizes | None = None,
+        gated: bool = True,
+        activation: str = "silu",
+        dtype: str = "bfloat16",
+        cold: bool = False,
+    ) -> Seconds:
+        """Seconds of one layer's routed experts: routing, both grouped products, activation, sum.
+
+        Args:
+            tokens: Tokens.
+            hidden: Width of a token.
+            inter: Width within an expert.
+            experts: Experts there are.
+            top_k: Experts a token goes to.
+            touched: Experts with a token; default the expectation E (1 - (1 - k/E)^tokens).
+            gated: Whether an expert has a gate (SwiGLU).
+            activation: silu, relu2 or gelu; for the last some libraries have a slower kernel.
+            dtype: Element type.
+            cold: Everything from device memory.
+
+        Raises:
+            DeviceError: A type that the GPU or the kind lacks.
+            WorkloadError: An impossible size, such as `top_k` above `experts`, or an activation
+                that is not listed.
+        """
+        import numpy as np
+
+        from dsocr_analyze.hardware.kernel_times import experts as formula
+
+        if activation not in _ACTIVATIONS:
+            raise WorkloadError(
+                f"activation {activation!r} is unknown; use {', '.join(_ACTIVATIONS)}"
+            )
+        fitted = self.fitted("experts", dtype)
+        T, d, width, E, k = _arrays(tokens=tokens, hidden=hidden, inter=inter, experts=experts,
+                                top_k=top_k)  # fmt: skip
+        if (k > E).any():
+            raise WorkloadError("top_k is at most experts")
+        expected = formula.experts_touched(T, E, k)
+        with_tokens = expected if touched is None else _arrays(touched=touched)[0]
+        c = cast("records.ExpertsCoefficients", fitted.coefficients)
+        sizes = formula.ExpertSizes(
+            T, d, width, E, k, with_tokens, np.asarray(gated),
+            np.asarray(_ACTIVATIONS[activation]),
+        )
+        seconds = formula.experts_seconds(
+            sizes, self._machine(dtype, cold), c, element_bytes=_NBYTES[self._dtype(dtype)]
+        )
+        given = (tokens, hidden, inter, experts, top_k)
+        return _like(seconds, *given, *(() if touched is None else (touched,)))
+
+    def elementwise_seconds(self, bytes_moved: Sizes, *, cold: bool = False) -> Seconds:
+        """Seconds of a kernel that moves bytes: elementwise, normalization, copy.
+
+        Args:
+            bytes_moved: Read and written.
+            cold: Everything from device memory.
+        """
+        from dsocr_analyze.hardware.kernel_times.movement import movement_seconds
+
+        native = self.gpu.tensor_dtype
+        c = cast("records.MovementCoefficients", self.fitted("movement", native).coefficients)
+        [moved] = _arrays(bytes_moved=bytes_moved)
+        return _like(movement_seconds(moved, self._machine(native, cold), c), bytes_moved)
+
+    def _measured(self, kind: str, dtype: str) -> bool:
+        return (kind, "bfloat16" if dtype == "float16" else dtype) in self.profile.fitted
+
+    @staticmethod
+    def _dtype(dtype: str) -> str:
+        return _ALIASES.get(dtype, dtype)
+
+    def _machine(self, dtype: str, cold: bool) -> Machine:
+        from dsocr_analyze.hardware.kernel_times.machine import Machine
+
+        gpu = self.gpu
+        l2_bytes = 0.0 if cold else gpu.l2_mb * 1e6
+        flops = gpu.tflops(self._dtype(dtype)) * 1e12
+        return Machine(flops, gpu.bandwidth_gb_s * 1e9, gpu.sms, l2_bytes)
+
+
+def _arrays(**sizes: Sizes) -> list[NDArray[np.float64]]:
+    """Sizes as arrays of floats; raises WorkloadError for one that is below 1 or not finite."""
+    import numpy as np
+
+    arrays = []
+    for name, size in sizes.items():
+        array: NDArray[np.float64] = np.asarray(size, dtype=np.float64)
+        if not (np.isfinite(array).all() and (array >= 1).all()):
+            wrong: Any = array[~(array >= 1)]
+            shown = float(wrong.flat[0]) if wrong.size else float("inf")
+            raise WorkloadError(f"{name} {shown:g} is not possible; give 1 or more")
+        arrays.append(array)
+    return arrays
+
+
+def _like(seconds: NDArray[np.float64], *given: Sizes) -> Seconds:
+    """A float where only numbers were given."""
+    import numpy as np
+
+    return float(seconds) if all(np.ndim(each) == 0 for each in given) else seconds

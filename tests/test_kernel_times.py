@@ -1,0 +1,311 @@
+"""Predicted kernel times: properties of the formulas, profiles, names, and published rows."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsocr_analyze.cli import main
+from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.hardware import device
+from dsocr_analyze.hardware.devices import gpu_aliases, gpu_catalogue, gpu_named
+from dsocr_analyze.hardware.kernel_times.coefficients import COEFFICIENTS, coefficients_of
+from dsocr_analyze.hardware.kernel_times.experts import experts_touched
+from dsocr_analyze.hardware.profile import EXTRAPOLATED_BAND, all_profiles, profile_from_file
+
+PROFILES = Path(__file__).parent.parent / "src/dsocr_analyze/hardware/profiles"
+MEASURED = ("h100-sxm", "h200-sxm", "l40s", "b200", "b300", "gb200", "gb300", "rtx-pro-6000",
+            "a100-80gb-sxm")  # fmt: skip
+EVERY = tuple(gpu_catalogue())
+SAMPLE = json.loads(
+    (Path(__file__).parent / "data/kernel_times_sample.json").read_text(encoding="utf-8")
+)["rows"]
+
+
+def native(timed):
+    return timed.gpu.tensor_dtype
+
+
+def kernels(timed, dtype):
+    """One call a kernel kind, as functions of a batch-like size."""
+    return {
+        "gemm": lambda size: timed.gemm_seconds(size, 1280, 896, dtype=dtype),
+        "encoder": lambda size: timed.attention_seconds(size, 257, 257, 16, 64, dtype=dtype),
+        "context": lambda size: timed.attention_seconds(
+            size, 913, 913, 10, 128, causal=True, dtype=dtype
+        ),
+        "generation": lambda size: timed.attention_seconds(
+            size, 1, 1000, 10, 128, causal=True, dtype=dtype
+        ),
+        "experts": lambda size: timed.grouped_experts_seconds(size, 1280, 896, 64, 6, dtype=dtype),
+        "elementwise": lambda size: timed.elementwise_seconds(size * 2560),
+    }
+
+
+class TestProperties:
+    @pytest.mark.parametrize("name", EVERY)
+    def test_an_array_is_its_elements_one_by_one(self, name):
+        timed = device(name)
+        sizes = np.array([1, 17, 257, 4096])
+        for call in kernels(timed, native(timed)).values():
+            assert call(sizes).tolist() == [call(int(size)) for size in sizes]
+            assert isinstance(call(1), float)
+
+    @pytest.mark.parametrize("name", EVERY)
+    def test_more_work_takes_hardly_less_time(self, name):
+        timed = device(name)
+        sizes = 2 ** np.arange(15)
+        for call in kernels(timed, native(timed)).values():
+            seconds = call(sizes)
+            # A step that empties a wave or leaves a slower tile may gain a little.
+            assert (seconds[1:] > 0.9 * seconds[:-1]).all()
+            assert seconds[-1] > 3 * seconds[0]
+
+    @pytest.mark.parametrize("name", EVERY)
+    def test_products_grow_with_every_size(self, name):
+        timed = device(name)
+        sizes = 256 * 2 ** np.arange(7)
+        for seconds in (
+            timed.gemm_seconds(sizes, 4096, 4096, dtype=native(timed)),
+            timed.gemm_seconds(4096, sizes, 4096, dtype=native(timed)),
+            timed.gemm_seconds(4096, 4096, sizes, dtype=native(timed)),
+        ):
+            assert (np.diff(seconds) > 0).all()
+
+    @pytest.mark.parametrize("name", EVERY)
+    def test_nothing_is_faster_than_the_matrix_peak(self, name):
+        timed = device(name)
+        peak = timed.gpu.tensor_tflops * 1e12
+        sizes = 2 ** np.arange(4, 15)
+        seconds = timed.gemm_seconds(sizes, sizes, sizes, dtype=native(timed))
+        assert (seconds >= 2 * sizes.astype(float) ** 3 / peak).all()
+        attention = timed.attention_seconds(4, sizes, sizes, 16, 64, dtype=native(timed))
+        assert (attention >= 4 * 4 * 16 * 64 * sizes.astype(float) ** 2 / peak).all()
+
+    @pytest.mark.parametrize("name", EVERY)
+    def test_a_cold_kernel_is_not_faster_than_memory_nor_than_a_warm_one(self, name):
+        timed = device(name)
+        widths = 2 ** np.arange(8, 15)
+        cold = timed.gemm_seconds(1, widths, widths, dtype=native(timed), cold=True)
+        bandwidth = timed.gpu.bandwidth_gb_s * 1e9
+        assert (cold >= 2 * widths.astype(float) ** 2 / bandwidth).all()
+        keys = timed.attention_seconds(
+            64, 1, 4096, 10, 128, causal=True, dtype=native(timed), cold=True
+        )
+        assert keys >= 2 * 2 * 64 * 4096 * 10 * 128 / bandwidth
+        assert timed.elementwise_seconds(10**9, cold=True) >= 1e9 / bandwidth
+
+    @pytest.mark.parametrize("name", EVERY)
+    def test_the_smallest_kernel_still_takes_microseconds(self, name):
+        timed = device(name)
+        for call in kernels(timed, native(timed)).values():
+            assert 0.7e-6 < call(1) < 200e-6
+        assert timed.elementwise_seconds(1) == pytest.approx(timed.elementwise_seconds(64), rel=0.01)
+
+    def test_expected_experts_are_those_of_independent_choices(self):
+        touched = experts_touched(np.array([1.0, 2.0, 1e6]), np.array(64.0), np.array(6.0))
+        assert touched == pytest.approx([6, 64 * (1 - (58 / 64) ** 2), 64])
+        assert experts_touched(np.array(1.0), np.array(8.0), np.array(8.0)) == pytest.approx(8)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("name", "dtype", "right"),
+        [("t4", "bfloat16", "float16"), ("v100-sxm-32gb", "bf16", "float16"),
+         ("a100-80gb-sxm", "float8", "bfloat16 or float16"), ("h100-sxm", "float32", "float8"),
+         ("l4", "int4", "bfloat16")],
+    )  # fmt: skip
+    def test_a_type_that_the_gpu_lacks_is_refused_with_those_it_has(self, name, dtype, right):
+        with pytest.raises(DeviceError, match=right):
+            device(name).gemm_seconds(1, 1024, 1024, dtype=dtype)
+
+    def test_a_type_that_a_kind_lacks_is_refused(self):
+        with pytest.raises(DeviceError, match="use dtype bfloat16 or float16"):
+            device("h100-sxm").attention_seconds(1, 257, 257, 16, 64, dtype="float8")
+
+    @pytest.mark.parametrize(
+        ("call", "named"),
+        [(lambda d: d.gemm_seconds(0, 1, 1), "m 0"),
+         (lambda d: d.gemm_seconds(1, 1, np.array([4, -1])), "k -1"),
+         (lambda d: d.gemm_seconds(float("nan"), 1, 1), "m nan"),
+         (lambda d: d.attention_seconds(1, 5, 4, 1, 64, causal=True), "queries"),
+         (lambda d: d.attention_seconds(1, 4, 4, 6, 64, kv_heads=4), "kv_heads"),
+         (lambda d: d.attention_seconds(1, np.array([1, 2]), 4, 6, 64, causal=True), "queries"),
+         (lambda d: d.grouped_experts_seconds(1, 64, 64, 4, 5), "top_k"),
+         (lambda d: d.grouped_experts_seconds(1, 64, 64, 4, 2, activation="x"), "silu")],
+    )  # fmt: skip
+    def test_impossible_sizes_are_refused(self, call, named):
+        with pytest.raises(WorkloadError, match=named):
+            call(device("h100-sxm"))
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("alias", "name"),
+        [("h100", "h100-sxm"), ("A100", "a100-80gb-sxm"), ("rtx4090", "rtx-4090"),
+         ("RTX 4090", "rtx-4090"), ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+         ("nvidia h100 80gb hbm3", "h100-sxm"), ("Tesla T4", "t4"), ("h200_sxm", "h200-sxm")],
+    )  # fmt: skip
+    def test_aliases_and_what_torch_reports_are_known(self, alias, name):
+        assert device(alias).name == gpu_named(alias).name == name
+
+    def test_every_alias_means_a_gpu_and_hides_none(self):
+        assert set(gpu_aliases().values()) <= set(gpu_catalogue())
+        assert set(gpu_aliases()).isdisjoint(gpu_catalogue())
+
+    def test_an_unknown_name_is_refused_with_close_ones(self):
+        with pytest.raises(DeviceError, match="close to it: h100-sxm"):
+            device("h1000-sxm")
+
+    def test_the_device_is_light(self):
+        code = (
+            "import sys; from dsocr_analyze.hardware import device; device('h100');"
+            " sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+        )
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class TestProfiles:
+    def test_every_gpu_has_every_kind(self):
+        for profile in all_profiles().values():
+            assert {kind for kind, _ in profile.fitted} == set(COEFFICIENTS)
+
+    def test_no_kind_has_more_than_20_coefficients(self):
+        for kind in COEFFICIENTS:
+            for dtype in ("bfloat16", "float8"):
+                assert len(coefficients_of(kind, dtype).__dataclass_fields__) <= 20
+
+    @pytest.mark.parametrize("name", MEASURED)
+    def test_a_measured_profile_says_where_it_is_from(self, name):
+        profile = all_profiles()[name]
+        assert "aiconfigurator-core 0.12.0" in profile.source
+        assert "Apache-2.0" in profile.licence
+        gemm = profile.fitted["gemm", "bfloat16"]
+        assert not gemm.extrapolated
+        assert gemm.framework.startswith("vllm ")
+        assert min(gemm.training_rows, gemm.held_out_rows, gemm.held_out_groups) > 0
+        assert 0 < gemm.median < gemm.p90
+
+    def test_an_extrapolated_kind_has_a_wider_band(self):
+        there = all_profiles()
+        own, other = there["l40s"], there["l4"]
+        assert other.extrapolated
+        assert not own.extrapolated
+        for key, fitted in other.fitted.items():
+            assert fitted.extrapolated
+            assert fitted.p90 == pytest.approx(EXTRAPOLATED_BAND * own.fitted[key].p90)
+        assert there["a100-80gb-sxm"].fitted["experts", "bfloat16"].extrapolated
+
+    @pytest.fixture
+    def own(self, tmp_path):
+        def write(text):
+            file = tmp_path / "own.toml"
+            file.write_text(text, encoding="utf-8")
+            return file
+
+        return write
+
+    GPU = (
+        'name = "h800"\n[gpu]\ntitle = "H800"\ntensor_tflops = 989\nbandwidth_gb_s = 3350\n'
+        'memory_gb = 80\nsms = 132\nl2_mb = 50\nsource = "mine"\n'
+    )
+
+    def test_a_users_file_adds_a_gpu(self, own):
+        file = own(self.GPU + 'like = "h100"\n')
+        timed = device("h800", profiles=[file])
+        assert timed.profile.extrapolated
+        assert timed.gemm_seconds(512, 512, 512) == device("h100").gemm_seconds(512, 512, 512)
+        with pytest.raises(DeviceError):
+            device("h800")
+
+    def test_a_users_file_in_the_format_of_the_shipped_ones_is_taken(self, own):
+        shipped = (PROFILES / "h100-sxm.toml").read_text(encoding="utf-8")
+        profile = profile_from_file(own(f'name = "h100-sxm"\n{shipped}'))
+        assert profile.fitted.items() == all_profiles()["h100-sxm"].fitted.items()
+
+    @pytest.mark.parametrize(
+        ("text", "named"),
+        [("name = 3", "name must be"), ("name = 'x'", "table \\[gpu\\]"), ("x", "no device profile"),
+         (GPU, "coefficients"), (GPU + 'like = "h10"', "h100-sxm"), (GPU + "sm = 1", "unknown sm"),
+         (GPU.replace("sms = 132\n", ""), "lacks sms"), (GPU.replace("132", "-1"), "gpu.sms"),
+         (GPU + "[gemm.bf16]", "gemm.bf16 is no type"),
+         (GPU + "[gemm.bfloat16]", "table of coefficients"),
+         (GPU + "[movement.bfloat16.coefficients]\nl2_share = 1", "lacks memory_share"),
+         (GPU + "[movement.bfloat16.coefficients]\nl2_share = 0\nmemory_share = 1\nramp_mb = 1\n"
+          "launch_us = 1", "l2_share must be above 0")],
+    )  # fmt: skip
+    def test_what_is_wrong_in_a_users_file_is_named(self, own, text, named):
+        with pytest.raises(DeviceError, match=named):
+            profile_from_file(own(text))
+
+
+def sampled(timed, row):
+    """Predicted seconds of a published row."""
+    if row["kind"] == "gemm":
+        return timed.gemm_seconds(row["m"], row["n"], row["k"])
+    if row["kind"] == "experts":
+        return timed.grouped_experts_seconds(
+            row["tokens"], row["hidden"], row["inter"], row["experts"], row["top_k"],
+            touched=row["touched"], gated=bool(row["gated"]),
+            activation="gelu" if row["fallback"] else "silu",
+        )  # fmt: skip
+    return timed.attention_seconds(
+        row["batch"], row["queries"], row["keys"], row["heads"], row["head_dim"],
+        kv_heads=row["kv_heads"], causal=row["kind"] != "encoder_attention",
+    )  # fmt: skip
+
+
+class TestPublishedRows:
+    @pytest.mark.parametrize("name", MEASURED)
+    def test_most_rows_that_were_held_out_lie_within_the_stated_band(self, name):
+        timed = device(name)
+        rows = [row for row in SAMPLE if row["gpu"] == name]
+        assert len(rows) >= 24
+        within = [
+            abs(sampled(timed, row) / row["seconds"] - 1)
+            <= timed.profile.fitted[row["kind"], "bfloat16"].p90
+            for row in rows
+        ]
+        # Nine of ten are expected; with a few dozen rows, three of four is beyond chance.
+        assert sum(within) >= 0.75 * len(rows)
+
+
+class TestCommand:
+    @pytest.fixture(autouse=True)
+    def _no_profiles_of_a_user(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    def test_json_names_every_gpu_and_kind(self, capsys):
+        assert main(["devices", "--format", "json"]) == 0
+        listed = json.loads(capsys.readouterr().out)
+        assert [each["name"] for each in listed] == list(gpu_catalogue())
+        for each in listed:
+            assert {kind["kind"] for kind in each["kinds"]} == set(COEFFICIENTS)
+
+    @pytest.mark.parametrize("output_format", ["table", "markdown"])
+    def test_the_table_shows_what_is_extrapolated(self, capsys, output_format):
+        assert main(["devices", "h100", "l4", "--format", output_format]) == 0
+        out = capsys.readouterr().out
+        assert "h100-sxm" in out
+        assert "~" in out
+
+    def test_a_file_or_the_config_folder_adds_a_gpu(self, capsys, tmp_path):
+        text = TestProfiles.GPU + 'like = "h100-sxm"\n'
+        file = tmp_path / "mine.toml"
+        file.write_text(text, encoding="utf-8")
+        assert main(["devices", "h800", "--profile", str(file)]) == 0
+        folder = tmp_path / "dsocr-analyze" / "devices"
+        folder.mkdir(parents=True)
+        file.rename(folder / "mine.toml")
+        assert main(["devices", "h800", "--format", "json"]) == 0
+        assert '"h800"' in capsys.readouterr().out
+
+    def test_bad_input_gets_one_line_and_exit_code_2(self, capsys, tmp_path):
+        for arguments in (["gtx"], ["--format", "xml"], ["--profile", str(tmp_path / "none")]):
+            assert main(["devices", *arguments]) == 2
+            captured = capsys.readouterr()
+            assert captured.out == ""
+            assert captured.err.count("\n") == 1
