@@ -63,7 +63,7 @@ def main() -> int:
                 bounds = limits(gpu, kind, dtype)
                 over = [b is not None and f > b for f, b in zip(figures, bounds, strict=True)]
                 missed += any(over)
-                verdict = 'MISSED' if any(over) else 'ok' if any(bounds) else 'no limit'
+                verdict = "MISSED" if any(over) else "ok" if any(bounds) else "no limit"
                 stated = " / ".join("-" if b is None else f"{b:.1%}" for b in bounds)
                 print(
                     f"{gpu:14} {kind:21} {dtype:9} {figures[0]:6.1%} / {figures[1]:6.1%}"

@@ -55,7 +55,11 @@ _TABLES: Final = {
 _DTYPES: Final = {"bfloat16": "bfloat16", "float8": "fp8"}
 _HELD_OUT_BELOW: Final = 77
 _UNGATED: Final = ((2688, 1856), (2048, 5120))
-"""Hidden and inner sizes of models (Nemotron) whose experts have no gate."""
+"""Hidden and inner sizes of models whose experts have no gate, so two matrices instead of three.
+
+The tables do not say so. With three, these two alone would have been read at 1.2 to 1.4 times the
+bandwidth of every GPU, and all others at 0.8 to 0.96 of it.
+"""
 
 
 @dataclass(frozen=True)

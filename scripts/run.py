@@ -74,7 +74,7 @@ TASKS = {
             ("mkdocs", "build", "--strict"),
         ),
     ),
-    "benchmarks": Task("run every benchmarks/bench_*.py"),
+    "benchmarks": Task("run every benchmarks/bench_*.py", extras=("dev", "profiles")),
     "setup": Task("only set up the environment; arguments name further extras"),
     "clean": Task("remove caches, builds and the contents of tmp/", extras=()),
 }

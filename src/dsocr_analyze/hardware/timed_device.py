@@ -223,7 +223,13 @@ class Device:
         with_tokens = expected if touched is None else _arrays(touched=touched)[0]
         c = cast("records.ExpertsCoefficients", fitted.coefficients)
         sizes = formula.ExpertSizes(
-            T, d, width, E, k, with_tokens, np.asarray(gated),
+            T,
+            d,
+            width,
+            E,
+            k,
+            with_tokens,
+            np.asarray(gated),
             np.asarray(_ACTIVATIONS[activation]),
         )
         seconds = formula.experts_seconds(
