@@ -228,7 +228,10 @@ def decoders(draw):
             "qk_rope_head_dim": 2 * draw(st.integers(2 if kind == "dynamic" else 1, 16)),
             "qk_nope_head_dim": draw(st.integers(20, 48)),
             "v_head_dim": draw(st.integers(4, 20)),
-            "max_position_embeddings": draw(st.sampled_from([50, 8192])),
+            # With dynamic scaling no prompt is short enough to pass this while it generates.
+            "max_position_embeddings": draw(
+                st.sampled_from([2 if kind == "dynamic" else 50, 8192])
+            ),
             "rope_scaling": None if kind is None else {"type": kind, "factor": 2.0},
         }
     return changes
@@ -254,6 +257,19 @@ def decoders(draw):
 )
 def test_any_model_and_page_agree(changes, dtype, flash, **page):
     assert_agreement(by_both_engines(small_directory(**changes), dtype=dtype, flash=flash, **page))
+
+
+def test_passing_the_trained_length_while_generating_is_a_disagreement_that_is_told():
+    """A traced batch adds steps up from the first two, of which none is beyond that length."""
+    directory = small_directory(
+        **LATENT, rope_scaling={"type": "dynamic", "factor": 2.0}, max_position_embeddings=50
+    )
+    page = by_both_engines(
+        directory, page=(439, 2449), base_size=64, image_size=64, crop_mode=False, text_tokens=12
+    )
+    assert page.workload.seq_len < 50 < page.workload.seq_len + page.workload.max_new_tokens
+    assert not page.agreement.agrees
+    assert any("of the batch is" in warning for warning in page.traced.warnings)
 
 
 @pytest.mark.parametrize("name", ["published shape", "latent", "latent, dynamic", "dense"])
