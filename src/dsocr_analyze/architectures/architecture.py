@@ -65,6 +65,10 @@ class ModelDimensions(Protocol):
     def max_positions(self) -> int:
         """Positions that the decoder was trained for."""
 
+    @property
+    def step_changes_beyond(self) -> int | None:
+        """Positions beyond which a decode step does other work; None where it never does."""
+
 
 @dataclass(frozen=True, slots=True)
 class NotModelled:
