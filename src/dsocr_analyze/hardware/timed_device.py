@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Device", "device"]
 
-_NBYTES: Final = {"bfloat16": 2, "float16": 2, "float8": 1}
+_NBYTES: Final = {"bfloat16": 2, "float16": 2, "float8": 1, "int8": 1, "int4": 0.5}
 _ALIASES: Final = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp8": "float8"}
+CACHE_DTYPES: Final = ("bfloat16", "float16", "float8", "int8", "int4")
+"""Types of cached keys and values."""
 _ACTIVATIONS: Final = {"silu": False, "relu2": False, "gelu": True}
 """Activations of experts, and whether libraries on Blackwell take their second kernel for them."""
 
@@ -64,12 +66,19 @@ class Device:
         """Its name in the catalogue."""
         return self.gpu.name
 
-    def fitted(self, kind: str, dtype: str = "bfloat16") -> Fitted:
+    def fitted(self, kind: str, dtype: str = "bfloat16", *, kv_dtype: str | None = None) -> Fitted:
         """Coefficients, origin and error of a kernel kind in an element type.
 
+        Args:
+            kind: Kernel kind of a profile.
+            dtype: Element type.
+            kv_dtype: Element type of cached keys and values, where it differs.
+
         Raises:
-            DeviceError: The GPU lacks the type or the kind was not measured in it.
+            DeviceError: The GPU lacks a type, or the kind was not measured in it.
         """
+        if kv_dtype is not None:
+            return self._cached(kind, dtype, _ALIASES.get(kv_dtype, kv_dtype))
         name = _ALIASES.get(dtype, dtype)
         if name not in self.gpu.dtypes:
             raise DeviceError(
@@ -89,9 +98,18 @@ class Device:
         return found
 
     def gemm_seconds(
-        self, m: Sizes, n: Sizes, k: Sizes, *, dtype: str = "bfloat16", cold: bool = False
+        self,
+        m: Sizes,
+        n: Sizes,
+        k: Sizes,
+        *,
+        batch: Sizes = 1,
+        dtype: str = "bfloat16",
+        cold: bool = False,
     ) -> Seconds:
-        """Seconds of `[m, k] x [k, n]`; in float8 with the quantization of the `m` rows.
+        """Seconds of one kernel with `batch` products `[m, k] x [k, n]`.
+
+        In float8 with the quantization of the `m` rows, and for one product only.
 
         Raises:
             DeviceError: A type that the GPU lacks.
@@ -101,12 +119,15 @@ class Device:
         from dsocr_analyze.hardware.kernel_times.scaled_gemm import scaled_gemm_seconds
 
         c = self.fitted("gemm", dtype).coefficients
-        M, N, K = _arrays(m=m, n=n, k=k)
+        M, N, K, products = _arrays(m=m, n=n, k=k, batch=batch)
         machine = self._machine(dtype, cold)
         if isinstance(c, records.ScaledGemmCoefficients):
+            if (products != 1).any():
+                raise WorkloadError("batch must be 1 for a product in float8")
             return _like(scaled_gemm_seconds(M, N, K, machine, c), m, n, k)
         gemm = cast("records.GemmCoefficients", c)
-        return _like(gemm_seconds(M, N, K, _NBYTES[self._dtype(dtype)], machine, gemm), m, n, k)
+        nbytes = _NBYTES[self._dtype(dtype)]
+        return _like(gemm_seconds(M, N, K, nbytes, machine, gemm, batch=products), m, n, k, batch)
 
     def attention_seconds(
         self,
@@ -119,6 +140,7 @@ class Device:
         kv_heads: Sizes | None = None,
         causal: bool = False,
         dtype: str = "bfloat16",
+        kv_dtype: str | None = None,
         cold: bool = False,
     ) -> Seconds:
         """Seconds of fused attention without a bias.
@@ -134,7 +156,10 @@ class Device:
             head_dim: Elements of a head.
             kv_heads: Key heads; default as many as `heads`.
             causal: Whether a query sees no later key.
-            dtype: Element type; float8 is that of cached keys and values.
+            dtype: Element type.
+            kv_dtype: Element type of cached keys and values, float8, int8 or int4; default that of
+                the rest. Only generation is measured in float8; elsewhere, and for integers, fewer
+                bytes are read by the kernel of 16 bits.
             cold: Everything from device memory.
 
         Raises:
@@ -158,9 +183,9 @@ class Device:
         kind = "encoder_attention"
         if causal:
             kind = "generation_attention" if one.all() else "context_attention"
-        c = self.fitted(kind, dtype).coefficients
-        nbytes = _NBYTES[self._dtype(dtype)]
-        # Cached keys of eight bits are multiplied in 16.
+        c = self.fitted(kind, dtype, kv_dtype=kv_dtype).coefficients
+        nbytes = _NBYTES[self._dtype(kv_dtype or dtype)]
+        # Cached keys of fewer bits are multiplied in 16.
         machine = self._machine(self.gpu.tensor_dtype, cold)
         if isinstance(c, records.GenerationCoefficients):
             seconds = generation_attention.generation_attention_seconds(
@@ -233,7 +258,7 @@ class Device:
             np.asarray(_ACTIVATIONS[activation]),
         )
         seconds = formula.experts_seconds(
-            sizes, self._machine(dtype, cold), c, element_bytes=_NBYTES[self._dtype(dtype)]
+            sizes, self._machine(dtype, cold), c, element_bytes=int(_NBYTES[self._dtype(dtype)])
         )
         given = (tokens, hidden, inter, experts, top_k)
         return _like(seconds, *given, *(() if touched is None else (touched,)))
@@ -251,6 +276,22 @@ class Device:
         c = cast("records.MovementCoefficients", self.fitted("movement", native).coefficients)
         [moved] = _arrays(bytes_moved=bytes_moved)
         return _like(movement_seconds(moved, self._machine(native, cold), c), bytes_moved)
+
+    def _cached(self, kind: str, dtype: str, cached: str) -> Fitted:
+        """That of attention over a cache of another type: measured for float8, else derived."""
+        if cached not in CACHE_DTYPES:
+            raise DeviceError(
+                f"kv_dtype {cached!r} is unknown; use {', '.join(CACHE_DTYPES)}",
+                arguments=["kv_dtype"],
+            )
+        if cached == "float8" and not self.gpu.float8_tflops:
+            raise DeviceError(
+                f"{self.gpu.title} has no float8; use kv_dtype int8 or {self.gpu.tensor_dtype}",
+                arguments=["kv_dtype"],
+            )
+        if cached == "float8" and self._measured(kind, cached):
+            return self.profile.fitted[kind, cached]
+        return self.fitted(kind, dtype)
 
     def _measured(self, kind: str, dtype: str) -> bool:
         return (kind, "bfloat16" if dtype == "float16" else dtype) in self.profile.fitted
