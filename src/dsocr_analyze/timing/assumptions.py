@@ -95,7 +95,8 @@ class Assumptions:
         spread = (
             f"every page generates {lengths.longest} tokens"
             if len(lengths.lengths) == 1
-            else f"pages generate {lengths.mean:,.0f} tokens on average, at most {lengths.longest:,}"
+            else f"pages generate {lengths.mean:,.0f} tokens on average, {lengths.longest:,} at"
+            " most"
         )
         origin = "estimated from its pixels" if self.is_preprocess_estimated else "given"
         said = [
