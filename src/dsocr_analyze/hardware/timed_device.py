@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Sizes: TypeAlias = int | float | NDArray[np.int64] | NDArray[np.float64]
     Seconds: TypeAlias = float | NDArray[np.float64]
 
-__all__ = ["Device", "device"]
+__all__ = ["CACHE_DTYPES", "Device", "device", "dtype_name"]
 
 _NBYTES: Final = {"bfloat16": 2, "float16": 2, "float8": 1, "int8": 1, "int4": 0.5}
 _ALIASES: Final = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp8": "float8"}
@@ -29,6 +29,11 @@ CACHE_DTYPES: Final = ("bfloat16", "float16", "float8", "int8", "int4")
 """Types of cached keys and values."""
 _ACTIVATIONS: Final = {"silu": False, "relu2": False, "gelu": True}
 """Activations of experts, and whether libraries on Blackwell take their second kernel for them."""
+
+
+def dtype_name(name: str) -> str:
+    """The full name of an element type: `bfloat16` for `bf16`."""
+    return _ALIASES.get(name.lower(), name.lower())
 
 
 def device(name: str, *, profiles: Iterable[Path] = ()) -> Device:

@@ -7,6 +7,7 @@ differently, give the same seconds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.kernels import Kernel, Rows
@@ -29,10 +30,14 @@ def launched(kernels: Sequence[Kernel]) -> list[Kernel]:
     return sorted(kernels, key=_place)
 
 
+@cache
+def _layer(path: str) -> list[tuple[int, str]]:
+    """Sorts layer 2 before layer 10."""
+    return [(int(name), "") if name.isdecimal() else (-1, name) for name in path.split(".")]
+
+
 def _place(kernel: Kernel) -> tuple[Any, ...]:
-    parts = [(int(name), "") if name.isdecimal() else (-1, name) for name in kernel.path.split(".")]
-    return (parts, kernel.kind, kernel.operator, kernel.dtype, kernel.output_dtype,
-            tuple(kernel.dimensions), tuple(kernel.work))  # fmt: skip
+    return (_layer(kernel.path), kernel.operator, kernel.dtype, kernel.dimensions, kernel.work)
 
 
 def eager_pass(

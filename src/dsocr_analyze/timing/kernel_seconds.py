@@ -109,10 +109,11 @@ class KernelSeconds:
 
     def by_kind(self) -> dict[KindError, Floats]:
         """Seconds of all calls by kind, `[workloads]` each."""
-        sums: dict[KindError, Floats] = {}
-        for row, error in zip(self.seconds * self.calls, self.errors, strict=True):
-            sums[error] = sums[error] + row if error in sums else row
-        return sums
+        rows: dict[KindError, list[int]] = {}
+        for number, error in enumerate(self.errors):
+            rows.setdefault(error, []).append(number)
+        seconds = self.seconds * self.calls
+        return {error: _sum(seconds[numbers]) for error, numbers in rows.items()}
 
 
 def _sum(values: Floats) -> Floats:
@@ -136,6 +137,28 @@ def kernel_seconds(
     Raises:
         DeviceError: The GPU lacks an element type.
     """
+    places: dict[Any, int] = {}
+    try:
+        alike = [places.setdefault(_what(kernel), len(places)) for kernel in kernels]
+    except TypeError:  # arrays are not hashable, and few
+        return _priced(kernels, device, precision)
+    firsts = dict(zip(reversed(alike), reversed(kernels), strict=True))
+    priced = _priced([firsts[place] for place in range(len(places))], device, precision)
+    return KernelSeconds(
+        kernels,
+        priced.seconds[alike],
+        priced.is_memory[alike],
+        [priced.errors[place] for place in alike],
+        _weights_read(kernels, 1),
+    )
+
+
+def _what(kernel: Kernel) -> tuple[object, ...]:
+    """The record without how often and where it is called."""
+    return (kernel.operator, kernel.dimensions, kernel.dtype, kernel.work, kernel.stage)
+
+
+def _priced(kernels: Sequence[Kernel], device: Device, precision: Precision) -> KernelSeconds:
     import numpy as np
 
     width = max((np.size(c) for k in kernels for c in (*k.dimensions, *k.work)), default=1)

@@ -338,9 +338,11 @@ class _Eager:
     def loaded(self, concurrency: int) -> _Load:
         """Batches one after the other, while the CPU prepares the next one."""
         batch = max(1, min(concurrency, self.largest_concurrency))
-        *prefill, _ = self._stages(self._records(batch), batch).values()
+        stages = self.stages if batch == 1 else self._stages(self._records(batch), batch)
+        *prefill, _ = stages.values()
         first = total_span(prefill)
-        work = first.plus(self._decode(batch)).times(1 / batch)
+        decode = self.decode if batch == 1 else self._decode(batch)
+        work = first.plus(decode).times(1 / batch)
         prepared = self.assumptions.preprocess_seconds
         rounds = -(-batch // self.assumptions.workers)
         gpu = float(work.seconds) * batch
@@ -348,5 +350,4 @@ class _Eager:
         seconds = rounds * prepared + gpu
         rate = batch / seconds
         page = concurrency / rate
-        decode = gpu - float(first.seconds)
-        return _Load(rate, page - decode, page, work)
+        return _Load(rate, page - float(decode.seconds), page, work)
