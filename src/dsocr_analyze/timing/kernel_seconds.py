@@ -348,7 +348,7 @@ def _masked_attention(
     )
     moved: Any = device.elementwise_seconds(_bytes(members, width))
     seconds: Floats = np.maximum(flops / rate, moved)
-    return seconds, KindError("masked_attention", *_MASKED_ERROR, True, True)
+    return seconds, KindError("masked_attention", *_MASKED_ERROR, False, True)
 
 
 def _movement(
