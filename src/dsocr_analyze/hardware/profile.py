@@ -31,7 +31,8 @@ DTYPES: Final = ("bfloat16", "float16", "float8")
 _DERIVED_ERROR: Final = (0.15, 0.4)
 """Of kinds that no table holds: median and 90th percentile assumed, not measured."""
 _STATED: Final = ("framework", "derived", "training_rows", "training_median", "held_out_rows",
-                  "held_out_groups", "held_out_median", "held_out_p90")  # fmt: skip
+                  "held_out_groups", "held_out_median", "held_out_p90", "left_out_median",
+                  "left_out_p90")  # fmt: skip
 _TOP: Final = ("name", "source", "licence", "system", "gpu", *COEFFICIENTS)
 
 

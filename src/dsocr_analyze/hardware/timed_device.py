@@ -233,7 +233,7 @@ class Device:
             np.asarray(_ACTIVATIONS[activation]),
         )
         seconds = formula.experts_seconds(
-            sizes, self._machine(dtype, cold), c, element_bytes=_NBYTES[self._dtype(dtype)]
+            sizes, self._machine(dtype, cold), c, weight_bytes=_NBYTES[self._dtype(dtype)]
         )
         given = (tokens, hidden, inter, experts, top_k)
         return _like(seconds, *given, *(() if touched is None else (touched,)))
