@@ -251,6 +251,11 @@ class TestProfiles:
         assert not own.extrapolated
         assert device("a100-40gb").fitted("experts").gpu == "a100-80gb-sxm"
 
+    def test_only_what_no_table_holds_is_assumed(self):
+        for profile in all_profiles().values():
+            for (kind, _), fitted in profile.fitted.items():
+                assert fitted.assumed == bool(fitted.derived) == (kind == "movement")
+
     @pytest.fixture
     def own(self, tmp_path):
         def write(text):
@@ -264,6 +269,19 @@ class TestProfiles:
         'name = "h800"\n[gpu]\ntitle = "H800"\ntensor_tflops = 989\nbandwidth_gb_s = 3350\n'
         'memory_gb = 80\nsms = 132\nl2_mb = 50\nsource = "mine"\n'
     )
+
+    MOVEMENT = (
+        "\n[movement.bfloat16.coefficients]\nl2_share = 1\nmemory_share = 1\nramp_mb = 1\n"
+        "launch_us = 1\n"
+    )
+
+    def test_coefficients_without_errors_say_from_what_they_are_derived(self, own):
+        text = self.GPU + 'like = "h100"\n[movement.bfloat16]\nderived = "a data sheet"'
+        profile = profile_from_file(own(text + self.MOVEMENT))
+        movement, gemm = (profile.fitted[kind, "bfloat16"] for kind in ("movement", "gemm"))
+        assert (movement.derived, movement.assumed) == ("a data sheet", True)
+        assert movement.gpu == "h800"
+        assert not gemm.assumed
 
     def test_a_users_file_adds_a_gpu(self, own):
         file = own(self.GPU + 'like = "h100"\n')
@@ -287,7 +305,13 @@ class TestProfiles:
          (GPU + "[gemm.bfloat16]", "table of coefficients"),
          (GPU + "[movement.bfloat16.coefficients]\nl2_share = 1", "lacks memory_share"),
          (GPU + "[movement.bfloat16.coefficients]\nl2_share = 0\nmemory_share = 1\nramp_mb = 1\n"
-          "launch_us = 1", "l2_share must be above 0")],
+          "launch_us = 1", "l2_share must be above 0"),
+         (GPU + MOVEMENT, "lacks held_out_median, held_out_p90.*derived"),
+         (GPU + MOVEMENT.replace("[", "[movement.bfloat16]\nheld_out_p90 = 1\n[", 1),
+          "lacks held_out_median:"),
+         (GPU + "[movement.bfloat16]\nderived = ''" + MOVEMENT, "derived must be a text"),
+         (GPU + "[movement.bfloat16]\nheld_out_p90 = 1\nheld_out_median = 'x'" + MOVEMENT,
+          "held_out_median must be a number above 0")],
     )  # fmt: skip
     def test_what_is_wrong_in_a_users_file_is_named(self, own, text, named):
         with pytest.raises(DeviceError, match=named):
@@ -343,6 +367,21 @@ class TestCommand:
         out = capsys.readouterr().out
         assert "h100-sxm" in out
         assert "~" in out
+
+    def test_what_is_assumed_is_marked(self, capsys, tmp_path):
+        shipped = (PROFILES / "h100-sxm.toml").read_text(encoding="utf-8")
+        lines = [line for line in shipped.splitlines() if not line.startswith("held_out_")]
+        text = "\n".join(lines).replace("framework =", 'derived = "mine"\nframework =')
+        text = text.replace('derived = "gemm"\n', "")
+        file = tmp_path / "mine.toml"
+        file.write_text(f'name = "h100-sxm"\n{text}', encoding="utf-8")
+        assert main(["devices", "h100", "--profile", str(file)]) == 0
+        assert "?15.0 / 40" in capsys.readouterr().out
+        assert main(["devices", "h100", "l4", "--format", "json"]) == 0
+        for each in json.loads(capsys.readouterr().out):
+            for kind in each["kinds"]:
+                assert kind["assumed"] == (kind["kind"] == "movement")
+                assert (kind["derived"] == "gemm") == kind["assumed"]
 
     def test_a_file_or_the_config_folder_adds_a_gpu(self, capsys, tmp_path):
         text = TestProfiles.GPU + 'like = "h100-sxm"\n'
