@@ -35,6 +35,7 @@ __all__ = [
     "data_directory",
     "predicted",
     "read_rows",
+    "weight_only_rows",
 ]
 
 FRAMEWORK: Final = "vllm"
@@ -63,6 +64,8 @@ _TABLES: Final = {
 }
 _DTYPES: Final = {"bfloat16": "bfloat16", "float8": "fp8"}
 _HELD_OUT_BELOW: Final = 77
+_FEWEST: Final = 50
+"""Rows that make a table of integer weights worth a look."""
 _UNGATED: Final = ((2688, 1856), (2048, 5120))
 """Hidden and inner sizes of models whose experts have no gate, so two matrices instead of three.
 
@@ -142,6 +145,30 @@ def read_rows(data: Path, gpu: str, kind: str, dtype: str) -> Rows | None:
     seconds = np.asarray(columns["latency"], dtype=float) / 1e3
     version = f"{framework} {found[-1].parent.name}"
     return Rows(sizes, seconds, held_out, within, group, version)
+
+
+def weight_only_rows(data: Path, gpu: str, kind: str, weights: str) -> Rows | None:
+    """Rows of 16-bit products with integer weights, of the last table that has any; None for none.
+
+    No fit reads them; they tell what deriving their times from 16-bit weights misses.
+    """
+    room, name = _TABLES[kind]
+    found = None
+    for path in sorted((data / SYSTEMS[gpu] / room).glob(f"*/*/{name}.parquet")):
+        table = parquet.read_table(path)
+        columns = {
+            each: table.column(each).to_numpy(zero_copy_only=False) for each in table.column_names
+        }
+        chosen = _chosen(columns, kind, f"{weights}_wo")
+        if chosen.sum() < _FEWEST:
+            continue
+        columns = {each: values[chosen] for each, values in columns.items()}
+        sizes, keys, within = _sizes(columns, kind)
+        group = np.stack([np.asarray(columns[key], dtype=np.int64) for key in keys], axis=1)
+        seconds = np.asarray(columns["latency"], dtype=float) / 1e3
+        version = f"{path.parent.parent.name} {path.parent.name}"
+        found = Rows(sizes, seconds, np.ones(len(within), dtype=bool), within, group, version)
+    return found
 
 
 def _chosen(columns: dict[str, Any], kind: str, dtype: str) -> NDArray[np.bool_]:

@@ -15,6 +15,7 @@ from dsocr_analyze.hardware.devices import gpu_aliases, gpu_catalogue, gpu_named
 from dsocr_analyze.hardware.kernel_times.coefficients import COEFFICIENTS, coefficients_of
 from dsocr_analyze.hardware.kernel_times.experts import experts_touched
 from dsocr_analyze.hardware.profile import EXTRAPOLATED_BAND, all_profiles, profile_from_file
+from dsocr_analyze.hardware.weight_types import WEIGHT_ONLY_ERROR
 
 PROFILES = Path(__file__).parent.parent / "src/dsocr_analyze/hardware/profiles"
 MEASURED = ("h100-sxm", "h200-sxm", "l40s", "b200", "b300", "gb200", "gb300", "rtx-pro-6000",
@@ -155,6 +156,88 @@ class TestProperties:
             for each in ("silu", "gelu")
         )
         assert silu == gelu
+
+
+def products(timed, dtype, weights_dtype, size):
+    """A product and a layer of experts on `size` rows or tokens."""
+    types = {"dtype": dtype, "weights_dtype": weights_dtype, "cold": True}
+    return np.array([
+        timed.gemm_seconds(size, 6848, 1280, **types),
+        timed.grouped_experts_seconds(size, 1280, 896, 64, 6, **types),
+    ])  # fmt: skip
+
+
+class TestWeightTypes:
+    @pytest.mark.parametrize("name", EVERY)
+    def test_fewer_bits_of_a_weight_take_less_time(self, name):
+        timed = device(name)
+        half = native(timed)
+        own, eight, four = (products(timed, half, each, 1) for each in (None, "int8", "int4"))
+        assert (own > eight).all()
+        assert (eight > four).all()
+        bandwidth = timed.gpu.bandwidth_gb_s * 1e9
+        assert four[0] > 6848 * 1280 * (0.5 + 2 / 128) / bandwidth
+        assert four[1] > 6 * 3 * 1280 * 896 * (0.5 + 2 / 128) / bandwidth
+        # They are multiplied in 16 bits: with many rows that is what takes the time.
+        many = products(timed, half, "int4", 16384)
+        assert many == pytest.approx(products(timed, half, None, 16384), rel=0.1)
+
+    @pytest.mark.parametrize(
+        ("weights", "same"),
+        [("bf16", None), ("bfloat16", "float16"), ("fp8", "float8"), (None, "bf16")],
+    )
+    def test_aliases_and_defaults(self, weights, same):
+        timed = device("h100-sxm")
+        expected = products(timed, "bf16", same, 64)
+        assert products(timed, "bfloat16", weights, 64).tolist() == expected.tolist()
+
+    def test_float8_weights_are_the_scaled_product(self):
+        timed = device("h100-sxm")
+        expected = products(timed, "float8", None, 64).tolist()
+        assert products(timed, "bfloat16", "float8", 64).tolist() == expected
+        assert products(timed, "fp8", "fp8", 64).tolist() == expected
+        fitted = timed.fitted("gemm", weights_dtype="fp8")
+        assert fitted is timed.profile.fitted["gemm", "float8"]
+        assert not fitted.assumed
+
+    @pytest.mark.parametrize("weights", ["int8", "int4"])
+    @pytest.mark.parametrize("kind", ["gemm", "experts"])
+    def test_the_error_of_weight_only_is_assumed_and_wider(self, kind, weights):
+        timed = device("h100-sxm")
+        own, derived = timed.fitted(kind), timed.fitted(kind, weights_dtype=weights)
+        assert derived.coefficients == own.coefficients
+        assert derived.assumed
+        assert derived.derived == f"{kind} in bfloat16 with fewer bytes a weight"
+        assert derived.held_out_rows == 0
+        assert (derived.median, derived.p90) == WEIGHT_ONLY_ERROR[kind]
+        assert own.median < derived.median
+        assert own.p90 < derived.p90
+        twice = device("h20").fitted(kind, weights_dtype=weights)
+        assert twice.p90 == 2 * derived.p90
+
+    @pytest.mark.parametrize(
+        ("name", "dtype", "weights", "right"),
+        [("a100-80gb-sxm", "bf16", "float8", "bfloat16 or float16 or int8 or int4"),
+         ("t4", "fp16", "bf16", "float16 or int8 or int4"), ("t4", "bf16", "int8", "dtype float16"),
+         ("h100-sxm", "float8", "int4", "weights_dtype float8"),
+         ("h100-sxm", "int8", None, "bfloat16 or float16 or float8"),
+         ("h100-sxm", "bf16", "int2", "float8 or int8 or int4")],
+    )  # fmt: skip
+    def test_what_is_not_multiplied_is_refused(self, name, dtype, weights, right):
+        timed = device(name)
+        for call in (
+            lambda: timed.gemm_seconds(1, 1280, 896, dtype=dtype, weights_dtype=weights),
+            lambda: timed.grouped_experts_seconds(
+                1, 1280, 896, 64, 6, dtype=dtype, weights_dtype=weights
+            ),
+            lambda: timed.fitted("gemm", dtype, weights_dtype=weights),
+        ):
+            with pytest.raises(DeviceError, match=right):
+                call()
+
+    def test_what_has_no_weights_takes_no_type_of_them(self):
+        with pytest.raises(DeviceError, match="encoder_attention has no weights"):
+            device("h100-sxm").fitted("encoder_attention", weights_dtype="int8")
 
 
 class TestRefusals:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware.devices import Gpu, catalogue_name
 from dsocr_analyze.hardware.kernel_times import coefficients as records
-from dsocr_analyze.hardware.profile import Fitted, Profile, all_profiles
+from dsocr_analyze.hardware.profile import EXTRAPOLATED_BAND, Fitted, Profile, all_profiles
+from dsocr_analyze.hardware.weight_types import (
+    NBYTES,
+    WEIGHT_ONLY_ERROR,
+    dtype_named,
+    product_types,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,8 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Device", "device"]
 
-_NBYTES: Final = {"bfloat16": 2, "float16": 2, "float8": 1}
-_ALIASES: Final = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp8": "float8"}
 _ACTIVATIONS: Final = {"silu": False, "relu2": False, "gelu": True}
 """Activations of experts, and whether libraries on Blackwell take their second kernel for them."""
 
@@ -64,18 +68,39 @@ class Device:
         """Its name in the catalogue."""
         return self.gpu.name
 
-    def fitted(self, kind: str, dtype: str = "bfloat16") -> Fitted:
+    def fitted(
+        self, kind: str, dtype: str = "bfloat16", *, weights_dtype: str | None = None
+    ) -> Fitted:
         """Coefficients, origin and error of a kernel kind in an element type.
 
+        Args:
+            kind: A key of `COEFFICIENTS`.
+            dtype: Element type.
+            weights_dtype: Of the weights of a product (gemm, experts); None for `dtype`. In int8
+                and int4 the coefficients are those of 16 bits and the error is assumed.
+
         Raises:
-            DeviceError: The GPU lacks the type or the kind was not measured in it.
+            DeviceError: The GPU lacks a type, the kind was not measured in it or has no weights.
         """
-        name = _ALIASES.get(dtype, dtype)
-        if name not in self.gpu.dtypes:
-            raise DeviceError(
-                f"{self.gpu.title} has no {dtype}; use dtype {' or '.join(self.gpu.dtypes)}",
-                arguments=["dtype"],
-            )
+        if weights_dtype is not None and kind not in WEIGHT_ONLY_ERROR:
+            raise DeviceError(f"{kind} has no weights; leave weights_dtype out")
+        types = product_types(self.gpu, dtype, weights_dtype)
+        found = self._fitted(kind, types.dtype, dtype)
+        if not types.weight_only:
+            return found
+        wider = EXTRAPOLATED_BAND if found.extrapolated else 1.0
+        median, p90 = (wider * each for each in WEIGHT_ONLY_ERROR[kind])
+        return replace(
+            found,
+            median=max(median, found.median),
+            p90=max(p90, found.p90),
+            held_out_rows=0,
+            held_out_groups=0,
+            derived=f"{kind} in {types.dtype} with fewer bytes a weight",
+            assumed=True,
+        )
+
+    def _fitted(self, kind: str, name: str, dtype: str) -> Fitted:
         # Both types of 16 bits run at the same rate.
         stored = "bfloat16" if name == "float16" else name
         found = self.profile.fitted.get((kind, stored))
@@ -89,24 +114,42 @@ class Device:
         return found
 
     def gemm_seconds(
-        self, m: Sizes, n: Sizes, k: Sizes, *, dtype: str = "bfloat16", cold: bool = False
+        self,
+        m: Sizes,
+        n: Sizes,
+        k: Sizes,
+        *,
+        dtype: str = "bfloat16",
+        weights_dtype: str | None = None,
+        cold: bool = False,
     ) -> Seconds:
         """Seconds of `[m, k] x [k, n]`; in float8 with the quantization of the `m` rows.
 
+        Args:
+            m: Rows.
+            n: Columns.
+            k: Inner size.
+            dtype: Element type.
+            weights_dtype: Of the `[k, n]` weights; default `dtype`. float8 quantizes the rows,
+                too; int8 and int4 are multiplied in 16 bits (weight-only) and not measured: see
+                the error of `fitted`.
+            cold: Everything from device memory.
+
         Raises:
-            DeviceError: A type that the GPU lacks.
+            DeviceError: A type that the GPU lacks, or two that are not multiplied.
             WorkloadError: A size below 1.
         """
         from dsocr_analyze.hardware.kernel_times.gemm import gemm_seconds
         from dsocr_analyze.hardware.kernel_times.scaled_gemm import scaled_gemm_seconds
 
-        c = self.fitted("gemm", dtype).coefficients
+        c = self.fitted("gemm", dtype, weights_dtype=weights_dtype).coefficients
+        types = product_types(self.gpu, dtype, weights_dtype)
         M, N, K = _arrays(m=m, n=n, k=k)
-        machine = self._machine(dtype, cold)
+        machine = self._machine(types.dtype, cold)
         if isinstance(c, records.ScaledGemmCoefficients):
             return _like(scaled_gemm_seconds(M, N, K, machine, c), m, n, k)
         gemm = cast("records.GemmCoefficients", c)
-        return _like(gemm_seconds(M, N, K, _NBYTES[self._dtype(dtype)], machine, gemm), m, n, k)
+        return _like(gemm_seconds(M, N, K, types.weight_bytes, machine, gemm), m, n, k)
 
     def attention_seconds(
         self,
@@ -159,7 +202,7 @@ class Device:
         if causal:
             kind = "generation_attention" if one.all() else "context_attention"
         c = self.fitted(kind, dtype).coefficients
-        nbytes = _NBYTES[self._dtype(dtype)]
+        nbytes = NBYTES[dtype_named(dtype)]
         # Cached keys of eight bits are multiplied in 16.
         machine = self._machine(self.gpu.tensor_dtype, cold)
         if isinstance(c, records.GenerationCoefficients):
@@ -185,6 +228,7 @@ class Device:
         gated: bool = True,
         activation: str = "silu",
         dtype: str = "bfloat16",
+        weights_dtype: str | None = None,
         cold: bool = False,
     ) -> Seconds:
         """Seconds of one layer's routed experts: routing, both grouped products, activation, sum.
@@ -199,10 +243,11 @@ class Device:
             gated: Whether an expert has a gate (SwiGLU).
             activation: silu, relu2 or gelu; for the last some libraries have a slower kernel.
             dtype: Element type.
+            weights_dtype: Of the experts' weights; as for `gemm_seconds`.
             cold: Everything from device memory.
 
         Raises:
-            DeviceError: A type that the GPU or the kind lacks.
+            DeviceError: A type that the GPU or the kind lacks, or two that are not multiplied.
             WorkloadError: An impossible size, such as `top_k` above `experts`, or an activation
                 that is not listed.
         """
@@ -214,7 +259,8 @@ class Device:
             raise WorkloadError(
                 f"activation {activation!r} is unknown; use {', '.join(_ACTIVATIONS)}"
             )
-        fitted = self.fitted("experts", dtype)
+        fitted = self.fitted("experts", dtype, weights_dtype=weights_dtype)
+        types = product_types(self.gpu, dtype, weights_dtype)
         T, d, width, E, k = _arrays(tokens=tokens, hidden=hidden, inter=inter, experts=experts,
                                 top_k=top_k)  # fmt: skip
         if (k > E).any():
@@ -233,7 +279,7 @@ class Device:
             np.asarray(_ACTIVATIONS[activation]),
         )
         seconds = formula.experts_seconds(
-            sizes, self._machine(dtype, cold), c, weight_bytes=_NBYTES[self._dtype(dtype)]
+            sizes, self._machine(types.dtype, cold), c, weight_bytes=types.weight_bytes
         )
         given = (tokens, hidden, inter, experts, top_k)
         return _like(seconds, *given, *(() if touched is None else (touched,)))
@@ -255,16 +301,12 @@ class Device:
     def _measured(self, kind: str, dtype: str) -> bool:
         return (kind, "bfloat16" if dtype == "float16" else dtype) in self.profile.fitted
 
-    @staticmethod
-    def _dtype(dtype: str) -> str:
-        return _ALIASES.get(dtype, dtype)
-
     def _machine(self, dtype: str, cold: bool) -> Machine:
         from dsocr_analyze.hardware.kernel_times.machine import Machine
 
         gpu = self.gpu
         l2_bytes = 0.0 if cold else gpu.l2_mb * 1e6
-        flops = gpu.tflops(self._dtype(dtype)) * 1e12
+        flops = gpu.tflops(dtype) * 1e12
         return Machine(flops, gpu.bandwidth_gb_s * 1e9, gpu.sms, l2_bytes)
 
 

@@ -14,13 +14,13 @@ __all__ = ["gemm_seconds"]
 _TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 64), (64, 32))
 _SPLITS: Final = (1, 2, 4, 8)
 _L2_USABLE: Final = 0.8
-_OUTPUT_BYTES: Final = 2
+_ACTIVATION_BYTES: Final = 2
 _PARTIAL_BYTES: Final = 8
 """A partial sum in fp32, written and read."""
 
 
 def gemm_seconds(
-    m: Floats, n: Floats, k: Floats, element_bytes: int, machine: Machine, c: GemmCoefficients
+    m: Floats, n: Floats, k: Floats, weight_bytes: float, machine: Machine, c: GemmCoefficients
 ) -> Floats:
     """Seconds of one product.
 
@@ -32,7 +32,7 @@ def gemm_seconds(
         m: Rows.
         n: Columns.
         k: Inner size; all three broadcast.
-        element_bytes: Bytes of an input element; outputs have two.
+        weight_bytes: Bytes of an element of the `[k, n]` weights; inputs and outputs have two.
         machine: The chip.
         c: Its coefficients.
     """
@@ -53,7 +53,7 @@ def gemm_seconds(
             if split > 1:
                 seconds = seconds + split * (c.split_us * 1e-6 + partial)
             compute = np.minimum(compute, seconds)
-    moved = (m * k + n * k) * element_bytes + m * n * _OUTPUT_BYTES
+    moved = n * k * weight_bytes + (m * k + m * n) * _ACTIVATION_BYTES
     in_l2 = moved < _L2_USABLE * machine.l2_bytes
     bandwidth = np.where(in_l2, c.l2_share, c.memory_share) * machine.bytes_per_second
     memory = (moved + c.ramp_mb * 1e6) / bandwidth
