@@ -39,10 +39,10 @@ def main() -> int:
         return run_prefill(model, workload, architecture)
 
     def full() -> object:
-        return trace_passes(model, workload, architecture, decode_steps=0)
+        return trace_passes(model, workload, architecture, step_numbers=())
 
     def folded() -> object:
-        return trace_passes(model, workload, architecture, decode_steps=0, repeats=alike)
+        return trace_passes(model, workload, architecture, step_numbers=(), repeats=alike)
 
     runs = (bare, full, folded)
     for warm_up in runs:

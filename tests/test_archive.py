@@ -273,7 +273,7 @@ def test_sums_are_exact_where_int64_would_wrap(pairs):
 @pytest.mark.parametrize("mode", ["gundam", "base"])
 def test_totals_are_the_sums_of_the_rows(tmp_path, mode, with_lengths, monkeypatch):
     # Small batches, so that rows of many of them are merged.
-    monkeypatch.setattr("dsocr_analyze.archive.parquet_pages._BATCH_ROWS", 300)
+    monkeypatch.setattr("dsocr_analyze.row_files.parquet_rows._BATCH_ROWS", 300)
     monkeypatch.setattr("dsocr_analyze.archive.distinct._MOST_WAITING", 1000)
     random = np.random.default_rng(1)
     columns = {"width": random.integers(1, 4000, 5000), "height": random.integers(1, 4000, 5000)}
@@ -385,7 +385,7 @@ def test_a_csv_file_may_have_a_byte_order_mark_and_be_compressed(tmp_path):
 
 
 def test_csv_and_parquet_of_the_same_pages_give_the_same_totals(tmp_path, monkeypatch):
-    monkeypatch.setattr("dsocr_analyze.archive.csv_pages._BLOCK_BYTES", 1000)
+    monkeypatch.setattr("dsocr_analyze.row_files.csv_rows._BLOCK_BYTES", 1000)
     random = np.random.default_rng(2)
     pages = random.integers(1, 3000, (2000, 2))
     (tmp_path / "pages.csv").write_text(
@@ -401,7 +401,7 @@ def test_csv_and_parquet_of_the_same_pages_give_the_same_totals(tmp_path, monkey
 
 
 def test_bad_lines_of_a_csv_file_are_named_by_number_and_spoil_no_others(tmp_path, monkeypatch):
-    monkeypatch.setattr("dsocr_analyze.archive.csv_pages._BLOCK_BYTES", 16)
+    monkeypatch.setattr("dsocr_analyze.row_files.csv_rows._BLOCK_BYTES", 16)
     lines = [
         b"width,height,name",
         b"1240,1754,a",  # 1

@@ -104,10 +104,10 @@ def test_experts_that_another_step_reads_are_no_growth():
 
     first = step(3, 100, Work(macs=10, bytes_read=7))
     second = step(5, 300, Work(macs=12, bytes_read=8))
-    traces = PassTraces(Trace(), (first, second), kv_cache_bytes=0, inputs_bytes=0)
+    traces = PassTraces(Trace(), (first, second), (0, 1), kv_cache_bytes=0, inputs_bytes=0)
     prefill = Work(macs=1000, bytes_read=5000)
     # 4 new tokens are 3 steps: the cache has grown by 0, 1 and 2 tokens.
-    batch = batch_work(prefill, traces, 4, DEFAULT.routed_expert)
+    batch = batch_work(prefill, traces, [range(3)], DEFAULT.routed_expert)
     assert batch == Work(
         macs=1000 + 3 * 10 + (0 + 1 + 2) * 2, bytes_read=5000 + 3 * 107 + (0 + 1 + 2) * 1
     )

@@ -115,8 +115,8 @@ def test_the_outside_witness_counts_the_same():
 
 def test_declared_repetition_changes_nothing(model):
     workload = DEFAULT.plan(page=(100, 100), image_size=128, crop_mode=False, batch_size=2)
-    repeated = traced(model, workload, decode_steps=2, repeats=repeats_of(model))
-    every = traced(model, workload, decode_steps=2)
+    repeated = traced(model, workload, step_numbers=range(2), repeats=repeats_of(model))
+    every = traced(model, workload, step_numbers=range(2))
     assert repeated == every
 
 
@@ -131,7 +131,7 @@ def test_what_causal_attention_may_skip_is_known_where_it_is_called_so(model):
 
 
 def test_a_decode_step_grows_by_the_same_with_every_token(model):
-    traces = traced(model, DEFAULT.plan(page=(640, 640)), decode_steps=3)
+    traces = traced(model, DEFAULT.plan(page=(640, 640)), step_numbers=range(3))
     steps = [sum(k.total.flops for k in step.kernels) for step in traces.decode_steps]
     assert steps[1] - steps[0] == steps[2] - steps[1] > 0
 

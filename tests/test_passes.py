@@ -19,7 +19,7 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.loading import load_model
 from dsocr_analyze.trace.passes import PassTraces, trace_passes
 from dsocr_analyze.trace.record import Trace
-from dsocr_analyze.trace.summary import batch_work, ledger_of, stage_figures
+from dsocr_analyze.trace.summary import batch_work, ledger_of, stage_figures, step_stretches
 
 WORKLOAD = plan_workload(page=(640, 640))
 
@@ -114,7 +114,7 @@ def traces():
     net = Staged().to("meta").eval()
     prefill = trace_of(net, meta(3, 4))
     decode = trace_of(net, meta(1, 4), vision=False)
-    return PassTraces(prefill, (decode,), kv_cache_bytes=0, inputs_bytes=0)
+    return PassTraces(prefill, (decode,), (0,), kv_cache_bytes=0, inputs_bytes=0)
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,9 @@ class TestBooking:
         net.forward = types.MethodType(twice, net)
         trace = trace_of(net, meta(3, 4))
         none = {name: {} for name in DEFAULT.stage_names}
-        decode = stage_figures(PassTraces(trace, (trace,), 0, 0), DEFAULT.stages, none)["decode"]
+        decode = stage_figures(PassTraces(trace, (trace,), (0,), 0, 0), DEFAULT.stages, none)[
+            "decode"
+        ]
         calls = {(kernel.path, kernel.operator): kernel.calls for kernel in decode.kernels}
         assert calls == {("", "mul"): 2, ("lm_head", "linear"): 2, ("", "add"): 1}
         assert decode.module_calls == {"": 1, "lm_head": 2}
@@ -204,19 +206,48 @@ def test_a_batch_is_its_prefill_pass_and_steps_over_a_growing_cache():
 
     first = step(3, 100, Work(macs=10, bytes_read=7))
     second = step(5, 300, Work(macs=12, bytes_read=8))
-    traces = PassTraces(Trace(), (first, second), kv_cache_bytes=0, inputs_bytes=0)
+    traces = PassTraces(Trace(), (first, second), (0, 1), kv_cache_bytes=0, inputs_bytes=0)
     prefill = Work(macs=1000, bytes_read=5000)
     # 4 new tokens are 3 steps: the cache has grown by 0, 1 and 2 tokens.
-    assert batch_work(prefill, traces, 4, DEFAULT.routed_expert) == Work(
+    assert batch_work(prefill, traces, [range(3)], DEFAULT.routed_expert) == Work(
         macs=1000 + 3 * 10 + (0 + 1 + 2) * 2, bytes_read=5000 + 3 * 107 + (0 + 1 + 2) * 1
     )
-    assert batch_work(prefill, traces, 1, DEFAULT.routed_expert) == prefill
+    assert batch_work(prefill, traces, [], DEFAULT.routed_expert) == prefill
+
+
+def test_a_batch_sums_each_stretch_of_steps_from_its_own_first_two():
+    steps = tuple(
+        Trace(
+            kernels=[Kernel("gemm", "mm", Rows(1, 1), "float32", "float32", Work(macs=macs), 1, "")]
+        )
+        for macs in (10, 12, 50)
+    )
+    traces = PassTraces(Trace(), steps, (0, 1, 3), kv_cache_bytes=0, inputs_bytes=0)
+    batch = batch_work(Work(macs=1000), traces, [range(3), range(3, 4)], DEFAULT.routed_expert)
+    assert batch == Work(macs=1000 + (10 + 12 + 14) + 50)
+
+
+@pytest.mark.parametrize(
+    ("new_tokens", "changes_beyond", "stretches"),
+    [
+        (1, None, []),
+        (5, None, [range(4)]),
+        (5, 9, [range(4)]),  # a prompt of 10 tokens is beyond it already
+        (5, 10, [range(4)]),
+        (5, 11, [range(1), range(1, 4)]),
+        (5, 13, [range(3), range(3, 4)]),
+        (5, 14, [range(4)]),  # the last step reaches 14 positions
+        (1, 11, []),
+    ],
+)
+def test_steps_are_cut_where_they_begin_to_do_other_work(new_tokens, changes_beyond, stretches):
+    assert step_stretches(10, new_tokens, changes_beyond) == stretches
 
 
 def test_inputs_and_cache_are_measured():
     session = DeepSeekOCRSession.from_local()
     workload = session.plan(page=(300, 300), batch_size=2)
-    traces = trace_passes(session.loaded, workload, DEFAULT, decode_steps=0)
+    traces = trace_passes(session.loaded, workload, DEFAULT, step_numbers=())
     pixels = 2 * 3 * 1024 * 1024 * 2  # two images of a page in bf16: a blank one and the view
     tokens = workload.seq_len * (8 + 1)  # ids and the mask
     assert traces.inputs_bytes == 2 * (pixels + tokens)

@@ -84,8 +84,8 @@ def check(directory, pages, flash):
     )
     for page in pages:
         workload = DEFAULT.plan(**page)
-        full = trace_passes(model, workload, DEFAULT, decode_steps=2)
-        folded = trace_passes(model, workload, DEFAULT, decode_steps=2, repeats=alike)
+        full = trace_passes(model, workload, DEFAULT, step_numbers=range(2))
+        folded = trace_passes(model, workload, DEFAULT, step_numbers=range(2), repeats=alike)
         assert folded.kv_cache_bytes == full.kv_cache_bytes
         for one, other in zip(
             (folded.prefill, *folded.decode_steps), (full.prefill, *full.decode_steps), strict=True

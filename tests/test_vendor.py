@@ -93,6 +93,6 @@ def test_its_code_is_the_published_one_whose_repetition_is_declared(vendor):
 
 def test_declared_repetition_changes_nothing(vendor):
     workload = DEFAULT.plan(page=(1000, 700))
-    repeated = traced(vendor, workload, decode_steps=2, repeats=repeats_of(vendor))
-    every = traced(vendor, workload, decode_steps=2)
+    repeated = traced(vendor, workload, step_numbers=range(2), repeats=repeats_of(vendor))
+    every = traced(vendor, workload, step_numbers=range(2))
     assert repeated == every

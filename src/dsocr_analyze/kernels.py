@@ -16,6 +16,7 @@ __all__ = [
     "Convolution",
     "Dimensions",
     "Elements",
+    "Experts",
     "Gemm",
     "Kernel",
     "Kind",
@@ -173,6 +174,16 @@ class Attention(NamedTuple):
     """Scores of all heads and sequences that a kernel called as causal may leave out."""
 
 
+class Experts(NamedTuple):
+    """`tokens` tokens through `top_k` of `experts` gated MLPs each, `hidden -> inter -> hidden`."""
+
+    tokens: int
+    hidden: int
+    inter: int
+    experts: int
+    top_k: int
+
+
 class Convolution(NamedTuple):
     """`images` images, `positions` outputs each, `taps` kernel elements per input channel."""
 
@@ -197,7 +208,7 @@ class Elements(NamedTuple):
     elements: int
 
 
-Dimensions: TypeAlias = Gemm | Attention | Convolution | Rows | Elements
+Dimensions: TypeAlias = Gemm | Attention | Experts | Convolution | Rows | Elements
 
 
 class Kernel(NamedTuple):

@@ -23,13 +23,13 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.running.loading import LoadedModel, load_model
 from dsocr_analyze.trace.passes import PassTraces, trace_passes
-from dsocr_analyze.trace.summary import batch_work, ledger_of, stage_figures
+from dsocr_analyze.trace.summary import batch_work, ledger_of, stage_figures, step_stretches
 from dsocr_analyze.version import VERSION
 from dsocr_analyze.workload import Workload
 from dsocr_analyze.workload.workload import position_warnings
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture
+    from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
     from dsocr_analyze.report.document import Report
 
 __all__ = ["DeepSeekOCRSession", "parse_device"]
@@ -192,16 +192,30 @@ class DeepSeekOCRSession:
                 " the analytic engine",
                 arguments=["batch_size", "the analytic engine"],
             )
-        # The second step shows by how much a step grows with the cache.
-        steps = 2 if workload.max_new_tokens > 2 else 1
+        # The second step of a stretch shows by how much a step grows with the cache.
+        numbers = {0}.union(*(stretch[:2] for stretch in self._stretches(workload)))
         return trace_passes(
             self.loaded,
             workload,
             self.architecture,
-            decode_steps=steps,
+            step_numbers=sorted(numbers),
             repeats=self._repetition,
             on_progress=on_progress,
         )
+
+    def _stretches(self, workload: Workload) -> list[range]:
+        """Numbers of the decode steps between which a step's work is linear in the cache."""
+        changes = None if self._dimensions is None else self._dimensions.step_changes_beyond
+        return step_stretches(workload.seq_len, workload.max_new_tokens, changes)
+
+    @cached_property
+    def _dimensions(self) -> ModelDimensions | None:
+        """The model's dimensions; None of a config that the architecture does not model."""
+        try:
+            dimensions: ModelDimensions = self.architecture.dimensions(self.loaded.directory.config)
+        except ConfigError:
+            return None
+        return dimensions
 
     @cached_property
     def _repetition(self) -> Callable[[str], str | None] | None:
@@ -209,10 +223,7 @@ class DeepSeekOCRSession:
         directory, architecture = self.loaded.directory, self.architecture
         if not (directory.is_reference or directory.runs_code(architecture.published_code)):
             return None
-        try:
-            return architecture.repeats(architecture.dimensions(directory.config))
-        except ConfigError:  # it has no closed forms either; the trace stands alone
-            return None
+        return None if self._dimensions is None else architecture.repeats(self._dimensions)
 
     def figures(
         self, workload: Workload, *, on_progress: Announce = lambda _: None
@@ -306,7 +317,7 @@ class DeepSeekOCRSession:
             stages=stages,
             parameters=self.parameters,
             batch=batch_work(
-                prefill_pass, traces, workload.max_new_tokens, self.architecture.routed_expert
+                prefill_pass, traces, self._stretches(workload), self.architecture.routed_expert
             ),
             causal_savable_flops=causal,
             memory=self._memory(workload, traces),

@@ -6,10 +6,10 @@ A new architecture is one new room with one `Architecture`, and one line in the 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsocr_analyze.costs.integers import Count
+    from dsocr_analyze.costs.operators import Kernels
     from dsocr_analyze.dtypes import Dtype
     from dsocr_analyze.figures import Memory, Parameters, StageFigures
-    from dsocr_analyze.kernels import Work
+    from dsocr_analyze.kernels import Kernel, Work
     from dsocr_analyze.workload import Mode, Workload
 
 __all__ = [
@@ -29,7 +30,9 @@ __all__ = [
     "ModelDimensions",
     "NotModelled",
     "PageTotals",
+    "PixelWork",
     "Role",
+    "Served",
     "Stage",
 ]
 
@@ -64,6 +67,10 @@ class ModelDimensions(Protocol):
     @property
     def max_positions(self) -> int:
         """Positions that the decoder was trained for."""
+
+    @property
+    def step_changes_beyond(self) -> int | None:
+        """Positions beyond which a decode step does other work; None where it never does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +147,41 @@ class CropGrids:
     columns_and_rows: Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
+class PixelWork(NamedTuple):
+    """What the CPU does to a page before the model sees it.
+
+    Attributes:
+        resized: Pixels that the two passes of a bicubic resize go over, of all resizes.
+        viewed: Pixels of all views, which become tensors.
+    """
+
+    resized: int
+    viewed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a serving engine launches for a model; counts may be arrays.
+
+    Attributes:
+        check: Raises ConfigError for dimensions that it does not describe.
+        views: Kernels of one vision call by stage, from views, pixels a side, dimensions and type.
+        prompt: Kernels of a chunk of one prompt, from its tokens, the keys they see, its visual
+            tokens, dimensions, type and bits of a cached element.
+        step: Kernels of one decode step, from running sequences, keys of each, dimensions, type and
+            bits of a cached element.
+        cache_elements: Elements that a token takes in the KV cache.
+        quantizable_params: Weights that are stored in the quantized type.
+    """
+
+    check: Callable[[Any], None]
+    views: Callable[[Count, Count, Any, Dtype], Mapping[str, Kernels]]
+    prompt: Callable[[Count, Count, Count, Any, Dtype, int], Kernels]
+    step: Callable[[Count, Count, Any, Dtype, int], Kernels]
+    cache_elements: Callable[[Any], int]
+    quantizable_params: Callable[[Any], int]
+
+
 @dataclass(frozen=True)
 class Architecture:
     """One model architecture.
@@ -161,6 +203,8 @@ class Architecture:
         plan: A workload from a page, sizes and lengths; raises WorkloadError.
         notes_of: What a reader of a workload's figures should know.
         compose: The closed forms of a workload; raises ConfigError where a part has none.
+        step_kernels: The records of one decode step, from dimensions, batch, cached tokens, type
+            and whether attention is FlashAttention.
         page_totals: The closed forms of many workloads at once, from dimensions and, by keyword,
             `whole_resolution`, `local_resolution`, `columns`, `rows`, `text_tokens`,
             `max_new_tokens`, `batch_size` (each an integer for all workloads, or an array `[n]`),
@@ -173,6 +217,8 @@ class Architecture:
         repeats: What of a model's modules repeats: the name that alike modules share, by path, or
             None for a module that is like no other.
         prefill_inputs: Keyword arguments of the model's forward for one prefill pass.
+        served: What a serving engine launches for it.
+        pixel_work: What the CPU does to a page's pixels.
     """
 
     name: str
@@ -189,6 +235,7 @@ class Architecture:
     plan: Callable[..., Workload]
     notes_of: Callable[[Workload], list[str]]
     compose: Callable[[Any, Workload, Dtype, bool], Composition]
+    step_kernels: Callable[[Any, int, int, Dtype, bool], Sequence[Kernel]]
     page_totals: Callable[..., PageTotals]
     crop_grids: CropGrids
     parameter_count: Callable[[Any], int]
@@ -197,6 +244,8 @@ class Architecture:
     expert_params: Callable[[Any], int]
     repeats: Callable[[Any], Callable[[str], str | None]]
     prefill_inputs: Callable[[torch.device, torch.dtype, Workload], dict[str, Any]]
+    served: Served
+    pixel_work: Callable[[Workload], PixelWork]
 
     @property
     def stage_names(self) -> tuple[str, ...]:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from dsocr_analyze.archive.page_list import RIGHT, PageList, RawRows, unreadable
+from dsocr_analyze.archive.page_list import PAGES
 from dsocr_analyze.errors import PageError, WorkloadError
+from dsocr_analyze.row_files.kind import RawRows, RowSource
 from dsocr_analyze.workload import page_of_image
 
 __all__ = ["open_folder"]
@@ -17,7 +18,7 @@ __all__ = ["open_folder"]
 _IMAGES_A_BATCH: Final = 512
 
 
-def open_folder(path: Path) -> PageList:
+def open_folder(path: Path) -> RowSource:
     """Opens a folder, searched with all folders in it, in the order of names.
 
     Args:
@@ -29,9 +30,9 @@ def open_folder(path: Path) -> PageList:
     files = _image_files(path)
     first = next(files, None)
     if first is None:
-        raise PageError(f"no image in {str(path)!r} or a folder in it; {RIGHT}")
+        raise PageError(f"no image in {str(path)!r} or a folder in it; {PAGES.right}")
     batches = _image_batches(path, itertools.chain([first], files))
-    return PageList(batches)
+    return RowSource(batches)
 
 
 def _image_files(folder: Path) -> Iterator[str]:
@@ -39,7 +40,7 @@ def _image_files(folder: Path) -> Iterator[str]:
     suffixes = _image_suffixes()
 
     def give_up(error: OSError) -> None:
-        raise unreadable(folder, f"{error.filename}: {error.strerror}") from error
+        raise PAGES.unreadable(folder, f"{error.filename}: {error.strerror}") from error
 
     for directory, folders, names in os.walk(folder, onerror=give_up):
         folders.sort()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsocr_analyze.architectures.architecture import CropGrids
-    from dsocr_analyze.archive.page_list import RawRows
+    from dsocr_analyze.row_files.kind import RawRows
 
 __all__ = ["REPORTED_ROWS", "Malformed", "Pages", "read_pages"]
 

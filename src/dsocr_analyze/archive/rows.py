@@ -8,8 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from dsocr_analyze.archive.whole_numbers import Reason, shortened, whole_numbers
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.row_files.whole_numbers import (
+    Reason,
+    problem_text,
+    shortened,
+    whole_numbers,
+)
 from dsocr_analyze.workload.page import LARGEST_SIDE
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
@@ -78,12 +83,7 @@ def fault_text(fault: int, value: object = None) -> str:
     """
     reason = (fault - 1) % _REASONS + 1
     column = fault_column(fault)
-    if reason == Reason.MISSING:
-        return f"{column} is missing"
-    shown = "" if value is None else f" {shortened(value)}"
-    if reason == Reason.NOT_WHOLE:
-        return f"{column}{shown} is not a whole number"
-    return f"{column}{shown} is not from 1 to {_MOST[column]}"
+    return problem_text(column, reason, _MOST[column], value)
 
 
 def fault_column(fault: int) -> str:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import typer
 
-from dsocr_analyze.cli import analyze, archive, compare, devices, docs, fit, sweep, tree, trust
+from dsocr_analyze.cli import (
+    analyze,
+    archive,
+    compare,
+    devices,
+    docs,
+    fit,
+    sweep,
+    time,
+    tree,
+    trust,
+)
 
 __all__ = ["app"]
 
@@ -17,6 +28,7 @@ app = typer.Typer(
 app.callback(invoke_without_command=True)(analyze.analyze)
 app.command("compare")(compare.compare)
 app.command("fit")(fit.fit)
+app.command("time")(time.time)
 app.command("devices")(devices.devices)
 app.command("sweep")(sweep.sweep)
 app.command("archive")(archive.archive)

@@ -11,19 +11,26 @@ __all__ = ["OPTIONS", "in_options"]
 OPTIONS: Final[dict[str, str]] = {
     "base_size": "--base-size",
     "batch_size": "--batch-size",
+    "concurrency": "--concurrency",
     "crop_mode": "--crop-mode",
     "device": "--device",
     "dtype": "--dtype",
     "flash_attention": "--use-flash-attn",
     "image_size": "--image-size",
+    "kv_dtype": "--kv-dtype",
     "max_new_tokens": "--max-new-tokens",
     "mode": "--mode",
     "page": "--page",
+    "preprocess_ms": "--preprocess-ms",
+    "price": "--price",
     "reserved": "--reserved",
     "seq_len": "--seq-len",
+    "server": "--server",
     "text_tokens": "--text-tokens",
     "the analytic engine": "--engine analytic",
     "trust_remote_code": "--trust-remote-code",
+    "weights_dtype": "--weights-dtype",
+    "workers": "--workers",
 }
 """The option that sets each argument that an error may name."""
 

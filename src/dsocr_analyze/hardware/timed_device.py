@@ -14,7 +14,7 @@ from dsocr_analyze.hardware.profile import EXTRAPOLATED_BAND, Fitted, Profile, a
 from dsocr_analyze.hardware.weight_types import (
     NBYTES,
     WEIGHT_ONLY_ERROR,
-    dtype_named,
+    dtype_name,
     product_types,
 )
 
@@ -27,8 +27,11 @@ if TYPE_CHECKING:
     Sizes: TypeAlias = int | float | NDArray[np.int64] | NDArray[np.float64]
     Seconds: TypeAlias = float | NDArray[np.float64]
 
-__all__ = ["Device", "device"]
+__all__ = ["CACHE_DTYPES", "Device", "device", "dtype_name"]
 
+_CACHE_NBYTES: Final = {**NBYTES, "int8": 1, "int4": 0.5}
+CACHE_DTYPES: Final = tuple(_CACHE_NBYTES)
+"""Types of cached keys and values."""
 _ACTIVATIONS: Final = {"silu": False, "relu2": False, "gelu": True}
 """Activations of experts, and whether libraries on Blackwell take their second kernel for them."""
 
@@ -69,7 +72,12 @@ class Device:
         return self.gpu.name
 
     def fitted(
-        self, kind: str, dtype: str = "bfloat16", *, weights_dtype: str | None = None
+        self,
+        kind: str,
+        dtype: str = "bfloat16",
+        *,
+        weights_dtype: str | None = None,
+        kv_dtype: str | None = None,
     ) -> Fitted:
         """Coefficients, origin and error of a kernel kind in an element type.
 
@@ -78,12 +86,15 @@ class Device:
             dtype: Element type.
             weights_dtype: Of the weights of a product (gemm, experts); None for `dtype`. In int8
                 and int4 the coefficients are those of 16 bits and the error is assumed.
+            kv_dtype: Of cached keys and values, where it differs.
 
         Raises:
             DeviceError: The GPU lacks a type, the kind was not measured in it or has no weights.
         """
         if weights_dtype is not None and kind not in WEIGHT_ONLY_ERROR:
             raise DeviceError(f"{kind} has no weights; leave weights_dtype out")
+        if kv_dtype is not None:
+            return self._cached(kind, dtype, dtype_name(kv_dtype))
         types = product_types(self.gpu, dtype, weights_dtype)
         found = self._fitted(kind, types.dtype, dtype)
         if not types.weight_only:
@@ -119,16 +130,20 @@ class Device:
         n: Sizes,
         k: Sizes,
         *,
+        batch: Sizes = 1,
         dtype: str = "bfloat16",
         weights_dtype: str | None = None,
         cold: bool = False,
     ) -> Seconds:
-        """Seconds of `[m, k] x [k, n]`; in float8 with the quantization of the `m` rows.
+        """Seconds of one kernel with `batch` products `[m, k] x [k, n]`.
+
+        In float8 with the quantization of the `m` rows, and for one product only.
 
         Args:
             m: Rows.
             n: Columns.
             k: Inner size.
+            batch: Products.
             dtype: Element type.
             weights_dtype: Of the `[k, n]` weights; default `dtype`. float8 quantizes the rows,
                 too; int8 and int4 are multiplied in 16 bits (weight-only) and not measured: see
@@ -144,12 +159,15 @@ class Device:
 
         c = self.fitted("gemm", dtype, weights_dtype=weights_dtype).coefficients
         types = product_types(self.gpu, dtype, weights_dtype)
-        M, N, K = _arrays(m=m, n=n, k=k)
+        M, N, K, products = _arrays(m=m, n=n, k=k, batch=batch)
         machine = self._machine(types.dtype, cold)
         if isinstance(c, records.ScaledGemmCoefficients):
+            if (products != 1).any():
+                raise WorkloadError("batch must be 1 for a product in float8")
             return _like(scaled_gemm_seconds(M, N, K, machine, c), m, n, k)
         gemm = cast("records.GemmCoefficients", c)
-        return _like(gemm_seconds(M, N, K, types.weight_bytes, machine, gemm), m, n, k)
+        seconds = gemm_seconds(M, N, K, types.weight_bytes, machine, gemm, batch=products)
+        return _like(seconds, m, n, k, batch)
 
     def attention_seconds(
         self,
@@ -162,6 +180,7 @@ class Device:
         kv_heads: Sizes | None = None,
         causal: bool = False,
         dtype: str = "bfloat16",
+        kv_dtype: str | None = None,
         cold: bool = False,
     ) -> Seconds:
         """Seconds of fused attention without a bias.
@@ -177,7 +196,10 @@ class Device:
             head_dim: Elements of a head.
             kv_heads: Key heads; default as many as `heads`.
             causal: Whether a query sees no later key.
-            dtype: Element type; float8 is that of cached keys and values.
+            dtype: Element type.
+            kv_dtype: Element type of cached keys and values, float8, int8 or int4; default that of
+                the rest. Only generation is measured in float8; elsewhere, and for integers, fewer
+                bytes are read by the kernel of 16 bits.
             cold: Everything from device memory.
 
         Raises:
@@ -201,9 +223,9 @@ class Device:
         kind = "encoder_attention"
         if causal:
             kind = "generation_attention" if one.all() else "context_attention"
-        c = self.fitted(kind, dtype).coefficients
-        nbytes = NBYTES[dtype_named(dtype)]
-        # Cached keys of eight bits are multiplied in 16.
+        c = self.fitted(kind, dtype, kv_dtype=kv_dtype).coefficients
+        nbytes = _CACHE_NBYTES[dtype_name(kv_dtype or dtype)]
+        # Cached keys of fewer bits are multiplied in 16.
         machine = self._machine(self.gpu.tensor_dtype, cold)
         if isinstance(c, records.GenerationCoefficients):
             seconds = generation_attention.generation_attention_seconds(
@@ -297,6 +319,22 @@ class Device:
         c = cast("records.MovementCoefficients", self.fitted("movement", native).coefficients)
         [moved] = _arrays(bytes_moved=bytes_moved)
         return _like(movement_seconds(moved, self._machine(native, cold), c), bytes_moved)
+
+    def _cached(self, kind: str, dtype: str, cached: str) -> Fitted:
+        """That of attention over a cache of another type: measured for float8, else derived."""
+        if cached not in CACHE_DTYPES:
+            raise DeviceError(
+                f"kv_dtype {cached!r} is unknown; use {', '.join(CACHE_DTYPES)}",
+                arguments=["kv_dtype"],
+            )
+        if cached == "float8" and not self.gpu.float8_tflops:
+            raise DeviceError(
+                f"{self.gpu.title} has no float8; use kv_dtype int8 or {self.gpu.tensor_dtype}",
+                arguments=["kv_dtype"],
+            )
+        if cached == "float8" and self._measured(kind, cached):
+            return self.profile.fitted[kind, cached]
+        return self.fitted(kind, dtype)
 
     def _measured(self, kind: str, dtype: str) -> bool:
         return (kind, "bfloat16" if dtype == "float16" else dtype) in self.profile.fitted

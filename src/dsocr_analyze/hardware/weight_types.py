@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.devices import Gpu
 
-__all__ = ["NBYTES", "WEIGHT_ONLY_ERROR", "ProductTypes", "dtype_named", "product_types"]
+__all__ = ["NBYTES", "WEIGHT_ONLY_ERROR", "ProductTypes", "dtype_name", "product_types"]
 
 NBYTES: Final = {"bfloat16": 2, "float16": 2, "float8": 1}
 """Bytes of an element that is multiplied."""
@@ -42,9 +42,9 @@ class ProductTypes(NamedTuple):
     """Whether weights are integers that become 16 bits on their way."""
 
 
-def dtype_named(dtype: str) -> str:
-    """The name of an element type that `dtype`, perhaps an alias such as bf16, means."""
-    return _ALIASES.get(dtype, dtype)
+def dtype_name(name: str) -> str:
+    """The full name of an element type: `bfloat16` for `bf16`."""
+    return _ALIASES.get(name.lower(), name.lower())
 
 
 def product_types(gpu: Gpu, dtype: str, weights_dtype: str | None) -> ProductTypes:
@@ -58,13 +58,13 @@ def product_types(gpu: Gpu, dtype: str, weights_dtype: str | None) -> ProductTyp
     Raises:
         DeviceError: The GPU lacks a type, or the two cannot be multiplied.
     """
-    own = dtype_named(dtype)
+    own = dtype_name(dtype)
     usable = [each for each in gpu.dtypes if each in NBYTES]
     if own not in usable:
         raise DeviceError(
             f"{gpu.title} has no {dtype}; use dtype {' or '.join(usable)}", arguments=["dtype"]
         )
-    weights = own if weights_dtype is None else dtype_named(weights_dtype)
+    weights = own if weights_dtype is None else dtype_name(weights_dtype)
     if weights not in gpu.weight_dtypes:
         raise DeviceError(
             f"{gpu.title} has no weights in {weights_dtype};"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dsocr_analyze import agreement as comparing
     from dsocr_analyze import workload as planned
 
-__all__ = ["build_report", "model_document"]
+__all__ = ["build_report", "model_document", "workload_document"]
 
 
 def build_report(
@@ -52,7 +52,7 @@ def build_report(
     return Report(
         schema_version=SCHEMA_VERSION,
         metadata=_metadata(figures.provenance, created),
-        workload=_workload(figures.workload),
+        workload=workload_document(figures.workload),
         total=_total(figures),
         stages={name: _stage(figures, stage, agreement) for name, stage in figures.stages.items()},
         unassigned=Unassigned(
@@ -115,7 +115,8 @@ def _metadata(provenance: Provenance, created: datetime) -> Metadata:
     )
 
 
-def _workload(workload: planned.Workload) -> Workload:
+def workload_document(workload: planned.Workload) -> Workload:
+    """The `workload` object."""
     return Workload(
         page=workload.page,
         base_size=workload.base_size,

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct, field
 
 from dsocr_analyze import kernels
 from dsocr_analyze.figures import Engine
+from dsocr_analyze.report.time_entry import TimeEntry
 
 __all__ = [
     "CONVENTIONS",
@@ -468,6 +469,7 @@ class Report(Struct, frozen=True, kw_only=True):
         unassigned: Parameters that no stage owns.
         memory: What the batch holds in memory.
         agreement: Whether the two engines agree; null where only one of them ran.
+        time: Predicted seconds, one entry per GPU that was named and runtime.
         operator_ledger: Every operator that ran.
         warnings: Why a figure may be in doubt.
         notes: What a reader should know, the warnings first.
@@ -484,6 +486,7 @@ class Report(Struct, frozen=True, kw_only=True):
     operator_ledger: OperatorLedger
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
+    time: tuple[TimeEntry, ...] = ()
 
     def __post_init__(self) -> None:
         if self.agreement is not None and self.agreement.stages.keys() != self.stages.keys():

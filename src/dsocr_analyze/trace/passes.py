@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,13 +33,15 @@ class PassTraces:
 
     Attributes:
         prefill: The prefill pass.
-        decode_steps: Decode steps over a cache of `seq_len`, `seq_len + 1`, ... tokens.
+        decode_steps: Decode steps, in the order of `step_numbers`.
+        step_numbers: Which steps they are; step i runs over a cache of `seq_len + i` tokens.
         kv_cache_bytes: What the cache holds after the prefill pass.
         inputs_bytes: What the prefill pass is called with.
     """
 
     prefill: Trace
     decode_steps: tuple[Trace, ...]
+    step_numbers: tuple[int, ...]
     kv_cache_bytes: int
     inputs_bytes: int
 
@@ -49,17 +51,18 @@ def trace_passes(
     workload: Workload,
     architecture: Architecture,
     *,
-    decode_steps: int = 1,
+    step_numbers: Sequence[int] = (0,),
     repeats: Alike | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> PassTraces:
-    """Runs the workload's prefill pass and `decode_steps` decode steps under the recorder.
+    """Runs the workload's prefill pass and some decode steps under the recorder.
 
     Args:
         model: Any loaded model; on `meta` nothing is computed.
         workload: The page, the text and the batch.
         architecture: The model's architecture, which knows how its forward is called.
-        decode_steps: How many decode steps to run, each over a cache one token longer.
+        step_numbers: Decode steps to run, ascending; step i runs over a cache of `seq_len + i`
+            tokens, filled with zeros where the steps before it do not run.
         repeats: Which of the model's modules are alike, where that is declared: on `meta`, equal
             calls of alike modules are recorded once. None runs every module.
         on_progress: Told what starts.
@@ -86,13 +89,27 @@ def trace_passes(
             del output, inputs
             cache_bytes = _bytes_of(cache)
             steps = []
-            for step in range(decode_steps):
-                on_progress(f"decode step {step + 1} of {decode_steps}")
+            cached = 0
+            for number in step_numbers:
+                on_progress(f"decode step {number + 1}")
+                if number > cached:
+                    recorder.begin()  # of a trace that nobody keeps
+                    cache = _lengthened(cache, number - cached)
+                cached = number + 1
                 steps.append(recorder.begin())
                 output = model.module(input_ids=token, past_key_values=cache, use_cache=True)
                 cache = output.past_key_values
                 del output
-    return PassTraces(prefill, tuple(steps), cache_bytes, inputs_bytes)
+    return PassTraces(prefill, tuple(steps), tuple(step_numbers), cache_bytes, inputs_bytes)
+
+
+def _lengthened(cache: Any, tokens: int) -> tuple[tuple[torch.Tensor, ...], ...]:
+    """A cache, `[B, heads, K, head_dim]` twice per layer, with so many more tokens of zeros."""
+    layers = cache if isinstance(cache, tuple) else cache.to_legacy_cache()
+    return tuple(
+        tuple(torch.nn.functional.pad(held, (0, 0, 0, tokens)) for held in layer)
+        for layer in layers
+    )
 
 
 @contextlib.contextmanager

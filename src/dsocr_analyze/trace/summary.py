@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dsocr_analyze.architectures.architecture import Stage
 from dsocr_analyze.figures import Ledger, StageFigures
@@ -13,7 +13,7 @@ from dsocr_analyze.kernels import Kernel, Work, merged, total_work
 from dsocr_analyze.trace.passes import PassTraces
 from dsocr_analyze.trace.record import Trace
 
-__all__ = ["batch_work", "ledger_of", "stage_figures"]
+__all__ = ["batch_work", "ledger_of", "stage_figures", "step_stretches"]
 
 
 def stage_figures(
@@ -82,29 +82,46 @@ def ledger_of(*traces: Trace) -> Ledger:
 
 
 def batch_work(
-    prefill: Work, traces: PassTraces, new_tokens: int, routed_expert: re.Pattern[str] | None
+    prefill: Work,
+    traces: PassTraces,
+    stretches: Iterable[range],
+    routed_expert: re.Pattern[str] | None,
 ) -> Work:
-    """The prefill pass and `new_tokens - 1` decode steps, each over one cached token more.
+    """The prefill pass and all decode steps, each over one cached token more.
 
-    Every operator of a step either ignores the cache or is linear in its length, so step i costs
-    the first step plus i times the difference between the second and the first. Routed experts
-    ignore it; which of them run differs from step to step by the routing alone.
+    Within a stretch, every operator of a step either ignores the cache or is linear in its length,
+    so step i of it costs its first step plus i times the difference between its second and its
+    first. Routed experts ignore it; which of them run differs from step to step by the routing.
 
     Args:
         prefill: Work of the prefill pass.
-        traces: The passes, with two decode steps where there are more than two new tokens.
-        new_tokens: Tokens to generate.
+        traces: The passes, with the first two steps of every stretch.
+        stretches: Numbers of the decode steps, as `step_stretches` cuts them.
         routed_expert: Pattern of the paths of routed experts; None for a model without.
     """
-    steps = new_tokens - 1
-    first = total_work(kernel.total for kernel in traces.decode_steps[0].kernels)
-    batch = prefill.plus(first.times(steps))
-    if steps > 1:
-        growth = _growing(traces.decode_steps[1], routed_expert).minus(
-            _growing(traces.decode_steps[0], routed_expert)
-        )
-        batch = batch.plus(growth.times(steps * (steps - 1) // 2))
+    traced = dict(zip(traces.step_numbers, traces.decode_steps, strict=True))
+    batch = prefill
+    for stretch in stretches:
+        first, steps = traced[stretch[0]], len(stretch)
+        batch = batch.plus(total_work(kernel.total for kernel in first.kernels).times(steps))
+        if steps > 1:
+            second = _growing(traced[stretch[1]], routed_expert)
+            growth = second.minus(_growing(first, routed_expert))
+            batch = batch.plus(growth.times(steps * (steps - 1) // 2))
     return batch
+
+
+def step_stretches(seq_len: int, new_tokens: int, changes_beyond: int | None) -> list[range]:
+    """Numbers of the decode steps, cut where a step begins to do other work.
+
+    Args:
+        seq_len: Tokens of the prompt; step i reaches `seq_len + i + 1` positions.
+        new_tokens: Tokens to generate: one by the prefill pass, each other one by a step.
+        changes_beyond: Positions beyond which a step does other work; None where it never does.
+    """
+    steps = range(new_tokens - 1)
+    cut = 0 if changes_beyond is None else max(0, changes_beyond - seq_len)
+    return [stretch for stretch in (steps[:cut], steps[cut:]) if stretch]
 
 
 def _growing(step: Trace, routed_expert: re.Pattern[str] | None) -> Work:

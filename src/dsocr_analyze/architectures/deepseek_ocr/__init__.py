@@ -5,20 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.architectures.architecture import Architecture, Served
 from dsocr_analyze.architectures.deepseek_ocr.composition import (
     compose,
     decode_peak_bytes,
     memory,
     model_params,
+    step_kernels,
 )
 from dsocr_analyze.architectures.deepseek_ocr.crop_grid_codes import CROP_GRIDS
 from dsocr_analyze.architectures.deepseek_ocr.decoder import NOT_MODELLED, expert_params
 from dsocr_analyze.architectures.deepseek_ocr.dimensions import ModelDimensions
 from dsocr_analyze.architectures.deepseek_ocr.modes import MODES
 from dsocr_analyze.architectures.deepseek_ocr.plan import notes_of, plan_workload
+from dsocr_analyze.architectures.deepseek_ocr.preprocessing import pixel_work
 from dsocr_analyze.architectures.deepseek_ocr.recognition import PUBLISHED_CODE, recognizes
 from dsocr_analyze.architectures.deepseek_ocr.repetition import alike
+from dsocr_analyze.architectures.deepseek_ocr.serving import (
+    cache_elements,
+    check_served,
+    quantizable_params,
+    served_prompt,
+    served_step,
+    served_views,
+)
 from dsocr_analyze.architectures.deepseek_ocr.stages import ROUTED_EXPERT, STAGES
 from dsocr_analyze.architectures.deepseek_ocr.totals import page_totals
 
@@ -52,6 +62,7 @@ DEEPSEEK_OCR: Final = Architecture(
     plan=plan_workload,
     notes_of=notes_of,
     compose=compose,
+    step_kernels=step_kernels,
     page_totals=page_totals,
     crop_grids=CROP_GRIDS,
     parameter_count=lambda dimensions: sum(model_params(dimensions).values()),
@@ -60,4 +71,13 @@ DEEPSEEK_OCR: Final = Architecture(
     expert_params=expert_params,
     repeats=alike,
     prefill_inputs=_prefill_inputs,
+    served=Served(
+        check=check_served,
+        views=served_views,
+        prompt=served_prompt,
+        step=served_step,
+        cache_elements=cache_elements,
+        quantizable_params=quantizable_params,
+    ),
+    pixel_work=pixel_work,
 )

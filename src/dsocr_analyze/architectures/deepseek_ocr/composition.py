@@ -48,7 +48,7 @@ from dsocr_analyze.costs.sums import combined, repeated, scaled
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import Memory, Parameters, StageFigures
-from dsocr_analyze.kernels import Work, merged, total_work
+from dsocr_analyze.kernels import Kernel, Work, merged, total_work
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Stage
@@ -69,6 +69,7 @@ __all__ = [
     "memory",
     "model_params",
     "prefill_work",
+    "step_kernels",
     "vision_sections",
 ]
 
@@ -142,6 +143,18 @@ def _stage_figures(stage: Stage, expansion: Expansion, params: int) -> StageFigu
         module_calls=calls,
         notes=stage.notes,
     )
+
+
+def step_kernels(
+    dimensions: ModelDimensions, batch: int, cached: int, dtype: Dtype, flash_attention: bool
+) -> tuple[Kernel, ...]:
+    """The records of one decode step over caches of `cached` tokens, as `compose` lists them."""
+    expansion = Expansion()
+    parts = decoder_sections(
+        batch, 1, cached, dimensions.decoder, dtype, flash=flash_attention, each_expert=True
+    )
+    expansion.add(parts, stage=DECODE.name)
+    return merged(expansion.kernels)
 
 
 def _page_layout(workload: Workload, dimensions: ModelDimensions, dtype: Dtype) -> Kernels:

@@ -60,6 +60,12 @@ class ModelDimensions:
         """Positions that the decoder was trained for."""
         return self.decoder.max_position_embeddings
 
+    @property
+    def step_changes_beyond(self) -> int | None:
+        """Positions beyond which every step works out new rotary tables; None where none does."""
+        scaling = self.decoder.rope_scaling
+        return self.max_positions if scaling is not None and scaling.kind == "dynamic" else None
+
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> ModelDimensions:
         """Read a whole `config.json` that is already parsed.

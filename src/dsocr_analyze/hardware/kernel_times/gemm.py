@@ -20,9 +20,16 @@ _PARTIAL_BYTES: Final = 8
 
 
 def gemm_seconds(
-    m: Floats, n: Floats, k: Floats, weight_bytes: float, machine: Machine, c: GemmCoefficients
+    m: Floats,
+    n: Floats,
+    k: Floats,
+    weight_bytes: float,
+    machine: Machine,
+    c: GemmCoefficients,
+    *,
+    batch: Floats | float = 1.0,
 ) -> Floats:
-    """Seconds of one product.
+    """Seconds of one kernel with `batch` products.
 
     The library takes the fastest of its tiles and split-k factors: tiles of one wave run side by
     side, each as fast as its share of an SM's peak; waves follow one another. Memory streams at
@@ -35,15 +42,16 @@ def gemm_seconds(
         weight_bytes: Bytes of an element of the `[k, n]` weights; inputs and outputs have two.
         machine: The chip.
         c: Its coefficients.
+        batch: Products side by side, each with factors of its own.
     """
     tiles = dict(zip(_TILES, (
         c.share_256x128, c.share_128x256, c.share_128x128,
         c.share_128x64, c.share_64x64, c.share_64x32,
     ), strict=True))  # fmt: skip
-    partial = c.partial_bytes * _PARTIAL_BYTES * m * n / machine.bytes_per_second
-    compute = np.full(np.broadcast_shapes(m.shape, n.shape, k.shape), np.inf)
+    partial = c.partial_bytes * _PARTIAL_BYTES * batch * m * n / machine.bytes_per_second
+    compute = np.full(np.broadcast_shapes(m.shape, n.shape, k.shape, np.shape(batch)), np.inf)
     for (rows, columns), share in tiles.items():
-        count = blocks(m, rows) * blocks(n, columns)
+        count = batch * blocks(m, rows) * blocks(n, columns)
         rate = 2.0 * rows * columns * machine.sms / (share * machine.flops_per_second)
         for split in _SPLITS:
             units = count * split
@@ -53,7 +61,7 @@ def gemm_seconds(
             if split > 1:
                 seconds = seconds + split * (c.split_us * 1e-6 + partial)
             compute = np.minimum(compute, seconds)
-    moved = n * k * weight_bytes + (m * k + m * n) * _ACTIVATION_BYTES
+    moved = batch * (n * k * weight_bytes + (m * k + m * n) * _ACTIVATION_BYTES)
     in_l2 = moved < _L2_USABLE * machine.l2_bytes
     bandwidth = np.where(in_l2, c.l2_share, c.memory_share) * machine.bytes_per_second
     memory = (moved + c.ramp_mb * 1e6) / bandwidth

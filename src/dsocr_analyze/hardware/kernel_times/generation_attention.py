@@ -17,7 +17,7 @@ _LATE_KEYS: Final = 200.0
 
 
 def generation_attention_seconds(
-    sizes: AttentionSizes, machine: Machine, c: GenerationCoefficients, *, element_bytes: int
+    sizes: AttentionSizes, machine: Machine, c: GenerationCoefficients, *, element_bytes: float
 ) -> Floats:
     """Seconds of one step.
 

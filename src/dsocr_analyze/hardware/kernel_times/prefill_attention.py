@@ -32,7 +32,7 @@ def prefill_attention_seconds(
     c: PrefillCoefficients,
     *,
     causal: bool,
-    element_bytes: int,
+    element_bytes: float,
 ) -> Floats:
     """Seconds of one call.
 

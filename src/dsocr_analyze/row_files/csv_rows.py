@@ -1,4 +1,4 @@
-"""Lists of pages in CSV, line by line, so that no line can spoil the others.
+"""Rows in CSV, line by line, so that no line can spoil the others.
 
 A line is a row. A value that goes on in the next line is not supported: an opening quote that
 somebody forgot would otherwise swallow the rest of the file.
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from dsocr_analyze.archive.page_list import PageList, RawRows, unreadable, wanted_columns
+from dsocr_analyze.row_files.kind import RawRows, RowKind, RowSource
 
 __all__ = ["open_csv"]
 
@@ -25,26 +25,27 @@ _COMMA_INSIDE: Final = "\x1f"
 """Stands for a comma within a quoted value, which is then no number."""
 
 
-def open_csv(path: Path) -> PageList:
+def open_csv(path: Path, kind: RowKind) -> RowSource:
     """Opens a CSV file: commas, double quotes, a header; compressed if its name says so.
 
     Args:
         path: The file.
+        kind: What its rows are about.
 
     Raises:
-        PageError: It is empty or unreadable.
-        WorkloadError: A column is missing, or there twice.
+        WorkloadError: It is empty or unreadable (`kind.error`), or its columns are not the right
+            ones.
     """
-    blocks = _line_blocks(path)
+    blocks = _line_blocks(path, kind)
     lines = next(blocks, None)
     if lines is None:
-        raise unreadable(path, "it is empty")
+        raise kind.unreadable(path, "it is empty")
     try:
-        names = _values(lines[0].as_py())
+        names = [name.strip() for name in _values(lines[0].as_py())]
     except csv.Error as error:
-        raise unreadable(path, f"its first line: {error}") from error
-    columns = wanted_columns(path, [name.strip() for name in names])
-    positions = [[name.strip() for name in names].index(column) for column in columns]
+        raise kind.unreadable(path, f"its first line: {error}") from error
+    columns = kind.columns(repr(str(path)), names)
+    positions = [names.index(column) for column in columns]
 
     def batches() -> Iterator[RawRows]:
         first = 1
@@ -54,10 +55,10 @@ def open_csv(path: Path) -> PageList:
             first += len(block)
             block = next(blocks, None)
 
-    return PageList(batches())
+    return RowSource(batches())
 
 
-def _line_blocks(path: Path) -> Iterator[Any]:
+def _line_blocks(path: Path, kind: RowKind) -> Iterator[Any]:
     """Lines that are not blank, `[n]` at a time, n at least 1; an Arrow array of bytes."""
     import pyarrow as pa
 
@@ -68,13 +69,15 @@ def _line_blocks(path: Path) -> Iterator[Any]:
                 whole, newline, tail = (rest + block).rpartition(b"\n")
                 rest = tail
                 if len(rest) > _LONGEST_LINE_BYTES:
-                    raise unreadable(path, f"a line is longer than {_LONGEST_LINE_BYTES} bytes")
+                    raise kind.unreadable(
+                        path, f"a line is longer than {_LONGEST_LINE_BYTES} bytes"
+                    )
                 if newline and len(lines := _lines(whole)):
                     yield lines
             if len(lines := _lines(rest)):
                 yield lines
     except (OSError, pa.ArrowException) as error:
-        raise unreadable(path, str(error)) from error
+        raise kind.unreadable(path, str(error)) from error
 
 
 def _lines(block: bytes) -> Any:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Reason", "shortened", "whole_numbers"]
+__all__ = ["Reason", "problem_text", "shortened", "whole_numbers"]
 
 
 class Reason(enum.IntEnum):
@@ -139,6 +139,23 @@ def _from_text(column: Any, most: int) -> tuple[NDArray[Any], NDArray[np.uint8] 
     is_blank = pc.match_substring_regex(column, _BLANK).fill_null(False)
     reasons[is_blank.to_numpy(zero_copy_only=False)] = Reason.MISSING
     return np.where(fitting, numbers, 1), reasons
+
+
+def problem_text(name: str, reason: int, most: int, value: object = None) -> str:
+    """Why a value is not usable.
+
+    Args:
+        name: The column's name.
+        reason: One of `Reason`.
+        most: Largest value that is possible; the least is 1.
+        value: What the column holds; named where it is given.
+    """
+    if reason == Reason.MISSING:
+        return f"{name} is missing"
+    shown = "" if value is None else f" {shortened(value)}"
+    if reason == Reason.NOT_WHOLE:
+        return f"{name}{shown} is not a whole number"
+    return f"{name}{shown} is not from 1 to {most}"
 
 
 def shortened(value: object) -> str:

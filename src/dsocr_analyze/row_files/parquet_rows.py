@@ -1,4 +1,4 @@
-"""Lists of pages in Parquet, of which only the wanted columns are read."""
+"""Rows in Parquet, of which only the wanted columns are read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from dsocr_analyze.archive.page_list import PageList, RawRows, unreadable, wanted_columns
+from dsocr_analyze.row_files.kind import RawRows, RowKind, RowSource
 
 __all__ = ["open_parquet"]
 
@@ -14,15 +14,15 @@ _BATCH_ROWS: Final = 131_072
 _BUFFER_BYTES: Final = 1 << 20
 
 
-def open_parquet(path: Path) -> PageList:
+def open_parquet(path: Path, kind: RowKind) -> RowSource:
     """Opens a Parquet file.
 
     Args:
         path: The file.
+        kind: What its rows are about.
 
     Raises:
-        PageError: It is unreadable.
-        WorkloadError: A column is missing, or there twice.
+        WorkloadError: It is unreadable (`kind.error`), or its columns are not the right ones.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -30,8 +30,8 @@ def open_parquet(path: Path) -> PageList:
     try:
         file = pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
     except (OSError, pa.ArrowException) as error:
-        raise unreadable(path, str(error)) from error
-    columns = wanted_columns(path, list(file.schema_arrow.names))
+        raise kind.unreadable(path, str(error)) from error
+    columns = kind.columns(repr(str(path)), list(file.schema_arrow.names))
 
     def batches() -> Iterator[RawRows]:
         import numpy as np
@@ -42,8 +42,8 @@ def open_parquet(path: Path) -> PageList:
                 yield RawRows(rows, np.arange(first, first + rows.num_rows))
                 first += rows.num_rows
         except (OSError, pa.ArrowException) as error:
-            raise unreadable(path, str(error)) from error
+            raise kind.unreadable(path, str(error)) from error
         finally:
             file.close()
 
-    return PageList(batches(), file.metadata.num_rows)
+    return RowSource(batches(), file.metadata.num_rows)

@@ -1,0 +1,356 @@
+"""Options of predicted seconds, and what they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from dsocr_analyze.cli import options
+from dsocr_analyze.cli.devices import ProfileOption, user_profiles
+from dsocr_analyze.errors import DeviceError, WorkloadError
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
+    from dsocr_analyze.hardware.profile import Profile
+    from dsocr_analyze.hardware.timed_device import Device
+    from dsocr_analyze.kernels import Kernel
+    from dsocr_analyze.report.time_entry import TimeEntry
+    from dsocr_analyze.timing.assumptions import Assumptions
+    from dsocr_analyze.timing.kernel_seconds import Precision
+    from dsocr_analyze.timing.output_lengths import OutputLengths
+    from dsocr_analyze.timing.prediction import PagePrediction
+    from dsocr_analyze.workload import Workload
+
+__all__ = [
+    "ConcurrencyOption",
+    "GpuOption",
+    "KvDtypeOption",
+    "LimitShareOption",
+    "MeanTokensOption",
+    "NewTokensFromOption",
+    "PreprocessOption",
+    "PriceOption",
+    "ProfileOption",
+    "ReservedOption",
+    "RuntimeOption",
+    "ServerOption",
+    "TimeRequest",
+    "WeightsDtypeOption",
+    "WorkersOption",
+    "time_request",
+]
+
+_TIME: Final = "Time"
+_MOST_CONCURRENCY: Final = 65_536
+_MOST_POINTS: Final = 1_000
+
+GpuOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gpu",
+        metavar="GPU",
+        help="Predict seconds on this GPU, as `dsocr-analyze devices` names them. May be given"
+        " several times.",
+        rich_help_panel=_TIME,
+    ),
+]
+RuntimeOption = Annotated[
+    str,
+    typer.Option(
+        "--runtime",
+        metavar="eager|serving",
+        help="What runs the model: its own code under generate, a serving engine, or eager,serving"
+        " for both.",
+        rich_help_panel=_TIME,
+    ),
+]
+ServerOption = Annotated[
+    str,
+    typer.Option(
+        "--server",
+        metavar="vllm|vllm-v1|vllm-v0|sglang",
+        help="Which engine serves: what its host code takes per step and per sequence.",
+        rich_help_panel=_TIME,
+    ),
+]
+ConcurrencyOption = Annotated[
+    str,
+    typer.Option(
+        "--concurrency",
+        metavar="LIST",
+        help="Pages under way at a time: 1,4,16 or 1:64.",
+        rich_help_panel=_TIME,
+    ),
+]
+PreprocessOption = Annotated[
+    float | None,
+    typer.Option(
+        "--preprocess-ms",
+        metavar="MS",
+        help="CPU milliseconds per page before the model. Default: estimated from its pixels.",
+        rich_help_panel=_TIME,
+    ),
+]
+WorkersOption = Annotated[
+    int,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        help="Pages that the CPU prepares at a time.",
+        rich_help_panel=_TIME,
+    ),
+]
+PriceOption = Annotated[
+    float | None,
+    typer.Option(
+        "--price",
+        metavar="AMOUNT",
+        help="Price of a GPU-hour, in any currency.",
+        rich_help_panel=_TIME,
+    ),
+]
+WeightsDtypeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--weights-dtype",
+        metavar="bf16|fp8|int8|int4",
+        help="Type of the served decoder's linear weights. Default: the model's own.",
+        rich_help_panel=_TIME,
+    ),
+]
+KvDtypeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--kv-dtype",
+        metavar="bf16|fp8|int8|int4",
+        help="Type of the served decoder's KV cache. Default: the model's own.",
+        rich_help_panel=_TIME,
+    ),
+]
+NewTokensFromOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--new-tokens-from",
+        metavar="FILE",
+        help="Lengths of real outputs, in place of --max-new-tokens: CSV or Parquet, column"
+        " new_tokens.",
+        rich_help_panel=_TIME,
+    ),
+]
+MeanTokensOption = Annotated[
+    float | None,
+    typer.Option(
+        "--mean-new-tokens",
+        metavar="TOKENS",
+        help="Mean length of the pages that end by themselves; the others run to --max-new-tokens.",
+        rich_help_panel=_TIME,
+    ),
+]
+LimitShareOption = Annotated[
+    float,
+    typer.Option(
+        "--share-at-limit",
+        metavar="PART",
+        help="Share of pages that repeat themselves up to --max-new-tokens, 0 to 1.",
+        rich_help_panel=_TIME,
+    ),
+]
+ReservedOption = Annotated[
+    float,
+    typer.Option(
+        "--reserved",
+        metavar="PART",
+        help="Part of the memory kept for the driver, the allocator and kernels, 0 to 1.",
+        rich_help_panel=_TIME,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class TimeRequest:
+    """Predictions that somebody asked for.
+
+    Attributes:
+        profiles: Of the GPUs.
+        assumptions: For a runtime and a page.
+        runtimes: Which.
+        concurrency: Pages under way at a time.
+    """
+
+    profiles: Sequence[Profile]
+    assumptions: Callable[[str, Architecture, Workload], Assumptions]
+    runtimes: Sequence[str]
+    concurrency: Sequence[int]
+
+    def predictions(
+        self,
+        architecture: Architecture,
+        dimensions: ModelDimensions,
+        workload: Workload,
+        *,
+        dtype: str,
+        flash_attention: bool,
+        stages: Mapping[str, Sequence[Kernel]] | None = None,
+        leave_out: Callable[[DeviceError], None] | None = None,
+    ) -> Iterator[PagePrediction]:
+        """One prediction per GPU and runtime, in that order.
+
+        Args:
+            architecture: The model's architecture.
+            dimensions: Its dimensions.
+            workload: The page.
+            dtype: Type of weights and activations.
+            flash_attention: FlashAttention in the decoder of the eager runtime.
+            stages: Kernel records of one page by stage; default those of the closed forms.
+            leave_out: Told why a GPU that lacks a type is left out; default it is an error.
+        """
+        from dsocr_analyze.dtypes import dtype_named
+        from dsocr_analyze.hardware.timed_device import Device
+        from dsocr_analyze.timing.predict import TimedModel, predict
+
+        for profile in self.profiles:
+            model = TimedModel(
+                architecture, dimensions, dtype_named(dtype), flash_attention, Device(profile)
+            )
+            for runtime in self.runtimes:
+                assumptions = self.assumptions(runtime, architecture, workload)
+                try:
+                    _check_precision(model.device, assumptions.precision)
+                    prediction = predict(
+                        model, workload, assumptions, self.concurrency, stages=stages
+                    )
+                except DeviceError as error:
+                    if leave_out is None:
+                        raise
+                    leave_out(error)
+                else:
+                    yield prediction
+
+    def entries(
+        self,
+        architecture: Architecture,
+        dimensions: ModelDimensions,
+        workload: Workload,
+        *,
+        dtype: str,
+        flash_attention: bool,
+        stages: Mapping[str, Sequence[Kernel]] | None = None,
+        leave_out: Callable[[DeviceError], None] | None = None,
+    ) -> tuple[TimeEntry, ...]:
+        """The predictions as a report has them; arguments as for `predictions`."""
+        from dsocr_analyze.report.time_entry import time_entry
+
+        found = self.predictions(
+            architecture, dimensions, workload, dtype=dtype, flash_attention=flash_attention,
+            stages=stages, leave_out=leave_out,
+        )  # fmt: skip
+        return tuple(map(time_entry, found))
+
+
+def time_request(
+    gpu: Sequence[str],
+    *,
+    profile: Sequence[Path] | None,
+    runtime: str,
+    server: str,
+    concurrency: str,
+    preprocess_ms: float | None,
+    workers: int,
+    price: float | None,
+    weights_dtype: str | None = None,
+    kv_dtype: str | None = None,
+    new_tokens_from: Path | None = None,
+    mean_new_tokens: float | None = None,
+    share_at_limit: float = 0.0,
+    reserved: float = 0.1,
+    max_new_tokens: int,
+) -> TimeRequest:
+    """What the options ask for; raises an AnalyzeError for what is not possible."""
+    from dsocr_analyze.hardware.devices import catalogue_name
+    from dsocr_analyze.hardware.profile import all_profiles
+    from dsocr_analyze.timing.assumptions import Assumptions, estimated_preprocessing
+    from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision
+    from dsocr_analyze.timing.runtimes import EAGER, RUNTIMES, server_named
+
+    runtimes = list(dict.fromkeys(each.strip() for each in runtime.split(",")))
+    for each in runtimes:
+        options.check_choice("--runtime", each, RUNTIMES)
+    known = all_profiles(user_profiles(profile))
+    profiles = [known[catalogue_name(name, known)] for name in gpu]
+    host = server_named(server)
+    lengths = _lengths(new_tokens_from, mean_new_tokens, share_at_limit, max_new_tokens)
+    precision = Precision(_quantized(weights_dtype), _quantized(kv_dtype))
+    if precision != NATIVE and "serving" not in runtimes:
+        raise WorkloadError(
+            "--weights-dtype and --kv-dtype are for --runtime serving; leave them out"
+        )
+
+    def assumptions(runtime: str, architecture: Architecture, workload: Workload) -> Assumptions:
+        is_estimated = preprocess_ms is None
+        seconds = (
+            estimated_preprocessing(architecture, workload)
+            if preprocess_ms is None
+            else preprocess_ms / 1e3
+        )
+        is_eager = runtime == "eager"
+        return Assumptions(
+            EAGER if is_eager else host, lengths, seconds, is_estimated, workers,
+            NATIVE if is_eager else precision, reserved, price,
+        )  # fmt: skip
+
+    return TimeRequest(profiles, assumptions, runtimes, _concurrencies(concurrency))
+
+
+def _concurrencies(text: str) -> list[int]:
+    from dsocr_analyze.sweep.axes import parse_numbers
+
+    axis = parse_numbers("concurrency", text, 1, _MOST_CONCURRENCY)
+    if len(axis) > _MOST_POINTS:
+        raise WorkloadError(
+            f"--concurrency {text} has {len(axis)} values; give at most {_MOST_POINTS}"
+        )
+    import numpy as np
+
+    return list(dict.fromkeys(axis.take(np.arange(len(axis))).tolist()))
+
+
+def _lengths(
+    file: Path | None, mean: float | None, share_at_limit: float, limit: int
+) -> OutputLengths:
+    from dsocr_analyze.timing.length_files import read_lengths
+    from dsocr_analyze.timing.output_lengths import OutputLengths
+
+    if file is not None:
+        if mean is not None or share_at_limit:
+            raise WorkloadError(
+                "--new-tokens-from says how long outputs are; leave out --mean-new-tokens and"
+                " --share-at-limit"
+            )
+        return read_lengths(file)
+    if mean is None and share_at_limit:
+        raise WorkloadError(
+            f"--share-at-limit {share_at_limit:g} needs --mean-new-tokens for the other pages"
+        )
+    if mean is None:
+        return OutputLengths.fixed(limit)
+    return OutputLengths.mean_and_limit(mean, limit, share_at_limit)
+
+
+def _quantized(name: str | None) -> str | None:
+    """The type called `name`; None for 16 bits, in which the model is."""
+    from dsocr_analyze.hardware.timed_device import dtype_name
+
+    full = None if name is None else dtype_name(name)
+    return None if full in ("bfloat16", "float16") else full
+
+
+def _check_precision(device: Device, precision: Precision) -> None:
+    """Refuses, before any work, a type that the GPU lacks."""
+    if precision.weights is not None:
+        device.fitted("gemm", device.gpu.tensor_dtype, weights_dtype=precision.weights)
+    if precision.cache is not None:
+        device.fitted("generation_attention", device.gpu.tensor_dtype, kv_dtype=precision.cache)

@@ -1,0 +1,243 @@
+"""What a report says of seconds: one entry per GPU and runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from msgspec import Meta, Struct
+
+if TYPE_CHECKING:
+    from dsocr_analyze.timing.assumptions import Assumptions
+    from dsocr_analyze.timing.prediction import Band, PagePrediction, Throughput
+
+__all__ = [
+    "Interval",
+    "LoadedGpu",
+    "TimeAssumptions",
+    "TimeEntry",
+    "TimeProfile",
+    "TimeStage",
+    "time_entry",
+]
+
+Seconds = Annotated[float, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0)]
+Bound = Literal["launches", "memory", "compute", "host"]
+
+
+class Interval(Struct, frozen=True, kw_only=True):
+    """The band of a predicted figure.
+
+    Attributes:
+        low: Lower end.
+        high: Upper end.
+    """
+
+    low: Share
+    high: Share
+
+
+class TimeProfile(Struct, frozen=True, kw_only=True):
+    """Where the kernels' times come from.
+
+    Attributes:
+        source: Tables that the coefficients were fitted to.
+        extrapolated: Kinds of kernels that take another GPU's coefficients.
+        assumed: Kinds whose error is assumed, not measured.
+    """
+
+    source: str
+    extrapolated: tuple[str, ...]
+    assumed: tuple[str, ...]
+
+
+class TimeStage(Struct, frozen=True, kw_only=True):
+    """Seconds of a stage; of the last one, of one decode step over a cache of the prompt.
+
+    Attributes:
+        seconds: How long it takes.
+        low: Lower end of the band.
+        high: Upper end of the band.
+        bound: What fills most of it.
+        peak_share: Matrix FLOPs over what the GPU's peak could do in that time.
+        bandwidth_share: Bytes over what its memory could move in that time, what caches serve
+            included.
+    """
+
+    seconds: Seconds
+    low: Seconds
+    high: Seconds
+    bound: Bound
+    peak_share: Share
+    bandwidth_share: Share
+
+
+class LoadedGpu(Struct, frozen=True, kw_only=True):
+    """A GPU with some pages under way at a time; seconds are of one page.
+
+    Attributes:
+        concurrency: Pages under way at a time.
+        pages_per_second: Throughput of the GPU.
+        pages_per_second_band: Its band.
+        tokens_per_second: Generated tokens, likewise.
+        ttft_seconds: Until the first token, preprocessing and waiting included.
+        tpot_seconds: Per token after the first; null where a page has one token.
+        page_seconds: From sending the page to its last token.
+        memory_bytes: Needed for so many pages.
+        bound: What limits the throughput; `host` is the CPU.
+        fits: Whether the memory suffices; where not, as many run as fit and the others wait.
+        cost_per_thousand_pages: In the currency of the price; null without a price.
+        cost_band: Its band; null without a price.
+    """
+
+    concurrency: int
+    pages_per_second: Share
+    pages_per_second_band: Interval
+    tokens_per_second: Share
+    ttft_seconds: Seconds
+    tpot_seconds: Seconds | None
+    page_seconds: Seconds
+    memory_bytes: int
+    bound: Bound
+    fits: bool
+    cost_per_thousand_pages: Share | None
+    cost_band: Interval | None
+
+
+class TimeAssumptions(Struct, frozen=True, kw_only=True):
+    """What a prediction takes for granted.
+
+    Attributes:
+        host: The runtime's host: `eager`, or the serving engine.
+        new_tokens_mean: Tokens that a page generates, on average.
+        new_tokens_longest: Most tokens that a page generates.
+        preprocess_seconds: CPU work of a page before the model.
+        preprocess_estimated: Whether that is an estimate from the page's pixels.
+        workers: Pages that the CPU prepares at a time.
+        weights_dtype: Type of the decoder's quantized weights; null for the model's own.
+        kv_dtype: Type of cached keys and values; null for the model's own.
+        reserved: Part of the memory that is kept free.
+        price_per_hour: Of one GPU; null for none.
+        sentences: All of it in words.
+    """
+
+    host: str
+    new_tokens_mean: Share
+    new_tokens_longest: int
+    preprocess_seconds: Seconds
+    preprocess_estimated: bool
+    workers: int
+    weights_dtype: str | None
+    kv_dtype: str | None
+    reserved: Share
+    price_per_hour: Share | None
+    sentences: tuple[str, ...]
+
+
+class TimeEntry(Struct, frozen=True, kw_only=True):
+    """What a page takes on a GPU under a runtime: predicted, not measured.
+
+    Attributes:
+        gpu: Name of the GPU in the catalogue.
+        runtime: `eager` or `serving`.
+        profile: Where the kernels' times come from.
+        stages: By stage, in the architecture's order.
+        ttft_seconds: Until the first token of a page alone, preprocessing included.
+        tpot_seconds: Per token after the first, on average; null where a page has one token.
+        page_seconds: From start to last token of a page alone.
+        bands: Bands of these figures, by their keys.
+        largest_concurrency: Most pages at a time that fit into memory.
+        throughput: By concurrency.
+        assumptions: What was taken for granted.
+    """
+
+    gpu: str
+    runtime: Literal["eager", "serving"]
+    profile: TimeProfile
+    stages: Mapping[str, TimeStage]
+    ttft_seconds: Seconds
+    tpot_seconds: Seconds | None
+    page_seconds: Seconds
+    bands: Mapping[str, Interval]
+    largest_concurrency: int
+    throughput: tuple[LoadedGpu, ...]
+    assumptions: TimeAssumptions
+
+
+def time_entry(prediction: PagePrediction) -> TimeEntry:
+    """A prediction as a report has it."""
+    bands = {
+        "ttft_seconds": prediction.ttft_seconds,
+        "page_seconds": prediction.page_seconds,
+    }
+    tpot = prediction.tpot_seconds
+    if tpot is not None:
+        bands["tpot_seconds"] = tpot
+    gpu = prediction.profile.gpu
+    peak, bandwidth = gpu.tensor_tflops * 1e12, gpu.bandwidth_gb_s * 1e9
+    return TimeEntry(
+        gpu=gpu.name,
+        runtime="eager" if prediction.runtime == "eager" else "serving",
+        profile=TimeProfile(
+            source=prediction.profile.source,
+            extrapolated=prediction.extrapolated,
+            assumed=prediction.assumed,
+        ),
+        stages={
+            name: TimeStage(
+                seconds=float(span.seconds),
+                low=span.low,
+                high=span.high,
+                bound=span.bound,
+                peak_share=float(span.flops / span.seconds) / peak,
+                bandwidth_share=float(span.nbytes / span.seconds) / bandwidth,
+            )
+            for name, span in prediction.stages.items()
+        },
+        ttft_seconds=prediction.ttft_seconds.value,
+        tpot_seconds=None if tpot is None else tpot.value,
+        page_seconds=prediction.page_seconds.value,
+        bands={name: _interval(band) for name, band in bands.items()},
+        largest_concurrency=prediction.largest_concurrency,
+        throughput=tuple(_loaded(each) for each in prediction.throughput),
+        assumptions=_assumptions(prediction.assumptions),
+    )
+
+
+def _interval(band: Band) -> Interval:
+    return Interval(low=band.low, high=band.high)
+
+
+def _loaded(load: Throughput) -> LoadedGpu:
+    cost = load.cost_per_thousand_pages
+    return LoadedGpu(
+        concurrency=load.concurrency,
+        pages_per_second=load.pages_per_second.value,
+        pages_per_second_band=_interval(load.pages_per_second),
+        tokens_per_second=load.tokens_per_second.value,
+        ttft_seconds=load.ttft_seconds,
+        tpot_seconds=load.tpot_seconds,
+        page_seconds=load.page_seconds,
+        memory_bytes=load.memory_bytes,
+        bound=load.bound,
+        fits=load.fits,
+        cost_per_thousand_pages=None if cost is None else cost.value,
+        cost_band=None if cost is None else _interval(cost),
+    )
+
+
+def _assumptions(assumptions: Assumptions) -> TimeAssumptions:
+    return TimeAssumptions(
+        host=assumptions.host.name,
+        new_tokens_mean=assumptions.lengths.mean,
+        new_tokens_longest=assumptions.lengths.longest,
+        preprocess_seconds=assumptions.preprocess_seconds,
+        preprocess_estimated=assumptions.is_preprocess_estimated,
+        workers=assumptions.workers,
+        weights_dtype=assumptions.precision.weights,
+        kv_dtype=assumptions.precision.cache,
+        reserved=assumptions.reserved,
+        price_per_hour=assumptions.price_per_hour,
+        sentences=tuple(assumptions.sentences()),
+    )

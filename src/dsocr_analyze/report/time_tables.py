@@ -1,0 +1,137 @@
+"""Tables of predicted seconds and throughput, at most 80 columns wide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dsocr_analyze.report.quantities import bytes_text
+from dsocr_analyze.report.tables import Table
+from dsocr_analyze.report.time_entry import Interval, TimeEntry
+
+__all__ = ["overview", "seconds_text", "time_notes", "time_tables"]
+
+
+def seconds_text(seconds: float) -> str:
+    """Three digits and a unit: 0.0132 is '13.2 ms'."""
+    for step, unit in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= step:
+            return f"{_three(seconds / step)} {unit}"
+    return f"{_three(seconds * 1e6)} us"
+
+
+def _three(value: float) -> str:
+    digits = 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:,.{digits}f}"
+
+
+def _band(band: Interval) -> str:
+    return f"{seconds_text(band.low)} to {seconds_text(band.high)}"
+
+
+def time_tables(entries: Iterable[TimeEntry]) -> list[Table]:
+    """For each entry its stages, and its throughput over concurrency."""
+    tables = []
+    for entry in entries:
+        tables += [_stages(entry), _throughput(entry)]
+    return tables
+
+
+def overview(entries: Iterable[TimeEntry]) -> Table:
+    """One row per entry: a page alone, and the throughput at the highest concurrency."""
+    rows = []
+    for entry in entries:
+        load = max(entry.throughput, key=lambda each: each.concurrency)
+        mark = "~" if entry.profile.extrapolated else ""
+        rows.append(
+            (entry.gpu, entry.runtime, mark, seconds_text(entry.ttft_seconds),
+             "-" if entry.tpot_seconds is None else seconds_text(entry.tpot_seconds),
+             seconds_text(entry.page_seconds), str(load.concurrency),
+             f"{load.pages_per_second:.3g}", load.bound, "yes" if load.fits else "no")
+        )  # fmt: skip
+    return Table(
+        "Predicted: a page alone, then throughput; ~ extrapolated from another GPU",
+        ("GPU", "runtime", "~", "first token", "per token", "page", "at once", "pages/s", "bound",
+         "fits"),
+        tuple(rows),
+        label_columns=3,
+    )  # fmt: skip
+
+
+def _title(entry: TimeEntry) -> str:
+    host = entry.assumptions.host
+    runtime = entry.runtime if host == entry.runtime else f"{entry.runtime}, {host}"
+    return f"{entry.gpu}, {runtime}"
+
+
+def _stages(entry: TimeEntry) -> Table:
+    decode = list(entry.stages)[-1]
+    rows: list[tuple[str, ...]] = [
+        (name if name != decode else f"{name}, one step", seconds_text(stage.seconds),
+         _band(Interval(low=stage.low, high=stage.high)), stage.bound,
+         _percent(stage.peak_share), _percent(stage.bandwidth_share))
+        for name, stage in entry.stages.items()
+    ]  # fmt: skip
+    figures = {
+        "first token": ("ttft_seconds", entry.ttft_seconds),
+        "each token after it": ("tpot_seconds", entry.tpot_seconds),
+        "page": ("page_seconds", entry.page_seconds),
+    }
+    for label, (key, seconds) in figures.items():
+        if seconds is not None:
+            rows.append((label, seconds_text(seconds), _band(entry.bands[key]), "", "", ""))
+    return Table(
+        f"{_title(entry)}: one page alone, predicted",
+        ("what", "time", "band", "bound", "of peak", "of bandwidth"),
+        tuple(rows),
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _throughput(entry: TimeEntry) -> Table:
+    priced = any(each.cost_per_thousand_pages is not None for each in entry.throughput)
+    rows = []
+    for each in entry.throughput:
+        band = each.pages_per_second_band
+        row = [
+            str(each.concurrency),
+            f"{each.pages_per_second:.3g}",
+            f"{band.low:.3g} to {band.high:.3g}",
+            f"{each.tokens_per_second:,.0f}",
+            seconds_text(each.ttft_seconds),
+            "-" if each.tpot_seconds is None else seconds_text(each.tpot_seconds),
+            seconds_text(each.page_seconds),
+            each.bound,
+            bytes_text(each.memory_bytes) if each.fits else "too much",
+        ]
+        if priced:
+            cost = each.cost_per_thousand_pages
+            row.append("-" if cost is None else f"{cost:,.2f}")
+        rows.append(tuple(row))
+    columns = ["pages at once", "pages/s", "band", "tokens/s", "first token", "per token", "page",
+               "bound", "memory"]  # fmt: skip
+    if priced:
+        columns.append("per 1,000 pages")
+    return Table(
+        f"{_title(entry)}: throughput; at most {entry.largest_concurrency:,} pages at once fit",
+        tuple(columns),
+        tuple(rows),
+    )
+
+
+def time_notes(entries: Iterable[TimeEntry]) -> Iterator[str]:
+    """What the predictions assume, each sentence once."""
+    said: dict[str, None] = {}
+    for entry in entries:
+        profile = entry.profile
+        said[f"{entry.gpu}: kernel times from {profile.source}"] = None
+        if profile.extrapolated:
+            kinds = ", ".join(profile.extrapolated)
+            said[f"{entry.gpu}: extrapolated from another GPU, with a wider band: {kinds}"] = None
+        if profile.assumed:
+            said[f"{entry.gpu}: error assumed, not measured: {', '.join(profile.assumed)}"] = None
+        for sentence in entry.assumptions.sentences:
+            said[f"{entry.runtime}: {sentence}"] = None
+    yield from said

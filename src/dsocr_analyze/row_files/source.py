@@ -1,0 +1,44 @@
+"""Files of rows opened: Parquet or CSV."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from dsocr_analyze.row_files.csv_rows import open_csv
+from dsocr_analyze.row_files.kind import RowKind, RowSource
+from dsocr_analyze.row_files.parquet_rows import open_parquet
+
+__all__ = ["open_rows"]
+
+_PARQUET_MAGIC: Final = b"PAR1"
+_PARQUET_SUFFIXES: Final = (".parquet", ".pq")
+
+
+def open_rows(path: Path, kind: RowKind) -> RowSource:
+    """Opens a file of rows; nothing but a header is read yet.
+
+    A file's content tells whether it is Parquet, its name does not.
+
+    Args:
+        path: The file.
+        kind: What its rows are about.
+
+    Raises:
+        WorkloadError: It is missing, unreadable or no such file (`kind.error`), or its columns are
+            not the right ones.
+    """
+    try:
+        if not path.exists():
+            raise kind.error(f"no {kind.what} {str(path)!r}; {kind.right}")
+        if not path.is_file():
+            raise kind.error(f"{kind.what} {str(path)!r} is no file; {kind.right}")
+        with path.open("rb") as file:
+            start = file.read(len(_PARQUET_MAGIC))
+    except OSError as error:
+        raise kind.unreadable(path, error.strerror or str(error)) from error
+    if start == _PARQUET_MAGIC:
+        return open_parquet(path, kind)
+    if path.suffix.lower() in _PARQUET_SUFFIXES:
+        raise kind.error(f"{str(path)!r} is not a Parquet file; {kind.right}")
+    return open_csv(path, kind)

@@ -1,0 +1,120 @@
+"""The eager runtime: every kernel record is launched by the host, one after the other.
+
+Kernels are put into one order, so that records of a trace and of the closed forms, which list them
+differently, give the same seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from dsocr_analyze.kernels import Kernel, Rows
+from dsocr_analyze.timing.kernel_seconds import kernel_seconds
+from dsocr_analyze.timing.span import Span, span_of_kernels
+from dsocr_analyze.timing.stream import finish_times
+
+if TYPE_CHECKING:
+    from dsocr_analyze.hardware.timed_device import Device
+    from dsocr_analyze.timing.kernel_seconds import KernelSeconds
+    from dsocr_analyze.timing.runtimes import Host
+
+__all__ = ["eager_pass", "eager_step", "launched"]
+
+_US: Final = 1e-6
+
+
+def launched(kernels: Sequence[Kernel]) -> list[Kernel]:
+    """The records in the order in which they are launched here: by module, as a list of layers."""
+    return sorted(kernels, key=_place)
+
+
+@cache
+def _layer(path: str) -> list[tuple[int, str]]:
+    """Sorts layer 2 before layer 10."""
+    return [(int(name), "") if name.isdecimal() else (-1, name) for name in path.split(".")]
+
+
+def _place(kernel: Kernel) -> tuple[Any, ...]:
+    return (_layer(kernel.path), kernel.operator, kernel.dtype, kernel.dimensions, kernel.work)
+
+
+def eager_pass(
+    stages: Mapping[str, Sequence[Kernel]], device: Device, host: Host
+) -> dict[str, Span]:
+    """The stages of a prefill pass, one after the other on one stream.
+
+    A stage's seconds run from the end of the one before it to its own.
+
+    Args:
+        stages: Records of each stage, in the order of the pass.
+        device: The GPU.
+        host: The runtime's host.
+
+    Raises:
+        DeviceError: The GPU lacks an element type.
+    """
+    clock = _Clock(host)
+    return {name: clock.run(kernel_seconds(launched(kernels), device))
+            for name, kernels in stages.items()}  # fmt: skip
+
+
+def eager_step(kernels: Sequence[Kernel], device: Device, host: Host, sequences: int) -> Span:
+    """One decode step: its kernels, then what `generate` does before the next one.
+
+    Args:
+        kernels: The step's records.
+        device: The GPU.
+        host: The runtime's host.
+        sequences: Pages of the batch.
+    """
+    span = _Clock(host).run(kernel_seconds(launched(kernels), device))
+    between = (host.step_us + host.sequence_us * sequences) * _US
+    return span.plus(Span(host=between))
+
+
+def _is_waited_for(kernel: Kernel) -> bool:
+    """Whether the host reads its result: tokens per expert, and whether an image is blank."""
+    is_sum = kernel.operator == "sum" and isinstance(kernel.dimensions, Rows)
+    return is_sum and (kernel.dtype == "int64" or kernel.dimensions[0] == 1)
+
+
+class _Clock:
+    """The host's and the GPU's clocks from one stage to the next."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.issued = 0.0
+        self.ended = 0.0
+
+    def run(self, priced: KernelSeconds) -> Span:
+        """Launches some kernels; the time from the end of what ran before to theirs."""
+        import numpy as np
+
+        began = self.ended
+        waited = 0.0
+        first = 0
+        seconds: Any = priced.seconds[:, 0]
+        for number, kernel in enumerate(priced.kernels):
+            if _is_waited_for(kernel) or number == len(priced.kernels) - 1:
+                part = slice(first, number + 1)
+                calls = np.array([each.calls for each in priced.kernels[part]])
+                self._launch(np.repeat(seconds[part], calls))
+                first = number + 1
+                if _is_waited_for(kernel):
+                    self.issued = self.ended + kernel.calls * self.host.sync_us * _US
+                    waited += kernel.calls * self.host.sync_us * _US
+        busy = float(priced.total[0])
+        idle = max(0.0, self.ended - began - busy)
+        span = span_of_kernels(priced, launches=max(0.0, idle - waited), host=min(idle, waited))
+        return span.at(0)
+
+    def _launch(self, device: Any) -> None:
+        import numpy as np
+
+        launch = self.host.launch_us * _US
+        issued: Any = self.issued + launch * np.arange(1, len(device) + 1)
+        ready = issued.copy()
+        ready[0] = max(ready[0], self.ended)
+        self.issued, self.ended = float(issued[-1]), float(finish_times(ready, device)[-1])

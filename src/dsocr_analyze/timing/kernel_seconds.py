@@ -1,0 +1,361 @@
+"""Seconds of kernel records on a GPU, with what bounds each and how well it is known.
+
+Sizes may be arrays, one element per workload, so every result is `[kernels, workloads]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from dsocr_analyze.costs.integers import is_nothing, is_one_token
+from dsocr_analyze.costs.served import UNQUANTIZED
+from dsocr_analyze.kernels import Attention, Convolution, Experts, Gemm, Kernel
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dsocr_analyze.hardware.profile import Fitted
+    from dsocr_analyze.hardware.timed_device import Device
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["NATIVE", "KernelSeconds", "KindError", "Precision", "kernel_seconds"]
+
+_ACTIVATION_PRODUCTS: Final = frozenset({"matmul", "bmm", "baddbmm", "einsum"})
+"""Products without weights: their factors were just written, and may lie in L2."""
+
+_FLOAT32_SHARE: Final = 0.5
+"""Share of the fp32 rate that a product in fp32 reaches; assumed."""
+
+_MASKED_SHARE: Final = 0.33
+"""Share of the `mma.sync` rate that attention with a bias tensor reaches on whole blocks.
+
+Measured once: `fmha_cutlassF_bf16_aligned_64x64` on SAM's windows, 160.7 us on an RTX 5090
+(github.com/CodeGandee/llm-perf-opt, reports/20251107-dsocr).
+"""
+_MASKED_BLOCK: Final = 64
+_MASKED_ERROR: Final = (0.25, 0.5)
+"""Median and 90th percentile assumed for it: one measured size is no statistic."""
+
+_FLOAT32_ERROR: Final = (0.25, 0.5)
+
+
+class Precision(NamedTuple):
+    """In what a served decoder keeps its weights and its cache; None for the model's own type."""
+
+    weights: str | None = None
+    cache: str | None = None
+
+
+NATIVE: Final = Precision()
+"""Weights and cache in the model's own type."""
+
+
+class KindError(NamedTuple):
+    """How well kernels of a kind are known.
+
+    Attributes:
+        kind: Kernel kind of the device profile, with its element type.
+        median: Median relative error.
+        p90: 90th percentile of it.
+        extrapolated: Whether the coefficients are another GPU's.
+        assumed: Whether the error is assumed instead of measured.
+    """
+
+    kind: str
+    median: float
+    p90: float
+    extrapolated: bool
+    assumed: bool
+
+
+@dataclass(frozen=True)
+class KernelSeconds:
+    """Kernels and their times.
+
+    Attributes:
+        kernels: The records, `calls` each.
+        seconds: Of one call, `[kernels, workloads]`.
+        is_memory: Whether bytes over bandwidth take longer than FLOPs over peak, likewise.
+        errors: How well each kernel's kind is known, `[kernels]`.
+        expert_bytes: Bytes of expert weights read, which records leave open, `[workloads]`.
+    """
+
+    kernels: Sequence[Kernel]
+    seconds: Floats
+    is_memory: NDArray[np.bool_]
+    errors: Sequence[KindError]
+    expert_bytes: Floats
+
+    @property
+    def calls(self) -> Floats:
+        """Calls of each kernel, `[kernels, 1]`."""
+        import numpy as np
+
+        return np.array([[kernel.calls] for kernel in self.kernels], dtype=np.float64)
+
+    @property
+    def total(self) -> Floats:
+        """Seconds of all calls of all kernels, `[workloads]`."""
+        return _sum(self.seconds * self.calls)
+
+    @property
+    def memory_total(self) -> Floats:
+        """Of that, kernels that memory bounds, `[workloads]`."""
+        return _sum(self.seconds * self.calls * self.is_memory)
+
+    def by_kind(self) -> dict[KindError, Floats]:
+        """Seconds of all calls by kind, `[workloads]` each."""
+        rows: dict[KindError, list[int]] = {}
+        for number, error in enumerate(self.errors):
+            rows.setdefault(error, []).append(number)
+        seconds = self.seconds * self.calls
+        return {error: _sum(seconds[numbers]) for error, numbers in rows.items()}
+
+
+def _sum(values: Floats) -> Floats:
+    total: Floats = values.sum(axis=0)
+    return total
+
+
+def kernel_seconds(
+    kernels: Sequence[Kernel], device: Device, precision: Precision = NATIVE
+) -> KernelSeconds:
+    """Seconds of each kernel on a device.
+
+    Weights come from device memory in every call, since a pass reads more of them than any L2
+    holds; activations may still be there.
+
+    Args:
+        kernels: The records.
+        device: The GPU.
+        precision: Types of a served decoder's weights and cache.
+
+    Raises:
+        DeviceError: The GPU lacks an element type.
+    """
+    places: dict[Any, int] = {}
+    try:
+        alike = [places.setdefault(_what(kernel), len(places)) for kernel in kernels]
+    except TypeError:  # arrays are not hashable, and few
+        return _priced(kernels, device, precision)
+    firsts = dict(zip(reversed(alike), reversed(kernels), strict=True))
+    priced = _priced([firsts[place] for place in range(len(places))], device, precision)
+    return KernelSeconds(
+        kernels,
+        priced.seconds[alike],
+        priced.is_memory[alike],
+        [priced.errors[place] for place in alike],
+        _weights_read(kernels, 1),
+    )
+
+
+def _what(kernel: Kernel) -> tuple[object, ...]:
+    """The record without how often and where it is called."""
+    return (kernel.operator, kernel.dimensions, kernel.dtype, kernel.work, kernel.stage)
+
+
+def _priced(kernels: Sequence[Kernel], device: Device, precision: Precision) -> KernelSeconds:
+    import numpy as np
+
+    width = max((np.size(c) for k in kernels for c in (*k.dimensions, *k.work)), default=1)
+    shape = (len(kernels), width)
+    seconds, is_memory = np.zeros(shape), np.zeros(shape, dtype=bool)
+    errors: list[KindError | None] = [None] * len(kernels)
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for number, kernel in enumerate(kernels):
+        groups.setdefault(_group(kernel), []).append(number)
+    for (price, *_), numbers in groups.items():
+        members = [kernels[number] for number in numbers]
+        seconds[numbers], error = price(members, device, precision, width)
+        is_memory[numbers] = _is_memory(members, device, width)
+        for number in numbers:
+            errors[number] = error
+    known = [each for each in errors if each]
+    return KernelSeconds(kernels, seconds, is_memory, known, _weights_read(kernels, width))
+
+
+def _weights_read(kernels: Sequence[Kernel], width: int) -> Floats:
+    import numpy as np
+
+    members = [each for each in kernels if isinstance(each.dimensions, Experts)]
+    calls = np.array([[each.calls] for each in members], dtype=np.float64)
+    return _sum(calls * _expert_bytes(members, width)) if members else np.zeros(width)
+
+
+Price = Callable[[Sequence[Kernel], "Device", Precision, int], "tuple[Floats, KindError]"]
+
+
+def _group(kernel: Kernel) -> tuple[Any, ...]:
+    """What prices the kernel, and what kernels priced together must share."""
+    dimensions = kernel.dimensions
+    if isinstance(dimensions, Gemm | Convolution) and kernel.dtype == "float32":
+        return (_float32_product,)
+    if isinstance(dimensions, Gemm):
+        has_weights = kernel.operator not in _ACTIVATION_PRODUCTS
+        return _product, kernel.dtype, has_weights, kernel.operator in UNQUANTIZED, kernel.stage
+    if isinstance(dimensions, Convolution):
+        return _convolution, kernel.dtype
+    if isinstance(dimensions, Experts):
+        return _experts, kernel.dtype
+    if isinstance(dimensions, Attention):
+        one = is_one_token(dimensions.queries)
+        causal = one or not is_nothing(dimensions.skippable_scores)
+        price = _masked_attention if dimensions.masked else _attention
+        return price, kernel.dtype, causal, one, kernel.operator
+    return (_movement,)
+
+
+def _columns(members: Sequence[Kernel], width: int, *names: str) -> list[Floats]:
+    """Dimensions of some kernels, `[kernels, width]` each."""
+    import numpy as np
+
+    def column(name: str) -> Floats:
+        values = [np.broadcast_to(getattr(each.dimensions, name), width) for each in members]
+        return np.asarray(values, dtype=np.float64)
+
+    return [column(name) for name in names]
+
+
+def _bytes(members: Sequence[Kernel], width: int) -> Floats:
+    import numpy as np
+
+    moved = [np.broadcast_to(each.work.bytes_moved, width) for each in members]
+    return np.asarray(moved, dtype=np.float64)
+
+
+def _is_memory(members: Sequence[Kernel], device: Device, width: int) -> NDArray[np.bool_]:
+    import numpy as np
+
+    gpu = device.gpu
+    macs = [np.broadcast_to(each.work.macs, width) for each in members]
+    rates = [[_flops_per_second(device, each.dtype)] for each in members]
+    moved = _bytes(members, width)
+    if members and isinstance(members[0].dimensions, Experts):
+        moved = moved + _expert_bytes(members, width)
+    compute = 2.0 * np.asarray(macs, dtype=np.float64) / np.asarray(rates)
+    memory: NDArray[np.bool_] = moved / (gpu.bandwidth_gb_s * 1e9) > compute
+    return memory
+
+
+def _flops_per_second(device: Device, dtype: str) -> float:
+    gpu = device.gpu
+    rate = getattr(gpu, "float32_tflops", 60.0) if dtype == "float32" else gpu.tensor_tflops
+    return rate * 1e12
+
+
+def _expert_bytes(members: Sequence[Kernel], width: int) -> Floats:
+    """Weights, in 16 bits, of the experts that the tokens are expected to touch."""
+    from dsocr_analyze.hardware.kernel_times.experts import experts_touched
+
+    tokens, hidden, inter, experts, top_k = _columns(
+        members, width, "tokens", "hidden", "inter", "experts", "top_k"
+    )
+    touched: Floats = experts_touched(tokens, experts, top_k) * 6 * hidden * inter
+    return touched
+
+
+def _error(kind: str, dtype: str, fitted: Fitted) -> KindError:
+    name = f"{kind}.{dtype}"
+    return KindError(
+        name, fitted.median, fitted.p90, fitted.extrapolated, getattr(fitted, "assumed", False)
+    )
+
+
+def _product(
+    members: Sequence[Kernel], device: Device, precision: Precision, width: int
+) -> tuple[Floats, KindError]:
+    first = members[0]
+    has_weights = first.operator not in _ACTIVATION_PRODUCTS
+    weights = precision.weights if has_weights and first.operator not in UNQUANTIZED else None
+    batch, m, n, k = _columns(members, width, "batch", "m", "n", "k")
+    seconds: Any = device.gemm_seconds(m, n, k, batch=batch, dtype=first.dtype, cold=has_weights)
+    fitted = device.fitted("gemm", first.dtype)
+    return seconds, _error("gemm", weights or first.dtype, fitted)
+
+
+def _convolution(
+    members: Sequence[Kernel], device: Device, precision: Precision, width: int
+) -> tuple[Floats, KindError]:
+    """As the product that it amounts to: a row per output position, a column per channel."""
+    images, positions, channels, outputs, taps = _columns(
+        members, width, "images", "positions", "in_channels", "out_channels", "taps"
+    )
+    seconds: Any = device.gemm_seconds(
+        images * positions, outputs, channels * taps, dtype=members[0].dtype, cold=True
+    )
+    return seconds, _error("gemm", members[0].dtype, device.fitted("gemm", members[0].dtype))
+
+
+def _float32_product(
+    members: Sequence[Kernel], device: Device, precision: Precision, width: int
+) -> tuple[Floats, KindError]:
+    import numpy as np
+
+    macs = np.asarray([np.broadcast_to(each.work.macs, width) for each in members], np.float64)
+    rate = _FLOAT32_SHARE * _flops_per_second(device, "float32")
+    moved: Any = device.elementwise_seconds(_bytes(members, width), cold=True)
+    return moved + 2 * macs / rate, KindError("gemm.float32", *_FLOAT32_ERROR, False, True)
+
+
+def _experts(
+    members: Sequence[Kernel], device: Device, precision: Precision, width: int
+) -> tuple[Floats, KindError]:
+    dtype = members[0].dtype
+    sizes = _columns(members, width, "tokens", "hidden", "inter", "experts", "top_k")
+    seconds: Any = device.grouped_experts_seconds(*sizes, dtype=dtype, cold=True)
+    fitted = device.fitted("experts", dtype)
+    return seconds, _error("experts", precision.weights or dtype, fitted)
+
+
+def _attention(
+    members: Sequence[Kernel], device: Device, precision: Precision, width: int
+) -> tuple[Floats, KindError]:
+    first = members[0]
+    _, _, causal, one, operator = _group(first)
+    kind = "encoder_attention" if not causal else "context_attention"
+    if one:
+        kind = "generation_attention"
+    cache = precision.cache if operator == "paged_attention" else None
+    sizes = _columns(members, width, "batch", "queries", "keys", "heads", "head_dim")
+    [kv_heads] = _columns(members, width, "kv_heads")
+    seconds: Any = device.attention_seconds(
+        *sizes, kv_heads=kv_heads, causal=causal, dtype=first.dtype, kv_dtype=cache,
+        cold=one,
+    )  # fmt: skip
+    fitted = device.fitted(kind, first.dtype, kv_dtype=cache)
+    return seconds, _error(kind, cache or first.dtype, fitted)
+
+
+def _masked_attention(
+    members: Sequence[Kernel], device: Device, precision: Precision, width: int
+) -> tuple[Floats, KindError]:
+    """Attention with a bias: no flash kernel takes one; whole blocks, and the bias from memory."""
+    import numpy as np
+
+    batch, queries, keys, heads, head_dim, value_dim = _columns(
+        members, width, "batch", "queries", "keys", "heads", "head_dim", "value_dim"
+    )
+    padded = _MASKED_BLOCK**2 * np.ceil(queries / _MASKED_BLOCK) * np.ceil(keys / _MASKED_BLOCK)
+    flops = 2 * batch * heads * padded * (head_dim + value_dim)
+    rate = (
+        _MASKED_SHARE
+        * getattr(device.gpu, "mma_share", 0.6)
+        * _flops_per_second(device, members[0].dtype)
+    )
+    moved: Any = device.elementwise_seconds(_bytes(members, width))
+    seconds: Floats = np.maximum(flops / rate, moved)
+    return seconds, KindError("masked_attention", *_MASKED_ERROR, True, True)
+
+
+def _movement(
+    members: Sequence[Kernel], device: Device, precision: Precision, width: int
+) -> tuple[Floats, KindError]:
+    import numpy as np
+
+    seconds: Any = device.elementwise_seconds(np.maximum(1.0, _bytes(members, width)))
+    native = device.gpu.tensor_dtype
+    return seconds, _error("movement", native, device.fitted("movement", native))

@@ -1,0 +1,110 @@
+"""The lengths of outputs from a file: one row a page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.row_files.kind import RawRows, RowKind
+from dsocr_analyze.row_files.source import open_rows
+from dsocr_analyze.row_files.whole_numbers import problem_text, shortened, whole_numbers
+from dsocr_analyze.timing.output_lengths import OutputLengths
+from dsocr_analyze.workload.workload import LARGEST_COUNT
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["LENGTH_COLUMN", "read_lengths"]
+
+LENGTH_COLUMN: Final = "new_tokens"
+"""Column of the tokens that a page generated; a file with a single column may call it anything."""
+
+_NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
+
+
+def read_lengths(path: Path) -> OutputLengths:
+    """The distribution of the lengths in a Parquet or CSV file.
+
+    A row is a page; its tokens stand in the column `new_tokens`, or in the only column. A CSV file
+    has a header and may be compressed. Whatever its length, the file is read in batches, and memory
+    holds one of them and a counter for each length.
+
+    Args:
+        path: The file.
+
+    Raises:
+        WorkloadError: It is missing, unreadable or without rows, it has no such column or two, or
+            a row holds no whole number from 1 to `LARGEST_COUNT`.
+    """
+    import numpy as np
+
+    pages = np.zeros(LARGEST_COUNT + 1, np.int64)
+    for lengths in _batches(path):
+        counted = np.bincount(lengths)
+        pages[: len(counted)] += counted
+    distinct = np.flatnonzero(pages)
+    if not len(distinct):
+        raise WorkloadError(f"{str(path)!r} has no rows; {_KIND.right}")
+    counts = zip(distinct.tolist(), pages[distinct].tolist(), strict=True)
+    return OutputLengths.of_counts(dict(counts))
+
+
+def _batches(path: Path) -> Iterator[NDArray[np.int64]]:
+    """The lengths in the file, `[n]` at a time; raises WorkloadError at the first bad row."""
+    for rows in open_rows(path, _KIND).batches:
+        (name,) = rows.columns.schema.names
+        lengths, reasons = whole_numbers(name, rows.columns.column(0), LARGEST_COUNT)
+        if rows.rejected or reasons is not None:
+            number, problem = min(_problems(rows, reasons))
+            raise WorkloadError(f"row {number} of {str(path)!r}: {problem}")
+        yield lengths
+
+
+def _problems(rows: RawRows, reasons: NDArray[np.uint8] | None) -> Iterator[tuple[int, str]]:
+    """Rows that hold no length, by number: those that are no rows at all, and the first other."""
+    import numpy as np
+
+    yield from rows.rejected.items()
+    if reasons is not None:
+        first = int(np.flatnonzero(reasons)[0])
+        column = rows.columns.column(0)
+        reason = int(reasons[first])
+        value = column[first].as_py()
+        yield int(rows.numbers[first]), problem_text(LENGTH_COLUMN, reason, LARGEST_COUNT, value)
+
+
+def _wanted_column(what: str, names: list[str]) -> tuple[str, ...]:
+    """The column to read, of those that a file has.
+
+    Raises:
+        WorkloadError: It is not there, or twice, or its name is a value.
+    """
+    found = names.count(LENGTH_COLUMN)
+    if found > 1:
+        raise WorkloadError(f"{what} has {found} columns {LENGTH_COLUMN!r}; give one")
+    if found:
+        return (LENGTH_COLUMN,)
+    if len(names) != 1:
+        shown = ", ".join(shortened(name) for name in names[:8])
+        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+        raise WorkloadError(
+            f"{what} has no column {LENGTH_COLUMN!r} (it has {shown or 'none'}{more}); "
+            f"{_KIND.right}"
+        )
+    if _NUMBER.fullmatch(names[0].strip()):
+        raise WorkloadError(
+            f"the only column of {what} is called {names[0]!r}, which is a number; "
+            f"begin a CSV file with a header: {LENGTH_COLUMN}"
+        )
+    return (names[0],)
+
+
+_KIND: Final = RowKind(
+    what="list of output lengths",
+    right=f"give a Parquet or CSV file with a column {LENGTH_COLUMN}, in tokens, or one column",
+    columns=_wanted_column,
+)

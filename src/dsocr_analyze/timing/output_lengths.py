@@ -1,0 +1,168 @@
+"""How many tokens the pages of a job generate: one length for all, or a distribution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.workload.workload import LARGEST_COUNT
+
+__all__ = ["OutputLengths"]
+
+_SHARES_TOLERANCE: Final = 1e-9
+"""How far the sum of a million rounded shares may be from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLengths:
+    """A discrete distribution of the tokens that a page generates.
+
+    Attributes:
+        lengths: Tokens, the first one (of the prefill pass) included; ascending, all different.
+        shares: Share of the pages that generate so many, each above 0; they add up to 1.
+
+    Raises:
+        WorkloadError: There is no length, a length is not a whole number from 1 to
+            `LARGEST_COUNT` or not above the one before it, or the shares are not as above.
+    """
+
+    lengths: tuple[int, ...]
+    shares: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.lengths or len(self.lengths) != len(self.shares):
+            raise WorkloadError(
+                f"{len(self.lengths)} lengths have {len(self.shares)} shares; "
+                "give one share for each length, and at least one length",
+            )
+        before = 0
+        for length in self.lengths:
+            _check_count("a length of", length)
+            if length <= before:
+                raise WorkloadError(
+                    f"lengths have {length} after {before}; give each once, in ascending order",
+                )
+            before = length
+        for share in self.shares:
+            if not 0 < share <= 1 + _SHARES_TOLERANCE:  # nor is NaN
+                raise WorkloadError(f"a share is {share}; give numbers above 0, up to 1")
+        total = math.fsum(self.shares)
+        if abs(total - 1) > _SHARES_TOLERANCE:
+            raise WorkloadError(f"shares add up to {total}; give shares that add up to 1")
+
+    @classmethod
+    def fixed(cls, tokens: int) -> OutputLengths:
+        """Every page generates the same.
+
+        Args:
+            tokens: How many tokens.
+
+        Raises:
+            WorkloadError: That is not a whole number from 1 to `LARGEST_COUNT`.
+        """
+        return cls((tokens,), (1.0,))
+
+    @classmethod
+    def mean_and_limit(cls, mean: float, limit: int, share_at_limit: float) -> OutputLengths:
+        """Some pages repeat themselves until the limit stops them, the others end by themselves.
+
+        The others have no spread: they all have the mean, or one of the two whole numbers around
+        it in the shares that make it their mean. Over all pages, the mean is
+        `share_at_limit * limit + (1 - share_at_limit) * mean`.
+
+        Args:
+            mean: Tokens of the pages that end by themselves, on average over those pages only.
+            limit: Tokens of a page that runs to the limit.
+            share_at_limit: Share of the pages that do, from 0 and below 1.
+
+        Raises:
+            WorkloadError: The limit is not a whole number from 2 to `LARGEST_COUNT`, the mean is
+                not from 1 to the limit less 1, or the share is not from 0 and below 1.
+        """
+        _check_count("limit", limit, least=2)
+        if not 1 <= mean <= limit - 1:
+            raise WorkloadError(
+                f"mean {mean} is not possible: pages that do not run to limit {limit} generate "
+                f"from 1 to {limit - 1} tokens"
+            )
+        if not 0 <= share_at_limit < 1:
+            raise WorkloadError(
+                f"share_at_limit {share_at_limit} is not possible; give a number from 0, below 1"
+            )
+        shorter = math.floor(mean)
+        part_longer = mean - shorter
+        ending = 1 - share_at_limit
+        # Where shorter + 1 is the limit, the mean is whole and no page has that length but these.
+        parts = {shorter: ending * (1 - part_longer), shorter + 1: ending * part_longer}
+        parts[limit] = share_at_limit
+        some = {length: share for length, share in parts.items() if share > 0}
+        return cls(tuple(some), tuple(some.values()))
+
+    @classmethod
+    def of_counts(cls, pages: Mapping[int, int]) -> OutputLengths:
+        """The distribution of pages that were counted.
+
+        Args:
+            pages: How many pages generate so many tokens, by tokens, in any order.
+
+        Raises:
+            WorkloadError: There is no page, a number of pages is below 0, or a length is not a
+                whole number from 1 to `LARGEST_COUNT`.
+        """
+        for length, count in pages.items():
+            if count < 0:
+                raise WorkloadError(f"{count} pages of {length} tokens are not possible")
+        total = sum(pages.values())
+        if not total:
+            raise WorkloadError("no page is counted; give at least one")
+        some = sorted((length, count) for length, count in pages.items() if count)
+        return cls(tuple(length for length, _ in some), tuple(count / total for _, count in some))
+
+    @property
+    def mean(self) -> float:
+        """Tokens that a page generates on average."""
+        return math.fsum(
+            length * share for length, share in zip(self.lengths, self.shares, strict=True)
+        )
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest output."""
+        return self.lengths[-1]
+
+    def expected_longest(self, batch: int) -> float:
+        """Tokens of the longest output of a batch, on average over batches.
+
+        The pages are independent draws. The largest of n is at most l with the probability F(l)^n,
+        F being the distribution function, so its expectation is
+
+            l_1 + sum over i of (l_(i+1) - l_i) * (1 - F(l_i)^n),
+
+        the distinct lengths being l_1 < l_2 < ...
+
+        Args:
+            batch: Pages of a batch, n.
+
+        Raises:
+            WorkloadError: That is not a whole number from 1 to `LARGEST_COUNT`.
+        """
+        _check_count("batch", batch)
+        longer = 0.0  # share of the pages that are longer than the length at hand: 1 - F
+        steps = []
+        for i in range(len(self.lengths) - 1, 0, -1):
+            longer += self.shares[i]
+            # The same as 1 - (1 - longer)^n, also where longer is too small to change 1.
+            exceeded = -math.expm1(batch * math.log1p(-longer)) if longer < 1 else 1.0
+            steps.append((self.lengths[i] - self.lengths[i - 1]) * exceeded)
+        return self.lengths[0] + math.fsum(steps)
+
+
+def _check_count(what: str, count: object, *, least: int = 1) -> None:
+    """Raises WorkloadError where a count is not a whole number from `least` to LARGEST_COUNT."""
+    if not isinstance(count, int) or isinstance(count, bool) or not least <= count <= LARGEST_COUNT:
+        raise WorkloadError(
+            f"{what} {count!r} is not possible; give a whole number from {least} to {LARGEST_COUNT}"
+        )

@@ -1,0 +1,353 @@
+"""Predictions of a page's seconds and of a GPU's throughput, by either runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.timing.closed_loop import LoopTimes, closed_loop
+from dsocr_analyze.timing.eager import eager_pass, eager_step
+from dsocr_analyze.timing.prediction import Band, PagePrediction, Throughput
+from dsocr_analyze.timing.serving import ServedModel
+from dsocr_analyze.timing.span import Span, total_span
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
+    from dsocr_analyze.dtypes import Dtype
+    from dsocr_analyze.hardware.timed_device import Device
+    from dsocr_analyze.kernels import Kernel
+    from dsocr_analyze.timing.assumptions import Assumptions
+    from dsocr_analyze.timing.span import Bound
+    from dsocr_analyze.workload import Workload
+
+__all__ = ["TimedModel", "predict"]
+
+_SECONDS_PER_HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class TimedModel:
+    """What is run where.
+
+    Attributes:
+        architecture: The model's architecture.
+        dimensions: Its dimensions.
+        dtype: Type of weights and activations.
+        flash_attention: FlashAttention in the decoder of the eager runtime; serving always has it.
+        device: The GPU.
+    """
+
+    architecture: Architecture
+    dimensions: ModelDimensions
+    dtype: Dtype
+    flash_attention: bool
+    device: Device
+
+    @property
+    def usable_bytes(self) -> float:
+        """Memory of the GPU as sold."""
+        return self.device.gpu.memory_bytes
+
+
+def predict(
+    model: TimedModel,
+    workload: Workload,
+    assumptions: Assumptions,
+    concurrency: Sequence[int] = (1,),
+    *,
+    stages: Mapping[str, Sequence[Kernel]] | None = None,
+) -> PagePrediction:
+    """Seconds of a page and throughput under some concurrencies.
+
+    Args:
+        model: The model and its GPU.
+        workload: The page; its `batch_size` and `max_new_tokens` are not used, since concurrency
+            and lengths are given.
+        assumptions: The runtime, and all else that is taken for granted.
+        concurrency: Pages under way at a time.
+        stages: Kernel records of one page by stage, such as a trace's; default the closed forms'.
+
+    Raises:
+        ConfigError: The model has a part without a closed form, or one that is not served.
+        DeviceError: The GPU lacks an element type.
+        WorkloadError: A concurrency is below 1.
+    """
+    for count in concurrency:
+        if count < 1:
+            raise WorkloadError(
+                f"concurrency {count} is not possible; give 1 or more", arguments=["concurrency"]
+            )
+    one = replace(workload, batch_size=1)
+    runtime: _Runtime
+    if assumptions.runtime == "eager":
+        runtime = _Eager(model, one, assumptions, stages)
+    else:
+        runtime = _Serving(model, one, assumptions, max(concurrency))
+    return _prediction(model, runtime, assumptions, concurrency)
+
+
+class _Runtime(Protocol):
+    """What a runtime says of one page and of many."""
+
+    @property
+    def stages(self) -> Mapping[str, Span]:
+        """A page's stages, the decode step last."""
+
+    @property
+    def decode(self) -> Span:
+        """All decode steps of a page alone."""
+
+    @property
+    def largest_concurrency(self) -> int:
+        """Most pages at a time that fit."""
+
+    def memory_bytes(self, concurrency: int) -> int:
+        """What so many pages need."""
+
+    def loaded(self, concurrency: int) -> _Load:
+        """A GPU under so many pages at a time."""
+
+
+@dataclass(frozen=True)
+class _Load:
+    """A GPU in balance; seconds of one page."""
+
+    pages_per_second: float
+    first_token: float
+    page: float
+    work: Span
+    """What one page takes of the GPU."""
+
+
+def _prediction(
+    model: TimedModel, runtime: _Runtime, assumptions: Assumptions, concurrency: Sequence[int]
+) -> PagePrediction:
+    prepared = assumptions.preprocess_seconds
+    *prefill, _ = runtime.stages.values()
+    first, decode, steps = total_span(prefill), runtime.decode, assumptions.steps
+    return PagePrediction(
+        profile=model.device.profile,
+        runtime=assumptions.runtime,
+        stages=runtime.stages,
+        ttft_seconds=Band.of(first, known=prepared),
+        tpot_seconds=Band.of(decode.times(1 / steps)) if steps else None,
+        page_seconds=Band.of(first.plus(decode), known=prepared),
+        largest_concurrency=runtime.largest_concurrency,
+        throughput=tuple(_throughput(runtime, assumptions, each) for each in concurrency),
+        assumptions=assumptions,
+    )
+
+
+def _throughput(runtime: _Runtime, assumptions: Assumptions, concurrency: int) -> Throughput:
+    load = runtime.loaded(concurrency)
+    prepared, workers = assumptions.preprocess_seconds, assumptions.workers
+    # The GPU's part of the page is as uncertain as its work; the CPU's is taken as given.
+    cpu_bound = prepared / workers > float(load.work.seconds)
+    bound: Bound = "host" if cpu_bound else load.work.bound
+    rate = Band.within(load.pages_per_second, 0.0 if cpu_bound else load.work.error)
+    lengths, steps = assumptions.lengths, assumptions.steps
+    price = assumptions.price_per_hour
+    return Throughput(
+        concurrency=concurrency,
+        pages_per_second=rate,
+        tokens_per_second=Band(
+            *(lengths.mean * each for each in (rate.value, rate.low, rate.high))
+        ),
+        ttft_seconds=load.first_token,
+        tpot_seconds=(load.page - load.first_token) / steps if steps else None,
+        page_seconds=load.page,
+        memory_bytes=runtime.memory_bytes(concurrency),
+        bound=bound,
+        fits=concurrency <= runtime.largest_concurrency,
+        cost_per_thousand_pages=None if price is None else _cost(price, rate),
+    )
+
+
+def _cost(price: float, rate: Band) -> Band:
+    def of(pages_per_second: float) -> float:
+        return 1000 * price / (_SECONDS_PER_HOUR * pages_per_second)
+
+    return Band(of(rate.value), of(rate.high), of(rate.low))
+
+
+# --- serving ---------------------------------------------------------------------------------
+
+
+class _Serving:
+    """Continuous batching: pages come and go one by one."""
+
+    def __init__(
+        self, model: TimedModel, workload: Workload, assumptions: Assumptions, most: int
+    ) -> None:
+        self.model, self.workload, self.assumptions = model, workload, assumptions
+        self.served = ServedModel(
+            model.architecture, model.dimensions, model.dtype, model.device, assumptions.host,
+            assumptions.precision,
+        )  # fmt: skip
+        T = workload.seq_len
+        views = [(view.count, view.resolution) for view in workload.views]
+        prefill = self.served.prefill(views, T, workload.visual_tokens)
+        self.prefill = {name: span.at(0) for name, span in prefill.items()}
+        decode = model.architecture.stages[-1].name
+        self.stages = {**self.prefill, decode: self.served.step(1, T + 1)}
+        self.decode = self.served.steps(1, T, round(assumptions.steps)).at(0)
+        self.most = most
+
+    @property
+    def largest_concurrency(self) -> int:
+        """Most pages whose caches fit beside the weights and a prefill pass."""
+        free = self.model.usable_bytes * (1 - self.assumptions.reserved) - self._fixed_bytes
+        return max(0, int(free // self._page_bytes))
+
+    @property
+    def _fixed_bytes(self) -> int:
+        memory = self.model.architecture.memory(
+            self.model.dimensions, self.workload, self.model.dtype, True
+        )
+        activations = memory.peak.nbytes + memory.inputs_bytes
+        return self.served.weights_bytes + activations
+
+    @property
+    def _page_bytes(self) -> int:
+        tokens = self.workload.seq_len + self.assumptions.lengths.longest - 1
+        return tokens * self.served.cache_bytes_per_token
+
+    def memory_bytes(self, concurrency: int) -> int:
+        """Weights, one prefill pass, and the caches of all pages at their longest."""
+        return self._fixed_bytes + concurrency * self._page_bytes
+
+    def loaded(self, concurrency: int) -> _Load:
+        """The closed loop of so many clients; those that do not fit wait outside."""
+        import numpy as np
+
+        running = max(1, min(concurrency, self.largest_concurrency))
+        steps = self._steps_by_sequences
+        first, mean = total_span(self.prefill.values()), self.assumptions.steps
+        attention = sum(
+            seconds
+            for kind, seconds in steps.kinds.items()
+            if kind.kind.startswith("generation_attention")
+        )
+        times = LoopTimes(
+            prepare=self.assumptions.preprocess_seconds,
+            workers=self.assumptions.workers,
+            prefill=float(first.seconds),
+            chunks=int(self.served.chunks(self.workload.seq_len)),
+            steps=mean,
+            step=np.broadcast_to(steps.seconds, self.most)[:running],
+            carried=np.broadcast_to(attention, self.most)[:running],
+        )
+        point = closed_loop(running, times)
+        page = concurrency / point.pages_per_second
+        together = max(1, round(point.running))
+        work = first.plus(steps.at(together - 1).times(mean / together))
+        outside = page - point.page
+        return _Load(point.pages_per_second, point.first_token + outside, page, work)
+
+    @property
+    def _steps_by_sequences(self) -> Span:
+        """A decode step of 1, 2, ... sequences at the mean length of running ones, `[most]`."""
+        import numpy as np
+
+        lengths = self.assumptions.lengths
+        pairs = zip(lengths.lengths, lengths.shares, strict=True)
+        squares = sum(share * length**2 for length, share in pairs)
+        # A page of n tokens is met n times as often, at n / 2 tokens on average.
+        keys = self.workload.seq_len + max(1, round(squares / lengths.mean / 2))
+        sequences: Any = np.arange(1, self.most + 1)
+        return self.served.step(sequences, keys)
+
+
+# --- eager -----------------------------------------------------------------------------------
+
+
+class _Eager:
+    """The model's own code: a batch is filled, and runs until its longest page has ended."""
+
+    def __init__(
+        self,
+        model: TimedModel,
+        workload: Workload,
+        assumptions: Assumptions,
+        stages: Mapping[str, Sequence[Kernel]] | None,
+    ) -> None:
+        self.model, self.workload, self.assumptions = model, workload, assumptions
+        self.stages = self._stages(stages or self._records(1), 1)
+        self.decode = self._decode(1)
+
+    def _records(self, batch: int) -> Mapping[str, Sequence[Kernel]]:
+        model = self.model
+        composed = model.architecture.compose(
+            model.dimensions, replace(self.workload, batch_size=batch), model.dtype,
+            model.flash_attention,
+        )  # fmt: skip
+        return {name: stage.kernels for name, stage in composed.stages.items()}
+
+    def _stages(self, records: Mapping[str, Sequence[Kernel]], batch: int) -> dict[str, Span]:
+        *prefill, decode = records
+        host = self.assumptions.host
+        spans = eager_pass({name: records[name] for name in prefill}, self.model.device, host)
+        spans[decode] = eager_step(records[decode], self.model.device, host, batch)
+        return spans
+
+    def _decode(self, batch: int) -> Span:
+        """All decode steps of a batch, by Simpson's rule over the length of the cache."""
+        steps = self.assumptions.lengths.expected_longest(batch) - 1
+        if not steps:
+            return Span()
+        model, first = self.model, self.workload.seq_len
+        last = first + max(0, round(steps) - 1)
+        mean = Span()
+        for cached, weight in ((first, 1 / 6), ((first + last) // 2, 4 / 6), (last, 1 / 6)):
+            kernels = model.architecture.step_kernels(
+                model.dimensions, batch, cached, model.dtype, model.flash_attention
+            )
+            step = eager_step(kernels, model.device, self.assumptions.host, batch)
+            mean = mean.plus(step.times(weight))
+        return mean.times(steps)
+
+    @property
+    def largest_concurrency(self) -> int:
+        """Largest batch that fits."""
+        from dsocr_analyze.hardware.fit import fit
+
+        model = self.model
+        longest = replace(self.workload, max_new_tokens=self.assumptions.lengths.longest)
+        return fit(
+            model.device.gpu, model.architecture, model.dimensions, longest, dtype=model.dtype,
+            flash_attention=model.flash_attention, reserved=self.assumptions.reserved,
+        ).largest_batch  # fmt: skip
+
+    def memory_bytes(self, concurrency: int) -> int:
+        """What a batch needs at its higher tide."""
+        from dsocr_analyze.hardware.fit import memory_need
+
+        model = self.model
+        batch = replace(
+            self.workload,
+            batch_size=concurrency,
+            max_new_tokens=self.assumptions.lengths.longest,
+        )
+        return memory_need(
+            model.architecture, model.dimensions, batch, dtype=model.dtype,
+            flash_attention=model.flash_attention,
+        ).total_bytes  # fmt: skip
+
+    def loaded(self, concurrency: int) -> _Load:
+        """Batches one after the other, while the CPU prepares the next one."""
+        batch = max(1, min(concurrency, self.largest_concurrency))
+        stages = self.stages if batch == 1 else self._stages(self._records(batch), batch)
+        *prefill, _ = stages.values()
+        first = total_span(prefill)
+        decode = self.decode if batch == 1 else self._decode(batch)
+        work = first.plus(decode).times(1 / batch)
+        prepared = self.assumptions.preprocess_seconds
+        rounds = -(-batch // self.assumptions.workers)
+        gpu = float(work.seconds) * batch
+        # A closed batch: its pages are prepared, run, and come back together.
+        seconds = rounds * prepared + gpu
+        rate = batch / seconds
+        page = concurrency / rate
+        return _Load(rate, page - float(decode.seconds), page, work)

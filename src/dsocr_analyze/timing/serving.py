@@ -1,0 +1,190 @@
+"""The serving runtime: one page's prefill pass, and a decode step of all running sequences.
+
+Vision runs uncompiled, a prompt as compiled kernels, a decode step as one CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from dsocr_analyze.costs.integers import ceil_div, is_integer, maximum
+from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision, kernel_seconds
+from dsocr_analyze.timing.span import Span, span_of_kernels
+from dsocr_analyze.timing.stream import Stretch, stretch_times
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
+    from dsocr_analyze.costs.integers import Count
+    from dsocr_analyze.dtypes import Dtype
+    from dsocr_analyze.hardware.timed_device import Device
+    from dsocr_analyze.kernels import Kernel
+    from dsocr_analyze.timing.runtimes import Host
+
+__all__ = ["CACHE_BITS", "WEIGHT_BITS", "ServedModel", "View"]
+
+CACHE_BITS: Final = {"float8": 8, "int8": 8, "int4": 4}
+WEIGHT_BITS: Final = {"float8": 8, "int8": 8, "int4": 4}
+_US: Final = 1e-6
+
+View = tuple[int, int]
+"""Views of one vision call, and their pixels a side."""
+
+
+@dataclass
+class ServedModel:
+    """A model on a GPU under a serving engine.
+
+    Attributes:
+        architecture: Its architecture.
+        dimensions: Its dimensions.
+        dtype: Type of weights and activations.
+        device: The GPU.
+        server: The engine.
+        precision: Types of the decoder's weights and of its cache, where they differ.
+
+    Raises:
+        ConfigError: The engine is not modelled for these dimensions.
+        DeviceError: The GPU lacks a type.
+    """
+
+    architecture: Architecture
+    dimensions: ModelDimensions
+    dtype: Dtype
+    device: Device
+    server: Host
+    precision: Precision = NATIVE
+    _encoded: dict[tuple[View, ...], list[tuple[str, Span, float]]] = field(
+        default_factory=dict, repr=False
+    )
+
+    def __post_init__(self) -> None:
+        self.architecture.served.check(self.dimensions)
+
+    @property
+    def cache_bits(self) -> int:
+        """Bits of a cached element."""
+        return CACHE_BITS.get(self.precision.cache or "", 8 * self.dtype.nbytes)
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of all parameters, quantized ones with a scale of 16 bits per 128 weights."""
+        params = self.architecture.parameter_count(self.dimensions)
+        if self.precision.weights is None:
+            return params * self.dtype.nbytes
+        quantized = self.architecture.served.quantizable_params(self.dimensions)
+        packed = quantized * WEIGHT_BITS[self.precision.weights] // 8 + quantized // 64
+        return (params - quantized) * self.dtype.nbytes + packed
+
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """Bytes that a token takes in the KV cache."""
+        return self.architecture.served.cache_elements(self.dimensions) * self.cache_bits // 8
+
+    def vision_kernels(self, views: Sequence[View]) -> dict[str, tuple[Kernel, ...]]:
+        """Kernels of a page's vision calls by stage."""
+        found: dict[str, tuple[Kernel, ...]] = {}
+        for count, resolution in views:
+            by_stage = self.architecture.served.views(
+                count, resolution, self.dimensions, self.dtype
+            )
+            for stage, kernels in by_stage.items():
+                found[stage] = found.get(stage, ()) + kernels
+        return found
+
+    def prompt_kernels(self, T: Count, visual: Count) -> tuple[Kernel, ...]:
+        """Kernels of one chunk of a prompt, all chunks alike; see `chunks`."""
+        chunks = self.chunks(T)
+        tokens = ceil_div(T, chunks)
+        keys = ceil_div(tokens * (chunks + 1), 2)
+        visual = ceil_div(visual, chunks)
+        return self.architecture.served.prompt(
+            tokens, keys, visual, self.dimensions, self.dtype, self.cache_bits
+        )
+
+    def chunks(self, T: Count) -> Count:
+        """Passes in which a prompt of T tokens goes through the decoder."""
+        return ceil_div(T, self.server.chunk_tokens)
+
+    def step_kernels(self, B: Count, K: Count) -> tuple[Kernel, ...]:
+        """Kernels of one decode step of B sequences over K keys each."""
+        return self.architecture.served.step(B, K, self.dimensions, self.dtype, self.cache_bits)
+
+    def prefill(self, views: Sequence[View], T: Count, visual: Count) -> dict[str, Span]:
+        """The stages of one page's prefill pass, a stage's calls taken together.
+
+        Args:
+            views: Of each vision call.
+            T: Tokens of the prompt; an array for many prompts behind equal views.
+            visual: Visual tokens among them.
+        """
+        encoded = self._vision(tuple(views))
+        kernels = self.prompt_kernels(T, visual)
+        chunks = self.chunks(T)
+        prompt = span_of_kernels(kernel_seconds(kernels, self.device, self.precision))
+        prompt = prompt.times(chunks)
+        launches = sum(kernel.calls for kernel in kernels)
+        host = chunks * launches * self.server.compiled_launch_us * _US
+        stage = next(each.name for each in self.architecture.stages if each.role == "prefill")
+        parts = [*encoded, (stage, prompt, host)]
+        times = stretch_times(Stretch(span.device, issued) for _, span, issued in parts)
+        spans: dict[str, Span] = {}
+        for (name, span, _), seconds in zip(parts, times, strict=True):
+            waited = span.plus(Span(launches=maximum_of_zero(seconds - span.device)))
+            spans[name] = spans[name].plus(waited) if name in spans else waited
+        return spans
+
+    def _vision(self, views: tuple[View, ...]) -> list[tuple[str, Span, float]]:
+        """Stage, time on the GPU and seconds of issuing of every part of every vision call."""
+        if views not in self._encoded:
+            parts = []
+            for view in views:
+                for stage, kernels in self.vision_kernels([view]).items():
+                    span = span_of_kernels(kernel_seconds(kernels, self.device)).at(0)
+                    launches = sum(kernel.calls for kernel in kernels)
+                    parts.append((stage, span, launches * self.server.launch_us * _US))
+            self._encoded[views] = parts
+        return self._encoded[views]
+
+    def step(self, B: Count, K: Count) -> Span:
+        """One decode step of B sequences over K keys each; both may be arrays of one length.
+
+        The engine's host works on the next step while the GPU computes, and takes the lead where
+        it is slower.
+        """
+        server = self.server
+        priced = kernel_seconds(self.step_kernels(B, K), self.device, self.precision)
+        span = span_of_kernels(priced, launches=server.graph_us * _US)
+        hidden = (server.hidden_step_us + server.hidden_sequence_us * B) * _US
+        serial = (server.step_us + server.sequence_us * B) * _US
+        span = span.plus(Span(host=maximum_of_zero(hidden - span.seconds) + serial))
+        return span.at(0) if is_integer(B) and is_integer(K) else span
+
+    def steps(self, B: Count, T: Count, steps: Count) -> Span:
+        """All decode steps of B sequences that grow from T tokens on, `steps` each.
+
+        A step's seconds grow nearly in proportion to the cache, so Simpson's rule over the first,
+        the middle and the last step sums them.
+        """
+        if is_integer(steps) and steps < 1:
+            return Span()
+        last = T + maximum(steps, 1)
+        ends = (T + 1, (T + 1 + last) // 2, last)
+        weights = (1 / 6, 4 / 6, 1 / 6)
+        mean = Span()
+        for keys, weight in zip(ends, weights, strict=True):
+            mean = mean.plus(self.step(B, keys).times(weight))
+        return mean.times(steps)
+
+
+def maximum_of_zero(values: Any) -> Any:
+    """`values`, and 0 where they are below."""
+    import numpy as np
+
+    return np.maximum(values, 0.0)
+
+
+def prefill_seconds(stages: Mapping[str, Span]) -> Any:
+    """Seconds of all stages together."""
+    return sum(span.seconds for span in stages.values())

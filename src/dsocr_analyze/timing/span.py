@@ -1,0 +1,132 @@
+"""A stretch of time on one stream: how long, what filled it, and how well that is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from dsocr_analyze.timing.kernel_seconds import KindError
+
+if TYPE_CHECKING:
+    from dsocr_analyze.timing.kernel_seconds import KernelSeconds
+
+__all__ = ["HOST_ERROR", "Bound", "Span", "span_of_kernels", "total_span"]
+
+Bound = Literal["launches", "memory", "compute", "host"]
+
+HOST_ERROR = KindError("host", 0.25, 0.5, False, True)
+"""How well the host's part is known; assumed, since hosts differ."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Time on the stream; figures are floats, or arrays with one element per workload.
+
+    Attributes:
+        kinds: Seconds in which kernels ran, by kind.
+        memory: Of these, seconds of kernels that memory bounds.
+        launches: Seconds in which the GPU waited for a launch.
+        host: Seconds in which it waited for other work of the host.
+        flops: Matrix FLOPs.
+        nbytes: Bytes read and written.
+    """
+
+    kinds: Mapping[KindError, Any] = field(default_factory=dict)
+    memory: Any = 0.0
+    launches: Any = 0.0
+    host: Any = 0.0
+    flops: Any = 0.0
+    nbytes: Any = 0.0
+
+    @property
+    def device(self) -> Any:
+        """Seconds in which kernels ran."""
+        return sum(self.kinds.values(), 0.0)
+
+    @property
+    def seconds(self) -> Any:
+        """All of it."""
+        return self.device + self.launches + self.host
+
+    @property
+    def bound(self) -> Bound:
+        """What fills most of it (of floats only)."""
+        parts: dict[Bound, float] = {
+            "compute": float(self.device - self.memory),
+            "memory": float(self.memory),
+            "launches": float(self.launches),
+            "host": float(self.host),
+        }
+        return max(parts, key=lambda each: parts[each])
+
+    @property
+    def error(self) -> float:
+        """Relative half-width of the band: errors of one kind add up, kinds are independent."""
+        parts = [kind.p90 * float(seconds) for kind, seconds in self.kinds.items()]
+        parts.append(HOST_ERROR.p90 * float(self.launches + self.host))
+        seconds = float(self.seconds)
+        return math.sqrt(sum(part**2 for part in parts)) / seconds if seconds else 0.0
+
+    @property
+    def low(self) -> float:
+        """Lower end of the band, seconds: errors are ratios, so it never reaches 0."""
+        return float(self.seconds) / (1 + self.error)
+
+    @property
+    def high(self) -> float:
+        """Upper end of the band, seconds."""
+        return float(self.seconds) * (1 + self.error)
+
+    def times(self, factor: Any) -> Span:
+        """`factor` times as long."""
+        return Span(
+            {kind: factor * seconds for kind, seconds in self.kinds.items()},
+            factor * self.memory, factor * self.launches, factor * self.host,
+            factor * self.flops, factor * self.nbytes,
+        )  # fmt: skip
+
+    def plus(self, other: Span) -> Span:
+        """The two, one after the other."""
+        kinds = dict(self.kinds)
+        for kind, seconds in other.kinds.items():
+            kinds[kind] = kinds[kind] + seconds if kind in kinds else seconds
+        return Span(
+            kinds, self.memory + other.memory, self.launches + other.launches,
+            self.host + other.host, self.flops + other.flops, self.nbytes + other.nbytes,
+        )  # fmt: skip
+
+    def at(self, index: Any) -> Span:
+        """That of some workloads."""
+
+        def taken(values: Any) -> Any:
+            return values[index] if getattr(values, "ndim", 0) else values
+
+        return Span(
+            {kind: taken(seconds) for kind, seconds in self.kinds.items()},
+            *map(taken, (self.memory, self.launches, self.host, self.flops, self.nbytes)),
+        )
+
+
+def total_span(spans: Iterable[Span]) -> Span:
+    """All of them, one after the other."""
+    total = Span()
+    for span in spans:
+        total = total.plus(span)
+    return total
+
+
+def span_of_kernels(priced: KernelSeconds, *, launches: Any = 0.0, host: Any = 0.0) -> Span:
+    """Kernels one after the other, and what the GPU waited besides.
+
+    Args:
+        priced: The kernels and their times.
+        launches: Seconds of waiting for launches.
+        host: Seconds of waiting for other work of the host.
+    """
+    flops = sum((each.calls * each.work.matrix_flops for each in priced.kernels), 0.0)
+    nbytes = sum((each.calls * each.work.bytes_moved for each in priced.kernels), 0.0)
+    return Span(
+        priced.by_kind(), priced.memory_total, launches, host, flops, nbytes + priced.expert_bytes
+    )
