@@ -260,9 +260,7 @@ def _expert_bytes(members: Sequence[Kernel], width: int) -> Floats:
 
 def _error(kind: str, dtype: str, fitted: Fitted) -> KindError:
     name = f"{kind}.{dtype}"
-    return KindError(
-        name, fitted.median, fitted.p90, fitted.extrapolated, getattr(fitted, "assumed", False)
-    )
+    return KindError(name, fitted.median, fitted.p90, fitted.extrapolated, fitted.assumed)
 
 
 def _product(
@@ -272,8 +270,10 @@ def _product(
     has_weights = first.operator not in _ACTIVATION_PRODUCTS
     weights = precision.weights if has_weights and first.operator not in UNQUANTIZED else None
     batch, m, n, k = _columns(members, width, "batch", "m", "n", "k")
-    seconds: Any = device.gemm_seconds(m, n, k, batch=batch, dtype=first.dtype, cold=has_weights)
-    fitted = device.fitted("gemm", first.dtype)
+    seconds: Any = device.gemm_seconds(
+        m, n, k, batch=batch, dtype=first.dtype, weights_dtype=weights, cold=has_weights
+    )
+    fitted = device.fitted("gemm", first.dtype, weights_dtype=weights)
     return seconds, _error("gemm", weights or first.dtype, fitted)
 
 
@@ -306,8 +306,10 @@ def _experts(
 ) -> tuple[Floats, KindError]:
     dtype = members[0].dtype
     sizes = _columns(members, width, "tokens", "hidden", "inter", "experts", "top_k")
-    seconds: Any = device.grouped_experts_seconds(*sizes, dtype=dtype, cold=True)
-    fitted = device.fitted("experts", dtype)
+    seconds: Any = device.grouped_experts_seconds(
+        *sizes, dtype=dtype, weights_dtype=precision.weights, cold=True
+    )
+    fitted = device.fitted("experts", dtype, weights_dtype=precision.weights)
     return seconds, _error("experts", precision.weights or dtype, fitted)
 
 
