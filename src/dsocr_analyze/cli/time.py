@@ -72,6 +72,7 @@ def time(
     new_tokens_from: time_options.NewTokensFromOption = None,
     mean_new_tokens: time_options.MeanTokensOption = None,
     share_at_limit: time_options.LimitShareOption = 0.0,
+    offline: time_options.OfflineOption = False,
     reserved: time_options.ReservedOption = 0.1,
     profile: time_options.ProfileOption = None,
     output_format: FormatOption = "table",
@@ -97,7 +98,8 @@ def time(
         names, profile=profile, runtime=runtime, server=server, concurrency=concurrency,
         preprocess_ms=preprocess_ms, workers=workers, price=price, weights_dtype=weights_dtype,
         kv_dtype=kv_dtype, new_tokens_from=new_tokens_from, mean_new_tokens=mean_new_tokens,
-        share_at_limit=share_at_limit, reserved=reserved, max_new_tokens=max_new_tokens,
+        share_at_limit=share_at_limit, reserved=reserved, offline=offline,
+        max_new_tokens=max_new_tokens,
     )  # fmt: skip
     entries = request.entries(
         architecture, architecture.dimensions(directory.config), workload, dtype=dtype,

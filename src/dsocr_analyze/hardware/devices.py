@@ -32,6 +32,8 @@ class Gpu:
         l2_mb: Level-2 cache, MB.
         float8_tflops: Dense rate of float8 matrix products, TFLOP/s; 0 where there is none.
         int8_tops: Dense rate of int8 matrix products, 10^12 operations/s; 0 where there is none.
+        float32_tflops: Rate of fp32 outside the tensor units, TFLOP/s; 0 where nobody said.
+        mma_share: Part of `tensor_tflops` that kernels written for Ampere can reach.
         like: The GPU whose measured kernel times it takes where it has none; empty for none.
     """
 
@@ -47,6 +49,8 @@ class Gpu:
     l2_mb: float = 0
     float8_tflops: float = 0
     int8_tops: float = 0
+    float32_tflops: float = 0
+    mma_share: float = 1
     like: str = ""
 
     @property

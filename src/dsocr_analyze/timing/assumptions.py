@@ -44,6 +44,8 @@ class Assumptions:
         precision: Types of a served decoder's weights and cache.
         reserved: Part of the memory kept for the driver, the allocator and kernels.
         price_per_hour: Of one GPU; None for none.
+        is_offline: Whether the CPU prepares all pages before the first one runs, as an offline
+            script does; else it works ahead of the GPU.
 
     Raises:
         WorkloadError: A number is not possible.
@@ -57,6 +59,7 @@ class Assumptions:
     precision: Precision = NATIVE
     reserved: float = 0.1
     price_per_hour: float | None = None
+    is_offline: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.preprocess_seconds < 1e6:
@@ -102,7 +105,7 @@ class Assumptions:
         said = [
             spread,
             f"preprocessing takes {1e3 * self.preprocess_seconds:.1f} ms of CPU per page"
-            f" ({origin}), {self.workers} at a time",
+            f" ({origin}), {self.workers} at a time, {self._order}",
             f"host: {host.title}; {host.launch_us:g} us to launch an operator ({host.source})",
             f"{100 * self.reserved:g} % of the GPU's memory is kept free",
         ]
@@ -115,6 +118,10 @@ class Assumptions:
             "experts are chosen independently and evenly",
             *self._precision_sentences(),
         ]
+
+    @property
+    def _order(self) -> str:
+        return "before the first page runs" if self.is_offline else "while the GPU works"
 
     def _precision_sentences(self) -> list[str]:
         said = []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dsocr_analyze.costs.integers import is_nothing, is_one_token
 from dsocr_analyze.costs.served import UNQUANTIZED
+from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.kernels import Attention, Convolution, Experts, Gemm, Kernel
 
 if TYPE_CHECKING:
@@ -243,8 +244,11 @@ def _is_memory(members: Sequence[Kernel], device: Device, width: int) -> NDArray
 
 def _flops_per_second(device: Device, dtype: str) -> float:
     gpu = device.gpu
-    rate = getattr(gpu, "float32_tflops", 60.0) if dtype == "float32" else gpu.tensor_tflops
-    return rate * 1e12
+    if dtype != "float32":
+        return gpu.tensor_tflops * 1e12
+    if not gpu.float32_tflops:
+        raise DeviceError(f"the profile of {gpu.title} lacks gpu.float32_tflops; add it")
+    return gpu.float32_tflops * 1e12
 
 
 def _expert_bytes(members: Sequence[Kernel], width: int) -> Floats:
@@ -343,11 +347,7 @@ def _masked_attention(
     )
     padded = _MASKED_BLOCK**2 * np.ceil(queries / _MASKED_BLOCK) * np.ceil(keys / _MASKED_BLOCK)
     flops = 2 * batch * heads * padded * (head_dim + value_dim)
-    rate = (
-        _MASKED_SHARE
-        * getattr(device.gpu, "mma_share", 0.6)
-        * _flops_per_second(device, members[0].dtype)
-    )
+    rate = _MASKED_SHARE * device.gpu.mma_share * _flops_per_second(device, members[0].dtype)
     moved: Any = device.elementwise_seconds(_bytes(members, width))
     seconds: Floats = np.maximum(flops / rate, moved)
     return seconds, KindError("masked_attention", *_MASKED_ERROR, False, True)

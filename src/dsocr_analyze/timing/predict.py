@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.dtypes import FLOAT32
+from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.timing.closed_loop import LoopTimes, closed_loop
 from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.prediction import Band, PagePrediction, Throughput
@@ -79,6 +80,11 @@ def predict(
             raise WorkloadError(
                 f"concurrency {count} is not possible; give 1 or more", arguments=["concurrency"]
             )
+    if model.dtype == FLOAT32:
+        raise DeviceError(
+            "dtype float32: attention was measured in 16 bits only; use bfloat16 or float16",
+            arguments=["dtype"],
+        )
     one = replace(workload, batch_size=1)
     runtime: _Runtime
     if assumptions.runtime == "eager":
@@ -222,6 +228,7 @@ class _Serving:
         """The closed loop of so many clients; those that do not fit wait outside."""
         import numpy as np
 
+        assumed = self.assumptions
         running = max(1, min(concurrency, self.largest_concurrency))
         steps = self._steps_by_sequences
         first, mean = total_span(self.prefill.values()), self.assumptions.steps
@@ -231,8 +238,8 @@ class _Serving:
             if kind.kind.startswith("generation_attention")
         )
         times = LoopTimes(
-            prepare=self.assumptions.preprocess_seconds,
-            workers=self.assumptions.workers,
+            prepare=0.0 if assumed.is_offline else assumed.preprocess_seconds,
+            workers=assumed.workers,
             prefill=float(first.seconds),
             chunks=int(self.served.chunks(self.workload.seq_len)),
             steps=mean,
@@ -240,11 +247,14 @@ class _Serving:
             carried=np.broadcast_to(attention, self.most)[:running],
         )
         point = closed_loop(running, times)
-        page = concurrency / point.pages_per_second
+        rate = point.pages_per_second
+        page = concurrency / rate
         together = max(1, round(point.running))
         work = first.plus(steps.at(together - 1).times(mean / together))
         outside = page - point.page
-        return _Load(point.pages_per_second, point.first_token + outside, page, work)
+        if assumed.is_offline:  # all pages were prepared before the first one ran
+            rate = 1 / (1 / rate + assumed.preprocess_seconds / assumed.workers)
+        return _Load(rate, point.first_token + outside, page, work)
 
     @property
     def _steps_by_sequences(self) -> Span:
