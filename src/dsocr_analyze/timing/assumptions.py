@@ -107,6 +107,8 @@ class Assumptions:
             f"preprocessing takes {1e3 * self.preprocess_seconds:.1f} ms of CPU per page"
             f" ({origin}), {self.workers} at a time, {self._order}",
             f"host: {host.title}; {host.launch_us:g} us to launch an operator ({host.source})",
+            f"pixel values of {host.pixel_bytes} bytes reach the GPU at {host.link_gb_s:g} GB/s"
+            " (assumed)",
             f"{100 * self.reserved:g} % of the GPU's memory is kept free",
         ]
         if self.runtime == "eager":
