@@ -232,10 +232,12 @@ def _is_memory(members: Sequence[Kernel], device: Device, width: int) -> NDArray
     import numpy as np
 
     gpu = device.gpu
+    if not isinstance(members[0].dimensions, Gemm | Convolution | Attention | Experts):
+        return np.ones((len(members), width), dtype=bool)
     macs = [np.broadcast_to(each.work.macs, width) for each in members]
     rates = [[_flops_per_second(device, each.dtype)] for each in members]
     moved = _bytes(members, width)
-    if members and isinstance(members[0].dimensions, Experts):
+    if isinstance(members[0].dimensions, Experts):
         moved = moved + _expert_bytes(members, width)
     compute = 2.0 * np.asarray(macs, dtype=np.float64) / np.asarray(rates)
     memory: NDArray[np.bool_] = moved / (gpu.bandwidth_gb_s * 1e9) > compute
