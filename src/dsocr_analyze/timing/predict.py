@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.timing.closed_loop import LoopTimes, closed_loop
 from dsocr_analyze.timing.eager import eager_pass, eager_step
-from dsocr_analyze.timing.prediction import Band, PagePrediction, Throughput
+from dsocr_analyze.timing.prediction import (
+    Band,
+    PagePrediction,
+    Throughput,
+    cost_per_thousand_pages,
+)
+from dsocr_analyze.timing.served_loads import ServedPages, served_loads
 from dsocr_analyze.timing.serving import ServedModel
 from dsocr_analyze.timing.span import Span, total_span
 
@@ -23,8 +28,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.workload import Workload
 
 __all__ = ["TimedModel", "predict"]
-
-_SECONDS_PER_HOUR = 3600.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def predict(
     if assumptions.runtime == "eager":
         runtime = _Eager(model, one, assumptions, stages)
     else:
-        runtime = _Serving(model, one, assumptions, max(concurrency))
+        runtime = _Serving(model, one, assumptions)
     return _prediction(model, runtime, assumptions, concurrency)
 
 
@@ -162,14 +165,13 @@ def _throughput(runtime: _Runtime, assumptions: Assumptions, concurrency: int) -
         bound=bound,
         fits=concurrency <= runtime.largest_concurrency,
         cost_per_thousand_pages=None if price is None else _cost(price, rate),
+        work=load.work,
     )
 
 
 def _cost(price: float, rate: Band) -> Band:
-    def of(pages_per_second: float) -> float:
-        return 1000 * price / (_SECONDS_PER_HOUR * pages_per_second)
-
-    return Band(of(rate.value), of(rate.high), of(rate.low))
+    costs = (cost_per_thousand_pages(price, each) for each in (rate.value, rate.high, rate.low))
+    return Band(*costs)
 
 
 # --- serving ---------------------------------------------------------------------------------
@@ -178,9 +180,7 @@ def _cost(price: float, rate: Band) -> Band:
 class _Serving:
     """Continuous batching: pages come and go one by one."""
 
-    def __init__(
-        self, model: TimedModel, workload: Workload, assumptions: Assumptions, most: int
-    ) -> None:
+    def __init__(self, model: TimedModel, workload: Workload, assumptions: Assumptions) -> None:
         self.model, self.workload, self.assumptions = model, workload, assumptions
         self.served = ServedModel(
             model.architecture, model.dimensions, model.dtype, model.device, assumptions.host,
@@ -193,71 +193,41 @@ class _Serving:
         decode = model.architecture.stages[-1].name
         self.stages = {**self.prefill, decode: self.served.step(1, T + 1)}
         self.decode = self.served.steps(1, T, round(assumptions.steps)).at(0)
-        self.most = most
+        self.fixed_bytes = self.served.fixed_bytes(workload)
+        self.page_bytes: int = self.served.page_bytes(T, assumptions.lengths.longest)
 
     @property
     def largest_concurrency(self) -> int:
         """Most pages whose caches fit beside the weights and a prefill pass."""
-        free = self.model.usable_bytes * (1 - self.assumptions.reserved) - self._fixed_bytes
-        return max(0, int(free // self._page_bytes))
-
-    @property
-    def _fixed_bytes(self) -> int:
-        memory = self.model.architecture.memory(
-            self.model.dimensions, self.workload, self.model.dtype, True
-        )
-        activations = memory.peak.nbytes + memory.inputs_bytes
-        return self.served.weights_bytes + activations
-
-    @property
-    def _page_bytes(self) -> int:
-        tokens = self.workload.seq_len + self.assumptions.lengths.longest - 1
-        return tokens * self.served.cache_bytes_per_token
+        reserved = self.assumptions.reserved
+        return int(self.served.fitting(self.fixed_bytes, self.page_bytes, reserved))
 
     def memory_bytes(self, concurrency: int) -> int:
         """Weights, one prefill pass, and the caches of all pages at their longest."""
-        return self._fixed_bytes + concurrency * self._page_bytes
+        return self.fixed_bytes + concurrency * self.page_bytes
 
     def loaded(self, concurrency: int) -> _Load:
         """The closed loop of so many clients; those that do not fit wait outside."""
         import numpy as np
 
-        running = max(1, min(concurrency, self.largest_concurrency))
-        steps = self._steps_by_sequences
-        first, mean = total_span(self.prefill.values()), self.assumptions.steps
-        attention = sum(
-            seconds
-            for kind, seconds in steps.kinds.items()
-            if kind.kind.startswith("generation_attention")
+        assumptions, T = self.assumptions, self.workload.seq_len
+        first, mean = total_span(self.prefill.values()), assumptions.steps
+        keys = T + assumptions.lengths.running
+        pages = ServedPages(
+            prompt=np.array([T]),
+            prefill=np.array([first.seconds]),
+            keys=np.array([keys]),
+            steps=np.array([mean]),
+            prepare=np.array([assumptions.preprocess_seconds]),
+            concurrency=np.array([concurrency]),
+            fitting=np.array([self.largest_concurrency]),
         )
-        times = LoopTimes(
-            prepare=self.assumptions.preprocess_seconds,
-            workers=self.assumptions.workers,
-            prefill=float(first.seconds),
-            chunks=int(self.served.chunks(self.workload.seq_len)),
-            steps=mean,
-            step=np.broadcast_to(steps.seconds, self.most)[:running],
-            carried=np.broadcast_to(attention, self.most)[:running],
+        load = served_loads(self.served, assumptions.workers, pages)
+        together = int(load.together[0])
+        work = first.plus(self.served.step(together, keys).times(mean / together))
+        return _Load(
+            float(load.pages_per_second[0]), float(load.first_token[0]), float(load.page[0]), work
         )
-        point = closed_loop(running, times)
-        page = concurrency / point.pages_per_second
-        together = max(1, round(point.running))
-        work = first.plus(steps.at(together - 1).times(mean / together))
-        outside = page - point.page
-        return _Load(point.pages_per_second, point.first_token + outside, page, work)
-
-    @property
-    def _steps_by_sequences(self) -> Span:
-        """A decode step of 1, 2, ... sequences at the mean length of running ones, `[most]`."""
-        import numpy as np
-
-        lengths = self.assumptions.lengths
-        pairs = zip(lengths.lengths, lengths.shares, strict=True)
-        squares = sum(share * length**2 for length, share in pairs)
-        # A page of n tokens is met n times as often, at n / 2 tokens on average.
-        keys = self.workload.seq_len + max(1, round(squares / lengths.mean / 2))
-        sequences: Any = np.arange(1, self.most + 1)
-        return self.served.step(sequences, keys)
 
 
 # --- eager -----------------------------------------------------------------------------------
