@@ -5,22 +5,35 @@
 
 Prints a line per GPU, kind and element type: median and 90th percentile of the relative error of
 the shipped coefficients on rows of `aiconfigurator-core`. Exits with 1 where a limit is missed.
+Below, what is left of experts when each training group in turn is left out of the fit (as the
+profiles state it: the group held out runs the second kernel on Blackwell), and the error of times
+derived for integer weights, on all rows that were measured anywhere.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tomllib
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 
-from kernel_tables import KINDS, SYSTEMS, data_directory, predicted, read_rows
+from kernel_tables import (
+    KINDS,
+    SYSTEMS,
+    data_directory,
+    predicted,
+    read_rows,
+    weight_only_rows,
+)
 
 from dsocr_analyze.hardware import device
 
+PROFILES = Path(__file__).parent.parent / "src/dsocr_analyze/hardware/profiles"
 GEMM = (
     dict.fromkeys(("h100-sxm", "h200-sxm", "b200", "gb200", "gb300"), (0.055, 0.16))
     | dict.fromkeys(("a100-80gb-sxm", "b300", "rtx-pro-6000"), (0.06, 0.18))
@@ -40,6 +53,38 @@ def limits(gpu: str, kind: str, dtype: str) -> tuple[float | None, float | None]
     if dtype == "float8":
         return (0.08 if kind == "gemm" and gpu in FLOAT8_GEMM else None), None
     return GEMM[gpu] if kind == "gemm" else (MEDIAN[kind], None)
+
+
+def left_out() -> None:
+    """Errors of experts across training groups, as the profiles state them."""
+    for gpu in SYSTEMS:
+        text = (PROFILES / f"{gpu}.toml").read_text(encoding="utf-8")
+        for dtype, entry in tomllib.loads(text)["experts"].items():
+            figures = entry["left_out_median"], entry["left_out_p90"]
+            print(f"{gpu:14} experts, left out     {dtype:9} {figures[0]:6.1%} / {figures[1]:6.1%}")
+
+
+def weight_only(data: Path) -> None:
+    """Errors of products with integer weights, which are derived and not fitted."""
+    for gpu, kind, weights in product(SYSTEMS, ("gemm", "experts"), ("int8", "int4")):
+        rows = weight_only_rows(data, gpu, kind, weights)
+        if rows is None:
+            continue
+        timed, size = device(gpu), rows.taken(rows.within).sizes
+        if kind == "gemm":
+            seconds = timed.gemm_seconds(size["m"], size["n"], size["k"], weights_dtype=weights)
+        else:
+            seconds = timed.grouped_experts_seconds(
+                size["tokens"], size["hidden"], size["inter"], size["experts"], size["top_k"],
+                touched=size["touched"], weights_dtype=weights,
+            )  # fmt: skip
+        error = np.abs(seconds / rows.seconds[rows.within] - 1)
+        assumed = timed.fitted(kind, weights_dtype=weights)
+        print(
+            f"{gpu:14} {kind + ', weight-only':21} {weights:9} {np.median(error):6.1%} /"
+            f" {np.percentile(error, 90):6.1%}  (assumed {assumed.median:.0%} / {assumed.p90:.0%};"
+            f" {rows.version}, {len(error)} rows)"
+        )
 
 
 def main() -> int:
@@ -69,6 +114,8 @@ def main() -> int:
                     f"{gpu:14} {kind:21} {dtype:9} {figures[0]:6.1%} / {figures[1]:6.1%}"
                     f"  (at most {stated})  {verdict}"
                 )
+    left_out()
+    weight_only(data)
     print(f"{missed} limits missed")
     return 1 if missed else 0
 

@@ -16,7 +16,7 @@ from dsocr_analyze.columns.counted_model import published_model
 from dsocr_analyze.columns.time_columns import TimeRequested
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware.profile import all_profiles
-from dsocr_analyze.sweep.axes import parse_modes, parse_numbers, parse_pages
+from dsocr_analyze.sweep.axes import NumberAxis, parse_modes, parse_numbers, parse_pages
 from dsocr_analyze.sweep.combinations import Sweep
 from dsocr_analyze.timing.assumptions import JobAssumptions
 from dsocr_analyze.timing.output_lengths import OutputLengths
@@ -31,7 +31,7 @@ def combinations() -> Sweep:
     architecture = published_model().architecture
     job = JobAssumptions(SERVERS["vllm"], OutputLengths.fixed)
 
-    def numbers(name: str, text: str):  # type: ignore[no-untyped-def]
+    def numbers(name: str, text: str) -> NumberAxis:
         return parse_numbers(name, text, 1, LARGEST_COUNT)
 
     return Sweep(

@@ -28,9 +28,19 @@ from dsocr_analyze.hardware.kernel_times.prefill_attention import (
 )
 from dsocr_analyze.hardware.kernel_times.scaled_gemm import scaled_gemm_seconds
 
-__all__ = ["FRAMEWORK", "KINDS", "SYSTEMS", "Rows", "data_directory", "predicted", "read_rows"]
+__all__ = [
+    "KINDS",
+    "SYSTEMS",
+    "Rows",
+    "data_directory",
+    "predicted",
+    "read_rows",
+    "weight_only_rows",
+]
 
 FRAMEWORK: Final = "vllm"
+OTHER_FRAMEWORK: Final = {("a100-80gb-sxm", "experts"): "sglang"}
+"""Where vLLM's table has no row that fits: its A100 table has no balanced choices."""
 SYSTEMS: Final = {
     "a100-80gb-sxm": "a100_sxm",
     "h100-sxm": "h100_sxm",
@@ -54,6 +64,8 @@ _TABLES: Final = {
 }
 _DTYPES: Final = {"bfloat16": "bfloat16", "float8": "fp8"}
 _HELD_OUT_BELOW: Final = 77
+_FEWEST: Final = 50
+"""Rows that make a table of integer weights worth a look."""
 _UNGATED: Final = ((2688, 1856), (2048, 5120))
 """Hidden and inner sizes of models whose experts have no gate, so two matrices instead of three.
 
@@ -72,7 +84,7 @@ class Rows:
         held_out: Whether a row's group is held out.
         within: Whether a row lies where errors are stated.
         group: Sizes that make the group, a row.
-        version: Of the framework.
+        version: The framework and its version.
     """
 
     sizes: dict[str, Floats]
@@ -112,7 +124,8 @@ def _held_out(groups: Sequence[tuple[int, ...]]) -> NDArray[np.bool_]:
 def read_rows(data: Path, gpu: str, kind: str, dtype: str) -> Rows | None:
     """Rows of a GPU, kind and element type; None where there is no table or no row."""
     room, name = _TABLES[kind]
-    found = sorted((data / SYSTEMS[gpu] / room / FRAMEWORK).glob(f"*/{name}.parquet"))
+    framework = OTHER_FRAMEWORK.get((gpu, kind), FRAMEWORK)
+    found = sorted((data / SYSTEMS[gpu] / room / framework).glob(f"*/{name}.parquet"))
     if not found:
         return None
     table = parquet.read_table(found[-1])
@@ -124,10 +137,38 @@ def read_rows(data: Path, gpu: str, kind: str, dtype: str) -> Rows | None:
     if not chosen.any():
         return None
     sizes, keys, within = _sizes(columns, kind)
+    if framework == "sglang":
+        # SGLang's collector gave every expert a gate: 2688 x 1856, too, takes three matrices' time.
+        sizes["gated"] = np.ones(len(within))
     group = np.stack([np.asarray(columns[key], dtype=np.int64) for key in keys], axis=1)
     held_out = _held_out([tuple(map(int, row)) for row in group])
     seconds = np.asarray(columns["latency"], dtype=float) / 1e3
-    return Rows(sizes, seconds, held_out, within, group, found[-1].parent.name)
+    version = f"{framework} {found[-1].parent.name}"
+    return Rows(sizes, seconds, held_out, within, group, version)
+
+
+def weight_only_rows(data: Path, gpu: str, kind: str, weights: str) -> Rows | None:
+    """Rows of 16-bit products with integer weights, of the last table that has any; None for none.
+
+    No fit reads them; they tell what deriving their times from 16-bit weights misses.
+    """
+    room, name = _TABLES[kind]
+    found = None
+    for path in sorted((data / SYSTEMS[gpu] / room).glob(f"*/*/{name}.parquet")):
+        table = parquet.read_table(path)
+        columns = {
+            each: table.column(each).to_numpy(zero_copy_only=False) for each in table.column_names
+        }
+        chosen = _chosen(columns, kind, f"{weights}_wo")
+        if chosen.sum() < _FEWEST:
+            continue
+        columns = {each: values[chosen] for each, values in columns.items()}
+        sizes, keys, within = _sizes(columns, kind)
+        group = np.stack([np.asarray(columns[key], dtype=np.int64) for key in keys], axis=1)
+        seconds = np.asarray(columns["latency"], dtype=float) / 1e3
+        version = f"{path.parent.parent.name} {path.parent.name}"
+        found = Rows(sizes, seconds, np.ones(len(within), dtype=bool), within, group, version)
+    return found
 
 
 def _chosen(columns: dict[str, Any], kind: str, dtype: str) -> NDArray[np.bool_]:
@@ -197,7 +238,7 @@ def predicted(kind: str, rows: Rows, gpu: Gpu, dtype: str, c: records.Coefficien
             size["tokens"], size["hidden"], size["inter"], size["experts"], size["top_k"],
             size["touched"], size["gated"] > 0, size["fallback"] > 0,
         )  # fmt: skip
-        return experts_seconds(experts, machine_of(gpu, dtype), c, element_bytes=nbytes)
+        return experts_seconds(experts, machine_of(gpu, dtype), c, weight_bytes=nbytes)
     machine = machine_of(gpu, "bfloat16")  # keys and values of eight bits are multiplied in 16
     attention = AttentionSizes(*(size[name] for name in AttentionSizes._fields))
     if isinstance(c, records.PrefillCoefficients):

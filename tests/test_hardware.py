@@ -36,6 +36,21 @@ class TestCatalogue:
         assert rate != WRONG_RATES[name]
         assert rate != SHADER_RATES.get(name)
 
+    def test_eight_bit_types_are_those_of_the_matrix_units(self):
+        for gpu in gpu_catalogue().values():
+            assert ("int8" in gpu.dtypes) == (gpu.int8_tops > 0) == (gpu.tflops("int8") > 0)
+            assert ("float8" in gpu.dtypes) == (gpu.float8_tflops > 0)
+            assert {"int8", "int4", gpu.tensor_dtype} <= set(gpu.weight_dtypes)
+        assert gpu_named("a100-80gb-sxm").tflops("int8") == 624
+        assert "int8" not in gpu_named("v100-sxm-16gb").dtypes
+        # Integers were cut down in Blackwell Ultra.
+        assert gpu_named("b300").tflops("int8") < gpu_named("b300").tensor_tflops
+
+    def test_what_is_from_memory_is_named(self):
+        for gpu in gpu_catalogue().values():
+            cited = "L2: deviceQuery" in gpu.source
+            assert ("L2" in gpu.weak) != cited
+
     def test_ridge_points_are_those_of_accelerators(self):
         for gpu in gpu_catalogue().values():
             flops_per_byte = gpu.tensor_tflops * 1000 / gpu.bandwidth_gb_s

@@ -15,6 +15,7 @@ from dsocr_analyze.hardware.devices import gpu_aliases, gpu_catalogue, gpu_named
 from dsocr_analyze.hardware.kernel_times.coefficients import COEFFICIENTS, coefficients_of
 from dsocr_analyze.hardware.kernel_times.experts import experts_touched
 from dsocr_analyze.hardware.profile import EXTRAPOLATED_BAND, all_profiles, profile_from_file
+from dsocr_analyze.hardware.weight_types import WEIGHT_ONLY_ERROR
 
 PROFILES = Path(__file__).parent.parent / "src/dsocr_analyze/hardware/profiles"
 MEASURED = ("h100-sxm", "h200-sxm", "l40s", "b200", "b300", "gb200", "gb300", "rtx-pro-6000",
@@ -103,7 +104,8 @@ class TestProperties:
     def test_the_smallest_kernel_still_takes_microseconds(self, name):
         timed = device(name)
         for call in kernels(timed, native(timed)).values():
-            assert 0.7e-6 < call(1) < 200e-6
+            # Six experts of 1280 x 896 alone are 41 MB: 129 us on the slowest GPU.
+            assert 0.7e-6 < call(1) < 300e-6
         assert timed.elementwise_seconds(1) == pytest.approx(
             timed.elementwise_seconds(64), rel=0.01
         )
@@ -112,6 +114,130 @@ class TestProperties:
         touched = experts_touched(np.array([1.0, 2.0, 1e6]), np.array(64.0), np.array(6.0))
         assert touched == pytest.approx([6, 64 * (1 - (58 / 64) ** 2), 64])
         assert experts_touched(np.array(1.0), np.array(8.0), np.array(8.0)) == pytest.approx(8)
+
+    @pytest.mark.parametrize(
+        ("tokens", "experts", "top_k", "touched"),
+        # 9 (1 - (6/9)^2), 4 (1 - (2/4)^2), 16 (1 - (12/16)^2), 16 (1 - (8/16)^4), 64 (1 - 1/64)
+        [(2, 9, 3, 5), (2, 4, 2, 3), (2, 16, 4, 7), (4, 16, 8, 15), (6, 64, 32, 63), (1, 64, 6, 6)],
+    )
+    def test_expected_experts_by_hand(self, tokens, experts, top_k, touched):
+        sizes = (np.array(float(size)) for size in (tokens, experts, top_k))
+        assert experts_touched(*sizes) == pytest.approx(touched, rel=1e-12)
+
+    @pytest.mark.parametrize("name", EVERY)
+    def test_every_token_of_the_models_experts_is_plausible(self, name):
+        timed = device(name)
+        tokens = np.arange(1, 16385)
+        seconds = timed.grouped_experts_seconds(
+            tokens, 1280, 896, 64, 6, dtype=native(timed), cold=True
+        )
+        touched = experts_touched(tokens.astype(float), np.array(64.0), np.array(6.0))
+        weights = touched * 3 * 1280 * 896 * 2
+        assert (seconds >= weights / (timed.gpu.bandwidth_gb_s * 1e9)).all()
+        # One token more may leave a slower tile.
+        assert (seconds[1:] > 0.95 * seconds[:-1]).all()
+        flops = 2 * 6 * 3 * 1280 * 896 * float(tokens[-1])
+        assert 0.2 < flops / seconds[-1] / (timed.gpu.tensor_tflops * 1e12) < 0.8
+
+    @pytest.mark.parametrize("name", ["b200", "gb300"])
+    def test_inner_sizes_are_padded_where_the_library_pads_them(self, name):
+        timed = device(name)
+        padded = timed.grouped_experts_seconds(64, 2048, np.array([320, 384]), 64, 6)
+        assert padded[0] == padded[1]
+        second = timed.grouped_experts_seconds(
+            64, 2048, np.array([320, 384]), 64, 6, activation="gelu"
+        )
+        assert padded[0] < second[0] < second[1]
+
+    def test_an_activation_changes_nothing_where_one_kernel_has_all(self):
+        timed = device("h100-sxm")
+        silu, gelu = (
+            timed.grouped_experts_seconds(64, 2048, 768, 64, 6, activation=each)
+            for each in ("silu", "gelu")
+        )
+        assert silu == gelu
+
+
+def products(timed, dtype, weights_dtype, size):
+    """A product and a layer of experts on `size` rows or tokens."""
+    types = {"dtype": dtype, "weights_dtype": weights_dtype, "cold": True}
+    return np.array([
+        timed.gemm_seconds(size, 6848, 1280, **types),
+        timed.grouped_experts_seconds(size, 1280, 896, 64, 6, **types),
+    ])  # fmt: skip
+
+
+class TestWeightTypes:
+    @pytest.mark.parametrize("name", EVERY)
+    def test_fewer_bits_of_a_weight_take_less_time(self, name):
+        timed = device(name)
+        half = native(timed)
+        own, eight, four = (products(timed, half, each, 1) for each in (None, "int8", "int4"))
+        assert (own > eight).all()
+        assert (eight > four).all()
+        bandwidth = timed.gpu.bandwidth_gb_s * 1e9
+        assert four[0] > 6848 * 1280 * (0.5 + 2 / 128) / bandwidth
+        assert four[1] > 6 * 3 * 1280 * 896 * (0.5 + 2 / 128) / bandwidth
+        # They are multiplied in 16 bits: with many rows that is what takes the time.
+        many = products(timed, half, "int4", 16384)
+        assert many == pytest.approx(products(timed, half, None, 16384), rel=0.1)
+
+    @pytest.mark.parametrize(
+        ("weights", "same"),
+        [("bf16", None), ("bfloat16", "float16"), ("fp8", "float8"), (None, "bf16")],
+    )
+    def test_aliases_and_defaults(self, weights, same):
+        timed = device("h100-sxm")
+        expected = products(timed, "bf16", same, 64)
+        assert products(timed, "bfloat16", weights, 64).tolist() == expected.tolist()
+
+    def test_float8_weights_are_the_scaled_product(self):
+        timed = device("h100-sxm")
+        expected = products(timed, "float8", None, 64).tolist()
+        assert products(timed, "bfloat16", "float8", 64).tolist() == expected
+        assert products(timed, "fp8", "fp8", 64).tolist() == expected
+        fitted = timed.fitted("gemm", weights_dtype="fp8")
+        assert fitted is timed.profile.fitted["gemm", "float8"]
+        assert not fitted.assumed
+
+    @pytest.mark.parametrize("weights", ["int8", "int4"])
+    @pytest.mark.parametrize("kind", ["gemm", "experts"])
+    def test_the_error_of_weight_only_is_assumed_and_wider(self, kind, weights):
+        timed = device("h100-sxm")
+        own, derived = timed.fitted(kind), timed.fitted(kind, weights_dtype=weights)
+        assert derived.coefficients == own.coefficients
+        assert derived.assumed
+        assert derived.derived == f"{kind} in bfloat16 with fewer bytes a weight"
+        assert derived.held_out_rows == 0
+        assert (derived.median, derived.p90) == WEIGHT_ONLY_ERROR[kind]
+        assert own.median < derived.median
+        assert own.p90 < derived.p90
+        twice = device("h20").fitted(kind, weights_dtype=weights)
+        assert twice.p90 == 2 * derived.p90
+
+    @pytest.mark.parametrize(
+        ("name", "dtype", "weights", "right"),
+        [("a100-80gb-sxm", "bf16", "float8", "bfloat16 or float16 or int8 or int4"),
+         ("t4", "fp16", "bf16", "float16 or int8 or int4"), ("t4", "bf16", "int8", "dtype float16"),
+         ("h100-sxm", "float8", "int4", "weights_dtype float8"),
+         ("h100-sxm", "int8", None, "bfloat16 or float16 or float8"),
+         ("h100-sxm", "bf16", "int2", "float8 or int8 or int4")],
+    )  # fmt: skip
+    def test_what_is_not_multiplied_is_refused(self, name, dtype, weights, right):
+        timed = device(name)
+        for call in (
+            lambda: timed.gemm_seconds(1, 1280, 896, dtype=dtype, weights_dtype=weights),
+            lambda: timed.grouped_experts_seconds(
+                1, 1280, 896, 64, 6, dtype=dtype, weights_dtype=weights
+            ),
+            lambda: timed.fitted("gemm", dtype, weights_dtype=weights),
+        ):
+            with pytest.raises(DeviceError, match=right):
+                call()
+
+    def test_what_has_no_weights_takes_no_type_of_them(self):
+        with pytest.raises(DeviceError, match="encoder_attention has no weights"):
+            device("h100-sxm").fitted("encoder_attention", weights_dtype="int8")
 
 
 class TestRefusals:
@@ -200,7 +326,18 @@ class TestProfiles:
         for key, fitted in other.fitted.items():
             assert fitted.extrapolated
             assert fitted.p90 == pytest.approx(EXTRAPOLATED_BAND * own.fitted[key].p90)
-        assert there["a100-80gb-sxm"].fitted["experts", "bfloat16"].extrapolated
+        assert there["a100-80gb-sxm"].fitted["encoder_attention", "bfloat16"].extrapolated
+
+    def test_experts_on_a100_are_its_own(self):
+        own = all_profiles()["a100-80gb-sxm"].fitted["experts", "bfloat16"]
+        assert own.framework.startswith("sglang ")
+        assert not own.extrapolated
+        assert device("a100-40gb").fitted("experts").gpu == "a100-80gb-sxm"
+
+    def test_only_what_no_table_holds_is_assumed(self):
+        for profile in all_profiles().values():
+            for (kind, _), fitted in profile.fitted.items():
+                assert fitted.assumed == bool(fitted.derived) == (kind == "movement")
 
     @pytest.fixture
     def own(self, tmp_path):
@@ -215,6 +352,19 @@ class TestProfiles:
         'name = "h800"\n[gpu]\ntitle = "H800"\ntensor_tflops = 989\nbandwidth_gb_s = 3350\n'
         'memory_gb = 80\nsms = 132\nl2_mb = 50\nsource = "mine"\n'
     )
+
+    MOVEMENT = (
+        "\n[movement.bfloat16.coefficients]\nl2_share = 1\nmemory_share = 1\nramp_mb = 1\n"
+        "launch_us = 1\n"
+    )
+
+    def test_coefficients_without_errors_say_from_what_they_are_derived(self, own):
+        text = self.GPU + 'like = "h100"\n[movement.bfloat16]\nderived = "a data sheet"'
+        profile = profile_from_file(own(text + self.MOVEMENT))
+        movement, gemm = (profile.fitted[kind, "bfloat16"] for kind in ("movement", "gemm"))
+        assert (movement.derived, movement.assumed) == ("a data sheet", True)
+        assert movement.gpu == "h800"
+        assert not gemm.assumed
 
     def test_a_users_file_adds_a_gpu(self, own):
         file = own(self.GPU + 'like = "h100"\n')
@@ -238,7 +388,13 @@ class TestProfiles:
          (GPU + "[gemm.bfloat16]", "table of coefficients"),
          (GPU + "[movement.bfloat16.coefficients]\nl2_share = 1", "lacks memory_share"),
          (GPU + "[movement.bfloat16.coefficients]\nl2_share = 0\nmemory_share = 1\nramp_mb = 1\n"
-          "launch_us = 1", "l2_share must be above 0")],
+          "launch_us = 1", "l2_share must be above 0"),
+         (GPU + MOVEMENT, "lacks held_out_median, held_out_p90.*derived"),
+         (GPU + MOVEMENT.replace("[", "[movement.bfloat16]\nheld_out_p90 = 1\n[", 1),
+          "lacks held_out_median:"),
+         (GPU + "[movement.bfloat16]\nderived = ''" + MOVEMENT, "derived must be a text"),
+         (GPU + "[movement.bfloat16]\nheld_out_p90 = 1\nheld_out_median = 'x'" + MOVEMENT,
+          "held_out_median must be a number above 0")],
     )  # fmt: skip
     def test_what_is_wrong_in_a_users_file_is_named(self, own, text, named):
         with pytest.raises(DeviceError, match=named):
@@ -294,6 +450,21 @@ class TestCommand:
         out = capsys.readouterr().out
         assert "h100-sxm" in out
         assert "~" in out
+
+    def test_what_is_assumed_is_marked(self, capsys, tmp_path):
+        shipped = (PROFILES / "h100-sxm.toml").read_text(encoding="utf-8")
+        lines = [line for line in shipped.splitlines() if not line.startswith("held_out_")]
+        text = "\n".join(lines).replace("framework =", 'derived = "mine"\nframework =')
+        text = text.replace('derived = "gemm"\n', "")
+        file = tmp_path / "mine.toml"
+        file.write_text(f'name = "h100-sxm"\n{text}', encoding="utf-8")
+        assert main(["devices", "h100", "--profile", str(file)]) == 0
+        assert "?15.0 / 40" in capsys.readouterr().out
+        assert main(["devices", "h100", "l4", "--format", "json"]) == 0
+        for each in json.loads(capsys.readouterr().out):
+            for kind in each["kinds"]:
+                assert kind["assumed"] == (kind["kind"] == "movement")
+                assert (kind["derived"] == "gemm") == kind["assumed"]
 
     def test_a_file_or_the_config_folder_adds_a_gpu(self, capsys, tmp_path):
         text = TestProfiles.GPU + 'like = "h100-sxm"\n'

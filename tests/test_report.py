@@ -63,7 +63,7 @@ class TestKeys:
     def test_the_top_level(self, document):
         assert list(document) == [
             "schema_version", "metadata", "workload", "total", "stages", "unassigned", "memory",
-            "agreement", "operator_ledger", "warnings", "notes",
+            "agreement", "time", "operator_ledger", "warnings", "notes",
         ]  # fmt: skip
         assert document["schema_version"] == "2"
 

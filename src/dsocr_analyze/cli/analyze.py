@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.architectures import architecture_of
-from dsocr_analyze.cli import options
+from dsocr_analyze.cli import options, time_options
 from dsocr_analyze.cli.counting import ENGINES, Engine
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.errors import DeviceError, StrictError, WorkloadError
@@ -91,6 +91,12 @@ def analyze(
     max_new_tokens: options.NewTokensOption = 1024,
     batch_size: options.BatchOption = 1,
     engine: EngineOption = "trace",
+    gpu: time_options.GpuOption = None,
+    runtime: time_options.RuntimeOption = "eager",
+    concurrency: time_options.ConcurrencyOption = "1",
+    preprocess_ms: time_options.PreprocessOption = None,
+    workers: time_options.WorkersOption = 1,
+    price: time_options.PriceOption = None,
     output: OutputOption = DEFAULT_OUTPUT,
     output_format: FormatOption = "table",
     json_file: JsonOption = None,
@@ -102,12 +108,7 @@ def analyze(
     """Count one page: parameters, FLOPs, bytes and activations of every stage."""
     if context.invoked_subcommand is not None:
         return
-    options.check_choice("--format", output_format, FORMATS)
-    options.check_choice("--engine", engine, ENGINES)
-    if engine == "analytic" and device != "meta":
-        raise DeviceError(f"--engine analytic runs nothing; leave out --device {device}")
-    if prompt is not None and (text_tokens is not None or seq_len is not None):
-        raise WorkloadError("--prompt sets the text tokens; leave out --text-tokens and --seq-len")
+    _check(output_format, engine, device, prompt, (text_tokens, seq_len))
     # The analytic engine reads the directory's config and executes nothing of it.
     executable = trust_remote_code or engine == "analytic"
     directory = options.model_directory_from(model, config, trust_remote_code=executable)
@@ -120,13 +121,36 @@ def analyze(
     )  # fmt: skip
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     options.prepare_output(output)
+    asked = None
+    if gpu:
+        asked = time_options.time_request(
+            gpu, profile=None, runtime=runtime, server="vllm", concurrency=concurrency,
+            preprocess_ms=preprocess_ms, workers=workers, price=price,
+            max_new_tokens=max_new_tokens,
+        )  # fmt: skip
     report = Engine(
-        engine, directory, dtype, flash_attention, device, trust_remote_code
+        engine, directory, dtype, flash_attention, device, trust_remote_code, asked
     ).report(workload)  # fmt: skip
     context.obj.begin_writing()
     written = _write(report, output, json_file)
     if not quiet:
         _print(report, "json" if json_file == "-" else output_format, written)
+    _warn(report, strict=strict)
+
+
+def _check(
+    output_format: str, engine: str, device: str, prompt: str | None, lengths: Sequence[int | None]
+) -> None:
+    """Refuses options that contradict each other; `lengths` are those that a prompt replaces."""
+    options.check_choice("--format", output_format, FORMATS)
+    options.check_choice("--engine", engine, ENGINES)
+    if engine == "analytic" and device != "meta":
+        raise DeviceError(f"--engine analytic runs nothing; leave out --device {device}")
+    if prompt is not None and any(length is not None for length in lengths):
+        raise WorkloadError("--prompt sets the text tokens; leave out --text-tokens and --seq-len")
+
+
+def _warn(report: Report, *, strict: bool) -> None:
     for warning in report.warnings:
         complain(f"warning: {warning}")
     if strict and report.warnings:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dsocr_analyze.architectures import DEFAULT, architecture_of
-from dsocr_analyze.cli import options
+from dsocr_analyze.cli import options, time_options
 from dsocr_analyze.cli.counting import ENGINES, Engine
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.report.comparison import Comparison
     from dsocr_analyze.report.document import Report
+    from dsocr_analyze.workload import Mode, Workload
 
 __all__ = ["compare"]
 
@@ -56,6 +58,12 @@ def compare(
     max_new_tokens: options.NewTokensOption = 1024,
     batch_size: options.BatchOption = 1,
     engine: EngineOption = "analytic",
+    gpu: time_options.GpuOption = None,
+    runtime: time_options.RuntimeOption = "serving",
+    concurrency: time_options.ConcurrencyOption = "1",
+    preprocess_ms: time_options.PreprocessOption = None,
+    workers: time_options.WorkersOption = 1,
+    price: time_options.PriceOption = None,
     output_format: FormatOption = "table",
     output: OutputOption = None,
     debug: options.DebugOption = False,
@@ -65,41 +73,35 @@ def compare(
     options.check_choice("--engine", engine, ENGINES)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
 
+    asked = None
+    if gpu:
+        asked = time_options.time_request(
+            gpu, profile=None, runtime=runtime, server="vllm", concurrency=concurrency,
+            preprocess_ms=preprocess_ms, workers=workers, price=price,
+            max_new_tokens=max_new_tokens,
+        )  # fmt: skip
+
     @functools.cache
     def counted_by() -> Engine:
         # The analytic engine reads the directory's config and executes nothing of it.
         executable = trust_remote_code or engine == "analytic"
         directory = options.model_directory_from(model, config, trust_remote_code=executable)
         return Engine(
-            engine, directory, dtype, flash_attention, trust_remote_code=trust_remote_code
-        )
-
-    def report_of(item: str) -> Report:
-        from dsocr_analyze.columns.setting import is_mode_or_sizes, mode_or_sizes
-        from dsocr_analyze.report.reading import load_report
-
-        if Path(item).suffix == ".json":
-            return load_report(Path(item))
-        architecture = architecture_of(counted_by().directory.config)
-        if not is_mode_or_sizes(architecture, item):
-            if Path(item).exists():
-                return load_report(Path(item))
-            raise WorkloadError(
-                f"cannot compare {item!r}; give a mode ({', '.join(architecture.modes)}), sizes"
-                " like 1024/640 (crops) or 640 (does not), or a saved report.json"
-            )
-        mode = mode_or_sizes(architecture, item)
-        workload = options.workload_from(
-            architecture, base_size=mode.base_size, image_size=mode.image_size,
-            crop_mode=int(mode.crop_mode), page=page, image=image, text_tokens=text_tokens,
-            batch_size=batch_size, max_new_tokens=max_new_tokens,
+            engine, directory, dtype, flash_attention, trust_remote_code=trust_remote_code,
+            time=asked,
         )  # fmt: skip
-        return counted_by().report(workload)
+
+    def planned(mode: Mode) -> Workload:
+        return options.workload_from(
+            architecture_of(counted_by().directory.config), base_size=mode.base_size,
+            image_size=mode.image_size, crop_mode=int(mode.crop_mode), page=page, image=image,
+            text_tokens=text_tokens, batch_size=batch_size, max_new_tokens=max_new_tokens,
+        )  # fmt: skip
 
     from dsocr_analyze.report import comparison
 
     items = what or list(DEFAULT.modes)
-    result = comparison.compare([(item, report_of(item)) for item in items])
+    result = comparison.compare([(item, _report_of(item, counted_by, planned)) for item in items])
     if output is None:
         _print(result, output_format)
     else:
@@ -108,6 +110,32 @@ def compare(
         text = _text(result, output_format)
         context.obj.begin_writing()
         write_texts(output.parent, {output.name: text})
+
+
+def _report_of(
+    item: str, counted_by: Callable[[], Engine], planned: Callable[[Mode], Workload]
+) -> Report:
+    """The report of a mode or sizes, counted, or of a file, read.
+
+    Args:
+        item: What the user named.
+        counted_by: The engine; made when it is first asked for, since files need none.
+        planned: The page in a mode.
+    """
+    from dsocr_analyze.columns.setting import is_mode_or_sizes, mode_or_sizes
+    from dsocr_analyze.report.reading import load_report
+
+    if Path(item).suffix == ".json":
+        return load_report(Path(item))
+    architecture = architecture_of(counted_by().directory.config)
+    if not is_mode_or_sizes(architecture, item):
+        if Path(item).exists():
+            return load_report(Path(item))
+        raise WorkloadError(
+            f"cannot compare {item!r}; give a mode ({', '.join(architecture.modes)}), sizes"
+            " like 1024/640 (crops) or 640 (does not), or a saved report.json"
+        )
+    return counted_by().report(planned(mode_or_sizes(architecture, item)))
 
 
 def _print(result: Comparison, output_format: str) -> None:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from dsocr_analyze.architectures import architecture_of
 from dsocr_analyze.cli.progress import announced_steps
 
 if TYPE_CHECKING:
+    from dsocr_analyze.cli.time_options import TimeRequest
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.session import DeepSeekOCRSession
@@ -31,6 +33,7 @@ class Engine:
         flash_attention: FlashAttention-2 in the decoder instead of eager attention.
         device: Where a trace runs the model.
         trust_remote_code: Whether a trace may execute the directory's code without a record.
+        time: Predictions that were asked for with every report; None for none.
     """
 
     name: str
@@ -39,9 +42,24 @@ class Engine:
     flash_attention: bool = False
     device: str = "meta"
     trust_remote_code: bool = False
+    time: TimeRequest | None = None
 
     def report(self, workload: Workload) -> Report:
         """The report of a workload; what a trace is doing is shown to whoever waits for it."""
+        report = self._counted(workload)
+        if self.time is None:
+            return report
+        import msgspec
+
+        # The records of both engines are equal, so the closed forms' are timed for either.
+        architecture = architecture_of(self.directory.config)
+        entries = self.time.entries(
+            architecture, architecture.dimensions(self.directory.config), workload,
+            dtype=self.dtype, flash_attention=self.flash_attention,
+        )  # fmt: skip
+        return msgspec.structs.replace(report, time=entries)
+
+    def _counted(self, workload: Workload) -> Report:
         if self.name == "analytic":
             from dsocr_analyze.analytic import page_figures
             from dsocr_analyze.report.build import build_report

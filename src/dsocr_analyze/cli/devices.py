@@ -82,7 +82,8 @@ def _table(profiles: Sequence[Profile]) -> Table:
 
     return Table(
         "GPUs, and the error of predicted kernel times in 16 bits: median / 90th percentile in %"
-        " over sizes held out of the fit; ~ extrapolated from another GPU, its error doubled",
+        " over sizes held out of the fit; ~ extrapolated from another GPU, its error doubled;"
+        " ? assumed, not measured",
         ("name", "TFLOP/s", "float8", "GB/s", "GB", *_SHORT.values()),
         tuple(
             (each.gpu.name, f"{each.gpu.tensor_tflops:g}",
@@ -97,7 +98,7 @@ def _table(profiles: Sequence[Profile]) -> Table:
 def _error(fitted: Fitted | None) -> str:
     if fitted is None:
         return "-"
-    mark = "~" if fitted.extrapolated else ""
+    mark = ("~" if fitted.extrapolated else "") + ("?" if fitted.assumed else "")
     return f"{mark}{100 * fitted.median:.1f} / {100 * fitted.p90:.0f}"
 
 
@@ -109,6 +110,7 @@ def _as_dict(profile: Profile) -> dict[str, Any]:
         "tensor_tflops": gpu.tensor_tflops,
         "tensor_dtype": gpu.tensor_dtype,
         "float8_tflops": gpu.float8_tflops or None,
+        "int8_tops": gpu.int8_tops or None,
         "bandwidth_gb_s": gpu.bandwidth_gb_s,
         "memory_gb": gpu.memory_gb,
         "sms": gpu.sms,
@@ -124,6 +126,8 @@ def _as_dict(profile: Profile) -> dict[str, Any]:
                 "measured_on": fitted.gpu,
                 "extrapolated": fitted.extrapolated,
                 "framework": fitted.framework,
+                "derived": fitted.derived or None,
+                "assumed": fitted.assumed,
                 "median_error": fitted.median,
                 "p90_error": fitted.p90,
                 "held_out_rows": fitted.held_out_rows,

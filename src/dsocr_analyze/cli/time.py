@@ -11,11 +11,15 @@ import typer
 
 from dsocr_analyze.architectures import architecture_of
 from dsocr_analyze.cli import options, time_options
+from dsocr_analyze.cli.many_options import check_files
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.errors import DeviceError, WorkloadError
 
 if TYPE_CHECKING:
+    from dsocr_analyze.figures import ModelSource
+    from dsocr_analyze.report.time_entry import TimeEntry
     from dsocr_analyze.report.time_report import TimeReport
+    from dsocr_analyze.workload import Workload
 
 __all__ = ["time"]
 
@@ -68,6 +72,7 @@ def time(
     new_tokens_from: time_options.NewTokensFromOption = None,
     mean_new_tokens: time_options.MeanTokensOption = None,
     share_at_limit: time_options.LimitShareOption = 0.0,
+    offline: time_options.OfflineOption = False,
     reserved: time_options.ReservedOption = 0.1,
     profile: time_options.ProfileOption = None,
     output_format: FormatOption = "table",
@@ -78,10 +83,7 @@ def time(
     from dsocr_analyze.hardware.devices import gpu_catalogue
 
     options.check_choice("--format", output_format, FORMATS)
-    if plot is not None:
-        from dsocr_analyze.cli.many_options import check_files
-
-        check_files(None, plot)
+    check_files(None, plot)
     # Only the config is read: no code of the directory is executed.
     directory = options.model_directory_from(model, config, trust_remote_code=True)
     architecture = architecture_of(directory.config)
@@ -96,23 +98,28 @@ def time(
         names, profile=profile, runtime=runtime, server=server, concurrency=concurrency,
         preprocess_ms=preprocess_ms, workers=workers, price=price, weights_dtype=weights_dtype,
         kv_dtype=kv_dtype, new_tokens_from=new_tokens_from, mean_new_tokens=mean_new_tokens,
-        share_at_limit=share_at_limit, reserved=reserved, max_new_tokens=max_new_tokens,
+        share_at_limit=share_at_limit, reserved=reserved, offline=offline,
+        max_new_tokens=max_new_tokens,
     )  # fmt: skip
     entries = request.entries(
         architecture, architecture.dimensions(directory.config), workload, dtype=dtype,
         flash_attention=flash_attention, leave_out=None if gpu else _say_left_out,
     )  # fmt: skip
-    if not entries:
-        raise WorkloadError("no GPU of the catalogue has these types; give other ones")
-    from dsocr_analyze.report.time_report import time_report
-
-    report = time_report(directory.source(architecture.name), workload, entries)
+    report = _report(directory.source(architecture.name), workload, entries)
     if plot is not None:
         from dsocr_analyze.columns.throughput_plot import plot_throughput
 
         context.obj.begin_writing()
         plot_throughput(plot, report)
     _print(report, output_format, written=plot)
+
+
+def _report(model: ModelSource, workload: Workload, entries: Sequence[TimeEntry]) -> TimeReport:
+    from dsocr_analyze.report.time_report import time_report
+
+    if not entries:
+        raise WorkloadError("no GPU of the catalogue has these types; give other ones")
+    return time_report(model, workload, entries)
 
 
 def _say_left_out(error: DeviceError) -> None:

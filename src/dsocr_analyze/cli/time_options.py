@@ -32,6 +32,7 @@ __all__ = [
     "LimitShareOption",
     "MeanTokensOption",
     "NewTokensFromOption",
+    "OfflineOption",
     "PreprocessOption",
     "PriceOption",
     "ProfileOption",
@@ -159,6 +160,14 @@ LimitShareOption = Annotated[
         rich_help_panel=_TIME,
     ),
 ]
+OfflineOption = Annotated[
+    bool,
+    typer.Option(
+        "--offline",
+        help="The CPU prepares all pages before the first one runs, as offline scripts do.",
+        rich_help_panel=_TIME,
+    ),
+]
 ReservedOption = Annotated[
     float,
     typer.Option(
@@ -267,6 +276,7 @@ def time_request(
     mean_new_tokens: float | None = None,
     share_at_limit: float = 0.0,
     reserved: float = 0.1,
+    offline: bool = False,
     max_new_tokens: int,
 ) -> TimeRequest:
     """What the options ask for; raises an AnalyzeError for what is not possible."""
@@ -299,7 +309,7 @@ def time_request(
         is_eager = runtime == "eager"
         return Assumptions(
             EAGER if is_eager else host, lengths, seconds, is_estimated, workers,
-            NATIVE if is_eager else precision, reserved, price,
+            NATIVE if is_eager else precision, reserved, price, offline,
         )  # fmt: skip
 
     return TimeRequest(profiles, assumptions, runtimes, _concurrencies(concurrency))

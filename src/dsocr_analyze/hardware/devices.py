@@ -31,6 +31,9 @@ class Gpu:
         sms: Streaming multiprocessors (compute units).
         l2_mb: Level-2 cache, MB.
         float8_tflops: Dense rate of float8 matrix products, TFLOP/s; 0 where there is none.
+        int8_tops: Dense rate of int8 matrix products, 10^12 operations/s; 0 where there is none.
+        float32_tflops: Rate of fp32 outside the tensor units, TFLOP/s; 0 where nobody said.
+        mma_share: Part of `tensor_tflops` that kernels written for Ampere can reach.
         like: The GPU whose measured kernel times it takes where it has none; empty for none.
     """
 
@@ -45,17 +48,31 @@ class Gpu:
     sms: int = 0
     l2_mb: float = 0
     float8_tflops: float = 0
+    int8_tops: float = 0
+    float32_tflops: float = 0
+    mma_share: float = 1
     like: str = ""
 
     @property
     def dtypes(self) -> tuple[str, ...]:
         """Element types that its matrix units take."""
-        half = ("float16",) if self.tensor_dtype == "float16" else ("bfloat16", "float16")
-        return (*half, "float8") if self.float8_tflops else half
+        eight = {"float8": self.float8_tflops, "int8": self.int8_tops}
+        return (*self._half, *(dtype for dtype, rate in eight.items() if rate))
+
+    @property
+    def weight_dtypes(self) -> tuple[str, ...]:
+        """Types that weights may have: integers become 16 bits before they are multiplied."""
+        eight = ("float8",) if self.float8_tflops else ()
+        return (*self._half, *eight, "int8", "int4")
+
+    @property
+    def _half(self) -> tuple[str, ...]:
+        return ("float16",) if self.tensor_dtype == "float16" else ("bfloat16", "float16")
 
     def tflops(self, dtype: str) -> float:
-        """Dense rate of an element type that it has, TFLOP/s."""
-        return self.float8_tflops if dtype == "float8" else self.tensor_tflops
+        """Dense rate of an element type that it has, 10^12 operations/s."""
+        eight = {"float8": self.float8_tflops, "int8": self.int8_tops}
+        return eight.get(dtype, self.tensor_tflops)
 
     @property
     def memory_bytes(self) -> int:

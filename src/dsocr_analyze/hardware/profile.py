@@ -3,6 +3,10 @@
 A shipped profile is `profiles/<name>.toml`; a user's has the same format, and a table `[gpu]` where
 it describes a GPU that is not in the catalogue. A kind without coefficients of its own takes those
 of the GPU that `like` names, with this GPU's own peaks: it is extrapolated.
+
+A kind states `held_out_median` and `held_out_p90`, measured on sizes that the fit did not see, or
+`derived` where its coefficients were not fitted: its errors are then assumed. Experts state
+`left_out_*`, too: the error on each training group under a fit to the others.
 """
 
 from __future__ import annotations
@@ -31,7 +35,8 @@ DTYPES: Final = ("bfloat16", "float16", "float8")
 _DERIVED_ERROR: Final = (0.15, 0.4)
 """Of kinds that no table holds: median and 90th percentile assumed, not measured."""
 _STATED: Final = ("framework", "derived", "training_rows", "training_median", "held_out_rows",
-                  "held_out_groups", "held_out_median", "held_out_p90")  # fmt: skip
+                  "held_out_groups", "held_out_median", "held_out_p90", "left_out_median",
+                  "left_out_p90")  # fmt: skip
 _TOP: Final = ("name", "source", "licence", "system", "gpu", *COEFFICIENTS)
 
 
@@ -49,6 +54,8 @@ class Fitted:
         held_out_groups: Groups of those rows.
         training_rows: Rows of the fit.
         extrapolated: Whether they are another GPU's, with a wider error.
+        derived: From what they were derived where they were not fitted; empty for fitted.
+        assumed: Whether the two errors are assumed, not measured.
     """
 
     coefficients: Coefficients
@@ -60,6 +67,8 @@ class Fitted:
     held_out_groups: int
     training_rows: int
     extrapolated: bool = False
+    derived: str = ""
+    assumed: bool = False
 
 
 @dataclass(frozen=True)
@@ -210,14 +219,33 @@ def _fitted(entry: Any, kind: str, dtype: str, gpu: str, where: str) -> Fitted:
             raise DeviceError(f"{where}.coefficients.{name} must be a whole number, not {value!r}")
         if not whole and not _positive(value):
             raise DeviceError(f"{where}.coefficients.{name} must be above 0, not {value!r}")
-    errors = tuple(entry.get(name, 0.0) for name in ("held_out_median", "held_out_p90"))
-    if not all(_positive(each) for each in errors):
-        errors = _DERIVED_ERROR
+    (median, p90), assumed = _errors(entry, where)
     return Fitted(
-        record(**given), gpu, str(entry.get("framework", "")), float(errors[0]), float(errors[1]),
+        record(**given), gpu, str(entry.get("framework", "")), median, p90,
         int(entry.get("held_out_rows", 0)), int(entry.get("held_out_groups", 0)),
         int(entry.get("training_rows", 0)),
+        derived=entry.get("derived", ""), assumed=assumed,
     )  # fmt: skip
+
+
+def _errors(entry: Mapping[str, Any], where: str) -> tuple[tuple[float, float], bool]:
+    """Median and 90th percentile of a kind, and whether they are assumed."""
+    names = ("held_out_median", "held_out_p90")
+    derived = entry.get("derived")
+    if derived is not None and (not isinstance(derived, str) or not derived):
+        raise DeviceError(f"{where}.derived must be a text that says from what, not {derived!r}")
+    missing = [name for name in names if name not in entry]
+    if derived is not None and len(missing) == len(names):
+        return _DERIVED_ERROR, True
+    if missing:
+        raise DeviceError(
+            f"{where} lacks {', '.join(missing)}: errors measured on sizes held out of the fit; for"
+            ' coefficients that were not fitted, say from what they are derived: derived = "..."'
+        )
+    for name in names:
+        if not _positive(entry[name]):
+            raise DeviceError(f"{where}.{name} must be a number above 0, not {entry[name]!r}")
+    return (float(entry[names[0]]), float(entry[names[1]])), False
 
 
 def _positive(value: object) -> bool:

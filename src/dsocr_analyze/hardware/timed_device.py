@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware.devices import Gpu, catalogue_name
 from dsocr_analyze.hardware.kernel_times import coefficients as records
-from dsocr_analyze.hardware.profile import Fitted, Profile, all_profiles
+from dsocr_analyze.hardware.profile import EXTRAPOLATED_BAND, Fitted, Profile, all_profiles
+from dsocr_analyze.hardware.weight_types import (
+    NBYTES,
+    WEIGHT_ONLY_ERROR,
+    dtype_name,
+    product_types,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,17 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CACHE_DTYPES", "Device", "device", "dtype_name"]
 
-_NBYTES: Final = {"bfloat16": 2, "float16": 2, "float8": 1, "int8": 1, "int4": 0.5}
-_ALIASES: Final = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp8": "float8"}
-CACHE_DTYPES: Final = ("bfloat16", "float16", "float8", "int8", "int4")
+_CACHE_NBYTES: Final = {**NBYTES, "int8": 1, "int4": 0.5}
+CACHE_DTYPES: Final = tuple(_CACHE_NBYTES)
 """Types of cached keys and values."""
 _ACTIVATIONS: Final = {"silu": False, "relu2": False, "gelu": True}
 """Activations of experts, and whether libraries on Blackwell take their second kernel for them."""
-
-
-def dtype_name(name: str) -> str:
-    """The full name of an element type: `bfloat16` for `bf16`."""
-    return _ALIASES.get(name.lower(), name.lower())
 
 
 def device(name: str, *, profiles: Iterable[Path] = ()) -> Device:
@@ -71,25 +71,47 @@ class Device:
         """Its name in the catalogue."""
         return self.gpu.name
 
-    def fitted(self, kind: str, dtype: str = "bfloat16", *, kv_dtype: str | None = None) -> Fitted:
+    def fitted(
+        self,
+        kind: str,
+        dtype: str = "bfloat16",
+        *,
+        weights_dtype: str | None = None,
+        kv_dtype: str | None = None,
+    ) -> Fitted:
         """Coefficients, origin and error of a kernel kind in an element type.
 
         Args:
-            kind: Kernel kind of a profile.
+            kind: A key of `COEFFICIENTS`.
             dtype: Element type.
-            kv_dtype: Element type of cached keys and values, where it differs.
+            weights_dtype: Of the weights of a product (gemm, experts); None for `dtype`. In int8
+                and int4 the coefficients are those of 16 bits and the error is assumed.
+            kv_dtype: Of cached keys and values, where it differs.
 
         Raises:
-            DeviceError: The GPU lacks a type, or the kind was not measured in it.
+            DeviceError: The GPU lacks a type, the kind was not measured in it or has no weights.
         """
+        if weights_dtype is not None and kind not in WEIGHT_ONLY_ERROR:
+            raise DeviceError(f"{kind} has no weights; leave weights_dtype out")
         if kv_dtype is not None:
-            return self._cached(kind, dtype, _ALIASES.get(kv_dtype, kv_dtype))
-        name = _ALIASES.get(dtype, dtype)
-        if name not in self.gpu.dtypes:
-            raise DeviceError(
-                f"{self.gpu.title} has no {dtype}; use dtype {' or '.join(self.gpu.dtypes)}",
-                arguments=["dtype"],
-            )
+            return self._cached(kind, dtype, dtype_name(kv_dtype))
+        types = product_types(self.gpu, dtype, weights_dtype)
+        found = self._fitted(kind, types.dtype, dtype)
+        if not types.weight_only:
+            return found
+        wider = EXTRAPOLATED_BAND if found.extrapolated else 1.0
+        median, p90 = (wider * each for each in WEIGHT_ONLY_ERROR[kind])
+        return replace(
+            found,
+            median=max(median, found.median),
+            p90=max(p90, found.p90),
+            held_out_rows=0,
+            held_out_groups=0,
+            derived=f"{kind} in {types.dtype} with fewer bytes a weight",
+            assumed=True,
+        )
+
+    def _fitted(self, kind: str, name: str, dtype: str) -> Fitted:
         # Both types of 16 bits run at the same rate.
         stored = "bfloat16" if name == "float16" else name
         found = self.profile.fitted.get((kind, stored))
@@ -110,29 +132,42 @@ class Device:
         *,
         batch: Sizes = 1,
         dtype: str = "bfloat16",
+        weights_dtype: str | None = None,
         cold: bool = False,
     ) -> Seconds:
         """Seconds of one kernel with `batch` products `[m, k] x [k, n]`.
 
         In float8 with the quantization of the `m` rows, and for one product only.
 
+        Args:
+            m: Rows.
+            n: Columns.
+            k: Inner size.
+            batch: Products.
+            dtype: Element type.
+            weights_dtype: Of the `[k, n]` weights; default `dtype`. float8 quantizes the rows,
+                too; int8 and int4 are multiplied in 16 bits (weight-only) and not measured: see
+                the error of `fitted`.
+            cold: Everything from device memory.
+
         Raises:
-            DeviceError: A type that the GPU lacks.
+            DeviceError: A type that the GPU lacks, or two that are not multiplied.
             WorkloadError: A size below 1.
         """
         from dsocr_analyze.hardware.kernel_times.gemm import gemm_seconds
         from dsocr_analyze.hardware.kernel_times.scaled_gemm import scaled_gemm_seconds
 
-        c = self.fitted("gemm", dtype).coefficients
+        c = self.fitted("gemm", dtype, weights_dtype=weights_dtype).coefficients
+        types = product_types(self.gpu, dtype, weights_dtype)
         M, N, K, products = _arrays(m=m, n=n, k=k, batch=batch)
-        machine = self._machine(dtype, cold)
+        machine = self._machine(types.dtype, cold)
         if isinstance(c, records.ScaledGemmCoefficients):
             if (products != 1).any():
                 raise WorkloadError("batch must be 1 for a product in float8")
             return _like(scaled_gemm_seconds(M, N, K, machine, c), m, n, k)
         gemm = cast("records.GemmCoefficients", c)
-        nbytes = _NBYTES[self._dtype(dtype)]
-        return _like(gemm_seconds(M, N, K, nbytes, machine, gemm, batch=products), m, n, k, batch)
+        seconds = gemm_seconds(M, N, K, types.weight_bytes, machine, gemm, batch=products)
+        return _like(seconds, m, n, k, batch)
 
     def attention_seconds(
         self,
@@ -189,7 +224,7 @@ class Device:
         if causal:
             kind = "generation_attention" if one.all() else "context_attention"
         c = self.fitted(kind, dtype, kv_dtype=kv_dtype).coefficients
-        nbytes = _NBYTES[self._dtype(kv_dtype or dtype)]
+        nbytes = _CACHE_NBYTES[dtype_name(kv_dtype or dtype)]
         # Cached keys of fewer bits are multiplied in 16.
         machine = self._machine(self.gpu.tensor_dtype, cold)
         if isinstance(c, records.GenerationCoefficients):
@@ -215,6 +250,7 @@ class Device:
         gated: bool = True,
         activation: str = "silu",
         dtype: str = "bfloat16",
+        weights_dtype: str | None = None,
         cold: bool = False,
     ) -> Seconds:
         """Seconds of one layer's routed experts: routing, both grouped products, activation, sum.
@@ -229,10 +265,11 @@ class Device:
             gated: Whether an expert has a gate (SwiGLU).
             activation: silu, relu2 or gelu; for the last some libraries have a slower kernel.
             dtype: Element type.
+            weights_dtype: Of the experts' weights; as for `gemm_seconds`.
             cold: Everything from device memory.
 
         Raises:
-            DeviceError: A type that the GPU or the kind lacks.
+            DeviceError: A type that the GPU or the kind lacks, or two that are not multiplied.
             WorkloadError: An impossible size, such as `top_k` above `experts`, or an activation
                 that is not listed.
         """
@@ -244,7 +281,8 @@ class Device:
             raise WorkloadError(
                 f"activation {activation!r} is unknown; use {', '.join(_ACTIVATIONS)}"
             )
-        fitted = self.fitted("experts", dtype)
+        fitted = self.fitted("experts", dtype, weights_dtype=weights_dtype)
+        types = product_types(self.gpu, dtype, weights_dtype)
         T, d, width, E, k = _arrays(tokens=tokens, hidden=hidden, inter=inter, experts=experts,
                                 top_k=top_k)  # fmt: skip
         if (k > E).any():
@@ -263,7 +301,7 @@ class Device:
             np.asarray(_ACTIVATIONS[activation]),
         )
         seconds = formula.experts_seconds(
-            sizes, self._machine(dtype, cold), c, element_bytes=int(_NBYTES[self._dtype(dtype)])
+            sizes, self._machine(types.dtype, cold), c, weight_bytes=types.weight_bytes
         )
         given = (tokens, hidden, inter, experts, top_k)
         return _like(seconds, *given, *(() if touched is None else (touched,)))
@@ -301,16 +339,12 @@ class Device:
     def _measured(self, kind: str, dtype: str) -> bool:
         return (kind, "bfloat16" if dtype == "float16" else dtype) in self.profile.fitted
 
-    @staticmethod
-    def _dtype(dtype: str) -> str:
-        return _ALIASES.get(dtype, dtype)
-
     def _machine(self, dtype: str, cold: bool) -> Machine:
         from dsocr_analyze.hardware.kernel_times.machine import Machine
 
         gpu = self.gpu
         l2_bytes = 0.0 if cold else gpu.l2_mb * 1e6
-        flops = gpu.tflops(self._dtype(dtype)) * 1e12
+        flops = gpu.tflops(dtype) * 1e12
         return Machine(flops, gpu.bandwidth_gb_s * 1e9, gpu.sms, l2_bytes)
 
 

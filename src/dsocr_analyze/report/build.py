@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -35,12 +36,16 @@ from dsocr_analyze.report.document import (
 if TYPE_CHECKING:
     from dsocr_analyze import agreement as comparing
     from dsocr_analyze import workload as planned
+    from dsocr_analyze.report.time_entry import TimeEntry
 
 __all__ = ["build_report", "model_document", "workload_document"]
 
 
 def build_report(
-    figures: PageFigures, agreement: comparing.Agreement | None, created: datetime
+    figures: PageFigures,
+    agreement: comparing.Agreement | None,
+    created: datetime,
+    times: Iterable[TimeEntry] = (),
 ) -> Report:
     """The report of a page.
 
@@ -48,6 +53,7 @@ def build_report(
         figures: What it costs, by either engine.
         agreement: How a trace compares with the closed forms; None where only one of them ran.
         created: When, in UTC.
+        times: Predicted seconds.
     """
     return Report(
         schema_version=SCHEMA_VERSION,
@@ -61,6 +67,7 @@ def build_report(
         ),
         memory=_memory(figures),
         agreement=None if agreement is None else _agreement(agreement),
+        time=tuple(times),
         operator_ledger=OperatorLedger(
             counted=dict(figures.ledger.counted),
             free=dict(figures.ledger.free),

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 from dsocr_analyze.report.document import Report
 from dsocr_analyze.report.quantities import bytes_text, scaled
 from dsocr_analyze.report.tables import Table, headline
+from dsocr_analyze.report.time_entry import TimeEntry
 
 __all__ = ["Comparison", "Row", "compare"]
 
@@ -116,6 +117,8 @@ def _text(value: Value, unit: str) -> str:
         return "-"
     if unit == "bytes":
         return bytes_text(value)
+    if unit in ("s", "pages/s", "price"):
+        return f"{value:,.4g}"
     return scaled(value) if unit == "FLOPs" else f"{value:,}"
 
 
@@ -187,6 +190,31 @@ def _quantities(report: Report, *, with_batch: bool) -> Iterator[tuple[_Quantity
         memory.peak_activation_bytes,
     )
     yield _Quantity("max_new_tokens", "new tokens", "tokens"), workload.max_new_tokens
+    for entry in report.time:
+        yield from _times(entry)
+
+
+def _times(entry: TimeEntry) -> Iterator[tuple[_Quantity, int | float]]:
+    """Predicted seconds of a page alone, and pages per second at each concurrency."""
+    key, label = f"{entry.gpu}_{entry.runtime}", f"{entry.gpu}, {entry.runtime}"
+    figures = {
+        "ttft": ("first token", entry.ttft_seconds),
+        "tpot": ("each token after it", entry.tpot_seconds),
+        "page": ("page alone", entry.page_seconds),
+    }
+    for name, (words, seconds) in figures.items():
+        if seconds is not None:
+            yield _Quantity(f"{key}_{name}_seconds", f"{label}: {words}", "s"), seconds
+    for load in entry.throughput:
+        at = f"{load.concurrency} at once"
+        yield (
+            _Quantity(f"{key}_pages_per_second_{load.concurrency}", f"{label}: {at}", "pages/s"),
+            load.pages_per_second,
+        )
+        cost = load.cost_per_thousand_pages
+        if cost is not None:
+            name = f"{key}_cost_per_thousand_pages_{load.concurrency}"
+            yield _Quantity(name, f"{label}: 1,000 pages, {at}", "price"), cost
 
 
 def _union(columns: Sequence[Mapping[_Quantity, Value]]) -> list[_Quantity]:

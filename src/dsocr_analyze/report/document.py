@@ -483,10 +483,10 @@ class Report(Struct, frozen=True, kw_only=True):
     unassigned: Unassigned
     memory: Memory
     agreement: Agreement | None
+    time: tuple[TimeEntry, ...]
     operator_ledger: OperatorLedger
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
-    time: tuple[TimeEntry, ...] = ()
 
     def __post_init__(self) -> None:
         if self.agreement is not None and self.agreement.stages.keys() != self.stages.keys():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dsocr_analyze.report.document import Report
 from dsocr_analyze.report.tables import Table, headline, tables_of
+from dsocr_analyze.report.time_tables import time_notes
 
 __all__ = ["markdown_table", "notes_of", "render_markdown"]
 
@@ -22,11 +23,11 @@ def render_markdown(report: Report) -> str:
 
 
 def notes_of(report: Report) -> list[str]:
-    """Notes of the whole report, then those of its stages."""
+    """Notes of the whole report, those of its stages, and what predicted seconds assume."""
     notes = list(report.notes)
     for name, stage in report.stages.items():
         notes += [f"{name}: {note}" for note in stage.notes]
-    return notes
+    return [*notes, *time_notes(report.time)]
 
 
 def markdown_table(table: Table) -> str:

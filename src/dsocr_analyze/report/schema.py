@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dsocr_analyze.report import document
+from dsocr_analyze.report import document, time_entry
 
 __all__ = ["report_schema"]
 
@@ -19,7 +19,8 @@ def report_schema() -> dict[str, Any]:
     """The schema of `static_compute.json`, described by the docstrings of the types."""
     schema = msgspec.json.schema(document.Report)
     for name, definition in schema["$defs"].items():
-        _describe(definition, getattr(document, name))
+        room = time_entry if name in time_entry.__all__ else document
+        _describe(definition, getattr(room, name))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "dsocr-analyze report (static_compute.json)",

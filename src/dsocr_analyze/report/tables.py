@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.report.document import Agreement, Model, Report, Work
 from dsocr_analyze.report.quantities import bytes_text, exact, ratio_text, scaled, share_text
+from dsocr_analyze.report.table import Table
+from dsocr_analyze.report.time_tables import time_tables
 
 if TYPE_CHECKING:
     from dsocr_analyze.figures import ModelSource
@@ -16,24 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["Table", "headline", "model_text", "tables_of"]
 
 TOP_MODULES: Final = 12
-
-
-@dataclass(frozen=True)
-class Table:
-    """A titled table of strings; the first `label_columns` columns name what a row is about."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    label_columns: int = 1
-    emphasized_rows: int = 0
-    """How many rows at the end are sums."""
-
-    def is_numeric(self, column: int) -> bool:
-        """Whether a column holds numbers, which stand flush right and are never wrapped."""
-        return column >= self.label_columns and all(
-            not row[column] or row[column][0].isdigit() or row[column] == "-" for row in self.rows
-        )
 
 
 def model_text(model: Model | ModelSource) -> str:
@@ -58,6 +41,7 @@ def tables_of(report: Report) -> list[Table]:
         _stages(report),
         _totals(report),
         _memory(report),
+        *time_tables(report.time),
         _top_modules(report),
         _families(report),
     ]

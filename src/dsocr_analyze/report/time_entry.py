@@ -115,6 +115,7 @@ class TimeAssumptions(Struct, frozen=True, kw_only=True):
         preprocess_seconds: CPU work of a page before the model.
         preprocess_estimated: Whether that is an estimate from the page's pixels.
         workers: Pages that the CPU prepares at a time.
+        offline: Whether it prepares all pages before the first one runs.
         weights_dtype: Type of the decoder's quantized weights; null for the model's own.
         kv_dtype: Type of cached keys and values; null for the model's own.
         reserved: Part of the memory that is kept free.
@@ -128,6 +129,7 @@ class TimeAssumptions(Struct, frozen=True, kw_only=True):
     preprocess_seconds: Seconds
     preprocess_estimated: bool
     workers: int
+    offline: bool
     weights_dtype: str | None
     kv_dtype: str | None
     reserved: Share
@@ -235,6 +237,7 @@ def _assumptions(assumptions: Assumptions) -> TimeAssumptions:
         preprocess_seconds=assumptions.preprocess_seconds,
         preprocess_estimated=assumptions.is_preprocess_estimated,
         workers=assumptions.workers,
+        offline=assumptions.is_offline,
         weights_dtype=assumptions.precision.weights,
         kv_dtype=assumptions.precision.cache,
         reserved=assumptions.reserved,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dsocr_analyze.report.quantities import bytes_text
-from dsocr_analyze.report.tables import Table
+from dsocr_analyze.report.table import Table
 from dsocr_analyze.report.time_entry import Interval, TimeEntry
 
 __all__ = ["overview", "seconds_text", "time_notes", "time_tables"]
@@ -122,16 +122,23 @@ def _throughput(entry: TimeEntry) -> Table:
 
 
 def time_notes(entries: Iterable[TimeEntry]) -> Iterator[str]:
-    """What the predictions assume, each sentence once."""
-    said: dict[str, None] = {}
+    """What the predictions assume: each sentence once, with the GPUs that it is about."""
+    about: dict[str, dict[str, None]] = {}
     for entry in entries:
         profile = entry.profile
-        said[f"{entry.gpu}: kernel times from {profile.source}"] = None
+        said = [f"kernel times {_origin(profile.source)}"]
         if profile.extrapolated:
             kinds = ", ".join(profile.extrapolated)
-            said[f"{entry.gpu}: extrapolated from another GPU, with a wider band: {kinds}"] = None
+            said.append(f"another GPU's coefficients, with a wider band: {kinds}")
         if profile.assumed:
-            said[f"{entry.gpu}: error assumed, not measured: {', '.join(profile.assumed)}"] = None
+            said.append(f"error assumed, not measured: {', '.join(profile.assumed)}")
+        for sentence in said:
+            about.setdefault(sentence, {})[entry.gpu] = None
         for sentence in entry.assumptions.sentences:
-            said[f"{entry.runtime}: {sentence}"] = None
-    yield from said
+            about.setdefault(sentence, {})[entry.runtime] = None
+    for sentence, names in about.items():
+        yield f"{', '.join(names)}: {sentence}"
+
+
+def _origin(source: str) -> str:
+    return source if source.startswith("extrapolated") else f"from {source}"

@@ -158,6 +158,7 @@ def upgraded(report: Report1) -> Report:
         unassigned=report.unassigned,
         memory=document.Memory(**_fields(report.memory), inputs_bytes=None, peak_module=None),
         agreement=None if report.agreement is None else _agreement(report.agreement),
+        time=(),
         operator_ledger=report.operator_ledger,
         warnings=report.warnings,
         notes=report.notes,

@@ -74,6 +74,8 @@ class Assumptions:
         precision: Types of a served decoder's weights and cache.
         reserved: Part of the memory kept for the driver, the allocator and kernels.
         price_per_hour: Of one GPU; None for none.
+        is_offline: Whether the CPU prepares all pages before the first one runs, as an offline
+            script does; else it works ahead of the GPU.
 
     Raises:
         WorkloadError: A number is not possible.
@@ -87,6 +89,7 @@ class Assumptions:
     precision: Precision = NATIVE
     reserved: float = 0.1
     price_per_hour: float | None = None
+    is_offline: bool = False
 
     def __post_init__(self) -> None:
         _check_numbers(self.preprocess_seconds, self.workers, self.reserved, self.price_per_hour)
@@ -107,7 +110,7 @@ class Assumptions:
         return [
             lengths_sentence(self.lengths),
             f"preprocessing takes {1e3 * self.preprocess_seconds:.1f} ms of CPU per page"
-            f" ({origin}), {self.workers} at a time",
+            f" ({origin}), {self.workers} at a time, {_order(self.is_offline)}",
             *_runtime_sentences(self.host, self.reserved, self.precision),
         ]
 
@@ -128,6 +131,7 @@ class JobAssumptions:
         precision: Types of a served decoder's weights and cache.
         reserved: Part of the memory kept for the driver, the allocator and kernels.
         price_per_hour: Of one GPU; None for none.
+        is_offline: Whether the CPU prepares all pages before the first one runs.
 
     Raises:
         WorkloadError: A number is not possible.
@@ -140,6 +144,7 @@ class JobAssumptions:
     precision: Precision = NATIVE
     reserved: float = 0.1
     price_per_hour: float | None = None
+    is_offline: bool = False
 
     def __post_init__(self) -> None:
         _check_numbers(
@@ -173,7 +178,7 @@ class JobAssumptions:
         return Assumptions(
             self.host, self.lengths(workload.max_new_tokens), prepare,
             self.preprocess_seconds is None, self.workers, self.precision, self.reserved,
-            self.price_per_hour,
+            self.price_per_hour, self.is_offline,
         )  # fmt: skip
 
     def sentences(self, lengths: str) -> list[str]:
@@ -182,14 +187,13 @@ class JobAssumptions:
         Args:
             lengths: The sentence about how many tokens pages generate.
         """
-        preprocessing = (
-            "preprocessing is estimated from each page's pixels"
-            if self.preprocess_seconds is None
-            else f"preprocessing takes {1e3 * self.preprocess_seconds:.1f} ms of CPU per page (given)"
-        )
+        preprocessing = "preprocessing is estimated from each page's pixels"
+        if self.preprocess_seconds is not None:
+            given = f"{1e3 * self.preprocess_seconds:.1f} ms"
+            preprocessing = f"preprocessing takes {given} of CPU per page (given)"
         return [
             lengths,
-            f"{preprocessing}, {self.workers} at a time",
+            f"{preprocessing}, {self.workers} at a time, {_order(self.is_offline)}",
             *_runtime_sentences(self.host, self.reserved, self.precision),
         ]
 
@@ -225,9 +229,15 @@ def lengths_sentence(lengths: OutputLengths) -> str:
     return f"pages generate {lengths.mean:,.0f} tokens on average, {lengths.longest:,} at most"
 
 
+def _order(is_offline: bool) -> str:
+    return "before the first page runs" if is_offline else "while the GPU works"
+
+
 def _runtime_sentences(host: Host, reserved: float, precision: Precision) -> list[str]:
     said = [
         f"host: {host.title}; {host.launch_us:g} us to launch an operator ({host.source})",
+        f"pixel values of {host.pixel_bytes} bytes reach the GPU at {host.link_gb_s:g} GB/s"
+        " (assumed)",
         f"{100 * reserved:g} % of the GPU's memory is kept free",
     ]
     if host == EAGER:

@@ -142,7 +142,7 @@ class _Loops(NamedTuple):
         width = np.shape(times.step)[-1]
 
         def taken(values: Any, dtype: type = float) -> Any:
-            spread = np.broadcast_to(np.asarray(values, dtype), np.shape(clients) or (1,))
+            spread: Any = np.broadcast_to(np.asarray(values, dtype), np.shape(clients) or (1,))
             return spread[part]
 
         return cls(

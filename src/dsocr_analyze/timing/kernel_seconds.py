@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dsocr_analyze.costs.integers import is_nothing, is_one_token
 from dsocr_analyze.costs.served import UNQUANTIZED
+from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.kernels import Attention, Convolution, Experts, Gemm, Kernel
 
 if TYPE_CHECKING:
@@ -260,8 +261,11 @@ def _is_memory(members: Sequence[Kernel], device: Device, width: Shape) -> NDArr
 
 def _flops_per_second(device: Device, dtype: str) -> float:
     gpu = device.gpu
-    rate = getattr(gpu, "float32_tflops", 60.0) if dtype == "float32" else gpu.tensor_tflops
-    return rate * 1e12
+    if dtype != "float32":
+        return gpu.tensor_tflops * 1e12
+    if not gpu.float32_tflops:
+        raise DeviceError(f"the profile of {gpu.title} lacks gpu.float32_tflops; add it")
+    return gpu.float32_tflops * 1e12
 
 
 def _expert_bytes(members: Sequence[Kernel], width: Shape) -> Floats:
@@ -277,9 +281,7 @@ def _expert_bytes(members: Sequence[Kernel], width: Shape) -> Floats:
 
 def _error(kind: str, dtype: str, fitted: Fitted) -> KindError:
     name = f"{kind}.{dtype}"
-    return KindError(
-        name, fitted.median, fitted.p90, fitted.extrapolated, getattr(fitted, "assumed", False)
-    )
+    return KindError(name, fitted.median, fitted.p90, fitted.extrapolated, fitted.assumed)
 
 
 def _product(
@@ -289,8 +291,10 @@ def _product(
     has_weights = first.operator not in _ACTIVATION_PRODUCTS
     weights = precision.weights if has_weights and first.operator not in UNQUANTIZED else None
     batch, m, n, k = _columns(members, width, "batch", "m", "n", "k")
-    seconds: Any = device.gemm_seconds(m, n, k, batch=batch, dtype=first.dtype, cold=has_weights)
-    fitted = device.fitted("gemm", first.dtype)
+    seconds: Any = device.gemm_seconds(
+        m, n, k, batch=batch, dtype=first.dtype, weights_dtype=weights, cold=has_weights
+    )
+    fitted = device.fitted("gemm", first.dtype, weights_dtype=weights)
     return seconds, _error("gemm", weights or first.dtype, fitted)
 
 
@@ -323,8 +327,10 @@ def _experts(
 ) -> tuple[Floats, KindError]:
     dtype = members[0].dtype
     sizes = _columns(members, width, "tokens", "hidden", "inter", "experts", "top_k")
-    seconds: Any = device.grouped_experts_seconds(*sizes, dtype=dtype, cold=True)
-    fitted = device.fitted("experts", dtype)
+    seconds: Any = device.grouped_experts_seconds(
+        *sizes, dtype=dtype, weights_dtype=precision.weights, cold=True
+    )
+    fitted = device.fitted("experts", dtype, weights_dtype=precision.weights)
     return seconds, _error("experts", precision.weights or dtype, fitted)
 
 
@@ -358,14 +364,10 @@ def _masked_attention(
     )
     padded = _MASKED_BLOCK**2 * np.ceil(queries / _MASKED_BLOCK) * np.ceil(keys / _MASKED_BLOCK)
     flops = 2 * batch * heads * padded * (head_dim + value_dim)
-    rate = (
-        _MASKED_SHARE
-        * getattr(device.gpu, "mma_share", 0.6)
-        * _flops_per_second(device, members[0].dtype)
-    )
+    rate = _MASKED_SHARE * device.gpu.mma_share * _flops_per_second(device, members[0].dtype)
     moved: Any = device.elementwise_seconds(_bytes(members, width))
     seconds: Floats = np.maximum(flops / rate, moved)
-    return seconds, KindError("masked_attention", *_MASKED_ERROR, True, True)
+    return seconds, KindError("masked_attention", *_MASKED_ERROR, False, True)
 
 
 def _movement(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dsocr_analyze.timing.predict import predict
+from dsocr_analyze.timing.predict import check_dtype, predict
 from dsocr_analyze.timing.served_loads import ServedPages, served_loads
 from dsocr_analyze.timing.serving import ServedModel
 from dsocr_analyze.timing.span import Span, total_span
@@ -114,7 +114,9 @@ class PageTimer:
 
         Raises:
             ConfigError: The model is not served.
+            DeviceError: No seconds are known in its element type.
         """
+        check_dtype(model.dtype)
         self.model, self.job = model, job
         self._lengths = cache(job.lengths)
         self._fixed: dict[Any, int] = {}
@@ -164,7 +166,7 @@ class PageTimer:
         fitting = served.fitting(fixed, served.page_bytes(T, lengths.longest), job.reserved)
         keys = T + lengths.running
         asked = ServedPages(T, prefill, keys, steps, pages.prepare, pages.concurrency, fitting)
-        loads = served_loads(served, job.workers, asked)
+        loads = served_loads(served, asked, workers=job.workers, is_offline=job.is_offline)
         first, page = loads.first_token, loads.page
         decode = page - first
         alone = np.flatnonzero(pages.concurrency == 1)
@@ -275,7 +277,7 @@ def _distinct_steps(
     width = int(keys.max()) + 1
     pairs, place = np.unique(together * width + keys, return_inverse=True)
     B, K = np.divmod(pairs, width)
-    span = served.step(B, K)  # type: ignore[arg-type]  # counts may be arrays
+    span = served.step(B, K)
     return _weighted(span, np.arange(len(pairs)), np.bincount(place, weights))
 
 

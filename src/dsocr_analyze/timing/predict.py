@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.dtypes import FLOAT32
+from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.prediction import (
     Band,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.timing.span import Bound
     from dsocr_analyze.workload import Workload
 
-__all__ = ["TimedModel", "predict"]
+__all__ = ["TimedModel", "check_dtype", "predict"]
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ def predict(
             raise WorkloadError(
                 f"concurrency {count} is not possible; give 1 or more", arguments=["concurrency"]
             )
+    check_dtype(model.dtype)
     one = replace(workload, batch_size=1)
     runtime: _Runtime
     if assumptions.runtime == "eager":
@@ -89,6 +91,19 @@ def predict(
     else:
         runtime = _Serving(model, one, assumptions)
     return _prediction(model, runtime, assumptions, concurrency)
+
+
+def check_dtype(dtype: Dtype) -> None:
+    """Refuses a type of weights and activations in which no seconds are known.
+
+    Raises:
+        DeviceError: It is float32.
+    """
+    if dtype == FLOAT32:
+        raise DeviceError(
+            "dtype float32: attention was measured in 16 bits only; use bfloat16 or float16",
+            arguments=["dtype"],
+        )
 
 
 class _Runtime(Protocol):
@@ -222,7 +237,9 @@ class _Serving:
             concurrency=np.array([concurrency]),
             fitting=np.array([self.largest_concurrency]),
         )
-        load = served_loads(self.served, assumptions.workers, pages)
+        load = served_loads(
+            self.served, pages, workers=assumptions.workers, is_offline=assumptions.is_offline
+        )
         together = int(load.together[0])
         work = first.plus(self.served.step(together, keys).times(mean / together))
         return _Load(
@@ -259,6 +276,9 @@ class _Eager:
         *prefill, decode = records
         host = self.assumptions.host
         spans = eager_pass({name: records[name] for name in prefill}, self.model.device, host)
+        values = 3 * sum(view.count * view.resolution**2 for view in self.workload.views)
+        first = prefill[0]
+        spans[first] = spans[first].plus(Span(host=batch * host.copy_seconds(values)))
         spans[decode] = eager_step(records[decode], self.model.device, host, batch)
         return spans
 

@@ -56,13 +56,16 @@ class ServedLoads(NamedTuple):
     """Sequences of a decode step, the nearest whole number to their average."""
 
 
-def served_loads(served: ServedModel, workers: int, pages: ServedPages) -> ServedLoads:
+def served_loads(
+    served: ServedModel, pages: ServedPages, *, workers: int, is_offline: bool
+) -> ServedLoads:
     """The closed loop of each page's clients; those that do not fit wait outside.
 
     Args:
         served: The model, its GPU and the engine.
-        workers: Pages that the CPU prepares at a time.
         pages: The pages.
+        workers: Pages that the CPU prepares at a time.
+        is_offline: Whether it prepares all pages before the first one runs.
     """
     import numpy as np
 
@@ -73,7 +76,7 @@ def served_loads(served: ServedModel, workers: int, pages: ServedPages) -> Serve
     for rows, keys, table in _by_keys(pages.keys, running):
         step, carried = _steps(served, keys, int(running[rows].max()))
         times = LoopTimes(
-            prepare=pages.prepare[rows],
+            prepare=0.0 if is_offline else pages.prepare[rows],
             workers=workers,
             prefill=pages.prefill[rows],
             chunks=np.broadcast_to(chunks, n)[rows],
@@ -90,6 +93,8 @@ def served_loads(served: ServedModel, workers: int, pages: ServedPages) -> Serve
         for column, values in zip(columns, found, strict=True):
             column[rows] = values
     rate, first_token, page, together = columns
+    if is_offline:
+        rate = 1 / (1 / rate + pages.prepare / workers)
     return ServedLoads(rate, first_token, page, together.astype(np.int64))
 
 

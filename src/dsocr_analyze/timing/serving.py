@@ -28,6 +28,7 @@ __all__ = ["CACHE_BITS", "WEIGHT_BITS", "ServedModel", "View"]
 CACHE_BITS: Final = {"float8": 8, "int8": 8, "int4": 4}
 WEIGHT_BITS: Final = {"float8": 8, "int8": 8, "int4": 4}
 _US: Final = 1e-6
+_CHANNELS: Final = 3
 
 View = tuple[int, int]
 """Views of one vision call, and their pixels a side."""
@@ -129,17 +130,19 @@ class ServedModel:
         host = chunks * launches * self.server.compiled_launch_us * _US
         stage = next(each.name for each in self.architecture.stages if each.role == "prefill")
         parts = [*encoded, (stage, prompt, host)]
-        times = stretch_times(Stretch(span.device, issued) for _, span, issued in parts)
+        times = stretch_times(Stretch(span.seconds, issued) for _, span, issued in parts)
         spans: dict[str, Span] = {}
         for (name, span, _), seconds in zip(parts, times, strict=True):
-            waited = span.plus(Span(launches=maximum_of_zero(seconds - span.device)))
+            waited = span.plus(Span(launches=maximum_of_zero(seconds - span.seconds)))
             spans[name] = spans[name].plus(waited) if name in spans else waited
         return spans
 
     def _vision(self, views: tuple[View, ...]) -> list[tuple[str, Span, float]]:
         """Stage, time on the GPU and seconds of issuing of every part of every vision call."""
         if views not in self._encoded:
-            parts = []
+            values = _CHANNELS * sum(count * side**2 for count, side in views)
+            first = self.architecture.stages[0].name
+            parts = [(first, Span(host=self.server.copy_seconds(values)), 0.0)]
             for view in views:
                 for stage, kernels in self.vision_kernels([view]).items():
                     span = span_of_kernels(kernel_seconds(kernels, self.device)).at(0)
@@ -184,6 +187,7 @@ class ServedModel:
             return self.step(B, K)
         import numpy as np
 
+        keys: Any
         keys, place = np.unique(K, return_inverse=True)
         return self.step(B, keys).at(place)
 

@@ -149,29 +149,37 @@ class GenerationCoefficients:
 class ExpertsCoefficients:
     """Of grouped experts (20): routing, two grouped products, activation, weighted sum."""
 
-    share_16: float
-    share_32: float
-    share_64: float
+    tiles: int
+    """How the library chooses a tile: a constant of `experts`."""
+    inter_step: int
+    """Inner sizes are padded to a multiple of it. Above 1 for kernels that lack some activations,
+    for which a second kernel runs."""
+    rate_16: float
+    """TFLOP/s of one SM with tiles of 16 rows, at most those with 128: what it loads sets it, so
+    that it does not follow the peak to another GPU."""
+    rate_32: float
+    rate_64: float
     share_128: float
-    tile_columns: int
+    """Of the peak, with tiles of 128 rows."""
     tile_us: float
     whole_waves: float
+    unaligned_ns: float
+    """Of each element of a tile that is loaded by itself, nanoseconds."""
     memory_share: float
+    wide_memory: float
+    """Slowdown of the stream of weights for tiles of more rows, as a part of its time."""
     l2_share: float
+    l2_part: float
+    """Part of L2 that weights may fill before they no longer stay in it."""
     ramp_mb: float
     norm: float
-    launch_us: float
-    expert_us: float
-    """Of every expert there is, in routing."""
-    prologue_blocks: float
     movement_share: float
-    unaligned: float
-    """Slowdown where rows of a weight are no multiple of 16 bytes."""
-    fallback_share: float
-    """Of the tile shares, in the kernel for activations that the first one does not have."""
-    fallback_memory: float
+    launch_us: float
+    """Routing included."""
+    fallback_movement: float
+    """Bandwidth share of what the second kernel moves between its products."""
     fallback_us: float
-    fallback_expert_us: float
+    fallback_tile_us: float
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dsocr_analyze.hardware.kernel_times.coefficients import ExpertsCoefficients
-from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine, blocks, overlapped, waves
+from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine, overlapped, waves
 
-__all__ = ["ExpertSizes", "experts_seconds", "experts_touched"]
+__all__ = [
+    "BEST_64",
+    "BEST_128",
+    "BY_EXPERTS",
+    "BY_TOKENS",
+    "ExpertSizes",
+    "experts_seconds",
+    "experts_touched",
+]
 
-_L2_USABLE = 0.8
-_ALIGNED_BYTES = 16
+BEST_64: Final = 0
+BEST_128: Final = 1
+BY_TOKENS: Final = 2
+BY_EXPERTS: Final = 3
+"""How a library chooses its tile, the coefficient `tiles`: the fastest of those with 64 or 128
+columns; by the number of tokens (vLLM's Triton kernels); by whether there are more tokens than
+experts (SGLang's, and vLLM's before 0.17)."""
+
+_TILE_ROWS: Final = (16, 32, 64, 128)
+_BETWEEN: Final = 192
+"""Rows of a tile that kernels have beside powers of two, at the rate of 128."""
+_L2_SHARPNESS: Final = (16, 4)
+"""How sharply weights, which pass in a cycle, and activations stop to fit into L2."""
+_ALIGNED: Final = 16
+"""Triton reads rows whose length is a multiple of it in whole vectors, others by elements."""
+_SECOND_TILE: Final = 128
+_ACTIVATION_BYTES: Final = 2
 
 
 class ExpertSizes(NamedTuple):
@@ -32,6 +55,18 @@ class ExpertSizes(NamedTuple):
     """Whether the library's second kernel runs, for activations that its first does not have."""
 
 
+class _Tiling(NamedTuple):
+    """The choice of a tile: arrays by token."""
+
+    rows: Floats | None
+    """None: the fastest."""
+    columns: Floats
+    step: Floats
+    """Elements along the inner size of a product that a tile takes at a time."""
+    narrow: NDArray[np.bool_]
+    """Whether weights stream at full speed, as they do for tiles of few rows."""
+
+
 def experts_touched(tokens: Floats, experts: Floats, top_k: Floats) -> Floats:
     """Expected number of experts with a token: E (1 - (1 - k/E)^tokens), choices independent."""
     touched: Floats = experts * -np.expm1(
@@ -41,39 +76,123 @@ def experts_touched(tokens: Floats, experts: Floats, top_k: Floats) -> Floats:
 
 
 def experts_seconds(
-    sizes: ExpertSizes, machine: Machine, c: ExpertsCoefficients, *, element_bytes: int
+    sizes: ExpertSizes, machine: Machine, c: ExpertsCoefficients, *, weight_bytes: float
 ) -> Floats:
-    """Seconds of one layer's routed experts, from the scores to the weighted sum."""
-    rows = sizes.tokens * sizes.top_k
-    share = np.where(sizes.fallback, c.fallback_share, 1.0)
-    bandwidth = np.where(sizes.fallback, c.fallback_memory, 1.0) * machine.bytes_per_second
-    rows_each = rows / sizes.touched
-    tiles = {16: c.share_16, 32: c.share_32, 64: c.share_64, 128: c.share_128}
+    """Seconds of one layer's routed experts, from the scores to the weighted sum.
 
-    up_width = np.where(sizes.gated, 2, 1) * sizes.inter
-    weights = sizes.touched * (up_width + sizes.inter) * sizes.hidden * element_bytes
-    in_l2 = weights + 4 * rows * sizes.hidden < _L2_USABLE * machine.l2_bytes
+    Both products pass tiles over the SMs in waves, one row of tiles for every full or partial tile
+    of rows an expert has; weights of experts with a token stream once. Memory and compute overlap.
+
+    Args:
+        sizes: Arrays that broadcast.
+        machine: The chip.
+        c: Its coefficients.
+        weight_bytes: Bytes of a weight; activations have two.
+    """
+    second = sizes.fallback & (c.inter_step > 1)
+    inter = np.where(second, sizes.inter, c.inter_step * np.ceil(sizes.inter / c.inter_step))
+    rows = sizes.tokens * sizes.top_k
+    tiling = _tiling(sizes, rows / sizes.touched, c)
+    up_width = np.where(sizes.gated, 2, 1) * inter
+
+    weights = sizes.touched * (up_width + inter) * sizes.hidden * weight_bytes
+    activations = rows * (2 * sizes.hidden + 3 * inter) * _ACTIVATION_BYTES
+    inverse = 1 / machine.bytes_per_second
+    of_weights, of_activations = (
+        inverse * (hit / c.l2_share + (1 - hit) / c.memory_share)
+        for hit in (
+            _l2_hit(weights, machine, c, _L2_SHARPNESS[0]),
+            _l2_hit(activations, machine, c, _L2_SHARPNESS[1]),
+        )
+    )
+    slower = np.where(tiling.narrow | second, 1.0, 1 + c.wide_memory)
 
     def product(n: Floats, k: Floats) -> Floats:
-        unaligned = np.where(k * element_bytes % _ALIGNED_BYTES, 1 + c.unaligned, 1.0)
-        compute: Floats | None = None
-        for tile_rows, tile_share in tiles.items():
-            units = sizes.touched * blocks(rows_each - 1e-9, tile_rows) * blocks(n, c.tile_columns)
-            flops = 2.0 * tile_rows * c.tile_columns * 64 * (blocks(k, 64) + c.prologue_blocks)
-            rate = tile_share * share * machine.flops_per_second / machine.sms
-            tile = flops * unaligned / rate + c.tile_us * 1e-6
-            seconds = waves(units, machine.sms, c.whole_waves) * tile
-            compute = seconds if compute is None else np.minimum(compute, seconds)
-        assert compute is not None
-        moved = sizes.touched * n * k * element_bytes + rows * (k + n) * 2
-        streamed = np.where(in_l2, c.l2_share, c.memory_share) * bandwidth
-        return overlapped(compute, (moved * unaligned + c.ramp_mb * 1e6) / streamed, c.norm)
+        compute = np.where(
+            second,
+            _second_kernel(sizes, rows, n, k, machine, c),
+            _products(sizes.touched, rows, tiling, (n, k), machine, c),
+        )
+        streamed = sizes.touched * n * k * weight_bytes + c.ramp_mb * 1e6
+        moved = rows * (k + n) * _ACTIVATION_BYTES
+        return overlapped(
+            compute, slower * (streamed * of_weights + moved * of_activations), c.norm
+        )
 
-    up = product(up_width, sizes.hidden)
-    down = product(sizes.hidden, sizes.inter)
-    moved = 2 * rows * (3 * sizes.inter + 2 * sizes.hidden) + 4 * sizes.tokens * sizes.hidden
-    routing = c.launch_us + c.expert_us * sizes.experts
-    second = c.fallback_us + c.fallback_expert_us * sizes.touched
-    fixed = (routing + np.where(sizes.fallback, second, 0.0)) * 1e-6
-    total: Floats = up + down + moved / (c.movement_share * machine.bytes_per_second) + fixed
+    both = product(up_width, sizes.hidden) + product(sizes.hidden, inter)
+    moved = 2 * rows * (3 * inter + 2 * sizes.hidden) + 4 * sizes.tokens * sizes.hidden
+    moving = moved * inverse / np.where(second, c.fallback_movement, c.movement_share)
+    launch = c.launch_us + np.where(second, c.fallback_us, 0.0)
+    total: Floats = both + moving + launch * 1e-6
     return total
+
+
+def _tiling(sizes: ExpertSizes, rows_each: Floats, c: ExpertsCoefficients) -> _Tiling:
+    """What the library chooses where no tuned table names a tile."""
+    if c.tiles == BY_TOKENS:
+        bounds = [sizes.tokens <= 32, sizes.tokens <= 96, sizes.tokens <= 512]
+        narrow = sizes.tokens <= 64
+        rows: Floats = np.select(bounds, [16.0, 32.0, 64.0], 128.0)
+        return _Tiling(rows, np.where(narrow, 64.0, 128.0), np.where(narrow, 128.0, 64.0), narrow)
+    if c.tiles == BY_EXPERTS:
+        narrow = sizes.tokens <= sizes.experts
+        rows = np.where(narrow, 16.0, 64.0)
+        return _Tiling(rows, np.where(narrow, 32.0, 64.0), np.where(narrow, 64.0, 32.0), narrow)
+    columns = np.asarray(64.0 if c.tiles == BEST_64 else 128.0)
+    return _Tiling(None, columns, np.asarray(64.0), rows_each <= 8)
+
+
+def _products(
+    touched: Floats, rows: Floats, tiling: _Tiling, nk: tuple[Floats, Floats],
+    machine: Machine, c: ExpertsCoefficients,
+) -> Floats:  # fmt: skip
+    """Seconds of a grouped product `[rows, k] x [k, n]` that is not bound by memory."""
+    n, k = nk
+    full = c.share_128 * machine.flops_per_second / machine.sms
+    limits = (c.rate_16, c.rate_32, c.rate_64, np.inf)
+    rates = {rows: min(full, 1e12 * limit) for rows, limit in zip(_TILE_ROWS, limits, strict=True)}
+    if tiling.rows is None:
+        rates[_BETWEEN] = full
+    padded = tiling.step * np.ceil(k / tiling.step)
+
+    def with_tile(tile_rows: int) -> Floats:
+        units = touched * _row_tiles(rows / touched, tile_rows) * np.ceil(n / tiling.columns)
+        tile = 2.0 * tile_rows * tiling.columns * padded / rates[tile_rows] + c.tile_us * 1e-6
+        if tiling.rows is not None:
+            loaded = (tile_rows + tiling.columns) * padded
+            tile = tile + np.where(k % _ALIGNED, c.unaligned_ns * 1e-9 * loaded, 0.0)
+        return waves(units, machine.sms, c.whole_waves) * tile
+
+    every = [with_tile(tile_rows) for tile_rows in rates]
+    if tiling.rows is None:
+        fastest: Floats = np.minimum.reduce(every)
+        return fastest
+    chosen: Floats = np.select([tiling.rows == each for each in _TILE_ROWS], every)
+    return chosen
+
+
+def _second_kernel(
+    sizes: ExpertSizes, rows: Floats, n: Floats, k: Floats, machine: Machine, c: ExpertsCoefficients
+) -> Floats:
+    """As `_products`, for the kernel that runs where the first lacks the activation."""
+    units = sizes.touched * _row_tiles(rows / sizes.touched, _SECOND_TILE)
+    rate = c.share_128 * machine.flops_per_second / machine.sms
+    tile = 2.0 * _SECOND_TILE**2 * 64 * np.ceil(k / 64) / rate + c.fallback_tile_us * 1e-6
+    return waves(units * np.ceil(n / _SECOND_TILE), machine.sms, c.whole_waves) * tile
+
+
+def _row_tiles(rows_each: Floats, tile_rows: int) -> Floats:
+    """Tiles of rows an expert: the mean over experts with one row more and those without."""
+    low = np.floor(rows_each + 1e-9)
+    more = rows_each - low
+    mixed: Floats = (1 - more) * np.ceil(low / tile_rows) + more * np.ceil((low + 1) / tile_rows)
+    return mixed
+
+
+def _l2_hit(moved: Floats, machine: Machine, c: ExpertsCoefficients, sharpness: int) -> Floats:
+    """Part of `moved` bytes that L2 still holds from the layer's last run."""
+    if not machine.l2_bytes:
+        return np.zeros_like(moved)
+    filled = np.log(moved / (machine.l2_bytes * c.l2_part)) * sharpness
+    hit: Floats = 1 / (1 + np.exp(np.clip(filled, -50, 50)))
+    return hit

@@ -14,7 +14,7 @@ __all__ = ["gemm_seconds"]
 _TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 64), (64, 32))
 _SPLITS: Final = (1, 2, 4, 8)
 _L2_USABLE: Final = 0.8
-_OUTPUT_BYTES: Final = 2
+_ACTIVATION_BYTES: Final = 2
 _PARTIAL_BYTES: Final = 8
 """A partial sum in fp32, written and read."""
 
@@ -23,7 +23,7 @@ def gemm_seconds(
     m: Floats,
     n: Floats,
     k: Floats,
-    element_bytes: float,
+    weight_bytes: float,
     machine: Machine,
     c: GemmCoefficients,
     *,
@@ -39,7 +39,7 @@ def gemm_seconds(
         m: Rows.
         n: Columns.
         k: Inner size; all three broadcast.
-        element_bytes: Bytes of an input element; outputs have two.
+        weight_bytes: Bytes of an element of the `[k, n]` weights; inputs and outputs have two.
         machine: The chip.
         c: Its coefficients.
         batch: Products side by side, each with factors of its own.
@@ -61,7 +61,7 @@ def gemm_seconds(
             if split > 1:
                 seconds = seconds + split * (c.split_us * 1e-6 + partial)
             compute = np.minimum(compute, seconds)
-    moved = batch * ((m * k + n * k) * element_bytes + m * n * _OUTPUT_BYTES)
+    moved = batch * (n * k * weight_bytes + (m * k + m * n) * _ACTIVATION_BYTES)
     in_l2 = moved < _L2_USABLE * machine.l2_bytes
     bandwidth = np.where(in_l2, c.l2_share, c.memory_share) * machine.bytes_per_second
     memory = (moved + c.ramp_mb * 1e6) / bandwidth
