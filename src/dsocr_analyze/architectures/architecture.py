@@ -148,7 +148,7 @@ class CropGrids:
 
 
 class PixelWork(NamedTuple):
-    """What the CPU does to a page before the model sees it.
+    """What the CPU does to a page before the model sees it; of many pages, arrays.
 
     Attributes:
         resized: Pixels that the two passes of a bicubic resize go over, of all resizes.
@@ -219,6 +219,9 @@ class Architecture:
         prefill_inputs: Keyword arguments of the model's forward for one prefill pass.
         served: What a serving engine launches for it.
         pixel_work: What the CPU does to a page's pixels.
+        pixel_work_of_pages: The same of many pages, from their widths, heights and the columns and
+            rows of their crop grids (each an integer or an array `[n]`) and, by keyword,
+            `base_size`, `image_size` and `crop_mode`.
     """
 
     name: str
@@ -246,6 +249,7 @@ class Architecture:
     prefill_inputs: Callable[[torch.device, torch.dtype, Workload], dict[str, Any]]
     served: Served
     pixel_work: Callable[[Workload], PixelWork]
+    pixel_work_of_pages: Callable[..., PixelWork]
 
     @property
     def stage_names(self) -> tuple[str, ...]:

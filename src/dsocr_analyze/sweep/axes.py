@@ -49,6 +49,11 @@ class NumberAxis:
         return sum(map(len, self.parts))
 
     @property
+    def smallest(self) -> int:
+        """The smallest value."""
+        return min(part[0] for part in self.parts)
+
+    @property
     def largest(self) -> int:
         """The largest value."""
         return max(part[-1] for part in self.parts)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.columns.evaluate import Workloads, evaluate
 from dsocr_analyze.columns.results import batch_columns
 from dsocr_analyze.columns.setting import Setting, setting_columns, settings_of
+from dsocr_analyze.columns.time_columns import (
+    TimeRequested,
+    page_timer,
+    pages_of_grids,
+    preprocessing_of_pages,
+    time_columns,
+)
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
@@ -16,7 +24,9 @@ if TYPE_CHECKING:
 
     from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.dtypes import Dtype
+    from dsocr_analyze.hardware.profile import Profile
     from dsocr_analyze.sweep.axes import NumberAxis, PageAxis
+    from dsocr_analyze.timing.many_pages import PageTimer
     from dsocr_analyze.workload import Mode
 
 __all__ = ["Sweep"]
@@ -39,6 +49,7 @@ class Sweep:
         batch_sizes: Equal pages at a time.
         dtypes: Types of weights and activations.
         attentions: Whether attention is FlashAttention.
+        time: GPUs to time all of it on; None for none.
     """
 
     pages: PageAxis
@@ -48,12 +59,17 @@ class Sweep:
     batch_sizes: NumberAxis
     dtypes: tuple[Dtype, ...]
     attentions: tuple[bool, ...] = (False,)
+    time: TimeRequested | None = None
 
     @property
     def rows(self) -> int:
-        """Workloads in all."""
+        """Workloads in all, one for each GPU where there are GPUs."""
         settings = len(self.dtypes) * len(self.attentions) * len(self.modes)
-        return settings * self._rows_of_setting
+        return len(self._profiles) * settings * self._rows_of_setting
+
+    @property
+    def _profiles(self) -> Sequence[Profile | None]:
+        return (None,) if self.time is None else self.time.profiles
 
     @property
     def _rows_of_setting(self) -> int:
@@ -73,7 +89,8 @@ class Sweep:
         Raises:
             WorkloadError: There are more rows than can be numbered, or the longest text in the
                 largest batch does not fit 64-bit columns even on an uncut page.
-            ConfigError: The model has a part without a closed form.
+            ConfigError: The model has a part without a closed form, or one that is not served.
+            DeviceError: A GPU lacks an element type.
         """
         import numpy as np
 
@@ -92,24 +109,49 @@ class Sweep:
         modes = {max(self.modes, key=_image_size), max(self.modes, key=_base_size)}
         for setting in replace(self, modes=tuple(modes)).settings():
             batch_columns(evaluate(model, setting, largest), batch_size)
+            if self.time is not None:
+                self._check_time(model, setting, self.time)
+
+    def _check_time(self, model: CountedModel, setting: Setting, time: TimeRequested) -> None:
+        """Times the smallest page on every GPU, which refuses what cannot be timed."""
+        import numpy as np
+
+        one = np.array([1])
+        grids = model.architecture.crop_grids.codes(one, one)
+        smallest = Workloads(grids, 1, self.max_new_tokens.smallest)
+        kinds, kind = pages_of_grids(model.architecture, setting.mode, grids, one, one)
+        for profile in time.profiles:
+            timer = page_timer(model, setting, profile, time.job)
+            time_columns(timer, kinds, kind, np.zeros(1), smallest)
 
     def batches(self, model: CountedModel) -> Iterator[pa.RecordBatch]:
-        """All rows in order: by setting, then pages, texts, new tokens, and batch sizes fastest.
+        """All rows in order: by GPU and setting, then pages, texts, new tokens, and batch sizes.
+
+        The last run fastest.
 
         Args:
             model: The model.
 
         Raises:
             WorkloadError: A count does not fit 64 bits.
-            ConfigError: The model has a part without a closed form.
+            ConfigError: The model has a part without a closed form, or one that is not served.
+            DeviceError: A GPU lacks an element type.
         """
         total = self._rows_of_setting
-        for setting in self.settings():
+        for profile, setting in itertools.product(self._profiles, self.settings()):
+            timer = None
+            if self.time is not None and profile is not None:
+                timer = page_timer(model, setting, profile, self.time.job)
             for start in range(0, total, BATCH_ROWS):
-                yield self._batch(model, setting, start, min(start + BATCH_ROWS, total))
+                yield self._batch(model, setting, timer, start, min(start + BATCH_ROWS, total))
 
     def _batch(
-        self, model: CountedModel, setting: Setting, start: int, stop: int
+        self,
+        model: CountedModel,
+        setting: Setting,
+        timer: PageTimer | None,
+        start: int,
+        stop: int,
     ) -> pa.RecordBatch:
         import numpy as np
         import pyarrow as pa
@@ -122,7 +164,8 @@ class Sweep:
         # Pages run slowest: a batch has few of them, one after the other.
         first = int(page_index[0])
         widths, heights = self.pages.take(np.arange(first, int(page_index[-1]) + 1))
-        grids = model.architecture.crop_grids.codes(widths, heights)
+        architecture, mode = model.architecture, setting.mode
+        grids = architecture.crop_grids.codes(widths, heights)
         page_index -= first
         batch_size = self.batch_sizes.take(batch_index)
         workloads = Workloads(
@@ -142,6 +185,12 @@ class Sweep:
             **batch_columns(evaluate(model, setting, workloads), batch_size),
             "weights_bytes": pa.repeat(pa.scalar(weights_bytes, pa.int64()), n),
         }
+        if timer is not None:
+            kinds, kind = pages_of_grids(architecture, mode, grids, widths, heights)
+            prepare = preprocessing_of_pages(architecture, mode, timer.job, widths, heights)
+            columns |= time_columns(
+                timer, kinds, kind[page_index], prepare[page_index], workloads
+            )  # fmt: skip
         return pa.RecordBatch.from_pydict(columns)
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS, Host
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture
+    from dsocr_analyze.architectures.architecture import Architecture, PixelWork
     from dsocr_analyze.timing.output_lengths import OutputLengths
-    from dsocr_analyze.workload import Workload
+    from dsocr_analyze.workload import Mode, Workload
 
-__all__ = ["Assumptions", "estimated_preprocessing"]
+__all__ = [
+    "Assumptions",
+    "JobAssumptions",
+    "estimated_preprocessing",
+    "estimated_preprocessing_of_pages",
+    "lengths_sentence",
+]
 
 _RESIZED_S = 4.45e-9
 _VIEWED_S = 8.05e-9
@@ -27,7 +34,30 @@ thread of an AMD EPYC, CPU time, the least of 14 runs; median error 2.5 %, 90th 
 
 def estimated_preprocessing(architecture: Architecture, workload: Workload) -> float:
     """Seconds that one CPU thread takes to resize a page and make tensors of its views."""
-    work = architecture.pixel_work(workload)
+    return float(_seconds_of(architecture.pixel_work(workload)))
+
+
+def estimated_preprocessing_of_pages(
+    architecture: Architecture, mode: Mode, widths: Any, heights: Any
+) -> Any:
+    """The same of many pages in one mode, `[n]`.
+
+    Args:
+        architecture: Whose model it is.
+        mode: The mode.
+        widths: Pixels, `[n]`.
+        heights: Pixels, `[n]`.
+    """
+    grids = architecture.crop_grids
+    columns, rows = grids.columns_and_rows(grids.codes(widths, heights))
+    work = architecture.pixel_work_of_pages(
+        widths, heights, columns, rows, base_size=mode.base_size, image_size=mode.image_size,
+        crop_mode=mode.crop_mode,
+    )  # fmt: skip
+    return _seconds_of(work)
+
+
+def _seconds_of(work: PixelWork) -> Any:
     return _RESIZED_S * work.resized + _VIEWED_S * work.viewed
 
 
@@ -62,25 +92,7 @@ class Assumptions:
     is_offline: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.preprocess_seconds < 1e6:
-            raise WorkloadError(
-                f"preprocess_ms {1e3 * self.preprocess_seconds:g} is not possible; give 0 or more",
-                arguments=["preprocess_ms"],
-            )
-        if self.workers < 1:
-            raise WorkloadError(
-                f"workers {self.workers} is not possible; give 1 or more", arguments=["workers"]
-            )
-        if self.price_per_hour is not None and not 0 < self.price_per_hour < 1e9:
-            raise WorkloadError(
-                f"price {self.price_per_hour:g} is not possible; give an amount above 0",
-                arguments=["price"],
-            )
-        if not 0 <= self.reserved < 1:
-            raise WorkloadError(
-                f"reserved {self.reserved} is not possible; give a part from 0 to below 1",
-                arguments=["reserved"],
-            )
+        _check_numbers(self.preprocess_seconds, self.workers, self.reserved, self.price_per_hour)
 
     @property
     def runtime(self) -> str:
@@ -94,47 +106,149 @@ class Assumptions:
 
     def sentences(self) -> list[str]:
         """What was assumed, a sentence each."""
-        lengths, host = self.lengths, self.host
-        spread = (
-            f"every page generates {lengths.longest} tokens"
-            if len(lengths.lengths) == 1
-            else f"pages generate {lengths.mean:,.0f} tokens on average, {lengths.longest:,} at"
-            " most"
-        )
         origin = "estimated from its pixels" if self.is_preprocess_estimated else "given"
-        said = [
-            spread,
-            f"preprocessing takes {1e3 * self.preprocess_seconds:.1f} ms of CPU per page"
-            f" ({origin}), {self.workers} at a time, {self._order}",
-            f"host: {host.title}; {host.launch_us:g} us to launch an operator ({host.source})",
-            f"pixel values of {host.pixel_bytes} bytes reach the GPU at {host.link_gb_s:g} GB/s"
-            " (assumed)",
-            f"{100 * self.reserved:g} % of the GPU's memory is kept free",
-        ]
-        if self.runtime == "eager":
-            return [*said, "a batch runs until its longest page has ended; no autocast"]
         return [
-            *said,
-            "vision runs uncompiled, the prompt as compiled kernels, decode steps as CUDA graphs;"
-            " prefill passes run between decode steps",
-            "experts are chosen independently and evenly",
-            *self._precision_sentences(),
+            lengths_sentence(self.lengths),
+            f"preprocessing takes {1e3 * self.preprocess_seconds:.1f} ms of CPU per page"
+            f" ({origin}), {self.workers} at a time, {_order(self.is_offline)}",
+            *_runtime_sentences(self.host, self.reserved, self.precision),
         ]
-
-    @property
-    def _order(self) -> str:
-        return "before the first page runs" if self.is_offline else "while the GPU works"
-
-    def _precision_sentences(self) -> list[str]:
-        said = []
-        if self.precision.weights:
-            said.append(
-                f"the decoder's linear layers but routers and head hold {self.precision.weights}"
-            )
-        if self.precision.cache:
-            said.append(f"the KV cache holds {self.precision.cache}")
-        return said
 
     def is_known_server(self) -> bool:
         """Whether the host is one of the engines that this program knows."""
         return self.host.name in SERVERS
+
+
+@dataclass(frozen=True)
+class JobAssumptions:
+    """What is taken for granted of all pages of a job; attributes as of `Assumptions`.
+
+    Attributes:
+        host: The runtime's host.
+        lengths: Tokens that pages generate, where so many are allowed; raises WorkloadError.
+        preprocess_seconds: CPU work of a page before the model; None to estimate it.
+        workers: Pages that the CPU prepares at a time.
+        precision: Types of a served decoder's weights and cache.
+        reserved: Part of the memory kept for the driver, the allocator and kernels.
+        price_per_hour: Of one GPU; None for none.
+        is_offline: Whether the CPU prepares all pages before the first one runs.
+
+    Raises:
+        WorkloadError: A number is not possible.
+    """
+
+    host: Host
+    lengths: Callable[[int], OutputLengths]
+    preprocess_seconds: float | None = None
+    workers: int = 1
+    precision: Precision = NATIVE
+    reserved: float = 0.1
+    price_per_hour: float | None = None
+    is_offline: bool = False
+
+    def __post_init__(self) -> None:
+        _check_numbers(
+            self.preprocess_seconds or 0.0, self.workers, self.reserved, self.price_per_hour
+        )
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether the runtime is `eager`, not `serving`."""
+        return self.host == EAGER
+
+    @property
+    def runtime(self) -> str:
+        """`eager` or `serving`."""
+        return "eager" if self.is_eager else "serving"
+
+    def of(
+        self, architecture: Architecture, workload: Workload, *, prepare: float | None = None
+    ) -> Assumptions:
+        """Those of one page.
+
+        Args:
+            architecture: Whose model it is.
+            workload: The page, and the tokens that it is allowed.
+            prepare: CPU seconds, where something is known of them besides the page.
+        """
+        if prepare is None:
+            prepare = self.preprocess_seconds
+        if prepare is None:
+            prepare = estimated_preprocessing(architecture, workload)
+        return Assumptions(
+            self.host, self.lengths(workload.max_new_tokens), prepare,
+            self.preprocess_seconds is None, self.workers, self.precision, self.reserved,
+            self.price_per_hour, self.is_offline,
+        )  # fmt: skip
+
+    def sentences(self, lengths: str) -> list[str]:
+        """What was assumed of all pages, a sentence each.
+
+        Args:
+            lengths: The sentence about how many tokens pages generate.
+        """
+        preprocessing = "preprocessing is estimated from each page's pixels"
+        if self.preprocess_seconds is not None:
+            given = f"{1e3 * self.preprocess_seconds:.1f} ms"
+            preprocessing = f"preprocessing takes {given} of CPU per page (given)"
+        return [
+            lengths,
+            f"{preprocessing}, {self.workers} at a time, {_order(self.is_offline)}",
+            *_runtime_sentences(self.host, self.reserved, self.precision),
+        ]
+
+
+def _check_numbers(
+    preprocess_seconds: float, workers: int, reserved: float, price: float | None
+) -> None:
+    """Raises WorkloadError for a number that is not possible."""
+    if not 0 <= preprocess_seconds < 1e6:
+        raise WorkloadError(
+            f"preprocess_ms {1e3 * preprocess_seconds:g} is not possible; give 0 or more",
+            arguments=["preprocess_ms"],
+        )
+    if workers < 1:
+        raise WorkloadError(
+            f"workers {workers} is not possible; give 1 or more", arguments=["workers"]
+        )
+    if price is not None and not 0 < price < 1e9:
+        raise WorkloadError(
+            f"price {price:g} is not possible; give an amount above 0", arguments=["price"]
+        )
+    if not 0 <= reserved < 1:
+        raise WorkloadError(
+            f"reserved {reserved} is not possible; give a part from 0 to below 1",
+            arguments=["reserved"],
+        )
+
+
+def lengths_sentence(lengths: OutputLengths) -> str:
+    """How many tokens pages generate, in words."""
+    if len(lengths.lengths) == 1:
+        return f"every page generates {lengths.longest} tokens"
+    return f"pages generate {lengths.mean:,.0f} tokens on average, {lengths.longest:,} at most"
+
+
+def _order(is_offline: bool) -> str:
+    return "before the first page runs" if is_offline else "while the GPU works"
+
+
+def _runtime_sentences(host: Host, reserved: float, precision: Precision) -> list[str]:
+    said = [
+        f"host: {host.title}; {host.launch_us:g} us to launch an operator ({host.source})",
+        f"pixel values of {host.pixel_bytes} bytes reach the GPU at {host.link_gb_s:g} GB/s"
+        " (assumed)",
+        f"{100 * reserved:g} % of the GPU's memory is kept free",
+    ]
+    if host == EAGER:
+        return [*said, "a batch runs until its longest page has ended; no autocast"]
+    said += [
+        "vision runs uncompiled, the prompt as compiled kernels, decode steps as CUDA graphs;"
+        " prefill passes run between decode steps",
+        "experts are chosen independently and evenly",
+    ]
+    if precision.weights:
+        said.append(f"the decoder's linear layers but routers and head hold {precision.weights}")
+    if precision.cache:
+        said.append(f"the KV cache holds {precision.cache}")
+    return said

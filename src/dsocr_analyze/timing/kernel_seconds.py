@@ -1,6 +1,7 @@
 """Seconds of kernel records on a GPU, with what bounds each and how well it is known.
 
-Sizes may be arrays, one element per workload, so every result is `[kernels, workloads]`.
+Sizes may be arrays, one element per workload, so every result is `[kernels, workloads]`. They
+may also broadcast, `[1, B]` and `[K, 1]`: what depends on one of them only is priced only so often.
 """
 
 from __future__ import annotations
@@ -93,10 +94,11 @@ class KernelSeconds:
 
     @property
     def calls(self) -> Floats:
-        """Calls of each kernel, `[kernels, 1]`."""
+        """Calls of each kernel, `[kernels, 1]`, with as many axes as `seconds`."""
         import numpy as np
 
-        return np.array([[kernel.calls] for kernel in self.kernels], dtype=np.float64)
+        calls = np.array([kernel.calls for kernel in self.kernels], dtype=np.float64)
+        return calls.reshape(-1, *[1] * (self.seconds.ndim - 1))
 
     @property
     def total(self) -> Floats:
@@ -150,7 +152,7 @@ def kernel_seconds(
         priced.seconds[alike],
         priced.is_memory[alike],
         [priced.errors[place] for place in alike],
-        _weights_read(kernels, 1),
+        _weights_read(kernels),
     )
 
 
@@ -162,8 +164,7 @@ def _what(kernel: Kernel) -> tuple[object, ...]:
 def _priced(kernels: Sequence[Kernel], device: Device, precision: Precision) -> KernelSeconds:
     import numpy as np
 
-    width = max((np.size(c) for k in kernels for c in (*k.dimensions, *k.work)), default=1)
-    shape = (len(kernels), width)
+    shape = (len(kernels), *_shape(kernels))
     seconds, is_memory = np.zeros(shape), np.zeros(shape, dtype=bool)
     errors: list[KindError | None] = [None] * len(kernels)
     groups: dict[tuple[Any, ...], list[int]] = {}
@@ -171,23 +172,38 @@ def _priced(kernels: Sequence[Kernel], device: Device, precision: Precision) -> 
         groups.setdefault(_group(kernel), []).append(number)
     for (price, *_), numbers in groups.items():
         members = [kernels[number] for number in numbers]
+        width = _shape(members)
         seconds[numbers], error = price(members, device, precision, width)
         is_memory[numbers] = _is_memory(members, device, width)
         for number in numbers:
             errors[number] = error
     known = [each for each in errors if each]
-    return KernelSeconds(kernels, seconds, is_memory, known, _weights_read(kernels, width))
+    return KernelSeconds(kernels, seconds, is_memory, known, _weights_read(kernels))
 
 
-def _weights_read(kernels: Sequence[Kernel], width: int) -> Floats:
+Shape = tuple[int, ...]
+
+
+def _shape(kernels: Sequence[Kernel]) -> Shape:
+    """The shape to which all their sizes broadcast; `(1,)` for plain integers."""
+    import numpy as np
+
+    sizes = (np.shape(count) for each in kernels for count in (*each.dimensions, *each.work))
+    return np.broadcast_shapes((1,), *{size for size in sizes if size})
+
+
+def _weights_read(kernels: Sequence[Kernel]) -> Floats:
     import numpy as np
 
     members = [each for each in kernels if isinstance(each.dimensions, Experts)]
-    calls = np.array([[each.calls] for each in members], dtype=np.float64)
-    return _sum(calls * _expert_bytes(members, width)) if members else np.zeros(width)
+    if not members:
+        return np.zeros(1)
+    read = _expert_bytes(members, _shape(members))
+    calls = np.array([each.calls for each in members], dtype=np.float64)
+    return _sum(calls.reshape(-1, *[1] * (read.ndim - 1)) * read)
 
 
-Price = Callable[[Sequence[Kernel], "Device", Precision, int], "tuple[Floats, KindError]"]
+Price = Callable[[Sequence[Kernel], "Device", Precision, Shape], "tuple[Floats, KindError]"]
 
 
 def _group(kernel: Kernel) -> tuple[Any, ...]:
@@ -210,8 +226,8 @@ def _group(kernel: Kernel) -> tuple[Any, ...]:
     return (_movement,)
 
 
-def _columns(members: Sequence[Kernel], width: int, *names: str) -> list[Floats]:
-    """Dimensions of some kernels, `[kernels, width]` each."""
+def _columns(members: Sequence[Kernel], width: Shape, *names: str) -> list[Floats]:
+    """Dimensions of some kernels, `[kernels, *width]` each."""
     import numpy as np
 
     def column(name: str) -> Floats:
@@ -221,25 +237,26 @@ def _columns(members: Sequence[Kernel], width: int, *names: str) -> list[Floats]
     return [column(name) for name in names]
 
 
-def _bytes(members: Sequence[Kernel], width: int) -> Floats:
+def _bytes(members: Sequence[Kernel], width: Shape) -> Floats:
     import numpy as np
 
     moved = [np.broadcast_to(each.work.bytes_moved, width) for each in members]
     return np.asarray(moved, dtype=np.float64)
 
 
-def _is_memory(members: Sequence[Kernel], device: Device, width: int) -> NDArray[np.bool_]:
+def _is_memory(members: Sequence[Kernel], device: Device, width: Shape) -> NDArray[np.bool_]:
     import numpy as np
 
     gpu = device.gpu
     if not isinstance(members[0].dimensions, Gemm | Convolution | Attention | Experts):
         return np.ones((len(members), width), dtype=bool)
     macs = [np.broadcast_to(each.work.macs, width) for each in members]
-    rates = [[_flops_per_second(device, each.dtype)] for each in members]
+    rates = np.array([_flops_per_second(device, each.dtype) for each in members])
     moved = _bytes(members, width)
     if isinstance(members[0].dimensions, Experts):
         moved = moved + _expert_bytes(members, width)
-    compute = 2.0 * np.asarray(macs, dtype=np.float64) / np.asarray(rates)
+    compute = 2.0 * np.asarray(macs, dtype=np.float64)
+    compute /= rates.reshape(-1, *[1] * len(width))
     memory: NDArray[np.bool_] = moved / (gpu.bandwidth_gb_s * 1e9) > compute
     return memory
 
@@ -253,7 +270,7 @@ def _flops_per_second(device: Device, dtype: str) -> float:
     return gpu.float32_tflops * 1e12
 
 
-def _expert_bytes(members: Sequence[Kernel], width: int) -> Floats:
+def _expert_bytes(members: Sequence[Kernel], width: Shape) -> Floats:
     """Weights, in 16 bits, of the experts that the tokens are expected to touch."""
     from dsocr_analyze.hardware.kernel_times.experts import experts_touched
 
@@ -270,7 +287,7 @@ def _error(kind: str, dtype: str, fitted: Fitted) -> KindError:
 
 
 def _product(
-    members: Sequence[Kernel], device: Device, precision: Precision, width: int
+    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape
 ) -> tuple[Floats, KindError]:
     first = members[0]
     has_weights = first.operator not in _ACTIVATION_PRODUCTS
@@ -284,7 +301,7 @@ def _product(
 
 
 def _convolution(
-    members: Sequence[Kernel], device: Device, precision: Precision, width: int
+    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape
 ) -> tuple[Floats, KindError]:
     """As the product that it amounts to: a row per output position, a column per channel."""
     images, positions, channels, outputs, taps = _columns(
@@ -297,7 +314,7 @@ def _convolution(
 
 
 def _float32_product(
-    members: Sequence[Kernel], device: Device, precision: Precision, width: int
+    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape
 ) -> tuple[Floats, KindError]:
     import numpy as np
 
@@ -308,7 +325,7 @@ def _float32_product(
 
 
 def _experts(
-    members: Sequence[Kernel], device: Device, precision: Precision, width: int
+    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape
 ) -> tuple[Floats, KindError]:
     dtype = members[0].dtype
     sizes = _columns(members, width, "tokens", "hidden", "inter", "experts", "top_k")
@@ -320,7 +337,7 @@ def _experts(
 
 
 def _attention(
-    members: Sequence[Kernel], device: Device, precision: Precision, width: int
+    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape
 ) -> tuple[Floats, KindError]:
     first = members[0]
     _, _, causal, one, operator = _group(first)
@@ -339,7 +356,7 @@ def _attention(
 
 
 def _masked_attention(
-    members: Sequence[Kernel], device: Device, precision: Precision, width: int
+    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape
 ) -> tuple[Floats, KindError]:
     """Attention with a bias: no flash kernel takes one; whole blocks, and the bias from memory."""
     import numpy as np
@@ -356,7 +373,7 @@ def _masked_attention(
 
 
 def _movement(
-    members: Sequence[Kernel], device: Device, precision: Precision, width: int
+    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape
 ) -> tuple[Floats, KindError]:
     import numpy as np
 

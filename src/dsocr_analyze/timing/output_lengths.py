@@ -129,6 +129,16 @@ class OutputLengths:
         )
 
     @property
+    def running(self) -> int:
+        """Tokens that a running page has generated on average, at least 1.
+
+        A page of n tokens is met n times as often as one of a single token, at n / 2 tokens.
+        """
+        pairs = zip(self.lengths, self.shares, strict=True)
+        squares = sum(share * length**2 for length, share in pairs)
+        return max(1, round(squares / self.mean / 2))
+
+    @property
     def longest(self) -> int:
         """Tokens of the longest output."""
         return self.lengths[-1]

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.errors import DeviceError, WorkloadError
-from dsocr_analyze.timing.closed_loop import LoopTimes, closed_loop
 from dsocr_analyze.timing.eager import eager_pass, eager_step
-from dsocr_analyze.timing.prediction import Band, PagePrediction, Throughput
+from dsocr_analyze.timing.prediction import (
+    Band,
+    PagePrediction,
+    Throughput,
+    cost_per_thousand_pages,
+)
+from dsocr_analyze.timing.served_loads import ServedPages, served_loads
 from dsocr_analyze.timing.serving import ServedModel
 from dsocr_analyze.timing.span import Span, total_span
 
@@ -23,9 +28,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.timing.span import Bound
     from dsocr_analyze.workload import Workload
 
-__all__ = ["TimedModel", "predict"]
-
-_SECONDS_PER_HOUR = 3600.0
+__all__ = ["TimedModel", "check_dtype", "predict"]
 
 
 @dataclass(frozen=True)
@@ -80,18 +83,27 @@ def predict(
             raise WorkloadError(
                 f"concurrency {count} is not possible; give 1 or more", arguments=["concurrency"]
             )
-    if model.dtype == FLOAT32:
-        raise DeviceError(
-            "dtype float32: attention was measured in 16 bits only; use bfloat16 or float16",
-            arguments=["dtype"],
-        )
+    check_dtype(model.dtype)
     one = replace(workload, batch_size=1)
     runtime: _Runtime
     if assumptions.runtime == "eager":
         runtime = _Eager(model, one, assumptions, stages)
     else:
-        runtime = _Serving(model, one, assumptions, max(concurrency))
+        runtime = _Serving(model, one, assumptions)
     return _prediction(model, runtime, assumptions, concurrency)
+
+
+def check_dtype(dtype: Dtype) -> None:
+    """Refuses a type of weights and activations in which no seconds are known.
+
+    Raises:
+        DeviceError: It is float32.
+    """
+    if dtype == FLOAT32:
+        raise DeviceError(
+            "dtype float32: attention was measured in 16 bits only; use bfloat16 or float16",
+            arguments=["dtype"],
+        )
 
 
 class _Runtime(Protocol):
@@ -168,14 +180,13 @@ def _throughput(runtime: _Runtime, assumptions: Assumptions, concurrency: int) -
         bound=bound,
         fits=concurrency <= runtime.largest_concurrency,
         cost_per_thousand_pages=None if price is None else _cost(price, rate),
+        work=load.work,
     )
 
 
 def _cost(price: float, rate: Band) -> Band:
-    def of(pages_per_second: float) -> float:
-        return 1000 * price / (_SECONDS_PER_HOUR * pages_per_second)
-
-    return Band(of(rate.value), of(rate.high), of(rate.low))
+    costs = (cost_per_thousand_pages(price, each) for each in (rate.value, rate.high, rate.low))
+    return Band(*costs)
 
 
 # --- serving ---------------------------------------------------------------------------------
@@ -184,9 +195,7 @@ def _cost(price: float, rate: Band) -> Band:
 class _Serving:
     """Continuous batching: pages come and go one by one."""
 
-    def __init__(
-        self, model: TimedModel, workload: Workload, assumptions: Assumptions, most: int
-    ) -> None:
+    def __init__(self, model: TimedModel, workload: Workload, assumptions: Assumptions) -> None:
         self.model, self.workload, self.assumptions = model, workload, assumptions
         self.served = ServedModel(
             model.architecture, model.dimensions, model.dtype, model.device, assumptions.host,
@@ -199,75 +208,43 @@ class _Serving:
         decode = model.architecture.stages[-1].name
         self.stages = {**self.prefill, decode: self.served.step(1, T + 1)}
         self.decode = self.served.steps(1, T, round(assumptions.steps)).at(0)
-        self.most = most
+        self.fixed_bytes = self.served.fixed_bytes(workload)
+        self.page_bytes: int = self.served.page_bytes(T, assumptions.lengths.longest)
 
     @property
     def largest_concurrency(self) -> int:
         """Most pages whose caches fit beside the weights and a prefill pass."""
-        free = self.model.usable_bytes * (1 - self.assumptions.reserved) - self._fixed_bytes
-        return max(0, int(free // self._page_bytes))
-
-    @property
-    def _fixed_bytes(self) -> int:
-        memory = self.model.architecture.memory(
-            self.model.dimensions, self.workload, self.model.dtype, True
-        )
-        activations = memory.peak.nbytes + memory.inputs_bytes
-        return self.served.weights_bytes + activations
-
-    @property
-    def _page_bytes(self) -> int:
-        tokens = self.workload.seq_len + self.assumptions.lengths.longest - 1
-        return tokens * self.served.cache_bytes_per_token
+        reserved = self.assumptions.reserved
+        return int(self.served.fitting(self.fixed_bytes, self.page_bytes, reserved))
 
     def memory_bytes(self, concurrency: int) -> int:
         """Weights, one prefill pass, and the caches of all pages at their longest."""
-        return self._fixed_bytes + concurrency * self._page_bytes
+        return self.fixed_bytes + concurrency * self.page_bytes
 
     def loaded(self, concurrency: int) -> _Load:
         """The closed loop of so many clients; those that do not fit wait outside."""
         import numpy as np
 
-        assumed = self.assumptions
-        running = max(1, min(concurrency, self.largest_concurrency))
-        steps = self._steps_by_sequences
-        first, mean = total_span(self.prefill.values()), self.assumptions.steps
-        attention = sum(
-            seconds
-            for kind, seconds in steps.kinds.items()
-            if kind.kind.startswith("generation_attention")
+        assumptions, T = self.assumptions, self.workload.seq_len
+        first, mean = total_span(self.prefill.values()), assumptions.steps
+        keys = T + assumptions.lengths.running
+        pages = ServedPages(
+            prompt=np.array([T]),
+            prefill=np.array([first.seconds]),
+            keys=np.array([keys]),
+            steps=np.array([mean]),
+            prepare=np.array([assumptions.preprocess_seconds]),
+            concurrency=np.array([concurrency]),
+            fitting=np.array([self.largest_concurrency]),
         )
-        times = LoopTimes(
-            prepare=0.0 if assumed.is_offline else assumed.preprocess_seconds,
-            workers=assumed.workers,
-            prefill=float(first.seconds),
-            chunks=int(self.served.chunks(self.workload.seq_len)),
-            steps=mean,
-            step=np.broadcast_to(steps.seconds, self.most)[:running],
-            carried=np.broadcast_to(attention, self.most)[:running],
+        load = served_loads(
+            self.served, pages, workers=assumptions.workers, is_offline=assumptions.is_offline
         )
-        point = closed_loop(running, times)
-        rate = point.pages_per_second
-        page = concurrency / rate
-        together = max(1, round(point.running))
-        work = first.plus(steps.at(together - 1).times(mean / together))
-        outside = page - point.page
-        if assumed.is_offline:  # all pages were prepared before the first one ran
-            rate = 1 / (1 / rate + assumed.preprocess_seconds / assumed.workers)
-        return _Load(rate, point.first_token + outside, page, work)
-
-    @property
-    def _steps_by_sequences(self) -> Span:
-        """A decode step of 1, 2, ... sequences at the mean length of running ones, `[most]`."""
-        import numpy as np
-
-        lengths = self.assumptions.lengths
-        pairs = zip(lengths.lengths, lengths.shares, strict=True)
-        squares = sum(share * length**2 for length, share in pairs)
-        # A page of n tokens is met n times as often, at n / 2 tokens on average.
-        keys = self.workload.seq_len + max(1, round(squares / lengths.mean / 2))
-        sequences: Any = np.arange(1, self.most + 1)
-        return self.served.step(sequences, keys)
+        together = int(load.together[0])
+        work = first.plus(self.served.step(together, keys).times(mean / together))
+        return _Load(
+            float(load.pages_per_second[0]), float(load.first_token[0]), float(load.page[0]), work
+        )
 
 
 # --- eager -----------------------------------------------------------------------------------

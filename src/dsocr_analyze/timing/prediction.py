@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.timing.span import Bound, Span, total_span
 
@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from dsocr_analyze.hardware.profile import Profile
     from dsocr_analyze.timing.assumptions import Assumptions
 
-__all__ = ["Band", "PagePrediction", "Throughput"]
+__all__ = ["Band", "PagePrediction", "Throughput", "cost_per_thousand_pages"]
+
+_SECONDS_PER_HOUR: Final = 3600.0
+
+
+def cost_per_thousand_pages(price_per_hour: float, pages_per_second: Any) -> Any:
+    """What a thousand pages cost on one GPU, in the currency of the price; also of an array."""
+    return 1000 * price_per_hour / (_SECONDS_PER_HOUR * pages_per_second)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,7 @@ class Throughput:
         bound: What limits it.
         fits: Whether the memory suffices; where not, as many run as fit and the others wait.
         cost_per_thousand_pages: In the price's currency; None without a price.
+        work: What one page takes of the GPU.
     """
 
     concurrency: int
@@ -67,6 +75,7 @@ class Throughput:
     bound: Bound
     fits: bool
     cost_per_thousand_pages: Band | None
+    work: Span
 
 
 @dataclass(frozen=True)

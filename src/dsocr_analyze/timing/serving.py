@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.kernels import Kernel
     from dsocr_analyze.timing.runtimes import Host
+    from dsocr_analyze.workload import Workload
 
 __all__ = ["CACHE_BITS", "WEIGHT_BITS", "ServedModel", "View"]
 
@@ -151,7 +152,7 @@ class ServedModel:
         return self._encoded[views]
 
     def step(self, B: Count, K: Count) -> Span:
-        """One decode step of B sequences over K keys each; both may be arrays of one length.
+        """One decode step of B sequences over K keys each; both may be arrays that broadcast.
 
         The engine's host works on the next step while the GPU computes, and takes the lead where
         it is slower.
@@ -177,8 +178,38 @@ class ServedModel:
         weights = (1 / 6, 4 / 6, 1 / 6)
         mean = Span()
         for keys, weight in zip(ends, weights, strict=True):
-            mean = mean.plus(self.step(B, keys).times(weight))
+            mean = mean.plus(self._step_by_keys(B, keys).times(weight))
         return mean.times(steps)
+
+    def _step_by_keys(self, B: Count, K: Count) -> Span:
+        """`step`, evaluated once for each distinct number of keys."""
+        if is_integer(K) or not is_integer(B):
+            return self.step(B, K)
+        import numpy as np
+
+        keys: Any
+        keys, place = np.unique(K, return_inverse=True)
+        return self.step(B, keys).at(place)
+
+    def fixed_bytes(self, workload: Workload) -> int:
+        """Weights, and what a page's prefill pass needs besides; of a page with no others."""
+        memory = self.architecture.memory(self.dimensions, workload, self.dtype, True)
+        return self.weights_bytes + memory.peak.nbytes + memory.inputs_bytes
+
+    def page_bytes(self, T: Any, longest: Any) -> Any:
+        """Cache of a page of T prompt tokens when it has generated `longest` tokens."""
+        return (T + longest - 1) * self.cache_bytes_per_token
+
+    def fitting(self, fixed: Any, page: Any, reserved: float) -> Any:
+        """Most pages whose caches fit beside all else.
+
+        Args:
+            fixed: Bytes of all else, see `fixed_bytes`.
+            page: Bytes of a page's cache.
+            reserved: Part of the memory that is kept free.
+        """
+        free = self.device.gpu.memory_bytes * (1 - reserved) - fixed
+        return maximum_of_zero(free // page)
 
 
 def maximum_of_zero(values: Any) -> Any:

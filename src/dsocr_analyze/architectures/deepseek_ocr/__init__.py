@@ -18,7 +18,10 @@ from dsocr_analyze.architectures.deepseek_ocr.decoder import NOT_MODELLED, exper
 from dsocr_analyze.architectures.deepseek_ocr.dimensions import ModelDimensions
 from dsocr_analyze.architectures.deepseek_ocr.modes import MODES
 from dsocr_analyze.architectures.deepseek_ocr.plan import notes_of, plan_workload
-from dsocr_analyze.architectures.deepseek_ocr.preprocessing import pixel_work
+from dsocr_analyze.architectures.deepseek_ocr.preprocessing import (
+    pixel_work,
+    pixel_work_of_pages,
+)
 from dsocr_analyze.architectures.deepseek_ocr.recognition import PUBLISHED_CODE, recognizes
 from dsocr_analyze.architectures.deepseek_ocr.repetition import alike
 from dsocr_analyze.architectures.deepseek_ocr.serving import (
@@ -80,4 +83,5 @@ DEEPSEEK_OCR: Final = Architecture(
         quantizable_params=quantizable_params,
     ),
     pixel_work=pixel_work,
+    pixel_work_of_pages=pixel_work_of_pages,
 )

@@ -6,26 +6,60 @@ that is cut is resized to its tiles and again, padded, to the global view.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsocr_analyze.architectures.architecture import PixelWork
 
 if TYPE_CHECKING:
     from dsocr_analyze.workload import Workload
 
-__all__ = ["pixel_work"]
+__all__ = ["pixel_work", "pixel_work_of_pages"]
 
 
 def pixel_work(workload: Workload) -> PixelWork:
     """Pixels that a page's views are made of and made from."""
-    width, height = workload.page
-    columns, rows = workload.grid
-    local, whole = workload.local_views, workload.global_view.resolution
-    scale = min(whole / width, whole / height)
-    targets = [(max(1, round(width * scale)), max(1, round(height * scale)))]
-    if local is not None:
-        targets.append((columns * local.resolution, rows * local.resolution))
-    elif not workload.crop_mode:
-        targets = [(whole, whole)] if workload.image_size <= 640 else targets
-    resized = sum(height * max(width, wide) + wide * max(height, high) for wide, high in targets)
-    return PixelWork(resized, sum(view.count * view.resolution**2 for view in workload.views))
+    work = pixel_work_of_pages(
+        *workload.page, *workload.grid, base_size=workload.base_size,
+        image_size=workload.image_size, crop_mode=workload.crop_mode,
+    )  # fmt: skip
+    return PixelWork(int(work.resized), int(work.viewed))
+
+
+def pixel_work_of_pages(
+    width: Any,
+    height: Any,
+    columns: Any,
+    rows: Any,
+    *,
+    base_size: int,
+    image_size: int,
+    crop_mode: bool,
+) -> PixelWork:
+    """The same of pages in one mode.
+
+    Args:
+        width: Of the pages in pixels; an integer, or an array `[n]`, as the three that follow.
+        height: Likewise.
+        columns: Local views side by side; 1 where a page is not cut.
+        rows: Local views one above the other.
+        base_size: Pixels a side of the whole view where the mode cuts pages.
+        image_size: Pixels a side of a local view, or of the only one.
+        crop_mode: Whether the mode cuts pages.
+    """
+    import numpy as np
+
+    def resize(wide: Any, high: Any) -> Any:
+        return height * np.maximum(width, wide) + wide * np.maximum(height, high)
+
+    whole = base_size if crop_mode else image_size
+    scale = np.minimum(whole / width, whole / height)
+    kept = resize(
+        np.maximum(1, np.rint(width * scale)), np.maximum(1, np.rint(height * scale))
+    )  # the page in its own proportions
+    if not crop_mode:
+        return PixelWork(resize(whole, whole) if image_size <= 640 else kept, whole**2)
+    is_cut = columns * rows > 1
+    cut = resize(columns * image_size, rows * image_size)
+    return PixelWork(
+        kept + np.where(is_cut, cut, 0), whole**2 + is_cut * columns * rows * image_size**2
+    )

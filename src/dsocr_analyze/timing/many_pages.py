@@ -1,0 +1,296 @@
+"""What many pages take, as columns: for each page the same as `predict` says of it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dsocr_analyze.timing.predict import check_dtype, predict
+from dsocr_analyze.timing.served_loads import ServedPages, served_loads
+from dsocr_analyze.timing.serving import ServedModel
+from dsocr_analyze.timing.span import Span, total_span
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dsocr_analyze.timing.assumptions import JobAssumptions
+    from dsocr_analyze.timing.output_lengths import OutputLengths
+    from dsocr_analyze.timing.predict import TimedModel
+    from dsocr_analyze.workload import Workload
+
+    Floats = NDArray[np.float64]
+    Integers = NDArray[np.int64]
+
+__all__ = ["ManyPages", "ManyTimes", "PageTimer"]
+
+
+@dataclass(frozen=True)
+class ManyPages:
+    """n pages of one mode, arrays `[n]`.
+
+    Attributes:
+        kinds: A page of each crop grid; its lengths and its size are not used.
+        kind: Which of them the page is like.
+        text_tokens: Tokens besides the visual ones.
+        max_new_tokens: Tokens that it may generate.
+        prepare: Seconds of CPU work before the model.
+        concurrency: Pages under way at a time.
+    """
+
+    kinds: Sequence[Workload]
+    kind: Integers
+    text_tokens: Integers
+    max_new_tokens: Integers
+    prepare: Floats
+    concurrency: Integers
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def workload(self, row: int) -> Workload:
+        """One of them."""
+        return replace(
+            self.kinds[int(self.kind[row])],
+            text_tokens=int(self.text_tokens[row]),
+            max_new_tokens=int(self.max_new_tokens[row]),
+            batch_size=1,
+        )
+
+
+@dataclass(frozen=True)
+class ManyTimes:
+    """What n pages take, arrays `[n]`; seconds are of one page under its concurrency.
+
+    Attributes:
+        ttft_seconds: Until the first token.
+        tpot_seconds: Per token after the first; not a number where a page has one token.
+        page_seconds: Until the last token.
+        pages_per_second: Of the GPU, if all pages were alike.
+        tokens_per_second: Generated, likewise.
+        fits: Whether the memory suffices.
+        work: What all of them take of the GPU together, each as often as `weights` said; None where
+            nothing was said.
+    """
+
+    ttft_seconds: Floats
+    tpot_seconds: Floats
+    page_seconds: Floats
+    pages_per_second: Floats
+    tokens_per_second: Floats
+    fits: NDArray[np.bool_]
+    work: Span | None = None
+
+
+class _Lengths(NamedTuple):
+    """Lengths of what pages generate, `[n]`; see `OutputLengths`."""
+
+    mean: Floats
+    running: Integers
+    longest: Integers
+
+
+class _Prompts(NamedTuple):
+    """Prompts of some pages: the rows, and each row's place among distinct prefill passes."""
+
+    rows: Integers
+    place: Integers
+    span: Span
+    seconds: Floats
+    fixed_bytes: Integers
+
+
+class PageTimer:
+    """Says what pages take on a GPU, and remembers what pages have in common."""
+
+    def __init__(self, model: TimedModel, job: JobAssumptions) -> None:
+        """A timer.
+
+        Args:
+            model: The model and its GPU.
+            job: The runtime, and all else that is taken for granted.
+
+        Raises:
+            ConfigError: The model is not served.
+            DeviceError: No seconds are known in its element type.
+        """
+        check_dtype(model.dtype)
+        self.model, self.job = model, job
+        self._lengths = cache(job.lengths)
+        self._fixed: dict[Any, int] = {}
+        self._served: ServedModel | None = None
+        if not job.is_eager:
+            self._served = ServedModel(
+                model.architecture, model.dimensions, model.dtype, model.device, job.host,
+                job.precision,
+            )  # fmt: skip
+
+    def times(self, pages: ManyPages, *, weights: Integers | None = None) -> ManyTimes:
+        """What the pages take.
+
+        A page under a concurrency of 1 is a page alone, in its seconds as `PagePrediction` has
+        them.
+
+        Args:
+            pages: The pages.
+            weights: How often each counts in `work`, `[n]`; None to leave that out.
+
+        Raises:
+            ConfigError: The model has a part without a closed form.
+            DeviceError: The GPU lacks an element type.
+            WorkloadError: A number of new tokens is not possible.
+        """
+        if self._served is None:
+            return self._eager(pages, weights)
+        return self._serving(self._served, pages, weights)
+
+    # --- serving -----------------------------------------------------------------------------
+
+    def _serving(
+        self, served: ServedModel, pages: ManyPages, weights: Integers | None
+    ) -> ManyTimes:
+        import numpy as np
+
+        job, n = self.job, len(pages)
+        lengths = self._lengths_of(pages.max_new_tokens)
+        visual = np.array([each.visual_tokens for each in pages.kinds], np.int64)
+        T = visual[pages.kind] + pages.text_tokens
+        prefill, fixed = np.zeros(n), np.zeros(n)
+        prompts = list(self._prompts(served, pages, T))
+        for each in prompts:
+            prefill[each.rows] = each.seconds[each.place]
+            fixed[each.rows] = each.fixed_bytes[each.place]
+        steps = lengths.mean - 1
+        fitting = served.fitting(fixed, served.page_bytes(T, lengths.longest), job.reserved)
+        keys = T + lengths.running
+        asked = ServedPages(T, prefill, keys, steps, pages.prepare, pages.concurrency, fitting)
+        loads = served_loads(served, asked, workers=job.workers, is_offline=job.is_offline)
+        first, page = loads.first_token, loads.page
+        decode = page - first
+        alone = np.flatnonzero(pages.concurrency == 1)
+        if len(alone):
+            whole = np.rint(steps[alone]).astype(np.int64)
+            decode[alone] = served.steps(1, T[alone], whole).seconds  # type: ignore[arg-type]
+            first[alone] = pages.prepare[alone] + prefill[alone]
+            page[alone] = first[alone] + decode[alone]
+        work = None
+        if weights is not None:
+            each_step = weights * steps / loads.together
+            by_step = _distinct_steps(served, loads.together, keys, each_step)
+            passes = (_weighted(each.span, each.place, weights[each.rows]) for each in prompts)
+            work = total_span((*passes, by_step))
+        return ManyTimes(
+            first, _per_step(decode, steps), page, loads.pages_per_second,
+            lengths.mean * loads.pages_per_second, pages.concurrency <= fitting, work,
+        )  # fmt: skip
+
+    def _lengths_of(self, limits: Integers) -> _Lengths:
+        import numpy as np
+
+        distinct, place = np.unique(limits, return_inverse=True)
+        found: list[OutputLengths] = [self._lengths(limit) for limit in distinct.tolist()]
+        return _Lengths(
+            np.array([each.mean for each in found])[place],
+            np.array([each.running for each in found], np.int64)[place],
+            np.array([each.longest for each in found], np.int64)[place],
+        )
+
+    def _prompts(self, served: ServedModel, pages: ManyPages, T: Integers) -> Iterator[_Prompts]:
+        """The prefill passes, those of equal views together."""
+        import numpy as np
+
+        for number, kind in enumerate(pages.kinds):
+            rows = np.flatnonzero(pages.kind == number)
+            if not len(rows):
+                continue
+            lengths, place = np.unique(T[rows], return_inverse=True)
+            views = [(view.count, view.resolution) for view in kind.views]
+            stages = served.prefill(views, lengths, kind.visual_tokens)  # type: ignore[arg-type]
+            span = total_span(stages.values())
+            seconds = np.broadcast_to(span.seconds, len(lengths))
+            fixed = [self._fixed_bytes(served, kind, length) for length in lengths.tolist()]
+            yield _Prompts(rows, place, span, seconds, np.array(fixed, np.int64))
+
+    def _fixed_bytes(self, served: ServedModel, kind: Workload, T: int) -> int:
+        key = (kind.grid, kind.views, T)
+        if key not in self._fixed:
+            text_tokens = T - kind.visual_tokens
+            one = replace(kind, text_tokens=text_tokens, batch_size=1)
+            self._fixed[key] = served.fixed_bytes(one)
+        return self._fixed[key]
+
+    # --- eager -------------------------------------------------------------------------------
+
+    def _eager(self, pages: ManyPages, weights: Integers | None) -> ManyTimes:
+        """Page by page, each kind of page under all its concurrencies at a time."""
+        import numpy as np
+
+        rows_of: dict[tuple[Any, ...], list[int]] = {}
+        columns = (pages.kind, pages.text_tokens, pages.max_new_tokens, pages.prepare)
+        for row, key in enumerate(zip(*(each.tolist() for each in columns), strict=True)):
+            rows_of.setdefault(key, []).append(row)
+        figures = np.zeros((5, len(pages)))
+        fits = np.zeros(len(pages), bool)
+        spans = []
+        for (*_, prepare), rows in rows_of.items():
+            workload = pages.workload(rows[0])
+            concurrency = sorted({int(pages.concurrency[row]) for row in rows})
+            assumptions = self.job.of(self.model.architecture, workload, prepare=prepare)
+            found = predict(self.model, workload, assumptions, concurrency)
+            loads = {each.concurrency: each for each in found.throughput}
+            for row in rows:
+                load = loads[int(pages.concurrency[row])]
+                seconds: tuple[float | None, ...] = (
+                    load.ttft_seconds, load.tpot_seconds, load.page_seconds
+                )  # fmt: skip
+                if load.concurrency == 1:
+                    tpot = found.tpot_seconds
+                    seconds = (found.ttft_seconds.value, None if tpot is None else tpot.value,
+                               found.page_seconds.value)  # fmt: skip
+                rates = (load.pages_per_second.value, load.tokens_per_second.value)
+                figures[:, row] = [np.nan if each is None else each for each in (*seconds, *rates)]
+                fits[row] = load.fits
+                if weights is not None:
+                    spans.append(load.work.times(int(weights[row])))
+        ttft, tpot_seconds, page, rate, tokens = figures
+        work = None if weights is None else total_span(spans)
+        return ManyTimes(ttft, tpot_seconds, page, rate, tokens, fits, work)
+
+
+def _per_step(decode: Floats, steps: Floats) -> Floats:
+    """Seconds per token after the first; not a number where there is none."""
+    import numpy as np
+
+    seconds: Floats = np.full(len(decode), np.nan)
+    np.divide(decode, steps, out=seconds, where=steps > 0)
+    return seconds
+
+
+def _distinct_steps(
+    served: ServedModel, together: Integers, keys: Integers, weights: Floats
+) -> Span:
+    """Decode steps of so many sequences over so many keys each, as often as `weights` say."""
+    import numpy as np
+
+    width = int(keys.max()) + 1
+    pairs, place = np.unique(together * width + keys, return_inverse=True)
+    B, K = np.divmod(pairs, width)
+    span = served.step(B, K)
+    return _weighted(span, np.arange(len(pairs)), np.bincount(place, weights))
+
+
+def _weighted(span: Span, place: Integers, weights: Any) -> Span:
+    """The sum of some of a span's workloads, each as often as `weights` say, as floats."""
+    import numpy as np
+
+    def summed(values: Any) -> float:
+        values = np.atleast_1d(values)
+        chosen = values[place] if len(values) > 1 else values[0]
+        return float(np.sum(chosen * weights))
+
+    return Span(
+        {kind: summed(seconds) for kind, seconds in span.kinds.items()},
+        *map(summed, (span.memory, span.launches, span.host, span.flops, span.nbytes)),
+    )

@@ -1,0 +1,128 @@
+"""GPUs under a serving engine in balance: each page as if all pages were like it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from dsocr_analyze.timing.closed_loop import LoopTimes, closed_loop
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dsocr_analyze.timing.serving import ServedModel
+
+    Floats = NDArray[np.float64]
+    Integers = NDArray[np.int64]
+
+__all__ = ["ServedLoads", "ServedPages", "served_loads"]
+
+_CELLS: Final = 1 << 16
+"""Decode steps, of so many keys times so many sequences, that are evaluated at a time."""
+
+
+@dataclass(frozen=True)
+class ServedPages:
+    """n pages, each under a concurrency of its own; arrays `[n]`.
+
+    Attributes:
+        prompt: Tokens of the prompt.
+        prefill: Seconds of the prefill pass.
+        keys: Tokens in the cache of a running sequence, on average.
+        steps: Decode steps of a page, on average.
+        prepare: Seconds of CPU work before the model.
+        concurrency: Pages under way at a time.
+        fitting: Most pages at a time that fit into memory; the others wait outside.
+    """
+
+    prompt: Integers
+    prefill: Floats
+    keys: Integers
+    steps: Floats
+    prepare: Floats
+    concurrency: Integers
+    fitting: Integers
+
+
+class ServedLoads(NamedTuple):
+    """n GPUs in balance; arrays `[n]`, seconds are of one page."""
+
+    pages_per_second: Floats
+    first_token: Floats
+    page: Floats
+    together: Integers
+    """Sequences of a decode step, the nearest whole number to their average."""
+
+
+def served_loads(
+    served: ServedModel, pages: ServedPages, *, workers: int, is_offline: bool
+) -> ServedLoads:
+    """The closed loop of each page's clients; those that do not fit wait outside.
+
+    Args:
+        served: The model, its GPU and the engine.
+        pages: The pages.
+        workers: Pages that the CPU prepares at a time.
+        is_offline: Whether it prepares all pages before the first one runs.
+    """
+    import numpy as np
+
+    n = len(pages.keys)
+    running = np.maximum(1, np.minimum(pages.concurrency, pages.fitting)).astype(np.int64)
+    chunks = served.chunks(pages.prompt)  # type: ignore[arg-type]  # a count may be an array
+    columns = [np.zeros(n) for _ in range(4)]
+    for rows, keys, table in _by_keys(pages.keys, running):
+        step, carried = _steps(served, keys, int(running[rows].max()))
+        times = LoopTimes(
+            prepare=0.0 if is_offline else pages.prepare[rows],
+            workers=workers,
+            prefill=pages.prefill[rows],
+            chunks=np.broadcast_to(chunks, n)[rows],
+            steps=pages.steps[rows],
+            step=step,
+            carried=carried,
+            table=table,
+        )
+        point = closed_loop(running[rows], times)
+        page = pages.concurrency[rows] / point.pages_per_second
+        outside = page - point.page
+        together = np.maximum(1, np.rint(point.running))
+        found = (point.pages_per_second, point.first_token + outside, page, together)
+        for column, values in zip(columns, found, strict=True):
+            column[rows] = values
+    rate, first_token, page, together = columns
+    if is_offline:
+        rate = 1 / (1 / rate + pages.prepare / workers)
+    return ServedLoads(rate, first_token, page, together.astype(np.int64))
+
+
+def _by_keys(keys: Integers, running: Integers) -> Iterator[tuple[Integers, Integers, Integers]]:
+    """Rows whose steps go into one table: the rows, the distinct keys, each row's among them."""
+    import numpy as np
+
+    distinct, place = np.unique(keys, return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    ends = np.cumsum(np.bincount(place, minlength=len(distinct)))
+    size = max(1, _CELLS // int(running.max(initial=1)))
+    for first in range(0, len(distinct), size):
+        begin = int(ends[first - 1]) if first else 0
+        last = min(first + size, len(distinct))
+        rows = order[begin : int(ends[last - 1])]
+        yield rows, distinct[first:last], place[rows] - first
+
+
+def _steps(served: ServedModel, keys: Integers, most: int) -> tuple[Floats, Floats]:
+    """A decode step of 1 to `most` sequences, and its attention, `[keys, most]` each."""
+    import numpy as np
+
+    sequences: Any = np.arange(1, most + 1)
+    span = served.step(sequences[None, :], keys[:, None])  # type: ignore[arg-type]  # arrays
+    attention: Any = sum(
+        seconds
+        for kind, seconds in span.kinds.items()
+        if kind.kind.startswith("generation_attention")
+    )
+    shape = (len(keys), most)
+    return np.broadcast_to(span.seconds, shape), np.broadcast_to(attention, shape)
