@@ -5,14 +5,17 @@ others that are running. A prefill pass runs between two decode steps, and carri
 sequences one token further for each of its chunks.
 
 The loop is solved for the throughput X at which the clients' pages take exactly C / X seconds
-(Little's law), with mean waits: prefill passes wait like customers of one server (residual
-service), pages on the CPU as in Seidmann's approximation of several servers (Seidmann, Schweitzer
-and Shalev-Oren 1987).
+(Little's law), with mean waits of the other pages' rate X (C - 1) / C: prefill passes wait like
+customers of one server with constant service (residual service), pages on the CPU like those of
+several such servers (Sakasegawa 1977), not at all where there is a worker for every client. No more
+than what the CPU's workers or the GPU can do comes by; where that decides, pages wait there for as
+long as Little's law says.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,7 +58,7 @@ class LoopPoint:
         pages_per_second: Throughput.
         prepare: Until its pixels are there, waiting included.
         wait: For its prefill pass.
-        prefill: In it.
+        prefill: In it, with what the sequences that it carries take.
         decode: From the first token to the last.
         running: Sequences that are decoded at a time, on average.
     """
@@ -85,48 +88,65 @@ def closed_loop(clients: int, times: LoopTimes) -> LoopPoint:
         clients: Pages under way at a time, C.
         times: What a page takes; `step` and `carried` reach to C sequences at least.
     """
-    low, high = 0.0, _upper_bound(clients, times)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        point = _at(middle, clients, times)
-        if point is not None and point.page <= clients / middle:
-            low = middle
-        else:
-            high = middle
-    found = _at(low, clients, times)
-    assert found is not None  # a loop slow enough is always possible
-    return found
-
-
-def _upper_bound(clients: int, times: LoopTimes) -> float:
-    """More pages per second than are possible: no wait, and decode steps of one sequence."""
     alone = times.prepare + times.prefill + times.steps * float(times.step[0])
-    return clients / alone if alone else float("inf")
+    cpu = times.workers / times.prepare if times.prepare else math.inf
+    gpu = 1 / _least_gpu_seconds(clients, times)
+    low, high = 0.0, min(clients / alone, cpu, gpu)
+    found = _at(high, clients, times)
+    if found is None or found.page > clients / high:
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            point = _at(middle, clients, times)
+            if point is not None and point.page <= clients / middle:
+                low = middle
+            else:
+                high = middle
+        found = _at(low, clients, times)
+    assert found is not None  # a loop slow enough is always possible
+    waited = clients / found.pages_per_second - found.page
+    if cpu < gpu:
+        return replace(found, prepare=found.prepare + waited)
+    return replace(found, wait=found.wait + waited)
+
+
+def _least_gpu_seconds(clients: int, times: LoopTimes) -> float:
+    """What a page takes of the GPU at least, however many run together."""
+    import numpy as np
+
+    sequences: Any = np.arange(1, clients + 1)
+    least_step = float((times.step[:clients] / sequences).min())
+    carried: Any = np.concatenate([[0.0], times.carried[: clients - 1]])
+    steps_left = np.maximum(0.0, times.steps - times.chunks * np.arange(clients))
+    return times.prefill + float((times.chunks * carried + steps_left * least_step).min())
 
 
 def _at(rate: float, clients: int, times: LoopTimes) -> LoopPoint | None:
     """What a page takes if `rate` pages come by per second; None where that is too many."""
     others = rate * (clients - 1) / clients
-    prepare = _prepared(others, times)
-    busy = others * times.prefill
-    if prepare is None or busy >= 1:
-        return None
+    prepare = _prepared(rate, clients, times)
     decode, running = _decoded(others, times)
-    if decode is None:
+    if prepare is None or decode is None:
+        return None
+    # Its own pass carries the others that run.
+    prefill = times.prefill + times.chunks * _carried(times, running - 1)
+    busy = others * prefill
+    if busy >= 1:
         return None
     step = _read(times.step, running)
     decoding = min(1.0, others * decode)
-    wait = (busy * times.prefill / 2 + decoding * (1 - busy) * step / 2) / (1 - busy)
-    return LoopPoint(rate, prepare, wait, times.prefill, decode, running)
+    wait = (busy * prefill / 2 + decoding * (1 - busy) * step / 2) / (1 - busy)
+    return LoopPoint(rate, prepare, wait, prefill, decode, running)
 
 
-def _prepared(others: float, times: LoopTimes) -> float | None:
-    """Seconds on the CPU, where `others` pages come by per second besides."""
-    share = times.prepare / times.workers
-    if others * share >= 1:
+def _prepared(rate: float, clients: int, times: LoopTimes) -> float | None:
+    """Seconds on the CPU; None where the workers fall behind."""
+    workers = times.workers
+    # A page finds all workers busy with others at most for the clients beyond one per worker.
+    busy = rate * max(0, clients - workers) / clients * times.prepare / workers
+    if busy >= 1:
         return None
-    queued = share / (1 - others * share)
-    return times.prepare - share + queued
+    queued = math.pow(busy, math.sqrt(2 * (workers + 1)) - 1) / (workers * (1 - busy))
+    return times.prepare * (1 + queued / 2)
 
 
 def _decoded(others: float, times: LoopTimes) -> tuple[float | None, float]:
@@ -146,6 +166,11 @@ def _decoded(others: float, times: LoopTimes) -> tuple[float | None, float]:
             break
         running = (running + seen) / 2
     return decode, running
+
+
+def _carried(times: LoopTimes, sequences: float) -> float:
+    """By how much a number of sequences, 0 among them, lengthens a prefill chunk."""
+    return min(sequences, 1.0) * _read(times.carried, sequences)
 
 
 def _read(values: NDArray[np.float64], sequences: float) -> float:
