@@ -172,7 +172,7 @@ class PageTimer:
         alone = np.flatnonzero(pages.concurrency == 1)
         if len(alone):
             whole = np.rint(steps[alone]).astype(np.int64)
-            decode[alone] = served.steps(1, T[alone], whole).seconds  # type: ignore[arg-type]
+            decode[alone] = served.steps(1, T[alone], whole).seconds
             first[alone] = pages.prepare[alone] + prefill[alone]
             page[alone] = first[alone] + decode[alone]
         work = None
@@ -205,9 +205,10 @@ class PageTimer:
             rows = np.flatnonzero(pages.kind == number)
             if not len(rows):
                 continue
-            lengths, place = np.unique(T[rows], return_inverse=True)
+            found: tuple[Any, Integers] = np.unique(T[rows], return_inverse=True)
+            lengths, place = found
             views = [(view.count, view.resolution) for view in kind.views]
-            stages = served.prefill(views, lengths, kind.visual_tokens)  # type: ignore[arg-type]
+            stages = served.prefill(views, lengths, kind.visual_tokens)
             span = total_span(stages.values())
             seconds = np.broadcast_to(span.seconds, len(lengths))
             fixed = [self._fixed_bytes(served, kind, length) for length in lengths.tolist()]
