@@ -81,6 +81,12 @@ class TestByHand:
                      gemm=100, movement=5)  # fmt: skip
         assert microseconds(span) == (105, 20, 20)
 
+    def test_a_routers_sum_stays_on_the_gpu(self):
+        """A step of one token normalizes one row, too."""
+        [span] = run([summed("model.layers.1.mlp.gate", rows=1, dtype="float32"),
+                      product("model.layers.2")], gemm=100, movement=5)  # fmt: skip
+        assert microseconds(span) == (105, 15, 0)
+
     def test_generate_takes_its_time_between_steps(self):
         stub = StubDevice(gemm=1e-4)
         span = eager_step([product("a", calls=2)], stub, HOST, sequences=4)
