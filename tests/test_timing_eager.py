@@ -132,9 +132,10 @@ class TestBothEngines:
 
 
 class TestCold:
-    def asked(self, flash):
+    def asked(self, flash, l2_mb=0.1):
         """Whether a decode step's products, attentions and the like find their bytes in L2."""
         stub = StubDevice(gemm=1e-6, attention=1e-6, movement=1e-6)
+        stub.gpu = dataclasses.replace(stub.gpu, l2_mb=l2_mb)
         dimensions = DEFAULT.dimensions(small_directory().config)
         kernels = DEFAULT.step_kernels(dimensions, 1, 100, BFLOAT16, flash)
         eager_step(kernels, stub, EAGER, 1)
@@ -146,6 +147,10 @@ class TestCold:
         assert products.count(True) >= 1
         # Only the angles are a product without weights.
         assert products.count(False) <= 1
+
+    def test_weights_that_l2_holds_whole_are_still_there(self):
+        _, calls = self.asked(flash=True, l2_mb=1000)
+        assert not any(keywords["cold"] for kind, keywords in calls if kind == "gemm")
 
     def test_factors_of_attention_may_still_lie_in_l2(self):
         _, calls = self.asked(flash=False)

@@ -71,7 +71,7 @@ def served_loads(
 
     n = len(pages.keys)
     running = np.maximum(1, np.minimum(pages.concurrency, pages.fitting)).astype(np.int64)
-    chunks = served.chunks(pages.prompt)  # type: ignore[arg-type]  # a count may be an array
+    chunks = served.chunks(pages.prompt)
     columns = [np.zeros(n) for _ in range(4)]
     for rows, keys, table in _by_keys(pages.keys, running):
         step, carried = _steps(served, keys, int(running[rows].max()))
@@ -118,7 +118,7 @@ def _steps(served: ServedModel, keys: Integers, most: int) -> tuple[Floats, Floa
     import numpy as np
 
     sequences: Any = np.arange(1, most + 1)
-    span = served.step(sequences[None, :], keys[:, None])  # type: ignore[arg-type]  # arrays
+    span = served.step(sequences[None, :], keys[:, None])
     attention: Any = sum(
         seconds
         for kind, seconds in span.kinds.items()
