@@ -71,7 +71,7 @@ def served_loads(
 
     n = len(pages.keys)
     running = np.maximum(1, np.minimum(pages.concurrency, pages.fitting)).astype(np.int64)
-    chunks = served.chunks(pages.prompt)
+    chunks = served.chunks(pages.prompt) * served.server.mixes_prefill
     columns = [np.zeros(n) for _ in range(4)]
     for rows, keys, table in _by_keys(pages.keys, running):
         step, carried = _steps(served, keys, int(running[rows].max()))
