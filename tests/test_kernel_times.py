@@ -60,10 +60,14 @@ class TestProperties:
     def test_more_work_takes_hardly_less_time(self, name):
         timed = device(name)
         sizes = 2 ** np.arange(15)
-        for call in kernels(timed, native(timed)).values():
+        for kind, call in kernels(timed, native(timed)).items():
             seconds = call(sizes)
             # A step that empties a wave or leaves a slower tile may gain a little.
-            assert (seconds[1:] > 0.9 * seconds[:-1]).all()
+            least = np.full(len(sizes) - 1, 0.9)
+            if kind == "gemm":
+                # Tables have it that libraries take a slow kernel up to 8 rows.
+                least[3] /= 1 + timed.fitted("gemm", native(timed)).coefficients.slow
+            assert (seconds[1:] > least * seconds[:-1]).all()
             assert seconds[-1] > 3 * seconds[0]
 
     @pytest.mark.parametrize("name", EVERY)
