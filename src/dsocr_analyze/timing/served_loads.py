@@ -71,7 +71,8 @@ def served_loads(
 
     n = len(pages.keys)
     running = np.maximum(1, np.minimum(pages.concurrency, pages.fitting)).astype(np.int64)
-    chunks = served.chunks(pages.prompt)  # type: ignore[arg-type]  # a count may be an array
+    prompt: Any = pages.prompt
+    chunks = served.chunks(prompt)
     columns = [np.zeros(n) for _ in range(4)]
     for rows, keys, table in _by_keys(pages.keys, running):
         step, carried = _steps(served, keys, int(running[rows].max()))
@@ -113,12 +114,12 @@ def _by_keys(keys: Integers, running: Integers) -> Iterator[tuple[Integers, Inte
         yield rows, distinct[first:last], place[rows] - first
 
 
-def _steps(served: ServedModel, keys: Integers, most: int) -> tuple[Floats, Floats]:
+def _steps(served: ServedModel, keys: Any, most: int) -> tuple[Floats, Floats]:
     """A decode step of 1 to `most` sequences, and its attention, `[keys, most]` each."""
     import numpy as np
 
     sequences: Any = np.arange(1, most + 1)
-    span = served.step(sequences[None, :], keys[:, None])  # type: ignore[arg-type]  # arrays
+    span = served.step(sequences[None, :], keys[:, None])
     attention: Any = sum(
         seconds
         for kind, seconds in span.kinds.items()
