@@ -52,7 +52,7 @@ def limits(gpu: str, kind: str, dtype: str) -> tuple[float | None, float | None]
     """Most that the median and the 90th percentile may be; None for no limit."""
     if dtype == "float8":
         return (0.08 if kind == "gemm" and gpu in FLOAT8_GEMM else None), None
-    return GEMM[gpu] if kind == "gemm" else (MEDIAN[kind], None)
+    return GEMM[gpu] if kind == "gemm" else (MEDIAN.get(kind), None)
 
 
 def left_out() -> None:
@@ -97,7 +97,7 @@ def main() -> int:
         for kind in KINDS:
             for dtype in ("bfloat16", "float8"):
                 fitted = timed.profile.fitted.get((kind, dtype))
-                if fitted is None or fitted.extrapolated:
+                if fitted is None or fitted.extrapolated or fitted.derived:
                     continue
                 rows = read_rows(data, gpu, kind, dtype)
                 assert rows is not None

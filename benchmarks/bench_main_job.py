@@ -2,7 +2,8 @@
 
     python benchmarks/bench_main_job.py
 
-The main job, the analytic engine, and the main job on a vendor directory (DSOCR_VENDOR_DIR, or
+The main job, the analytic engine, predicted seconds, and the main job on a vendor directory
+(DSOCR_VENDOR_DIR, or
 models/deepseek-ocr; left out where there is none). Each runs in turn with the import, so that both
 see the same machine. Then `DeepSeekOCRSession.analyze()` in a process that has analyzed before,
 against what the command spends on the same call. Prints one line per figure; exits with 1 where a
@@ -50,6 +51,8 @@ class Job:
     arguments: tuple[str, ...]
     target_ratio: float
     target_mib: int
+    is_written: bool = True
+    """Whether it writes its report to `--output`."""
 
 
 def jobs() -> list[Job]:
@@ -57,6 +60,7 @@ def jobs() -> list[Job]:
     found = [
         Job("main job", (*main_job, "--model", "reference"), 2.0, 400),
         Job("analytic engine", ("--engine", "analytic", "--model", "reference"), 0.3, 100),
+        Job("time h100-sxm", ("time", "h100-sxm", "--model", "reference"), 0.5, 100, False),
     ]
     if (VENDOR / "config.json").is_file():
         directory = ("--model", str(VENDOR.resolve()), "--trust-remote-code")
@@ -100,7 +104,8 @@ def resident_mib(pid: int) -> float:
 
 def measure(job: Job, folder: str) -> bool:
     """Whether a job meets its targets."""
-    ours = ("-m", "dsocr_analyze", *job.arguments, "--output", folder)
+    writes = ("--output", folder) if job.is_written else ()
+    ours = ("-m", "dsocr_analyze", *job.arguments, *writes)
     for warm_up in (IMPORT_TORCH, ours):  # from here on the files are in the page cache
         run(warm_up, folder)
     pairs = [(run(IMPORT_TORCH, folder), run(ours, folder)) for _ in range(ROUNDS)]

@@ -48,7 +48,10 @@ DTYPES: Final = {
     "context_attention": ("bfloat16",),
     "generation_attention": ("bfloat16", "float8"),
     "experts": ("bfloat16", "float8"),
+    "movement": ("bfloat16",),
 }
+MOVEMENT_OF: Final = {"a100-80gb-sxm": "h100-sxm"}
+"""Whose elementwise kernels a GPU takes that was not measured with any."""
 _FLASH2: Final = ("a100-80gb-sxm", "l40s", "rtx-pro-6000")
 _BLACKWELL: Final = ("b200", "b300", "gb200", "gb300")
 _HOPPER: Final = ("h100-sxm", "h200-sxm")
@@ -70,7 +73,13 @@ EXPERTS: Final = records.ExpertsCoefficients(
     0, 1, 0.7, 1.2, 2.0, 0.55, 1.0, 1.0, 0.1, 0.9, 0.05, 2.0, 0.9, 5.0, 2.0, 1.0, 12.0,
     0.3, 10.0, 1.8,
 )  # fmt: skip
-STARTS: Final = {"gemm": GEMM, "generation_attention": GENERATION, "experts": EXPERTS}
+MOVEMENT: Final = records.MovementCoefficients(0.8, 1.5, 0.1, 2.0)
+STARTS: Final = {
+    "movement": MOVEMENT,
+    "gemm": GEMM,
+    "generation_attention": GENERATION,
+    "experts": EXPERTS,
+}
 SECOND_KERNEL: Final[dict[str, Any]] = {
     "fallback_movement": 1.0, "fallback_us": 1e-6, "fallback_tile_us": 1e-6
 }  # fmt: skip
@@ -86,6 +95,8 @@ _EXPERTS: Final = {"l2_share": (0.5, 8.0), "l2_part": (0.3, 1.5), "ramp_mb": (1e
 def options(kind: str, dtype: str, gpu: str) -> list[dict[str, int]]:
     """Whole-numbered coefficients to try, by what the library's kernels are known to do."""
     choices: dict[str, tuple[int, ...]]
+    if kind == "movement":
+        return [{}]
     if kind == "gemm":
         return [{"tiles": tiles} for tiles in range(len(TILES))] if dtype == "float8" else [{}]
     if kind == "experts":
@@ -241,17 +252,12 @@ def section(kind: str, dtype: str, rows: Rows, gpu: Gpu, sixteen: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def movement(gemm: dict[str, Any], rows: Rows, gpu: Gpu) -> str:
-    """Elementwise kernels have no table: streams as in products, the shortest kernel measured."""
-    c = gemm["coefficients"]
-    ramp = min(c["ramp_mb"], 1e-6 * gpu.bandwidth_gb_s * 1e9 * 2e-6)
-    shortest = float(np.percentile(rows.seconds, 0.5)) * 1e6
-    launch = max(0.1, shortest - ramp * 1e12 / (c["l2_share"] * gpu.bandwidth_gb_s * 1e9))
-    values = {"memory_share": c["memory_share"], "l2_share": max(c["l2_share"], c["memory_share"]),
-              "ramp_mb": ramp, "launch_us": launch}  # fmt: skip
+def movement_of(another: str) -> str:
+    """The part of a profile about elementwise kernels where no table has any: another GPU's."""
+    text = (PROFILES / f"{another}.toml").read_text(encoding="utf-8")
+    values = tomllib.loads(text)["movement"]["bfloat16"]["coefficients"]
     return "\n".join(
-        ["[movement.bfloat16]", f'framework = "{gemm["framework"]}"', 'derived = "gemm"', "",
-         "[movement.bfloat16.coefficients]",
+        ["[movement.bfloat16]", f'derived = "{another}"', "", "[movement.bfloat16.coefficients]",
          *(f"{name} = {value:.6g}" for name, value in values.items())]
     ) + "\n"  # fmt: skip
 
@@ -264,14 +270,13 @@ def profile(data: Path, name: str, kinds: tuple[str, ...]) -> None:
     for kind in kinds:
         for dtype in DTYPES[kind]:
             rows = read_rows(data, name, kind, dtype)
+            if rows is None and name in MOVEMENT_OF and kind == "movement":
+                parts["movement.bfloat16"] = movement_of(MOVEMENT_OF[name])
             if rows is None or (dtype == "float8" and not gpu.float8_tflops):
                 continue
             parts[f"{kind}.{dtype}"] = section(
                 kind, dtype, rows, gpu, parts[f"{kind}.bfloat16"] if dtype == "float8" else ""
             )
-            if (kind, dtype) == ("gemm", "bfloat16"):
-                table = tomllib.loads(parts["gemm.bfloat16"])["gemm"]["bfloat16"]
-                parts["movement.bfloat16"] = movement(table, rows, gpu)
     order = [f"{kind}.{dtype}" for kind in records.COEFFICIENTS for dtype in ("bfloat16", "float8")]
     head = (
         "# Written by scripts/fit_profiles.py; do not edit.\n\n"

@@ -22,6 +22,7 @@ from dsocr_analyze.hardware.kernel_times.experts import ExpertSizes, experts_sec
 from dsocr_analyze.hardware.kernel_times.gemm import gemm_seconds
 from dsocr_analyze.hardware.kernel_times.generation_attention import generation_attention_seconds
 from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine
+from dsocr_analyze.hardware.kernel_times.movement import movement_seconds
 from dsocr_analyze.hardware.kernel_times.prefill_attention import (
     AttentionSizes,
     prefill_attention_seconds,
@@ -54,14 +55,19 @@ SYSTEMS: Final = {
 }
 """The table's name of each GPU."""
 
-KINDS: Final = ("gemm", "encoder_attention", "context_attention", "generation_attention", "experts")
+KINDS: Final = (
+    "gemm", "encoder_attention", "context_attention", "generation_attention", "experts", "movement",
+)  # fmt: skip
 _TABLES: Final = {
     "gemm": ("gemm", "gemm_perf"),
     "encoder_attention": ("encoder_attention", "encoder_attention_perf"),
     "context_attention": ("attention", "context_attention_perf"),
     "generation_attention": ("attention", "generation_attention_perf"),
     "experts": ("moe", "moe_perf"),
+    "movement": ("quantize", "scale_matrix_perf"),
 }
+"""Folder and file of each kind. Elementwise kernels stand for all that only move bytes: elements of
+16 bits are read, scaled, and written in 8."""
 _DTYPES: Final = {"bfloat16": "bfloat16", "float8": "fp8"}
 _HELD_OUT_BELOW: Final = 77
 _FEWEST: Final = 50
@@ -182,6 +188,9 @@ def _chosen(columns: dict[str, Any], kind: str, dtype: str) -> NDArray[np.bool_]
             (columns["moe_dtype"] == dtype) & (columns["distribution"] == "balanced")
             & (columns["moe_ep_size"] == 1)
         )  # fmt: skip
+    if kind == "movement":
+        is_timed = columns["latency"] > 0
+        return np.asarray(is_timed & (columns["k"] <= 16384) & (dtype == "bfloat16"))
     chosen = columns["attn_dtype"] == "bfloat16"
     if "kv_cache_dtype" in columns:
         chosen = chosen & (columns["kv_cache_dtype"] == dtype)
@@ -211,6 +220,9 @@ def _sizes(
         sizes["fallback"] = (second & ~second.all()).astype(float)
         keys = ("hidden_size", "inter_size", "topk", "num_experts")
         return sizes, keys, np.ones(len(second), dtype=bool)
+    if kind == "movement":
+        moved = 3.0 * columns["m"] * columns["k"]
+        return {"moved": moved}, ("m", "k"), np.ones(len(moved), dtype=bool)
     heads = "num_heads"
     kv_heads = "num_key_value_heads" if "num_key_value_heads" in columns else heads
     names = {"batch": "batch_size", "queries": "isl", "heads": heads, "head_dim": "head_dim",
@@ -239,6 +251,8 @@ def predicted(kind: str, rows: Rows, gpu: Gpu, dtype: str, c: records.Coefficien
             size["touched"], size["gated"] > 0, size["fallback"] > 0,
         )  # fmt: skip
         return experts_seconds(experts, machine_of(gpu, dtype), c, weight_bytes=nbytes)
+    if isinstance(c, records.MovementCoefficients):
+        return movement_seconds(size["moved"], machine_of(gpu, dtype), c)
     machine = machine_of(gpu, "bfloat16")  # keys and values of eight bits are multiplied in 16
     attention = AttentionSizes(*(size[name] for name in AttentionSizes._fields))
     if isinstance(c, records.PrefillCoefficients):

@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 
 README = Path(__file__).resolve().parent.parent / "README.md"
-BLOCK = re.compile(r"(<!-- output: dsocr-analyze (.*) -->\n```text\n)(.*?)(```)", re.DOTALL)
-SHOWN = ("Ran:", "Stages", "Totals", "Memory")
+BLOCK = re.compile(r"(<!-- output: dsocr-analyze ([^\n]*) -->\n```text\n)(.*?)(```)", re.DOTALL)
+SHOWN = ("Ran:", "Stages", "Totals", "Memory", "h100-sxm", "GPUs")
 
 
 def shown_part(output: str) -> str:

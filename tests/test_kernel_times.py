@@ -337,7 +337,8 @@ class TestProfiles:
     def test_only_what_no_table_holds_is_assumed(self):
         for profile in all_profiles().values():
             for (kind, _), fitted in profile.fitted.items():
-                assert fitted.assumed == bool(fitted.derived) == (kind == "movement")
+                is_derived = kind == "movement" and fitted.gpu == "a100-80gb-sxm"
+                assert fitted.assumed == bool(fitted.derived) == is_derived
 
     @pytest.fixture
     def own(self, tmp_path):
@@ -405,6 +406,8 @@ def sampled(timed, row):
     """Predicted seconds of a published row."""
     if row["kind"] == "gemm":
         return timed.gemm_seconds(row["m"], row["n"], row["k"])
+    if row["kind"] == "movement":
+        return timed.elementwise_seconds(row["moved"])
     if row["kind"] == "experts":
         return timed.grouped_experts_seconds(
             row["tokens"], row["hidden"], row["inter"], row["experts"], row["top_k"],
@@ -455,7 +458,6 @@ class TestCommand:
         shipped = (PROFILES / "h100-sxm.toml").read_text(encoding="utf-8")
         lines = [line for line in shipped.splitlines() if not line.startswith("held_out_")]
         text = "\n".join(lines).replace("framework =", 'derived = "mine"\nframework =')
-        text = text.replace('derived = "gemm"\n', "")
         file = tmp_path / "mine.toml"
         file.write_text(f'name = "h100-sxm"\n{text}', encoding="utf-8")
         assert main(["devices", "h100", "--profile", str(file)]) == 0
@@ -463,8 +465,11 @@ class TestCommand:
         assert main(["devices", "h100", "l4", "--format", "json"]) == 0
         for each in json.loads(capsys.readouterr().out):
             for kind in each["kinds"]:
-                assert kind["assumed"] == (kind["kind"] == "movement")
-                assert (kind["derived"] == "gemm") == kind["assumed"]
+                assert not kind["assumed"]
+        assert main(["devices", "a100", "--format", "json"]) == 0
+        [each] = json.loads(capsys.readouterr().out)
+        assumed = {kind["kind"]: kind["derived"] for kind in each["kinds"] if kind["assumed"]}
+        assert assumed == {"movement": "h100-sxm"}
 
     def test_a_file_or_the_config_folder_adds_a_gpu(self, capsys, tmp_path):
         text = TestProfiles.GPU + 'like = "h100-sxm"\n'

@@ -22,7 +22,7 @@ __all__ = ["devices", "user_profiles"]
 FORMATS = ("table", "markdown", "json")
 _SHORT = {
     "gemm": "GEMM", "encoder_attention": "encoder", "context_attention": "context",
-    "generation_attention": "generation", "experts": "experts",
+    "generation_attention": "generation", "experts": "experts", "movement": "elementwise",
 }  # fmt: skip
 
 GpuArgument = Annotated[

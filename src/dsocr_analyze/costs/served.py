@@ -1,7 +1,8 @@
 """What a serving engine launches for a decoder: each fusion is one function, and one rule.
 
 A rule says which operators of the model's own code it replaces (`FUSIONS`). Its kernels do the same
-matrix work; what a fusion saves are bytes and launches. Counts may be arrays.
+matrix work, but for logits that nobody reads and for the small products that tables of angles are
+made of; what a fusion saves are bytes and launches. Counts may be arrays.
 
 Source: vLLM (`model_executor/layers`: `QKVParallelLinear`, `RMSNorm`, `SiluAndMul`,
 `RotaryEmbedding`, `FusedMoE`; `LogitsProcessor`), and SGLang's layers of the same names.
@@ -56,6 +57,7 @@ FUSIONS: Final = (
     Fusion("cache_write", "the concatenation of cache and new keys and values"),
     Fusion("paged_attention", "products, scale, mask and softmax of attention"),
     Fusion("silu_and_mul", "the activation and the product with the other half"),
+    Fusion("router", "the casts of tokens and weights to fp32, and the product in it"),
     Fusion("grouped_experts", "top-k, sorting, three products and an activation for every expert,"
            " weights and sum"),
     Fusion("combined_experts", "the addition of shared and routed experts"),

@@ -15,6 +15,7 @@ from dsocr_analyze.knowledge.ocr import model_pages, preprocessing_pages
 from dsocr_analyze.knowledge.overview import catalogue, formulations, index
 from dsocr_analyze.knowledge.page import Page
 from dsocr_analyze.knowledge.render import render_page
+from dsocr_analyze.knowledge.seconds import seconds_page
 from dsocr_analyze.knowledge.vision_clip import clip_pages, projector_pages
 from dsocr_analyze.knowledge.vision_sam import sam_pages
 from dsocr_analyze.report.files import prepare_directory, write_texts
@@ -62,6 +63,7 @@ def documents(config: dict[str, Any] | None = None) -> dict[str, str]:
     texts["module_formulations.md"] = formulations(pages, facts)
     if facts.is_published:
         texts["corrections.md"] = corrections_page(pages, checked, facts)
+        texts["seconds.md"] = seconds_page()
     return texts
 
 

@@ -244,7 +244,8 @@ def _runtime_sentences(host: Host, reserved: float, precision: Precision) -> lis
         return [*said, "a batch runs until its longest page has ended; no autocast"]
     said += [
         "vision runs uncompiled, the prompt as compiled kernels, decode steps as CUDA graphs;"
-        " prefill passes run between decode steps",
+        " prefill passes run between decode steps"
+        + (" and carry the running sequences" if host.mixes_prefill else ""),
         "experts are chosen independently and evenly",
     ]
     if precision.weights:

@@ -43,7 +43,8 @@ class LoopTimes:
         prepare: CPU work before it is sent to the GPU.
         workers: Pages that the CPU prepares at a time.
         prefill: Its prefill pass.
-        chunks: Passes through the decoder that its prefill is made of.
+        chunks: Passes through the decoder that its prefill is made of and that carry the running
+            sequences; 0 where none does.
         steps: Decode steps of a page, on average.
         step: A decode step of 1, 2, ... sequences, `[C]`; several tables of it, `[tables, C]`.
         carried: By how much that many running sequences lengthen a prefill chunk, likewise.

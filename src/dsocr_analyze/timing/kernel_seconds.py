@@ -29,6 +29,9 @@ __all__ = ["NATIVE", "KernelSeconds", "KindError", "Precision", "kernel_seconds"
 _ACTIVATION_PRODUCTS: Final = frozenset({"matmul", "bmm", "baddbmm", "einsum"})
 """Products without weights: their factors were just written, and may lie in L2."""
 
+_L2_USABLE: Final = 0.8
+"""Part of L2 that weights may fill and still be there the next time."""
+
 _FLOAT32_SHARE: Final = 0.5
 """Share of the fp32 rate that a product in fp32 reaches; assumed."""
 
@@ -129,8 +132,8 @@ def kernel_seconds(
 ) -> KernelSeconds:
     """Seconds of each kernel on a device.
 
-    Weights come from device memory in every call, since a pass reads more of them than any L2
-    holds; activations may still be there.
+    Weights come from device memory in every call, unless L2 holds all that the kernels read;
+    activations may still be there.
 
     Args:
         kernels: The records.
@@ -140,13 +143,14 @@ def kernel_seconds(
     Raises:
         DeviceError: The GPU lacks an element type.
     """
+    cold = _weight_bytes(kernels) > _L2_USABLE * device.gpu.l2_mb * 1e6
     places: dict[Any, int] = {}
     try:
         alike = [places.setdefault(_what(kernel), len(places)) for kernel in kernels]
     except TypeError:  # arrays are not hashable, and few
-        return _priced(kernels, device, precision)
+        return _priced(kernels, device, precision, cold=cold)
     firsts = dict(zip(reversed(alike), reversed(kernels), strict=True))
-    priced = _priced([firsts[place] for place in range(len(places))], device, precision)
+    priced = _priced([firsts[place] for place in range(len(places))], device, precision, cold=cold)
     return KernelSeconds(
         kernels,
         priced.seconds[alike],
@@ -156,12 +160,28 @@ def kernel_seconds(
     )
 
 
+def _weight_bytes(kernels: Sequence[Kernel]) -> int:
+    """Bytes of all weights, in 16 bits, that a pass reads again only after all the others."""
+    total = 0
+    for kernel in kernels:
+        sizes = kernel.dimensions
+        if isinstance(sizes, Gemm) and kernel.operator not in _ACTIVATION_PRODUCTS:
+            total += 2 * kernel.calls * sizes.n * sizes.k
+        elif isinstance(sizes, Convolution):
+            total += 2 * kernel.calls * sizes.out_channels * sizes.in_channels * sizes.taps
+        elif isinstance(sizes, Experts):
+            total += 6 * kernel.calls * sizes.experts * sizes.hidden * sizes.inter
+    return total
+
+
 def _what(kernel: Kernel) -> tuple[object, ...]:
     """The record without how often and where it is called."""
     return (kernel.operator, kernel.dimensions, kernel.dtype, kernel.work, kernel.stage)
 
 
-def _priced(kernels: Sequence[Kernel], device: Device, precision: Precision) -> KernelSeconds:
+def _priced(
+    kernels: Sequence[Kernel], device: Device, precision: Precision, *, cold: bool
+) -> KernelSeconds:
     import numpy as np
 
     shape = (len(kernels), *_shape(kernels))
@@ -173,7 +193,7 @@ def _priced(kernels: Sequence[Kernel], device: Device, precision: Precision) -> 
     for (price, *_), numbers in groups.items():
         members = [kernels[number] for number in numbers]
         width = _shape(members)
-        seconds[numbers], error = price(members, device, precision, width)
+        seconds[numbers], error = price(members, device, precision, width, cold)
         is_memory[numbers] = _is_memory(members, device, width)
         for number in numbers:
             errors[number] = error
@@ -203,7 +223,7 @@ def _weights_read(kernels: Sequence[Kernel]) -> Floats:
     return _sum(calls.reshape(-1, *[1] * (read.ndim - 1)) * read)
 
 
-Price = Callable[[Sequence[Kernel], "Device", Precision, Shape], "tuple[Floats, KindError]"]
+Price = Callable[[Sequence[Kernel], "Device", Precision, Shape, bool], "tuple[Floats, KindError]"]
 
 
 def _group(kernel: Kernel) -> tuple[Any, ...]:
@@ -248,10 +268,12 @@ def _is_memory(members: Sequence[Kernel], device: Device, width: Shape) -> NDArr
     import numpy as np
 
     gpu = device.gpu
+    if not isinstance(members[0].dimensions, Gemm | Convolution | Attention | Experts):
+        return np.ones((len(members), *width), np.bool_)
     macs = [np.broadcast_to(each.work.macs, width) for each in members]
     rates = np.array([_flops_per_second(device, each.dtype) for each in members])
     moved = _bytes(members, width)
-    if members and isinstance(members[0].dimensions, Experts):
+    if isinstance(members[0].dimensions, Experts):
         moved = moved + _expert_bytes(members, width)
     compute = 2.0 * np.asarray(macs, dtype=np.float64)
     compute /= rates.reshape(-1, *[1] * len(width))
@@ -285,57 +307,57 @@ def _error(kind: str, dtype: str, fitted: Fitted) -> KindError:
 
 
 def _product(
-    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape
+    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
 ) -> tuple[Floats, KindError]:
     first = members[0]
     has_weights = first.operator not in _ACTIVATION_PRODUCTS
     weights = precision.weights if has_weights and first.operator not in UNQUANTIZED else None
     batch, m, n, k = _columns(members, width, "batch", "m", "n", "k")
     seconds: Any = device.gemm_seconds(
-        m, n, k, batch=batch, dtype=first.dtype, weights_dtype=weights, cold=has_weights
+        m, n, k, batch=batch, dtype=first.dtype, weights_dtype=weights, cold=has_weights and cold
     )
     fitted = device.fitted("gemm", first.dtype, weights_dtype=weights)
     return seconds, _error("gemm", weights or first.dtype, fitted)
 
 
 def _convolution(
-    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape
+    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
 ) -> tuple[Floats, KindError]:
     """As the product that it amounts to: a row per output position, a column per channel."""
     images, positions, channels, outputs, taps = _columns(
         members, width, "images", "positions", "in_channels", "out_channels", "taps"
     )
     seconds: Any = device.gemm_seconds(
-        images * positions, outputs, channels * taps, dtype=members[0].dtype, cold=True
+        images * positions, outputs, channels * taps, dtype=members[0].dtype, cold=cold
     )
     return seconds, _error("gemm", members[0].dtype, device.fitted("gemm", members[0].dtype))
 
 
 def _float32_product(
-    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape
+    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
 ) -> tuple[Floats, KindError]:
     import numpy as np
 
     macs = np.asarray([np.broadcast_to(each.work.macs, width) for each in members], np.float64)
     rate = _FLOAT32_SHARE * _flops_per_second(device, "float32")
-    moved: Any = device.elementwise_seconds(_bytes(members, width), cold=True)
+    moved: Any = device.elementwise_seconds(_bytes(members, width), cold=cold)
     return moved + 2 * macs / rate, KindError("gemm.float32", *_FLOAT32_ERROR, False, True)
 
 
 def _experts(
-    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape
+    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
 ) -> tuple[Floats, KindError]:
     dtype = members[0].dtype
     sizes = _columns(members, width, "tokens", "hidden", "inter", "experts", "top_k")
     seconds: Any = device.grouped_experts_seconds(
-        *sizes, dtype=dtype, weights_dtype=precision.weights, cold=True
+        *sizes, dtype=dtype, weights_dtype=precision.weights, cold=cold
     )
     fitted = device.fitted("experts", dtype, weights_dtype=precision.weights)
     return seconds, _error("experts", precision.weights or dtype, fitted)
 
 
 def _attention(
-    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape
+    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
 ) -> tuple[Floats, KindError]:
     first = members[0]
     _, _, causal, one, operator = _group(first)
@@ -354,7 +376,7 @@ def _attention(
 
 
 def _masked_attention(
-    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape
+    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
 ) -> tuple[Floats, KindError]:
     """Attention with a bias: no flash kernel takes one; whole blocks, and the bias from memory."""
     import numpy as np
@@ -371,7 +393,7 @@ def _masked_attention(
 
 
 def _movement(
-    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape
+    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
 ) -> tuple[Floats, KindError]:
     import numpy as np
 

@@ -156,7 +156,7 @@ class PageTimer:
         job, n = self.job, len(pages)
         lengths = self._lengths_of(pages.max_new_tokens)
         visual = np.array([each.visual_tokens for each in pages.kinds], np.int64)
-        T: Any = visual[pages.kind] + pages.text_tokens
+        T = visual[pages.kind] + pages.text_tokens
         prefill, fixed = np.zeros(n), np.zeros(n)
         prompts = list(self._prompts(served, pages, T))
         for each in prompts:
@@ -171,7 +171,7 @@ class PageTimer:
         decode = page - first
         alone = np.flatnonzero(pages.concurrency == 1)
         if len(alone):
-            whole: Any = np.rint(steps[alone]).astype(np.int64)
+            whole = np.rint(steps[alone]).astype(np.int64)
             decode[alone] = served.steps(1, T[alone], whole).seconds
             first[alone] = pages.prepare[alone] + prefill[alone]
             page[alone] = first[alone] + decode[alone]
@@ -205,8 +205,8 @@ class PageTimer:
             rows = np.flatnonzero(pages.kind == number)
             if not len(rows):
                 continue
-            lengths: Any
-            lengths, place = np.unique(T[rows], return_inverse=True)
+            found: tuple[Any, Integers] = np.unique(T[rows], return_inverse=True)
+            lengths, place = found
             views = [(view.count, view.resolution) for view in kind.views]
             stages = served.prefill(views, lengths, kind.visual_tokens)
             span = total_span(stages.values())

@@ -31,6 +31,7 @@ class Host:
         hidden_step_us: Of a decode step, while the GPU computes; a step takes at least that.
         hidden_sequence_us: Likewise of each running sequence.
         chunk_tokens: Most tokens of a prompt that one pass takes.
+        mixes_prefill: Whether a pass over a prompt carries the running sequences one token further.
         pixel_bytes: Of a pixel value on its way to the GPU.
         link_gb_s: At which rate pixels get there, from memory that is not pinned; assumed.
         source: Where the figures come from.
@@ -47,6 +48,7 @@ class Host:
     hidden_step_us: float
     hidden_sequence_us: float
     chunk_tokens: int
+    mixes_prefill: bool
     pixel_bytes: int
     link_gb_s: float
     source: str
@@ -68,6 +70,7 @@ EAGER: Final = Host(
     hidden_step_us=0.0,
     hidden_sequence_us=0.0,
     chunk_tokens=1 << 30,
+    mixes_prefill=False,
     pixel_bytes=2,
     link_gb_s=6.0,
     source="assumed: 8-10 us per operator of eager PyTorch with the views and modules around it",
@@ -80,7 +83,7 @@ SERVERS: Final = {
             "vllm", "vLLM 0.14 or later, asynchronous scheduling",
             launch_us=10.0, compiled_launch_us=5.0, graph_us=20.0, sync_us=20.0,
             step_us=0.0, sequence_us=0.0, hidden_step_us=500.0, hidden_sequence_us=13.0,
-            chunk_tokens=8192, pixel_bytes=2, link_gb_s=6.0,
+            chunk_tokens=8192, mixes_prefill=True, pixel_bytes=2, link_gb_s=6.0,
             source="openfabric-systems/simllm pull 204: 0.54 ms per engine step, 12.7 us per"
             " running request",
         ),
@@ -88,14 +91,14 @@ SERVERS: Final = {
             "vllm-v1", "vLLM 0.9 to 0.13, V1 engine, synchronous scheduling",
             launch_us=10.0, compiled_launch_us=5.0, graph_us=20.0, sync_us=20.0,
             step_us=600.0, sequence_us=13.0, hidden_step_us=0.0, hidden_sequence_us=0.0,
-            chunk_tokens=8192, pixel_bytes=2, link_gb_s=6.0,
+            chunk_tokens=8192, mixes_prefill=True, pixel_bytes=2, link_gb_s=6.0,
             source="the same work, not overlapped; kvcached pull 331 (Qwen3-0.6B on H100)",
         ),
         Host(
             "vllm-v0", "vLLM 0.6 to 0.8, V0 engine, with a Python logits processor per sequence",
             launch_us=10.0, compiled_launch_us=5.0, graph_us=20.0, sync_us=20.0,
             step_us=1000.0, sequence_us=25.0, hidden_step_us=0.0, hidden_sequence_us=145.0,
-            chunk_tokens=8192, pixel_bytes=4, link_gb_s=6.0,
+            chunk_tokens=8192, mixes_prefill=False, pixel_bytes=4, link_gb_s=6.0,
             source="vllm issue 6913: output processing of 0.1 ms per running sequence; logits"
             " processors run row by row, 45 us each with a scan for repeated n-grams; vLLM 0.7.2"
             " serving GPT-2 takes 1.2 ms per step beyond the GPU's",
@@ -104,7 +107,7 @@ SERVERS: Final = {
             "sglang", "SGLang with its overlap scheduler",
             launch_us=10.0, compiled_launch_us=5.0, graph_us=20.0, sync_us=20.0,
             step_us=0.0, sequence_us=0.0, hidden_step_us=500.0, hidden_sequence_us=13.0,
-            chunk_tokens=8192, pixel_bytes=2, link_gb_s=6.0,
+            chunk_tokens=8192, mixes_prefill=False, pixel_bytes=2, link_gb_s=6.0,
             source="no idle GPU between decode batches (lmsys.org blog of 2024-12-04); the hidden"
             " work as in vLLM",
         ),

@@ -71,8 +71,7 @@ def served_loads(
 
     n = len(pages.keys)
     running = np.maximum(1, np.minimum(pages.concurrency, pages.fitting)).astype(np.int64)
-    prompt: Any = pages.prompt
-    chunks = served.chunks(prompt)
+    chunks = served.chunks(pages.prompt) * served.server.mixes_prefill
     columns = [np.zeros(n) for _ in range(4)]
     for rows, keys, table in _by_keys(pages.keys, running):
         step, carried = _steps(served, keys, int(running[rows].max()))
@@ -114,7 +113,7 @@ def _by_keys(keys: Integers, running: Integers) -> Iterator[tuple[Integers, Inte
         yield rows, distinct[first:last], place[rows] - first
 
 
-def _steps(served: ServedModel, keys: Any, most: int) -> tuple[Floats, Floats]:
+def _steps(served: ServedModel, keys: Integers, most: int) -> tuple[Floats, Floats]:
     """A decode step of 1 to `most` sequences, and its attention, `[keys, most]` each."""
     import numpy as np
 

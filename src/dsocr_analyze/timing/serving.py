@@ -16,7 +16,6 @@ from dsocr_analyze.timing.stream import Stretch, stretch_times
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
-    from dsocr_analyze.costs.integers import Count
     from dsocr_analyze.dtypes import Dtype
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.kernels import Kernel
@@ -95,7 +94,7 @@ class ServedModel:
                 found[stage] = found.get(stage, ()) + kernels
         return found
 
-    def prompt_kernels(self, T: Count, visual: Count) -> tuple[Kernel, ...]:
+    def prompt_kernels(self, T: Any, visual: Any) -> tuple[Kernel, ...]:
         """Kernels of one chunk of a prompt, all chunks alike; see `chunks`."""
         chunks = self.chunks(T)
         tokens = ceil_div(T, chunks)
@@ -105,15 +104,15 @@ class ServedModel:
             tokens, keys, visual, self.dimensions, self.dtype, self.cache_bits
         )
 
-    def chunks(self, T: Count) -> Count:
+    def chunks(self, T: Any) -> Any:
         """Passes in which a prompt of T tokens goes through the decoder."""
         return ceil_div(T, self.server.chunk_tokens)
 
-    def step_kernels(self, B: Count, K: Count) -> tuple[Kernel, ...]:
+    def step_kernels(self, B: Any, K: Any) -> tuple[Kernel, ...]:
         """Kernels of one decode step of B sequences over K keys each."""
         return self.architecture.served.step(B, K, self.dimensions, self.dtype, self.cache_bits)
 
-    def prefill(self, views: Sequence[View], T: Count, visual: Count) -> dict[str, Span]:
+    def prefill(self, views: Sequence[View], T: Any, visual: Any) -> dict[str, Span]:
         """The stages of one page's prefill pass, a stage's calls taken together.
 
         Args:
@@ -151,7 +150,7 @@ class ServedModel:
             self._encoded[views] = parts
         return self._encoded[views]
 
-    def step(self, B: Count, K: Count) -> Span:
+    def step(self, B: Any, K: Any) -> Span:
         """One decode step of B sequences over K keys each; both may be arrays that broadcast.
 
         The engine's host works on the next step while the GPU computes, and takes the lead where
@@ -165,7 +164,7 @@ class ServedModel:
         span = span.plus(Span(host=maximum_of_zero(hidden - span.seconds) + serial))
         return span.at(0) if is_integer(B) and is_integer(K) else span
 
-    def steps(self, B: Count, T: Count, steps: Count) -> Span:
+    def steps(self, B: Any, T: Any, steps: Any) -> Span:
         """All decode steps of B sequences that grow from T tokens on, `steps` each.
 
         A step's seconds grow nearly in proportion to the cache, so Simpson's rule over the first,
@@ -181,7 +180,7 @@ class ServedModel:
             mean = mean.plus(self._step_by_keys(B, keys).times(weight))
         return mean.times(steps)
 
-    def _step_by_keys(self, B: Count, K: Count) -> Span:
+    def _step_by_keys(self, B: Any, K: Any) -> Span:
         """`step`, evaluated once for each distinct number of keys."""
         if is_integer(K) or not is_integer(B):
             return self.step(B, K)

@@ -1,0 +1,73 @@
+"""Published throughput of DeepSeek-OCR against the prediction under the same assumptions.
+
+    python benchmarks/bench_published.py
+
+The publication: its README (about 2,500 tokens/s, PDF, one A100 40 GB, vLLM) and its paper (more
+than 200,000 pages a day on one A100 40 GB, so 2.31 pages/s; about 1,080 tokens a page).
+
+Taken over from the published script (run_dpsk_ocr_pdf.py and config.py at commit e4ac34e): vLLM
+0.8.5 with its V0 engine, CUDA graphs, at most 100 sequences, a Python processor against repeated
+n-grams per sequence, pages rendered at 144 dpi and cut into tiles (base size 1024, image size 640),
+and phases that follow one another: all pages are rendered, each by way of a PNG; all are made into
+tensors; only then the GPU starts. CPU milliseconds per page, none of them fitted to the result:
+
+    10.9  rendering (PyMuPDF, pdfboss pull 91: 91.9 pages/s)
+    57.5  writing a page of text of 1191 x 1684 pixels as PNG (Pillow 13, one thread of an EPYC)
+    26.8  reading it back (the same)
+    and the preprocessing as this program estimates it
+
+Exits with 1 where a prediction is more than 25 % off. The prediction of the GPU's phase alone is
+printed besides; nobody published what it took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.dtypes import BFLOAT16
+from dsocr_analyze.hardware import device
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.timing.assumptions import Assumptions, estimated_preprocessing
+from dsocr_analyze.timing.output_lengths import OutputLengths
+from dsocr_analyze.timing.predict import TimedModel, predict
+from dsocr_analyze.timing.runtimes import server_named
+from dsocr_analyze.workload.page import parse_page
+
+PUBLISHED = {"pages per second": 200_000 / 86_400, "tokens per second": 2_500.0}
+TOKENS, CONCURRENCY, PAGE = 1_080, 100, "a4@144"
+PDF_SECONDS = 0.0109 + 0.0575 + 0.0268
+LIMIT = 0.25
+
+
+def main() -> int:
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    workload = DEFAULT.plan(page=parse_page(PAGE))
+    dimensions = DEFAULT.dimensions(ModelDirectory.read(DEFAULT.reference).config)
+    model = TimedModel(DEFAULT, dimensions, BFLOAT16, False, device("a100-40gb"))
+    cpu_seconds = PDF_SECONDS + estimated_preprocessing(DEFAULT, workload)
+
+    def predicted(seconds: float) -> dict[str, float]:
+        assumptions = Assumptions(
+            server_named("vllm-v0"), OutputLengths.fixed(TOKENS), seconds, is_offline=True
+        )
+        [load] = predict(model, workload, assumptions, [CONCURRENCY]).throughput
+        rates = load.pages_per_second.value, load.tokens_per_second.value
+        return dict(zip(PUBLISHED, rates, strict=True))
+
+    missed = 0
+    whole, gpu_alone = predicted(cpu_seconds), predicted(0.0)
+    print(f"{1e3 * cpu_seconds:.1f} ms of CPU per page before the GPU starts")
+    for name, published in PUBLISHED.items():
+        error = whole[name] / published - 1
+        missed += abs(error) > LIMIT
+        print(
+            f"{name:18} published {published:8.2f}  predicted {whole[name]:8.2f}  {error:+.1%}"
+            f"  (at most {LIMIT:.0%})  GPU's phase alone {gpu_alone[name]:8.2f}"
+        )
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

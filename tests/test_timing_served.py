@@ -1,0 +1,304 @@
+"""What a serving engine launches, against the model's own records."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from both_engines import PUBLISHED, dimensions_of, small_directory
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.costs import served as rules
+from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.hardware import device
+from dsocr_analyze.kernels import Kernel, Work, total_work
+from dsocr_analyze.timing.kernel_seconds import Precision
+from dsocr_analyze.timing.runtimes import SERVERS
+from dsocr_analyze.timing.serving import ServedModel
+
+SERVED = DEFAULT.served
+REFERENCE = dimensions_of(PUBLISHED)
+SMALL = dimensions_of(small_directory())
+
+
+def planned(**page):
+    sizes = {"page": (1000, 1400), "base_size": 256, "image_size": 192}
+    return DEFAULT.plan(**{**sizes, **page})
+
+
+def work_of(kernels) -> Work:
+    return total_work(kernel.total for kernel in kernels)
+
+
+def prompt(dimensions, workload, dtype=BFLOAT16, bits=16):
+    T = workload.seq_len
+    return SERVED.prompt(T, T, workload.visual_tokens, dimensions, dtype, bits)
+
+
+@st.composite
+def decoders(draw):
+    """A small decoder that is served: MHA or GQA, dense or mixed, of any depth and width."""
+    heads = draw(st.sampled_from([1, 2, 4]))
+    width = heads * 2 * draw(st.integers(4, 40))
+    changes = {
+        "num_hidden_layers": draw(st.integers(1, 4)),
+        "hidden_size": width,
+        "num_attention_heads": heads,
+        "num_key_value_heads": draw(st.sampled_from([n for n in (1, 2, 4) if heads % n == 0])),
+        "vocab_size": draw(st.integers(100, 3000)),
+        "intermediate_size": draw(st.integers(8, 900)),
+        "attention_bias": draw(st.booleans()),
+        "projector_config": {"n_embed": width},
+        "n_routed_experts": None,
+    }
+    if draw(st.booleans()):
+        experts = draw(st.integers(2, 16))
+        changes |= {
+            "n_routed_experts": experts,
+            "moe_intermediate_size": draw(st.integers(4, 200)),
+            "n_shared_experts": draw(st.sampled_from([None, 1, 2])),
+            "num_experts_per_tok": draw(st.integers(1, min(6, experts))),
+            "norm_topk_prob": draw(st.booleans()),
+            "first_k_dense_replace": draw(st.integers(0, 2)),
+            "moe_layer_freq": draw(st.sampled_from([1, 2])),
+        }
+    return changes
+
+
+def angles(decoder, tokens):
+    """Multiply-accumulates of the angles that the model works out anew in every layer.
+
+    A product of D/2 frequencies and as many positions as there are tokens; engines look them up.
+    """
+    return decoder.layers * decoder.head_dim // 2 * tokens
+
+
+class TestMatrixWork:
+    @settings(deadline=None, max_examples=40)
+    @given(
+        decoders(),
+        st.integers(100, 900),
+        st.sampled_from([BFLOAT16, FLOAT16, FLOAT32]),
+        st.booleans(),
+    )
+    def test_a_prompt_does_that_of_the_model_but_for_logits_of_earlier_positions(
+        self, changes, side, dtype, flash
+    ):
+        dimensions = dimensions_of(small_directory(**changes))
+        workload = planned(page=(side, 900))
+        own = DEFAULT.compose(dimensions, workload, dtype, flash).stages["prefill"].work
+        decoder, T = dimensions.decoder, workload.seq_len
+        logits = (T - 1) * decoder.hidden_size * decoder.vocab_size
+        spared = logits + angles(decoder, T)
+        assert work_of(prompt(dimensions, workload, dtype)).macs == own.macs - spared
+
+    @settings(deadline=None, max_examples=40)
+    @given(decoders(), st.integers(1, 9), st.integers(1, 500), st.booleans())
+    def test_a_step_does_that_of_the_model(self, changes, sequences, cached, flash):
+        dimensions = dimensions_of(small_directory(**changes))
+        own = DEFAULT.step_kernels(dimensions, sequences, cached, BFLOAT16, flash)
+        step = SERVED.step(sequences, cached + 1, dimensions, BFLOAT16, 16)
+        # All sequences are at the same position, so the model works its angles out once.
+        assert work_of(step).macs == work_of(own).macs - angles(dimensions.decoder, 1)
+
+    def test_that_of_the_published_model_by_hand(self):
+        """A step of one token over 100 keys.
+
+        Attention: 12 x (1280 x 3840 + 1280 x 1280 + 2 x 100 x 1280) = 81 715 200.
+        Dense layer: 3 x 1280 x 6848 = 26 296 320. Eleven others: 1280 x 64 for the router,
+        3 x 1280 x 896 for each of 6 routed and 2 shared experts: 27 607 040 each.
+        Head: 1280 x 129 280 = 165 478 400.
+        """
+        step = SERVED.step(1, 100, REFERENCE, BFLOAT16, 16)
+        assert work_of(step).macs == 81_715_200 + 26_296_320 + 11 * 27_607_040 + 165_478_400
+
+    def test_vision_kernels_are_the_models_own_records(self):
+        for workload in (planned(), planned(page=(100, 100)), planned(crop_mode=False)):
+            composed = DEFAULT.compose(REFERENCE, workload, BFLOAT16, False)
+            for stage in ("sam", "clip", "projector"):
+                launched = []
+                for view in workload.views:
+                    views = SERVED.views(view.count, view.resolution, REFERENCE, BFLOAT16)
+                    launched += views[stage]
+                assert calls_of(launched) == calls_of(composed.stages[stage].kernels)
+                assert {kernel.stage for kernel in launched} == {stage}
+
+
+def calls_of(kernels):
+    """How often each kernel is launched, whichever module does it."""
+    calls: dict[Kernel, int] = {}
+    for kernel in kernels:
+        alone = kernel._replace(calls=1, path="")
+        calls[alone] = calls.get(alone, 0) + kernel.calls
+    return calls
+
+
+class TestFusions:
+    def served_operators(self):
+        kernels = prompt(REFERENCE, planned()) + SERVED.step(1, 100, REFERENCE, BFLOAT16, 16)
+        return {kernel.operator for kernel in kernels}
+
+    def test_every_operator_that_the_model_does_not_have_is_a_fusion_that_is_explained(self):
+        composed = DEFAULT.compose(REFERENCE, planned(), BFLOAT16, True)
+        own = {kernel.operator for stage in composed.stages.values() for kernel in stage.kernels}
+        fusions = {fusion.operator for fusion in rules.FUSIONS}
+        assert self.served_operators() - own == fusions
+        assert len(fusions) == len(rules.FUSIONS)
+        assert all(fusion.replaces for fusion in rules.FUSIONS)
+
+    def test_every_fusion_has_a_function_of_its_name(self):
+        assert {fusion.operator for fusion in rules.FUSIONS} <= set(rules.__all__)
+
+    def test_what_stays_in_16_bits_is_launched(self):
+        assert self.served_operators() >= rules.UNQUANTIZED
+
+    def test_launches_of_the_published_model_by_hand(self):
+        """A step: 1 lookup, 12 layers of 7 kernels, 1 dense MLP of 3, 11 mixtures of 6, 4 at last.
+
+        A prompt places the features besides, in two kernels.
+        """
+        step = SERVED.step(1, 100, REFERENCE, BFLOAT16, 16)
+        assert sum(kernel.calls for kernel in step) == 1 + 12 * 7 + 3 + 11 * 6 + 4
+        placed = prompt(REFERENCE, planned())
+        assert sum(kernel.calls for kernel in placed) == 2 + 1 + 12 * 7 + 3 + 11 * 6 + 4
+
+    def test_bytes_of_a_fused_norm_and_of_attention_by_hand(self):
+        [norm] = rules.fused_add_rms_norm(10, 8, BFLOAT16)
+        assert norm.work.bytes_read == 2 * (10 * 8 * 2 + 8)
+        assert norm.work.bytes_written == 2 * 10 * 8 * 2
+        # 3 sequences, 1 query over 50 keys, 4 query heads and 2 key heads of 16, keys in 8 bits.
+        [attention] = rules.paged_attention(3, 1, 50, 4, 2, 16, BFLOAT16, 8)
+        assert attention.work.bytes_read == 3 * 4 * 16 * 2 + 2 * 3 * 2 * 50 * 16
+        assert attention.work.bytes_written == 3 * 4 * 16 * 2
+        assert attention.work.macs == 2 * 3 * 4 * 50 * 16
+        # Keys and values of 5 tokens, 64 elements each, from 16 to 4 bits, and their places.
+        [write] = rules.cache_write(5, 64, BFLOAT16, 4)
+        assert write.work.bytes_read == 5 * 64 * 2 + 5 * 8
+        assert write.work.bytes_written == 5 * 64 // 2
+
+
+def taken(kernels, index):
+    """Kernels of arrays as those of one of their elements."""
+
+    def one(value):
+        return int(value[index]) if isinstance(value, np.ndarray) else value
+
+    def every(values):
+        return type(values)(*map(one, values))
+
+    return tuple(
+        kernel._replace(dimensions=every(kernel.dimensions), work=every(kernel.work))
+        for kernel in kernels
+    )
+
+
+class TestArrays:
+    def test_a_step_of_arrays_is_a_step_of_each(self):
+        sequences, keys = np.array([1, 2, 64]), np.array([900, 1, 5000])
+        together = SERVED.step(sequences, keys, SMALL, BFLOAT16, 8)
+        for index, (B, K) in enumerate(zip(sequences, keys, strict=True)):
+            assert taken(together, index) == SERVED.step(int(B), int(K), SMALL, BFLOAT16, 8)
+
+    def test_a_prompt_of_arrays_is_a_prompt_of_each(self):
+        tokens, visual = np.array([100, 913, 5000]), np.array([90, 900, 4000])
+        together = SERVED.prompt(tokens, tokens, visual, SMALL, BFLOAT16, 16)
+        for index, (T, placed) in enumerate(zip(tokens, visual, strict=True)):
+            alone = SERVED.prompt(int(T), int(T), int(placed), SMALL, BFLOAT16, 16)
+            assert taken(together, index) == alone
+
+    def model(self, **changes):
+        server = dataclasses.replace(SERVERS["vllm"], **changes)
+        return ServedModel(DEFAULT, REFERENCE, BFLOAT16, device("h100-sxm"), server)
+
+    def test_seconds_of_arrays_are_those_of_each(self):
+        model = self.model()
+        sequences, keys = np.array([1, 3, 64]), np.array([100, 913, 4000])
+        together = model.step(sequences, keys)
+        for index, (B, K) in enumerate(zip(sequences, keys, strict=True)):
+            alone = model.step(int(B), int(K))
+            one = together.at(index)
+            assert one.seconds == pytest.approx(alone.seconds, rel=1e-12)
+            assert one.nbytes == pytest.approx(alone.nbytes)
+            assert one.flops == alone.flops
+            assert one.bound == alone.bound
+
+    def test_prompts_of_arrays_take_what_each_takes(self):
+        model = self.model(chunk_tokens=512)
+        tokens, visual = np.array([500, 913, 2000]), np.array([490, 900, 1900])
+        together = model.prefill([(6, 640), (1, 1024)], tokens, visual)
+        for index, (T, placed) in enumerate(zip(tokens, visual, strict=True)):
+            alone = model.prefill([(6, 640), (1, 1024)], int(T), int(placed))
+            for stage, span in alone.items():
+                one = together[stage].at(index)
+                assert one.seconds == pytest.approx(float(np.squeeze(span.seconds)), rel=1e-12)
+
+
+class TestChunks:
+    def test_a_long_prompt_goes_through_in_equal_chunks(self):
+        server = dataclasses.replace(SERVERS["vllm"], chunk_tokens=300)
+        model = ServedModel(DEFAULT, REFERENCE, BFLOAT16, device("h100-sxm"), server)
+        assert [model.chunks(T) for T in (1, 300, 301, 913)] == [1, 1, 2, 4]
+        # 913 tokens in 4 chunks of 229, which see 229 x 5 / 2 keys on average.
+        kernels = model.prompt_kernels(913, 903)
+        [attention] = [each for each in kernels if each.operator == "paged_attention"]
+        assert attention.dimensions[3:5] == (229, 573)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("changes", "named"),
+        [
+            ({"use_mla": True, "kv_lora_rank": 64, "qk_rope_head_dim": 32, "qk_nope_head_dim": 48,
+              "v_head_dim": 40}, "'use_mla'"),
+            ({"hidden_act": "gelu"}, "'hidden_act' is 'gelu'"),
+            ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'rope_scaling'"),
+        ],
+    )  # fmt: skip
+    def test_what_is_not_served_is_named_with_a_way_out(self, changes, named):
+        dimensions = dimensions_of(small_directory(**changes))
+        for served in (
+            lambda: SERVED.check(dimensions),
+            lambda: ServedModel(DEFAULT, dimensions, BFLOAT16, device("h100-sxm"), SERVERS["vllm"]),
+        ):
+            with pytest.raises(ConfigError, match=named) as refused:
+                served()
+            assert "runtime eager" in str(refused.value)
+
+
+class TestBytes:
+    def test_the_cache_of_a_token_by_hand(self):
+        """12 layers x keys and values x 10 heads x 128 elements."""
+        assert SERVED.cache_elements(REFERENCE) == 12 * 2 * 1280
+
+        def of(cache):
+            precision = Precision(cache=cache)
+            return ServedModel(
+                DEFAULT, REFERENCE, BFLOAT16, device("h100-sxm"), SERVERS["vllm"], precision
+            ).cache_bytes_per_token
+
+        assert of(None) == 61_440
+        assert of("float8") == of("int8") == 30_720
+        assert of("int4") == 15_360
+
+    def test_quantized_weights_by_hand(self):
+        """All but vision, embedding, head, norms and routers; a scale of 16 bits per 128.
+
+        Attention 12 x 4 x 1280^2, the dense layer 3 x 1280 x 6848, of each of eleven others
+        66 experts' worth of 3 x 1280 x 896.
+        """
+        quantized = 12 * 4 * 1280**2 + 3 * 1280 * 6848 + 11 * 66 * 3 * 1280 * 896
+        assert SERVED.quantizable_params(REFERENCE) == quantized == 2_602_844_160
+
+        def of(weights):
+            precision = Precision(weights=weights)
+            return ServedModel(
+                DEFAULT, REFERENCE, BFLOAT16, device("h100-sxm"), SERVERS["vllm"], precision
+            ).weights_bytes
+
+        rest = 2 * (3_336_106_240 - quantized)
+        scales = 2 * quantized // 128
+        assert of(None) == 6_672_212_480
+        assert of("float8") == of("int8") == rest + quantized + scales
+        assert of("int4") == rest + quantized // 2 + scales

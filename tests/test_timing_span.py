@@ -1,0 +1,107 @@
+"""Arithmetic of time on a stream, by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from dsocr_analyze.kernels import Elements, Experts, Gemm, Kernel, Work
+from dsocr_analyze.timing.kernel_seconds import KernelSeconds, KindError
+from dsocr_analyze.timing.prediction import Band
+from dsocr_analyze.timing.span import HOST_ERROR, Span, span_of_kernels, total_span
+
+GEMM = KindError("gemm.bfloat16", 0.05, 0.1, False, False)
+MOVE = KindError("movement.bfloat16", 0.1, 0.4, True, False)
+
+
+def span(**changes):
+    parts = {"kinds": {GEMM: 6.0, MOVE: 2.0}, "memory": 3.0, "launches": 1.5, "host": 0.5,
+             "flops": 100.0, "nbytes": 40.0}  # fmt: skip
+    return Span(**{**parts, **changes})
+
+
+class TestSeconds:
+    def test_kernels_launches_and_host_add_up(self):
+        assert span().device == 8
+        assert span().seconds == 10
+        assert Span().seconds == 0
+
+    @pytest.mark.parametrize(
+        ("changes", "bound"),
+        [
+            ({}, "compute"),  # 8 of kernels less 3
+            ({"memory": 4.5}, "memory"),
+            ({"launches": 6.0}, "launches"),
+            ({"host": 5.5}, "host"),
+        ],
+    )
+    def test_what_fills_most_of_it_bounds_it(self, changes, bound):
+        assert span(**changes).bound == bound
+
+
+class TestError:
+    def test_errors_of_one_kind_add_up_and_kinds_are_independent(self):
+        """10 % of 6, 40 % of 2, and the host's 50 % of 2, of 10 s."""
+        assert HOST_ERROR.p90 == 0.5
+        expected = math.sqrt(0.6**2 + 0.8**2 + 1.0**2) / 10
+        assert span().error == pytest.approx(expected)
+        # Ten times as many kernels of the kinds are no better known.
+        assert span().times(10).error == pytest.approx(expected)
+
+    def test_the_band_is_a_ratio_either_way(self):
+        error = span().error
+        assert span().low == pytest.approx(10 / (1 + error))
+        assert span().high == pytest.approx(10 * (1 + error))
+        unknown = Span({KindError("x", 1, 3, False, True): 1.0})
+        assert (unknown.low, unknown.high) == (0.25, 4)
+
+    def test_no_time_has_no_error(self):
+        assert (Span().error, Span().low, Span().high) == (0, 0, 0)
+
+    def test_seconds_known_besides_are_exact(self):
+        band = Band.of(Span({GEMM: 2.0}), known=5.0)
+        assert (band.value, band.low, band.high) == pytest.approx((7, 2 / 1.1 + 5, 7.2))
+
+    def test_a_band_of_a_rate_is_a_ratio_either_way(self):
+        assert Band.within(10.0, 0.25) == Band(10.0, 8.0, 12.5)
+
+
+class TestArithmetic:
+    def test_times_multiplies_every_part(self):
+        assert span().times(2) == Span({GEMM: 12.0, MOVE: 4.0}, 6.0, 3.0, 1.0, 200.0, 80.0)
+
+    def test_plus_adds_every_part_and_every_kind(self):
+        other = Span({MOVE: 1.0, HOST_ERROR: 3.0}, 1.0, 2.0, 4.0, 8.0, 16.0)
+        assert span().plus(other) == Span(
+            {GEMM: 6.0, MOVE: 3.0, HOST_ERROR: 3.0}, 4.0, 3.5, 4.5, 108.0, 56.0
+        )
+        assert total_span([span(), other, Span()]) == span().plus(other)
+        assert total_span([]) == Span()
+
+    def test_at_takes_one_workload_of_arrays_and_leaves_numbers(self):
+        many = Span({GEMM: np.array([1.0, 2.0]), MOVE: 5.0}, np.array([0.5, 1.5]), 1.0)
+        assert many.at(1) == Span({GEMM: 2.0, MOVE: 5.0}, 1.5, 1.0)
+        assert many.at(0).seconds == 7
+
+
+class TestKernels:
+    def test_a_span_of_kernels_counts_their_calls(self):
+        kernels = [
+            Kernel("gemm", "linear", Gemm(1, 1, 8, 8), "bfloat16", "bfloat16",
+                   Work(macs=64, bytes_read=144, bytes_written=16), calls=3),
+            Kernel("elementwise", "add", Elements(8), "bfloat16", "bfloat16",
+                   Work(vector_flops=8, bytes_read=32, bytes_written=16)),
+        ]  # fmt: skip
+        priced = KernelSeconds(
+            kernels, np.array([[2.0], [1.0]]), np.array([[True], [False]]), [GEMM, MOVE],
+            np.zeros(1),
+        )  # fmt: skip
+        found = span_of_kernels(priced, launches=0.5, host=0.25).at(0)
+        assert found == Span({GEMM: 6.0, MOVE: 1.0}, 6.0, 0.5, 0.25, 2 * 64 * 3, 160 * 3 + 48)
+
+    def test_weights_of_experts_are_read_besides(self):
+        kernel = Kernel("gemm", "grouped_experts", Experts(1, 8, 4, 4, 2), "bfloat16", "bfloat16",
+                        Work(bytes_read=10), calls=2)  # fmt: skip
+        priced = KernelSeconds([kernel], np.ones((1, 1)), np.ones((1, 1), dtype=bool), [GEMM],
+                               np.array([384.0]))  # fmt: skip
+        assert span_of_kernels(priced).at(0).nbytes == 20 + 384
