@@ -189,6 +189,7 @@ class TestOutput:
         for each in found:
             assert set(each) == KEYS
             assert each["concurrency"] == 16
+            assert f"{each['gpu']}: kernel times from" in " ".join(each["assumptions"])
             assert (each["cost"], each["deadline_hours"], each["gpus_for_deadline"]) == 3 * (None,)
             assert any(
                 "if all pages under way were like it" in said for said in each["assumptions"]

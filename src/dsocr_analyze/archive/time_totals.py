@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.evaluate import Workloads
     from dsocr_analyze.columns.setting import Setting
+    from dsocr_analyze.hardware.profile import Profile
     from dsocr_analyze.timing.many_pages import ManyTimes, PageTimer
 
 __all__ = ["METHOD", "ListTime", "ListTimer", "TimeTotals"]
@@ -63,7 +64,7 @@ class TimeTotals:
 
     Attributes:
         setting: Mode, element type and attention.
-        gpu: Its name in the catalogue.
+        profile: The GPU's profile.
         time: What was asked.
         pages: How many.
         gpu_seconds: Seconds of one GPU for all pages.
@@ -73,7 +74,7 @@ class TimeTotals:
     """
 
     setting: Setting
-    gpu: str
+    profile: Profile
     time: ListTime
     pages: int = 0
     gpu_seconds: float = 0.0
@@ -95,6 +96,11 @@ class TimeTotals:
         self.pages_that_wait += int(pages[~times.fits].sum())
         if times.work is not None:
             self.work = self.work.plus(times.work)
+
+    @property
+    def gpu(self) -> str:
+        """The GPU's name in the catalogue."""
+        return self.profile.gpu.name
 
     @property
     def runtime(self) -> str:
@@ -143,7 +149,12 @@ class TimeTotals:
     @property
     def assumptions(self) -> list[str]:
         """What was taken for granted, a sentence each."""
-        return [METHOD, *self.time.requested.sentences]
+        said = [METHOD, f"{self.gpu}: kernel times from {self.profile.source}"]
+        extrapolated = sorted(kind.kind for kind in self.work.kinds if kind.extrapolated)
+        if extrapolated:
+            kinds = ", ".join(extrapolated)
+            said.append(f"{self.gpu}: extrapolated from another GPU, with a wider band: {kinds}")
+        return [*said, *self.time.requested.sentences]
 
 
 class ListTimer:
@@ -166,7 +177,7 @@ class ListTimer:
         self._model, self._time = model, time
         job = time.requested.job
         self._timed: list[tuple[PageTimer, TimeTotals]] = [
-            (page_timer(model, setting, profile, job), TimeTotals(setting, profile.gpu.name, time))
+            (page_timer(model, setting, profile, job), TimeTotals(setting, profile, time))
             for profile in time.requested.profiles
             for setting in settings
         ]
