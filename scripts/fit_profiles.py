@@ -57,7 +57,7 @@ _BLACKWELL: Final = ("b200", "b300", "gb200", "gb300")
 _HOPPER: Final = ("h100-sxm", "h200-sxm")
 
 GEMM: Final = records.GemmCoefficients(
-    0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.5, 0.5, 1.5, 1.0, 0.1, 0.7, 1.5, 1.5, 1.5, 1.0, 0.05
+    0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.5, 0.5, 1.5, 1.0, 0.1, 0.7, 1.5, 1.5, 1.5, 1.0, 0.05, 0, 0, 0.3
 )
 SCALED: Final = records.ScaledGemmCoefficients(
     0, 0.4, 0.5, 0.5, 0.6, 0.7, 0.5, 1.0, 2.0, 0.8, 1.5, 1.0, 2.0, 2.0, 0.1, 0.5, 2.0, 0.7,
@@ -74,6 +74,9 @@ EXPERTS: Final = records.ExpertsCoefficients(
     0.3, 10.0, 1.8,
 )  # fmt: skip
 MOVEMENT: Final = records.MovementCoefficients(0.8, 1.5, 0.1, 2.0)
+FEW_ROWS: Final = 8
+SLOW_COLUMNS: Final = (1536, 2048, 2560, 3072, 4096, 5120)
+SLOW_DEPTHS: Final = (1536, 2048, 2560, 3584, 4096)
 STARTS: Final = {
     "movement": MOVEMENT,
     "gemm": GEMM,
@@ -98,7 +101,9 @@ def options(kind: str, dtype: str, gpu: str) -> list[dict[str, int]]:
     if kind == "movement":
         return [{}]
     if kind == "gemm":
-        return [{"tiles": tiles} for tiles in range(len(TILES))] if dtype == "float8" else [{}]
+        if dtype == "float8":
+            return [{"tiles": tiles} for tiles in range(len(TILES))]
+        return [{}]
     if kind == "experts":
         # TensorRT-LLM's kernels on Blackwell of data centres take multiples of 128.
         choices = {"tiles": (BEST_64, BEST_128, BY_TOKENS, BY_EXPERTS),
@@ -186,12 +191,36 @@ def fit_kind(kind: str, rows: Rows, gpu: Gpu, dtype: str) -> records.Coefficient
     beyond = order[~training.within[order]][:500]
     many = training.taken(np.concatenate([order[training.within[order]][:5000], beyond]))
     found = fitted(kind, many, gpu, dtype, first, starts=3, evaluations=50)[0]
+    if isinstance(found, records.GemmCoefficients):
+        slowed = with_slow_sizes(found, training, gpu)
+        found = fitted(kind, many, gpu, dtype, slowed, starts=1, evaluations=50)[0]
     if isinstance(found, records.ExpertsCoefficients):
         if not training.sizes["fallback"].any():
             found = dataclasses.replace(found, **SECOND_KERNEL)
         if found.tiles not in (BY_TOKENS, BY_EXPERTS):
             found = dataclasses.replace(found, unaligned_ns=1e-6)
     return found
+
+
+def with_slow_sizes(
+    fit: records.GemmCoefficients, training: Rows, gpu: Gpu
+) -> records.GemmCoefficients:
+    """With the sizes at which the library takes a slow kernel for few rows, as rows show them."""
+
+    def cost(c: records.GemmCoefficients) -> float:
+        ratio = np.log(predicted("gemm", training, gpu, "bfloat16", c) / training.seconds)
+        return float(np.abs(ratio)[training.sizes["m"] <= FEW_ROWS].mean())
+
+    best, least = fit, cost(fit)
+    for columns, depth in product(SLOW_COLUMNS, SLOW_DEPTHS):
+        tried = dataclasses.replace(fit, slow_columns=columns, slow_depth=depth, slow=1.0)
+        plain = predicted("gemm", training, gpu, "bfloat16", fit)
+        inside = predicted("gemm", training, gpu, "bfloat16", tried) > 1.5 * plain
+        slow = float(np.median(training.seconds[inside] / plain[inside])) - 1
+        tried = dataclasses.replace(tried, slow=max(slow, 1e-3))
+        if cost(tried) < least:
+            best, least = tried, cost(tried)
+    return best
 
 
 def errors(measured: Rows, seconds: NDArray[Any]) -> tuple[float, float]:

@@ -24,7 +24,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class GemmCoefficients:
-    """Of a matrix product (17): the best of six tiles and four split-k factors."""
+    """Of a matrix product (20): the best of six tiles and four split-k factors."""
 
     share_256x128: float
     share_128x256: float
@@ -52,6 +52,12 @@ class GemmCoefficients:
     launch_us: float
     crowding: float
     """Slowdown of a tile where every SM is busy (clock and power), as a part of its time."""
+    slow_columns: int
+    """Most columns for which the library takes a slow kernel where rows are few; 0 for none."""
+    slow_depth: int
+    """Greatest k for which it does."""
+    slow: float
+    """Slowdown there, as a part of the time."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ _TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 64), (64, 3
 _SPLITS: Final = (1, 2, 4, 8)
 _L2_USABLE: Final = 0.8
 _ACTIVATION_BYTES: Final = 2
+_FEW_ROWS: Final = 8
+_NARROW: Final = 512
 _PARTIAL_BYTES: Final = 8
 """A partial sum in fp32, written and read."""
 
@@ -33,7 +35,8 @@ def gemm_seconds(
 
     The library takes the fastest of its tiles and split-k factors: tiles of one wave run side by
     side, each as fast as its share of an SM's peak; waves follow one another. Memory streams at
-    its share of bandwidth after a ramp. The two overlap, and a launch comes on top.
+    its share of bandwidth after a ramp. The two overlap, and a launch comes on top. For few rows
+    and matrices of middling size the library's choice is known to be a slow one.
 
     Args:
         m: Rows.
@@ -65,4 +68,8 @@ def gemm_seconds(
     in_l2 = moved < _L2_USABLE * machine.l2_bytes
     bandwidth = np.where(in_l2, c.l2_share, c.memory_share) * machine.bytes_per_second
     memory = (moved + c.ramp_mb * 1e6) / bandwidth
-    return overlapped(compute, memory, c.norm) + c.launch_us * 1e-6
+    seconds = overlapped(compute, memory, c.norm) + c.launch_us * 1e-6
+    is_slow = (m <= _FEW_ROWS) & (np.minimum(n, k) > _NARROW)
+    is_slow = is_slow & (n <= c.slow_columns) & (k <= c.slow_depth)
+    slowed: Floats = np.where(is_slow, (1 + c.slow) * seconds, seconds)
+    return slowed
