@@ -23,7 +23,7 @@ from dsocr_analyze.architectures.deepseek_ocr.crop_grid_codes import CROP_GRIDS
 from dsocr_analyze.architectures.deepseek_ocr.modes import MODES
 from dsocr_analyze.architectures.deepseek_ocr.plan import plan_workload
 from dsocr_analyze.archive import count_pages
-from dsocr_analyze.archive.distinct import check_keys_fit, distinct_workloads
+from dsocr_analyze.archive.distinct import Measured, check_keys_fit, distinct_workloads
 from dsocr_analyze.archive.exact_sums import weighted_sum
 from dsocr_analyze.archive.histogram import grid_bars, token_bars
 from dsocr_analyze.archive.pages import REPORTED_ROWS, read_pages
@@ -320,8 +320,8 @@ class TestKeysOfWorkloads:
             name: np.array(value) if isinstance(value, list) else value
             for name, value in given.items()
         }
-        (distinct,) = distinct_workloads([Workloads(**arrays)], CROP_GRIDS.count)
-        return distinct
+        (distinct,) = distinct_workloads([Measured(Workloads(**arrays))], CROP_GRIDS.count)
+        return distinct.workloads, distinct.pages
 
     def test_the_largest_of_everything_fits(self):
         most = [CROP_GRIDS.count - 1] * 2, [LARGEST_COUNT, 1], [LARGEST_COUNT, 1]

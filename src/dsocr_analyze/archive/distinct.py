@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["DistinctWorkloads", "distinct_workloads"]
+__all__ = ["DistinctWorkloads", "Measured", "distinct_workloads"]
 
 _MOST_WAITING: Final = 1 << 18
 """Distinct workloads that wait for equal ones in later batches."""
@@ -30,24 +30,33 @@ _LENGTH_BITS: Final = LARGEST_COUNT.bit_length()
 _KEY_BITS: Final = 63
 
 
+class Measured(NamedTuple):
+    """Some workloads, and what was measured of each page besides."""
+
+    workloads: Workloads
+    amounts: NDArray[np.float64] | None = None
+    """Amounts of each page that are added up, `[m, n]`; None for none."""
+
+
 class DistinctWorkloads(NamedTuple):
     """Workloads that all differ."""
 
     workloads: Workloads
     pages: NDArray[np.int64]
     """How many pages each of them stands for, `[n]`."""
+    amounts: NDArray[np.float64] | None = None
+    """What these have together of each amount, `[m, n]`."""
 
 
 class _Counted(NamedTuple):
-    """Workloads as keys, ascending, and how many pages each stands for."""
+    """Workloads as keys, ascending, and the rest as in `DistinctWorkloads`."""
 
     keys: NDArray[np.int64]
     pages: NDArray[np.int64]
+    amounts: NDArray[np.float64] | None
 
 
-def distinct_workloads(
-    batches: Iterable[Workloads], grid_count: int
-) -> Iterator[DistinctWorkloads]:
+def distinct_workloads(batches: Iterable[Measured], grid_count: int) -> Iterator[DistinctWorkloads]:
     """Distinct workloads, in memory that does not grow with the number of pages.
 
     A workload may come again in a later part: nothing is remembered of those handed out.
@@ -58,8 +67,8 @@ def distinct_workloads(
     """
     check_keys_fit(grid_count)
     waiting: list[_Counted] = []
-    for workloads in batches:
-        counted = _counted(workloads, grid_count)
+    for measured in batches:
+        counted = _counted(measured, grid_count)
         if len(counted.keys) > _MANY:
             yield _unpacked(counted)
             continue
@@ -82,14 +91,20 @@ def check_keys_fit(grid_count: int) -> None:
         )
 
 
-def _counted(workloads: Workloads, grid_count: int) -> _Counted:
+def _counted(measured: Measured, grid_count: int) -> _Counted:
     import numpy as np
 
+    workloads, amounts = measured
     if isinstance(workloads.text_tokens, int) and isinstance(workloads.max_new_tokens, int):
         by_grid = np.bincount(workloads.grids, minlength=grid_count)
         grids = np.flatnonzero(by_grid)
-        return _Counted(_packed(workloads._replace(grids=grids)), by_grid[grids])
-    return _Counted(*np.unique(_packed(workloads), return_counts=True))
+        keys = _packed(workloads._replace(grids=grids))
+        added = _added(amounts, workloads.grids, grid_count)
+        return _Counted(keys, by_grid[grids], None if added is None else added[:, grids])
+    if amounts is None:
+        return _Counted(*np.unique(_packed(workloads), return_counts=True), None)
+    keys, place = np.unique(_packed(workloads), return_inverse=True)
+    return _Counted(keys, np.bincount(place), _added(amounts, place, len(keys)))
 
 
 def _merged(parts: list[_Counted]) -> _Counted:
@@ -98,7 +113,20 @@ def _merged(parts: list[_Counted]) -> _Counted:
     keys, place = np.unique(np.concatenate([part.keys for part in parts]), return_inverse=True)
     pages = np.zeros(len(keys), np.int64)
     np.add.at(pages, place, np.concatenate([part.pages for part in parts]))
-    return _Counted(keys, pages)
+    found = [part.amounts for part in parts if part.amounts is not None]
+    amounts = np.concatenate(found, axis=1) if found else None
+    return _Counted(keys, pages, _added(amounts, place, len(keys)))
+
+
+def _added(
+    amounts: NDArray[np.float64] | None, place: NDArray[np.int64], count: int
+) -> NDArray[np.float64] | None:
+    """The sums of each amount, `[m, count]`."""
+    import numpy as np
+
+    if amounts is None:
+        return None
+    return np.array([np.bincount(place, each, minlength=count) for each in amounts])
 
 
 def _packed(workloads: Workloads) -> NDArray[np.int64]:
@@ -116,4 +144,4 @@ def _unpacked(counted: _Counted) -> DistinctWorkloads:
         text_tokens=(counted.keys >> _LENGTH_BITS) & mask,
         max_new_tokens=counted.keys & mask,
     )
-    return DistinctWorkloads(workloads, counted.pages)
+    return DistinctWorkloads(workloads, counted.pages, counted.amounts)

@@ -11,6 +11,7 @@ from dsocr_analyze.archive.histogram import token_bars
 from dsocr_analyze.columns.metadata import CountMetadata
 
 if TYPE_CHECKING:
+    from dsocr_analyze.archive.time_totals import TimeTotals
     from dsocr_analyze.archive.totals import Archive, SettingTotals
 
 __all__ = ["ArchiveDocument", "archive_document", "document_text"]
@@ -72,7 +73,37 @@ class TotalsDocument(msgspec.Struct, frozen=True):
     pages_by_prompt_tokens: tuple[PagesOfLength, ...]
 
 
-class ArchiveDocument(msgspec.Struct, frozen=True):
+class TimeDocument(msgspec.Struct, frozen=True):
+    """How long all pages take on one GPU under one setting: predicted, not measured."""
+
+    gpu: str
+    runtime: str
+    mode: str
+    base_size: int
+    image_size: int
+    crop_mode: bool
+    dtype: str
+    attention: str
+    concurrency: int
+    gpu_hours: float
+    low: float
+    """Lower end of the band of `gpu_hours`."""
+    high: float
+    pages_per_second: float
+    """Of one GPU, on average."""
+    cost: float | None
+    """Of all pages, in the currency of the price; null without a price."""
+    deadline_hours: float | None
+    gpus_for_deadline: int | None
+    """GPUs that finish the list in time; null without a deadline."""
+    bound: str
+    """What fills most of the time: launches, memory, compute, host, or cpu (preprocessing)."""
+    pages_that_wait: int
+    """Pages of which fewer than `concurrency` fit into memory at a time."""
+    assumptions: tuple[str, ...]
+
+
+class ArchiveDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything that was counted of a list of pages."""
 
     metadata: CountMetadata
@@ -81,6 +112,8 @@ class ArchiveDocument(msgspec.Struct, frozen=True):
     malformed: MalformedRows
     pages_by_grid: tuple[PagesOfGrid, ...]
     totals: tuple[TotalsDocument, ...]
+    time: tuple[TimeDocument, ...] = ()
+    """By GPU and setting; not there where no GPU was named."""
 
 
 def archive_document(archive: Archive, metadata: CountMetadata) -> ArchiveDocument:
@@ -102,6 +135,7 @@ def archive_document(archive: Archive, metadata: CountMetadata) -> ArchiveDocume
             PagesOfGrid(grid, pages) for grid, pages in sorted(archive.pages_by_grid.items())
         ),
         totals=tuple(_totals_document(totals) for totals in archive.totals),
+        time=tuple(_time_document(times) for times in archive.times),
     )
 
 
@@ -127,4 +161,30 @@ def _totals_document(totals: SettingTotals) -> TotalsDocument:
         largest_kv_cache_bytes=totals.largest_kv_cache_bytes,
         pages_beyond_max_position_embeddings=totals.beyond_positions,
         pages_by_prompt_tokens=tuple(PagesOfLength(bar.label, bar.pages) for bar in bars),
+    )
+
+
+def _time_document(times: TimeTotals) -> TimeDocument:
+    setting, mode = times.setting, times.setting.mode
+    low, high = times.band
+    return TimeDocument(
+        gpu=times.gpu,
+        runtime=times.runtime,
+        mode=mode.name,
+        base_size=mode.base_size,
+        image_size=mode.image_size,
+        crop_mode=mode.crop_mode,
+        dtype=setting.dtype.name,
+        attention=setting.attention,
+        concurrency=times.time.concurrency,
+        gpu_hours=times.gpu_hours,
+        low=low,
+        high=high,
+        pages_per_second=times.pages_per_second,
+        cost=times.cost,
+        deadline_hours=times.time.deadline_hours,
+        gpus_for_deadline=times.gpus_for_deadline,
+        bound=times.bound,
+        pages_that_wait=times.pages_that_wait,
+        assumptions=tuple(times.assumptions),
     )

@@ -9,6 +9,7 @@ from dsocr_analyze.report.quantities import bytes_text, exact, scaled
 from dsocr_analyze.report.tables import Table
 
 if TYPE_CHECKING:
+    from dsocr_analyze.archive.time_totals import TimeTotals
     from dsocr_analyze.archive.totals import Archive
 
 __all__ = ["archive_tables"]
@@ -17,14 +18,15 @@ _BAR_WIDTH: Final = 40
 
 
 def archive_tables(archive: Archive, histogram: str) -> list[Table]:
-    """The totals, one row per setting, and a histogram of crop grids, or one of tokens per setting.
+    """The totals, one row per setting, seconds, and a histogram of grids or those of tokens.
 
     Args:
         archive: The list of pages, added up.
         histogram: One of `HISTOGRAMS`.
     """
     histograms = histograms_of(archive, histogram)
-    return [_totals_table(archive), *(_histogram_table(one) for one in histograms)]
+    times = _time_tables(archive.times) if archive.times else []
+    return [_totals_table(archive), *times, *(_histogram_table(one) for one in histograms)]
 
 
 def _totals_table(archive: Archive) -> Table:
@@ -49,6 +51,44 @@ def _totals_table(archive: Archive) -> Table:
         for totals in archive.totals
     )
     return Table(f"{exact(archive.pages)} pages", columns, rows, label_columns=3)
+
+
+def _time_tables(times: list[TimeTotals]) -> list[Table]:
+    """GPU-hours by GPU and setting, and what follows from them; at most 80 columns wide."""
+    time = times[0].time
+    price, hours = time.requested.job.price_per_hour, time.deadline_hours
+    names = ("GPU", "mode", "dtype")
+    spent, follows = [], []
+    for each in times:
+        label = (each.gpu, each.setting.mode.name, each.setting.dtype.name)
+        spent.append((*label, _three(each.gpu_hours), *map(_three, each.band), each.bound))
+        row = [*label, _three(each.pages_per_second)]
+        if each.cost is not None:
+            row.append(f"{each.cost:,.2f}")
+        if each.gpus_for_deadline is not None:
+            row.append(exact(each.gpus_for_deadline))
+        follows.append(tuple(row))
+    columns, title = [*names, "pages/s"], "What follows: pages a second and GPU"
+    if price is not None:
+        columns.append("cost")
+        title += f", cost at {price:g} an hour"
+    if hours is not None:
+        columns.append("GPUs")
+        title += f", GPUs for {hours:g} hours"
+    return [
+        Table(
+            f"Predicted: {times[0].runtime}, {time.concurrency} pages at once",
+            (*names, "GPU-hours", "low", "high", "bound"), tuple(spent), label_columns=3,
+        ),
+        Table(title, tuple(columns), tuple(follows), label_columns=3),
+    ]  # fmt: skip
+
+
+def _three(value: float) -> str:
+    """Three digits, with thousands apart; two of what is small."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value >= 0.1 else f"{value:.2g}"
 
 
 def _histogram_table(histogram: Histogram) -> Table:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dsocr_analyze.archive.distinct import distinct_workloads
+from dsocr_analyze.archive.distinct import Measured, distinct_workloads
 from dsocr_analyze.archive.exact_sums import weighted_sum
 from dsocr_analyze.archive.pages import Malformed, Pages
-from dsocr_analyze.columns.evaluate import Workloads, evaluate
+from dsocr_analyze.columns.evaluate import evaluate
 from dsocr_analyze.columns.results import figures
 from dsocr_analyze.kernels import NO_WORK, Work
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsocr_analyze.archive.distinct import DistinctWorkloads
+    from dsocr_analyze.archive.time_totals import ListTimer, TimeTotals
     from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.evaluate import Costs
     from dsocr_analyze.columns.setting import Setting
@@ -72,7 +73,7 @@ class SettingTotals:
         """
         import numpy as np
 
-        workloads, pages = distinct
+        workloads, pages, _ = distinct
         totals = costs.totals
         lengths = np.asarray(totals.seq_len)
         self.visual_tokens += weighted_sum(totals.visual_tokens, pages)
@@ -96,12 +97,14 @@ class Archive:
         malformed: The others.
         pages_by_grid: Pages by crop grid (columns, rows), as crop mode would cut them.
         totals: Costs, one for each setting.
+        times: Seconds, one for each setting and GPU; none where none were asked for.
     """
 
     pages: int
     malformed: Malformed
     pages_by_grid: dict[tuple[int, int], int]
     totals: list[SettingTotals]
+    times: list[TimeTotals] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -109,17 +112,24 @@ class Archive:
         return self.pages + self.malformed.rows
 
 
-def add_up(model: CountedModel, settings: Sequence[Setting], batches: Iterable[Pages]) -> Archive:
+def add_up(
+    model: CountedModel,
+    settings: Sequence[Setting],
+    batches: Iterable[Pages],
+    timer: ListTimer | None = None,
+) -> Archive:
     """Totals over all pages, each counted alone (a batch size of 1).
 
     Args:
         model: The model.
         settings: Ways to run it; all pages are counted under each.
         batches: The pages.
+        timer: Adds up their seconds too.
 
     Raises:
         PageError: The list cannot be read to its end.
-        WorkloadError: A column of the list holds no numbers.
+        WorkloadError: A column of the list holds no numbers, or one that another argument
+            contradicts.
         ConfigError: The model has a part without a closed form.
     """
     import numpy as np
@@ -129,17 +139,20 @@ def add_up(model: CountedModel, settings: Sequence[Setting], batches: Iterable[P
     malformed = Malformed()
     pages_by_code = np.zeros(grids.count, np.int64)
 
-    def workloads() -> Iterator[Workloads]:
+    def workloads() -> Iterator[Measured]:
         for pages in batches:
             malformed.add(pages.malformed)
             if len(pages.numbers):
-                yield pages.workloads(grids)
+                found = pages.workloads(grids)
+                yield Measured(found, timer.amounts(pages, found) if timer else None)
 
     for distinct in distinct_workloads(workloads(), grids.count):
         np.add.at(pages_by_code, distinct.workloads.grids, distinct.pages)
         for sums in totals:
             costs = evaluate(model, sums.setting, distinct.workloads)
             sums.add(costs, distinct, model.dimensions.max_positions)
+        if timer is not None:
+            timer.add(distinct)
     codes = np.flatnonzero(pages_by_code)
     columns, rows = grids.columns_and_rows(codes)
     by_grid = zip(columns.tolist(), rows.tolist(), pages_by_code[codes].tolist(), strict=True)
@@ -148,6 +161,7 @@ def add_up(model: CountedModel, settings: Sequence[Setting], batches: Iterable[P
         malformed=malformed,
         pages_by_grid={(column, row): count for column, row, count in by_grid},
         totals=totals,
+        times=[] if timer is None else timer.totals,
     )
 
 

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsocr_analyze.cli import many_options, options
+from dsocr_analyze.cli import many_options, many_time_options, options, time_options
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.errors import FormatError, WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.pages import Pages
+    from dsocr_analyze.archive.time_totals import ListTime, ListTimer
     from dsocr_analyze.archive.totals import Archive
     from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.metadata import CountMetadata
     from dsocr_analyze.columns.setting import Setting
 
-__all__ = ["FORMATS", "HISTOGRAMS", "archive"]
+__all__ = ["FORMATS", "HISTOGRAMS", "archive", "count_list"]
 
 FORMATS = ("table", "json")
 HISTOGRAMS = ("grid", "tokens")
@@ -108,11 +110,61 @@ def archive(
     plot: PlotOption = None,
     histogram: HistogramOption = "grid",
     output_format: FormatOption = "table",
+    gpu: many_time_options.GpusOption = None,
+    runtime: many_time_options.RuntimeOption = "serving",
+    server: time_options.ServerOption = "vllm",
+    concurrency: many_time_options.ConcurrencyOption = None,
+    deadline: many_time_options.DeadlineOption = None,
+    preprocess_ms: time_options.PreprocessOption = None,
+    workers: time_options.WorkersOption = 1,
+    price: time_options.PriceOption = None,
+    weights_dtype: time_options.WeightsDtypeOption = None,
+    kv_dtype: time_options.KvDtypeOption = None,
+    new_tokens_from: time_options.NewTokensFromOption = None,
+    mean_new_tokens: time_options.MeanTokensOption = None,
+    share_at_limit: time_options.LimitShareOption = 0.0,
+    offline: time_options.OfflineOption = False,
+    reserved: time_options.ReservedOption = 0.1,
+    profile: time_options.ProfileOption = None,
     quiet: many_options.QuietOption = False,
     strict: many_options.StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
-    """Count every page of a list, and add them up."""
+    """Count every page of a list, add them up, and predict the GPU-hours that they take."""
+    time = many_time_options.time_requested(
+        context, gpu, profile=profile, runtime=runtime, server=server, preprocess_ms=preprocess_ms,
+        workers=workers, price=price, weights_dtype=weights_dtype, kv_dtype=kv_dtype,
+        new_tokens_from=new_tokens_from, mean_new_tokens=mean_new_tokens,
+        share_at_limit=share_at_limit, reserved=reserved, offline=offline,
+    )  # fmt: skip
+    count_list(
+        context, pages, mode, dtype, use_flash_attn, text_tokens, max_new_tokens, model, config,
+        output, plot, histogram, output_format,
+        many_time_options.list_time(time, concurrency, deadline, new_tokens_from, mean_new_tokens),
+        quiet=quiet, strict=strict,
+    )  # fmt: skip
+
+
+def count_list(
+    context: typer.Context,
+    pages: Path,
+    mode: str,
+    dtype: str,
+    use_flash_attn: str,
+    text_tokens: int,
+    max_new_tokens: int,
+    model: str | None,
+    config: Path | None,
+    output: Path | None,
+    plot: Path | None,
+    histogram: str,
+    output_format: str,
+    time: ListTime | None,
+    *,
+    quiet: bool,
+    strict: bool,
+) -> None:
+    """The command, with what its options of seconds ask for."""
     from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.metadata import metadata_of
 
@@ -134,8 +186,9 @@ def archive(
         raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
     metadata = metadata_of(directory, architecture, (setting.mode for setting in settings))
     lengths = {"text_tokens": text_tokens, "max_new_tokens": max_new_tokens}
+    timer = _timer(counted, settings, time)
     counts = _added_up(
-        pages, lengths, counted, settings, output, metadata, context.obj.begin_writing
+        pages, lengths, counted, settings, output, metadata, timer, context.obj.begin_writing
     )
     if plot is not None:
         _plot(plot, counts, histogram, pages)
@@ -149,6 +202,14 @@ def archive(
     many_options.warn(_warnings(counts, counted.dimensions.max_positions), strict=strict)
 
 
+def _timer(
+    counted: CountedModel, settings: list[Setting], time: ListTime | None
+) -> ListTimer | None:
+    from dsocr_analyze.archive.time_totals import ListTimer
+
+    return None if time is None else ListTimer(counted, settings, time)
+
+
 def _added_up(
     path: Path,
     lengths: dict[str, int],
@@ -156,6 +217,7 @@ def _added_up(
     settings: list[Setting],
     output: Path | None,
     metadata: CountMetadata,
+    timer: ListTimer | None,
     begin_writing: Callable[[], None],
 ) -> Archive:
     """The totals; every page's row goes to `output` on the way."""
@@ -171,7 +233,7 @@ def _added_up(
             write = stack.enter_context(table_writer(output, metadata))
             batches = _written(batches, write, counted, settings)
         progress = stack.enter_context(LateProgress("pages", listed.length))
-        counts = add_up(counted, settings, _watched(batches, progress))
+        counts = add_up(counted, settings, _watched(batches, progress), timer)
         begin_writing()  # `output` is put in place now
         return counts
 
@@ -221,6 +283,8 @@ def _print(counts: Archive, metadata: CountMetadata, histogram: str, output_form
         print_table(table)
     for note in metadata.notes:
         print(f"Note: {note}")
+    for sentence in dict.fromkeys(said for each in counts.times for said in each.assumptions):
+        print(textwrap.fill(f"Assumed: {sentence}", width=80, subsequent_indent="  "))
 
 
 def _warnings(counts: Archive, max_positions: int) -> Iterator[str]:
@@ -240,4 +304,10 @@ def _warnings(counts: Archive, max_positions: int) -> Iterator[str]:
                 f"{totals.beyond_positions:,} of {counts.pages:,} pages reach beyond the decoder's"
                 f" max_position_embeddings, {max_positions}, in mode {totals.setting.mode.name};"
                 " they are counted all the same"
+            )
+    for times in counts.times:
+        if times.pages_that_wait:
+            yield (
+                f"{times.pages_that_wait:,} of {counts.pages:,} pages leave room for fewer than"
+                f" {times.time.concurrency} at a time on {times.gpu}; the others wait"
             )

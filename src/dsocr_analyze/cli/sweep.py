@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from dsocr_analyze.cli import archive, many_options, options
+from dsocr_analyze.cli import archive, many_options, many_time_options, options, time_options
 from dsocr_analyze.cli.many_options import AXES, RESULT
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.errors import WorkloadError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.metadata import CountMetadata
+    from dsocr_analyze.columns.time_columns import TimeRequested
     from dsocr_analyze.sweep.combinations import Sweep
 
 __all__ = ["sweep"]
@@ -148,43 +149,108 @@ def sweep(
     x: XOption = None,
     histogram: HistogramOption = None,
     output_format: FormatOption = None,
+    gpu: many_time_options.GpusOption = None,
+    runtime: many_time_options.RuntimeOption = "serving",
+    server: time_options.ServerOption = "vllm",
+    concurrency: many_time_options.ConcurrencyOption = None,
+    deadline: many_time_options.DeadlineOption = None,
+    preprocess_ms: time_options.PreprocessOption = None,
+    workers: time_options.WorkersOption = 1,
+    price: time_options.PriceOption = None,
+    weights_dtype: time_options.WeightsDtypeOption = None,
+    kv_dtype: time_options.KvDtypeOption = None,
+    new_tokens_from: time_options.NewTokensFromOption = None,
+    mean_new_tokens: time_options.MeanTokensOption = None,
+    share_at_limit: time_options.LimitShareOption = 0.0,
+    offline: time_options.OfflineOption = False,
+    reserved: time_options.ReservedOption = 0.1,
+    profile: time_options.ProfileOption = None,
     yes: YesOption = False,
     quiet: many_options.QuietOption = False,
     strict: many_options.StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
-    """Count every combination of some ranges."""
-    from dsocr_analyze.columns.counted_model import CountedModel
-    from dsocr_analyze.columns.metadata import metadata_of
-
-    of_plots = {"--quantity": quantity, "--x": x}
+    """Count every combination of some ranges, and predict its seconds on a GPU."""
     _check_options(
-        pages,
-        plot,
-        of_sweeps={"--page": page, "--batch-size": batch_size, **of_plots},
-        of_plots=of_plots,
-        of_lists={"--histogram": histogram, "--format": output_format},
-    )
+        pages, plot,
+        of_sweeps={"--page": page, "--batch-size": batch_size},
+        of_plots={"--quantity": quantity, "--x": x},
+        of_lists={"--histogram": histogram, "--format": output_format, "--deadline": deadline,
+                  "--concurrency": None if concurrency is None else str(concurrency)},
+    )  # fmt: skip
+    time = many_time_options.time_requested(
+        context, gpu, profile=profile, runtime=runtime, server=server, preprocess_ms=preprocess_ms,
+        workers=workers, price=price, weights_dtype=weights_dtype, kv_dtype=kv_dtype,
+        new_tokens_from=new_tokens_from, mean_new_tokens=mean_new_tokens,
+        share_at_limit=share_at_limit, reserved=reserved, offline=offline,
+    )  # fmt: skip
     if pages is not None:
-        archive.archive(
+        archive.count_list(
             context, pages, mode, dtype, use_flash_attn,
             _one_number("text_tokens", text_tokens), _one_number("max_new_tokens", max_new_tokens),
             model, config, output, plot, histogram or "grid", output_format or "table",
+            many_time_options.list_time(time, concurrency, deadline, new_tokens_from,
+                                        mean_new_tokens),
             quiet=quiet, strict=strict,
         )  # fmt: skip
         return
+    asked = (page or "a4", mode, text_tokens, max_new_tokens, batch_size or "1", dtype,
+             use_flash_attn)  # fmt: skip
+    chosen = None if plot is None else _PictureChoice(plot, quantity, x, config)
+    _run(
+        context, asked, time, model, config, output, chosen, new_tokens_from, yes=yes, quiet=quiet,
+        strict=strict,
+    )  # fmt: skip
+
+
+def _refuse_lengths(file: Path | None) -> None:
+    """Refuses a file of lengths beside several numbers of new tokens."""
+    if file is not None:
+        raise WorkloadError(
+            f"--new-tokens-from {str(file)!r} says how long outputs are; give one --max-new-tokens"
+        )
+
+
+class _PictureChoice(NamedTuple):
+    """What options say of a picture."""
+
+    path: Path
+    quantity: str | None
+    x: str | None
+    config: Path | None
+
+
+def _run(
+    context: typer.Context,
+    asked: tuple[str, str, str, str, str, str, str],
+    time: TimeRequested | None,
+    model: str | None,
+    config: Path | None,
+    output: Path | None,
+    chosen: _PictureChoice | None,
+    new_tokens_from: Path | None,
+    *,
+    yes: bool,
+    quiet: bool,
+    strict: bool,
+) -> None:
+    """Checks that nothing will fail later, and counts; `asked` are the axes of `_combinations`."""
+    from dsocr_analyze.columns.counted_model import CountedModel
+    from dsocr_analyze.columns.metadata import metadata_of
+
     # Only the config is read: no code of the directory is executed.
     directory = options.model_directory_from(model, config, trust_remote_code=True)
     counted = CountedModel.from_config(directory.config)
-    combinations = _combinations(
-        counted.architecture, page or "a4", mode, text_tokens, max_new_tokens, batch_size or "1",
-        dtype, use_flash_attn,
-    )  # fmt: skip
-    metadata = metadata_of(directory, counted.architecture, combinations.modes)
+    combinations = _combinations(counted.architecture, *asked, time)
+    if len(combinations.max_new_tokens) > 1:
+        _refuse_lengths(new_tokens_from)
+    notes = () if combinations.time is None else combinations.time.sentences
+    metadata = metadata_of(directory, counted.architecture, combinations.modes, notes)
     picture = None
-    if plot is not None:
+    if chosen is not None:
         name = counted.architecture.title if directory.is_reference else metadata.model.id
-        picture = _Picture(plot, quantity or _QUANTITY, x, config.name if config else name)
+        title = chosen.config.name if chosen.config else name
+        picture = _Picture(chosen.path, chosen.quantity or _QUANTITY, chosen.x, title)
     _check_result(combinations, output, picture)
     combinations.check(counted)
     _ask(combinations.rows, yes=yes)
@@ -203,7 +269,7 @@ def _check_options(
     of_lists: dict[str, str | None],
 ) -> None:
     """Refuses options that would have no effect."""
-    for option, value in of_sweeps.items():
+    for option, value in (of_sweeps | of_plots).items():
         if value is not None and pages is not None:
             raise WorkloadError(f"give --pages {pages} or {option} {value}, not both")
     for option, value in of_plots.items():
@@ -238,6 +304,7 @@ def _combinations(
     batch_size: str,
     dtype: str,
     use_flash_attn: str,
+    time: TimeRequested | None,
 ) -> Sweep:
     """The sweep over the lists that the options of the same names hold."""
     from dsocr_analyze.sweep.axes import parse_modes, parse_numbers, parse_pages
@@ -251,6 +318,7 @@ def _combinations(
         batch_sizes=parse_numbers("batch_size", batch_size, 1, LARGEST_COUNT),
         dtypes=many_options.dtypes_from(dtype),
         attentions=many_options.attentions_from(use_flash_attn),
+        time=time,
     )
 
 
@@ -266,12 +334,16 @@ class _Picture(NamedTuple):
 
 def _check_result(combinations: Sweep, output: Path | None, picture: _Picture | None) -> None:
     """Refuses, before the work, results that could not be written after it."""
-    from dsocr_analyze.sweep.plot import MOST_POINTS, describe
+    from dsocr_analyze.sweep.plot import MOST_POINTS, describe, is_of_time
 
     many_options.check_files(output, None if picture is None else picture.path)
     if picture is None:
         return
     describe(picture.quantity)
+    if combinations.time is None and is_of_time(picture.quantity):
+        raise WorkloadError(
+            f"--quantity {picture.quantity} is of predicted seconds; give --gpu too"
+        )
     if combinations.rows > MOST_POINTS:
         raise WorkloadError(
             f"a plot of {combinations.rows:,} rows is not readable; give shorter ranges, for at"

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from dsocr_analyze.workload import Workload
 
 __all__ = [
+    "MOST_CONCURRENCY",
+    "PANEL",
     "ConcurrencyOption",
     "GpuOption",
     "KvDtypeOption",
@@ -42,11 +44,15 @@ __all__ = [
     "TimeRequest",
     "WeightsDtypeOption",
     "WorkersOption",
+    "check_precision",
+    "lengths_by_limit",
+    "precision_of",
+    "profiles_named",
     "time_request",
 ]
 
-_TIME: Final = "Time"
-_MOST_CONCURRENCY: Final = 65_536
+PANEL: Final = "Time"
+MOST_CONCURRENCY: Final = 65_536
 _MOST_POINTS: Final = 1_000
 
 GpuOption = Annotated[
@@ -56,7 +62,7 @@ GpuOption = Annotated[
         metavar="GPU",
         help="Predict seconds on this GPU, as `dsocr-analyze devices` names them. May be given"
         " several times.",
-        rich_help_panel=_TIME,
+        rich_help_panel=PANEL,
     ),
 ]
 RuntimeOption = Annotated[
@@ -66,7 +72,7 @@ RuntimeOption = Annotated[
         metavar="eager|serving",
         help="What runs the model: its own code under generate, a serving engine, or eager,serving"
         " for both.",
-        rich_help_panel=_TIME,
+        rich_help_panel=PANEL,
     ),
 ]
 ServerOption = Annotated[
@@ -75,7 +81,7 @@ ServerOption = Annotated[
         "--server",
         metavar="vllm|vllm-v1|vllm-v0|sglang",
         help="Which engine serves: what its host code takes per step and per sequence.",
-        rich_help_panel=_TIME,
+        rich_help_panel=PANEL,
     ),
 ]
 ConcurrencyOption = Annotated[
@@ -84,7 +90,7 @@ ConcurrencyOption = Annotated[
         "--concurrency",
         metavar="LIST",
         help="Pages under way at a time: 1,4,16 or 1:64.",
-        rich_help_panel=_TIME,
+        rich_help_panel=PANEL,
     ),
 ]
 PreprocessOption = Annotated[
@@ -93,7 +99,7 @@ PreprocessOption = Annotated[
         "--preprocess-ms",
         metavar="MS",
         help="CPU milliseconds per page before the model. Default: estimated from its pixels.",
-        rich_help_panel=_TIME,
+        rich_help_panel=PANEL,
     ),
 ]
 WorkersOption = Annotated[
@@ -102,7 +108,7 @@ WorkersOption = Annotated[
         "--workers",
         metavar="N",
         help="Pages that the CPU prepares at a time.",
-        rich_help_panel=_TIME,
+        rich_help_panel=PANEL,
     ),
 ]
 PriceOption = Annotated[
@@ -111,7 +117,7 @@ PriceOption = Annotated[
         "--price",
         metavar="AMOUNT",
         help="Price of a GPU-hour, in any currency.",
-        rich_help_panel=_TIME,
+        rich_help_panel=PANEL,
     ),
 ]
 WeightsDtypeOption = Annotated[
@@ -120,7 +126,7 @@ WeightsDtypeOption = Annotated[
         "--weights-dtype",
         metavar="bf16|fp8|int8|int4",
         help="Type of the served decoder's linear weights. Default: the model's own.",
-        rich_help_panel=_TIME,
+        rich_help_panel=PANEL,
     ),
 ]
 KvDtypeOption = Annotated[
@@ -129,7 +135,7 @@ KvDtypeOption = Annotated[
         "--kv-dtype",
         metavar="bf16|fp8|int8|int4",
         help="Type of the served decoder's KV cache. Default: the model's own.",
-        rich_help_panel=_TIME,
+        rich_help_panel=PANEL,
     ),
 ]
 NewTokensFromOption = Annotated[
@@ -139,7 +145,7 @@ NewTokensFromOption = Annotated[
         metavar="FILE",
         help="Lengths of real outputs, in place of --max-new-tokens: CSV or Parquet, column"
         " new_tokens.",
-        rich_help_panel=_TIME,
+        rich_help_panel=PANEL,
     ),
 ]
 MeanTokensOption = Annotated[
@@ -148,7 +154,7 @@ MeanTokensOption = Annotated[
         "--mean-new-tokens",
         metavar="TOKENS",
         help="Mean length of the pages that end by themselves; the others run to --max-new-tokens.",
-        rich_help_panel=_TIME,
+        rich_help_panel=PANEL,
     ),
 ]
 LimitShareOption = Annotated[
@@ -157,7 +163,7 @@ LimitShareOption = Annotated[
         "--share-at-limit",
         metavar="PART",
         help="Share of pages that repeat themselves up to --max-new-tokens, 0 to 1.",
-        rich_help_panel=_TIME,
+        rich_help_panel=PANEL,
     ),
 ]
 OfflineOption = Annotated[
@@ -165,7 +171,7 @@ OfflineOption = Annotated[
     typer.Option(
         "--offline",
         help="The CPU prepares all pages before the first one runs, as offline scripts do.",
-        rich_help_panel=_TIME,
+        rich_help_panel=PANEL,
     ),
 ]
 ReservedOption = Annotated[
@@ -174,7 +180,7 @@ ReservedOption = Annotated[
         "--reserved",
         metavar="PART",
         help="Part of the memory kept for the driver, the allocator and kernels, 0 to 1.",
-        rich_help_panel=_TIME,
+        rich_help_panel=PANEL,
     ),
 ]
 
@@ -228,7 +234,7 @@ class TimeRequest:
             for runtime in self.runtimes:
                 assumptions = self.assumptions(runtime, architecture, workload)
                 try:
-                    _check_precision(model.device, assumptions.precision)
+                    check_precision(model.device, assumptions.precision)
                     prediction = predict(
                         model, workload, assumptions, self.concurrency, stages=stages
                     )
@@ -280,45 +286,58 @@ def time_request(
     max_new_tokens: int,
 ) -> TimeRequest:
     """What the options ask for; raises an AnalyzeError for what is not possible."""
-    from dsocr_analyze.hardware.devices import catalogue_name
-    from dsocr_analyze.hardware.profile import all_profiles
-    from dsocr_analyze.timing.assumptions import Assumptions, estimated_preprocessing
-    from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision
+    from dsocr_analyze.timing.assumptions import JobAssumptions
+    from dsocr_analyze.timing.kernel_seconds import NATIVE
     from dsocr_analyze.timing.runtimes import EAGER, RUNTIMES, server_named
 
     runtimes = list(dict.fromkeys(each.strip() for each in runtime.split(",")))
     for each in runtimes:
         options.check_choice("--runtime", each, RUNTIMES)
-    known = all_profiles(user_profiles(profile))
-    profiles = [known[catalogue_name(name, known)] for name in gpu]
+    profiles = profiles_named(gpu, profile)
     host = server_named(server)
-    lengths = _lengths(new_tokens_from, mean_new_tokens, share_at_limit, max_new_tokens)
+    lengths = lengths_by_limit(new_tokens_from, mean_new_tokens, share_at_limit)(max_new_tokens)
+    precision = precision_of(weights_dtype, kv_dtype, runtimes)
+    seconds = None if preprocess_ms is None else preprocess_ms / 1e3
+
+    def assumptions(runtime: str, architecture: Architecture, workload: Workload) -> Assumptions:
+        is_eager = runtime == "eager"
+        job = JobAssumptions(
+            EAGER if is_eager else host, lambda _: lengths, seconds, workers,
+            NATIVE if is_eager else precision, reserved, price, offline,
+        )  # fmt: skip
+        return job.of(architecture, workload)
+
+    return TimeRequest(profiles, assumptions, runtimes, _concurrencies(concurrency))
+
+
+def profiles_named(gpu: Sequence[str], profile: Sequence[Path] | None) -> list[Profile]:
+    """Profiles of the GPUs of these names, each once; raises DeviceError for an unknown one."""
+    from dsocr_analyze.hardware.devices import catalogue_name
+    from dsocr_analyze.hardware.profile import all_profiles
+
+    known = all_profiles(user_profiles(profile))
+    names = dict.fromkeys(catalogue_name(name, known) for name in gpu)
+    return [known[name] for name in names]
+
+
+def precision_of(
+    weights_dtype: str | None, kv_dtype: str | None, runtimes: Sequence[str]
+) -> Precision:
+    """Types of a served decoder's weights and cache; raises WorkloadError where none is served."""
+    from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision
+
     precision = Precision(_quantized(weights_dtype), _quantized(kv_dtype))
     if precision != NATIVE and "serving" not in runtimes:
         raise WorkloadError(
             "--weights-dtype and --kv-dtype are for --runtime serving; leave them out"
         )
-
-    def assumptions(runtime: str, architecture: Architecture, workload: Workload) -> Assumptions:
-        is_estimated = preprocess_ms is None
-        seconds = (
-            estimated_preprocessing(architecture, workload)
-            if preprocess_ms is None
-            else preprocess_ms / 1e3
-        )
-        is_eager = runtime == "eager"
-        return Assumptions(
-            EAGER if is_eager else host, lengths, seconds, is_estimated, workers,
-            NATIVE if is_eager else precision, reserved, price, offline,
-        )  # fmt: skip
-
-    return TimeRequest(profiles, assumptions, runtimes, _concurrencies(concurrency))
+    return precision
 
 
 def _concurrencies(text: str) -> list[int]:
     from dsocr_analyze.sweep.axes import parse_numbers
 
-    axis = parse_numbers("concurrency", text, 1, _MOST_CONCURRENCY)
+    axis = parse_numbers("concurrency", text, 1, MOST_CONCURRENCY)
     if len(axis) > _MOST_POINTS:
         raise WorkloadError(
             f"--concurrency {text} has {len(axis)} values; give at most {_MOST_POINTS}"
@@ -328,9 +347,14 @@ def _concurrencies(text: str) -> list[int]:
     return list(dict.fromkeys(axis.take(np.arange(len(axis))).tolist()))
 
 
-def _lengths(
-    file: Path | None, mean: float | None, share_at_limit: float, limit: int
-) -> OutputLengths:
+def lengths_by_limit(
+    file: Path | None, mean: float | None, share_at_limit: float
+) -> Callable[[int], OutputLengths]:
+    """Lengths of outputs by the tokens that a page may generate.
+
+    Raises:
+        WorkloadError: The options contradict one another, or the file is no list of lengths.
+    """
     from dsocr_analyze.timing.length_files import read_lengths
     from dsocr_analyze.timing.output_lengths import OutputLengths
 
@@ -340,14 +364,15 @@ def _lengths(
                 "--new-tokens-from says how long outputs are; leave out --mean-new-tokens and"
                 " --share-at-limit"
             )
-        return read_lengths(file)
+        lengths = read_lengths(file)
+        return lambda _: lengths
     if mean is None and share_at_limit:
         raise WorkloadError(
             f"--share-at-limit {share_at_limit:g} needs --mean-new-tokens for the other pages"
         )
     if mean is None:
-        return OutputLengths.fixed(limit)
-    return OutputLengths.mean_and_limit(mean, limit, share_at_limit)
+        return OutputLengths.fixed
+    return lambda limit: OutputLengths.mean_and_limit(mean, limit, share_at_limit)
 
 
 def _quantized(name: str | None) -> str | None:
@@ -358,7 +383,7 @@ def _quantized(name: str | None) -> str | None:
     return None if full in ("bfloat16", "float16") else full
 
 
-def _check_precision(device: Device, precision: Precision) -> None:
+def check_precision(device: Device, precision: Precision) -> None:
     """Refuses, before any work, a type that the GPU lacks."""
     if precision.weights is not None:
         device.fitted("gemm", device.gpu.tensor_dtype, weights_dtype=precision.weights)

@@ -38,7 +38,10 @@ class CountMetadata(msgspec.Struct, frozen=True):
 
 
 def metadata_of(
-    directory: ModelDirectory, architecture: Architecture, modes: Iterable[Mode]
+    directory: ModelDirectory,
+    architecture: Architecture,
+    modes: Iterable[Mode],
+    notes: Iterable[str] = (),
 ) -> CountMetadata:
     """The metadata of analytic figures.
 
@@ -46,11 +49,12 @@ def metadata_of(
         directory: Where the model's config is.
         architecture: What kind of model it is.
         modes: The modes that are counted.
+        notes: What else a reader should know.
     """
     return CountMetadata(
         model=model_document(directory.source(architecture.name)),
         versions=Versions(tool=VERSION),
         engine="analytic",
         conventions=CONVENTIONS,
-        notes=(UNIFORM_ROUTING_NOTE, *notes_of_modes(architecture, modes)),
+        notes=(UNIFORM_ROUTING_NOTE, *notes_of_modes(architecture, modes), *notes),
     )

@@ -55,15 +55,12 @@ class TimeRequested:
     Attributes:
         profiles: Of the GPUs, one at least.
         job: The runtime, and all else that is taken for granted.
+        sentences: That in words.
     """
 
     profiles: Sequence[Profile]
     job: JobAssumptions
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that `time_columns` yields."""
-        return TIME_RESULTS if self.job.price_per_hour is None else (*TIME_RESULTS, COST)
+    sentences: tuple[str, ...] = ()
 
 
 def page_timer(

@@ -12,12 +12,13 @@ from dsocr_analyze.columns.picture import (
     tick_style,
 )
 from dsocr_analyze.columns.results import BATCH_RESULTS
+from dsocr_analyze.columns.time_columns import COST
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MOST_POINTS", "QUANTITIES", "X_COLUMNS", "describe", "plot_sweep"]
+__all__ = ["MOST_POINTS", "QUANTITIES", "X_COLUMNS", "describe", "is_of_time", "plot_sweep"]
 
 MOST_POINTS: Final = 20_000
 """Rows that one picture shows at most."""
@@ -44,6 +45,7 @@ _NAMES: Final = {
     "mode": "mode",
     "dtype": "element type",
     "attention": "attention",
+    "gpu": "GPU",
 }
 X_COLUMNS: Final = (*_NUMBERS, *_NAMES)
 """What can be along a plot."""
@@ -62,6 +64,16 @@ _FIGURES: Final = {
     "bytes_written": ("bytes written", "B"),
 }
 
+_TIMES: Final = {
+    "ttft_seconds": ("time to the first token", "s"),
+    "tpot_seconds": ("time per token", "s"),
+    "page_seconds": ("time of one page", "s"),
+    "pages_per_second": ("pages per second", "pages/s"),
+    "tokens_per_second": ("tokens per second", "tokens/s"),
+    COST: ("cost of 1,000 pages", "in the currency of the price"),
+}
+"""Columns that can be plotted where seconds are predicted."""
+
 _FIXED_IN_TITLE: Final = (
     "page",
     "mode",
@@ -70,6 +82,7 @@ _FIXED_IN_TITLE: Final = (
     "batch_size",
     "dtype",
     "attention",
+    "gpu",
 )
 """Axes that a title names where they have one value only."""
 
@@ -78,11 +91,13 @@ Series = dict[str, tuple[list[Any], list[float]]]
 
 
 def describe(quantity: str) -> tuple[str, str]:
-    """What a column of `QUANTITIES` is called, and its unit.
+    """What a column of `QUANTITIES`, or one of predicted seconds, is called, and its unit.
 
     Raises:
         WorkloadError: It is no such column.
     """
+    if quantity in _TIMES:
+        return _TIMES[quantity]
     if quantity == "kv_cache_bytes":
         return "KV cache of the whole batch", "B"
     if quantity in ("visual_tokens", "seq_len"):
@@ -94,6 +109,11 @@ def describe(quantity: str) -> tuple[str, str]:
     raise WorkloadError(f"no quantity {quantity!r} to plot; give one of {', '.join(QUANTITIES)}")
 
 
+def is_of_time(quantity: str) -> bool:
+    """Whether a column is of predicted seconds, which not every sweep has."""
+    return quantity in _TIMES
+
+
 def plot_sweep(
     path: Path, batches: list[pa.RecordBatch], quantity: str, x: str | None, model: str
 ) -> None:
@@ -102,7 +122,7 @@ def plot_sweep(
     Args:
         path: The picture; its name tells the format.
         batches: Rows of a sweep.
-        quantity: One of `QUANTITIES`.
+        quantity: One of `QUANTITIES`, or of predicted seconds.
         x: One of `X_COLUMNS`; what varies most where none is given.
         model: The model's name, for the title.
 
@@ -114,6 +134,11 @@ def plot_sweep(
 
     what, unit = describe(quantity)
     table = pa.Table.from_batches(batches)
+    if quantity not in table.column_names:
+        raise WorkloadError(
+            f"quantity {quantity} is of predicted seconds, and these rows have none; "
+            "name a GPU (a price for a cost)"
+        )
     columns = _columns(table)
     varying = _varying(columns)
     x = _chosen_x(x, columns, varying)
@@ -124,9 +149,11 @@ def plot_sweep(
             f"a plot over {x} has {len(series)} lines, one for each combination of "
             f"{', '.join(others)}; give fewer values of them, for at most {_MOST_SERIES}"
         )
-    largest = max(max(values) for _, values in series.values())
+    largest = max((value for _, values in series.values() for value in values), default=0.0)
     divisor, prefixed = readable_scale(largest, unit)
-    fixed = [name for name in _FIXED_IN_TITLE if name not in varying and name != x]
+    fixed = [
+        name for name in _FIXED_IN_TITLE if name in columns and name not in varying and name != x
+    ]
     subtitle = ", ".join(_label(name, columns[name][0]) for name in fixed)
     figure, axes = new_figure(f"{what[0].upper()}{what[1:]}, {model}", subtitle)
     if x in _NUMBERS:
@@ -150,7 +177,9 @@ def plot_sweep(
 def _columns(table: pa.Table) -> dict[str, list[Any]]:
     """Everything that can be along a plot, row by row."""
     columns: dict[str, list[Any]] = {
-        name: table.column(name).to_pylist() for name in (*X_COLUMNS, "crop_mode") if name != "page"
+        name: table.column(name).to_pylist()
+        for name in (*X_COLUMNS, "crop_mode")
+        if name in table.column_names
     }
     sizes = zip(columns["page_width"], columns["page_height"], strict=True)
     columns["page"] = [f"{width}x{height}" for width, height in sizes]
@@ -159,14 +188,17 @@ def _columns(table: pa.Table) -> dict[str, list[Any]]:
 
 def _varying(columns: dict[str, list[Any]]) -> list[str]:
     """The axes that have more than one value, most values first; sizes of modes are not axes."""
-    counts = {name: len(set(columns[name])) for name in _FIXED_IN_TITLE}
+    counts: dict[str, int] = {
+        name: len(set(columns[name])) for name in _FIXED_IN_TITLE if name in columns
+    }
     return sorted((name for name in counts if counts[name] > 1), key=lambda name: -counts[name])
 
 
 def _chosen_x(x: str | None, columns: dict[str, list[Any]], varying: list[str]) -> str:
     if x is not None:
-        if x not in X_COLUMNS:
-            raise WorkloadError(f"no axis {x!r} to plot over; give one of {', '.join(X_COLUMNS)}")
+        there = [name for name in X_COLUMNS if name in columns]
+        if x not in there:
+            raise WorkloadError(f"no axis {x!r} to plot over; give one of {', '.join(there)}")
         return x
     chosen = varying[0] if varying else "mode"
     if chosen == "page":
@@ -191,9 +223,9 @@ def _covered_by(x: str) -> tuple[str, ...]:
 
 
 def _series(
-    columns: dict[str, list[Any]], others: list[str], x: str, column: list[float]
+    columns: dict[str, list[Any]], others: list[str], x: str, column: list[float | None]
 ) -> Series:
-    """The lines of a plot over x, from the quantity's value in every row."""
+    """The lines of a plot over x, from the quantity's value in every row that has one."""
     if x in ("page_width", "page_height") and "page" in others:
         other_side = "page_height" if x == "page_width" else "page_width"
         others = [other_side if name == "page" else name for name in others]
@@ -201,6 +233,8 @@ def _series(
             others.remove(other_side)
     series: Series = {}
     for row, value in enumerate(column):
+        if value is None:
+            continue
         label = ", ".join(_label(name, columns[name][row]) for name in others)
         positions, values = series.setdefault(label, ([], []))
         positions.append(columns[x][row])

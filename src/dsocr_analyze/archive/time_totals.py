@@ -1,0 +1,249 @@
+"""How long a list of pages keeps a GPU busy, and how many GPUs finish it in time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from dsocr_analyze.columns.time_columns import (
+    TimeRequested,
+    page_timer,
+    pages_of_grids,
+    preprocessing_of_pages,
+)
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.timing.many_pages import ManyPages
+from dsocr_analyze.timing.span import Span
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dsocr_analyze.archive.distinct import DistinctWorkloads
+    from dsocr_analyze.archive.pages import Pages
+    from dsocr_analyze.columns.counted_model import CountedModel
+    from dsocr_analyze.columns.evaluate import Workloads
+    from dsocr_analyze.columns.setting import Setting
+    from dsocr_analyze.hardware.profile import Profile
+    from dsocr_analyze.timing.many_pages import ManyTimes, PageTimer
+
+__all__ = ["METHOD", "ListTime", "ListTimer", "TimeTotals"]
+
+_SECONDS_PER_HOUR: Final = 3600.0
+
+METHOD: Final = (
+    "each page takes what it would take if all pages under way were like it: in balance, a GPU's"
+    " time per page is 1 over the pages per second; preprocessing is the mean of pages of one crop"
+    " grid and one pair of lengths"
+)
+"""What is taken for granted of a list besides what is of a page."""
+
+
+@dataclass(frozen=True)
+class ListTime:
+    """What is asked of a list of pages.
+
+    Attributes:
+        requested: GPUs, and how pages are timed on them.
+        concurrency: Pages under way at a time on a GPU.
+        deadline_hours: In which the list is to be done; None for none.
+        has_lengths: Whether it is given how long outputs are, besides the tokens they may have.
+    """
+
+    requested: TimeRequested
+    concurrency: int
+    deadline_hours: float | None = None
+    has_lengths: bool = False
+
+
+@dataclass
+class TimeTotals:
+    """How long the pages take on one GPU under one setting.
+
+    Attributes:
+        setting: Mode, element type and attention.
+        profile: The GPU's profile.
+        time: What was asked.
+        pages: How many.
+        gpu_seconds: Seconds of one GPU for all pages.
+        cpu_seconds: CPU work of all pages before the model.
+        pages_that_wait: Pages of which fewer than asked for fit into memory at a time.
+        work: What all pages take of the GPU, as if it never waited for the CPU.
+    """
+
+    setting: Setting
+    profile: Profile
+    time: ListTime
+    pages: int = 0
+    gpu_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    pages_that_wait: int = 0
+    work: Span = field(default_factory=Span)
+
+    def add(self, times: ManyTimes, pages: NDArray[np.int64], cpu_seconds: float) -> None:
+        """Adds more pages.
+
+        Args:
+            times: What each of some distinct ones takes, and their `work`.
+            pages: How many pages each of them stands for, `[n]`.
+            cpu_seconds: CPU work of all of these.
+        """
+        self.pages += int(pages.sum())
+        self.gpu_seconds += float((pages / times.pages_per_second).sum())
+        self.cpu_seconds += cpu_seconds
+        self.pages_that_wait += int(pages[~times.fits].sum())
+        if times.work is not None:
+            self.work = self.work.plus(times.work)
+
+    @property
+    def gpu(self) -> str:
+        """The GPU's name in the catalogue."""
+        return self.profile.gpu.name
+
+    @property
+    def runtime(self) -> str:
+        """`eager` or `serving`."""
+        return self.time.requested.job.runtime
+
+    @property
+    def gpu_hours(self) -> float:
+        """Hours of one GPU for all pages."""
+        return self.gpu_seconds / _SECONDS_PER_HOUR
+
+    @property
+    def is_cpu_bound(self) -> bool:
+        """Whether the CPU takes longer to prepare the pages than the GPU for the rest."""
+        workers = self.time.requested.job.workers
+        return self.cpu_seconds / workers > float(self.work.seconds)
+
+    @property
+    def bound(self) -> str:
+        """What fills most of the time: launches, memory, compute, host, or the CPU's `cpu`."""
+        return "cpu" if self.is_cpu_bound else self.work.bound
+
+    @property
+    def band(self) -> tuple[float, float]:
+        """Between what GPU-hours lie; what the CPU takes is taken as given."""
+        error = 0.0 if self.is_cpu_bound else self.work.error
+        return self.gpu_hours / (1 + error), self.gpu_hours * (1 + error)
+
+    @property
+    def pages_per_second(self) -> float:
+        """Of one GPU, on average."""
+        return self.pages / self.gpu_seconds if self.gpu_seconds else 0.0
+
+    @property
+    def cost(self) -> float | None:
+        """Of all pages, in the currency of the price; None without a price."""
+        price = self.time.requested.job.price_per_hour
+        return None if price is None else price * self.gpu_hours
+
+    @property
+    def gpus_for_deadline(self) -> int | None:
+        """GPUs, each with its own CPU, that finish the list in time; None without a deadline."""
+        hours = self.time.deadline_hours
+        return None if hours is None else math.ceil(self.gpu_hours / hours)
+
+    @property
+    def assumptions(self) -> list[str]:
+        """What was taken for granted, a sentence each."""
+        said = [METHOD, f"{self.gpu}: kernel times from {self.profile.source}"]
+        extrapolated = sorted(kind.kind for kind in self.work.kinds if kind.extrapolated)
+        if extrapolated:
+            kinds = ", ".join(extrapolated)
+            said.append(f"{self.gpu}: extrapolated from another GPU, with a wider band: {kinds}")
+        return [*said, *self.time.requested.sentences]
+
+
+class ListTimer:
+    """Adds up the seconds of a list of pages, for every setting and GPU."""
+
+    def __init__(self, model: CountedModel, settings: Sequence[Setting], time: ListTime) -> None:
+        """A timer.
+
+        Args:
+            model: The model.
+            settings: Ways to run it.
+            time: What is asked.
+
+        Raises:
+            ConfigError: The model is not served.
+            DeviceError: No seconds are known in an element type.
+        """
+        import numpy as np
+
+        self._model, self._time = model, time
+        job = time.requested.job
+        self._timed: list[tuple[PageTimer, TimeTotals]] = [
+            (page_timer(model, setting, profile, job), TimeTotals(setting, profile, time))
+            for profile in time.requested.profiles
+            for setting in settings
+        ]
+        self._modes = list(dict.fromkeys(setting.mode for setting in settings))
+        count = model.architecture.crop_grids.count
+        self._sizes = np.ones((2, count), np.int64)
+
+    @property
+    def totals(self) -> list[TimeTotals]:
+        """What was added up, by GPU and setting."""
+        return [totals for _, totals in self._timed]
+
+    def amounts(self, pages: Pages, workloads: Workloads) -> NDArray[np.float64] | None:
+        """Seconds of CPU work of each page in each mode, `[modes, n]`; None where they are given.
+
+        Args:
+            pages: Some pages of the list.
+            workloads: The same.
+
+        Raises:
+            WorkloadError: The pages say how long their outputs are, and so does something else.
+        """
+        import numpy as np
+
+        if self._time.has_lengths and not isinstance(pages.max_new_tokens, int):
+            raise WorkloadError(
+                "the list has a column max_new_tokens, which says how long outputs are; leave out"
+                " new_tokens_from and mean_new_tokens",
+                arguments=["new_tokens_from", "mean_new_tokens"],
+            )
+        self._sizes[:, workloads.grids] = pages.widths, pages.heights  # any page of each grid
+        job, architecture = self._time.requested.job, self._model.architecture
+        if job.preprocess_seconds is not None:
+            return None
+        return np.array([
+            preprocessing_of_pages(architecture, mode, job, pages.widths, pages.heights)
+            for mode in self._modes
+        ])  # fmt: skip
+
+    def add(self, distinct: DistinctWorkloads) -> None:
+        """Adds the seconds of more pages.
+
+        Args:
+            distinct: The pages; amounts as from `amounts`.
+
+        Raises:
+            DeviceError: The GPU lacks an element type.
+            WorkloadError: A number of new tokens is not possible.
+        """
+        import numpy as np
+
+        workloads, pages, amounts = distinct
+        widths, heights = self._sizes[:, workloads.grids]
+        n = len(pages)
+        concurrency = np.full(n, self._time.concurrency)
+        text_tokens = np.broadcast_to(workloads.text_tokens, n)
+        max_new_tokens = np.broadcast_to(workloads.max_new_tokens, n)
+        given = self._time.requested.job.preprocess_seconds or 0.0
+        for timer, totals in self._timed:
+            mode = totals.setting.mode
+            kinds, kind = pages_of_grids(
+                self._model.architecture, mode, workloads.grids, widths, heights
+            )
+            prepare = np.full(n, given)
+            if amounts is not None:
+                prepare = amounts[self._modes.index(mode)] / pages
+            listed = ManyPages(kinds, kind, text_tokens, max_new_tokens, prepare, concurrency)
+            times = timer.times(listed, weights=pages)
+            totals.add(times, pages, float((prepare * pages).sum()))

@@ -1,0 +1,270 @@
+"""Lists of pages with predicted seconds: GPU-hours, money, deadlines, and what is refused."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures.deepseek_ocr.crop_grid_codes import CROP_GRIDS
+from dsocr_analyze.archive import distinct as distinct_module
+from dsocr_analyze.archive.distinct import Measured, distinct_workloads
+from dsocr_analyze.cli import main
+from dsocr_analyze.cli.many_time_options import deadline_hours
+from dsocr_analyze.columns.counted_model import published_model
+from dsocr_analyze.columns.evaluate import Workloads
+from dsocr_analyze.dtypes import BFLOAT16
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.hardware.timed_device import device
+from dsocr_analyze.timing.assumptions import Assumptions, estimated_preprocessing
+from dsocr_analyze.timing.output_lengths import OutputLengths
+from dsocr_analyze.timing.predict import TimedModel, predict
+from dsocr_analyze.timing.runtimes import EAGER, SERVERS
+
+A4, SMALL, WIDE = (1240, 1754), (500, 600), (3000, 1000)
+
+KEYS = {
+    "gpu", "runtime", "mode", "base_size", "image_size", "crop_mode", "dtype", "attention",
+    "concurrency", "gpu_hours", "low", "high", "pages_per_second", "cost", "deadline_hours",
+    "gpus_for_deadline", "bound", "pages_that_wait", "assumptions",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _somewhere_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def run(capsys, *arguments):
+    """Exit code, stdout and stderr of one command."""
+    code = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def write(pages, **columns):
+    """A list of pages: sizes, and columns of the same length."""
+    widths, heights = zip(*pages, strict=True)
+    table = pa.table({"width": widths, "height": heights, **columns})
+    pq.write_table(table, "pages.parquet")
+    return "pages.parquet"
+
+
+def timed(capsys, *arguments):
+    """The key `time` of an archive's document."""
+    code, out, err = run(capsys, "archive", *arguments, "--format", "json")
+    assert (code, err) == (0, "")
+    return json.loads(out)["time"]
+
+
+def load_of(page, gpu="h100-sxm", *, host=SERVERS["vllm"], new_tokens=1024, concurrency=16,
+            lengths=None, prepare=None, text_tokens=10, **assumed):  # fmt: skip
+    """What `predict` says of one page in mode gundam."""
+    workload = DEFAULT.plan(page=page, text_tokens=text_tokens, max_new_tokens=new_tokens)
+    model = TimedModel(DEFAULT, published_model().dimensions, BFLOAT16, False, device(gpu))
+    if prepare is None:
+        prepare = estimated_preprocessing(DEFAULT, workload)
+    lengths = lengths or OutputLengths.fixed(new_tokens)
+    prediction = predict(
+        model, workload, Assumptions(host, lengths, prepare, **assumed), [concurrency]
+    )
+    return prediction.throughput[0]
+
+
+def hours_of(loads):
+    return sum(1 / load.pages_per_second.value for load in loads) / 3600
+
+
+class TestHours:
+    def test_pages_that_are_all_alike_take_what_predict_says(self, capsys):
+        (found,) = timed(capsys, write([A4] * 7), "--gpu", "h100-sxm")
+        load = load_of(A4)
+        rate = load.pages_per_second
+        assert found["pages_per_second"] == pytest.approx(rate.value, rel=1e-9)
+        assert found["gpu_hours"] == pytest.approx(7 / rate.value / 3600, rel=1e-9)
+        assert found["low"] == pytest.approx(7 / rate.high / 3600, rel=1e-9)
+        assert found["high"] == pytest.approx(7 / rate.low / 3600, rel=1e-9)
+        assert found["bound"] == load.bound
+
+    def test_others_add_up(self, capsys):
+        pages = [A4, SMALL, WIDE, A4]
+        texts, news = [10, 20, 30, 10], [100, 1, 2000, 900]
+        path = write(pages, text_tokens=texts, max_new_tokens=news)
+        (found,) = timed(capsys, path, "--gpu", "l40s", "--concurrency", "3")
+        loads = [
+            load_of(page, "l40s", text_tokens=text, new_tokens=new, concurrency=3)
+            for page, text, new in zip(pages, texts, news, strict=True)
+        ]
+        hours = hours_of(loads)
+        assert found["gpu_hours"] == pytest.approx(hours, rel=1e-9)
+        assert found["pages_per_second"] == pytest.approx(4 / hours / 3600, rel=1e-9)
+        assert found["low"] < hours < found["high"]
+
+    def test_preprocessing_is_the_mean_of_pages_that_are_alike(self, capsys):
+        """Two sizes with one crop grid, one of which takes the CPU longer."""
+        pages = [(1240, 1754), (2480, 3508)]
+        workloads = [DEFAULT.plan(page=page) for page in pages]
+        assert workloads[0].grid == workloads[1].grid
+        mean = np.mean([estimated_preprocessing(DEFAULT, each) for each in workloads])
+        (found,) = timed(capsys, write(pages), "--gpu", "h100-sxm", "--workers", "2")
+        loads = 2 * [load_of(A4, prepare=float(mean), workers=2)]
+        assert found["gpu_hours"] == pytest.approx(hours_of(loads), rel=1e-9)
+
+    def test_the_eager_runtime(self, capsys):
+        (found,) = timed(capsys, write([SMALL] * 2), "--gpu", "h100-sxm", "--runtime", "eager",
+                         "--concurrency", "2", "--max-new-tokens", "5")  # fmt: skip
+        load = load_of(SMALL, host=EAGER, new_tokens=5, concurrency=2)
+        assert found["gpu_hours"] == pytest.approx(hours_of([load] * 2), rel=1e-9)
+        assert found["low"] == pytest.approx(2 / load.pages_per_second.high / 3600, rel=1e-9)
+        assert (found["runtime"], found["bound"]) == ("eager", load.bound)
+
+    def test_lengths_of_outputs_from_elsewhere(self, capsys):
+        Path("lengths.csv").write_text("new_tokens\n100\n900\n", encoding="utf-8")
+        path = write([SMALL])
+        lengths = OutputLengths.of_counts({100: 1, 900: 1})
+        (found,) = timed(capsys, path, "--gpu", "l40s", "--new-tokens-from", "lengths.csv")
+        assert found["gpu_hours"] == pytest.approx(
+            hours_of([load_of(SMALL, "l40s", lengths=lengths)]), rel=1e-9
+        )
+        lengths = OutputLengths.mean_and_limit(200, 1024, 0.25)
+        (found,) = timed(capsys, path, "--gpu", "l40s", "--mean-new-tokens", "200",
+                         "--share-at-limit", "0.25")  # fmt: skip
+        assert found["gpu_hours"] == pytest.approx(
+            hours_of([load_of(SMALL, "l40s", lengths=lengths)]), rel=1e-9
+        )
+
+    def test_a_slow_cpu_bounds_it_and_has_no_band(self, capsys):
+        """Half a second of CPU per page, two at a time: four pages a second."""
+        (found,) = timed(capsys, write([SMALL] * 10), "--gpu", "h100-sxm", "--preprocess-ms", "500",
+                         "--workers", "2", "--max-new-tokens", "10")  # fmt: skip
+        assert found["bound"] == "cpu"
+        assert found["low"] == found["high"] == found["gpu_hours"]
+        assert found["pages_per_second"] == pytest.approx(4, rel=1e-3)
+
+    def test_a_list_without_pages_takes_no_time(self, capsys):
+        Path("none.csv").write_text("width,height\n", encoding="utf-8")
+        (found,) = timed(capsys, "none.csv", "--gpu", "l40s", "--deadline", "1", "--price", "1")
+        figures = ("gpu_hours", "low", "high", "pages_per_second", "cost", "gpus_for_deadline")
+        assert [found[name] for name in figures] == [0] * 6
+
+
+class TestMoneyAndDeadlines:
+    def test_by_hand(self, capsys):
+        """Three quarters of a second a page, all of it the CPU's: 4,800 pages take an hour."""
+        path = write([SMALL] * 4800)
+        (found,) = timed(capsys, path, "--gpu", "h100-sxm", "--preprocess-ms", "750", "--price",
+                         "2.5", "--max-new-tokens", "1", "--deadline", "20m")  # fmt: skip
+        assert found["gpu_hours"] == pytest.approx(1, rel=1e-6)
+        assert found["cost"] == pytest.approx(2.5, rel=1e-6)
+        assert found["deadline_hours"] == pytest.approx(1 / 3)
+        assert found["gpus_for_deadline"] == math.ceil(found["gpu_hours"] * 3)
+        (found,) = timed(capsys, path, "--gpu", "h100-sxm", "--preprocess-ms", "750",
+                         "--max-new-tokens", "1", "--deadline", "25m")  # fmt: skip
+        assert (found["gpus_for_deadline"], found["cost"]) == (3, None)
+
+    @pytest.mark.parametrize(
+        ("text", "hours"),
+        [("90m", 1.5), ("12h", 12), ("3d", 72), ("36", 36), ("1.5 h", 1.5), ("0.5D", 12)],
+    )
+    def test_a_deadline_in_minutes_hours_or_days(self, text, hours):
+        assert deadline_hours(text) == pytest.approx(hours)
+
+    @pytest.mark.parametrize("text", ["", "0", "0h", "-3", "3w", "h", "1e3", "nan", "2h30m"])
+    def test_what_is_no_deadline(self, text):
+        with pytest.raises(WorkloadError, match=r"--deadline .* like 90m, 12h, 3d, or hours"):
+            deadline_hours(text)
+
+
+class TestOutput:
+    def test_one_entry_for_each_gpu_and_setting(self, capsys):
+        found = timed(capsys, write([A4]), "--gpu", "h100-sxm", "--gpu", "l40s", "--mode",
+                      "tiny,gundam")  # fmt: skip
+        assert [(each["gpu"], each["mode"]) for each in found] == [
+            ("h100-sxm", "tiny"), ("h100-sxm", "gundam"), ("l40s", "tiny"), ("l40s", "gundam"),
+        ]  # fmt: skip
+        for each in found:
+            assert set(each) == KEYS
+            assert each["concurrency"] == 16
+            assert f"{each['gpu']}: kernel times from" in " ".join(each["assumptions"])
+            assert (each["cost"], each["deadline_hours"], each["gpus_for_deadline"]) == 3 * (None,)
+            assert any(
+                "if all pages under way were like it" in said for said in each["assumptions"]
+            )
+
+    def test_without_a_gpu_there_is_no_such_key(self, capsys):
+        path = write([A4])
+        _, out, _ = run(capsys, "archive", path, "--format", "json")
+        document = json.loads(out)
+        assert "time" not in document
+        _, out, _ = run(capsys, "archive", path, "--format", "json", "--gpu", "l40s")
+        timed_document = json.loads(out)
+        del timed_document["time"]
+        assert timed_document == document
+
+    def test_tables_fit_80_columns(self, capsys):
+        code, out, _ = run(capsys, "archive", write([A4] * 3), "--gpu",
+                           "rtx-pro-6000,a100-80gb-sxm", "--mode", "gundam,1024/640", "--price",
+                           "2.5", "--deadline", "1.5h")  # fmt: skip
+        assert code == 0
+        lines = out.splitlines()
+        first = lines.index("Predicted: serving, 16 pages at once")
+        last = lines.index("Pages by crop grid")
+        shown = lines[first:last]
+        assert max(len(line.rstrip()) for line in shown) <= 80
+        assert any("cost at 2.5 an hour" in line and "GPUs for 1.5 hours" in line for line in shown)
+        assert "Assumed: every page generates as many tokens as it may" in lines
+
+    def test_pages_that_do_not_fit_are_told(self, capsys):
+        code, _, err = run(capsys, "archive", write([A4] * 3), "--gpu", "l40s", "--concurrency",
+                           "500", "--strict")  # fmt: skip
+        assert code == 3
+        assert "3 of 3 pages leave room for fewer than 500 at a time on l40s" in err
+
+    def test_sweep_with_a_list_is_the_same(self, capsys):
+        asked = ("--gpu", "l40s", "--deadline", "2h", "--concurrency", "4", "--format", "json")
+        path = write([A4])
+        assert run(capsys, "sweep", "--pages", path, *asked) == run(capsys, "archive", path, *asked)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("arguments", "told"),
+        [
+            (("--deadline", "3h"), "--deadline is for predicted seconds; give --gpu too"),
+            (("--concurrency", "3"), "--concurrency is for predicted seconds; give --gpu too"),
+            (("--gpu", "l40s", "--deadline", "soon"), "--deadline 'soon' is not possible"),
+            (("--gpu", "l40s", "--concurrency", "0"), "--concurrency 0 is not possible"),
+            (("--gpu", "l40s", "--price", "-1"), "--price -1 is not possible"),
+            (("--gpu", "l40s", "--dtype", "float32"), "--dtype float32"),
+        ],
+    )
+    def test_by_name(self, capsys, arguments, told):
+        code, out, err = run(capsys, "archive", write([A4]), *arguments)
+        assert (code, out) == (2, "")
+        assert told in err
+
+    def test_lengths_that_the_list_has_itself(self, capsys):
+        path = write([A4], max_new_tokens=[100])
+        code, out, err = run(capsys, "archive", path, "--gpu", "l40s", "--mean-new-tokens", "50")
+        assert (code, out) == (2, "")
+        assert "column max_new_tokens" in err
+        assert "leave out --new-tokens-from and --mean-new-tokens" in err
+
+
+def test_amounts_are_added_up_by_workload(monkeypatch):
+    """Whether batches wait for one another or not, and with one length for all or many."""
+    grids, lengths = np.array([11, 23, 11]), np.array([5, 5, 5])
+    amounts = np.array([[1.0, 10.0, 100.0], [2.0, 20.0, 200.0]])
+    for max_new_tokens in (5, lengths):
+        batch = Measured(Workloads(grids, 10, max_new_tokens), amounts)
+        (found,) = distinct_workloads([batch, batch], CROP_GRIDS.count)
+        assert found.workloads.grids.tolist() == [11, 23]
+        assert found.pages.tolist() == [4, 2]
+        assert found.amounts.tolist() == [[202, 20], [404, 40]]
+    monkeypatch.setattr(distinct_module, "_MANY", 1)
+    found = list(distinct_workloads([batch, batch], CROP_GRIDS.count))
+    assert [each.amounts.tolist() for each in found] == 2 * [[[101, 10], [202, 20]]]
