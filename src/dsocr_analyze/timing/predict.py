@@ -207,7 +207,7 @@ class _Serving:
         self.prefill = {name: span.at(0) for name, span in prefill.items()}
         decode = model.architecture.stages[-1].name
         self.stages = {**self.prefill, decode: self.served.step(1, T + 1)}
-        self.decode = self.served.steps(1, T, round(assumptions.steps)).at(0)
+        self.decode = self.served.steps(1, T, assumptions.steps).at(0)
         self.fixed_bytes = self.served.fixed_bytes(workload)
         self.page_bytes: int = self.served.page_bytes(T, assumptions.lengths.longest)
 
