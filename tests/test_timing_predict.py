@@ -300,6 +300,13 @@ class TestFaster:
 
 
 class TestRuntimes:
+    def test_an_eager_host_of_other_figures_is_eager_still(self):
+        host = dataclasses.replace(EAGER, launch_us=4.0)
+        assert assumed(host=host).runtime == "eager"
+        faster, slower = (predicted(assumed(host=each)) for each in (host, EAGER))
+        assert faster.runtime == "eager"
+        assert faster.page_seconds.value < slower.page_seconds.value
+
     @pytest.mark.parametrize("name", SERVERS)
     def test_every_server_serves(self, name):
         found = predicted(assumed(host=SERVERS[name]), (1, 16))
