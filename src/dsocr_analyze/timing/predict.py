@@ -326,7 +326,7 @@ class _Eager:
         ).total_bytes  # fmt: skip
 
     def loaded(self, concurrency: int) -> _Load:
-        """Batches one after the other, while the CPU prepares the next one."""
+        """Batches one after the other, each prepared by the CPU before it runs."""
         batch = max(1, min(concurrency, self.largest_concurrency))
         stages = self.stages if batch == 1 else self._stages(self._records(batch), batch)
         *prefill, _ = stages.values()
