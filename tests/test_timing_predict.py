@@ -274,7 +274,7 @@ class TestRecords:
 class TestFaster:
     """More of what a GPU is sold by never makes a page slower."""
 
-    @settings(deadline=None, max_examples=15)
+    @settings(deadline=None, max_examples=10)
     @given(
         st.sampled_from(["h100-sxm", "a100-80gb-sxm", "l40s", "b200", "t4", "rtx-4090"]),
         st.sampled_from(["bandwidth_gb_s", "tensor_tflops", "float32_tflops"]),
