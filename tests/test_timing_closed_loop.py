@@ -98,7 +98,7 @@ def drawn_times(random, clients):
     one, growth = between(-3, -1.7), between(-3, -0.7)
     step = one * (1 + growth * (sequences - 1))
     carried = np.minimum(one * between(-2.5, -0.7) * sequences * min(1, 3 * growth), step)
-    steps, chunks = round(between(1, 3.2)), random.choice([1, 1, 1, 2, 3])
+    steps, chunks = round(between(1, 3.2)), random.choice([0, 1, 1, 2, 3])
     prefill = max(chunks * one, steps * one * between(-2.5, 0))
     prepare = random.choice([0, between(-2.5, 0.3) * (prefill + steps * one / 4)])
     workers = random.choice([1, 2, 4, 8])
@@ -238,3 +238,22 @@ class TestLaws:
         slower = LoopTimes(**{**vars(times), part: 1.5 * getattr(times, part)})
         found = closed_loop(clients, slower).pages_per_second
         assert found <= closed_loop(clients, times).pages_per_second * (1 + 1e-3)
+
+
+class TestManyAtOnce:
+    @settings(deadline=None, max_examples=25)
+    @given(st.lists(st.integers(1, 8), min_size=1, max_size=5), st.integers(0, 2**32))
+    def test_many_loops_are_each_as_they_are_alone(self, clients, seed):
+        draws = random.Random(seed)
+        loops = [drawn_times(draws, 8) for _ in clients]
+        workers = loops[0].workers
+        columns = {
+            name: np.array([getattr(loop, name) for loop in loops])
+            for name in ("prepare", "prefill", "chunks", "steps", "step", "carried")
+        }
+        together = LoopTimes(**columns, workers=workers, table=np.arange(len(loops)))
+        found = closed_loop(np.array(clients), together)
+        for number, (count, loop) in enumerate(zip(clients, loops, strict=True)):
+            alone = closed_loop(count, LoopTimes(**{**vars(loop), "workers": workers}))
+            one = [float(part[number]) for part in found.parts()]
+            assert one == pytest.approx(list(alone.parts()), rel=1e-9, abs=1e-12)

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from both_engines import LATENT, by_both_engines, small_directory
+from both_engines import LATENT, PUBLISHED, by_both_engines, small_directory
 from stub_device import StubDevice
 
 from dsocr_analyze.architectures import DEFAULT
@@ -132,32 +132,27 @@ class TestBothEngines:
 
 
 class TestCold:
-    def asked(self, flash, l2_mb=0.1):
-        """Whether a decode step's products, attentions and the like find their bytes in L2."""
+    """What a decode step finds in L2: 50 MB of the stub's."""
+
+    def asked(self, directory, flash):
+        """Whether products and attentions of a decode step find nothing there, by kind."""
         stub = StubDevice(gemm=1e-6, attention=1e-6, movement=1e-6)
-        stub.gpu = dataclasses.replace(stub.gpu, l2_mb=l2_mb)
-        dimensions = DEFAULT.dimensions(small_directory().config)
+        dimensions = DEFAULT.dimensions(directory.config)
         kernels = DEFAULT.step_kernels(dimensions, 1, 100, BFLOAT16, flash)
         eager_step(kernels, stub, EAGER, 1)
-        return kernels, stub.calls
+        cold = {}
+        for kind, keywords in stub.calls:
+            cold.setdefault(kind, set()).add(keywords.get("cold", False))
+        return cold
 
-    def test_weights_of_a_decode_step_always_come_from_memory(self):
-        _, calls = self.asked(flash=True)
-        products = [keywords["cold"] for kind, keywords in calls if kind == "gemm"]
-        assert products.count(True) >= 1
-        # Only the angles are a product without weights.
-        assert products.count(False) <= 1
-
-    def test_weights_that_l2_holds_whole_are_still_there(self):
-        _, calls = self.asked(flash=True, l2_mb=1000)
-        assert not any(keywords["cold"] for kind, keywords in calls if kind == "gemm")
+    def test_weights_come_from_memory_in_every_step(self):
+        assert self.asked(PUBLISHED, flash=True)["gemm"] == {True}
 
     def test_factors_of_attention_may_still_lie_in_l2(self):
-        _, calls = self.asked(flash=False)
-        products = [keywords["cold"] for kind, keywords in calls if kind == "gemm"]
-        assert True in products
-        assert False in products
+        assert self.asked(PUBLISHED, flash=False)["gemm"] == {True, False}
 
     def test_the_cache_that_a_step_attends_to_comes_from_memory(self):
-        _, calls = self.asked(flash=True)
-        assert {keywords["cold"] for kind, keywords in calls if kind == "attention"} == {True}
+        assert self.asked(PUBLISHED, flash=True)["attention"] == {True}
+
+    def test_weights_that_l2_holds_whole_stay_there(self):
+        assert self.asked(small_directory(), flash=True)["gemm"] == {False}

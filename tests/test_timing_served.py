@@ -302,3 +302,37 @@ class TestBytes:
         assert of(None) == 6_672_212_480
         assert of("float8") == of("int8") == rest + quantized + scales
         assert of("int4") == rest + quantized // 2 + scales
+
+    def test_bytes_of_a_step_by_hand(self):
+        """Two sequences over 100 keys each, in 16 bits and with weights or cache of fewer.
+
+        Routers and head keep their bytes, experts are the ones that two tokens are expected to
+        touch, and a scale of two bytes belongs to 128 weights.
+        """
+
+        def moved(**precision):
+            return ServedModel(
+                DEFAULT, REFERENCE, BFLOAT16, device("h100-sxm"), SERVERS["vllm"],
+                Precision(**precision),
+            ).step(2, 100).nbytes  # fmt: skip
+
+        touched = 64 * (1 - (58 / 64) ** 2)
+        quantized = 12 * 4 * 1280**2 + 3 * 1280 * 6848 + 11 * (touched + 2) * 3 * 1280 * 896
+        native = moved()
+        assert moved(weights="int8") == pytest.approx(native - quantized * (2 - 1 - 1 / 64))
+        assert moved(weights="int4") == pytest.approx(native - quantized * (2 - 0.5 - 1 / 64))
+        # 98 keys were there, one is read and written anew: 2 x 101 tokens of 12 layers in 8 bits.
+        assert moved(cache="int8") == pytest.approx(native - 2 * (100 + 1) * 12 * 2560)
+        records = SERVED.step(2, 100, REFERENCE, BFLOAT16, 16)
+        experts = 2 * 11 * touched * 3 * 1280 * 896
+        assert native == pytest.approx(work_of(records).bytes_moved + experts)
+
+    @pytest.mark.parametrize("name", ["h100-sxm", "l4", "rtx-4090", "a10"])
+    @pytest.mark.parametrize("weights", [None, "int8", "int4"])
+    def test_no_step_moves_more_than_the_memory_can(self, name, weights):
+        timed = device(name)
+        model = ServedModel(DEFAULT, REFERENCE, BFLOAT16, timed, SERVERS["vllm"],
+                            Precision(weights))  # fmt: skip
+        for sequences in (1, 8, 64):
+            step = model.step(sequences, 1000)
+            assert step.nbytes / step.seconds < 1e9 * timed.gpu.bandwidth_gb_s

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision
-from dsocr_analyze.timing.runtimes import EAGER, SERVERS, Host
+from dsocr_analyze.timing.runtimes import SERVERS, Host
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, PixelWork
@@ -97,7 +97,7 @@ class Assumptions:
     @property
     def runtime(self) -> str:
         """`eager` or `serving`."""
-        return "eager" if self.host == EAGER else "serving"
+        return "eager" if self.host.is_eager else "serving"
 
     @property
     def steps(self) -> float:
@@ -154,7 +154,7 @@ class JobAssumptions:
     @property
     def is_eager(self) -> bool:
         """Whether the runtime is `eager`, not `serving`."""
-        return self.host == EAGER
+        return self.host.is_eager
 
     @property
     def runtime(self) -> str:
@@ -240,7 +240,7 @@ def _runtime_sentences(host: Host, reserved: float, precision: Precision) -> lis
         " (assumed)",
         f"{100 * reserved:g} % of the GPU's memory is kept free",
     ]
-    if host == EAGER:
+    if host.is_eager:
         return [*said, "a batch runs until its longest page has ended; no autocast"]
     said += [
         "vision runs uncompiled, the prompt as compiled kernels, decode steps as CUDA graphs;"

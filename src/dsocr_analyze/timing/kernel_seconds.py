@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from dsocr_analyze.costs.integers import is_nothing, is_one_token
 from dsocr_analyze.costs.served import UNQUANTIZED
 from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.hardware.weight_types import product_types
 from dsocr_analyze.kernels import Attention, Convolution, Experts, Gemm, Kernel
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ __all__ = ["NATIVE", "KernelSeconds", "KindError", "Precision", "kernel_seconds"
 
 _ACTIVATION_PRODUCTS: Final = frozenset({"matmul", "bmm", "baddbmm", "einsum"})
 """Products without weights: their factors were just written, and may lie in L2."""
+
+_RECORDED_SIZE: Final = 2
+"""Bytes of a weight in records of products in 16 bits."""
 
 _L2_USABLE: Final = 0.8
 """Part of L2 that weights may fill and still be there the next time."""
@@ -86,14 +90,15 @@ class KernelSeconds:
         seconds: Of one call, `[kernels, workloads]`.
         is_memory: Whether bytes over bandwidth take longer than FLOPs over peak, likewise.
         errors: How well each kernel's kind is known, `[kernels]`.
-        expert_bytes: Bytes of expert weights read, which records leave open, `[workloads]`.
+        more_bytes: Bytes of weights that records do not say: those of experts, which depend on how
+            many are touched, less what weights of fewer bits save, `[workloads]`.
     """
 
     kernels: Sequence[Kernel]
     seconds: Floats
     is_memory: NDArray[np.bool_]
     errors: Sequence[KindError]
-    expert_bytes: Floats
+    more_bytes: Floats
 
     @property
     def calls(self) -> Floats:
@@ -156,7 +161,7 @@ def kernel_seconds(
         priced.seconds[alike],
         priced.is_memory[alike],
         [priced.errors[place] for place in alike],
-        _weights_read(kernels),
+        _more_bytes(kernels, device, precision),
     )
 
 
@@ -194,11 +199,12 @@ def _priced(
         members = [kernels[number] for number in numbers]
         width = _shape(members)
         seconds[numbers], error = price(members, device, precision, width, cold)
-        is_memory[numbers] = _is_memory(members, device, width)
+        is_memory[numbers] = _is_memory(members, device, precision, width)
         for number in numbers:
             errors[number] = error
     known = [each for each in errors if each]
-    return KernelSeconds(kernels, seconds, is_memory, known, _weights_read(kernels))
+    more = _more_bytes(kernels, device, precision)
+    return KernelSeconds(kernels, seconds, is_memory, known, more)
 
 
 Shape = tuple[int, ...]
@@ -212,15 +218,44 @@ def _shape(kernels: Sequence[Kernel]) -> Shape:
     return np.broadcast_shapes((1,), *{size for size in sizes if size})
 
 
-def _weights_read(kernels: Sequence[Kernel]) -> Floats:
+def _more_bytes(kernels: Sequence[Kernel], device: Device, precision: Precision) -> Floats:
     import numpy as np
 
-    members = [each for each in kernels if isinstance(each.dimensions, Experts)]
-    if not members:
-        return np.zeros(1)
-    read = _expert_bytes(members, _shape(members))
-    calls = np.array([each.calls for each in members], dtype=np.float64)
-    return _sum(calls.reshape(-1, *[1] * (read.ndim - 1)) * read)
+    total: Floats = np.zeros(1)
+    for dimensions in (Experts, Gemm) if precision.weights else (Experts,):
+        members = [each for each in kernels if isinstance(each.dimensions, dimensions)]
+        if members:
+            more = _weight_bytes_besides(members, device, precision, _shape(members))
+            calls = np.array([each.calls for each in members], dtype=np.float64)
+            total = total + _sum(calls.reshape(-1, *[1] * (more.ndim - 1)) * more)
+    return total
+
+
+def _weight_bytes_besides(
+    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape
+) -> Floats:
+    """Bytes of weights of each kernel beside those in its record, `[kernels, *width]`."""
+    import numpy as np
+
+    if isinstance(members[0].dimensions, Experts):
+        return _weight_size(members[0], device, precision) * _expert_weights(members, width)
+    if precision.weights is None or not isinstance(members[0].dimensions, Gemm):
+        return np.zeros((len(members), *width))
+    fewer = [
+        0.0 if each.operator in _ACTIVATION_PRODUCTS
+        else _weight_size(each, device, precision) - _RECORDED_SIZE
+        for each in members
+    ]  # fmt: skip
+    n, k = _columns(members, width, "n", "k")
+    besides: Floats = np.array(fewer).reshape(-1, *[1] * len(width)) * n * k
+    return besides
+
+
+def _weight_size(kernel: Kernel, device: Device, precision: Precision) -> float:
+    """Bytes of a weight as it is stored, scales included."""
+    if precision.weights is None or kernel.operator in UNQUANTIZED:
+        return _RECORDED_SIZE
+    return product_types(device.gpu, kernel.dtype, precision.weights).weight_bytes
 
 
 Price = Callable[[Sequence[Kernel], "Device", Precision, Shape, bool], "tuple[Floats, KindError]"]
@@ -264,7 +299,9 @@ def _bytes(members: Sequence[Kernel], width: Shape) -> Floats:
     return np.asarray(moved, dtype=np.float64)
 
 
-def _is_memory(members: Sequence[Kernel], device: Device, width: Shape) -> NDArray[np.bool_]:
+def _is_memory(
+    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape
+) -> NDArray[np.bool_]:
     import numpy as np
 
     gpu = device.gpu
@@ -272,9 +309,7 @@ def _is_memory(members: Sequence[Kernel], device: Device, width: Shape) -> NDArr
         return np.ones((len(members), *width), np.bool_)
     macs = [np.broadcast_to(each.work.macs, width) for each in members]
     rates = np.array([_flops_per_second(device, each.dtype) for each in members])
-    moved = _bytes(members, width)
-    if isinstance(members[0].dimensions, Experts):
-        moved = moved + _expert_bytes(members, width)
+    moved = _bytes(members, width) + _weight_bytes_besides(members, device, precision, width)
     compute = 2.0 * np.asarray(macs, dtype=np.float64)
     compute /= rates.reshape(-1, *[1] * len(width))
     memory: NDArray[np.bool_] = moved / (gpu.bandwidth_gb_s * 1e9) > compute
@@ -290,14 +325,14 @@ def _flops_per_second(device: Device, dtype: str) -> float:
     return gpu.float32_tflops * 1e12
 
 
-def _expert_bytes(members: Sequence[Kernel], width: Shape) -> Floats:
-    """Weights, in 16 bits, of the experts that the tokens are expected to touch."""
+def _expert_weights(members: Sequence[Kernel], width: Shape) -> Floats:
+    """Weights of the experts that the tokens are expected to touch."""
     from dsocr_analyze.hardware.kernel_times.experts import experts_touched
 
     tokens, hidden, inter, experts, top_k = _columns(
         members, width, "tokens", "hidden", "inter", "experts", "top_k"
     )
-    touched: Floats = experts_touched(tokens, experts, top_k) * 6 * hidden * inter
+    touched: Floats = experts_touched(tokens, experts, top_k) * 3 * hidden * inter
     return touched
 
 

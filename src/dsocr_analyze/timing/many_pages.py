@@ -171,8 +171,7 @@ class PageTimer:
         decode = page - first
         alone = np.flatnonzero(pages.concurrency == 1)
         if len(alone):
-            whole = np.rint(steps[alone]).astype(np.int64)
-            decode[alone] = served.steps(1, T[alone], whole).seconds
+            decode[alone] = served.steps(1, T[alone], steps[alone]).seconds
             first[alone] = pages.prepare[alone] + prefill[alone]
             page[alone] = first[alone] + decode[alone]
         work = None

@@ -207,7 +207,7 @@ class _Serving:
         self.prefill = {name: span.at(0) for name, span in prefill.items()}
         decode = model.architecture.stages[-1].name
         self.stages = {**self.prefill, decode: self.served.step(1, T + 1)}
-        self.decode = self.served.steps(1, T, round(assumptions.steps)).at(0)
+        self.decode = self.served.steps(1, T, assumptions.steps).at(0)
         self.fixed_bytes = self.served.fixed_bytes(workload)
         self.page_bytes: int = self.served.page_bytes(T, assumptions.lengths.longest)
 
@@ -326,7 +326,7 @@ class _Eager:
         ).total_bytes  # fmt: skip
 
     def loaded(self, concurrency: int) -> _Load:
-        """Batches one after the other, while the CPU prepares the next one."""
+        """Batches one after the other, each prepared by the CPU before it runs."""
         batch = max(1, min(concurrency, self.largest_concurrency))
         stages = self.stages if batch == 1 else self._stages(self._records(batch), batch)
         *prefill, _ = stages.values()

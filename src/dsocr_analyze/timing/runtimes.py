@@ -53,6 +53,11 @@ class Host:
     link_gb_s: float
     source: str
 
+    @property
+    def is_eager(self) -> bool:
+        """Whether it is the eager runtime's, whatever its figures; else a serving engine's."""
+        return self.name == "eager"
+
     def copy_seconds(self, values: float) -> float:
         """Seconds in which so many pixel values get to the GPU."""
         return values * self.pixel_bytes / (self.link_gb_s * 1e9)

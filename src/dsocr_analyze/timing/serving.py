@@ -169,10 +169,15 @@ class ServedModel:
 
         A step's seconds grow nearly in proportion to the cache, so Simpson's rule over the first,
         the middle and the last step sums them.
+
+        Args:
+            B: Sequences.
+            T: Tokens of their prompts.
+            steps: How many, on average; need not be whole.
         """
-        if is_integer(steps) and steps < 1:
+        if is_number(steps) and not steps:
             return Span()
-        last = T + maximum(steps, 1)
+        last = T + maximum(1, rounded(steps))
         ends = (T + 1, (T + 1 + last) // 2, last)
         weights = (1 / 6, 4 / 6, 1 / 6)
         mean = Span()
@@ -209,6 +214,20 @@ class ServedModel:
         """
         free = self.device.gpu.memory_bytes * (1 - reserved) - fixed
         return maximum_of_zero(free // page)
+
+
+def is_number(value: Any) -> bool:
+    """Whether this is one number, not an array of them."""
+    return isinstance(value, int | float)
+
+
+def rounded(values: Any) -> Any:
+    """The nearest whole numbers."""
+    if is_number(values):
+        return round(values)
+    import numpy as np
+
+    return np.rint(values).astype(np.int64)
 
 
 def maximum_of_zero(values: Any) -> Any:

@@ -128,5 +128,5 @@ def span_of_kernels(priced: KernelSeconds, *, launches: Any = 0.0, host: Any = 0
     flops = sum((each.calls * each.work.matrix_flops for each in priced.kernels), 0.0)
     nbytes = sum((each.calls * each.work.bytes_moved for each in priced.kernels), 0.0)
     return Span(
-        priced.by_kind(), priced.memory_total, launches, host, flops, nbytes + priced.expert_bytes
+        priced.by_kind(), priced.memory_total, launches, host, flops, nbytes + priced.more_bytes
     )
