@@ -20,8 +20,11 @@ the logs of the sizes:
   experts of models whose matrices are at most 6 times longer or wider than ours, and which have a
   quarter to four times as many, are points of touched experts, elements of a matrix and rows per
   touched expert, linear on their triangulation; covered within its hull.
-- Router (n = 64), head (n = 129,280), convolutions, and everything that only moves bytes: not
-  covered by any table.
+- What only moves bytes: between the bytes of measured kernels, a median for each eighth of an
+  octave.
+- Router (n = 64), head (n = 129,280) and convolutions: not covered by any table.
+- Kernels that move between half and twice what L2 holds are not covered: there the tables' times
+  depend on what their own repeats left in the cache, which is not what a page leaves there.
 
 Tables are measured with warm caches, and a page's weights are cold. So the formulas are asked for
 warm kernels, too, and compared with the tables like with like; shares are of the page as predicted.
@@ -62,7 +65,8 @@ from dsocr_analyze.hardware import Device, device
 from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.kernel_times.experts import experts_touched
 from dsocr_analyze.hardware.kernel_times.machine import Machine
-from dsocr_analyze.kernels import Attention, Experts, Gemm, Kernel
+from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm, Kernel
+from dsocr_analyze.kernels import Rows as RowsOf
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 from dsocr_analyze.timing.runtimes import SERVERS
 from dsocr_analyze.timing.serving import ServedModel
@@ -244,6 +248,19 @@ class Tables:
                 for heads in (12, 16)}  # fmt: skip
 
     @cached_property
+    def movements(self) -> Grid | None:
+        rows = self.rows("movement")
+        if rows is None:
+            return None
+        octaves = np.round(8 * np.log2(rows.sizes["moved"])).astype(int)
+        both = self.both("movement", rows)
+        bins = np.unique(octaves)
+        medians = np.array([np.median(both[:, octaves == each], axis=1) for each in bins]).T
+        columns = [2.0 ** (bins / 8)]
+        trend = Trend(lambda moved: (0 * moved, moved), self.timed.gpu, medians[0])
+        return Grid(columns, medians, trend)
+
+    @cached_property
     def gated_experts(self) -> Rows | None:
         rows = self.rows("experts")
         if rows is None:
@@ -268,6 +285,8 @@ class Tables:
     def find(self, kernel: Kernel) -> Found | None:
         """Seconds of a kernel; None where no table covers it."""
         sizes = kernel.dimensions
+        if isinstance(sizes, Elements | RowsOf):
+            return self.movements and self.movements.find(kernel.work.bytes_moved)
         if kernel.dtype != "bfloat16":
             return None
         if isinstance(sizes, Gemm) and sizes.batch == 1 and kernel.operator in MEASURED:
@@ -394,11 +413,18 @@ def priced(timed: Device, tables: Tables, sequences: int) -> list[Priced]:
     warm = kernel_seconds(records, Warm(timed.profile))
     return [
         Priced(error.kind.split(".")[0], kernel, calls, float(one[0]), float(other[0]),
-               tables.find(kernel))
+               None if is_half_cached(kernel, timed) else tables.find(kernel))
         for (kernel, calls), one, other, error in zip(
             kernels, cold.seconds, warm.seconds, cold.errors, strict=True
         )
     ]  # fmt: skip
+
+
+def is_half_cached(kernel: Kernel, timed: Device) -> bool:
+    """Whether what it moves is about as much as L2 holds."""
+    [read] = kernel_seconds([kernel], timed).more_bytes.tolist()
+    moved = (read / kernel.calls + kernel.work.bytes_moved) / (timed.gpu.l2_mb * 1e6)
+    return bool(0.5 < moved < 2)
 
 
 def total(kernels: Sequence[Priced], by: str) -> float:
