@@ -141,7 +141,7 @@ class TestHours:
         """Half a second of CPU per page, two at a time: four pages a second."""
         (found,) = timed(capsys, write([SMALL] * 10), "--gpu", "h100-sxm", "--preprocess-ms", "500",
                          "--workers", "2", "--max-new-tokens", "10")  # fmt: skip
-        assert found["bound"] == "cpu"
+        assert found["bound"] == "host"
         assert found["low"] == found["high"] == found["gpu_hours"]
         assert found["pages_per_second"] == pytest.approx(4, rel=1e-3)
 

@@ -254,3 +254,21 @@ class TestReports:
         tiny, gundam = rows["h100-sxm_serving_ttft_seconds"]["values"]
         assert tiny < gundam
         assert rows["h100-sxm_serving_cost_per_thousand_pages_1"]["unit"] == "price"
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["--engine", "analytic", "--price", "3"],
+            ["--runtime", "eager"],
+            ["compare", "tiny", "--concurrency", "4"],
+        ],
+    )
+    def test_an_option_of_seconds_without_a_gpu_is_refused(self, capsys, arguments):
+        assert main(arguments) == 2
+        assert "give --gpu too, or leave it out" in capsys.readouterr().err
+
+    def test_what_cannot_be_predicted_is_refused_before_the_model_is_built(self, capsys):
+        assert main(["--dtype", "float32", "--gpu", "h100"]) == 2
+        printed = capsys.readouterr()
+        assert "attention was measured in 16 bits only" in printed.err
+        assert "torch" not in printed.err

@@ -97,7 +97,7 @@ class TimeDocument(msgspec.Struct, frozen=True):
     gpus_for_deadline: int | None
     """GPUs that finish the list in time; null without a deadline."""
     bound: str
-    """What fills most of the time: launches, memory, compute, host, or cpu (preprocessing)."""
+    """What fills most of the time: launches, memory, compute or host (preprocessing too)."""
     pages_that_wait: int
     """Pages of which fewer than `concurrency` fit into memory at a time."""
     assumptions: tuple[str, ...]

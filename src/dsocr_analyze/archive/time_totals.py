@@ -120,8 +120,8 @@ class TimeTotals:
 
     @property
     def bound(self) -> str:
-        """What fills most of the time: launches, memory, compute, host, or the CPU's `cpu`."""
-        return "cpu" if self.is_cpu_bound else self.work.bound
+        """What fills most of the time: launches, memory, compute or host (preprocessing too)."""
+        return "host" if self.is_cpu_bound else self.work.bound
 
     @property
     def band(self) -> tuple[float, float]:

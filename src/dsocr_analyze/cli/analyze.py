@@ -121,13 +121,10 @@ def analyze(
     )  # fmt: skip
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     options.prepare_output(output)
-    asked = None
-    if gpu:
-        asked = time_options.time_request(
-            gpu, profile=None, runtime=runtime, server="vllm", concurrency=concurrency,
-            preprocess_ms=preprocess_ms, workers=workers, price=price,
-            max_new_tokens=max_new_tokens,
-        )  # fmt: skip
+    asked = time_options.request_with_report(
+        context, gpu, runtime=runtime, concurrency=concurrency, preprocess_ms=preprocess_ms,
+        workers=workers, price=price, max_new_tokens=max_new_tokens,
+    )  # fmt: skip
     report = Engine(
         engine, directory, dtype, flash_attention, device, trust_remote_code, asked
     ).report(workload)  # fmt: skip

@@ -73,13 +73,10 @@ def compare(
     options.check_choice("--engine", engine, ENGINES)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
 
-    asked = None
-    if gpu:
-        asked = time_options.time_request(
-            gpu, profile=None, runtime=runtime, server="vllm", concurrency=concurrency,
-            preprocess_ms=preprocess_ms, workers=workers, price=price,
-            max_new_tokens=max_new_tokens,
-        )  # fmt: skip
+    asked = time_options.request_with_report(
+        context, gpu, runtime=runtime, concurrency=concurrency, preprocess_ms=preprocess_ms,
+        workers=workers, price=price, max_new_tokens=max_new_tokens,
+    )  # fmt: skip
 
     @functools.cache
     def counted_by() -> Engine:

@@ -46,18 +46,18 @@ class Engine:
 
     def report(self, workload: Workload) -> Report:
         """The report of a workload; what a trace is doing is shown to whoever waits for it."""
-        report = self._counted(workload)
         if self.time is None:
-            return report
+            return self._counted(workload)
         import msgspec
 
-        # The records of both engines are equal, so the closed forms' are timed for either.
+        # The records of both engines are equal, so the closed forms' are timed for either; and
+        # first, since that is refused sooner than a trace is done.
         architecture = architecture_of(self.directory.config)
         entries = self.time.entries(
             architecture, architecture.dimensions(self.directory.config), workload,
             dtype=self.dtype, flash_attention=self.flash_attention,
         )  # fmt: skip
-        return msgspec.structs.replace(report, time=entries)
+        return msgspec.structs.replace(self._counted(workload), time=entries)
 
     def _counted(self, workload: Workload) -> Report:
         if self.name == "analytic":

@@ -67,24 +67,6 @@ DeadlineOption = Annotated[
     ),
 ]
 
-_TIME_OPTIONS: Final = (
-    "runtime", "server", "concurrency", "deadline", "preprocess_ms", "workers", "price",
-    "weights_dtype", "kv_dtype", "new_tokens_from", "mean_new_tokens", "share_at_limit",
-    "reserved", "offline", "profile",
-)  # fmt: skip
-
-
-def _refuse_without_gpu(context: typer.Context) -> None:
-    """Refuses options that would have no effect."""
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        source = context.get_parameter_source(name) if name in _TIME_OPTIONS else None
-        if source is not None and source.name == "COMMANDLINE":
-            option = parameter.opts[0]
-            raise WorkloadError(
-                f"{option} is for predicted seconds; give --gpu too, or leave it out"
-            )
-
 
 def list_time(
     requested: TimeRequested | None,
@@ -148,7 +130,7 @@ def time_requested(
 ) -> TimeRequested | None:
     """What the options ask for, None without a GPU; raises an AnalyzeError for the impossible."""
     if not gpu:
-        _refuse_without_gpu(context)
+        time_options.refuse_without_gpu(context)
         return None
     from dsocr_analyze.columns.time_columns import TimeRequested
     from dsocr_analyze.hardware.timed_device import Device

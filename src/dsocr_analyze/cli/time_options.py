@@ -48,6 +48,8 @@ __all__ = [
     "lengths_by_limit",
     "precision_of",
     "profiles_named",
+    "refuse_without_gpu",
+    "request_with_report",
     "time_request",
 ]
 
@@ -308,6 +310,46 @@ def time_request(
         return job.of(architecture, workload)
 
     return TimeRequest(profiles, assumptions, runtimes, _concurrencies(concurrency))
+
+
+_TIME_OPTIONS: Final = (
+    "runtime", "server", "concurrency", "deadline", "preprocess_ms", "workers", "price",
+    "weights_dtype", "kv_dtype", "new_tokens_from", "mean_new_tokens", "share_at_limit",
+    "reserved", "offline", "profile",
+)  # fmt: skip
+
+
+def refuse_without_gpu(context: typer.Context) -> None:
+    """Refuses options that would have no effect."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name) if name in _TIME_OPTIONS else None
+        if source is not None and source.name == "COMMANDLINE":
+            option = parameter.opts[0]
+            raise WorkloadError(
+                f"{option} is for predicted seconds; give --gpu too, or leave it out"
+            )
+
+
+def request_with_report(
+    context: typer.Context,
+    gpu: Sequence[str] | None,
+    *,
+    runtime: str,
+    concurrency: str,
+    preprocess_ms: float | None,
+    workers: int,
+    price: float | None,
+    max_new_tokens: int,
+) -> TimeRequest | None:
+    """What is asked for beside a report; None without a GPU. Errors as of `time_request`."""
+    if not gpu:
+        refuse_without_gpu(context)
+        return None
+    return time_request(
+        gpu, profile=None, runtime=runtime, server="vllm", concurrency=concurrency,
+        preprocess_ms=preprocess_ms, workers=workers, price=price, max_new_tokens=max_new_tokens,
+    )  # fmt: skip
 
 
 def profiles_named(gpu: Sequence[str], profile: Sequence[Path] | None) -> list[Profile]:
