@@ -74,6 +74,8 @@ EXPERTS: Final = records.ExpertsCoefficients(
     0.3, 10.0, 1.8,
 )  # fmt: skip
 MOVEMENT: Final = records.MovementCoefficients(0.8, 1.5, 0.1, 2.0)
+OUR_ROWS: Final = 2
+"""How often rows of such products are taken besides."""
 FEW_ROWS: Final = 8
 SLOW_COLUMNS: Final = (1536, 2048, 2560, 3072, 4096, 5120)
 SLOW_DEPTHS: Final = (1536, 2048, 2560, 3584, 4096)
@@ -193,7 +195,11 @@ def fit_kind(kind: str, rows: Rows, gpu: Gpu, dtype: str) -> records.Coefficient
     else:
         first = tried[0]
     beyond = order[~training.within[order]][:500]
-    many = training.taken(np.concatenate([order[training.within[order]][:5000], beyond]))
+    chosen = np.concatenate([order[training.within[order]][:5000], beyond])
+    if (kind, dtype) == ("gemm", "bfloat16"):
+        # Of a decode step's products, as small decoders have them, a row counts for several.
+        chosen = np.concatenate([chosen, np.tile(np.flatnonzero(of_our_steps(training)), OUR_ROWS)])
+    many = training.taken(chosen)
     found = fitted(kind, many, gpu, dtype, first, starts=3, evaluations=50)[0]
     if isinstance(found, records.GemmCoefficients):
         slowed = with_slow_sizes(found, training, gpu)
@@ -204,6 +210,15 @@ def fit_kind(kind: str, rows: Rows, gpu: Gpu, dtype: str) -> records.Coefficient
         if found.tiles not in (BY_TOKENS, BY_EXPERTS):
             found = dataclasses.replace(found, unaligned_ns=1e-6)
     return found
+
+
+def of_our_steps(rows: Rows) -> NDArray[np.bool_]:
+    """Products of few rows with weights of the size that this program's decoders have."""
+    m, n, k = (rows.sizes[name] for name in ("m", "n", "k"))
+    alike: NDArray[np.bool_] = (
+        (m <= 16) & (n >= 768) & (n <= 5120) & (k >= 768) & (k <= 4096)
+    )  # fmt: skip
+    return alike
 
 
 def with_slow_sizes(
