@@ -15,7 +15,8 @@ the logs of the sizes:
   bias, which no flash kernel of the tables takes: not covered.
 - Attention over the prompt: between batches, tokens and numbers of heads, as many key heads.
 - Attention of decode steps: tables have at most 8 key heads, so 10 heads of B sequences are read as
-  8 heads of 10/8 B sequences, between batches and cache lengths.
+  8 heads of 10/8 B sequences, between batches and cache lengths; kernels read whole blocks of 128
+  keys (`Flash_fwd_kernel_traits<128, 64, 128, 4>`), of which the tables' powers of two waste none.
 - Grouped experts: 1280 x 896 is no measured shape, and the tables' least width is 2048. Gated
   experts of models whose matrices are at most 6 times longer or wider than ours, and which have a
   quarter to four times as many, are points of touched experts, elements of a matrix and rows per
@@ -75,6 +76,7 @@ LIMIT = 0.05
 NEW_TOKENS = 1024
 PAGE = (1191, 1684)
 KEY_HEADS = 8
+KEY_BLOCK = 128
 """Most key heads in tables of decode steps."""
 OWN_SHAPE, OWN_EXPERTS = 1280 / 896, 64
 SHAPES_WITHIN, EXPERTS_WITHIN = 6, 4
@@ -305,7 +307,8 @@ class Tables:
         if heads != kv_heads:
             return None
         if queries == 1 and head_dim == 128:
-            return self.steps and self.steps.find(batch * heads / KEY_HEADS, keys)
+            read = KEY_BLOCK * -(-keys // KEY_BLOCK)
+            return self.steps and self.steps.find(batch * heads / KEY_HEADS, read)
         if sizes.skippable_scores and head_dim == 128 and queries == keys:
             return self.contexts and self.contexts.find(batch, queries, heads)
         if not sizes.skippable_scores and head_dim == 64 and queries == keys:

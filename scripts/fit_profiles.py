@@ -77,6 +77,8 @@ MOVEMENT: Final = records.MovementCoefficients(0.8, 1.5, 0.1, 2.0)
 OUR_ROWS: Final = 2
 """How often rows of such products are taken besides."""
 FEW_ROWS: Final = 8
+CLEARLY: Final = 0.975
+"""What such sizes have to make of the error, or they are none."""
 SLOW_COLUMNS: Final = (1536, 2048, 2560, 3072, 4096, 5120)
 SLOW_DEPTHS: Final = (1536, 2048, 2560, 3584, 4096)
 STARTS: Final = {
@@ -199,6 +201,8 @@ def fit_kind(kind: str, rows: Rows, gpu: Gpu, dtype: str) -> records.Coefficient
     if (kind, dtype) == ("gemm", "bfloat16"):
         # Of a decode step's products, as small decoders have them, a row counts for several.
         chosen = np.concatenate([chosen, np.tile(np.flatnonzero(of_our_steps(training)), OUR_ROWS)])
+    if (kind, dtype) == ("generation_attention", "bfloat16"):
+        chosen = np.concatenate([chosen, np.tile(np.flatnonzero(of_our_cache(training)), OUR_ROWS)])
     many = training.taken(chosen)
     found = fitted(kind, many, gpu, dtype, first, starts=3, evaluations=50)[0]
     if isinstance(found, records.GemmCoefficients):
@@ -221,6 +225,16 @@ def of_our_steps(rows: Rows) -> NDArray[np.bool_]:
     return alike
 
 
+def of_our_cache(rows: Rows) -> NDArray[np.bool_]:
+    """Attention over the cache of a page, of heads of 128 that share no keys."""
+    size = rows.sizes
+    keys, is_shared = size["keys"], size["kv_heads"] != size["heads"]
+    alike: NDArray[np.bool_] = (
+        (size["head_dim"] == 128) & ~is_shared & (keys >= 512) & (keys <= 4096)
+    )  # fmt: skip
+    return alike
+
+
 def with_slow_sizes(
     fit: records.GemmCoefficients, training: Rows, gpu: Gpu
 ) -> records.GemmCoefficients:
@@ -230,7 +244,7 @@ def with_slow_sizes(
         ratio = np.log(predicted("gemm", training, gpu, "bfloat16", c) / training.seconds)
         return float(np.abs(ratio)[training.sizes["m"] <= FEW_ROWS].mean())
 
-    best, least = fit, cost(fit)
+    best, least = fit, CLEARLY * cost(fit)
     for columns, depth in product(SLOW_COLUMNS, SLOW_DEPTHS):
         tried = dataclasses.replace(fit, slow_columns=columns, slow_depth=depth, slow=1.0)
         plain = predicted("gemm", training, gpu, "bfloat16", fit)

@@ -12,7 +12,7 @@ from dsocr_analyze.hardware.kernel_times.prefill_attention import AttentionSizes
 
 __all__ = ["generation_attention_seconds"]
 
-_SPLITS: Final = (2, 4, 8, 16, 32, 64)
+_SPLITS: Final = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 _LATE_KEYS: Final = 200.0
 
 
