@@ -272,3 +272,11 @@ class TestReports:
         printed = capsys.readouterr()
         assert "attention was measured in 16 bits only" in printed.err
         assert "torch" not in printed.err
+
+    def test_compare_says_what_its_seconds_assume(self, capsys):
+        assert main(["compare", "tiny", "--gpu", "h100"]) == 0
+        assert "Assumed: serving: every page generates 1024 tokens" in capsys.readouterr().out
+        assert main(["compare", "tiny", "--gpu", "h100", "--format", "json"]) == 0
+        assert json.loads(capsys.readouterr().out)["assumptions"]
+        assert main(["compare", "tiny", "--format", "json"]) == 0
+        assert json.loads(capsys.readouterr().out)["assumptions"] == []

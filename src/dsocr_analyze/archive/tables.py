@@ -68,13 +68,13 @@ def _time_tables(times: list[TimeTotals]) -> list[Table]:
         if each.gpus_for_deadline is not None:
             row.append(exact(each.gpus_for_deadline))
         follows.append(tuple(row))
-    columns, title = [*names, "pages/s"], "What follows: pages a second and GPU"
+    columns, title = [*names, "pages/s"], "What follows: pages/s of a GPU"
     if price is not None:
         columns.append("cost")
         title += f", cost at {price:g} an hour"
     if hours is not None:
         columns.append("GPUs")
-        title += f", GPUs for {hours:g} hours"
+        title += f", GPUs to finish in {hours:g} h"
     return [
         Table(
             f"Predicted: {times[0].runtime}, {time.concurrency} pages at once",

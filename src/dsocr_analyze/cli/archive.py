@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -275,7 +274,7 @@ def _print(counts: Archive, metadata: CountMetadata, histogram: str, output_form
         sys.stdout.write(document_text(archive_document(counts, metadata)))
         return
     from dsocr_analyze.archive.tables import archive_tables
-    from dsocr_analyze.cli.printing import print_table
+    from dsocr_analyze.cli.printing import print_assumptions, print_table
     from dsocr_analyze.report.tables import model_text
 
     print(f"Ran: {model_text(metadata.model)} by the analytic engine")
@@ -283,8 +282,7 @@ def _print(counts: Archive, metadata: CountMetadata, histogram: str, output_form
         print_table(table)
     for note in metadata.notes:
         print(f"Note: {note}")
-    for sentence in dict.fromkeys(said for each in counts.times for said in each.assumptions):
-        print(textwrap.fill(f"Assumed: {sentence}", width=80, subsequent_indent="  "))
+    print_assumptions(dict.fromkeys(said for each in counts.times for said in each.assumptions))
 
 
 def _warnings(counts: Archive, max_positions: int) -> Iterator[str]:

@@ -137,10 +137,11 @@ def _report_of(
 
 def _print(result: Comparison, output_format: str) -> None:
     if output_format == "table":
-        from dsocr_analyze.cli.printing import print_table
+        from dsocr_analyze.cli.printing import print_assumptions, print_table
 
         print(result.headline())
         print_table(result.table())
+        print_assumptions(result.assumptions)
     else:
         sys.stdout.write(_text(result, output_format))
 
@@ -152,4 +153,6 @@ def _text(result: Comparison, output_format: str) -> str:
         return result.as_csv()
     from dsocr_analyze.report.markdown import markdown_table
 
-    return f"{result.headline()}\n\n{markdown_table(result.table())}\n"
+    notes = "".join(f"\n- {line}" for line in result.assumptions)
+    assumed = f"\nAssumed:\n{notes}\n" if notes else ""
+    return f"{result.headline()}\n\n{markdown_table(result.table())}\n{assumed}"

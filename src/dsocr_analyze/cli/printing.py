@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.report.tables import Table
 
-__all__ = ["print_report", "print_table"]
+__all__ = ["print_assumptions", "print_report", "print_table"]
 
 READABLE_WIDTH = 132
 """Columns that the widest table of a report needs."""
@@ -47,3 +47,11 @@ def print_table(table: Table) -> None:
     rich.title = None
     console.print(Text(table.title, style="bold"), soft_wrap=True)
     console.print(rich)
+
+
+def print_assumptions(sentences: Iterable[str]) -> None:
+    """Prints what predicted seconds assume, 80 columns wide."""
+    import textwrap
+
+    for sentence in sentences:
+        print(textwrap.fill(sentence, 80, initial_indent="Assumed: ", subsequent_indent="  "))

@@ -13,6 +13,7 @@ import typer
 from dsocr_analyze.cli import archive, many_options, many_time_options, options, time_options
 from dsocr_analyze.cli.many_options import AXES, RESULT
 from dsocr_analyze.cli.progress import LateProgress
+from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
@@ -257,6 +258,9 @@ def _run(
     warnings = _count(
         combinations, counted, metadata, output, picture, context.obj.begin_writing, quiet=quiet
     )
+    if not quiet:
+        for note in notes:
+            complain(f"assumed: {note}")
     many_options.warn(warnings, strict=strict)
 
 

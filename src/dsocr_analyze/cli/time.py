@@ -146,18 +146,11 @@ def _print(report: TimeReport, output_format: str, *, written: Path | None) -> N
         parts += ["## Assumptions", "\n".join(f"- {note}" for note in notes)]
         sys.stdout.write("\n\n".join(parts) + "\n")
         return
-    from dsocr_analyze.cli.printing import print_table
+    from dsocr_analyze.cli.printing import print_assumptions, print_table
 
     print(headline(report))
     for table in tables:
         print_table(table)
-    _say("Assumed: ", notes)
+    print_assumptions(notes)
     if written is not None:
         print(f"wrote {written}")
-
-
-def _say(lead: str, notes: Sequence[str]) -> None:
-    import textwrap
-
-    for note in notes:
-        print(textwrap.fill(note, width=80, initial_indent=lead, subsequent_indent="  "))

@@ -13,6 +13,7 @@ from dsocr_analyze.report.document import Report
 from dsocr_analyze.report.quantities import bytes_text, scaled
 from dsocr_analyze.report.tables import Table, headline
 from dsocr_analyze.report.time_entry import TimeEntry
+from dsocr_analyze.report.time_tables import time_notes
 
 __all__ = ["Comparison", "Row", "compare"]
 
@@ -54,6 +55,8 @@ class Comparison:
     headlines: tuple[str, ...]
     """Which model each report is of, and how it was counted."""
     rows: tuple[Row, ...]
+    assumptions: tuple[str, ...] = ()
+    """What predicted seconds assume; empty where there are none."""
 
     def headline(self) -> str:
         """The first line: which model ran, or which ones."""
@@ -93,7 +96,13 @@ class Comparison:
         ]
         return (
             json.dumps(
-                {"names": list(self.names), "ran": list(self.headlines), "rows": rows}, indent=2
+                {
+                    "names": list(self.names),
+                    "ran": list(self.headlines),
+                    "rows": rows,
+                    "assumptions": list(self.assumptions),
+                },
+                indent=2,
             )
             + "\n"
         )
@@ -149,6 +158,7 @@ def compare(reports: Sequence[tuple[str, Report]]) -> Comparison:
             Row(*quantity, tuple(column.get(quantity) for column in columns))
             for quantity in _union(columns)
         ),
+        tuple(time_notes(entry for _, report in reports for entry in report.time)),
     )
 
 
