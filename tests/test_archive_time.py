@@ -215,7 +215,9 @@ class TestOutput:
         last = lines.index("Pages by crop grid")
         shown = lines[first:last]
         assert max(len(line.rstrip()) for line in shown) <= 80
-        assert any("cost at 2.5 an hour" in line and "GPUs for 1.5 hours" in line for line in shown)
+        assert any(
+            "cost at 2.5 an hour" in line and "GPUs to finish in 1.5 h" in line for line in shown
+        )
         assert "Assumed: every page generates as many tokens as it may" in lines
 
     def test_pages_that_do_not_fit_are_told(self, capsys):
