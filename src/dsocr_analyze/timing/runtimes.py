@@ -88,15 +88,15 @@ SERVERS: Final = {
             "vllm", "vLLM 0.14 or later, asynchronous scheduling",
             launch_us=10.0, compiled_launch_us=5.0, graph_us=20.0, sync_us=20.0,
             step_us=0.0, sequence_us=0.0, hidden_step_us=500.0, hidden_sequence_us=13.0,
-            chunk_tokens=8192, mixes_prefill=True, pixel_bytes=2, link_gb_s=6.0,
+            chunk_tokens=2048, mixes_prefill=True, pixel_bytes=2, link_gb_s=6.0,
             source="openfabric-systems/simllm pull 204: 0.54 ms per engine step, 12.7 us per"
-            " running request",
+            " running request; chunks of 2048 as vLLM 0.11 logs (unslothai/unsloth issue 3555)",
         ),
         Host(
             "vllm-v1", "vLLM 0.9 to 0.13, V1 engine, synchronous scheduling",
             launch_us=10.0, compiled_launch_us=5.0, graph_us=20.0, sync_us=20.0,
             step_us=600.0, sequence_us=13.0, hidden_step_us=0.0, hidden_sequence_us=0.0,
-            chunk_tokens=8192, mixes_prefill=True, pixel_bytes=2, link_gb_s=6.0,
+            chunk_tokens=2048, mixes_prefill=True, pixel_bytes=2, link_gb_s=6.0,
             source="the same work, not overlapped; kvcached pull 331 (Qwen3-0.6B on H100)",
         ),
         Host(
