@@ -336,3 +336,15 @@ class TestBytes:
         for sequences in (1, 8, 64):
             step = model.step(sequences, 1000)
             assert step.nbytes / step.seconds < 1e9 * timed.gpu.bandwidth_gb_s
+
+
+def test_an_engine_holds_no_logits_but_the_last():
+    """Weights, SAM's biases and whatever else lives then, and the inputs of an A4 page."""
+    served = ServedModel(DEFAULT, REFERENCE, BFLOAT16, device("h100-sxm"), SERVERS["vllm"])
+    page = DEFAULT.plan(page=(1240, 1754))
+    assert served.fixed_bytes(page) == 6_672_212_480 + 536_865_280 + 21_045_273
+    # A long prompt goes through in chunks: its ids and their mask are longer, its embeddings by
+    # those of a whole chunk.
+    longer = DEFAULT.plan(page=(1240, 1754), text_tokens=3010)
+    more = 3000 * 9 + (2048 - 913) * 1280 * 2
+    assert served.fixed_bytes(longer) == served.fixed_bytes(page) + more

@@ -172,6 +172,8 @@ class Served:
             bits of a cached element.
         cache_elements: Elements that a token takes in the KV cache.
         quantizable_params: Weights that are stored in the quantized type.
+        activation_bytes: Bytes of tensors alive at once in one page's prefill pass, besides weights
+            and inputs, from dimensions, workload and type.
     """
 
     check: Callable[[Any], None]
@@ -180,6 +182,7 @@ class Served:
     step: Callable[[Count, Count, Any, Dtype, int], Kernels]
     cache_elements: Callable[[Any], int]
     quantizable_params: Callable[[Any], int]
+    activation_bytes: Callable[[Any, Workload, Dtype], int]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Vision runs uncompiled, a prompt as compiled kernels, a decode step as one CUDA 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.costs.integers import ceil_div, is_integer, maximum
@@ -198,7 +198,11 @@ class ServedModel:
     def fixed_bytes(self, workload: Workload) -> int:
         """Weights, and what a page's prefill pass needs besides; of a page with no others."""
         memory = self.architecture.memory(self.dimensions, workload, self.dtype, True)
-        return self.weights_bytes + memory.peak.nbytes + memory.inputs_bytes
+        # A prompt goes through the decoder in chunks.
+        text_tokens = self.server.chunk_tokens - workload.visual_tokens
+        chunk = replace(workload, text_tokens=max(1, min(workload.text_tokens, text_tokens)))
+        activations = self.architecture.served.activation_bytes(self.dimensions, chunk, self.dtype)
+        return self.weights_bytes + activations + memory.inputs_bytes
 
     def page_bytes(self, T: Any, longest: Any) -> Any:
         """Cache of a page of T prompt tokens when it has generated `longest` tokens."""

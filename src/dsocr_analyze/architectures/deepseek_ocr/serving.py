@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dsocr_analyze.architectures.deepseek_ocr.composition import vision_sections
 from dsocr_analyze.architectures.deepseek_ocr.decoder import cache_width
+from dsocr_analyze.architectures.deepseek_ocr.peak import moments
 from dsocr_analyze.architectures.deepseek_ocr.stages import DECODE, PREFILL
 from dsocr_analyze.costs.served import (
     cache_write,
@@ -37,11 +38,13 @@ if TYPE_CHECKING:
     from dsocr_analyze.costs.integers import Count
     from dsocr_analyze.costs.operators import Kernels
     from dsocr_analyze.dtypes import Dtype
+    from dsocr_analyze.workload import Workload
 
 __all__ = [
     "cache_elements",
     "check_served",
     "quantizable_params",
+    "served_activation_bytes",
     "served_prompt",
     "served_step",
     "served_views",
@@ -181,6 +184,13 @@ def _times(kernels: Kernels, count: int) -> Kernels:
 def cache_elements(dimensions: ModelDimensions) -> int:
     """Elements that all layers cache per token."""
     return dimensions.decoder.layers * cache_width(dimensions.decoder, flash=True)
+
+
+def served_activation_bytes(dimensions: ModelDimensions, workload: Workload, dtype: Dtype) -> int:
+    """The peak of the prefill pass without its logits, of which engines keep the last row only."""
+    of_model = ""  # where the reference holds the logits of all positions
+    found = moments(dimensions, workload, dtype, flash_attention=True)
+    return max(moment.nbytes for moment in found if moment.path != of_model)
 
 
 def quantizable_params(dimensions: ModelDimensions) -> int:
