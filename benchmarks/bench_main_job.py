@@ -3,11 +3,10 @@
     python benchmarks/bench_main_job.py
 
 The main job, the analytic engine, predicted seconds, and the main job on a vendor directory
-(DSOCR_VENDOR_DIR, or
-models/deepseek-ocr; left out where there is none). Each runs in turn with the import, so that both
-see the same machine. Then `DeepSeekOCRSession.analyze()` in a process that has analyzed before,
-against what the command spends on the same call. Prints one line per figure; exits with 1 where a
-target is missed.
+(DSOCR_VENDOR_DIR, or models/deepseek-ocr; left out where there is none). Each runs in turn with the
+import, so that both see the same machine. Then `DeepSeekOCRSession.analyze()` in a process that has
+analyzed before, against what the command spends on the same call. Prints one line per figure; exits
+with 1 where a target is missed.
 """
 
 from __future__ import annotations

@@ -311,7 +311,7 @@ class TestRuntimes:
     def test_every_server_serves(self, name):
         found = predicted(assumed(host=SERVERS[name]), (1, 16))
         assert found.runtime == "serving"
-        assert found.assumptions.is_known_server()
+        assert found.assumptions.host is SERVERS[name]
         assert any(SERVERS[name].title in said for said in found.assumptions.sentences())
 
     def test_what_is_assumed_is_said(self):

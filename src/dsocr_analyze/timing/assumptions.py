@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision
-from dsocr_analyze.timing.runtimes import SERVERS, Host
+from dsocr_analyze.timing.runtimes import Host
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, PixelWork
@@ -113,10 +113,6 @@ class Assumptions:
             f" ({origin}), {self.workers} at a time, {_order(self.is_offline)}",
             *_runtime_sentences(self.host, self.reserved, self.precision),
         ]
-
-    def is_known_server(self) -> bool:
-        """Whether the host is one of the engines that this program knows."""
-        return self.host.name in SERVERS
 
 
 @dataclass(frozen=True)

@@ -49,11 +49,6 @@ class TimedModel:
     flash_attention: bool
     device: Device
 
-    @property
-    def usable_bytes(self) -> float:
-        """Memory of the GPU as sold."""
-        return self.device.gpu.memory_bytes
-
 
 def predict(
     model: TimedModel,

@@ -5,7 +5,7 @@ Vision runs uncompiled, a prompt as compiled kernels, a decode step as one CUDA 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -239,8 +239,3 @@ def maximum_of_zero(values: Any) -> Any:
     import numpy as np
 
     return np.maximum(values, 0.0)
-
-
-def prefill_seconds(stages: Mapping[str, Span]) -> Any:
-    """Seconds of all stages together."""
-    return sum(span.seconds for span in stages.values())
