@@ -13,6 +13,7 @@ from dsocr_analyze.hardware.kernel_times import coefficients as records
 from dsocr_analyze.hardware.profile import EXTRAPOLATED_BAND, Fitted, Profile, all_profiles
 from dsocr_analyze.hardware.weight_types import (
     NBYTES,
+    STORED_BITS,
     WEIGHT_ONLY_ERROR,
     dtype_name,
     product_types,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CACHE_DTYPES", "Device", "device", "dtype_name"]
 
-_CACHE_NBYTES: Final = {**NBYTES, "int8": 1, "int4": 0.5}
+_CACHE_NBYTES: Final = {**NBYTES, **{name: bits / 8 for name, bits in STORED_BITS.items()}}
 CACHE_DTYPES: Final = tuple(_CACHE_NBYTES)
 """Types of cached keys and values."""
 _ACTIVATIONS: Final = {"silu": False, "relu2": False, "gelu": True}

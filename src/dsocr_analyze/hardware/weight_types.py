@@ -7,15 +7,26 @@ from typing import Final, NamedTuple
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.devices import Gpu
 
-__all__ = ["NBYTES", "WEIGHT_ONLY_ERROR", "ProductTypes", "dtype_name", "product_types"]
+__all__ = [
+    "NBYTES",
+    "STORED_BITS",
+    "WEIGHT_ONLY_ERROR",
+    "ProductTypes",
+    "dtype_name",
+    "product_types",
+]
 
 NBYTES: Final = {"bfloat16": 2, "float16": 2, "float8": 1}
 """Bytes of an element that is multiplied."""
+STORED_BITS: Final = {"float8": 8, "int8": 8, "int4": 4}
+"""Bits of a weight, scales aside, or of a cached element in a type of fewer bits than 16."""
 
 _ALIASES: Final = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp8": "float8"}
 _SCALE_BYTES: Final = 2 / 128
 """A scale of two bytes for every 128 weights."""
-_WEIGHT_ONLY_BYTES: Final = {"int8": 1 + _SCALE_BYTES, "int4": 0.5 + _SCALE_BYTES}
+_WEIGHT_ONLY_BYTES: Final = {
+    name: STORED_BITS[name] / 8 + _SCALE_BYTES for name in ("int8", "int4")
+}
 
 WEIGHT_ONLY_ERROR: Final = {"gemm": (0.25, 0.6), "experts": (0.4, 1.3)}
 """Median and 90th percentile assumed for products with weight-only integers.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.costs.integers import ceil_div, is_integer, maximum
+from dsocr_analyze.hardware.weight_types import STORED_BITS
 from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision, kernel_seconds
 from dsocr_analyze.timing.span import Span, span_of_kernels
 from dsocr_analyze.timing.stream import Stretch, stretch_times
@@ -22,10 +23,8 @@ if TYPE_CHECKING:
     from dsocr_analyze.timing.runtimes import Host
     from dsocr_analyze.workload import Workload
 
-__all__ = ["CACHE_BITS", "WEIGHT_BITS", "ServedModel", "View"]
+__all__ = ["ServedModel", "View"]
 
-CACHE_BITS: Final = {"float8": 8, "int8": 8, "int4": 4}
-WEIGHT_BITS: Final = {"float8": 8, "int8": 8, "int4": 4}
 _US: Final = 1e-6
 _CHANNELS: Final = 3
 
@@ -66,7 +65,7 @@ class ServedModel:
     @property
     def cache_bits(self) -> int:
         """Bits of a cached element."""
-        return CACHE_BITS.get(self.precision.cache or "", 8 * self.dtype.nbytes)
+        return STORED_BITS.get(self.precision.cache or "", 8 * self.dtype.nbytes)
 
     @property
     def weights_bytes(self) -> int:
@@ -75,7 +74,7 @@ class ServedModel:
         if self.precision.weights is None:
             return params * self.dtype.nbytes
         quantized = self.architecture.served.quantizable_params(self.dimensions)
-        packed = quantized * WEIGHT_BITS[self.precision.weights] // 8 + quantized // 64
+        packed = quantized * STORED_BITS[self.precision.weights] // 8 + quantized // 64
         return (params - quantized) * self.dtype.nbytes + packed
 
     @property
