@@ -13,7 +13,6 @@ __all__ = ["gemm_seconds"]
 
 _TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 64), (64, 32))
 _SPLITS: Final = (1, 2, 4, 8)
-_L2_USABLE: Final = 0.8
 _ACTIVATION_BYTES: Final = 2
 _FEW_ROWS: Final = 8
 _NARROW: Final = 512
@@ -65,7 +64,7 @@ def gemm_seconds(
                 seconds = seconds + split * (c.split_us * 1e-6 + partial)
             compute = np.minimum(compute, seconds)
     moved = batch * (n * k * weight_bytes + (m * k + m * n) * _ACTIVATION_BYTES)
-    in_l2 = moved < _L2_USABLE * machine.l2_bytes
+    in_l2 = machine.in_l2(moved)
     bandwidth = np.where(in_l2, c.l2_share, c.memory_share) * machine.bytes_per_second
     memory = (moved + c.ramp_mb * 1e6) / bandwidth
     seconds = overlapped(compute, memory, c.norm) + c.launch_us * 1e-6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 __all__ = ["Floats", "Machine", "blocks", "overlapped", "waves"]
 
 Floats: TypeAlias = NDArray[np.float64]
+
+_L2_USABLE: Final = 0.8
 
 
 class Machine(NamedTuple):
@@ -26,6 +28,10 @@ class Machine(NamedTuple):
     bytes_per_second: float
     sms: int
     l2_bytes: float
+
+    def in_l2(self, nbytes: Floats) -> NDArray[np.bool_]:
+        """Whether so many bytes may still lie in L2, most of which a kernel can use."""
+        return nbytes < _L2_USABLE * self.l2_bytes
 
 
 def blocks(size: Floats, block: float) -> Floats:

@@ -9,12 +9,10 @@ from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine
 
 __all__ = ["movement_seconds"]
 
-_L2_USABLE = 0.8
-
 
 def movement_seconds(moved: Floats, machine: Machine, c: MovementCoefficients) -> Floats:
     """Seconds of a kernel that reads and writes `moved` bytes in all and computes little."""
-    in_l2 = moved < _L2_USABLE * machine.l2_bytes
+    in_l2 = machine.in_l2(moved)
     bandwidth = np.where(in_l2, c.l2_share, c.memory_share) * machine.bytes_per_second
     seconds: Floats = (moved + c.ramp_mb * 1e6) / bandwidth + c.launch_us * 1e-6
     return seconds

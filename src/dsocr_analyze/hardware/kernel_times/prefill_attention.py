@@ -12,7 +12,6 @@ from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine, blocks,
 __all__ = ["AttentionSizes", "prefill_attention_seconds"]
 
 _SPLITS: Final = (2, 4, 8, 16, 32)
-_L2_USABLE: Final = 0.8
 
 
 class AttentionSizes(NamedTuple):
@@ -68,7 +67,7 @@ def prefill_attention_seconds(
             split = split_over(float(parts)) + combined + c.combine_us * 1e-6
             seconds = np.where(key_blocks >= parts, np.minimum(seconds, split), seconds)
     moved = D * B * (4 * H * Q + 2 * G * K * element_bytes)
-    in_l2 = moved < _L2_USABLE * machine.l2_bytes
+    in_l2 = machine.in_l2(moved)
     bandwidth = np.where(in_l2, c.l2_share, c.memory_share) * machine.bytes_per_second
     late = c.late_us * (1 - np.exp(-K / c.late_keys))
     total: Floats = overlapped(seconds, moved / bandwidth, c.norm) + (c.launch_us + late) * 1e-6

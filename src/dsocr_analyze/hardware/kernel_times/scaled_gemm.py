@@ -23,7 +23,6 @@ TILES: Final = (
 )
 """Tiles of a library for m up to 16, 64, 128, 256 and above."""
 
-_L2_USABLE: Final = 0.8
 _QUANTIZED_BYTES: Final = 3
 """An element read in 16 bits and written in 8."""
 
@@ -51,7 +50,7 @@ def scaled_gemm_seconds(
     flops = 2.0 * rows * columns * (k + 64 * c.prologue_blocks)
     compute = waves(units, machine.sms, c.whole_waves) * (flops * crowded / rate + c.wave_us * 1e-6)
     moved = m * k + n * k + 2 * m * n
-    in_l2 = moved < _L2_USABLE * machine.l2_bytes
+    in_l2 = machine.in_l2(moved)
     bandwidth = np.where(in_l2, c.l2_share, c.memory_share) * machine.bytes_per_second
     memory = (moved + c.ramp_mb * 1e6) / bandwidth
     seconds = overlapped(compute, memory, c.norm) + (c.launch_us + c.quantize_us) * 1e-6
