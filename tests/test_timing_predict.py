@@ -307,6 +307,11 @@ class TestRuntimes:
         assert faster.runtime == "eager"
         assert faster.page_seconds.value < slower.page_seconds.value
 
+    def test_pixels_are_copied_in_three_channels(self):
+        host = dataclasses.replace(EAGER, pixel_bytes=2, link_gb_s=6.0)
+        # 3 * (6 * 640**2 + 1024**2) values of two bytes at 6 GB/s.
+        assert host.copy_seconds([(6, 640), (1, 1024)]) == pytest.approx(21_037_056 / 6e9)
+
     @pytest.mark.parametrize("name", SERVERS)
     def test_every_server_serves(self, name):
         found = predicted(assumed(host=SERVERS[name]), (1, 16))

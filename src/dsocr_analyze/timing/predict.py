@@ -271,9 +271,9 @@ class _Eager:
         *prefill, decode = records
         host = self.assumptions.host
         spans = eager_pass({name: records[name] for name in prefill}, self.model.device, host)
-        values = 3 * sum(view.count * view.resolution**2 for view in self.workload.views)
+        views = [(view.count, view.resolution) for view in self.workload.views]
         first = prefill[0]
-        spans[first] = spans[first].plus(Span(host=batch * host.copy_seconds(values)))
+        spans[first] = spans[first].plus(Span(host=batch * host.copy_seconds(views)))
         spans[decode] = eager_step(records[decode], self.model.device, host, batch)
         return spans
 

@@ -7,12 +7,15 @@ the figures was fitted to a measurement of DeepSeek-OCR.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from dsocr_analyze.errors import WorkloadError
 
 __all__ = ["EAGER", "RUNTIMES", "SERVERS", "Host", "server_named"]
+
+_CHANNELS: Final = 3
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,9 @@ class Host:
         """Whether it is the eager runtime's, whatever its figures; else a serving engine's."""
         return self.name == "eager"
 
-    def copy_seconds(self, values: float) -> float:
-        """Seconds in which so many pixel values get to the GPU."""
+    def copy_seconds(self, views: Iterable[tuple[int, int]]) -> float:
+        """Seconds in which views get to the GPU: (count, pixels per side) of each size."""
+        values = _CHANNELS * sum(count * side**2 for count, side in views)
         return values * self.pixel_bytes / (self.link_gb_s * 1e9)
 
 

@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["ServedModel", "View"]
 
 _US: Final = 1e-6
-_CHANNELS: Final = 3
 
 View = tuple[int, int]
-"""Views of one vision call, and their pixels a side."""
+"""Views of one vision call, and their pixels per side."""
 
 
 @dataclass
@@ -138,9 +137,8 @@ class ServedModel:
     def _vision(self, views: tuple[View, ...]) -> list[tuple[str, Span, float]]:
         """Stage, time on the GPU and seconds of issuing of every part of every vision call."""
         if views not in self._encoded:
-            values = _CHANNELS * sum(count * side**2 for count, side in views)
             first = self.architecture.stages[0].name
-            parts = [(first, Span(host=self.server.copy_seconds(values)), 0.0)]
+            parts = [(first, Span(host=self.server.copy_seconds(views)), 0.0)]
             for view in views:
                 for stage, kernels in self.vision_kernels([view]).items():
                     span = span_of_kernels(kernel_seconds(kernels, self.device)).at(0)
