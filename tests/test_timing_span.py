@@ -8,7 +8,7 @@ import pytest
 from dsocr_analyze.kernels import Elements, Experts, Gemm, Kernel, Work
 from dsocr_analyze.timing.kernel_seconds import KernelSeconds, KindError
 from dsocr_analyze.timing.prediction import Band
-from dsocr_analyze.timing.span import HOST_ERROR, Span, span_of_kernels, total_span
+from dsocr_analyze.timing.span import HOST_ERROR, Span, mean_step, span_of_kernels, total_span
 
 GEMM = KindError("gemm.bfloat16", 0.05, 0.1, False, False)
 MOVE = KindError("movement.bfloat16", 0.1, 0.4, True, False)
@@ -105,3 +105,22 @@ class TestKernels:
         priced = KernelSeconds([kernel], np.ones((1, 1)), np.ones((1, 1), dtype=bool), [GEMM],
                                np.array([384.0]))  # fmt: skip
         assert span_of_kernels(priced).at(0).nbytes == 20 + 384
+
+
+class TestMeanStep:
+    def test_steps_that_grow_with_the_cache_are_averaged_exactly(self):
+        def step(cached):
+            return Span({GEMM: 2.0 + 0.25 * cached}, launches=1.0)
+
+        every = [step(cached) for cached in range(100, 901)]
+        mean = mean_step(step, 100, 900)
+        assert mean.seconds == pytest.approx(total_span(every).seconds / 801)
+        assert mean.launches == pytest.approx(1.0)
+
+    def test_the_middle_counts_four_times(self):
+        seconds = {10: 1.0, 15: 2.0, 20: 9.0}
+        mean = mean_step(lambda cached: Span(host=seconds[cached]), 10, 20)
+        assert mean.host == pytest.approx((1 + 4 * 2 + 9) / 6)
+
+    def test_a_single_step_is_itself(self):
+        assert mean_step(lambda cached: Span(host=cached), 7, 7).host == pytest.approx(7)

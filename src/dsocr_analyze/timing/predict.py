@@ -17,7 +17,7 @@ from dsocr_analyze.timing.prediction import (
 )
 from dsocr_analyze.timing.served_loads import ServedPages, served_loads
 from dsocr_analyze.timing.serving import ServedModel
-from dsocr_analyze.timing.span import Span, total_span
+from dsocr_analyze.timing.span import Span, mean_step, total_span
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
@@ -278,20 +278,19 @@ class _Eager:
         return spans
 
     def _decode(self, batch: int) -> Span:
-        """All decode steps of a batch, by Simpson's rule over the length of the cache."""
+        """All decode steps of a batch."""
         steps = self.assumptions.lengths.expected_longest(batch) - 1
         if not steps:
             return Span()
         model, first = self.model, self.workload.seq_len
-        last = first + max(0, round(steps) - 1)
-        mean = Span()
-        for cached, weight in ((first, 1 / 6), ((first + last) // 2, 4 / 6), (last, 1 / 6)):
+
+        def step(cached: int) -> Span:
             kernels = model.architecture.step_kernels(
                 model.dimensions, batch, cached, model.dtype, model.flash_attention
             )
-            step = eager_step(kernels, model.device, self.assumptions.host, batch)
-            mean = mean.plus(step.times(weight))
-        return mean.times(steps)
+            return eager_step(kernels, model.device, self.assumptions.host, batch)
+
+        return mean_step(step, first, first + max(0, round(steps) - 1)).times(steps)
 
     @property
     def largest_concurrency(self) -> int:

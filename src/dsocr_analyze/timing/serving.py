@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dsocr_analyze.costs.integers import ceil_div, is_integer, maximum
 from dsocr_analyze.hardware.weight_types import STORED_BITS
 from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision, kernel_seconds
-from dsocr_analyze.timing.span import Span, span_of_kernels
+from dsocr_analyze.timing.span import Span, mean_step, span_of_kernels
 from dsocr_analyze.timing.stream import Stretch, stretch_times
 
 if TYPE_CHECKING:
@@ -164,9 +164,6 @@ class ServedModel:
     def steps(self, B: Any, T: Any, steps: Any) -> Span:
         """All decode steps of B sequences that grow from T tokens on, `steps` each.
 
-        A step's seconds grow nearly in proportion to the cache, so Simpson's rule over the first,
-        the middle and the last step sums them.
-
         Args:
             B: Sequences.
             T: Tokens of their prompts.
@@ -175,12 +172,7 @@ class ServedModel:
         if is_number(steps) and not steps:
             return Span()
         last = T + maximum(1, rounded(steps))
-        ends = (T + 1, (T + 1 + last) // 2, last)
-        weights = (1 / 6, 4 / 6, 1 / 6)
-        mean = Span()
-        for keys, weight in zip(ends, weights, strict=True):
-            mean = mean.plus(self._step_by_keys(B, keys).times(weight))
-        return mean.times(steps)
+        return mean_step(lambda keys: self._step_by_keys(B, keys), T + 1, last).times(steps)
 
     def _step_by_keys(self, B: Any, K: Any) -> Span:
         """`step`, evaluated once for each distinct number of keys."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +12,7 @@ from dsocr_analyze.timing.kernel_seconds import KindError
 if TYPE_CHECKING:
     from dsocr_analyze.timing.kernel_seconds import KernelSeconds
 
-__all__ = ["HOST_ERROR", "Bound", "Span", "span_of_kernels", "total_span"]
+__all__ = ["HOST_ERROR", "Bound", "Span", "mean_step", "span_of_kernels", "total_span"]
 
 Bound = Literal["launches", "memory", "compute", "host"]
 
@@ -115,6 +115,21 @@ def total_span(spans: Iterable[Span]) -> Span:
     for span in spans:
         total = total.plus(span)
     return total
+
+
+def mean_step(step: Callable[[Any], Span], first: Any, last: Any) -> Span:
+    """Mean of all decode steps from one cache length to another, by Simpson's rule.
+
+    A step's seconds grow nearly in proportion to its cache, so the first, the middle and the last
+    step stand for all.
+
+    Args:
+        step: A decode step over so many cached tokens.
+        first: Cached tokens of the first step.
+        last: Those of the last one.
+    """
+    ends = step(first).plus(step(last))
+    return ends.plus(step((first + last) // 2).times(4)).times(1 / 6)
 
 
 def span_of_kernels(priced: KernelSeconds, *, launches: Any = 0.0, host: Any = 0.0) -> Span:
