@@ -9,6 +9,7 @@ import typer
 
 from dsocr_analyze.cli import main
 from dsocr_analyze.cli.app import app
+from dsocr_analyze.hardware.devices import gpu_catalogue
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 DIGEST = re.compile(r"code \S+, config")
@@ -33,6 +34,10 @@ def test_the_output_shown_is_a_real_runs(capsys, command, text):
     assert len(shown) > 10
     for line in shown:
         assert not line or line in printed, "write it again: python scripts/update_readme.py"
+
+
+def test_it_counts_the_gpus():
+    assert f"one of {len(gpu_catalogue())} GPUs" in README
 
 
 def test_every_command_is_listed():
