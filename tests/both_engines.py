@@ -6,6 +6,7 @@ import copy
 import dataclasses
 
 import torch
+from hypothesis import strategies as st
 
 from dsocr_analyze import analytic
 from dsocr_analyze.agreement import Agreement
@@ -55,6 +56,23 @@ def small_directory(**changes) -> ModelDirectory:
     for key, value in changes.items():
         merged[key] = {**merged[key], **value} if key == "projector_config" else value
     return directory_with(**merged)
+
+
+def draw_decoder(draw) -> dict:
+    """Config keys of a small decoder without experts: MHA or GQA, of any depth and width."""
+    heads = draw(st.sampled_from([1, 2, 4]))
+    width = heads * 2 * draw(st.integers(4, 40))
+    return {
+        "num_hidden_layers": draw(st.integers(1, 4)),
+        "hidden_size": width,
+        "num_attention_heads": heads,
+        "num_key_value_heads": draw(st.sampled_from([n for n in (1, 2, 4) if heads % n == 0])),
+        "vocab_size": draw(st.integers(100, 3000)),
+        "intermediate_size": draw(st.integers(8, 900)),
+        "attention_bias": draw(st.booleans()),
+        "projector_config": {"n_embed": width},
+        "n_routed_experts": None,
+    }
 
 
 @dataclasses.dataclass

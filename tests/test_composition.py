@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from both_engines import LATENT, PUBLISHED, by_both_engines, directory_with, small_directory
+from both_engines import (
+    LATENT,
+    PUBLISHED,
+    by_both_engines,
+    directory_with,
+    draw_decoder,
+    small_directory,
+)
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -186,18 +193,7 @@ sizes = st.one_of(st.integers(4, 60).map(lambda patches: 16 * patches), st.integ
 @st.composite
 def decoders(draw):
     """A small decoder: MHA, GQA or latent, dense or mixed, of any depth and width."""
-    heads = draw(st.sampled_from([1, 2, 4]))
-    width = heads * 2 * draw(st.integers(4, 40))
-    changes = {
-        "num_hidden_layers": draw(st.integers(1, 4)),
-        "hidden_size": width,
-        "num_attention_heads": heads,
-        "num_key_value_heads": draw(st.sampled_from([n for n in (1, 2, 4) if heads % n == 0])),
-        "vocab_size": draw(st.integers(100, 3000)),
-        "intermediate_size": draw(st.integers(8, 900)),
-        "attention_bias": draw(st.booleans()),
-        "projector_config": {"n_embed": width},
-    }
+    changes = draw_decoder(draw)
     if draw(st.booleans()):
         groups = draw(st.sampled_from([1, 2, 4]))
         experts = groups * draw(st.integers(2, 8))
@@ -214,14 +210,12 @@ def decoders(draw):
             "topk_group": chosen,
             "first_k_dense_replace": draw(st.integers(0, 2)),
         }
-    else:
-        changes["n_routed_experts"] = None
     if draw(st.booleans()):
         kinds = [None, "linear", "dynamic", "yarn"]
         kind = draw(st.sampled_from(kinds))
         changes |= {
             "use_mla": True,
-            "num_key_value_heads": heads,
+            "num_key_value_heads": changes["num_attention_heads"],
             "kv_lora_rank": draw(st.integers(1, 64)),
             "q_lora_rank": draw(st.sampled_from([None, 24])),
             # The formula of dynamic scaling divides by two less than this.

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from both_engines import PUBLISHED, dimensions_of, small_directory
+from both_engines import PUBLISHED, dimensions_of, draw_decoder, small_directory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,19 +40,7 @@ def prompt(dimensions, workload, dtype=BFLOAT16, bits=16):
 @st.composite
 def decoders(draw):
     """A small decoder that is served: MHA or GQA, dense or mixed, of any depth and width."""
-    heads = draw(st.sampled_from([1, 2, 4]))
-    width = heads * 2 * draw(st.integers(4, 40))
-    changes = {
-        "num_hidden_layers": draw(st.integers(1, 4)),
-        "hidden_size": width,
-        "num_attention_heads": heads,
-        "num_key_value_heads": draw(st.sampled_from([n for n in (1, 2, 4) if heads % n == 0])),
-        "vocab_size": draw(st.integers(100, 3000)),
-        "intermediate_size": draw(st.integers(8, 900)),
-        "attention_bias": draw(st.booleans()),
-        "projector_config": {"n_embed": width},
-        "n_routed_experts": None,
-    }
+    changes = draw_decoder(draw)
     if draw(st.booleans()):
         experts = draw(st.integers(2, 16))
         changes |= {
