@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dsocr_analyze.architectures import architecture_of
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.figures import Ledger, PageFigures, Provenance
+from dsocr_analyze.kernels import KernelsOf
 from dsocr_analyze.version import VERSION
 from dsocr_analyze.workload.workload import position_warnings
 
@@ -35,6 +36,7 @@ def page_figures(
     *,
     dtype: str = "bfloat16",
     flash_attention: bool = False,
+    kernels_of: KernelsOf = "cuda",
 ) -> PageFigures:
     """A workload's figures, every one from closed forms.
 
@@ -43,6 +45,7 @@ def page_figures(
         workload: The page.
         dtype: Type of weights and activations.
         flash_attention: FlashAttention-2 in the decoder instead of eager attention.
+        kernels_of: Whose kernels are counted.
 
     Raises:
         ConfigError: The config lacks a key, or describes what has no closed form.
@@ -51,7 +54,7 @@ def page_figures(
     architecture = architecture_of(directory.config)
     element = dtype_named(dtype)
     dimensions = architecture.dimensions(directory.config)
-    composition = architecture.compose(dimensions, workload, element, flash_attention)
+    composition = architecture.compose(dimensions, workload, element, flash_attention, kernels_of)
     return figures_of_composition(
         composition,
         workload,
@@ -61,6 +64,7 @@ def page_figures(
             device="none",
             dtype=element,
             attention=attention_name(flash_attention=flash_attention),
+            kernels_of=kernels_of,
             versions={"tool": VERSION},
         ),
         warnings=position_warnings(workload, dimensions.max_positions),

@@ -18,6 +18,7 @@ from dsocr_analyze.kernels import (
     NO_WORK,
     Attention,
     Kernel,
+    KernelsOf,
     Kind,
     Work,
     WorkShare,
@@ -77,6 +78,7 @@ class Provenance:
         device: Where it ran; `none` for the analytic engine.
         dtype: Type of weights and activations.
         attention: The decoder's attention implementation, as transformers names it.
+        kernels_of: Whose kernels are counted; where nothing ran on a device, those of CUDA.
         versions: Versions of this program and of the packages that took part, by name.
     """
 
@@ -85,6 +87,7 @@ class Provenance:
     device: str
     dtype: Dtype
     attention: str
+    kernels_of: KernelsOf
     versions: Mapping[str, str]
 
 

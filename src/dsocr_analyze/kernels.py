@@ -19,6 +19,7 @@ __all__ = [
     "Experts",
     "Gemm",
     "Kernel",
+    "KernelsOf",
     "Kind",
     "Rows",
     "Work",
@@ -147,6 +148,9 @@ Kind = Literal[
 ]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
+
+KernelsOf = Literal["cuda", "cpu"]
+"""Whose kernels run: they differ in the copies that they make and the scratch that they take."""
 
 
 class Gemm(NamedTuple):

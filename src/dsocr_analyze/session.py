@@ -289,7 +289,11 @@ class DeepSeekOCRSession:
         try:
             dimensions = architecture.dimensions(directory.config)
             composition = architecture.compose(
-                dimensions, workload, self.dtype, self.loaded.attention != "eager"
+                dimensions,
+                workload,
+                self.dtype,
+                self.loaded.attention != "eager",
+                self.loaded.kernels_of,
             )
         except ConfigError as error:
             if directory.is_reference:
@@ -354,6 +358,7 @@ class DeepSeekOCRSession:
             device=str(self.loaded.device),
             dtype=self.dtype,
             attention=self.loaded.attention,
+            kernels_of=self.loaded.kernels_of,
             versions={
                 "tool": VERSION,
                 "torch": str(torch.__version__),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.costs.operators import Kernels
     from dsocr_analyze.dtypes import Dtype
     from dsocr_analyze.figures import Memory, Parameters, StageFigures
-    from dsocr_analyze.kernels import Kernel, Work
+    from dsocr_analyze.kernels import Kernel, KernelsOf, Work
     from dsocr_analyze.workload import Mode, Workload
 
 __all__ = [
@@ -205,11 +205,12 @@ class Architecture:
         dimensions: Dimensions from a parsed `config.json`; raises ConfigError.
         plan: A workload from a page, sizes and lengths; raises WorkloadError.
         notes_of: What a reader of a workload's figures should know.
-        compose: The closed forms of a workload; raises ConfigError where a part has none.
+        compose: The closed forms of a workload, from dimensions, workload, type, whether attention
+            is FlashAttention, and whose kernels run; raises ConfigError where a part has none.
         step_kernels: The records of one decode step, from dimensions, batch, cached tokens, type
             and whether attention is FlashAttention.
         page_totals: The closed forms of many workloads at once, from dimensions and, by keyword,
-            `whole_resolution`, `local_resolution`, `columns`, `rows`, `text_tokens`,
+            `base_size`, `whole_resolution`, `local_resolution`, `columns`, `rows`, `text_tokens`,
             `max_new_tokens`, `batch_size` (each an integer for all workloads, or an array `[n]`),
             `dtype` and `flash_attention`; raises ConfigError where a part has none.
         crop_grids: Into how many local views pages are cut.
@@ -219,7 +220,9 @@ class Architecture:
         expert_params: Parameters of one routed expert; 0 without experts.
         repeats: What of a model's modules repeats: the name that alike modules share, by path, or
             None for a module that is like no other.
-        prefill_inputs: Keyword arguments of the model's forward for one prefill pass.
+        prefill_inputs: Keyword arguments of the model's forward for one prefill pass, as
+            `generate` gives them, the cache apart.
+        decode_inputs: The same of a decode step, from device, workload and cached tokens.
         served: What a serving engine launches for it.
         pixel_work: What the CPU does to a page's pixels.
         pixel_work_of_pages: The same of many pages, from their widths, heights and the columns and
@@ -240,7 +243,7 @@ class Architecture:
     dimensions: Callable[[Mapping[str, Any]], Any]
     plan: Callable[..., Workload]
     notes_of: Callable[[Workload], list[str]]
-    compose: Callable[[Any, Workload, Dtype, bool], Composition]
+    compose: Callable[[Any, Workload, Dtype, bool, KernelsOf], Composition]
     step_kernels: Callable[[Any, int, int, Dtype, bool], Sequence[Kernel]]
     page_totals: Callable[..., PageTotals]
     crop_grids: CropGrids
@@ -250,6 +253,7 @@ class Architecture:
     expert_params: Callable[[Any], int]
     repeats: Callable[[Any], Callable[[str], str | None]]
     prefill_inputs: Callable[[torch.device, torch.dtype, Workload], dict[str, Any]]
+    decode_inputs: Callable[[torch.device, Workload, int], dict[str, Any]]
     served: Served
     pixel_work: Callable[[Workload], PixelWork]
     pixel_work_of_pages: Callable[..., PixelWork]

@@ -64,6 +64,7 @@ def evaluate(model: CountedModel, setting: Setting, workloads: Workloads) -> Cos
         columns, rows = model.architecture.crop_grids.columns_and_rows(workloads.grids)
     totals = model.architecture.page_totals(
         model.dimensions,
+        base_size=mode.base_size,
         whole_resolution=mode.base_size if mode.crop_mode else mode.image_size,
         local_resolution=mode.image_size,
         columns=columns,

@@ -7,7 +7,7 @@ uses where `use_mla` is false.
 
 from __future__ import annotations
 
-from dsocr_analyze.costs.integers import Count, is_one_token
+from dsocr_analyze.costs.integers import Count, is_one_token, several
 from dsocr_analyze.costs.kv_cache import append
 from dsocr_analyze.costs.linear import linear, linear_params
 from dsocr_analyze.costs.operators import (
@@ -22,9 +22,9 @@ from dsocr_analyze.costs.operators import (
     softmax,
 )
 from dsocr_analyze.costs.rope import llama_tables, rotation
-from dsocr_analyze.costs.sums import ModuleKernels
+from dsocr_analyze.costs.sums import ModuleKernels, repeated
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
-from dsocr_analyze.kernels import Attention
+from dsocr_analyze.kernels import Attention, KernelsOf
 
 __all__ = [
     "causal_savable_macs",
@@ -48,6 +48,7 @@ def decoder_attention(
     *,
     flash: bool,
     bias: bool = False,
+    kernels_of: KernelsOf = "cuda",
 ) -> ModuleKernels:
     """Attention of T new tokens over K = cached + T, with its rotary tables.
 
@@ -62,25 +63,30 @@ def decoder_attention(
         dtype: Type of features and weights.
         flash: FlashAttention in place of the eager product.
         bias: Whether the four projections have biases.
+        kernels_of: Whose kernels run.
 
     Returns:
         Own kernels, the four projections and `rotary_emb`.
     """
     n = B * T
     key_value = kv_heads * D
-    attend = _flash if flash else _eager
+    K = cached + T
+    if flash:
+        attended = _flash(B, T, K, heads, kv_heads, D, dtype)
+    else:
+        attended = _eager(B, T, K, heads, kv_heads, D, dtype, kernels_of)
     held = linear(n, d, key_value, dtype, bias=bias)
     return {
         "": (
             *rotation(B, T, heads, D, dtype, pairs=False),
             *rotation(B, T, kv_heads, D, dtype, pairs=False),
             *(2 * append(B, cached, key_value, dtype) if is_one_token(T) else ()),
-            *attend(B, T, cached + T, heads, kv_heads, D, dtype),
+            *attended,
         ),
         "q_proj": linear(n, d, heads * D, dtype, bias=bias),
         "k_proj": held,
         "v_proj": held,
-        "rotary_emb": llama_tables(T, D, dtype),
+        "rotary_emb": llama_tables(B, T, D, dtype),
         "o_proj": linear(n, heads * D, d, dtype, bias=bias),
     }
 
@@ -90,16 +96,25 @@ def _flash(
 ) -> Kernels:
     """FlashAttention, for a prompt after a look at its positions."""
     attended = flash_attention(B, T, K, heads, kv_heads, D, dtype)
-    return attended if is_one_token(T) else position_check(T) + attended
+    return attended if is_one_token(T) else position_check(B, T) + attended
 
 
 def _eager(
-    B: Count, T: Count, K: Count, heads: int, kv_heads: int, D: int, dtype: Dtype
+    B: Count,
+    T: Count,
+    K: Count,
+    heads: int,
+    kv_heads: int,
+    D: int,
+    dtype: Dtype,
+    kernels_of: KernelsOf,
 ) -> Kernels:
     """`softmax(q k^T / sqrt(D) + mask) v`, operator by operator; the full T x K product.
 
     Keys and values are first repeated for the query heads that share them (one shared head is
-    expanded without a copy), the result's heads are copied behind the tokens.
+    expanded without a copy), the result's heads are copied behind the tokens. Of more than one
+    sequence, the products copy what does not lie as one batch of matrices: queries, keys and values
+    with the heads behind the tokens, and a shared head that was expanded.
     """
     held = B * K * (kv_heads * D)
     is_repeated = heads != kv_heads and kv_heads > 1
@@ -108,21 +123,33 @@ def _eager(
     if is_repeated:
         repeat = moved("clone", keys, dtype.nbytes * held, dtype.nbytes * keys, dtype)
     merge: Kernels = ()
+    queries: Kernels = ()
+    shared: Kernels = ()
     if heads > 1 and not is_one_token(T):
         merge = copy("clone", B * T * (heads * D), dtype)
+        queries = repeated(merge, several(B))
+    if heads > 1 and not is_repeated and not (is_one_token(T) and heads == kv_heads):
+        laid_out = B * K * (heads * D)
+        read, written = dtype.nbytes * held, dtype.nbytes * laid_out
+        shared = repeated(moved("clone", laid_out, read, written, dtype), several(B))
     return (
         *repeat,
         *repeat,
+        *queries,
+        *shared,
         *product("matmul", B * heads, T, K, D, dtype, right=keys),
         *elementwise("div", B * T * K * heads, dtype),
-        *masked_softmax(B, T, K, heads, dtype),
+        *masked_softmax(B, T, K, heads, dtype, kernels_of),
+        *shared,
         *product("matmul", B * heads, T, D, K, dtype, right=keys),
         *merge,
     )
 
 
-def masked_softmax(B: Count, T: Count, K: Count, heads: int, dtype: Dtype) -> Kernels:
-    """The mask's addition (none for one new token), softmax in fp32 (5 per score), and a cast.
+def masked_softmax(
+    B: Count, T: Count, K: Count, heads: int, dtype: Dtype, kernels_of: KernelsOf = "cuda"
+) -> Kernels:
+    """The mask's addition, a cast, softmax in fp32 (5 per score), and a cast back.
 
     Args:
         B: Batch.
@@ -130,12 +157,14 @@ def masked_softmax(B: Count, T: Count, K: Count, heads: int, dtype: Dtype) -> Ke
         K: Keys.
         heads: H.
         dtype: Type of the scores before and after.
+        kernels_of: Whose kernels run.
     """
     scores = B * T * K * heads
-    mask: Kernels = ()
-    if not is_one_token(T):
-        mask = elementwise("add", scores, dtype, read=dtype.nbytes * (scores + T * K))
-    return (*mask, *softmax(B * T * heads, K, dtype), *cast(scores, FLOAT32, dtype))
+    return (
+        *elementwise("add", scores, dtype, read=dtype.nbytes * (scores + B * T * K)),
+        *softmax(B * T * heads, K, dtype, kernels_of),
+        *cast(scores, FLOAT32, dtype),
+    )
 
 
 def flash_attention(
@@ -157,13 +186,14 @@ def flash_attention(
     return attention("flash_attention", shape, dtype)
 
 
-def position_check(T: Count) -> Kernels:
+def position_check(B: Count, T: Count) -> Kernels:
     """Whether positions increase, asked before a flash prefill: differences, tests, their "all".
 
     Args:
-        T: Positions.
+        B: Sequences.
+        T: Positions of each.
     """
-    steps = T - 1
+    steps = B * (T - 1)
     return (
         *elementwise("sub", steps, INT64, inputs=2),
         *elementwise("ge", steps, INT64, output=BOOL),

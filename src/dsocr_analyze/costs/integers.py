@@ -19,6 +19,7 @@ __all__ = [
     "largest",
     "maximum",
     "minimum",
+    "several",
 ]
 
 Count: TypeAlias = int
@@ -38,6 +39,12 @@ def is_nothing(count: object) -> bool:
 def is_one_token(T: object) -> bool:
     """Whether this is a decode step's one new token; a prompt, or an array of prompts, is not."""
     return isinstance(T, int) and T == 1
+
+
+def several(count: Any) -> Count:
+    """1 where there is more than one, else 0."""
+    more: Count = 1 * (count > 1)
+    return more
 
 
 def ceil_div(dividend: Count, divisor: Count) -> Count:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dsocr_analyze.costs.decoder_attention import flash_attention, masked_softmax
-from dsocr_analyze.costs.integers import Count, is_one_token
+from dsocr_analyze.costs.integers import Count, is_one_token, several
 from dsocr_analyze.costs.kv_cache import append
 from dsocr_analyze.costs.linear import linear, linear_params
 from dsocr_analyze.costs.normalization import rms_norm, rms_norm_params
@@ -21,6 +21,7 @@ from dsocr_analyze.costs.operators import Kernels, addition, copy, elementwise, 
 from dsocr_analyze.costs.rope import RopeVariant, dynamic_update, rotation, table_rows, tables
 from dsocr_analyze.costs.sums import ModuleKernels, repeated
 from dsocr_analyze.dtypes import Dtype
+from dsocr_analyze.kernels import KernelsOf
 
 __all__ = ["LatentHeads", "mla_attention", "mla_params"]
 
@@ -66,6 +67,7 @@ def mla_attention(
     dtype: Dtype,
     *,
     flash: bool,
+    kernels_of: KernelsOf = "cuda",
 ) -> ModuleKernels:
     """Latent attention of T new tokens over K = cached + T, with its rotary tables.
 
@@ -77,19 +79,23 @@ def mla_attention(
         latent: Dimensions of the heads.
         dtype: Type of features and weights.
         flash: Keys and values projected up and FlashAttention, in place of absorption.
+        kernels_of: Whose kernels run.
 
     Returns:
         Own kernels and those of the called children.
     """
     n = B * T
     H, P, r = latent.heads, latent.rope, latent.kv_rank
-    attend = _flash if flash else _absorbed
+    if flash:
+        attended = _flash(B, T, cached, latent, dtype)
+    else:
+        attended = _absorbed(B, T, cached, latent, dtype, kernels_of)
     modules: ModuleKernels = {
         "": (
-            *table_rows(T, P, dtype),
+            *table_rows(n, P, dtype),
             *rotation(B, T, H, P, dtype, pairs=True),
             *rotation(B, T, 1, P, dtype, pairs=True),
-            *attend(B, T, cached, latent, dtype),
+            *attended,
         ),
         **_queries(n, d, latent, dtype),
         "kv_a_proj_with_mqa": linear(n, d, r + P, dtype, bias=latent.bias),
@@ -122,26 +128,47 @@ def _queries(n: Count, d: int, latent: LatentHeads, dtype: Dtype) -> ModuleKerne
     }
 
 
-def _absorbed(B: Count, T: Count, cached: Count, latent: LatentHeads, dtype: Dtype) -> Kernels:
-    """Scores `q_pe k_pe^T + (q_nope W_k) c^T`, scaled, masked, softmaxed; `(a c) W_v`."""
+def _absorbed(
+    B: Count, T: Count, cached: Count, latent: LatentHeads, dtype: Dtype, kernels_of: KernelsOf
+) -> Kernels:
+    """Scores `q_pe k_pe^T + (q_nope W_k) c^T`, scaled, masked, softmaxed; `(a c) W_v`.
+
+    Of more than one sequence, the products copy what the heads or the sequences share, and a
+    prompt's queries, whose heads lie behind the tokens.
+    """
     H, P, r, nope, value = latent.heads, latent.rope, latent.kv_rank, latent.nope, latent.value
     K = cached + T
     scores = B * T * K * H
     growing: Kernels = ()
     merge: Kernels = ()
+    queries: Kernels = ()
     if is_one_token(T):
         growing = append(B, cached, P, dtype) + append(B, cached, r, dtype)
     elif H > 1:
         merge = copy("clone", B * T * (H * value), dtype)
+        queries = repeated(copy("clone", B * T * (H * nope), dtype), several(B))
+
+    def expanded(held: Count, times: Count) -> Kernels:
+        """A factor of so many elements, laid out once for each of those that share it."""
+        size = dtype.nbytes * held
+        if H == 1:
+            return ()
+        return repeated(moved("clone", held * times, size, size * times, dtype), several(B))
+
     return (
         *growing,
+        *queries,
+        *expanded(H * nope * r, B),
         *product("matmul", B * H, T, r, nope, dtype, right=H * nope * r),
+        *expanded(B * K * P, H),
         *product("matmul", B * H, T, K, P, dtype, right=B * K * P),
+        *expanded(B * K * r, H),
         *product("matmul", B * H, T, K, r, dtype, right=B * K * r),
         *addition(scores, dtype),
         *elementwise("mul", scores, dtype),
-        *masked_softmax(B, T, K, H, dtype),
+        *masked_softmax(B, T, K, H, dtype, kernels_of),
         *product("einsum", B, T * H, r, K, dtype),
+        *expanded(H * r * value, B),
         *product("matmul", B * H, T, value, r, dtype, right=H * r * value),
         *merge,
     )

@@ -6,7 +6,7 @@ d is the normalised width, rows are all other dimensions together.
 from __future__ import annotations
 
 from dsocr_analyze.costs.integers import Count
-from dsocr_analyze.costs.operators import Kernels, cast, elementwise, reduction
+from dsocr_analyze.costs.operators import Kernels, cast, copy, elementwise, reduction
 from dsocr_analyze.dtypes import FLOAT32, Dtype
 from dsocr_analyze.kernels import Kernel, Rows, Work
 
@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 
-def layer_norm(rows: Count, d: int, dtype: Dtype) -> Kernels:
+def layer_norm(rows: Count, d: int, dtype: Dtype, *, channels_first: bool = False) -> Kernels:
     """`(x - mean) / sqrt(var + eps) w + b` in one kernel: 5 FLOPs per element.
 
     Source: Ba et al. 2016, eq. 4; `torch.nn.LayerNorm`.
@@ -29,8 +29,10 @@ def layer_norm(rows: Count, d: int, dtype: Dtype) -> Kernels:
         rows: Tokens.
         d: Width.
         dtype: Type of input, weight and output.
+        channels_first: Whether features lie channel by channel, which the kernel first copies.
     """
-    return _layer_norm(rows, d, dtype, dtype)
+    copied = copy("clone", rows * d, dtype) if channels_first else ()
+    return copied + _layer_norm(rows, d, dtype, dtype)
 
 
 def _layer_norm(rows: Count, d: int, dtype: Dtype, weight: Dtype) -> Kernels:

@@ -26,21 +26,23 @@ __all__ = ["RopeVariant", "dynamic_update", "llama_tables", "rotation", "table_r
 RopeVariant = Literal["default", "linear", "dynamic", "yarn"]
 
 
-def llama_tables(T: Count, D: int, dtype: Dtype) -> Kernels:
+def llama_tables(B: Count, T: Count, D: int, dtype: Dtype) -> Kernels:
     """Cosines and sines of T positions, computed anew by each layer (`LlamaRotaryEmbedding`).
 
-    Positions cast to fp32; frequencies times positions as a matrix product `[D/2, 1] x [1, T]`
-    (D T / 2 MACs); both halves; cosine, sine and a scale of each (4 D T FLOPs); casts.
+    For each sequence: positions cast to fp32; frequencies times positions as a matrix product
+    `[D/2, 1] x [1, T]` (D T / 2 MACs); both halves; cosine, sine and a scale of each (4 D T FLOPs);
+    casts.
 
     Args:
+        B: Sequences, each with positions of its own.
         T: Positions.
         D: Features of a head.
         dtype: Type of the features.
     """
     return (
-        *cast(T, INT64, FLOAT32),
-        *product("matmul", 1, D // 2, T, 1, FLOAT32),
-        *_cosines_and_sines(T * D, dtype, are_scaled=True),
+        *cast(B * T, INT64, FLOAT32),
+        *product("matmul", B, D // 2, T, 1, FLOAT32, left=D // 2),
+        *_cosines_and_sines(B * T * D, dtype, are_scaled=True),
     )
 
 
@@ -129,7 +131,7 @@ def table_rows(T: Count, D: int, dtype: Dtype) -> Kernels:
     """Taking T rows of the cosines and of the sines (latent attention).
 
     Args:
-        T: Positions.
+        T: Positions of all sequences.
         D: Rotary features of a head.
         dtype: Type of the features.
     """
@@ -153,7 +155,7 @@ def rotation(B: Count, T: Count, heads: int, D: int, dtype: Dtype, *, pairs: boo
     """
     half = B * T * (heads * (D // 2))
     n = 2 * half
-    turned = elementwise("mul", n, dtype, read=dtype.nbytes * (n + T * D))
+    turned = elementwise("mul", n, dtype, read=dtype.nbytes * (n + B * T * D))
     return (
         *(copy("clone", n, dtype) if pairs and D > 2 else ()),
         *turned,

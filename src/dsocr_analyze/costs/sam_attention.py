@@ -118,6 +118,7 @@ def grid_attention(
     # one; the first term, where there is more than one matrix; the second term always. Attention
     # writes [N, T, H, D], so merging the heads is a view.
     many = 1 * (N != 1)
+    queries = copy("clone", tokens * d, dtype)
     split_heads = repeated(copy("clone", 3 * tokens * d, dtype), many) if heads > 1 else ()
     laid_out = copy("clone", term, dtype)
     shape = Attention(N, heads, heads, T, T, D, D, masked=True)
@@ -125,7 +126,11 @@ def grid_attention(
         *split_heads,
         *axis,
         *axis,
+        # Each product wants its axis first in the queries: for rows that takes a copy, for columns
+        # only where the heads are not beside the batch yet.
+        *(queries if heads > 1 else repeated(queries, many)),
         *products,
+        *(repeated(queries, 1 - many) if heads > 1 else ()),
         *products,
         *(laid_out if heads > 1 else repeated(laid_out, many)),
         *laid_out,

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct, field
 
 from dsocr_analyze import kernels
 from dsocr_analyze.figures import Engine
+from dsocr_analyze.kernels import KernelsOf
 from dsocr_analyze.report.time_entry import TimeEntry
 
 __all__ = [
@@ -282,6 +283,8 @@ class Metadata(Struct, frozen=True, kw_only=True):
         device: Where it ran; none for the analytic engine.
         dtype: Type of weights and activations.
         attention: The decoder's attention implementation.
+        kernels_of: Whose kernels are counted where devices differ in the copies that they make and
+            in their scratch; on meta and without a device, those of cuda. Null if unknown.
         conventions: What is counted how.
         created: ISO 8601, UTC: the only value in which two equal runs differ.
     """
@@ -292,6 +295,7 @@ class Metadata(Struct, frozen=True, kw_only=True):
     device: str
     dtype: str
     attention: str
+    kernels_of: KernelsOf | None
     conventions: tuple[str, ...]
     created: str
 

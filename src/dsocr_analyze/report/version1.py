@@ -148,7 +148,7 @@ def upgraded(report: Report1) -> Report:
         schema_version=document.SCHEMA_VERSION,
         metadata=document.Metadata(
             **_fields(report.metadata)
-            | {"model": document.Model(**_fields(model), architecture=None)}
+            | {"model": document.Model(**_fields(model), architecture=None), "kernels_of": None}
         ),
         workload=report.workload,
         total=_total(report.total, report.workload.batch_size),

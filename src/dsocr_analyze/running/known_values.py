@@ -72,7 +72,6 @@ _QUESTIONS = frozenset(
         torch.Tensor.__int__,
         torch.Tensor.__float__,
         torch.Tensor.__index__,
-        torch.Tensor.__contains__,
         torch.Tensor.__complex__,
         torch.Tensor.equal,
         torch.Tensor.allclose,
@@ -122,6 +121,9 @@ class KnownValues(TorchFunctionMode):
         kwargs = kwargs or {}
         first = args[0] if args else kwargs.get("input")
         if isinstance(first, torch.Tensor) and first.is_meta:
+            if func is torch.Tensor.__contains__:
+                with self:  # which is asked for the answer; the comparison is recorded
+                    return bool((first == args[1]).any().item())
             if func in _QUESTIONS:
                 return self._answer(func, first, args, kwargs)
             if func is torch.Tensor.cpu:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.kernels import KernelsOf
 from dsocr_analyze.model.directory import ModelDirectory, Role
 from dsocr_analyze.model.trust import require_trust
 from dsocr_analyze.model.versions import require_transformers
@@ -38,6 +39,11 @@ class LoadedModel:
     attention: str
     has_weights: bool
     """Whether the parameters hold the checkpoint's values (on `meta` they hold none)."""
+
+    @property
+    def kernels_of(self) -> KernelsOf:
+        """Whose kernels run it; on `meta`, those of CUDA are assumed."""
+        return "cpu" if self.device.type == "cpu" else "cuda"
 
 
 def load_model(

@@ -263,7 +263,7 @@ class _Eager:
         model = self.model
         composed = model.architecture.compose(
             model.dimensions, replace(self.workload, batch_size=batch), model.dtype,
-            model.flash_attention,
+            model.flash_attention, "cuda",
         )  # fmt: skip
         return {name: stage.kernels for name, stage in composed.stages.items()}
 

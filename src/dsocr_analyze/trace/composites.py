@@ -2,7 +2,8 @@
 
 linear, matmul, einsum, attention, softmax and RMS norm reach the device as other operators on
 `meta`, CPU and CUDA. A function mode sees them before, so that each is counted as the one operator
-it is called as, everywhere alike.
+it is called as, everywhere alike. Copies that one makes on its way (softmax with another type,
+operands of a product that do not lie as its kernel needs them) are operators of their own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
+from dsocr_analyze.kernels import KernelsOf
 from dsocr_analyze.trace.matrix_rules import is_contraction
 
 __all__ = ["Composites"]
@@ -73,7 +75,9 @@ _COMPOSITES: Final[dict[Any, tuple[str, Callable[..., _Arguments]]]] = {
     F.rms_norm: ("rms_norm", _parameters("input", "normalized_shape", "weight")),
 }
 
-Record = Callable[[str, list[Any], dict[str, Any], Callable[[], Any]], Any]
+_SOFTMAXES: Final = ("softmax", "log_softmax")
+
+Record = Callable[[str, list[Any], dict[str, Any], Callable[[], Any], bool], Any]
 
 
 class Composites(TorchFunctionMode):
@@ -81,12 +85,15 @@ class Composites(TorchFunctionMode):
 
     Args:
         record: Gets the operator's name, its arguments in schema order, what of them stays by
-            keyword, and what runs it; returns the output.
+            keyword, what runs it, and whether it is one kernel on the device, which makes nothing
+            on its way; returns the output.
+        kernels_of: Whose kernels are counted.
     """
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record, kernels_of: KernelsOf) -> None:
         super().__init__()
         self._record = record
+        self._kernels_of = kernels_of
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -103,9 +110,31 @@ class Composites(TorchFunctionMode):
             return func(*args, **kwargs)
         if name == "scaled_dot_product_attention":
             return self._record(
-                name, ordered, rest, lambda: _as_fused_kernels_lay_it_out(func(*args, **kwargs))
+                name,
+                ordered,
+                rest,
+                lambda: _as_fused_kernels_lay_it_out(func(*args, **kwargs)),
+                self._kernels_of == "cuda",
             )
-        return self._record(name, ordered, rest, lambda: func(*args, **kwargs))
+        if name in _SOFTMAXES:
+            return self._softmax(name, func, ordered, rest)
+        is_fused = name == "rms_norm" and self._kernels_of == "cuda"
+        return self._record(name, ordered, rest, lambda: func(*args, **kwargs), is_fused)
+
+    def _softmax(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """A softmax; where it is asked for in another type, after the copy that torch makes first.
+
+        CUDA's kernel reads fp16 and writes fp32 by itself (`half_to_float`); bf16 is copied.
+        """
+        scores, dims = args[0], args[1:2] or [kwargs.get("dim")]
+        given = (argument for argument in (*args[2:], *kwargs.values()))
+        dtype = next((argument for argument in given if isinstance(argument, torch.dtype)), None)
+        if dtype in (None, scores.dtype):
+            return self._record(name, args, kwargs, lambda: func(*args, **kwargs), False)
+        if (self._kernels_of, scores.dtype, dtype) == ("cuda", torch.float16, torch.float32):
+            return self._record(name, args, kwargs, lambda: func(*args, **kwargs), True)
+        wide = scores.to(dtype)
+        return self._record(name, [wide, *dims], {}, lambda: func(wide, *dims), False)
 
     def _opened(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Runs a Python function that torch offers to a mode whole, so that this mode sees inside.

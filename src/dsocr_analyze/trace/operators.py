@@ -16,15 +16,15 @@ from typing import Final
 
 import torch
 
-from dsocr_analyze.kernels import Kernel, Work
+from dsocr_analyze.kernels import Elements, Kernel, Work
 from dsocr_analyze.trace.attention_rules import ATTENTION_RULES
-from dsocr_analyze.trace.call import Call, Rule
+from dsocr_analyze.trace.call import Call, Rule, occupied_bytes
 from dsocr_analyze.trace.fvcore_handles import activations
 from dsocr_analyze.trace.matrix_rules import MATRIX_RULES
 from dsocr_analyze.trace.movement_rules import MOVEMENT_RULES
 from dsocr_analyze.trace.vector_rules import VECTOR_RULES
 
-__all__ = ["FREE", "RULES", "kernel_of"]
+__all__ = ["FREE", "RULES", "copy_of", "kernel_of"]
 
 RULES: Final[dict[str, Rule]] = {
     name: rule
@@ -66,6 +66,13 @@ def kernel_of(name: str, rule: Rule, call: Call) -> Kernel:
             bytes_written=rule.bytes_written(call),
         ),
     )
+
+
+def copy_of(tensor: torch.Tensor) -> Kernel:
+    """The kernel record of a contiguous copy of a tensor."""
+    elements, dtype = tensor.numel(), _name_of(tensor.dtype)
+    work = Work(bytes_read=occupied_bytes(tensor), bytes_written=elements * tensor.element_size())
+    return Kernel("movement", "clone", Elements(elements), dtype, dtype, work)
 
 
 @functools.cache

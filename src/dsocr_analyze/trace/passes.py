@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers import DynamicCache
 
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.running.failures import blamed_on
@@ -71,7 +72,11 @@ def trace_passes(
         ModelCodeError: The model's code raised.
         DeviceError: The device ran out of memory.
     """
-    recorder = Recorder(model.module, repeats if model.device.type == "meta" else None)
+    recorder = Recorder(
+        model.module,
+        repeats if model.device.type == "meta" else None,
+        kernels_of=model.kernels_of,
+    )
     flash = recorded_flash_attention(recorder)
     with (
         blamed_on(model.directory, f"failed on {model.device}", str(model.device)),
@@ -80,35 +85,37 @@ def trace_passes(
     ):
         inputs = architecture.prefill_inputs(model.device, model.dtype, workload)
         inputs_bytes = _bytes_of(inputs)
-        token = torch.zeros(workload.batch_size, 1, dtype=torch.long, device=model.device)
+        cache = DynamicCache()
         with recorder:
             on_progress("prefill pass")
             prefill = recorder.begin()
-            output = model.module(**inputs)
-            cache = output.past_key_values
-            del output, inputs
+            cache = model.module(**inputs, past_key_values=cache).past_key_values
+            del inputs
             cache_bytes = _bytes_of(cache)
             steps = []
-            cached = 0
+            ran = 0
             for number in step_numbers:
                 on_progress(f"decode step {number + 1}")
-                if number > cached:
-                    recorder.begin()  # of a trace that nobody keeps
-                    cache = _lengthened(cache, number - cached)
-                cached = number + 1
+                recorder.begin()  # of a trace that nobody keeps
+                if number > ran:
+                    cache = _lengthened(cache, number - ran)
+                inputs = architecture.decode_inputs(
+                    model.device, workload, workload.seq_len + number
+                )
+                ran = number + 1
                 steps.append(recorder.begin())
-                output = model.module(input_ids=token, past_key_values=cache, use_cache=True)
-                cache = output.past_key_values
-                del output
+                cache = model.module(**inputs, past_key_values=cache).past_key_values
     return PassTraces(prefill, tuple(steps), tuple(step_numbers), cache_bytes, inputs_bytes)
 
 
-def _lengthened(cache: Any, tokens: int) -> tuple[tuple[torch.Tensor, ...], ...]:
+def _lengthened(cache: Any, tokens: int) -> DynamicCache:
     """A cache, `[B, heads, K, head_dim]` twice per layer, with so many more tokens of zeros."""
     layers = cache if isinstance(cache, tuple) else cache.to_legacy_cache()
-    return tuple(
-        tuple(torch.nn.functional.pad(held, (0, 0, 0, tokens)) for held in layer)
-        for layer in layers
+    return DynamicCache.from_legacy_cache(
+        tuple(
+            tuple(torch.nn.functional.pad(held, (0, 0, 0, tokens)) for held in layer)
+            for layer in layers
+        )
     )
 
 
@@ -140,7 +147,8 @@ def _bytes_of(value: Any) -> int:
 def run_prefill(model: LoadedModel, workload: Workload, architecture: Architecture) -> Any:
     """The bare prefill pass, unrecorded: what tracing is measured against."""
     with running(model.device, flash_attention, has_weights=model.has_weights):
-        return model.module(**architecture.prefill_inputs(model.device, model.dtype, workload))
+        inputs = architecture.prefill_inputs(model.device, model.dtype, workload)
+        return model.module(**inputs, past_key_values=DynamicCache())
 
 
 def recorded_flash_attention(recorder: Recorder) -> Callable[..., torch.Tensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -17,14 +17,15 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from dsocr_analyze.figures import Peak
-from dsocr_analyze.kernels import Kernel
+from dsocr_analyze.kernels import Kernel, KernelsOf
 from dsocr_analyze.trace.call import Call, Rule
 from dsocr_analyze.trace.composites import Composites
 from dsocr_analyze.trace.memory import LiveTensors
 from dsocr_analyze.trace.modules import RunningModules
-from dsocr_analyze.trace.operators import FREE, RULES, kernel_of
+from dsocr_analyze.trace.operators import FREE, RULES, copy_of, kernel_of
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.repetition import Alike, Occasion, Repetition, Span, moved
+from dsocr_analyze.trace.scratch import copied_operands, scratch_bytes
 
 __all__ = ["Recorder"]
 
@@ -37,18 +38,28 @@ class Recorder:
         alike: Which modules are alike: the name that they share, by path; None for a module that
             always runs. Equal calls of alike modules are recorded once and repeated, on `meta`
             only. Without it everything runs.
+        kernels_of: Whose kernels are counted; on `meta`, those of CUDA are assumed.
     """
 
-    def __init__(self, model: torch.nn.Module, alike: Alike | None = None) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        alike: Alike | None = None,
+        *,
+        kernels_of: KernelsOf = "cuda",
+    ) -> None:
         self.trace = Trace()
+        self._kernels_of = kernels_of
         self._model = model
         self._alike = alike
         self._modules = RunningModules(model, self._run)
         self._memory = LiveTensors(())
         self._repetition: Repetition | None = None
-        self._kernels: dict[Any, Kernel] = {}
+        self._kernels: dict[Any, tuple[list[Kernel], int]] = {}
         self.inside_operator = 0
         """How many operators are running that are recorded whole."""
+        self.inside_kernel = 0
+        """How many of them are one kernel: what they call is not the device's doing."""
         self._exit = contextlib.ExitStack()
 
     # lifetime
@@ -67,7 +78,7 @@ class Recorder:
             if self._alike and not (_has_any_global_hook() or _get_current_dispatch_mode()):
                 self._repetition = Repetition(self._alike, self._memory)
             stack.enter_context(_Operators(self))
-            stack.enter_context(Composites(self.record_whole))
+            stack.enter_context(Composites(self.record_whole, self._kernels_of))
             self._exit = stack.pop_all()
         return self
 
@@ -137,42 +148,66 @@ class Recorder:
         for noted, shapes in span.shapes:
             self._note_shapes(here(noted), shapes)
         self._note_alive(self._memory.nbytes + span.peak.nbytes, here(span.peak.path))
-        self.inside_operator += 1
-        try:
-            with torch._C.DisableTorchFunction():
-                output = span.make_output()
-                for tensor in output if isinstance(output, tuple) else (output,):
-                    if tensor is not None:
-                        self._memory.add(tensor)
-        finally:
-            self.inside_operator -= 1
+        with self._inside(is_kernel=True), torch._C.DisableTorchFunction():
+            output = span.make_output()
+            for tensor in output if isinstance(output, tuple) else (output,):
+                if tensor is not None:
+                    self._memory.add(tensor)
         return output
 
     # operators
 
+    @contextlib.contextmanager
+    def _inside(self, *, is_kernel: bool) -> Iterator[None]:
+        self.inside_operator += 1
+        self.inside_kernel += is_kernel
+        try:
+            yield
+        finally:
+            self.inside_operator -= 1
+            self.inside_kernel -= is_kernel
+
     def record_whole(
-        self, name: str, args: list[Any], kwargs: dict[str, Any], run: Callable[[], Any]
+        self,
+        name: str,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        run: Callable[[], Any],
+        is_kernel: bool = True,
     ) -> Any:
-        """Runs something as one operator: what is inside is not recorded.
+        """Runs something as one operator: of what is inside, only copies are recorded.
 
         Args:
             name: The operator's name; it has a rule.
             args: Its arguments in schema order.
             kwargs: What of them was given by keyword.
             run: Runs it.
+            is_kernel: Whether it is one kernel on the device, which makes nothing on its way.
 
         Returns:
             What `run` returned.
         """
-        self.inside_operator += 1
-        try:
+        with self._inside(is_kernel=is_kernel):
             output = run()
-        finally:
-            self.inside_operator -= 1
         if not self.inside_operator:
             with torch._C.DisableTorchFunction():
                 self._record(name, RULES[name], args, kwargs, output)
         return output
+
+    def record_inside(self, func: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        """Notes what an operator recorded whole makes on its way: memory, and copies."""
+        with torch._C.DisableTorchFunction():
+            name, rule = _operator_of(func)[:2]
+            if name in FREE and not name.startswith(_ALLOCATIONS):
+                return
+            if name in _COPIES:
+                self._record(name, rule, args, kwargs, output)
+                return
+            outputs = _tensors_of(output)
+            for tensor in outputs:
+                self._memory.add(tensor)
+            taken = scratch_bytes(name, Call(args, outputs, kwargs), self._kernels_of)
+            self._note_alive(self._memory.nbytes + taken, self._modules.path)
 
     def record(self, func: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         """Books one dispatched operator to the module whose forward is running."""
@@ -195,33 +230,32 @@ class Recorder:
                     return
             else:
                 self.trace.unknown[name] += 1
-        if isinstance(output, torch.Tensor):
-            outputs = [output]
-        elif isinstance(output, tuple | list):
-            outputs = [item for item in output if isinstance(item, torch.Tensor)]
-        else:
-            outputs = []
+        outputs = _tensors_of(output)
         path = self._modules.path
+        taken = 0
         if rule is not None:
-            kernel = self._kernel(name, rule, args, kwargs, outputs)
+            kernels, taken = self._kernels_of_call(name, rule, args, kwargs, outputs)
             # As _replace(path=path) does, in half the time.
-            self.trace.kernels.append(Kernel(*kernel[:7], path))
+            self.trace.kernels += [Kernel(*kernel[:7], path) for kernel in kernels]
         arguments = (*args, *kwargs.values()) if kwargs else args
         for tensor in outputs:
             # What is written in place was there before.
             if not any(tensor is argument for argument in arguments):
                 self._memory.add(tensor)
-                self._note_alive(self._memory.nbytes, path)
+        self._note_alive(self._memory.nbytes + taken, path)
 
-    def _kernel(
+    def _kernels_of_call(
         self,
         name: str,
         rule: Rule,
         args: Any,
         kwargs: dict[str, Any],
         outputs: list[torch.Tensor],
-    ) -> Kernel:
-        """The record of a call; of calls with equal arguments and outputs it is made once."""
+    ) -> tuple[list[Kernel], int]:
+        """The records of a call, its hidden copies first, and the bytes that it holds besides.
+
+        Of calls with equal arguments and outputs they are made once.
+        """
         is_in_place = bool(outputs) and len(args) > 0 and outputs[0] is args[0]
         key = (
             name,
@@ -230,11 +264,14 @@ class Recorder:
             _signature(outputs),
             *((given, _signature((value,))) for given, value in kwargs.items()),
         )
-        kernel = self._kernels.get(key)
-        if kernel is None:
-            kernel = kernel_of(name, rule, Call(args, outputs, kwargs))
-            self._kernels[key] = kernel
-        return kernel
+        found = self._kernels.get(key)
+        if found is None:
+            call = Call(args, outputs, kwargs)
+            copies = [copy_of(operand) for operand in copied_operands(name, call)]
+            taken = sum(copy.work.bytes_written for copy in copies)
+            taken += scratch_bytes(name, call, self._kernels_of)
+            found = self._kernels[key] = ([*copies, kernel_of(name, rule, call)], taken)
+        return found
 
     def _note_alive(self, nbytes: int, path: str) -> None:
         if nbytes > self.trace.peak.nbytes:
@@ -242,6 +279,15 @@ class Recorder:
 
 
 _ALLOCATIONS: Final = ("empty", "new_empty")
+_COPIES: Final = frozenset({"clone", "_to_copy"})
+
+
+def _tensors_of(output: Any) -> list[torch.Tensor]:
+    if isinstance(output, torch.Tensor):
+        return [output]
+    if isinstance(output, tuple | list):
+        return [item for item in output if isinstance(item, torch.Tensor)]
+    return []
 
 
 def _signature(values: Any) -> tuple[Any, ...]:
@@ -286,13 +332,16 @@ class _Operators(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self._recorder.inside_operator:
+        recorder = self._recorder
+        if recorder.inside_kernel:
             return func(*args, **kwargs)
-        if _operator_of(func).is_composite:
+        operator = _operator_of(func)
+        if operator.is_composite or (recorder.inside_operator and operator.can_be_taken_apart):
             with self:
                 return func.decompose(*args, **kwargs)
         output = func(*args, **kwargs)
-        self._recorder.record(func, args, kwargs, output)
+        book = recorder.record_inside if recorder.inside_operator else recorder.record
+        book(func, args, kwargs, output)
         return output
 
 
@@ -302,6 +351,8 @@ class _Operator(NamedTuple):
     rule: Rule | None
     is_composite: bool
     """Whether PyTorch takes it apart; in inference mode it arrives here whole."""
+    can_be_taken_apart: bool
+    """The same of one that has a rule, which counts it as called."""
 
 
 @functools.cache
@@ -313,10 +364,8 @@ def _operator_of(func: Any) -> _Operator:
         name = f"{func.namespace}::{name}"
     rule = RULES.get(name)
     implicit = torch._C.DispatchKey.CompositeImplicitAutograd
-    is_composite = rule is None and torch._C._dispatch_has_kernel_for_dispatch_key(
-        func.name(), implicit
-    )
-    return _Operator(name, rule, is_composite)
+    can_be_taken_apart = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), implicit)
+    return _Operator(name, rule, rule is None and can_be_taken_apart, can_be_taken_apart)
 
 
 def _convolution_name(args: Any) -> str:

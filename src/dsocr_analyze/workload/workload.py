@@ -59,7 +59,8 @@ class Workload:
 
     Attributes:
         page: Width and height in pixels.
-        base_size: Pixels a side of the global view in crop mode; unused otherwise.
+        base_size: Pixels a side of the global view in crop mode, and of the blank patch that stands
+            for local views where there are none.
         image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
         crop_mode: Whether the page is cut into local views.
         grid: Columns and rows of local views; (1, 1) for none.

@@ -51,6 +51,13 @@ def _prefill_inputs(device: torch.device, dtype: torch.dtype, workload: Workload
     return prefill_inputs(device, dtype, workload)
 
 
+def _decode_inputs(device: torch.device, workload: Workload, cached: int) -> dict[str, Any]:
+    # Imported here: it brings torch.
+    from dsocr_analyze.architectures.deepseek_ocr.inputs import decode_inputs
+
+    return decode_inputs(device, workload, cached)
+
+
 DEEPSEEK_OCR: Final = Architecture(
     name="deepseek-ocr",
     title="DeepSeek-OCR",
@@ -75,6 +82,7 @@ DEEPSEEK_OCR: Final = Architecture(
     expert_params=expert_params,
     repeats=alike,
     prefill_inputs=_prefill_inputs,
+    decode_inputs=_decode_inputs,
     served=Served(
         check=check_served,
         views=served_views,

@@ -17,6 +17,7 @@ from dsocr_analyze.architectures.deepseek_ocr.decoder import (
     head_params,
 )
 from dsocr_analyze.architectures.deepseek_ocr.layout import (
+    blank_sum,
     global_layout,
     local_layout,
     page_layout,
@@ -48,7 +49,7 @@ from dsocr_analyze.costs.sums import combined, repeated, scaled
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import Memory, Parameters, StageFigures
-from dsocr_analyze.kernels import Kernel, Work, merged, total_work
+from dsocr_analyze.kernels import Kernel, KernelsOf, Work, merged, total_work
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Stage
@@ -81,7 +82,11 @@ _SEPARATORS = ("model.image_newline", "model.view_seperator")
 
 
 def compose(
-    dimensions: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+    dimensions: ModelDimensions,
+    workload: Workload,
+    dtype: Dtype,
+    flash_attention: bool,
+    kernels_of: KernelsOf = "cuda",
 ) -> Composition:
     """The closed forms of a workload.
 
@@ -90,6 +95,7 @@ def compose(
         workload: Page, text, batch and new tokens.
         dtype: Type of weights and activations.
         flash_attention: FlashAttention in place of the decoder's eager attention.
+        kernels_of: Whose kernels run.
 
     Raises:
         ConfigError: The model has a part without a closed form.
@@ -104,7 +110,14 @@ def compose(
             expansions[stage.name].add(parts, times=batch, stage=stage.name)
     for stage, new, cached in ((PREFILL, seq_len, 0), (DECODE, 1, seq_len)):
         parts = decoder_sections(
-            batch, new, cached, dimensions.decoder, dtype, flash=flash_attention, each_expert=True
+            batch,
+            new,
+            cached,
+            dimensions.decoder,
+            dtype,
+            flash=flash_attention,
+            each_expert=True,
+            kernels_of=kernels_of,
         )
         expansions[stage.name].add(parts, stage=stage.name)
     expansions[PREFILL.name].kernels += [
@@ -117,7 +130,13 @@ def compose(
     }
     prefill_pass = total_work(stages[stage.name].work for stage in STAGES if stage is not DECODE)
     steps = decode_steps_work(
-        batch, seq_len, workload.max_new_tokens - 1, dimensions, dtype, flash=flash_attention
+        batch,
+        seq_len,
+        workload.max_new_tokens - 1,
+        dimensions,
+        dtype,
+        flash=flash_attention,
+        kernels_of=kernels_of,
     )
     return Composition(
         stages=stages,
@@ -128,7 +147,7 @@ def compose(
         batch=prefill_pass.plus(steps),
         causal_savable_flops=2
         * decoder_savable_macs(batch, seq_len, dimensions.decoder, flash=flash_attention),
-        memory=memory(dimensions, workload, dtype, flash_attention),
+        memory=memory(dimensions, workload, dtype, flash_attention, kernels_of),
     )
 
 
@@ -164,6 +183,7 @@ def _page_layout(workload: Workload, dimensions: ModelDimensions, dtype: Dtype) 
         workload.batch_size,
         workload.seq_len,
         workload.visual_tokens,
+        workload.base_size,
         whole.resolution,
         None if local is None else local.resolution,
         columns,
@@ -189,7 +209,11 @@ def model_params(dimensions: ModelDimensions) -> dict[str, int]:
 
 
 def memory(
-    dimensions: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+    dimensions: ModelDimensions,
+    workload: Workload,
+    dtype: Dtype,
+    flash_attention: bool,
+    kernels_of: KernelsOf = "cuda",
 ) -> Memory:
     """What a workload holds in memory; arguments as for `compose`."""
     decoder, prompt = dimensions.decoder, workload.seq_len
@@ -203,17 +227,22 @@ def memory(
         inputs_bytes=_inputs_bytes(workload, dtype),
         prefill_cache_bytes=cache(prompt),
         kv_cache_bytes=cache(prompt + workload.max_new_tokens - 1),
-        peak=peak(dimensions, workload, dtype, flash_attention=flash_attention),
+        peak=peak(
+            dimensions, workload, dtype, flash_attention=flash_attention, kernels_of=kernels_of
+        ),
     )
 
 
 def _inputs_bytes(workload: Workload, dtype: Dtype) -> int:
-    """Pixels (blank ones stand in for local views that are not there), token ids and their mask."""
-    local, whole = workload.local_views, workload.global_view
-    views = (whole if local is None else local, whole)
-    pixels = sum(_CHANNELS * view.count * view.resolution**2 for view in views)
-    page = pixels * dtype.nbytes + workload.seq_len * (INT64.nbytes + BOOL.nbytes)
-    return workload.batch_size * page
+    """Pixels, token ids, positions, the masks of padding and of the image, and the crop grid.
+
+    A blank fp32 patch stands in for local views that are not there.
+    """
+    pixels = sum(_CHANNELS * view.count * view.resolution**2 for view in workload.views)
+    page = pixels * dtype.nbytes + workload.seq_len * (3 * INT64.nbytes + BOOL.nbytes)
+    if workload.local_views is None:
+        page += _CHANNELS * workload.base_size**2 * FLOAT32.nbytes
+    return workload.batch_size * (page + len(workload.grid) * INT64.nbytes)
 
 
 def decode_peak_bytes(
@@ -268,7 +297,13 @@ def prefill_work(
 
 
 def decode_work(
-    B: Count, cached: Count, dimensions: ModelDimensions, dtype: Dtype, *, flash: bool
+    B: Count,
+    cached: Count,
+    dimensions: ModelDimensions,
+    dtype: Dtype,
+    *,
+    flash: bool,
+    kernels_of: KernelsOf = "cuda",
 ) -> Work:
     """Work of one decode step: one new token per sequence over a cache of `cached` tokens.
 
@@ -278,8 +313,13 @@ def decode_work(
         dimensions: The model.
         dtype: Type of weights and features.
         flash: FlashAttention in place of the eager product.
+        kernels_of: Whose kernels run.
     """
-    return sections_work(decoder_sections(B, 1, cached, dimensions.decoder, dtype, flash=flash))
+    return sections_work(
+        decoder_sections(
+            B, 1, cached, dimensions.decoder, dtype, flash=flash, kernels_of=kernels_of
+        )
+    )
 
 
 def decode_steps_work(
@@ -290,6 +330,7 @@ def decode_steps_work(
     dtype: Dtype,
     *,
     flash: bool,
+    kernels_of: KernelsOf = "cuda",
 ) -> Work:
     """Work of `steps` decode steps over caches of `first`, `first + 1`, ... tokens, summed exactly.
 
@@ -304,12 +345,13 @@ def decode_steps_work(
         dimensions: The model.
         dtype: Type of weights and features.
         flash: FlashAttention in place of the eager product.
+        kernels_of: Whose kernels run.
     """
     decoder = dimensions.decoder
     trained = decoder.max_position_embeddings
 
     def step(cached: int) -> Work:
-        return decode_work(B, cached, dimensions, dtype, flash=flash)
+        return decode_work(B, cached, dimensions, dtype, flash=flash, kernels_of=kernels_of)
 
     base, slope = step(0), step(1).minus(step(0))
     parts = [scaled(base, steps)]
@@ -358,6 +400,7 @@ def layout(
     B: Count,
     T: Count,
     visual: Count,
+    base: Count,
     whole: Count,
     local: Count | None,
     columns: Count,
@@ -371,6 +414,7 @@ def layout(
         B: Batch.
         T: Tokens of the prompt.
         visual: Visual tokens.
+        base: Pixels a side of the blank patch where there are no local views.
         whole: Pixels a side of the whole view.
         local: Pixels a side of a local view; None for no local views.
         columns: Local views side by side.
@@ -386,8 +430,7 @@ def layout(
         page_layout(T, visual, d, dtype),
     ]
     if local is None:
-        # Blank pixels, as many as the whole view's, stand in for the local views.
-        parts.append(first_look)
+        parts.append(blank_sum(base))
     else:
         q = token_side(local, dimensions.sam)
         parts.append(pixel_sum(columns * rows, local, dtype))

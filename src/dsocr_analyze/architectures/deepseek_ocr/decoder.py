@@ -17,11 +17,20 @@ from dsocr_analyze.costs.lm_head import lm_head, lm_head_params
 from dsocr_analyze.costs.mla import LatentHeads, mla_attention, mla_params
 from dsocr_analyze.costs.moe import Routing, moe, moe_params
 from dsocr_analyze.costs.normalization import rms_norm, rms_norm_params
-from dsocr_analyze.costs.operators import Kernels, addition, cast, elementwise, filled, moved
+from dsocr_analyze.costs.operators import (
+    Kernels,
+    addition,
+    cast,
+    elementwise,
+    filled,
+    moved,
+    reduction,
+)
 from dsocr_analyze.costs.sections import Section
 from dsocr_analyze.costs.sums import ModuleKernels, under
 from dsocr_analyze.costs.swiglu import swiglu, swiglu_params
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
+from dsocr_analyze.kernels import KernelsOf
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.deepseek_ocr.dimensions import (
@@ -62,6 +71,7 @@ def decoder_sections(
     *,
     flash: bool,
     each_expert: bool = False,
+    kernels_of: KernelsOf = "cuda",
 ) -> list[Section]:
     """Embedding, layers, norm and head of T new tokens over K = cached + T.
 
@@ -73,20 +83,21 @@ def decoder_sections(
         dtype: Type of features and weights.
         flash: FlashAttention in place of the eager product.
         each_expert: Whether routed experts are listed one by one (no arrays), not together.
+        kernels_of: Whose kernels run.
     """
     n, d = B * T, decoder.hidden_size
     norm = rms_norm(n, d, dtype)
     head = lm_head(n, d, decoder.vocab_size, dtype)
     first: ModuleKernels = {
         "": head[""],
-        "model": _positions_and_mask(T, dtype, flash=flash),
+        "model": _mask(B, T, cached + T, dtype, flash=flash),
         "model.embed_tokens": embedding(n, d, dtype),
     }
     last: ModuleKernels = {"model.norm": norm, "lm_head": head["lm_head"]}
     common: ModuleKernels = {
         "": 2 * addition(n * d, dtype),
         "input_layernorm": norm,
-        **under("self_attn", _attention(B, T, cached, decoder, dtype, flash)),
+        **under("self_attn", _attention(B, T, cached, decoder, dtype, flash, kernels_of)),
         "post_attention_layernorm": norm,
     }
     dense = [index for index in range(decoder.layers) if not decoder.is_moe(index)]
@@ -106,21 +117,48 @@ def _layers(indexes: list[int], modules: ModuleKernels) -> Section:
     return Section(tuple(f"{_LAYERS}.{index}" for index in indexes), modules)
 
 
-def _positions_and_mask(T: Count, dtype: Dtype, *, flash: bool) -> Kernels:
-    """The range of positions; for an eager prompt the causal mask `[T, T]`.
+def _mask(B: Count, T: Count, K: Count, dtype: Dtype, *, flash: bool) -> Kernels:
+    """What becomes of the mask `[B, K]` that tells tokens from padding.
 
-    The mask is filled with the lowest number (fp32), cleared where a comparison of two ranges
-    (one of them shifted) says so, and cast.
+    FlashAttention asks whether it holds a zero. Eager attention adds `[B, 1, T, K]`: ones and zeros
+    in the features' type, subtracted from one, the lowest number wherever that is not zero; and,
+    for a prompt, the same over the causal mask.
     """
-    numbers = filled("arange", T, INT64)
-    if flash or is_one_token(T):
-        return numbers
+    if flash:
+        return (
+            *elementwise("eq", B * K, INT64, output=BOOL),
+            *reduction("any", 1, B * K, BOOL),
+        )
+    scores = B * T * K
+    size = dtype.nbytes * scores
+    filling = size + BOOL.nbytes * scores
+    padding = (
+        *moved("_to_copy", scores, INT64.nbytes * B * K, size, INT64, output=dtype),
+        *elementwise("rsub", scores, dtype),
+        *cast(scores, dtype, BOOL),
+        *moved("masked_fill", scores, filling, size, dtype),
+    )
+    if is_one_token(T):
+        return padding
+    filling = dtype.nbytes * T * K + BOOL.nbytes * scores
+    return (
+        *_causal_mask(T, dtype),
+        *padding,
+        *cast(scores, dtype, BOOL),
+        *moved("masked_fill", scores, filling, size, dtype),
+    )
+
+
+def _causal_mask(T: Count, dtype: Dtype) -> Kernels:
+    """`[T, T]`: the lowest number (fp32), cleared where a comparison of two ranges says so, cast.
+
+    One of the ranges is shifted.
+    """
     square = T * T
     cleared = (FLOAT32.nbytes + BOOL.nbytes) * square
     return (
-        *numbers,
         *filled("full", square, FLOAT32),
-        *numbers,
+        *filled("arange", T, INT64),
         *elementwise("add", T, INT64),
         *elementwise("lt", square, INT64, read=2 * INT64.nbytes * T, output=BOOL),
         *moved("masked_fill", square, cleared, FLOAT32.nbytes * square, FLOAT32),
@@ -129,11 +167,18 @@ def _positions_and_mask(T: Count, dtype: Dtype, *, flash: bool) -> Kernels:
 
 
 def _attention(
-    B: Count, T: Count, cached: Count, decoder: DecoderDimensions, dtype: Dtype, flash: bool
+    B: Count,
+    T: Count,
+    cached: Count,
+    decoder: DecoderDimensions,
+    dtype: Dtype,
+    flash: bool,
+    kernels_of: KernelsOf,
 ) -> ModuleKernels:
     d = decoder.hidden_size
     if decoder.use_mla:
-        return mla_attention(B, T, cached, d, latent_heads(decoder), dtype, flash=flash)
+        latent = latent_heads(decoder)
+        return mla_attention(B, T, cached, d, latent, dtype, flash=flash, kernels_of=kernels_of)
     return decoder_attention(
         B,
         T,
@@ -145,6 +190,7 @@ def _attention(
         dtype,
         flash=flash,
         bias=decoder.attention_bias,
+        kernels_of=kernels_of,
     )
 
 

@@ -1,4 +1,4 @@
-"""What the model's forward is called with for one prefill pass."""
+"""What `generate` calls the model's forward with: the prefill pass, then a decode step."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ import torch
 
 from dsocr_analyze.workload import Workload
 
-__all__ = ["prefill_inputs"]
+__all__ = ["decode_inputs", "prefill_inputs"]
 
 
 def prefill_inputs(device: torch.device, dtype: torch.dtype, workload: Workload) -> dict[str, Any]:
-    """Keyword arguments of the model's forward for one prefill pass.
+    """Keyword arguments of the model's forward for one prefill pass, without the cache.
 
     The prompt is BOS, the visual tokens, the text. Pixels are blank where there is no view and
-    filled elsewhere: the model's code tells the two apart by their sum.
+    filled elsewhere: the model's code tells the two apart by their sum. The crop grids stay on the
+    CPU, as `infer()` leaves them there.
 
     Args:
         device: Where the model is.
-        dtype: Type of the pixels.
+        dtype: Type of the views' pixels; a blank patch is fp32.
         workload: The page, the text and the batch.
     """
     batch, local, whole = workload.batch_size, workload.local_views, workload.global_view
 
-    def pixels(count: int, resolution: int, *, filled: bool = True) -> torch.Tensor:
-        shape = (count, 3, resolution, resolution)
-        return torch.full(shape, 0.5 if filled else 0.0, dtype=dtype, device=device)
+    def pixels(count: int, resolution: int) -> torch.Tensor:
+        return torch.full((count, 3, resolution, resolution), 0.5, dtype=dtype, device=device)
 
     def views() -> tuple[torch.Tensor, torch.Tensor]:
-        """Local views [n, 3, R, R], or a blank one, and the global view [1, 3, R, R]."""
+        """Local views [n, 3, R, R], or a blank patch [1, 3, S, S], and the global view."""
         if local is None:
-            crops = pixels(1, whole.resolution, filled=False)
+            side = workload.base_size
+            crops = torch.zeros((1, 3, side, side), dtype=torch.float32, device=device)
         else:
             crops = pixels(local.count, local.resolution)
         return crops, pixels(whole.count, whole.resolution)
@@ -40,8 +41,35 @@ def prefill_inputs(device: torch.device, dtype: torch.dtype, workload: Workload)
     image_mask[:, 1 : 1 + workload.visual_tokens] = True
     return {
         "input_ids": torch.zeros(batch, workload.seq_len, dtype=torch.long, device=device),
+        **_mask_and_positions(device, batch, workload.seq_len),
         "images": [views() for _ in range(batch)],
         "images_seq_mask": image_mask,
-        "images_spatial_crop": [list(workload.grid)] * batch,
+        "images_spatial_crop": torch.tensor([workload.grid] * batch, dtype=torch.long),
         "use_cache": True,
     }
+
+
+def decode_inputs(device: torch.device, workload: Workload, cached: int) -> dict[str, Any]:
+    """Keyword arguments of one decode step over `cached` tokens, without the cache.
+
+    `generate` hands the images on as well; one new token keeps the model from looking at them.
+
+    Args:
+        device: Where the model is.
+        workload: The page, the text and the batch.
+        cached: Tokens in the cache.
+    """
+    batch = workload.batch_size
+    given = _mask_and_positions(device, batch, cached + 1)
+    return {
+        "input_ids": torch.zeros(batch, 1, dtype=torch.long, device=device),
+        "attention_mask": given["attention_mask"],
+        "position_ids": given["position_ids"][:, -1:],
+        "use_cache": True,
+    }
+
+
+def _mask_and_positions(device: torch.device, batch: int, tokens: int) -> dict[str, torch.Tensor]:
+    """The mask [B, K] of a prompt without padding, and the positions that follow from it."""
+    mask = torch.ones(batch, tokens, dtype=torch.long, device=device)
+    return {"attention_mask": mask, "position_ids": mask.cumsum(-1) - 1}

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Final
 
 from dsocr_analyze.costs.integers import Count
-from dsocr_analyze.costs.operators import Kernels, copy, moved, reduction
+from dsocr_analyze.costs.operators import Kernels, copy, elementwise, moved, reduction
 from dsocr_analyze.costs.sums import repeated
-from dsocr_analyze.dtypes import BOOL, Dtype
+from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
 
-__all__ = ["global_layout", "local_layout", "page_layout", "pixel_sum"]
+__all__ = ["blank_sum", "global_layout", "local_layout", "page_layout", "pixel_sum"]
 
 _CHANNELS: Final = 3
 
@@ -26,6 +26,15 @@ def pixel_sum(N: Count, R: Count, dtype: Dtype) -> Kernels:
         dtype: Type of a value.
     """
     return reduction("sum", 1, N * R * R * _CHANNELS, dtype)
+
+
+def blank_sum(side: Count) -> Kernels:
+    """The same over the blank fp32 patch that stands for local views that are not there.
+
+    Args:
+        side: Pixels per side: those of the view of the whole page in crop mode.
+    """
+    return pixel_sum(1, side, FLOAT32)
 
 
 def _features(N: Count, q: Count, d_in: int, dtype: Dtype) -> Kernels:
@@ -55,7 +64,8 @@ def global_layout(q: Count, d_in: int, d: int, dtype: Dtype) -> Kernels:
 def local_layout(columns: Count, rows: Count, q: Count, d_in: int, d: int, dtype: Dtype) -> Kernels:
     """Local views as one picture, a newline behind each of its rows.
 
-    Laying them out is a copy, but for one column or one token per side.
+    Laying them out is a copy, but for one column or one token per side. The grid is a tensor on the
+    host: its sides are multiplied by q, the rows twice.
 
     Args:
         columns: Views side by side.
@@ -69,6 +79,7 @@ def local_layout(columns: Count, rows: Count, q: Count, d_in: int, d: int, dtype
     picture = copy("clone", N * q * q * d, dtype)
     return (
         *_features(N, q, d_in, dtype),
+        *repeated(elementwise("mul", 1, INT64), 3),
         *repeated(picture, (columns > 1) * (q > 1) * 1),
         *_newlines(columns * q, rows * q, d, dtype),
     )

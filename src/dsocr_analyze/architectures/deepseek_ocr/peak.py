@@ -18,6 +18,7 @@ from dsocr_analyze.architectures.deepseek_ocr.vision import grid_side, token_sid
 from dsocr_analyze.costs.sam_attention import window_count
 from dsocr_analyze.dtypes import FLOAT32, INT64, Dtype
 from dsocr_analyze.figures import Peak
+from dsocr_analyze.kernels import KernelsOf
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.deepseek_ocr.dimensions import (
@@ -36,7 +37,12 @@ _SAM, _CLIP, _PROJECTOR = SAM.prefixes[0], CLIP.prefixes[0], PROJECTOR.prefixes[
 
 
 def peak(
-    dimensions: ModelDimensions, workload: Workload, dtype: Dtype, *, flash_attention: bool
+    dimensions: ModelDimensions,
+    workload: Workload,
+    dtype: Dtype,
+    *,
+    flash_attention: bool,
+    kernels_of: KernelsOf = "cuda",
 ) -> Peak:
     """The largest of `moments`.
 
@@ -45,6 +51,7 @@ def peak(
         workload: Page, text and batch.
         dtype: Type of features.
         flash_attention: FlashAttention in place of the decoder's eager attention.
+        kernels_of: Whose kernels run.
     """
     found = moments(dimensions, workload, dtype, flash_attention=flash_attention)
     return max(found, key=lambda moment: moment.nbytes)

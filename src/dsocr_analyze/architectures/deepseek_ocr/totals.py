@@ -19,6 +19,7 @@ from dsocr_analyze.architectures.deepseek_ocr.composition import (
 )
 from dsocr_analyze.architectures.deepseek_ocr.decoder import cache_width
 from dsocr_analyze.architectures.deepseek_ocr.layout import (
+    blank_sum,
     global_layout,
     local_layout,
     page_layout,
@@ -50,6 +51,7 @@ __all__ = ["page_totals"]
 _VISION: Final = (SAM, CLIP, PROJECTOR)
 
 _LEAST: Final = {
+    "base_size": 64,
     "whole_resolution": 64,
     "local_resolution": 64,
     "columns": 1,
@@ -68,6 +70,7 @@ _HEADROOM: Final = 4
 def page_totals(
     dimensions: ModelDimensions,
     *,
+    base_size: Any,
     whole_resolution: Any,
     text_tokens: Any,
     local_resolution: Any = 640,
@@ -87,6 +90,7 @@ def page_totals(
 
     Args:
         dimensions: The model.
+        base_size: Pixels a side of the blank patch of a page without local views.
         whole_resolution: Pixels a side of the view of the whole page.
         text_tokens: Tokens besides the visual ones, BOS included.
         local_resolution: Pixels a side of a local view.
@@ -102,6 +106,7 @@ def page_totals(
         ConfigError: The model has a part without a closed form.
     """
     given = {
+        "base_size": base_size,
         "whole_resolution": whole_resolution,
         "local_resolution": local_resolution,
         "columns": columns,
@@ -178,6 +183,7 @@ class _Evaluation:
     def totals(
         self,
         *,
+        base_size: Count,
         whole_resolution: Count,
         local_resolution: Count,
         columns: Count,
@@ -190,7 +196,7 @@ class _Evaluation:
         visual = self._visual_tokens(whole_resolution, local_resolution, columns, rows)
         T = visual + text_tokens
         first_look, layout, *vision = looked_up(
-            self._views, whole_resolution, local_resolution, columns, rows
+            self._views, base_size, whole_resolution, local_resolution, columns, rows
         )
         (prompt,) = looked_up(self._prompt, batch_size, T)
         placing = work_of(page_layout(T, visual, self.d, self.dtype))
@@ -229,7 +235,9 @@ class _Evaluation:
         side = token_side(local, self.dimensions.sam)
         return tokens + is_cut * (side * columns + 1) * (side * rows)
 
-    def _views(self, whole: Count, local: Count, columns: Count, rows: Count) -> list[Work]:
+    def _views(
+        self, base: Count, whole: Count, local: Count, columns: Count, rows: Count
+    ) -> list[Work]:
         """What depends on a page's views alone.
 
         Returns:
@@ -242,7 +250,7 @@ class _Evaluation:
         calls = [self._vision(1, whole)]
         layout = [
             work_of(global_layout(token_side(whole, sam), self.d_in, self.d, dtype)),
-            scaled(look, 1 - is_cut),
+            scaled(work_of(blank_sum(base)), 1 - is_cut),
         ]
         if not is_nothing(is_cut):
             calls.append([scaled(work, is_cut) for work in self._vision(N, local)])

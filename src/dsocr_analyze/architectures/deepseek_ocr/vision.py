@@ -118,7 +118,8 @@ def _sam_block(
         windowing = window_partition(N, g, sam.window, d, dtype)
         windows = N * window_count(g, sam.window) ** 2
         attention = grid_attention(windows, sam.window, d, sam.heads, 2 * sam.window - 1, dtype)
-    norm = layer_norm(n, d, dtype)
+    # The stream lies as the patch convolution wrote it.
+    norm = layer_norm(n, d, dtype, channels_first=True)
     return {
         "": (*windowing, *residual, *residual),
         "norm1": norm,

@@ -237,7 +237,7 @@ class DeepseekOCRModel(DeepseekV2Model):
         """
         parts = []
         if torch.sum(patches).item() != 0:
-            across, down = int(crop[0]), int(crop[1])
+            across, down = crop[0], crop[1]
             parts.append(self._rows(self._features(patches), down, across))
         parts.append(self._rows(self._features(overview), 1, 1))
         parts.append(self.view_seperator[None, :])

@@ -1,0 +1,112 @@
+"""What a kernel takes beside its inputs and outputs: operands that it copies, and scratch."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+from dsocr_analyze.costs import scratch
+from dsocr_analyze.kernels import KernelsOf
+from dsocr_analyze.trace.call import Call, Count, nothing
+
+__all__ = ["copied_operands", "scratch_bytes"]
+
+
+def copied_operands(name: str, call: Call) -> list[torch.Tensor]:
+    """Operands that a kernel copies first, as it needs them contiguous.
+
+    Layer norm does so on every device (`expect_contiguous` in `layer_norm_cpu` and
+    `layer_norm_cuda` of ATen).
+    """
+    if name != "native_layer_norm":
+        return []
+    return [tensor for tensor in call.tensors() if not tensor.is_contiguous()]
+
+
+def scratch_bytes(name: str, call: Call, kernels_of: KernelsOf) -> int:
+    """Bytes that the kernel of a call holds for its own use while it runs."""
+    if kernels_of == "cuda":
+        return 0
+    return _ON_CPU.get(name, nothing)(call)
+
+
+def _attention(call: Call) -> int:
+    query, key = call.args[:2]
+    return scratch.attention_scratch(
+        int(query.shape[-2]),
+        int(key.shape[-2]),
+        int(query.shape[-1]),
+        query.element_size(),
+        torch.get_num_threads(),
+    )
+
+
+def _convolution(call: Call) -> int:
+    """Square images and kernels of one group; any other takes no scratch that is known."""
+    x, weight, output = call.args[0], call.args[1], call.outputs[0]
+    if x.dim() != 4 or x.shape[2] != x.shape[3] or weight.shape[1] != x.shape[1]:
+        return 0
+    return scratch.convolution_scratch(
+        int(x.shape[0]),
+        int(x.shape[1]),
+        int(x.shape[2]),
+        int(weight.shape[0]),
+        int(output.shape[2]),
+        int(weight.shape[2]),
+        x.element_size(),
+        torch.get_num_threads(),
+    )
+
+
+def _product(first: int) -> Count:
+    """Of `[..., m, k] x [..., k, n]`, the factors beginning at the argument `first`."""
+
+    def count(call: Call) -> int:
+        left, right = call.args[first], call.args[first + 1]
+        size = left.element_size()
+        packed = scratch.product_scratch(
+            int(left.shape[-2]), int(left.shape[-1]), size, torch.get_num_threads()
+        )
+        if not packed or left.dim() < 3:
+            return packed
+        # A batch in 16 bits is copied where it neither lies row by row nor column by column.
+        copied = (f for f in (left, right) if not (f.is_contiguous() or f.mT.is_contiguous()))
+        return packed + sum(int(factor.numel()) * int(size) for factor in copied)
+
+    return count
+
+
+def _antialiased(call: Call) -> int:
+    x, output = call.args[0], call.outputs[0]
+    return scratch.antialiased_scratch(
+        int(x.shape[0]),
+        int(x.shape[1]),
+        int(x.shape[2]),
+        int(output.shape[3]),
+        x.element_size(),
+    )
+
+
+def _mean(call: Call) -> int:
+    x = call.tensors()[0]
+    return scratch.mean_scratch(x.numel(), call.outputs[0].numel(), x.element_size())
+
+
+def _sort(call: Call) -> int:
+    return scratch.sort_scratch(call.tensors()[0].numel())
+
+
+_ON_CPU: Final[dict[str, Count]] = {
+    "_scaled_dot_product_flash_attention_for_cpu": _attention,
+    "conv2d": _convolution,
+    "mm": _product(0),
+    "addmm": _product(1),
+    "bmm": _product(0),
+    "baddbmm": _product(1),
+    "_upsample_bicubic2d_aa": _antialiased,
+    "_upsample_bilinear2d_aa": _antialiased,
+    "mean": _mean,
+    "sort": _sort,
+}
+"""Scratch of a call on the CPU, by operator."""
