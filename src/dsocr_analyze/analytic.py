@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dsocr_analyze.architectures import architecture_of
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.figures import Ledger, PageFigures, Provenance
-from dsocr_analyze.kernels import KernelsOf
+from dsocr_analyze.kernels import CUDA, KernelsOf
 from dsocr_analyze.version import VERSION
 from dsocr_analyze.workload.workload import position_warnings
 
@@ -36,7 +36,7 @@ def page_figures(
     *,
     dtype: str = "bfloat16",
     flash_attention: bool = False,
-    kernels_of: KernelsOf = "cuda",
+    kernels_of: KernelsOf = CUDA,
 ) -> PageFigures:
     """A workload's figures, every one from closed forms.
 
@@ -64,7 +64,7 @@ def page_figures(
             device="none",
             dtype=element,
             attention=attention_name(flash_attention=flash_attention),
-            kernels_of=kernels_of,
+            kernels_of=kernels_of.device,
             versions={"tool": VERSION},
         ),
         warnings=position_warnings(workload, dimensions.max_positions),

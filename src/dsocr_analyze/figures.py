@@ -18,7 +18,7 @@ from dsocr_analyze.kernels import (
     NO_WORK,
     Attention,
     Kernel,
-    KernelsOf,
+    KernelDevice,
     Kind,
     Work,
     WorkShare,
@@ -87,7 +87,7 @@ class Provenance:
     device: str
     dtype: Dtype
     attention: str
-    kernels_of: KernelsOf
+    kernels_of: KernelDevice
     versions: Mapping[str, str]
 
 

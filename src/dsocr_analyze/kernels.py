@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 __all__ = [
+    "CUDA",
     "KINDS",
     "NO_WORK",
     "Attention",
@@ -19,6 +20,7 @@ __all__ = [
     "Experts",
     "Gemm",
     "Kernel",
+    "KernelDevice",
     "KernelsOf",
     "Kind",
     "Rows",
@@ -149,8 +151,20 @@ Kind = Literal[
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-KernelsOf = Literal["cuda", "cpu"]
-"""Whose kernels run: they differ in the copies that they make and the scratch that they take."""
+KernelDevice = Literal["cuda", "cpu"]
+"""A kind of device whose kernels are known."""
+
+
+class KernelsOf(NamedTuple):
+    """Whose kernels run: they differ in the copies that they make and the scratch they take."""
+
+    device: KernelDevice
+    threads: int = 1
+    """Threads of a CPU's pool, each with scratch of its own."""
+
+
+CUDA = KernelsOf("cuda")
+"""What is assumed where nothing runs on a device."""
 
 
 class Gemm(NamedTuple):

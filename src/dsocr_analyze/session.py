@@ -358,7 +358,7 @@ class DeepSeekOCRSession:
             device=str(self.loaded.device),
             dtype=self.dtype,
             attention=self.loaded.attention,
-            kernels_of=self.loaded.kernels_of,
+            kernels_of=self.loaded.kernels_of.device,
             versions={
                 "tool": VERSION,
                 "torch": str(torch.__version__),

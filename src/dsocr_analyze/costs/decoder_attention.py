@@ -24,7 +24,7 @@ from dsocr_analyze.costs.operators import (
 from dsocr_analyze.costs.rope import llama_tables, rotation
 from dsocr_analyze.costs.sums import ModuleKernels, repeated
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
-from dsocr_analyze.kernels import Attention, KernelsOf
+from dsocr_analyze.kernels import CUDA, Attention, KernelsOf
 
 __all__ = [
     "causal_savable_macs",
@@ -48,7 +48,7 @@ def decoder_attention(
     *,
     flash: bool,
     bias: bool = False,
-    kernels_of: KernelsOf = "cuda",
+    kernels_of: KernelsOf = CUDA,
 ) -> ModuleKernels:
     """Attention of T new tokens over K = cached + T, with its rotary tables.
 
@@ -147,7 +147,7 @@ def _eager(
 
 
 def masked_softmax(
-    B: Count, T: Count, K: Count, heads: int, dtype: Dtype, kernels_of: KernelsOf = "cuda"
+    B: Count, T: Count, K: Count, heads: int, dtype: Dtype, kernels_of: KernelsOf = CUDA
 ) -> Kernels:
     """The mask's addition, a cast, softmax in fp32 (5 per score), and a cast back.
 

@@ -21,7 +21,7 @@ from dsocr_analyze.costs.operators import Kernels, addition, copy, elementwise, 
 from dsocr_analyze.costs.rope import RopeVariant, dynamic_update, rotation, table_rows, tables
 from dsocr_analyze.costs.sums import ModuleKernels, repeated
 from dsocr_analyze.dtypes import Dtype
-from dsocr_analyze.kernels import KernelsOf
+from dsocr_analyze.kernels import CUDA, KernelsOf
 
 __all__ = ["LatentHeads", "mla_attention", "mla_params"]
 
@@ -67,7 +67,7 @@ def mla_attention(
     dtype: Dtype,
     *,
     flash: bool,
-    kernels_of: KernelsOf = "cuda",
+    kernels_of: KernelsOf = CUDA,
 ) -> ModuleKernels:
     """Latent attention of T new tokens over K = cached + T, with its rotary tables.
 

@@ -10,7 +10,17 @@ from typing import TypeAlias
 
 from dsocr_analyze.costs.integers import Count
 from dsocr_analyze.dtypes import FLOAT16, FLOAT32, INT64, Dtype
-from dsocr_analyze.kernels import Attention, Elements, Gemm, Kernel, KernelsOf, Kind, Rows, Work
+from dsocr_analyze.kernels import (
+    CUDA,
+    Attention,
+    Elements,
+    Gemm,
+    Kernel,
+    KernelsOf,
+    Kind,
+    Rows,
+    Work,
+)
 
 __all__ = [
     "Kernels",
@@ -154,7 +164,7 @@ def reduction(
     return (Kernel("reduction", operator, Rows(rows, width), dtype.name, written.name, work),)
 
 
-def softmax(rows: Count, width: Count, dtype: Dtype, kernels_of: KernelsOf = "cuda") -> Kernels:
+def softmax(rows: Count, width: Count, dtype: Dtype, kernels_of: KernelsOf = CUDA) -> Kernels:
     """Rows of scores normalised in fp32: maximum, difference, exponential, sum, quotient.
 
     Scores of another type are cast first; only CUDA's kernel reads fp16 as it is.
@@ -165,7 +175,7 @@ def softmax(rows: Count, width: Count, dtype: Dtype, kernels_of: KernelsOf = "cu
         dtype: Type of the scores before; fp32 afterwards.
         kernels_of: Whose kernels run.
     """
-    if dtype != FLOAT32 and not (kernels_of == "cuda" and dtype == FLOAT16):
+    if dtype != FLOAT32 and not (kernels_of.device == "cuda" and dtype == FLOAT16):
         return cast(rows * width, dtype, FLOAT32) + softmax(rows, width, FLOAT32)
     scores = rows * width
     work = Work(

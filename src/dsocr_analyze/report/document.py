@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, field
 
 from dsocr_analyze import kernels
 from dsocr_analyze.figures import Engine
-from dsocr_analyze.kernels import KernelsOf
+from dsocr_analyze.kernels import KernelDevice
 from dsocr_analyze.report.time_entry import TimeEntry
 
 __all__ = [
@@ -295,7 +295,7 @@ class Metadata(Struct, frozen=True, kw_only=True):
     device: str
     dtype: str
     attention: str
-    kernels_of: KernelsOf | None
+    kernels_of: KernelDevice | None
     conventions: tuple[str, ...]
     created: str
 

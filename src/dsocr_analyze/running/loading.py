@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.kernels import KernelsOf
+from dsocr_analyze.kernels import CUDA, KernelsOf
 from dsocr_analyze.model.directory import ModelDirectory, Role
 from dsocr_analyze.model.trust import require_trust
 from dsocr_analyze.model.versions import require_transformers
@@ -43,7 +43,9 @@ class LoadedModel:
     @property
     def kernels_of(self) -> KernelsOf:
         """Whose kernels run it; on `meta`, those of CUDA are assumed."""
-        return "cpu" if self.device.type == "cpu" else "cuda"
+        if self.device.type != "cpu":
+            return CUDA
+        return KernelsOf("cpu", torch.get_num_threads())
 
 
 def load_model(

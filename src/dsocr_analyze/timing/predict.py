@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.kernels import CUDA
 from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.prediction import (
     Band,
@@ -263,7 +264,7 @@ class _Eager:
         model = self.model
         composed = model.architecture.compose(
             model.dimensions, replace(self.workload, batch_size=batch), model.dtype,
-            model.flash_attention, "cuda",
+            model.flash_attention, CUDA,
         )  # fmt: skip
         return {name: stage.kernels for name, stage in composed.stages.items()}
 

@@ -114,11 +114,11 @@ class Composites(TorchFunctionMode):
                 ordered,
                 rest,
                 lambda: _as_fused_kernels_lay_it_out(func(*args, **kwargs)),
-                self._kernels_of == "cuda",
+                self._kernels_of.device == "cuda",
             )
         if name in _SOFTMAXES:
             return self._softmax(name, func, ordered, rest)
-        is_fused = name == "rms_norm" and self._kernels_of == "cuda"
+        is_fused = name == "rms_norm" and self._kernels_of.device == "cuda"
         return self._record(name, ordered, rest, lambda: func(*args, **kwargs), is_fused)
 
     def _softmax(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -131,7 +131,7 @@ class Composites(TorchFunctionMode):
         dtype = next((argument for argument in given if isinstance(argument, torch.dtype)), None)
         if dtype in (None, scores.dtype):
             return self._record(name, args, kwargs, lambda: func(*args, **kwargs), False)
-        if (self._kernels_of, scores.dtype, dtype) == ("cuda", torch.float16, torch.float32):
+        if (self._kernels_of.device, scores.dtype, dtype) == ("cuda", torch.float16, torch.float32):
             return self._record(name, args, kwargs, lambda: func(*args, **kwargs), True)
         wide = scores.to(dtype)
         return self._record(name, [wide, *dims], {}, lambda: func(wide, *dims), False)

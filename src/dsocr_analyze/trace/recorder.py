@@ -17,7 +17,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from dsocr_analyze.figures import Peak
-from dsocr_analyze.kernels import Kernel, KernelsOf
+from dsocr_analyze.kernels import CUDA, Kernel, KernelsOf
 from dsocr_analyze.trace.call import Call, Rule
 from dsocr_analyze.trace.composites import Composites
 from dsocr_analyze.trace.memory import LiveTensors
@@ -46,7 +46,7 @@ class Recorder:
         model: torch.nn.Module,
         alike: Alike | None = None,
         *,
-        kernels_of: KernelsOf = "cuda",
+        kernels_of: KernelsOf = CUDA,
     ) -> None:
         self.trace = Trace()
         self._kernels_of = kernels_of

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import torch
 
 from dsocr_analyze.costs import scratch
 from dsocr_analyze.kernels import KernelsOf
-from dsocr_analyze.trace.call import Call, Count, nothing
+from dsocr_analyze.trace.call import Call
 
 __all__ = ["copied_operands", "scratch_bytes"]
+
+Scratch = Callable[[Call, int], int]
+"""Bytes of scratch of a call, from the call and the threads of the pool."""
 
 
 def copied_operands(name: str, call: Call) -> list[torch.Tensor]:
@@ -26,23 +30,22 @@ def copied_operands(name: str, call: Call) -> list[torch.Tensor]:
 
 def scratch_bytes(name: str, call: Call, kernels_of: KernelsOf) -> int:
     """Bytes that the kernel of a call holds for its own use while it runs."""
-    if kernels_of == "cuda":
-        return 0
-    return _ON_CPU.get(name, nothing)(call)
+    known = None if kernels_of.device == "cuda" else _ON_CPU.get(name)
+    return 0 if known is None else known(call, kernels_of.threads)
 
 
-def _attention(call: Call) -> int:
+def _attention(call: Call, threads: int) -> int:
     query, key = call.args[:2]
     return scratch.attention_scratch(
         int(query.shape[-2]),
         int(key.shape[-2]),
         int(query.shape[-1]),
         query.element_size(),
-        torch.get_num_threads(),
+        threads,
     )
 
 
-def _convolution(call: Call) -> int:
+def _convolution(call: Call, threads: int) -> int:
     """Square images and kernels of one group; any other takes no scratch that is known."""
     x, weight, output = call.args[0], call.args[1], call.outputs[0]
     if x.dim() != 4 or x.shape[2] != x.shape[3] or weight.shape[1] != x.shape[1]:
@@ -55,19 +58,17 @@ def _convolution(call: Call) -> int:
         int(output.shape[2]),
         int(weight.shape[2]),
         x.element_size(),
-        torch.get_num_threads(),
+        threads,
     )
 
 
-def _product(first: int) -> Count:
+def _product(first: int) -> Scratch:
     """Of `[..., m, k] x [..., k, n]`, the factors beginning at the argument `first`."""
 
-    def count(call: Call) -> int:
+    def count(call: Call, threads: int) -> int:
         left, right = call.args[first], call.args[first + 1]
         size = left.element_size()
-        packed = scratch.product_scratch(
-            int(left.shape[-2]), int(left.shape[-1]), size, torch.get_num_threads()
-        )
+        packed = scratch.product_scratch(int(left.shape[-2]), int(left.shape[-1]), size, threads)
         if not packed or left.dim() < 3:
             return packed
         # A batch in 16 bits is copied where it neither lies row by row nor column by column.
@@ -77,7 +78,7 @@ def _product(first: int) -> Count:
     return count
 
 
-def _antialiased(call: Call) -> int:
+def _antialiased(call: Call, _: int) -> int:
     x, output = call.args[0], call.outputs[0]
     return scratch.antialiased_scratch(
         int(x.shape[0]),
@@ -88,16 +89,16 @@ def _antialiased(call: Call) -> int:
     )
 
 
-def _mean(call: Call) -> int:
+def _mean(call: Call, _: int) -> int:
     x = call.tensors()[0]
     return scratch.mean_scratch(x.numel(), call.outputs[0].numel(), x.element_size())
 
 
-def _sort(call: Call) -> int:
+def _sort(call: Call, _: int) -> int:
     return scratch.sort_scratch(call.tensors()[0].numel())
 
 
-_ON_CPU: Final[dict[str, Count]] = {
+_ON_CPU: Final[dict[str, Scratch]] = {
     "_scaled_dot_product_flash_attention_for_cpu": _attention,
     "conv2d": _convolution,
     "mm": _product(0),

@@ -49,7 +49,7 @@ from dsocr_analyze.costs.sums import combined, repeated, scaled
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import Memory, Parameters, StageFigures
-from dsocr_analyze.kernels import Kernel, KernelsOf, Work, merged, total_work
+from dsocr_analyze.kernels import CUDA, Kernel, KernelsOf, Work, merged, total_work
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Stage
@@ -86,7 +86,7 @@ def compose(
     workload: Workload,
     dtype: Dtype,
     flash_attention: bool,
-    kernels_of: KernelsOf = "cuda",
+    kernels_of: KernelsOf = CUDA,
 ) -> Composition:
     """The closed forms of a workload.
 
@@ -213,7 +213,7 @@ def memory(
     workload: Workload,
     dtype: Dtype,
     flash_attention: bool,
-    kernels_of: KernelsOf = "cuda",
+    kernels_of: KernelsOf = CUDA,
 ) -> Memory:
     """What a workload holds in memory; arguments as for `compose`."""
     decoder, prompt = dimensions.decoder, workload.seq_len
@@ -303,7 +303,7 @@ def decode_work(
     dtype: Dtype,
     *,
     flash: bool,
-    kernels_of: KernelsOf = "cuda",
+    kernels_of: KernelsOf = CUDA,
 ) -> Work:
     """Work of one decode step: one new token per sequence over a cache of `cached` tokens.
 
@@ -330,7 +330,7 @@ def decode_steps_work(
     dtype: Dtype,
     *,
     flash: bool,
-    kernels_of: KernelsOf = "cuda",
+    kernels_of: KernelsOf = CUDA,
 ) -> Work:
     """Work of `steps` decode steps over caches of `first`, `first + 1`, ... tokens, summed exactly.
 

@@ -30,7 +30,7 @@ from dsocr_analyze.costs.sections import Section
 from dsocr_analyze.costs.sums import ModuleKernels, under
 from dsocr_analyze.costs.swiglu import swiglu, swiglu_params
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
-from dsocr_analyze.kernels import KernelsOf
+from dsocr_analyze.kernels import CUDA, KernelsOf
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.deepseek_ocr.dimensions import (
@@ -71,7 +71,7 @@ def decoder_sections(
     *,
     flash: bool,
     each_expert: bool = False,
-    kernels_of: KernelsOf = "cuda",
+    kernels_of: KernelsOf = CUDA,
 ) -> list[Section]:
     """Embedding, layers, norm and head of T new tokens over K = cached + T.
 

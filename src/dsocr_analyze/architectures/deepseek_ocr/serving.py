@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dsocr_analyze.architectures.deepseek_ocr.composition import vision_sections
 from dsocr_analyze.architectures.deepseek_ocr.decoder import cache_width
-from dsocr_analyze.architectures.deepseek_ocr.peak import moments
+from dsocr_analyze.architectures.deepseek_ocr.peak import peak
 from dsocr_analyze.architectures.deepseek_ocr.stages import DECODE, PREFILL
 from dsocr_analyze.costs.served import (
     cache_write,
@@ -188,9 +188,7 @@ def cache_elements(dimensions: ModelDimensions) -> int:
 
 def served_activation_bytes(dimensions: ModelDimensions, workload: Workload, dtype: Dtype) -> int:
     """The peak of the prefill pass without its logits, of which engines keep the last row only."""
-    of_model = ""  # where the reference holds the logits of all positions
-    found = moments(dimensions, workload, dtype, flash_attention=True)
-    return max(moment.nbytes for moment in found if moment.path != of_model)
+    return peak(dimensions, workload, dtype, flash_attention=True, has_logits=False).nbytes
 
 
 def quantizable_params(dimensions: ModelDimensions) -> int:

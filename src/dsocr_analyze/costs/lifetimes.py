@@ -1,0 +1,105 @@
+"""A pass replayed as the lives of its tensors: what is alive, and the most that ever was."""
+
+from __future__ import annotations
+
+from dsocr_analyze.costs.scratch import product_scratch
+from dsocr_analyze.dtypes import FLOAT32, Dtype
+from dsocr_analyze.figures import Peak
+from dsocr_analyze.kernels import KernelsOf
+
+__all__ = ["Lifetimes"]
+
+
+class Lifetimes:
+    """What a pass holds while it is replayed, tensor by tensor.
+
+    Tensors are known by their size alone: what was made is freed by naming its size again.
+
+    Args:
+        dtype: Type of features and weights.
+        kernels_of: Whose kernels run, for the copies that they make and the scratch that they take.
+
+    Attributes:
+        path: Module whose own forward is replayed.
+        alive: Bytes alive.
+        peak: The most so far, and where that first was.
+    """
+
+    def __init__(self, dtype: Dtype, kernels_of: KernelsOf) -> None:
+        self.dtype = dtype
+        self.kernels_of = kernels_of
+        self.path = ""
+        self.alive = 0
+        self.peak = Peak(0, "")
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether features are fp32: a cast to it is none."""
+        return self.dtype == FLOAT32
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the CPU's kernels run."""
+        return self.kernels_of.device == "cpu"
+
+    def make(self, nbytes: int, *, scratch: int = 0) -> int:
+        """A tensor is made, by a kernel that takes some scratch; returns its size."""
+        self.alive += nbytes
+        if self.alive + scratch > self.peak.nbytes:
+            self.peak = Peak(self.alive + scratch, self.path)
+        return nbytes
+
+    def free(self, *sizes: int) -> None:
+        """Tensors of these sizes go."""
+        self.alive -= sum(sizes)
+
+    def features(self, elements: int, *, scratch: int = 0) -> int:
+        """A tensor of features is made; returns its size."""
+        return self.make(elements * self.dtype.nbytes, scratch=scratch)
+
+    def wide(self, elements: int) -> int:
+        """A tensor in fp32 is made; returns its size."""
+        return self.make(elements * FLOAT32.nbytes)
+
+    def widened(self, elements: int) -> int:
+        """Features are cast to fp32, where they are not; returns the copy's size."""
+        return 0 if self.is_wide else self.wide(elements)
+
+    def narrowed(self, elements: int) -> int:
+        """fp32 is cast to the features' type, where that is another; returns the copy's size."""
+        return 0 if self.is_wide else self.features(elements)
+
+    def linear(self, rows: int, depth: int, columns: int) -> int:
+        """A linear layer's output `[rows, columns]`; returns its size."""
+        return self.features(rows * columns, scratch=self.packing(rows, depth))
+
+    def packing(self, rows: int, depth: int) -> int:
+        """Scratch of a matrix product."""
+        if not self.on_cpu:
+            return 0
+        return product_scratch(rows, depth, self.dtype.nbytes, self.kernels_of.threads)
+
+    def batched_copy(self, elements: int) -> int:
+        """Scratch of a batched product for a factor that lies neither by rows nor by columns.
+
+        The CPU's 16-bit kernel copies it; every other takes it as it lies.
+        """
+        return elements * self.dtype.nbytes if self.on_cpu and not self.is_wide else 0
+
+    def layer_norm(self, rows: int, width: int, *, channels_first: bool = False) -> int:
+        """A layer norm's output; its statistics go at once, and a copy of what lies by channels.
+
+        Args:
+            rows: Tokens.
+            width: Features of each.
+            channels_first: Whether the input lies channel by channel.
+
+        Returns:
+            The output's size.
+        """
+        copied = rows * width * self.dtype.nbytes if channels_first else 0
+        output = self.features(rows * width, scratch=copied)
+        statistic = rows * (self.dtype.nbytes if self.on_cpu else FLOAT32.nbytes)
+        self.make(2 * statistic, scratch=copied)
+        self.free(2 * statistic)
+        return output
