@@ -3,6 +3,9 @@
 An image `[N, 3, R, R]` runs through SAM (`ImageEncoderViT`) to features `[N, C, g, g]`, which are
 the patch embeddings of CLIP (`VitModel`); both outputs, concatenated, go through `MlpProjector`.
 
+Memory is counted too, so every tensor lives as long as in the published code: a name that seems to
+outlive its use, or to be reused early, is there for that.
+
 Letters in shapes: N images, H heads, D head size, C channels, R resolution, g grid side, T tokens.
 """
 
@@ -196,44 +199,51 @@ class MlpProjector(nn.Module):
             (rounded up to whole cells).
         """
         if self.token_pooling:
-            x = self._pool(x)
+            cells = self._cells(x)
+            x = self.token_pooling_layer(cells)
         if self.fuses_features:
             x = self.fusion_layer(x[:, 0]) + x[:, 1]
-        if self.projector_type == "low_high_split_mlp_gelu":
-            return torch.cat([self.high_layers(x[0]), self.low_layers(x[1])], dim=-1)
-        if self.projector_type == "low_high_hybrid_split_mlp_gelu":
-            x = torch.cat([self.high_up_proj(x[0]), self.low_up_proj(x[1])], dim=-1)
-        elif self.projector_type == "hybrid_split_feature_mlp_gelu":
-            boundary = self.high_up_proj.in_features
-            high, low = x[..., :boundary], x[..., boundary:]
-            x = torch.cat([self.high_up_proj(high), self.low_up_proj(low)], dim=-1)
+        if "split" in self.projector_type:
+            high, low = self._high_and_low(x)
+            x = torch.cat([high, low], dim=-1)
         elif self.projector_type.endswith("downsample_mlp_gelu"):
-            x = self._gather_cells(x)
+            ratio = self._size("downsample_ratio")
+            x = self._grid(x, ratio)
+            x = F.unfold(x, kernel_size=ratio, stride=ratio).permute(0, 2, 1)
+        if self.projector_type == "low_high_split_mlp_gelu":
+            both: Tensor = x
+            return both
         projected: Tensor = self.layers(x)
         return projected
 
-    def _pool(self, x: Tensor) -> Tensor:
-        """Joins 2 x 2 neighbours `[N, g g, C]` -> `[N, (g / 2)^2, C]` by one linear of 4 C."""
+    def _cells(self, x: Tensor) -> Tensor:
+        """2 x 2 neighbours side by side, `[N, g g, C]` -> `[N, (g / 2)^2, 4 C]`."""
         count, tokens, channels = x.shape
         side = math.isqrt(tokens)
         cells = x.view(count, side, side, channels).permute(0, 3, 1, 2)
         cells = cells.unfold(2, 2, 2).unfold(3, 2, 2)  # [N, C, g/2, g/2, 2, 2]
         pooled = cells.shape[2] * cells.shape[3]
         cells = cells.contiguous().view(count, channels, pooled, 4).permute(0, 2, 1, 3)
-        joined: Tensor = self.token_pooling_layer(
-            cells.contiguous().view(count, pooled, channels * 4)
-        )
-        return joined
+        return cells.contiguous().view(count, pooled, channels * 4)
 
-    def _gather_cells(self, x: Tensor) -> Tensor:
-        """Stacks r x r neighbours `[N, g g, C]` -> `[N, ceil(g / r)^2, C r r]`, zero-padded."""
+    def _high_and_low(self, x: Any) -> tuple[Tensor, Tensor]:
+        """Both halves of a variant that keeps two feature maps apart, `[N, T, ...]` each."""
+        if self.projector_type == "low_high_split_mlp_gelu":
+            return self.high_layers(x[0]), self.low_layers(x[1])
+        if self.projector_type == "low_high_hybrid_split_mlp_gelu":
+            return self.high_up_proj(x[0]), self.low_up_proj(x[1])
+        boundary = self.high_up_proj.in_features
+        return self.high_up_proj(x[..., :boundary]), self.low_up_proj(x[..., boundary:])
+
+    def _grid(self, x: Tensor, ratio: int) -> Tensor:
+        """`[N, g g, C]` -> `[N, C, g', g']`, zero-padded to whole cells of `ratio`."""
         count, tokens, channels = x.shape
-        side, ratio = math.isqrt(tokens), self._size("downsample_ratio")
+        side = math.isqrt(tokens)
         missing = -side % ratio
         x = x.reshape(count, side, side, channels)
         if missing:
             x = F.pad(x, (0, 0, 0, missing, 0, missing), "constant", 0)
-        return F.unfold(x.permute(0, 3, 1, 2), kernel_size=ratio, stride=ratio).permute(0, 2, 1)
+        return x.permute(0, 3, 1, 2)
 
 
 # ----------------------------------------------------------------------------------------- CLIP
@@ -266,15 +276,16 @@ def get_abs_pos(abs_pos: Tensor, tgt_size: int) -> Tensor:
         return abs_pos
     channels = table.shape[-1]
     grid = table[1:].view(1, source, source, channels).permute(0, 3, 1, 2).contiguous()
+    grid = grid.to(torch.float32)
     patches = _resized(grid, target, abs_pos.dtype).permute(0, 2, 3, 1)
     joined = torch.cat([table[:1], patches.view(target * target, channels)], dim=0)
     return joined.view(1, target * target + 1, channels)
 
 
 def _resized(grid: Tensor, side: int, dtype: torch.dtype) -> Tensor:
-    """`[1, C, s, s]` -> `[1, C, side, side]`, resampled in fp32, returned in `dtype`."""
+    """`[1, C, s, s]` in fp32 -> `[1, C, side, side]`, resampled, returned in `dtype`."""
     return F.interpolate(
-        grid.to(torch.float32),
+        grid,
         size=(side, side),
         mode="bicubic",
         antialias=True,
@@ -330,11 +341,10 @@ class CLIPVisionEmbeddings(nn.Module):
         """
         if patch_embeds is None:
             patch_embeds = self.patch_embedding(pixel_values)
-        patches = patch_embeds.flatten(2).transpose(1, 2)
+        patch_embeds = patch_embeds.flatten(2).transpose(1, 2)
         first = self.class_embedding.expand(pixel_values.shape[0], 1, -1)
-        tokens = torch.cat([first, patches], dim=1)
-        table = self.position_embedding(self.position_ids)
-        return tokens + get_abs_pos(table, tokens.shape[1])
+        tokens = torch.cat([first, patch_embeds], dim=1)
+        return tokens + get_abs_pos(self.position_embedding(self.position_ids), tokens.shape[1])
 
 
 class NoTPFeedForward(nn.Module):
@@ -371,9 +381,10 @@ class NoTPAttention(nn.Module):
         count, tokens, _ = x.shape
         fused = self.qkv_proj(x).view(count, tokens, 3, self.num_heads, self.head_dim)
         q, k, v = (part.squeeze(2).permute(0, 2, 1, 3) for part in fused.split(1, dim=2))
-        heads = F.scaled_dot_product_attention(q, k, v)  # [N, H, T, D]
-        out: Tensor = self.out_proj(heads.permute(0, 2, 1, 3).reshape(count, tokens, -1))
-        return out
+        out = F.scaled_dot_product_attention(q, k, v)  # [N, H, T, D]
+        out = out.permute(0, 2, 1, 3).reshape(count, tokens, -1)
+        projected: Tensor = self.out_proj(out)
+        return projected
 
 
 class NoTPTransformerBlock(nn.Module):
@@ -401,7 +412,8 @@ class NoTPTransformerBlock(nn.Module):
         """`[N, T, C]` -> `[N, T, C]`."""
         # The published block runs `forward` of its two halves rather than calling them, so hooks
         # on them never fire; the same here keeps every per-module count equal.
-        h = x + self.self_attn.forward(self.layer_norm1(x))
+        attended = self.self_attn.forward(self.layer_norm1(x))
+        h = x + attended
         return h + self.mlp.forward(self.layer_norm2(h))
 
 
@@ -452,7 +464,9 @@ class VitModel(nn.Module):
 
     def forward(self, x: Tensor, patch_embeds: Tensor | None) -> Tensor:
         """Image `[N, 3, R, R]` and SAM features `[N, C, g, g]` -> `[N, 1 + g g, C]`."""
-        out: Tensor = self.transformer(self.pre_layrnorm(self.embeddings(x, patch_embeds)))
+        embedded = self.embeddings(x, patch_embeds)
+        normed = self.pre_layrnorm(embedded)
+        out: Tensor = self.transformer(normed)
         return out
 
 
@@ -473,7 +487,8 @@ def get_abs_pos_sam(abs_pos: Tensor, tgt_size: int) -> Tensor:
     """
     if abs_pos.shape[1] == tgt_size:
         return abs_pos
-    return _resized(abs_pos.permute(0, 3, 1, 2), tgt_size, abs_pos.dtype).permute(0, 2, 3, 1)
+    grid = abs_pos.permute(0, 3, 1, 2).to(torch.float32)
+    return _resized(grid, tgt_size, abs_pos.dtype).permute(0, 2, 3, 1)
 
 
 class MLPBlock(nn.Module):
@@ -602,10 +617,12 @@ class ImageEncoderViT(nn.Module):
         for block in self.blocks:
             x = block(x)
         x = self.neck(x.permute(0, 3, 1, 2))
+        sampled: list[Tensor] = [x]
         for index, name in enumerate(self._downsamplers):
             # The published encoder copies what it hands from one convolution to the next.
-            x = getattr(self, name)(x.clone() if index else x)
-        return x
+            coarser = getattr(self, name)(sampled[-1].clone() if index else x)
+            sampled.append(coarser)
+        return sampled[-1]
 
 
 class Block(nn.Module):
@@ -647,17 +664,16 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, h, w, C]` -> `[N, h, w, C]`."""
-        x = x + self._attend(self.norm1(x))
-        out: Tensor = x + self.mlp(self.norm2(x))
+        size, grid = self.window_size, (x.shape[1], x.shape[2])
+        y = self.norm1(x)
+        if size:
+            y, padded = window_partition(y, size)
+        y = self.attn(y)
+        if size:
+            y = window_unpartition(y, size, padded, grid)
+        y = x + y
+        out: Tensor = y + self.mlp(self.norm2(y))
         return out
-
-    def _attend(self, x: Tensor) -> Tensor:
-        if not self.window_size:
-            out: Tensor = self.attn(x)
-            return out
-        grid = (x.shape[1], x.shape[2])
-        windows, padded = window_partition(x, self.window_size)
-        return window_unpartition(self.attn(windows), self.window_size, padded, grid)
 
 
 class Attention(nn.Module):
@@ -704,13 +720,13 @@ class Attention(nn.Module):
         q, k, v = fused.reshape(3, count * heads, tokens, -1).unbind(0)  # [N H, h w, D]
         bias = None
         if self.use_rel_pos:
-            # Both terms live on beside their sum, as in the published code: memory is counted too.
             by_row, by_column = self._terms(q, count, (rows, columns))
             bias = (by_row + by_column).flatten(-2)  # [N, H, h w, h w]
         q, k, v = (part.view(count, heads, tokens, -1) for part in (q, k, v))
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         out = out.view(count, heads, rows, columns, -1).permute(0, 2, 3, 1, 4)
-        projected: Tensor = self.proj(out.reshape(count, rows, columns, -1))
+        out = out.reshape(count, rows, columns, -1)
+        projected: Tensor = self.proj(out)
         return projected
 
     def _terms(self, q: Tensor, count: int, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -823,10 +839,9 @@ def add_decomposed_rel_pos(
     grid = q.reshape(batch, q_rows, q_columns, size)
     by_row = torch.einsum("bhwc,hkc->bhwk", grid, table_h)
     by_column = torch.einsum("bhwc,wkc->bhwk", grid, table_w)
-    return (
-        by_row.unsqueeze(-1).reshape(batch, tokens, k_rows, 1),
-        by_column.unsqueeze(-2).reshape(batch, tokens, 1, k_columns),
-    )
+    by_row = by_row.unsqueeze(-1).reshape(batch, tokens, k_rows, 1)
+    by_column = by_column.unsqueeze(-2).reshape(batch, tokens, 1, k_columns)
+    return by_row, by_column
 
 
 class PatchEmbed(nn.Module):

@@ -136,6 +136,35 @@ class DeepseekOCRConfig(DeepseekV2Config):
     model_type = "DeepseekOCR"
 
 
+class _Views:
+    """Features of one call on views, as far as the published forward holds them.
+
+    Attributes:
+        spatial: SAM's, `[N, C, g, g]`.
+        semantic: CLIP's, `[N, 1 + g g, C]`.
+        tokens: Both joined, then projected, then laid out in rows, `[..., d]`.
+    """
+
+    spatial: Tensor
+    semantic: Tensor
+    tokens: Tensor
+
+
+class _Seen:
+    """What the published forward holds of the pages it has seen: of each kind, the last one.
+
+    Attributes:
+        local: Of the local views.
+        whole: Of the global view.
+        page: Tokens of both and the separator, `[tokens, d]`.
+    """
+
+    page: Tensor
+
+    def __init__(self) -> None:
+        self.local, self.whole = _Views(), _Views()
+
+
 class DeepseekOCRModel(DeepseekV2Model):
     """The decoder, fed visual tokens in place of the image placeholders.
 
@@ -204,10 +233,10 @@ class DeepseekOCRModel(DeepseekV2Model):
         if inputs_embeds is not None and images is not None and self._sees(inputs_embeds, images):
             if images_seq_mask is None or images_spatial_crop is None:
                 raise ValueError("images need images_seq_mask and images_spatial_crop")
+            seen = _Seen()  # held until the decoder is through, as published
             for item, (views, crop) in enumerate(zip(images, images_spatial_crop, strict=False)):
-                # The published model gathers an item's images in a list of one and concatenates
-                # that: a copy, kept so that the same bytes move.
-                tokens = torch.cat([self._visual_tokens(views[0], views[1], crop)], dim=0)
+                tokens: Tensor | None = None  # the last page's are let go of first
+                tokens = self._visual_tokens(seen, views[0], views[1], crop)
                 placeholders = images_seq_mask[item].unsqueeze(-1).to(inputs_embeds.device)
                 inputs_embeds[item].masked_scatter_(placeholders, tokens)
         return super().forward(
@@ -227,47 +256,55 @@ class DeepseekOCRModel(DeepseekV2Model):
         is_decode_step = embeds.shape[1] == 1 and not self.training
         return not is_decode_step and bool(torch.sum(images[0][1]).item() != 0)
 
-    def _visual_tokens(self, patches: Tensor, overview: Tensor, crop: Any) -> Tensor:
+    def _visual_tokens(self, seen: _Seen, patches: Tensor, overview: Tensor, crop: Any) -> Tensor:
         """One page's tokens `[tokens, d]`: local views, global view, separator.
 
         Args:
+            seen: What is held of the page before; replaced piece by piece.
             patches: Local views `[P, 3, r, r]`, or all zero.
             overview: Global view `[1, 3, R, R]`.
             crop: (w, h) with `w h = P`; anything where there are no local views.
         """
-        parts = []
-        if torch.sum(patches).item() != 0:
-            across, down = crop[0], crop[1]
-            parts.append(self._rows(self._features(patches), down, across))
-        parts.append(self._rows(self._features(overview), 1, 1))
-        parts.append(self.view_seperator[None, :])
-        return torch.cat(parts, dim=0)
+        has_patches = torch.sum(patches).item() != 0
+        if has_patches:
+            self._encode(seen.local, patches)
+        self._encode(seen.whole, overview)
+        self._lay_out(seen.whole, 1, 1)
+        parts = [seen.whole.tokens, self.view_seperator[None, :]]
+        if has_patches:
+            self._lay_out(seen.local, crop[1], crop[0])
+            parts.insert(0, seen.local.tokens)
+        seen.page = torch.cat(parts, dim=0)
+        # The published model gathers an item's images in a list of one and concatenates that: a
+        # copy, kept so that the same bytes move.
+        return torch.cat([seen.page], dim=0)
 
-    def _features(self, views: Tensor) -> Tensor:
+    def _encode(self, views: _Views, pixels: Tensor) -> None:
         """Views `[N, 3, R, R]` -> projected features `[N, g g, d]`, CLIP's before SAM's."""
-        local = self.sam_model(views)
-        semantic = self.vision_model(views, local)
-        both = torch.cat((semantic[:, 1:], local.flatten(2).permute(0, 2, 1)), dim=-1)
-        features: Tensor = self.projector(both)
-        return features
+        views.spatial = self.sam_model(pixels)
+        views.semantic = self.vision_model(pixels, views.spatial)
+        views.tokens = torch.cat(
+            (views.semantic[:, 1:], views.spatial.flatten(2).permute(0, 2, 1)), dim=-1
+        )
+        views.tokens = self.projector(views.tokens)
 
-    def _rows(self, features: Tensor, down: int, across: int) -> Tensor:
+    def _lay_out(self, views: _Views, down: int, across: int) -> None:
         """Lays views out as one picture, a newline after each row.
 
+        `[down * across, g g, d]` -> `[(down g) (across g + 1), d]`.
+
         Args:
-            features: `[down * across, g g, d]`.
+            views: Whose tokens are laid out.
             down: Views one above the other.
             across: Views side by side.
-
-        Returns:
-            `[(down g) (across g + 1), d]`.
         """
-        _, tokens, width = features.shape
+        _, tokens, width = views.tokens.shape
         side = math.isqrt(tokens)
-        picture = features.view(down, across, side, side, width).permute(0, 2, 1, 3, 4)
-        picture = picture.reshape(down * side, across * side, width)
+        picture = views.tokens.view(down, across, side, side, width).permute(0, 2, 1, 3, 4)
+        views.tokens = picture.reshape(down * side, across * side, width)
+        del picture
         newline = self.image_newline[None, None, :].expand(down * side, 1, width)
-        return torch.cat([picture, newline], dim=1).view(-1, width)
+        views.tokens = torch.cat([views.tokens, newline], dim=1).view(-1, width)
 
 
 class DeepseekOCRForCausalLM(DeepseekV2ForCausalLM):

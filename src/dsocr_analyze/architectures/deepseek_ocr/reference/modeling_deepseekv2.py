@@ -4,6 +4,9 @@ Pre-norm layers of attention (plain multi-head, or latent: MLA) and a SwiGLU MLP
 such MLPs. Written from the DeepSeek-V2 paper (arXiv 2405.04434) and the published behaviour; the
 operators are those that the vendor's files run with transformers 4.46.3.
 
+Memory is counted too, so every tensor lives as long as in the published code: a name that seems to
+outlive its use, or to be reused early, is there for that.
+
 Letters in shapes: B batch, T new tokens, K keys, H heads, D head size, d width, E experts,
 k experts a token, V vocabulary.
 """
@@ -150,7 +153,8 @@ class DeepseekV2RMSNorm(nn.Module):
     def forward(self, hidden_states: Tensor) -> Tensor:
         """`[..., d]` -> `[..., d]` in the same dtype."""
         wide = hidden_states.to(torch.float32)
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        variance = wide.pow(2).mean(-1, keepdim=True)
+        wide = wide * torch.rsqrt(variance + self.variance_epsilon)
         return self.weight * wide.to(hidden_states.dtype)
 
 
@@ -159,8 +163,12 @@ class DeepseekV2RMSNorm(nn.Module):
 
 def _inverse_frequencies(dim: int, base: float, device: torch.device | None = None) -> Tensor:
     """`base^(-2 i / dim)` for i = 0 .. dim / 2 - 1 (RoFormer, Su et al. 2021, eq. 15)."""
-    exponents = torch.arange(0, dim, 2, dtype=torch.int64, device=device).float() / dim
-    return 1.0 / (base**exponents)
+    return 1.0 / (base ** (_even_steps(dim).to(device) / dim))
+
+
+def _even_steps(dim: int) -> Tensor:
+    """0, 2, ... below `dim` in fp32, on torch's default device, as published."""
+    return torch.arange(0, dim, 2, dtype=torch.int64).float()
 
 
 def _buffer(compute: Callable[[], Tensor], dim: int, device: torch.device | None = None) -> Tensor:
@@ -180,7 +188,7 @@ def _yarn_frequencies(
     beta_fast: float,
     beta_slow: float,
     device: torch.device | None = None,
-) -> Tensor:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """YaRN's blend of interpolated and unchanged frequencies (Peng et al. 2023, eq. 17 to 23).
 
     A dimension that turns more than `beta_fast` times over the original length keeps its
@@ -188,7 +196,8 @@ def _yarn_frequencies(
     between are blended linearly.
 
     Returns:
-        `[dim / 2]`.
+        The blend, the kept frequencies, the interpolated ones and the share of the kept ones,
+        `[dim / 2]` each.
     """
 
     def dimension_turning(times: float) -> float:
@@ -204,9 +213,15 @@ def _yarn_frequencies(
         return torch.pow(base, exponents)
 
     kept, interpolated = 1.0 / periods(), 1.0 / (factor * periods())
-    index = torch.arange(dim // 2, dtype=torch.float32, device=device)
-    kept_share = 1.0 - torch.clamp((index - first) / (last - first), 0, 1)
-    return interpolated * (1 - kept_share) + kept * kept_share
+
+    def ramp() -> Tensor:
+        # As published: made on torch's default device and moved.
+        steps = (torch.arange(dim // 2, dtype=torch.float32) - first) / (last - first)
+        return torch.clamp(steps, 0, 1)
+
+    kept_share = 1.0 - ramp().to(device=device)
+    blend = interpolated * (1 - kept_share) + kept * kept_share
+    return blend, kept, interpolated, kept_share
 
 
 def _yarn_magnitude(factor: float, mscale: float = 1.0) -> float:
@@ -248,23 +263,25 @@ class DeepseekV2RotaryEmbedding(nn.Module):
         self.register_buffer("sin_cached", None, persistent=False)
         self.max_seq_len_cached = 0
 
-    def _angles(self, seq_len: int, device: torch.device) -> Tensor:
-        """Position times frequency, `[seq_len, dim / 2]`."""
-        positions = torch.arange(seq_len, device=device, dtype=self.inv_freq.dtype)
-        return torch.outer(positions, self.inv_freq.to(device))
+    def _tune(self, seq_len: int, device: torch.device) -> tuple[Tensor, ...]:
+        """Sets the frequencies for a length; returns what the published code holds of the way."""
+        return ()
 
-    def _magnitude(self) -> float | None:
-        """What cosines and sines are multiplied by, or None."""
-        return None
+    def _positions(self, seq_len: int, device: torch.device) -> Tensor:
+        """`[seq_len]`."""
+        return torch.arange(seq_len, device=device, dtype=self.inv_freq.dtype)
+
+    def _scaled(self, table: Tensor) -> Tensor:
+        """Cosines or sines with their magnitude corrected."""
+        return table
 
     def _fill(self, seq_len: int, device: torch.device, dtype: torch.dtype) -> None:
-        angles = self._angles(seq_len, device)
-        angles = torch.cat((angles, angles), dim=-1)
-        cos, sin = angles.cos(), angles.sin()
-        magnitude = self._magnitude()
-        if magnitude is not None:
-            cos, sin = cos * magnitude, sin * magnitude
-        self.cos_cached, self.sin_cached = cos.to(dtype), sin.to(dtype)
+        _on_the_way = self._tune(seq_len, device)
+        positions = self._positions(seq_len, device)
+        half = torch.outer(positions, self.inv_freq.to(device))
+        angles = torch.cat((half, half), dim=-1)  # [seq_len, dim]
+        self.cos_cached = self._scaled(angles.cos()).to(dtype)
+        self.sin_cached = self._scaled(angles.sin()).to(dtype)
         self.max_seq_len_cached = seq_len
 
     def forward(self, x: Tensor, seq_len: int) -> tuple[Tensor, Tensor]:
@@ -296,9 +313,8 @@ class DeepseekV2LinearScalingRotaryEmbedding(DeepseekV2RotaryEmbedding):
         super().__init__(dim, max_position_embeddings, base, device)
         self.scaling_factor = scaling_factor
 
-    def _angles(self, seq_len: int, device: torch.device) -> Tensor:
-        positions = torch.arange(seq_len, device=device, dtype=self.inv_freq.dtype)
-        return torch.outer(positions / self.scaling_factor, self.inv_freq.to(device))
+    def _positions(self, seq_len: int, device: torch.device) -> Tensor:
+        return super()._positions(seq_len, device) / self.scaling_factor
 
 
 class DeepseekV2DynamicNTKScalingRotaryEmbedding(DeepseekV2RotaryEmbedding):
@@ -319,13 +335,13 @@ class DeepseekV2DynamicNTKScalingRotaryEmbedding(DeepseekV2RotaryEmbedding):
         super().__init__(dim, max_position_embeddings, base, device)
         self.scaling_factor = scaling_factor
 
-    def _angles(self, seq_len: int, device: torch.device) -> Tensor:
+    def _tune(self, seq_len: int, device: torch.device) -> tuple[Tensor, ...]:
         if seq_len > self.max_position_embeddings:
             stretch = self.scaling_factor * seq_len / self.max_position_embeddings
             stretch -= self.scaling_factor - 1
             base = self.base * stretch ** (self.dim / (self.dim - 2))
             self.inv_freq = _inverse_frequencies(self.dim, base, device)
-        return super()._angles(seq_len, device)
+        return ()
 
 
 class DeepseekV2YarnRotaryEmbedding(DeepseekV2RotaryEmbedding):
@@ -365,8 +381,8 @@ class DeepseekV2YarnRotaryEmbedding(DeepseekV2RotaryEmbedding):
         self.mscale = mscale
         self.mscale_all_dim = mscale_all_dim
 
-    def _angles(self, seq_len: int, device: torch.device) -> Tensor:
-        self.inv_freq = _yarn_frequencies(
+    def _tune(self, seq_len: int, device: torch.device) -> tuple[Tensor, ...]:
+        self.inv_freq, *on_the_way = _yarn_frequencies(
             self.dim,
             self.base,
             self.scaling_factor,
@@ -375,12 +391,11 @@ class DeepseekV2YarnRotaryEmbedding(DeepseekV2RotaryEmbedding):
             self.beta_slow,
             device,
         )
-        return super()._angles(seq_len, device)
+        return tuple(on_the_way)
 
-    def _magnitude(self) -> float:
-        return _yarn_magnitude(self.scaling_factor, self.mscale) / _yarn_magnitude(
-            self.scaling_factor, self.mscale_all_dim
-        )
+    def _scaled(self, table: Tensor) -> Tensor:
+        magnitude = _yarn_magnitude(self.scaling_factor, self.mscale)
+        return table * (magnitude / _yarn_magnitude(self.scaling_factor, self.mscale_all_dim))
 
 
 def _rotate_half(x: Tensor) -> Tensor:
@@ -496,17 +511,22 @@ class MoEGate(nn.Module):
             scores = logits.softmax(dim=-1, dtype=torch.float32)
         else:
             scores = logits.sigmoid()
-        experts, weights = self._select(scores)
+        experts, weights, *_ranking = self._select(scores)
         if self.top_k > 1 and self.norm_topk_prob:
-            weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
-        weights = weights * self.routed_scaling_factor
+            denominator = weights.sum(dim=-1, keepdim=True) + 1e-20
+            weights = weights / denominator * self.routed_scaling_factor
+        else:
+            weights = weights * self.routed_scaling_factor
         loss = None
         if self.training and self.alpha > 0.0:
             loss = self._balance_loss(scores, experts, batch, length)
         return Routing(experts, weights, loss)
 
-    def _select(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Experts and their scores, `[tokens, k]` each, from scores `[tokens, E]`."""
+    def _select(self, scores: Tensor) -> tuple[Tensor, ...]:
+        """Experts and their scores, `[tokens, k]` each, from scores `[tokens, E]`.
+
+        Behind them comes what they were chosen by, which the published router holds to its end.
+        """
         if self.topk_method == "greedy":
             weights, experts = torch.topk(scores, k=self.top_k, dim=-1, sorted=False)
             return experts, weights
@@ -514,31 +534,35 @@ class MoEGate(nn.Module):
         if self.topk_method == "group_limited_greedy":
             ranks = scores.view(-1, groups, self.n_routed_experts // groups).max(dim=-1).values
             kept = self._within_best_groups(scores, ranks)
-            weights, experts = torch.topk(kept, k=self.top_k, dim=-1, sorted=False)
-            return experts, weights
+            weights, experts = torch.topk(kept[0], k=self.top_k, dim=-1, sorted=False)
+            return experts, weights, ranks, *kept
         corrected = scores + self.e_score_correction_bias.unsqueeze(0)
         members = corrected.view(-1, groups, self.n_routed_experts // groups)
-        kept = self._within_best_groups(corrected, members.topk(2, dim=-1)[0].sum(dim=-1))
-        _, experts = torch.topk(kept, k=self.top_k, dim=-1, sorted=False)
-        return experts, scores.gather(1, experts)
+        ranks = members.topk(2, dim=-1)[0].sum(dim=-1)
+        kept = self._within_best_groups(corrected, ranks)
+        chosen, experts = torch.topk(kept[0], k=self.top_k, dim=-1, sorted=False)
+        return experts, scores.gather(1, experts), corrected, ranks, *kept, chosen
 
     def _groups(self) -> int:
         if self.n_group is None or self.topk_group is None:
             raise ValueError(f"topk_method {self.topk_method!r} needs n_group and topk_group")
         return self.n_group
 
-    def _within_best_groups(self, scores: Tensor, ranks: Tensor) -> Tensor:
+    def _within_best_groups(self, scores: Tensor, ranks: Tensor) -> tuple[Tensor, ...]:
         """Scores `[tokens, E]` with zero outside the `topk_group` groups of highest rank.
 
         Args:
             scores: `[tokens, E]`.
             ranks: `[tokens, n_group]`.
+
+        Returns:
+            The scores, and behind them the groups and both masks.
         """
         best = torch.topk(ranks, k=int(self.topk_group or 0), dim=-1, sorted=False)[1]
         chosen = torch.zeros_like(ranks).scatter_(1, best, 1)
         size = self.n_routed_experts // ranks.shape[1]
         mask = chosen.unsqueeze(-1).expand(*chosen.shape, size).reshape(chosen.shape[0], -1)
-        return scores.masked_fill(~mask.bool(), 0.0)
+        return scores.masked_fill(~mask.bool(), 0.0), best, chosen, mask
 
     def _balance_loss(self, scores: Tensor, experts: Tensor, batch: int, length: int) -> Tensor:
         """`alpha * sum_e f_e P_e`, a sequence at a time or over the batch (2405.04434, eq. 23)."""
@@ -646,7 +670,9 @@ class DeepseekV2MoE(nn.Module):
 
         outputs, start = [], 0
         # The one question about values: how many tokens did each expert receive?
-        for expert, count in zip(self.experts, tokens_per_expert.cpu().tolist(), strict=True):
+        counts = tokens_per_expert.cpu().numpy()
+        del tokens_per_expert
+        for expert, count in zip(self.experts, counts, strict=True):
             if count:
                 outputs.append(expert(sorted_tokens[start : start + count]))
                 start += count
@@ -654,8 +680,13 @@ class DeepseekV2MoE(nn.Module):
 
         by_token = torch.empty_like(by_expert)
         by_token[order] = by_expert
-        weighted = by_token.view(*topk_ids.shape, -1).type(topk_weight.dtype)
-        return weighted.mul_(topk_weight.unsqueeze(dim=-1)).sum(dim=1).type(x.dtype)
+        by_choice = by_token.view(*topk_ids.shape, -1)
+        return (
+            by_choice.type(topk_weight.dtype)
+            .mul_(topk_weight.unsqueeze(dim=-1))
+            .sum(dim=1)
+            .type(x.dtype)
+        )
 
 
 # -------------------------------------------------------------------------------------- attention
@@ -716,10 +747,16 @@ def _causal_mask(
         causal = causal.expand(batch, 1, length, keys)
     if attention_mask is None:
         return causal
-    visible = attention_mask[:, None, None, :].expand(batch, 1, length, attention_mask.shape[1])
-    hidden = 1.0 - visible.to(embeds.dtype)
-    hidden = hidden.masked_fill(hidden.to(torch.bool), lowest)
-    return hidden if causal is None else causal.masked_fill(hidden.bool(), lowest)
+    padding = _padding(attention_mask, length, embeds.dtype)
+    return padding if causal is None else causal.masked_fill(padding.bool(), lowest)
+
+
+def _padding(attention_mask: Tensor, length: int, dtype: torch.dtype) -> Tensor:
+    """`[B, K]` of ones and zeros -> `[B, 1, T, K]` of zeros and the dtype's minimum."""
+    batch, keys = attention_mask.shape
+    visible = attention_mask[:, None, None, :].expand(batch, 1, length, keys).to(dtype)
+    hidden = 1.0 - visible
+    return hidden.masked_fill(hidden.to(torch.bool), torch.finfo(dtype).min)
 
 
 def _triangle(length: int, past: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -729,12 +766,11 @@ def _triangle(length: int, past: int, dtype: torch.dtype, device: torch.device) 
     mask.masked_fill_(index < (index + 1).view(length, 1), 0)
     mask = mask.to(dtype)
     if past:
-        seen = torch.zeros(length, past, dtype=dtype, device=device)
-        mask = torch.cat([seen, mask], dim=-1)
+        mask = torch.cat([torch.zeros(length, past, dtype=dtype, device=device), mask], dim=-1)
     return mask[None, None, :, :]
 
 
-def _weights(scores: Tensor, dtype: torch.dtype, dropout: float, training: bool) -> Tensor:
+def _softmax(scores: Tensor, dtype: torch.dtype, dropout: float, training: bool) -> Tensor:
     """Softmax over the keys in fp32, cast back, dropped out while training."""
     weights = F.softmax(scores, dim=-1, dtype=torch.float32).to(dtype)
     return F.dropout(weights, p=dropout, training=training)
@@ -774,10 +810,9 @@ def _flash(
     options: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": True}
     if attention_mask is not None:
         return _flash_padded(query, key, value, attention_mask, dropout, options)
-    if position_ids is not None and query.shape[1] != 1:
-        increasing = (torch.diff(position_ids, dim=-1) >= 0).all()
-        if not increasing:
-            return _flash_packed(query, key, value, position_ids, dropout, options)
+    may_be_packed = position_ids is not None and query.shape[1] != 1
+    if may_be_packed and not (torch.diff(position_ids, dim=-1) >= 0).all():
+        return _flash_packed(query, key, value, position_ids, dropout, options)
     out: Tensor = flash_attn_func(query, key, value, dropout, **options)
     return out
 
@@ -876,7 +911,7 @@ class LlamaRotaryEmbedding(nn.Module):
                 return _inverse_frequencies(dim, base) / factor
             fast, slow = scaling.get("beta_fast") or 32, scaling.get("beta_slow") or 1
             length = config.max_position_embeddings
-            return _yarn_frequencies(dim, base, factor, length, fast, slow)
+            return _yarn_frequencies(dim, base, factor, length, fast, slow)[0]
 
         self.inv_freq: Tensor
         self.register_buffer("inv_freq", _buffer(frequencies, dim), persistent=False)
@@ -893,10 +928,12 @@ class LlamaRotaryEmbedding(nn.Module):
             `[1 or B, T, D]` each, in the dtype of `x`; computed in fp32.
         """
         frequencies = self.inv_freq[None, :, None].float().expand(position_ids.shape[0], -1, 1)
-        angles = (frequencies @ position_ids[:, None, :].float()).transpose(1, 2)
-        angles = torch.cat((angles, angles), dim=-1)
-        cos = angles.cos() * self.attention_scaling
-        sin = angles.sin() * self.attention_scaling
+        positions = position_ids[:, None, :].float()
+        half = (frequencies @ positions).transpose(1, 2)
+        angles = torch.cat((half, half), dim=-1)
+        cos, sin = angles.cos(), angles.sin()
+        cos = cos * self.attention_scaling
+        sin = sin * self.attention_scaling
         return cos.to(x.dtype), sin.to(x.dtype)
 
 
@@ -952,21 +989,24 @@ class LlamaAttention(nn.Module):
         Returns:
             `[B, T, d]` and the weights `[B, H, T, K]` or None.
         """
-        query, key, value = self._heads(hidden_states, position_ids, past_key_value)
+        query, key, value, *_tables = self._heads(hidden_states, position_ids, past_key_value)
         key = repeat_kv(key, self.num_key_value_groups)
         value = repeat_kv(value, self.num_key_value_groups)
-        scores = torch.matmul(query, key.transpose(2, 3)) / math.sqrt(self.head_dim)
+        weights = torch.matmul(query, key.transpose(2, 3)) / math.sqrt(self.head_dim)
         if attention_mask is not None:
-            scores = scores + attention_mask[:, :, :, : key.shape[-2]]
-        weights = _weights(scores, query.dtype, self.attention_dropout, self.training)
+            weights = weights + attention_mask[:, :, :, : key.shape[-2]]
+        weights = _softmax(weights, query.dtype, self.attention_dropout, self.training)
         heads = torch.matmul(weights, value).transpose(1, 2).contiguous()
         out: Tensor = self.o_proj(heads.reshape(*hidden_states.shape[:2], -1))
         return out, weights if output_attentions else None
 
     def _heads(
         self, hidden_states: Tensor, position_ids: Tensor | None, cache: Cache | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Rotated queries `[B, H, T, D]`, and all keys and values `[B, KV heads, K, D]`."""
+    ) -> tuple[Tensor, ...]:
+        """Rotated queries `[B, H, T, D]`, and all keys and values `[B, KV heads, K, D]`.
+
+        Behind them come the cosines and sines, which the published attention holds to its end.
+        """
         batch, length, _ = hidden_states.shape
         query, key, value = (
             projection(hidden_states).view(batch, length, -1, self.head_dim).transpose(1, 2)
@@ -978,7 +1018,7 @@ class LlamaAttention(nn.Module):
         query, key = _rotated(query, cos, sin), _rotated(key, cos, sin)
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)
-        return query, key, value
+        return query, key, value, cos, sin
 
 
 class LlamaFlashAttention2(LlamaAttention):
@@ -993,12 +1033,12 @@ class LlamaFlashAttention2(LlamaAttention):
         output_attentions: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """As `LlamaAttention`, but the mask is `[B, K]` or None, and no weights come back."""
-        heads = self._heads(hidden_states, position_ids, past_key_value)
-        query, key, value = (part.transpose(1, 2) for part in heads)
+        query, key, value, *_tables = self._heads(hidden_states, position_ids, past_key_value)
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         dropout = self.attention_dropout if self.training else 0.0
         attended = _flash(query, key, value, attention_mask, position_ids, dropout, None)
-        flat = attended.reshape(*hidden_states.shape[:2], -1).contiguous()
-        out: Tensor = self.o_proj(flat)
+        attended = attended.reshape(*hidden_states.shape[:2], -1).contiguous()
+        out: Tensor = self.o_proj(attended)
         return out, None
 
 
@@ -1118,13 +1158,14 @@ class DeepseekV2Attention(nn.Module):
         up = self.kv_b_proj.weight.view(self.num_heads, -1, self.kv_lora_rank)
         up_key, up_value = up[:, : self.qk_nope_head_dim, :], up[:, self.qk_nope_head_dim :, :]
         q_latent = torch.matmul(q_nope, up_key)  # [B, H, T, kv_lora_rank]
-        scores = torch.matmul(q_pe, k_pe.mT) + torch.matmul(q_latent, latent.unsqueeze(-3).mT)
-        scores = scores * self.softmax_scale
+        weights = torch.matmul(q_pe, k_pe.mT) + torch.matmul(q_latent, latent.unsqueeze(-3).mT)
+        weights = weights * self.softmax_scale
         if attention_mask is not None:
-            scores = scores + attention_mask
-        weights = _weights(scores, q_pe.dtype, self.attention_dropout, self.training)
-        mixed = torch.einsum("bhql,blc->bhqc", weights, latent)
-        heads = torch.matmul(mixed, up_value.mT).transpose(1, 2).contiguous()
+            weights = weights + attention_mask
+        weights = _softmax(weights, q_pe.dtype, self.attention_dropout, self.training)
+        heads = torch.einsum("bhql,blc->bhqc", weights, latent)
+        heads = torch.matmul(heads, up_value.mT)
+        heads = heads.transpose(1, 2).contiguous()
         out: Tensor = self.o_proj(heads.reshape(batch, length, self.num_heads * self.v_head_dim))
         return out, weights if output_attentions else None
 
@@ -1156,10 +1197,8 @@ class DeepseekV2Attention(nn.Module):
             position_ids = torch.arange(past, past + length, device=q_pe.device).unsqueeze(0)
         tables = self.rotary_emb(q_pe, seq_len=past + length)
         cos, sin = (table[position_ids].unsqueeze(1) for table in tables)
-        return (
-            _rotated(_halves_from_pairs(q_pe), cos, sin),
-            _rotated(_halves_from_pairs(k_pe), cos, sin),
-        )
+        query, key = _halves_from_pairs(q_pe), _halves_from_pairs(k_pe)
+        return _rotated(query, cos, sin), _rotated(key, cos, sin)
 
 
 def _layer_length(cache: Cache, layer_idx: int) -> int:
@@ -1198,8 +1237,8 @@ class DeepseekV2FlashAttention2(DeepseekV2Attention):
         attended = _flash(query, key, value, attention_mask, None, dropout, self.softmax_scale)
         if self.q_head_dim != self.v_head_dim:
             attended = attended[:, :, :, : self.v_head_dim]
-        flat = attended.reshape(batch, length, self.num_heads * self.v_head_dim).contiguous()
-        out: Tensor = self.o_proj(flat)
+        attended = attended.reshape(batch, length, self.num_heads * self.v_head_dim).contiguous()
+        out: Tensor = self.o_proj(attended)
         return out, None
 
     def _joined(self, nope: Tensor, pe: Tensor, like: Tensor) -> Tensor:
@@ -1264,6 +1303,7 @@ class DeepseekV2DecoderLayer(nn.Module):
             output_attentions=output_attentions,
         )
         hidden_states = hidden_states + attended
+        del attended
         hidden_states = hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
         return hidden_states, weights
 
@@ -1361,7 +1401,9 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
             position_ids = torch.arange(
                 past_length, past_length + given.shape[1], dtype=torch.long, device=given.device
             ).unsqueeze(0)
-        hidden = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_tokens(input_ids)
+        hidden = inputs_embeds
         if self.config._attn_implementation == "flash_attention_2":
             # The kernel is causal by itself; only real padding is handed on.
             mask = attention_mask if attention_mask is not None and 0 in attention_mask else None
@@ -1562,8 +1604,8 @@ class DeepseekV2ForSequenceClassification(DeepseekV2PreTrainedModel):
             return_dict=True,
         )
         logits = self.score(decoded.last_hidden_state)
-        rows = torch.arange(logits.shape[0], device=logits.device)
-        pooled = logits[rows, self._ends(input_ids, logits)]
+        ends = self._ends(input_ids, logits)
+        pooled = logits[torch.arange(logits.shape[0], device=logits.device), ends]
         output = SequenceClassifierOutputWithPast(
             loss=None if labels is None else self._loss(pooled, labels.to(pooled.device)),
             logits=pooled,
