@@ -71,6 +71,19 @@ def test_trace_and_closed_forms_agree_without_a_warning(documents):
         assert document.agreement.agrees is True
 
 
+def test_expected_bytes_do_not_depend_on_the_routing(documents):
+    routed, uniform = documents
+    for name in ("prefill", "decode"):
+        own, even = routed.stages[name], uniform.stages[name]
+        assert even.experts_touched.counted == even.experts_touched.even
+        assert own.experts_touched.even == even.experts_touched.even
+        assert own.experts_touched.expected == even.experts_touched.expected
+        assert own.bytes_read_expected == pytest.approx(even.bytes_read_expected, rel=1e-12)
+    # What the checkpoint's own routing chose: not the even split in the prompt.
+    counted = routed.stages["prefill"].experts_touched.counted
+    assert 2 <= counted < routed.stages["prefill"].experts_touched.even
+
+
 def test_no_flop_depends_on_the_routing(documents):
     routed, uniform = documents
     for key in ("macs", "vector_flops", "flops", "activations"):

@@ -91,6 +91,8 @@ class TestVersion1:
         assert report.metadata.model.architecture is None
         assert report.memory.inputs_bytes is None
         assert report.memory.peak_module is None
+        assert {stage.experts_touched for stage in report.stages.values()} == {None}
+        assert {stage.bytes_read_expected for stage in report.stages.values()} == {None}
         is_analytic = report.metadata.engine == "analytic"
         for stage in report.stages.values():
             for module in stage.by_module.values():

@@ -30,6 +30,7 @@ from dsocr_analyze.workload import Workload
 
 __all__ = [
     "Engine",
+    "ExpertsTouched",
     "KindFigures",
     "Ledger",
     "Memory",
@@ -121,6 +122,36 @@ class KindFigures:
     work: Work
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertsTouched:
+    """How many routed experts the tokens of one pass touch.
+
+    Attributes:
+        layers: Layers that have routed experts.
+        weights_bytes: Bytes of one expert's weights.
+        even: Experts of a layer where the tokens' choices spread evenly: the most they can touch.
+        expected: Experts of a layer to expect where each token chooses uniformly, by itself.
+        counted: Experts of all layers together whose weights the figures hold: the even split's,
+            but with a checkpoint's values those that its own routing chose.
+    """
+
+    layers: int
+    weights_bytes: int
+    even: int
+    expected: float
+    counted: int
+
+    @property
+    def counted_per_layer(self) -> float:
+        """`counted` as the mean over layers."""
+        return self.counted / self.layers
+
+    @property
+    def bytes_beyond_counted(self) -> float:
+        """Bytes of weights that the expected experts have more than those counted."""
+        return (self.layers * self.expected - self.counted) * self.weights_bytes
+
+
 @dataclass(frozen=True)
 class StageFigures:
     """One stage: a part of the prefill pass, or one decode step.
@@ -134,6 +165,7 @@ class StageFigures:
         own_params: Those of its parameters that a module holds itself, by the module's path; None
             where no model was built.
         notes: What a reader of its figures should know.
+        experts: Routed experts that its tokens touch; None where it has none, or nothing is known.
     """
 
     name: str
@@ -143,11 +175,19 @@ class StageFigures:
     module_calls: Mapping[str, int]
     own_params: Mapping[str, int] | None = None
     notes: tuple[str, ...] = ()
+    experts: ExpertsTouched | None = None
 
     @cached_property
     def work(self) -> Work:
         """Work of all kernels."""
         return total_work(self.own.values())
+
+    @property
+    def bytes_read_expected(self) -> float | None:
+        """Bytes read where as many experts are touched as expected; None without `experts`."""
+        if self.experts is None:
+            return None
+        return self.work.bytes_read + self.experts.bytes_beyond_counted
 
     @cached_property
     def operators(self) -> Mapping[str, Work]:

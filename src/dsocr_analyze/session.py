@@ -6,6 +6,7 @@ import datetime as dt
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -17,13 +18,26 @@ from dsocr_analyze.analytic import UNIFORM_ROUTING_NOTE, figures_of_composition
 from dsocr_analyze.architectures import DEFAULT, architecture_of
 from dsocr_analyze.dtypes import Dtype, dtype_named
 from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
-from dsocr_analyze.figures import Memory, ModelSource, PageFigures, Parameters, Provenance
+from dsocr_analyze.figures import (
+    Memory,
+    ModelSource,
+    PageFigures,
+    Parameters,
+    Provenance,
+    StageFigures,
+)
 from dsocr_analyze.kernels import total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.running.loading import LoadedModel, load_model
 from dsocr_analyze.trace.passes import PassTraces, trace_passes
-from dsocr_analyze.trace.summary import batch_work, ledger_of, stage_figures, step_stretches
+from dsocr_analyze.trace.summary import (
+    batch_work,
+    experts_run,
+    ledger_of,
+    stage_figures,
+    step_stretches,
+)
 from dsocr_analyze.version import VERSION
 from dsocr_analyze.workload import Workload
 from dsocr_analyze.workload.workload import position_warnings
@@ -308,7 +322,9 @@ class DeepSeekOCRSession:
     def _traced(
         self, workload: Workload, traces: PassTraces, analytic: PageFigures | None
     ) -> PageFigures:
-        stages = stage_figures(traces, self.architecture.stages, self.own_params)
+        stages = self._with_experts(
+            workload, stage_figures(traces, self.architecture.stages, self.own_params)
+        )
         *prefill, _ = stages.values()
         prefill_pass = total_work(stage.work for stage in prefill)
         causal = sum(stage.causal_savable_flops for stage in prefill)
@@ -328,6 +344,26 @@ class DeepSeekOCRSession:
             ledger=ledger_of(traces.prefill, traces.decode_steps[0]),
             module_classes=self.module_classes,
         )
+
+    def _with_experts(
+        self, workload: Workload, stages: Mapping[str, StageFigures]
+    ) -> dict[str, StageFigures]:
+        """The stages, with what they touch of the routed experts that the config describes."""
+        architecture = self.architecture
+        if self._dimensions is None:
+            return dict(stages)
+        experts = architecture.experts_touched(self._dimensions, workload, self.dtype)
+        return {
+            name: stage
+            if name not in experts
+            else replace(
+                stage,
+                experts=replace(
+                    experts[name], counted=experts_run(stage, architecture.routed_expert)
+                ),
+            )
+            for name, stage in stages.items()
+        }
 
     def _memory(self, workload: Workload, traces: PassTraces) -> Memory:
         per_token, remainder = divmod(traces.kv_cache_bytes, workload.seq_len)
@@ -374,7 +410,8 @@ class DeepSeekOCRSession:
             *notes,
             f"MoE routing is the checkpoint's, computed on {self.loaded.device}; FLOPs do not"
             " depend on it, bytes of expert weights and calls of experts do; the batch takes every"
-            " decode step to read as many experts as the first",
+            " decode step to read as many experts as the first. experts_touched says what it chose"
+            " (counted) beside what an even split would touch (even)",
         ]
 
 

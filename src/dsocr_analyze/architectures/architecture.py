@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.costs.integers import Count
     from dsocr_analyze.costs.operators import Kernels
     from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.figures import Memory, Parameters, StageFigures
+    from dsocr_analyze.figures import ExpertsTouched, Memory, Parameters, StageFigures
     from dsocr_analyze.kernels import Kernel, KernelsOf, Work
     from dsocr_analyze.workload import Mode, Workload
 
@@ -218,6 +218,8 @@ class Architecture:
         memory: Only the memory of a workload, by closed forms.
         decode_peak_bytes: Bytes alive in the last decode step besides the weights.
         expert_params: Parameters of one routed expert; 0 without experts.
+        experts_touched: Routed experts that a workload touches under the even split, by stage that
+            has some.
         repeats: What of a model's modules repeats: the name that alike modules share, by path, or
             None for a module that is like no other.
         prefill_inputs: Keyword arguments of the model's forward for one prefill pass, as
@@ -251,6 +253,7 @@ class Architecture:
     memory: Callable[[Any, Workload, Dtype, bool], Memory]
     decode_peak_bytes: Callable[[Any, Workload, Dtype, bool], int]
     expert_params: Callable[[Any], int]
+    experts_touched: Callable[[Any, Workload, Dtype], Mapping[str, ExpertsTouched]]
     repeats: Callable[[Any], Callable[[str], str | None]]
     prefill_inputs: Callable[[torch.device, torch.dtype, Workload], dict[str, Any]]
     decode_inputs: Callable[[torch.device, Workload, int], dict[str, Any]]

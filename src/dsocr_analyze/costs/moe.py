@@ -1,7 +1,8 @@
 """Mixture of experts: the router, the routed experts and the shared ones.
 
 Routing is uniform: the B T k choices go round the E experts, so min(E, B T k) are touched and the
-remainder goes to the first ones.
+remainder goes to the first ones. No routing touches more: what independent choices are expected to
+touch is `experts_touched`.
 
 Source: DeepSeek-V2 (2405.04434), eq. 20 to 29 and section 2.2.2; DeepSeek-V3 (2412.19437), eq. 12
 to 16; `MoEGate` and `DeepseekV2MoE` (`modeling_deepseekv2.py`).
@@ -10,7 +11,7 @@ to 16; `MoEGate` and `DeepseekV2MoE` (`modeling_deepseekv2.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dsocr_analyze.costs.integers import Count, ceil_log2, minimum
 from dsocr_analyze.costs.linear import linear, linear_params
@@ -31,7 +32,16 @@ from dsocr_analyze.costs.swiglu import swiglu, swiglu_params
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.kernels import Kernel, Rows, Work
 
-__all__ = ["Routing", "Spread", "gate", "moe", "moe_params", "routed_experts", "spread"]
+__all__ = [
+    "Routing",
+    "Spread",
+    "experts_touched",
+    "gate",
+    "moe",
+    "moe_params",
+    "routed_experts",
+    "spread",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +89,21 @@ def spread(n: Count, routing: Routing) -> Spread:
     return Spread(
         minimum(routing.experts, choices), choices // routing.experts, choices % routing.experts
     )
+
+
+def experts_touched(n: Any, experts: Any, per_token: Any) -> Any:
+    """Expected number of experts with a token: `E (1 - (1 - k/E)^n)`, a float.
+
+    Each token chooses k different experts, independently of the others and each expert equally
+    often, so it misses an expert with probability 1 - k/E. Groups of experts change nothing where
+    they are chosen uniformly too: a token still takes k/E of the experts on average.
+
+    Args:
+        n: Tokens; a number or an array, as all of them.
+        experts: Routed experts E.
+        per_token: Experts k that a token passes.
+    """
+    return experts * (1 - (1 - per_token / experts) ** n)
 
 
 def gate(n: Count, d: int, routing: Routing, dtype: Dtype) -> Kernels:

@@ -15,6 +15,7 @@ from dsocr_analyze.report.document import (
     Batch,
     Counts,
     DecodeStep,
+    ExpertsTouched,
     Family,
     LeftOutShare,
     Memory,
@@ -179,6 +180,8 @@ def _stage(
         params=stage.params,
         calls=stage.calls,
         causal_savable_flops=figures.causal_savable_flops if is_prefill else 0,
+        experts_touched=_experts_touched(stage),
+        bytes_read_expected=stage.bytes_read_expected,
         operators={name: work.flops for name, work in stage.operators.items()},
         operator_families={
             kind: Family(
@@ -189,6 +192,15 @@ def _stage(
         by_module=_modules(figures, stage),
         flops_analytic=flops_analytic,
         notes=stage.notes,
+    )
+
+
+def _experts_touched(stage: StageFigures) -> ExpertsTouched | None:
+    experts = stage.experts
+    if experts is None:
+        return None
+    return ExpertsTouched(
+        even=experts.even, expected=experts.expected, counted=experts.counted_per_layer
     )
 
 

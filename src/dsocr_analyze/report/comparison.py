@@ -190,6 +190,12 @@ def _quantities(report: Report, *, with_batch: bool) -> Iterator[tuple[_Quantity
         yield _Quantity("batch_flops", "batch", "FLOPs"), total.batch.flops
     yield _Quantity("prefill_pass_bytes", "prefill pass", "bytes"), total.bytes_moved
     yield _Quantity("decode_step_bytes", "decode step", "bytes"), total.decode_step.bytes_moved
+    step = report.stages[report.decode_name]
+    if with_batch and step.bytes_read_expected is not None:
+        yield (
+            _Quantity("decode_step_expected_bytes", "decode step, expected experts", "bytes"),
+            step.bytes_read_expected + step.bytes_written,
+        )
     yield _Quantity("page_bytes", "page", "bytes"), total.page.bytes_moved
     if with_batch:
         yield _Quantity("batch_bytes", "batch", "bytes"), total.batch.bytes_moved

@@ -24,6 +24,7 @@ __all__ = [
     "Batch",
     "Counts",
     "DecodeStep",
+    "ExpertsTouched",
     "Family",
     "LeftOutShare",
     "Memory",
@@ -222,6 +223,21 @@ class Family(Struct, frozen=True, kw_only=True):
     bytes: Count
 
 
+class ExpertsTouched(Struct, frozen=True, kw_only=True):
+    """Routed experts that the tokens of a stage touch: experts a layer that has some.
+
+    Attributes:
+        even: Where the tokens' choices spread evenly, which no routing exceeds.
+        expected: Where every token chooses uniformly and by itself: E (1 - (1 - k/E)^tokens).
+        counted: Those whose weights bytes_read holds: even, but with a checkpoint's values the
+            mean over layers of what its own routing chose.
+    """
+
+    even: Count
+    expected: Share
+    counted: Share
+
+
 class Stage(Work, frozen=True, kw_only=True):
     """A part of the prefill pass, or one decode step.
 
@@ -229,6 +245,10 @@ class Stage(Work, frozen=True, kw_only=True):
         params: Parameters that it owns.
         calls: Calls of its outermost module.
         causal_savable_flops: Matrix FLOPs that a causal kernel may skip.
+        experts_touched: Routed experts that its tokens touch; null where it has none, or nothing
+            is known of them.
+        bytes_read_expected: bytes_read with the weights of experts_touched.expected experts a
+            layer in place of those counted; null without experts_touched.
         operators: FLOPs of every operator, costliest first.
         operator_families: Operators by kind, costliest first.
         by_module: Modules that took part and all above them, by path; the path of the model
@@ -241,6 +261,8 @@ class Stage(Work, frozen=True, kw_only=True):
     params: Count
     calls: Count
     causal_savable_flops: Count
+    experts_touched: ExpertsTouched | None
+    bytes_read_expected: Share | None
     operators: Mapping[str, Count]
     operator_families: Mapping[FamilyName, Family]
     by_module: Mapping[str, Module]

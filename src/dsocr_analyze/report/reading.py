@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -15,6 +15,8 @@ from dsocr_analyze.report.document import SCHEMA_VERSION, Report
 __all__ = ["LARGEST_NUMBER", "READABLE_VERSIONS", "load_report"]
 
 READABLE_VERSIONS: Final = (version1.SCHEMA_VERSION, SCHEMA_VERSION)
+
+_LATER_STAGE_KEYS: Final = ("experts_touched", "bytes_read_expected")
 
 LARGEST_NUMBER: Final = 10**30
 """More than any workload that can be planned comes to."""
@@ -57,9 +59,19 @@ def _decoded(data: bytes) -> Report:
     try:
         if version == version1.SCHEMA_VERSION:
             return version1.upgraded(msgspec.convert(parsed, version1.Report1))
+        _complete(parsed)
         return msgspec.convert(parsed, Report)
     except (msgspec.ValidationError, ValueError) as error:
         raise ValueError(f"is no report of schema_version {version!r}: {error}") from error
+
+
+def _complete(parsed: dict[str, Any]) -> None:
+    """Puts in, as unknown, the keys that early reports of this version did not have."""
+    stages = parsed.get("stages")
+    for stage in stages.values() if isinstance(stages, dict) else ():
+        if isinstance(stage, dict):
+            for key in _LATER_STAGE_KEYS:
+                stage.setdefault(key, None)
 
 
 def _check_sizes(value: object) -> None:

@@ -40,6 +40,7 @@ def tables_of(report: Report) -> list[Table]:
         _configuration(report),
         _stages(report),
         _totals(report),
+        *_experts(report),
         _memory(report),
         *time_tables(report.time),
         _top_modules(report),
@@ -142,6 +143,20 @@ def _totals(report: Report) -> Table:
         ("what", "MACs", "matrix FLOPs", "vector FLOPs", "FLOPs"),
         tuple(rows),
     )
+
+
+def _experts(report: Report) -> list[Table]:
+    """Routed experts that each stage touches, and what it reads then; no table without experts."""
+    rows = tuple(
+        (stage, str(touched.even), f"{touched.expected:.2f}", f"{touched.counted:.4g}",
+         bytes_text(content.bytes_read), bytes_text(expected))
+        for stage, content in report.stages.items()
+        if (touched := content.experts_touched) is not None
+        and (expected := content.bytes_read_expected) is not None
+    )  # fmt: skip
+    title = "Routed experts touched, a layer: evenly spread, and expected of independent choices"
+    columns = ("stage", "even", "expected", "counted", "read", "read, expected")
+    return [Table(title, columns, rows)] if rows else []
 
 
 def _memory(report: Report) -> Table:

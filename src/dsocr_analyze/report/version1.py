@@ -1,7 +1,8 @@
 """Reports of schema version 1, as dsocr-analyze 0.1 wrote them, and what they are in version 2.
 
 Version 1 called the whole batch's work the page's, wrote a module's own work only where it
-differed from its total, and knew neither the inputs' bytes nor where the peak occurs.
+differed from its total, and knew neither the inputs' bytes, nor where the peak occurs, nor how many
+experts are touched.
 """
 
 from __future__ import annotations
@@ -185,7 +186,9 @@ def _stage(stage: Stage1, model_class: str | None) -> document.Stage:
         )
         for path, module in stage.by_module.items()
     }
-    return document.Stage(**_fields(stage) | {"by_module": rows})
+    return document.Stage(
+        **_fields(stage) | {"by_module": rows}, experts_touched=None, bytes_read_expected=None
+    )
 
 
 def _own(module: Module1) -> Counts:

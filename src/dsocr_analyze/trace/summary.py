@@ -13,7 +13,7 @@ from dsocr_analyze.kernels import Kernel, Work, merged, total_work
 from dsocr_analyze.trace.passes import PassTraces
 from dsocr_analyze.trace.record import Trace
 
-__all__ = ["batch_work", "ledger_of", "stage_figures", "step_stretches"]
+__all__ = ["batch_work", "experts_run", "ledger_of", "stage_figures", "step_stretches"]
 
 
 def stage_figures(
@@ -66,6 +66,19 @@ def _outermost_calls(stage: Stage, calls: Counter[str]) -> int:
     """Calls of the stage's outermost module; that of both passes is the model itself."""
     outermost = stage.prefixes if stage.role == "vision" else ("",)
     return next((calls[path] for path in outermost if path in calls), 0)
+
+
+def experts_run(stage: StageFigures, routed_expert: re.Pattern[str] | None) -> int:
+    """Routed experts of all layers that ran in a stage, each once.
+
+    Args:
+        stage: What ran.
+        routed_expert: Pattern of the paths of routed experts; None for a model without.
+    """
+    if routed_expert is None:
+        return 0
+    found = map(routed_expert.fullmatch, {kernel.path for kernel in stage.kernels})
+    return len({(match["experts"], match["index"]) for match in found if match})
 
 
 def ledger_of(*traces: Trace) -> Ledger:

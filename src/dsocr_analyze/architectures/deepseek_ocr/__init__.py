@@ -14,7 +14,11 @@ from dsocr_analyze.architectures.deepseek_ocr.composition import (
     step_kernels,
 )
 from dsocr_analyze.architectures.deepseek_ocr.crop_grid_codes import CROP_GRIDS
-from dsocr_analyze.architectures.deepseek_ocr.decoder import NOT_MODELLED, expert_params
+from dsocr_analyze.architectures.deepseek_ocr.decoder import (
+    NOT_MODELLED,
+    expert_params,
+    experts_touched,
+)
 from dsocr_analyze.architectures.deepseek_ocr.dimensions import ModelDimensions
 from dsocr_analyze.architectures.deepseek_ocr.modes import MODES
 from dsocr_analyze.architectures.deepseek_ocr.plan import notes_of, plan_workload
@@ -80,6 +84,7 @@ DEEPSEEK_OCR: Final = Architecture(
     memory=memory,
     decode_peak_bytes=decode_peak_bytes,
     expert_params=expert_params,
+    experts_touched=experts_touched,
     repeats=alike,
     prefill_inputs=_prefill_inputs,
     decode_inputs=_decode_inputs,

@@ -14,6 +14,7 @@ from dsocr_analyze.architectures.deepseek_ocr.decoder import (
     decoder_params,
     decoder_savable_macs,
     decoder_sections,
+    experts_touched,
     head_params,
 )
 from dsocr_analyze.architectures.deepseek_ocr.layout import (
@@ -48,7 +49,7 @@ from dsocr_analyze.costs.sections import Expansion, Section, sections_work
 from dsocr_analyze.costs.sums import combined, repeated, scaled
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.figures import Memory, Parameters, StageFigures
+from dsocr_analyze.figures import ExpertsTouched, Memory, Parameters, StageFigures
 from dsocr_analyze.kernels import CUDA, Kernel, KernelsOf, Work, merged, total_work
 
 if TYPE_CHECKING:
@@ -124,8 +125,11 @@ def compose(
         kernel._replace(path="model", stage=PREFILL.name)
         for kernel in _page_layout(workload, dimensions, dtype)
     ]
+    experts = experts_touched(dimensions, workload, dtype)
     stages = {
-        stage.name: _stage_figures(stage, expansions[stage.name], params[stage.name])
+        stage.name: _stage_figures(
+            stage, expansions[stage.name], params[stage.name], experts.get(stage.name)
+        )
         for stage in STAGES
     }
     prefill_pass = total_work(stages[stage.name].work for stage in STAGES if stage is not DECODE)
@@ -151,7 +155,9 @@ def compose(
     )
 
 
-def _stage_figures(stage: Stage, expansion: Expansion, params: int) -> StageFigures:
+def _stage_figures(
+    stage: Stage, expansion: Expansion, params: int, experts: ExpertsTouched | None
+) -> StageFigures:
     calls = expansion.module_calls
     root = "" if stage.role != "vision" else stage.prefixes[0]
     return StageFigures(
@@ -161,6 +167,7 @@ def _stage_figures(stage: Stage, expansion: Expansion, params: int) -> StageFigu
         kernels=merged(expansion.kernels),
         module_calls=calls,
         notes=stage.notes,
+        experts=experts,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.architectures.architecture import NotModelled
+from dsocr_analyze.architectures.deepseek_ocr.stages import DECODE, PREFILL
 from dsocr_analyze.costs.decoder_attention import (
     causal_savable_macs,
     decoder_attention,
@@ -15,7 +16,8 @@ from dsocr_analyze.costs.integers import Count, is_one_token
 from dsocr_analyze.costs.kv_cache import latent_width, mha_width
 from dsocr_analyze.costs.lm_head import lm_head, lm_head_params
 from dsocr_analyze.costs.mla import LatentHeads, mla_attention, mla_params
-from dsocr_analyze.costs.moe import Routing, moe, moe_params
+from dsocr_analyze.costs.moe import Routing, moe, moe_params, spread
+from dsocr_analyze.costs.moe import experts_touched as expected_experts
 from dsocr_analyze.costs.normalization import rms_norm, rms_norm_params
 from dsocr_analyze.costs.operators import (
     Kernels,
@@ -30,6 +32,7 @@ from dsocr_analyze.costs.sections import Section
 from dsocr_analyze.costs.sums import ModuleKernels, under
 from dsocr_analyze.costs.swiglu import swiglu, swiglu_params
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
+from dsocr_analyze.figures import ExpertsTouched
 from dsocr_analyze.kernels import CUDA, KernelsOf
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
         DecoderDimensions,
         ModelDimensions,
     )
+    from dsocr_analyze.workload import Workload
 
 __all__ = [
     "NOT_MODELLED",
@@ -45,6 +49,7 @@ __all__ = [
     "decoder_savable_macs",
     "decoder_sections",
     "expert_params",
+    "experts_touched",
     "head_params",
     "latent_heads",
     "routing_of",
@@ -290,3 +295,23 @@ def expert_params(dimensions: ModelDimensions) -> int:
     """Parameters of one routed expert; 0 in a dense decoder."""
     decoder = dimensions.decoder
     return swiglu_params(decoder.hidden_size, decoder.moe_intermediate_size)
+
+
+def experts_touched(
+    dimensions: ModelDimensions, workload: Workload, dtype: Dtype
+) -> dict[str, ExpertsTouched]:
+    """Routed experts that the prompt's tokens touch, and those of a decode step; by stage."""
+    decoder = dimensions.decoder
+    layers = decoder.moe_layers
+    if not layers:
+        return {}
+    routing = routing_of(decoder)
+    weights_bytes = expert_params(dimensions) * dtype.nbytes
+
+    def touched(n: int) -> ExpertsTouched:
+        even = spread(n, routing).touched
+        expected = expected_experts(n, routing.experts, routing.per_token)
+        return ExpertsTouched(layers, weights_bytes, even, expected, counted=layers * even)
+
+    batch = workload.batch_size
+    return {PREFILL.name: touched(batch * workload.seq_len), DECODE.name: touched(batch)}

@@ -66,7 +66,7 @@ def _replay_page(
         lives: What is alive.
         dimensions: The model.
         workload: The page.
-        before: Bytes of what the page before has left; its tokens go at once, the rest name by name.
+        before: Bytes of what the page before has left: its tokens go at once, the rest by and by.
     """
     d, visual = dimensions.decoder.hidden_size, workload.visual_tokens
     if before:

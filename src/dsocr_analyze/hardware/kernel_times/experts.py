@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dsocr_analyze.costs.moe import experts_touched
 from dsocr_analyze.hardware.kernel_times.coefficients import ExpertsCoefficients
 from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine, overlapped, waves
 
@@ -65,14 +66,6 @@ class _Tiling(NamedTuple):
     """Elements along the inner size of a product that a tile takes at a time."""
     narrow: NDArray[np.bool_]
     """Whether weights stream at full speed, as they do for tiles of few rows."""
-
-
-def experts_touched(tokens: Floats, experts: Floats, top_k: Floats) -> Floats:
-    """Expected number of experts with a token: E (1 - (1 - k/E)^tokens), choices independent."""
-    touched: Floats = experts * -np.expm1(
-        tokens * np.log1p(-np.minimum(top_k / experts, 1 - 1e-12))
-    )
-    return touched
 
 
 def experts_seconds(

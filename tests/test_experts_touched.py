@@ -1,0 +1,218 @@
+"""How many routed experts are touched: the even split, the expectation, and what really runs."""
+
+import json
+import math
+from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations, product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from both_engines import by_both_engines, small_directory
+from hand_built import CREATED, FIGURES, STAGES
+
+from dsocr_analyze import analytic
+from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import MoEGate
+from dsocr_analyze.costs.moe import experts_touched
+from dsocr_analyze.figures import ExpertsTouched
+from dsocr_analyze.report.build import build_report
+from dsocr_analyze.report.comparison import compare
+from dsocr_analyze.report.files import dump_json
+from dsocr_analyze.report.markdown import render_markdown
+from dsocr_analyze.report.reading import load_report
+
+SIGMAS = 5
+"""A right formula fails once in a million draws."""
+
+
+def drawn(experts, tokens, per_token, draws, seed):
+    """Choices of k different experts per token, `[draws, tokens, k]`, all sets equally likely."""
+    order = np.random.default_rng(seed).random((draws, tokens, experts))
+    return np.argpartition(order, per_token - 1, axis=-1)[..., :per_token]
+
+
+def distinct(choices, experts):
+    """Experts that some token of each draw chose, `[draws]`, from choices `[draws, tokens, k]`."""
+    hit = np.zeros((len(choices), experts), bool)
+    np.put_along_axis(hit, choices.reshape(len(choices), -1), True, axis=1)
+    return hit.sum(axis=1)
+
+
+def is_mean_of(value, counts):
+    """Whether `value` may be the expectation of what was drawn."""
+    deviation = counts.std(ddof=1) / math.sqrt(len(counts))
+    return abs(counts.mean() - value) <= SIGMAS * deviation + 1e-9
+
+
+def gate(method, experts, per_token, groups, chosen, scoring):
+    """The reference's router with scores that are chance: the identity as its weight."""
+    router = MoEGate(
+        SimpleNamespace(
+            topk_method=method, scoring_func=scoring, num_experts_per_tok=per_token,
+            n_routed_experts=experts, n_group=groups, topk_group=chosen, norm_topk_prob=False,
+            routed_scaling_factor=1.0, aux_loss_alpha=0.0, seq_aux=True, hidden_size=experts,
+        )
+    )  # fmt: skip
+    torch.nn.init.eye_(router.weight)
+    return router
+
+
+class TestExpectation:
+    @pytest.mark.parametrize(
+        ("tokens", "experts", "per_token"),
+        [(1, 64, 6), (2, 64, 6), (4, 64, 6), (8, 64, 6), (16, 64, 6), (40, 64, 6), (3, 8, 2),
+         (5, 8, 7), (2, 5, 5), (7, 160, 8)],
+    )  # fmt: skip
+    def test_it_is_the_mean_of_drawn_routings(self, tokens, experts, per_token):
+        counts = distinct(drawn(experts, tokens, per_token, 2000, seed=tokens), experts)
+        assert is_mean_of(experts_touched(tokens, experts, per_token), counts)
+
+    def test_the_draws_tell_other_formulas_from_it(self):
+        tokens, experts, per_token = 8, 64, 6
+        counts = distinct(drawn(experts, tokens, per_token, 4000, seed=1), experts)
+        evenly = min(experts, tokens * per_token)
+        # As if a token could choose an expert twice.
+        with_repeats = experts * (1 - (1 - 1 / experts) ** (tokens * per_token))
+        for wrong in (evenly, with_repeats, experts_touched(tokens + 1, experts, per_token)):
+            assert not is_mean_of(wrong, counts)
+
+    @pytest.mark.parametrize(
+        ("tokens", "experts", "per_token"),
+        [(1, 4, 2), (2, 4, 2), (3, 4, 2), (2, 5, 3), (3, 5, 1), (2, 6, 6), (4, 3, 2)],
+    )
+    def test_it_is_the_mean_over_every_routing(self, tokens, experts, per_token):
+        routings = list(product(combinations(range(experts), per_token), repeat=tokens))
+        touched = sum(len(set().union(*routing)) for routing in routings)
+        mean = Fraction(touched, len(routings))
+        assert experts_touched(tokens, experts, per_token) == pytest.approx(float(mean), rel=1e-12)
+
+    @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
+    @pytest.mark.parametrize(
+        ("method", "experts", "per_token", "groups", "chosen"),
+        [("greedy", 16, 3, 1, 1), ("group_limited_greedy", 16, 3, 4, 2),
+         ("group_limited_greedy", 64, 6, 8, 3), ("noaux_tc", 16, 4, 4, 1),
+         ("noaux_tc", 64, 6, 8, 4)],
+    )  # fmt: skip
+    @pytest.mark.parametrize("tokens", [1, 3, 9])
+    def test_routers_limited_to_groups_touch_as_many(
+        self, method, experts, per_token, groups, chosen, scoring, tokens
+    ):
+        router = gate(method, experts, per_token, groups, chosen, scoring)
+        draws = 2000
+        logits = torch.randn(draws, tokens, experts, generator=torch.Generator().manual_seed(7))
+        with torch.no_grad():
+            choices = router(logits).experts.reshape(draws, tokens, per_token).numpy()
+        size = experts // groups
+        if method != "greedy":  # it is limited: no token leaves its groups
+            assert max(len(set(row // size)) for row in choices.reshape(-1, per_token)) <= chosen
+        assert is_mean_of(experts_touched(tokens, experts, per_token), distinct(choices, experts))
+
+    def test_arrays_and_integers_give_the_same(self):
+        tokens = np.array([1, 2, 50, 10**6])
+        found = experts_touched(tokens, 64, 6)
+        assert found.tolist() == [experts_touched(n, 64, 6) for n in tokens.tolist()]
+        assert found[-1] == 64
+
+    def test_it_never_exceeds_the_even_split_and_is_it_for_one_token(self):
+        for experts, per_token in ((64, 6), (8, 8), (5, 1), (160, 8)):
+            for tokens in range(1, 40):
+                even = min(experts, tokens * per_token)
+                assert experts_touched(tokens, experts, per_token) <= even + 1e-12
+            assert experts_touched(1, experts, per_token) == pytest.approx(per_token, rel=1e-14)
+
+
+# Two layers of 8 experts, 3 of which a token passes, d = 320, f = 72.
+EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 3}
+EXPERT_BYTES = 3 * 320 * 72 * 2
+PAGE = {"page": (300, 300), "crop_mode": False, "image_size": 256, "text_tokens": 4}
+
+
+@pytest.fixture(scope="module")
+def both():
+    return by_both_engines(small_directory(**EXPERTS), **PAGE, batch_size=2, max_new_tokens=3)
+
+
+class TestStages:
+    def test_a_step_of_two_tokens_by_hand(self, both):
+        for figures in (both.traced, both.analytic):
+            # 2 x 3 choices: 6 experts at most, 8 (1 - (5/8)^2) = 39/8 expected.
+            assert figures.decode.experts == ExpertsTouched(2, EXPERT_BYTES, 6, 39 / 8, 12)
+            read = figures.decode.work.bytes_read
+            assert figures.decode.bytes_read_expected == read - 2 * (6 - 39 / 8) * EXPERT_BYTES
+
+    def test_a_long_prompt_touches_all(self, both):
+        for figures in (both.traced, both.analytic):
+            stage = figures.stages["prefill"]
+            assert (stage.experts.even, stage.experts.counted) == (8, 16)
+            n = 2 * both.workload.seq_len
+            assert stage.experts.expected == pytest.approx(8 - 8 * (5 / 8) ** n)
+            assert stage.bytes_read_expected == pytest.approx(stage.work.bytes_read)
+
+    def test_both_engines_expect_the_same_bytes(self, both):
+        for name, stage in both.traced.stages.items():
+            assert stage.bytes_read_expected == both.analytic.stages[name].bytes_read_expected
+
+    def test_a_page_alone_reads_what_is_expected(self, both):
+        alone = replace(both.workload, batch_size=1)
+        figures = analytic.page_figures(small_directory(**EXPERTS), alone)
+        assert figures.decode.bytes_read_expected == pytest.approx(figures.decode.work.bytes_read)
+
+    def test_stages_without_experts_have_none(self, both):
+        for figures in (both.traced, both.analytic):
+            for name in ("sam", "clip", "projector"):
+                assert figures.stages[name].experts is None
+                assert figures.stages[name].bytes_read_expected is None
+
+    def test_neither_has_a_dense_decoder(self):
+        both = by_both_engines(small_directory(n_routed_experts=None), **PAGE, max_new_tokens=2)
+        for figures in (both.traced, both.analytic):
+            assert all(stage.experts is None for stage in figures.stages.values())
+        text = render_markdown(build_report(both.analytic, None, CREATED))
+        assert "experts" not in text.partition("## Notes")[0]
+
+
+TOUCHED = ExpertsTouched(layers=2, weights_bytes=10, even=4, expected=2.5, counted=7)
+
+
+def report_with(experts, batch_size=1):
+    stages = {**STAGES, "decode": replace(STAGES["decode"], experts=experts)}
+    workload = replace(FIGURES.workload, batch_size=batch_size)
+    return build_report(replace(FIGURES, stages=stages, workload=workload), None, CREATED)
+
+
+class TestReport:
+    def test_keys_of_a_stage(self):
+        document = json.loads(dump_json(report_with(TOUCHED)))
+        step = document["stages"]["decode"]
+        assert step["experts_touched"] == {"even": 4, "expected": 2.5, "counted": 3.5}
+        # 5 experts of 10 bytes in place of 7.
+        assert step["bytes_read_expected"] == step["bytes_read"] - 20
+        assert document["stages"]["eye"]["experts_touched"] is None
+        assert document["stages"]["eye"]["bytes_read_expected"] is None
+
+    def test_the_tables_hold_them_side_by_side(self):
+        report = report_with(TOUCHED)
+        read = report.stages["decode"].bytes_read
+        assert f"| decode | 4 | 2.50 | 3.5 | {read} B | {read - 20} B |" in render_markdown(report)
+
+    def test_a_comparison_of_batches_has_a_row_for_them(self):
+        reports = [("one", report_with(TOUCHED, 2)), ("other", report_with(None, 2))]
+        rows = {row.key: row for row in compare(reports).rows}
+        moved = rows["decode_step_bytes"].values[0]
+        assert rows["decode_step_expected_bytes"].values == (moved - 20, None)
+        alone = compare([("one", report_with(TOUCHED))]).rows
+        assert "decode_step_expected_bytes" not in {row.key for row in alone}
+
+    def test_reports_that_lack_the_keys_are_read_with_nothing_known(self, tmp_path):
+        report = report_with(TOUCHED)
+        document = json.loads(dump_json(report))
+        for stage in document["stages"].values():
+            del stage["experts_touched"], stage["bytes_read_expected"]
+        path = tmp_path / "early.json"
+        path.write_text(json.dumps(document))
+        step = load_report(path).stages["decode"]
+        assert (step.experts_touched, step.bytes_read_expected) == (None, None)
+        path.write_text(dump_json(report))
+        assert load_report(path) == report
