@@ -70,8 +70,10 @@ class TestFit:
         need = memory_need(DEFAULT, DIMENSIONS, PAGE, **COUNTED)
         cache = 61_440 * (913 + 1023)
         assert need.weights_bytes == 2 * 3_336_106_240
-        assert need.prefill_bytes == 766_627_840
-        assert need.decode_bytes == cache + cache // 12 + 129_280 * (2 + 4)
+        memory = DEFAULT.memory(DIMENSIONS, PAGE, BFLOAT16, False)
+        assert need.prefill_bytes == memory.peak.nbytes + memory.inputs_bytes
+        step = cache + cache // 12 + 129_280 * (2 + 4)
+        assert need.decode_bytes == memory.inputs_bytes + step
         assert need.total_bytes == need.weights_bytes + need.prefill_bytes
 
     def test_a_long_answer_makes_the_cache_the_higher_tide(self):

@@ -41,6 +41,7 @@ __all__ = [
     "Peak",
     "Provenance",
     "StageFigures",
+    "Tide",
 ]
 
 Engine = Literal["trace", "analytic"]
@@ -317,6 +318,28 @@ class Memory:
     prefill_cache_bytes: int
     kv_cache_bytes: int
     peak: Peak
+
+
+@dataclass(frozen=True, slots=True)
+class Tide:
+    """What is alive at a peak of memory besides the weights, by what it is, in bytes.
+
+    Attributes:
+        inputs_bytes: What the prefill pass is called with.
+        cache_bytes: Keys and values of the layers that have run.
+        activation_bytes: All the rest.
+        logits_bytes: Logits, in every type in which they are there.
+    """
+
+    inputs_bytes: int
+    cache_bytes: int
+    activation_bytes: int
+    logits_bytes: int
+
+    @property
+    def nbytes(self) -> int:
+        """All of it."""
+        return self.inputs_bytes + self.cache_bytes + self.activation_bytes + self.logits_bytes
 
 
 @dataclass(frozen=True)

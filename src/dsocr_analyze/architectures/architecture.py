@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.costs.integers import Count
     from dsocr_analyze.costs.operators import Kernels
     from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.figures import ExpertsTouched, Memory, Parameters, StageFigures
+    from dsocr_analyze.figures import ExpertsTouched, Memory, Parameters, StageFigures, Tide
     from dsocr_analyze.kernels import Kernel, KernelsOf, Work
     from dsocr_analyze.workload import Mode, Workload
 
@@ -216,7 +216,8 @@ class Architecture:
         crop_grids: Into how many local views pages are cut.
         parameter_count: Parameters of the whole model.
         memory: Only the memory of a workload, by closed forms.
-        decode_peak_bytes: Bytes alive in the last decode step besides the weights.
+        prefill_tide: What is alive at the peak of the prefill pass, besides the weights.
+        decode_tide: What is alive in the last decode step, besides the weights.
         expert_params: Parameters of one routed expert; 0 without experts.
         experts_touched: Routed experts that a workload touches under the even split, by stage that
             has some.
@@ -251,7 +252,8 @@ class Architecture:
     crop_grids: CropGrids
     parameter_count: Callable[[Any], int]
     memory: Callable[[Any, Workload, Dtype, bool], Memory]
-    decode_peak_bytes: Callable[[Any, Workload, Dtype, bool], int]
+    prefill_tide: Callable[[Any, Workload, Dtype, bool], Tide]
+    decode_tide: Callable[[Any, Workload, Dtype, bool], Tide]
     expert_params: Callable[[Any], int]
     experts_touched: Callable[[Any, Workload, Dtype], Mapping[str, ExpertsTouched]]
     repeats: Callable[[Any], Callable[[str], str | None]]

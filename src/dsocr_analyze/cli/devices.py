@@ -113,6 +113,8 @@ def _as_dict(profile: Profile) -> dict[str, Any]:
         "int8_tops": gpu.int8_tops or None,
         "bandwidth_gb_s": gpu.bandwidth_gb_s,
         "memory_gb": gpu.memory_gb,
+        "compute_capability": gpu.compute_capability or None,
+        "rocm_target": gpu.rocm_target or None,
         "sms": gpu.sms,
         "l2_mb": gpu.l2_mb,
         "source": gpu.source,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +15,7 @@ from dsocr_analyze.cli import options
 from dsocr_analyze.cli.exits import NO
 
 if TYPE_CHECKING:
-    from dsocr_analyze.hardware.fit import Fit
+    from dsocr_analyze.hardware.fit import BatchFit, Fit, Limit, MemoryNeed, Order
     from dsocr_analyze.report.tables import Table
     from dsocr_analyze.workload import Workload
 
@@ -26,8 +27,8 @@ GpuArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="GPU",
-        help="GPUs of the catalogue; exit with 1 where the batch does not fit into one of them."
-        " Default: all.",
+        help="GPUs of the catalogue; exit with 1 where the batch does not fit into one of them, and"
+        " with 2 where one lacks the type or the attention kernel. Default: all.",
     ),
 ]
 ReservedOption = Annotated[
@@ -63,14 +64,24 @@ def fit(
     output_format: FormatOption = "table",
     debug: options.DebugOption = False,
 ) -> None:
-    """Say whether a page fits into a GPU's memory, and how many at a time do."""
+    """Say whether pages fit into a GPU's memory, how many at a time do, and what limits that.
+
+    The limit is what takes most of the memory, besides the weights, in the first batch that does
+    not fit: inputs, KV cache, logits or the other activations, at the higher one of two peaks, the
+    prefill pass's and the last decode step's.
+    """
     from dsocr_analyze.dtypes import dtype_named
     from dsocr_analyze.hardware.devices import gpu_catalogue, gpu_named
     from dsocr_analyze.hardware.fit import fit as fit_into
+    from dsocr_analyze.hardware.lacks import check_has
     from dsocr_analyze.report.tables import model_text
 
     options.check_choice("--format", output_format, FORMATS)
-    gpus = [gpu_named(name) for name in gpu] if gpu else list(gpu_catalogue().values())
+    element = dtype_named(dtype)
+    flash_attention = options.switch("--use-flash-attn", use_flash_attn)
+    named = [gpu_named(name) for name in gpu or ()]
+    for each in named:
+        check_has(each, element, flash_attention=flash_attention)
     # Only the config is read: no code of the directory is executed.
     directory = options.model_directory_from(model, config, trust_remote_code=True)
     architecture = architecture_of(directory.config)
@@ -80,63 +91,123 @@ def fit(
         max_new_tokens=max_new_tokens,
     )  # fmt: skip
     dimensions = architecture.dimensions(directory.config)
-    flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     fits = [
         fit_into(
-            each, architecture, dimensions, workload, dtype=dtype_named(dtype),
+            each, architecture, dimensions, workload, dtype=element,
             flash_attention=flash_attention, reserved=reserved,
         )
-        for each in gpus
+        for each in named or gpu_catalogue().values()
     ]  # fmt: skip
     _print(fits, workload, model_text(directory.source(architecture.name)), output_format)
-    if gpu and not all(each.fits for each in fits):
+    if named and not all(each.fits for each in fits):
         raise typer.Exit(NO)
 
 
 def _print(fits: Sequence[Fit], workload: Workload, model: str, output_format: str) -> None:
+    from dsocr_analyze.hardware.fit import ASSUMPTIONS
+
     if output_format == "json":
         sys.stdout.write(json.dumps([_as_dict(each) for each in fits], indent=2) + "\n")
         return
     print(f"Ran: {model} by the analytic engine")
-    table = _table(fits, workload)
+    tables = (_need_table(fits[0], workload), _table(fits))
+    sentences = [f"{order}: {assumption}" for order, assumption in ASSUMPTIONS.items()]
     if output_format == "markdown":
         from dsocr_analyze.report.markdown import markdown_table
 
-        sys.stdout.write(f"{table.title}\n\n{markdown_table(table)}\n")
-    else:
-        from dsocr_analyze.cli.printing import print_table
+        parts = [f"{table.title}\n\n{markdown_table(table)}" for table in tables]
+        parts.append("\n".join(f"- {sentence}" for sentence in sentences))
+        sys.stdout.write("\n\n".join(parts) + "\n")
+        return
+    from dsocr_analyze.cli.printing import print_assumptions, print_table
 
+    for table in tables:
         print_table(table)
+    print_assumptions(sentences)
 
 
-def _table(fits: Sequence[Fit], workload: Workload) -> Table:
+def _need_table(fit: Fit, workload: Workload) -> Table:
+    """What the asked-for batch needs; the same on every GPU."""
     from dsocr_analyze.report.quantities import bytes_text
     from dsocr_analyze.report.tables import Table
 
-    need = fits[0].need
+    needs = {"at once": fit.at_once.need, "one at a time": fit.one_at_a_time.need}
     return Table(
         f"{workload.batch_size} page(s) of {workload.seq_len} tokens need"
-        f" {bytes_text(need.total_bytes)}: weights {bytes_text(need.weights_bytes)} and the higher"
-        f" of the prefill pass ({bytes_text(need.prefill_bytes)}) and the last decode step"
-        f" ({bytes_text(need.decode_bytes)})",
-        ("GPU", "name", "usable", "fits", "largest batch"),
+        f" {bytes_text(fit.need.total_bytes)}, one at a time"
+        f" {bytes_text(fit.one_at_a_time.need.total_bytes)}: weights"
+        f" {bytes_text(fit.need.weights_bytes)}, and the higher of two peaks",
+        ("prefill", "peak", "bytes", "inputs", "KV cache", "activations", "logits"),
         tuple(
-            (each.gpu.title, each.gpu.name, bytes_text(each.usable_bytes),
-             "yes" if each.fits else "no", str(each.largest_batch))
-            for each in fits
+            (order, peak, *map(bytes_text, (tide.nbytes, tide.inputs_bytes, tide.cache_bytes,
+                                            tide.activation_bytes, tide.logits_bytes)))
+            for order, need in needs.items()
+            for peak, tide in (("prefill pass", need.prefill), ("last decode step", need.decode))
         ),
         label_columns=2,
     )  # fmt: skip
+
+
+def _table(fits: Sequence[Fit]) -> Table:
+    from dsocr_analyze.report.tables import Table
+
+    return Table(
+        "Largest batches",
+        ("GPU", "name", "usable", "fits", "at once", "limited by", "one at a time", "limited by"),
+        tuple(map(_row, fits)),
+        label_columns=2,
+    )
+
+
+def _row(each: Fit) -> tuple[str, ...]:
+    from dsocr_analyze.report.quantities import bytes_text
+
+    gpu = (each.gpu.title, each.gpu.name, bytes_text(each.usable_bytes))
+    if each.lacks:
+        return (*gpu, ", ".join(f"no {lack.what}" for lack in each.lacks), "-", "", "-", "")
+    answer = "yes" if each.fits else "no"
+    return (*gpu, answer, *_batch_cells(each.at_once), *_batch_cells(each.one_at_a_time))
+
+
+def _batch_cells(batch: BatchFit) -> tuple[str, str]:
+    return str(batch.largest_batch), "" if batch.limit is None else _limit_text(batch.limit)
+
+
+def _limit_text(limit: Limit) -> str:
+    return limit.part if limit.moment is None else f"{limit.part} ({limit.moment})"
 
 
 def _as_dict(each: Fit) -> dict[str, object]:
     return {
         "gpu": each.gpu.name,
         "usable_bytes": each.usable_bytes,
-        "needed_bytes": each.need.total_bytes,
-        "weights_bytes": each.need.weights_bytes,
-        "prefill_bytes": each.need.prefill_bytes,
-        "decode_bytes": each.need.decode_bytes,
-        "fits": each.fits,
-        "largest_batch": each.largest_batch,
+        "lacks": [lack.what for lack in each.lacks],
+        **_batch_dict("at once", each.at_once, runs=not each.lacks),
+        "one_at_a_time": _batch_dict("one at a time", each.one_at_a_time, runs=not each.lacks),
+    }
+
+
+def _batch_dict(order: Order, batch: BatchFit, *, runs: bool) -> dict[str, object]:
+    """How large a batch may be; 0 pages where the GPU does not run the model."""
+    from dsocr_analyze.hardware.fit import ASSUMPTIONS
+
+    limit = batch.limit if runs else None
+    return {
+        "assumption": ASSUMPTIONS[order],
+        **_need_dict(batch.need),
+        "fits": runs and batch.fits,
+        "largest_batch": batch.largest_batch if runs else 0,
+        "limit": None if limit is None else limit.part,
+        "limit_moment": None if limit is None else limit.moment,
+    }
+
+
+def _need_dict(need: MemoryNeed) -> dict[str, object]:
+    return {
+        "needed_bytes": need.total_bytes,
+        "weights_bytes": need.weights_bytes,
+        "prefill_bytes": need.prefill_bytes,
+        "prefill": asdict(need.prefill),
+        "decode_bytes": need.decode_bytes,
+        "decode": asdict(need.decode),
     }

@@ -13,6 +13,7 @@ from dsocr_analyze.architectures import architecture_of
 from dsocr_analyze.cli import options, time_options
 from dsocr_analyze.cli.many_options import check_files
 from dsocr_analyze.cli.streams import complain
+from dsocr_analyze.cli.words import in_options
 from dsocr_analyze.errors import DeviceError, WorkloadError
 
 if TYPE_CHECKING:
@@ -123,7 +124,8 @@ def _report(model: ModelSource, workload: Workload, entries: Sequence[TimeEntry]
 
 
 def _say_left_out(error: DeviceError) -> None:
-    complain(f"left out: {error}")  # one of the whole catalogue may lack a type
+    # One of the whole catalogue may lack a type or an attention kernel.
+    complain(f"left out: {in_options(str(error), error.arguments)}")
 
 
 def _print(report: TimeReport, output_format: str, *, written: Path | None) -> None:

@@ -11,7 +11,7 @@ from dsocr_analyze.costs.operators import cast
 from dsocr_analyze.costs.sums import ModuleKernels
 from dsocr_analyze.dtypes import FLOAT32, Dtype
 
-__all__ = ["lm_head", "lm_head_params"]
+__all__ = ["lm_head", "lm_head_params", "logits_bytes"]
 
 
 def lm_head(n: Count, d: int, vocabulary: int, dtype: Dtype) -> ModuleKernels:
@@ -27,6 +27,18 @@ def lm_head(n: Count, d: int, vocabulary: int, dtype: Dtype) -> ModuleKernels:
         "": cast(n * vocabulary, dtype, FLOAT32),
         "lm_head": linear(n, d, vocabulary, dtype),
     }
+
+
+def logits_bytes(n: Count, vocabulary: int, element_bytes: int) -> Count:
+    """Bytes of the logits `[n, V]` while they are cast: in their own type, and in fp32 beside it.
+
+    Args:
+        n: Tokens.
+        vocabulary: V.
+        element_bytes: Bytes of an element of their own type; in fp32 nothing is cast.
+    """
+    copy = 0 if element_bytes == FLOAT32.nbytes else FLOAT32.nbytes
+    return n * vocabulary * (element_bytes + copy)
 
 
 def lm_head_params(d: int, vocabulary: int, *, tied: bool = False) -> int:

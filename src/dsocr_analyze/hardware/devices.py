@@ -9,10 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Final
 
 from dsocr_analyze.errors import DeviceError
 
 __all__ = ["Gpu", "catalogue_name", "gpu_aliases", "gpu_catalogue", "gpu_named"]
+
+
+_FLASH_CAPABILITY: Final = 8.0
+_FLASH_TARGETS: Final = ("gfx90a", "gfx942", "gfx950")
+"""For which architectures flash-attn 2 has kernels, by its README: Ampere and later, and the MI200,
+MI300 and MI350 series."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,9 @@ class Gpu:
         int8_tops: Dense rate of int8 matrix products, 10^12 operations/s; 0 where there is none.
         float32_tflops: Rate of fp32 outside the tensor units, TFLOP/s; 0 where nobody said.
         mma_share: Part of `tensor_tflops` that kernels written for Ampere can reach.
+        compute_capability: NVIDIA's number of its architecture; 0 where it is another vendor's, or
+            nobody said.
+        rocm_target: AMD's name of its architecture; empty where it is another vendor's.
         like: The GPU whose measured kernel times it takes where it has none; empty for none.
     """
 
@@ -51,6 +61,8 @@ class Gpu:
     int8_tops: float = 0
     float32_tflops: float = 0
     mma_share: float = 1
+    compute_capability: float = 0
+    rocm_target: str = ""
     like: str = ""
 
     @property
@@ -68,6 +80,20 @@ class Gpu:
     @property
     def _half(self) -> tuple[str, ...]:
         return ("float16",) if self.tensor_dtype == "float16" else ("bfloat16", "float16")
+
+    @property
+    def has_flash_attention(self) -> bool | None:
+        """Whether FlashAttention-2 has kernels for it; None where its architecture is not known."""
+        if self.compute_capability:
+            return self.compute_capability >= _FLASH_CAPABILITY
+        return self.rocm_target in _FLASH_TARGETS if self.rocm_target else None
+
+    @property
+    def flash_attention_needs(self) -> str:
+        """What it would have to be for FlashAttention-2, and what it is instead."""
+        if self.compute_capability:
+            return f"compute capability {_FLASH_CAPABILITY}, not {self.compute_capability}"
+        return f"{' or '.join(_FLASH_TARGETS)}, not {self.rocm_target}"
 
     def tflops(self, dtype: str) -> float:
         """Dense rate of an element type that it has, 10^12 operations/s."""

@@ -1,20 +1,58 @@
-"""Whether a page, or how many at a time, fit into a GPU's memory."""
+"""Whether pages fit into a GPU's memory, how many at a time do, and what limits that."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
-from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.hardware.devices import Gpu
-from dsocr_analyze.workload import Workload
+from dsocr_analyze.hardware.lacks import Lack, lacks_of
 
-__all__ = ["LARGEST_BATCH", "Fit", "MemoryNeed", "fit", "memory_need"]
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
+    from dsocr_analyze.dtypes import Dtype
+    from dsocr_analyze.figures import Tide
+    from dsocr_analyze.hardware.devices import Gpu
+    from dsocr_analyze.workload import Workload
+
+__all__ = [
+    "ASSUMPTIONS",
+    "LARGEST_BATCH",
+    "BatchFit",
+    "Fit",
+    "Limit",
+    "MemoryNeed",
+    "Order",
+    "fit",
+    "memory_need",
+]
 
 LARGEST_BATCH: Final = 1 << 20
+
+Order = Literal["at once", "one at a time"]
+"""When the pages of a batch go through the prefill pass."""
+
+ASSUMPTIONS: Final[dict[Order, str]] = {
+    "at once": "all pages prefill at once, as the model's own generate runs a batch, and what they"
+    " are called with is held until the last token",
+    "one at a time": "one page prefills while all the others decode, each with its cache at its"
+    " full length and its inputs gone",
+}
+"""What either order takes for granted, in words."""
+
+
+Part = Literal["weights", "inputs", "cache", "activations", "logits"]
+"""What memory is taken by."""
+
+
+class Limit(NamedTuple):
+    """What keeps a larger batch from fitting."""
+
+    part: Part
+    """`activations` are the rest of a peak: neither inputs nor cache nor logits."""
+    moment: Literal["prefill", "decode"] | None
+    """At which of the two peaks; None for the weights, which are always there."""
 
 
 @dataclass(frozen=True)
@@ -23,36 +61,107 @@ class MemoryNeed:
 
     Attributes:
         weights_bytes: All parameters.
-        prefill_bytes: Tensors alive at once in the prefill pass, the filling KV cache among them.
-        decode_bytes: The last decode step: the full KV cache, one layer of it twice while it grows
-            by a token, and the logits in their own type and in fp32.
+        prefill: What is alive besides at the peak of a prefill pass.
+        decode: What is alive besides in the last decode step.
     """
 
     weights_bytes: int
-    prefill_bytes: int
-    decode_bytes: int
+    prefill: Tide
+    decode: Tide
+
+    @property
+    def prefill_bytes(self) -> int:
+        """All that is alive at the peak of a prefill pass, besides the weights."""
+        return self.prefill.nbytes
+
+    @property
+    def decode_bytes(self) -> int:
+        """All that is alive in the last decode step, besides the weights."""
+        return self.decode.nbytes
 
     @property
     def total_bytes(self) -> int:
         """Weights and the higher of the two tides."""
         return self.weights_bytes + max(self.prefill_bytes, self.decode_bytes)
 
+    def limit(self, usable_bytes: int) -> Limit:
+        """What takes most of a memory that this need exceeds.
+
+        The weights where they alone exceed it, else the largest part of the higher tide.
+        """
+        if self.weights_bytes > usable_bytes:
+            return Limit("weights", None)
+        is_prefill = self.prefill_bytes >= self.decode_bytes
+        tide = self.prefill if is_prefill else self.decode
+        parts: dict[Part, int] = {
+            "inputs": tide.inputs_bytes,
+            "cache": tide.cache_bytes,
+            "activations": tide.activation_bytes,
+            "logits": tide.logits_bytes,
+        }
+        largest = max(parts, key=parts.__getitem__)
+        return Limit(largest, "prefill" if is_prefill else "decode")
+
 
 @dataclass(frozen=True)
-class Fit:
-    """What fits into one GPU."""
+class BatchFit:
+    """How large a batch may be whose pages prefill in one order.
 
-    gpu: Gpu
+    Attributes:
+        usable_bytes: Memory that there is.
+        need: Of the asked-for batch.
+        largest_batch: Most pages at a time; 0 where not even one fits.
+        limit: What takes most of the memory in the first batch that does not fit; None where
+            `LARGEST_BATCH` pages do.
+    """
+
     usable_bytes: int
     need: MemoryNeed
-    """Of the asked-for batch."""
     largest_batch: int
-    """Most pages at a time; 0 where not even one fits."""
+    limit: Limit | None
 
     @property
     def fits(self) -> bool:
-        """Whether the asked-for batch fits."""
+        """Whether the memory holds the asked-for batch."""
         return self.need.total_bytes <= self.usable_bytes
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What fits into one GPU.
+
+    Attributes:
+        gpu: The GPU.
+        lacks: What the model asks for and the GPU does not have; nothing runs there, however much
+            memory there is.
+        at_once: A batch whose pages prefill all at once.
+        one_at_a_time: A batch one of whose pages prefills while the others decode.
+    """
+
+    gpu: Gpu
+    lacks: tuple[Lack, ...]
+    at_once: BatchFit
+    one_at_a_time: BatchFit
+
+    @property
+    def usable_bytes(self) -> int:
+        """Memory that there is, less what is reserved."""
+        return self.at_once.usable_bytes
+
+    @property
+    def need(self) -> MemoryNeed:
+        """Of the asked-for batch, its pages prefilling all at once."""
+        return self.at_once.need
+
+    @property
+    def fits(self) -> bool:
+        """Whether the GPU runs the asked-for batch, its pages prefilling all at once."""
+        return not self.lacks and self.at_once.fits
+
+    @property
+    def largest_batch(self) -> int:
+        """Most pages at a time that prefill all at once; 0 where nothing runs."""
+        return 0 if self.lacks else self.at_once.largest_batch
 
 
 def memory_need(
@@ -62,11 +171,28 @@ def memory_need(
     *,
     dtype: Dtype,
     flash_attention: bool,
+    order: Order = "at once",
 ) -> MemoryNeed:
-    """What a workload needs, by closed forms; arguments as for `fit`."""
-    memory = architecture.memory(dimensions, workload, dtype, flash_attention)
-    decode = architecture.decode_peak_bytes(dimensions, workload, dtype, flash_attention)
-    return MemoryNeed(memory.weights_bytes, memory.peak.nbytes, decode)
+    """What a workload needs, by closed forms.
+
+    Args:
+        architecture: The model's architecture.
+        dimensions: The model's dimensions.
+        workload: The page and the batch.
+        dtype: Type of weights and activations.
+        flash_attention: FlashAttention in place of eager attention.
+        order: When its pages prefill; see `ASSUMPTIONS`.
+    """
+    alone = replace(workload, batch_size=1)
+    prefilling = workload if order == "at once" else alone
+    prefill = architecture.prefill_tide(dimensions, prefilling, dtype, flash_attention)
+    decode = architecture.decode_tide(dimensions, workload, dtype, flash_attention)
+    memory = architecture.memory(dimensions, alone, dtype, flash_attention)
+    if order == "one at a time":
+        decoding = (workload.batch_size - 1) * memory.kv_cache_bytes
+        prefill = replace(prefill, cache_bytes=prefill.cache_bytes + decoding)
+        decode = replace(decode, inputs_bytes=0)
+    return MemoryNeed(memory.weights_bytes, prefill, decode)
 
 
 def fit(
@@ -79,7 +205,7 @@ def fit(
     flash_attention: bool,
     reserved: float,
 ) -> Fit:
-    """Whether `workload` fits into `gpu`, and the largest batch that fits.
+    """Whether `workload` fits into `gpu`, and the largest batches that do.
 
     Args:
         gpu: The GPU.
@@ -101,17 +227,23 @@ def fit(
         )
     usable = int(gpu.memory_bytes * (1 - reserved))
 
-    def need(batch: int) -> MemoryNeed:
-        return memory_need(
-            architecture,
-            dimensions,
-            replace(workload, batch_size=batch),
-            dtype=dtype,
-            flash_attention=flash_attention,
-        )
+    def batch_fit(order: Order) -> BatchFit:
+        def need(batch: int) -> MemoryNeed:
+            return memory_need(
+                architecture,
+                dimensions,
+                replace(workload, batch_size=batch),
+                dtype=dtype,
+                flash_attention=flash_attention,
+                order=order,
+            )
 
-    largest = _largest(lambda batch: need(batch).total_bytes <= usable)
-    return Fit(gpu, usable, need(workload.batch_size), largest)
+        largest = _largest(lambda batch: need(batch).total_bytes <= usable)
+        limit = need(largest + 1).limit(usable) if largest < LARGEST_BATCH else None
+        return BatchFit(usable, need(workload.batch_size), largest, limit)
+
+    lacks = lacks_of(gpu, dtype, flash_attention=flash_attention)
+    return Fit(gpu, lacks, batch_fit("at once"), batch_fit("one at a time"))
 
 
 def _largest(possible: Callable[[int], bool]) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dsocr_analyze.timing.predict import check_dtype, predict
+from dsocr_analyze.timing.predict import check_model, predict
 from dsocr_analyze.timing.served_loads import ServedPages, served_loads
 from dsocr_analyze.timing.serving import ServedModel
 from dsocr_analyze.timing.span import Span, total_span
@@ -114,9 +114,9 @@ class PageTimer:
 
         Raises:
             ConfigError: The model is not served.
-            DeviceError: No seconds are known in its element type.
+            DeviceError: No seconds are known in its element type, or the GPU lacks something.
         """
-        check_dtype(model.dtype)
+        check_model(model, is_eager=job.is_eager)
         self.model, self.job = model, job
         self._lengths = cache(job.lengths)
         self._fixed: dict[Any, int] = {}

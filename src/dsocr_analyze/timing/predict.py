@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.hardware.lacks import check_has
 from dsocr_analyze.kernels import CUDA
 from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.prediction import (
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.timing.span import Bound
     from dsocr_analyze.workload import Workload
 
-__all__ = ["TimedModel", "check_dtype", "predict"]
+__all__ = ["TimedModel", "check_model", "predict"]
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def predict(
             raise WorkloadError(
                 f"concurrency {count} is not possible; give 1 or more", arguments=["concurrency"]
             )
-    check_dtype(model.dtype)
+    check_model(model, is_eager=assumptions.runtime == "eager")
     one = replace(workload, batch_size=1)
     runtime: _Runtime
     if assumptions.runtime == "eager":
@@ -89,17 +90,22 @@ def predict(
     return _prediction(model, runtime, assumptions, concurrency)
 
 
-def check_dtype(dtype: Dtype) -> None:
-    """Refuses a type of weights and activations in which no seconds are known.
+def check_model(model: TimedModel, *, is_eager: bool) -> None:
+    """Refuses a type in which no seconds are known, and what the GPU lacks.
+
+    Args:
+        model: The model and its GPU.
+        is_eager: Whether the model's own code runs; serving engines bring an attention kernel.
 
     Raises:
-        DeviceError: It is float32.
+        DeviceError: The type is float32, or the GPU lacks it or FlashAttention-2.
     """
-    if dtype == FLOAT32:
+    if model.dtype == FLOAT32:
         raise DeviceError(
             "dtype float32: attention was measured in 16 bits only; use bfloat16 or float16",
             arguments=["dtype"],
         )
+    check_has(model.device.gpu, model.dtype, flash_attention=is_eager and model.flash_attention)
 
 
 class _Runtime(Protocol):

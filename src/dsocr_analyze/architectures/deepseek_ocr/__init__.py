@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from dsocr_analyze.architectures.architecture import Architecture, Served
 from dsocr_analyze.architectures.deepseek_ocr.composition import (
     compose,
-    decode_peak_bytes,
     memory,
     model_params,
     step_kernels,
@@ -38,6 +37,7 @@ from dsocr_analyze.architectures.deepseek_ocr.serving import (
     served_views,
 )
 from dsocr_analyze.architectures.deepseek_ocr.stages import ROUTED_EXPERT, STAGES
+from dsocr_analyze.architectures.deepseek_ocr.tides import decode_tide, prefill_tide
 from dsocr_analyze.architectures.deepseek_ocr.totals import page_totals
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ DEEPSEEK_OCR: Final = Architecture(
     crop_grids=CROP_GRIDS,
     parameter_count=lambda dimensions: sum(model_params(dimensions).values()),
     memory=memory,
-    decode_peak_bytes=decode_peak_bytes,
+    prefill_tide=prefill_tide,
+    decode_tide=decode_tide,
     expert_params=expert_params,
     experts_touched=experts_touched,
     repeats=alike,

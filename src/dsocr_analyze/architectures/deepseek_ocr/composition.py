@@ -47,7 +47,7 @@ from dsocr_analyze.costs.kv_cache import cache_bytes
 from dsocr_analyze.costs.operators import Kernels
 from dsocr_analyze.costs.sections import Expansion, Section, sections_work
 from dsocr_analyze.costs.sums import combined, repeated, scaled
-from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
+from dsocr_analyze.dtypes import BOOL, INT64, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import ExpertsTouched, Memory, Parameters, StageFigures
 from dsocr_analyze.kernels import CUDA, Kernel, KernelsOf, Work, merged, total_work
@@ -63,7 +63,6 @@ if TYPE_CHECKING:
 __all__ = [
     "check_positions",
     "compose",
-    "decode_peak_bytes",
     "decode_steps_work",
     "decode_work",
     "is_dynamic",
@@ -250,20 +249,6 @@ def _inputs_bytes(workload: Workload, dtype: Dtype) -> int:
     if workload.local_views is None:
         page += _CHANNELS * workload.base_size**2 * FLOAT32.nbytes
     return workload.batch_size * (page + len(workload.grid) * INT64.nbytes)
-
-
-def decode_peak_bytes(
-    dimensions: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
-) -> int:
-    """Bytes alive in the last decode step, besides the weights.
-
-    The full KV cache, one layer of it twice while it grows by a token, and the logits in their own
-    type and in fp32. Arguments as for `compose`.
-    """
-    decoder = dimensions.decoder
-    held = memory(dimensions, workload, dtype, flash_attention).kv_cache_bytes
-    logits = workload.batch_size * decoder.vocab_size * (dtype.nbytes + FLOAT32.nbytes)
-    return held + held // decoder.layers + logits
 
 
 # --- parts, of integers or arrays ------------------------------------------------------------

@@ -1,0 +1,76 @@
+"""What is alive at the two peaks of memory, the prefill pass's and the last decode step's.
+
+Both are as the model's own `generate` runs a batch: all pages prefill at once, and what the prefill
+pass is called with is held until the last token.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from dsocr_analyze.architectures.deepseek_ocr.composition import memory
+from dsocr_analyze.costs.lm_head import logits_bytes
+from dsocr_analyze.figures import Tide
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.deepseek_ocr.dimensions import ModelDimensions
+    from dsocr_analyze.dtypes import Dtype
+    from dsocr_analyze.workload import Workload
+
+__all__ = ["decode_tide", "prefill_tide"]
+
+_LAYER: Final = re.compile(r"model\.layers\.(?P<index>\d+)(?:\..*)?")
+_HEAD: Final = ("", "lm_head")
+"""Where the peak is when it is the head's: the model itself casts the logits."""
+
+
+def prefill_tide(
+    dimensions: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+) -> Tide:
+    """What is alive at the peak of the prefill pass.
+
+    Args:
+        dimensions: The model.
+        workload: Page, text and batch.
+        dtype: Type of weights and activations.
+        flash_attention: FlashAttention in place of the decoder's eager attention.
+    """
+    held = memory(dimensions, workload, dtype, flash_attention)
+    decoder, path = dimensions.decoder, held.peak.path
+    cached = _layers_cached(path, decoder.layers) * held.prefill_cache_bytes // decoder.layers
+    logits = 0
+    if path in _HEAD:
+        tokens = workload.batch_size * workload.seq_len
+        logits = logits_bytes(tokens, decoder.vocab_size, dtype.nbytes)
+    return Tide(
+        inputs_bytes=held.inputs_bytes,
+        cache_bytes=cached,
+        activation_bytes=held.peak.nbytes - cached - logits,
+        logits_bytes=logits,
+    )
+
+
+def _layers_cached(path: str, layers: int) -> int:
+    """Layers whose keys and values are there when the module at `path` runs."""
+    if path in (*_HEAD, "model.norm"):
+        return layers
+    found = _LAYER.fullmatch(path)
+    return int(found["index"]) + 1 if found else 0
+
+
+def decode_tide(
+    dimensions: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+) -> Tide:
+    """What is alive in the last decode step; arguments as for `prefill_tide`.
+
+    The full KV cache, one layer of it twice while it grows by a token, and the logits.
+    """
+    decoder = dimensions.decoder
+    held = memory(dimensions, workload, dtype, flash_attention)
+    return Tide(
+        inputs_bytes=held.inputs_bytes,
+        cache_bytes=held.kv_cache_bytes + held.kv_cache_bytes // decoder.layers,
+        activation_bytes=0,
+        logits_bytes=logits_bytes(workload.batch_size, decoder.vocab_size, dtype.nbytes),
+    )

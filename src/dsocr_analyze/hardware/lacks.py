@@ -1,0 +1,69 @@
+"""What a model asks for that a GPU does not have: an element type, an attention kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from dsocr_analyze.dtypes import FLOAT32
+from dsocr_analyze.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dsocr_analyze.dtypes import Dtype
+    from dsocr_analyze.hardware.devices import Gpu
+
+__all__ = ["Lack", "check_has", "lacks_of"]
+
+
+class Lack(NamedTuple):
+    """Something that a GPU does not have."""
+
+    what: str
+    """`bfloat16`, `FlashAttention-2`."""
+    why: str
+    """A clause that says why, or nothing."""
+    instead: str
+    """What would be right, in arguments of the library."""
+    argument: str
+    """Which of them that is."""
+
+
+def lacks_of(gpu: Gpu, dtype: Dtype, *, flash_attention: bool) -> tuple[Lack, ...]:
+    """What a GPU lacks for a model.
+
+    Types are those of its matrix units: where they have no bfloat16, torch emulates it. Any GPU
+    computes in float32.
+
+    Args:
+        gpu: The GPU.
+        dtype: Type of the model's weights and activations.
+        flash_attention: Whether its decoder runs FlashAttention-2.
+    """
+    return tuple(_lacks(gpu, dtype, flash_attention))
+
+
+def _lacks(gpu: Gpu, dtype: Dtype, flash_attention: bool) -> Iterator[Lack]:
+    if dtype != FLOAT32 and dtype.name not in gpu.dtypes:
+        there = " or ".join(each for each in gpu.dtypes if each.endswith("float16"))
+        yield Lack(dtype.name, "", f"dtype {there}", "dtype")
+    eager = ("flash_attention=False", "flash_attention")
+    if flash_attention and dtype == FLOAT32:
+        yield Lack("FlashAttention-2 in float32", ", which computes in 16 bits", *eager)
+    elif flash_attention and gpu.has_flash_attention is False:
+        yield Lack("FlashAttention-2", f", which needs {gpu.flash_attention_needs}", *eager)
+
+
+def check_has(gpu: Gpu, dtype: Dtype, *, flash_attention: bool) -> None:
+    """Refuses a GPU that lacks something; arguments as for `lacks_of`.
+
+    Raises:
+        DeviceError: It lacks the type or the kernel.
+    """
+    lacks = lacks_of(gpu, dtype, flash_attention=flash_attention)
+    if lacks:
+        raise DeviceError(
+            f"{gpu.title} has no {' and no '.join(lack.what + lack.why for lack in lacks)};"
+            f" use {' and '.join(lack.instead for lack in lacks)}",
+            arguments=[lack.argument for lack in lacks],
+        )
