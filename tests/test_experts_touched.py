@@ -14,9 +14,12 @@ from both_engines import by_both_engines, small_directory
 from hand_built import CREATED, FIGURES, STAGES
 
 from dsocr_analyze import analytic
+from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import MoEGate
 from dsocr_analyze.costs.moe import experts_touched
+from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.figures import ExpertsTouched
+from dsocr_analyze.kernels import total_work
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.comparison import compare
 from dsocr_analyze.report.files import dump_json
@@ -171,6 +174,38 @@ class TestStages:
             assert all(stage.experts is None for stage in figures.stages.values())
         text = render_markdown(build_report(both.analytic, None, CREATED))
         assert "experts" not in text.partition("## Notes")[0]
+
+
+class TestPredictedSteps:
+    """Decode steps that are timed run as many experts as expected."""
+
+    @pytest.mark.parametrize("flash", [False, True])
+    @pytest.mark.parametrize(
+        ("batch", "run"),
+        # 8 (1 - (5/8)^B) = 3, 4.875, 6.047, 7.2, 7.99
+        [(1, 3), (2, 5), (3, 6), (5, 7), (14, 8)],
+    )
+    def test_a_step_runs_the_expected_number_of_experts(self, batch, run, flash):
+        dimensions = DEFAULT.dimensions(small_directory(**EXPERTS).config)
+        kernels = DEFAULT.step_kernels(dimensions, batch, 100, BFLOAT16, flash)
+        experts = {match["index"] for kernel in kernels
+                   if (match := DEFAULT.routed_expert.fullmatch(kernel.path))}  # fmt: skip
+        assert experts == {str(index) for index in range(run)}
+        workload = DEFAULT.plan(**PAGE, batch_size=batch)
+        composed = DEFAULT.compose(dimensions, workload, BFLOAT16, flash).stages["decode"]
+        # The same tokens pass fewer experts: no FLOP changes, weights are read less often.
+        timed = total_work(kernel.total for kernel in DEFAULT.step_kernels(
+            dimensions, batch, workload.seq_len, BFLOAT16, flash))  # fmt: skip
+        assert timed._replace(bytes_read=0) == composed.work._replace(bytes_read=0)
+        fewer = 2 * (min(8, 3 * batch) - run) * EXPERT_BYTES
+        assert composed.work.bytes_read - timed.bytes_read == fewer
+
+    def test_a_decoder_without_experts_has_its_steps_as_they_are(self):
+        dimensions = DEFAULT.dimensions(small_directory(n_routed_experts=None).config)
+        workload = DEFAULT.plan(**PAGE, batch_size=4)
+        composed = DEFAULT.compose(dimensions, workload, BFLOAT16, False).stages["decode"]
+        kernels = DEFAULT.step_kernels(dimensions, 4, workload.seq_len, BFLOAT16, False)
+        assert set(kernels) == set(composed.kernels)
 
 
 TOUCHED = ExpertsTouched(layers=2, weights_bytes=10, even=4, expected=2.5, counted=7)

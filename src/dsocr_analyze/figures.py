@@ -125,7 +125,7 @@ class KindFigures:
 
 @dataclass(frozen=True, slots=True)
 class ExpertsTouched:
-    """How many routed experts the tokens of one pass touch.
+    """How many routed experts the tokens of one pass touch; of many passes, arrays.
 
     Attributes:
         layers: Layers that have routed experts.

@@ -112,6 +112,8 @@ class PageTotals:
         visual_tokens: Visual tokens of a page.
         seq_len: Tokens of a page's prompt.
         kv_cache_bytes: Cache of the batch when its last token is there.
+        decode_step_bytes_read_expected: Bytes that the step reads where it touches as many routed
+            experts as are to be expected, in place of the most that it can; floats.
     """
 
     stages: Mapping[str, Work]
@@ -121,9 +123,10 @@ class PageTotals:
     visual_tokens: Count
     seq_len: Count
     kv_cache_bytes: Count
+    decode_step_bytes_read_expected: Any
 
     def counts(self) -> Iterator[Count]:
-        """Every count."""
+        """Every count, expectations aside."""
         for work in (*self.stages.values(), self.prefill, self.decode_step, self.batch):
             yield from work
         yield from (self.visual_tokens, self.seq_len, self.kv_cache_bytes)
@@ -207,8 +210,8 @@ class Architecture:
         notes_of: What a reader of a workload's figures should know.
         compose: The closed forms of a workload, from dimensions, workload, type, whether attention
             is FlashAttention, and whose kernels run; raises ConfigError where a part has none.
-        step_kernels: The records of one decode step, from dimensions, batch, cached tokens, type
-            and whether attention is FlashAttention.
+        step_kernels: The records of one decode step with as many routed experts as are expected,
+            from dimensions, batch, cached tokens, type and whether attention is FlashAttention.
         page_totals: The closed forms of many workloads at once, from dimensions and, by keyword,
             `base_size`, `whole_resolution`, `local_resolution`, `columns`, `rows`, `text_tokens`,
             `max_new_tokens`, `batch_size` (each an integer for all workloads, or an array `[n]`),

@@ -37,8 +37,16 @@ _PASSES: Final = _figure_names("prefill_pass", "decode_step")
 PAGE_RESULTS: Final = (*_TOKENS, *_PASSES, *_figure_names("page"), "kv_cache_bytes")
 """What a page that runs alone costs, by column."""
 
-BATCH_RESULTS: Final = (*_TOKENS, *_PASSES, *_figure_names("batch", "page"), "kv_cache_bytes")
-"""What a batch of equal pages costs, by column; those named `page_` are one page's share of it."""
+_EXPECTED: Final = "decode_step_bytes_read_expected"
+
+BATCH_RESULTS: Final = (
+    *_TOKENS, *_PASSES, _EXPECTED, *_figure_names("batch", "page"), "kv_cache_bytes"
+)  # fmt: skip
+"""What a batch of equal pages costs, by column; those named `page_` are one page's share of it.
+
+`bytes_read_expected` are bytes read where a step touches as many routed experts as independent
+choices do, in place of the most that it can.
+"""
 
 
 def figures(name: str, work: Work) -> dict[str, Any]:
@@ -66,7 +74,7 @@ def page_columns(costs: Costs) -> dict[str, NDArray[np.int64]]:
 def batch_columns(
     costs: Costs, batch_size: NDArray[np.int64]
 ) -> dict[str, NDArray[np.int64] | NDArray[np.float64]]:
-    """The columns of `BATCH_RESULTS`, `[n]`: integers, and a page's shares as floats.
+    """The columns of `BATCH_RESULTS`, `[n]`: integers; expectations and a page's shares as floats.
 
     Args:
         costs: Costs of batches.
@@ -75,10 +83,18 @@ def batch_columns(
     Raises:
         WorkloadError: A count does not fit 64 bits.
     """
+    import numpy as np
+
     counts = _columns(costs, "batch", (*_TOKENS, *_PASSES, *_figure_names("batch")))
+    expected = np.asarray(costs.totals.decode_step_bytes_read_expected, np.float64)
     shares = {f"page_{figure}": counts[f"batch_{figure}"] / batch_size for figure in _FIGURES}
-    cache = _columns(costs, "batch", ("kv_cache_bytes",))
-    return {**counts, **shares, **cache}
+    found: dict[str, NDArray[np.int64] | NDArray[np.float64]] = {
+        **counts,
+        **shares,
+        **_columns(costs, "batch", ("kv_cache_bytes",)),
+        _EXPECTED: np.broadcast_to(expected, costs.n),
+    }
+    return {name: found[name] for name in BATCH_RESULTS}
 
 
 def _columns(costs: Costs, whole: str, names: tuple[str, ...]) -> dict[str, NDArray[np.int64]]:

@@ -212,6 +212,7 @@ def moe(
     act: str = "silu",
     *,
     each_expert: bool = False,
+    touched: int | None = None,
 ) -> ModuleKernels:
     """`y = sum_i g_i E_i(x) + E_shared(x)`, the tokens sorted by expert.
 
@@ -224,13 +225,14 @@ def moe(
         dtype: Type of features and weights.
         act: The experts' activation.
         each_expert: Whether routed experts are listed one by one (no array), not together.
+        touched: How many of them run where they are listed; default as many as can.
 
     Returns:
         Own kernels, `gate`, `experts` (all of them as one) or every touched one with its children,
         and `shared_experts` with its children.
     """
     if each_expert:
-        experts = under("experts", routed_experts(n, d, f, routing, dtype, act))
+        experts = under("experts", routed_experts(n, d, f, routing, dtype, act, touched=touched))
     else:
         experts = {"experts": _all_experts(n, d, f, routing, dtype, act)}
     shared: ModuleKernels = {}
@@ -267,7 +269,14 @@ def _all_experts(n: Count, d: int, f: int, routing: Routing, dtype: Dtype, act: 
 
 
 def routed_experts(
-    n: int, d: int, f: int, routing: Routing, dtype: Dtype, act: str = "silu"
+    n: int,
+    d: int,
+    f: int,
+    routing: Routing,
+    dtype: Dtype,
+    act: str = "silu",
+    *,
+    touched: int | None = None,
 ) -> ModuleKernels:
     """Kernels of each touched expert: `0.gate_proj`, ... for a number n of tokens (no array).
 
@@ -278,8 +287,11 @@ def routed_experts(
         routing: Experts and choices per token.
         dtype: Type of features and weights.
         act: The experts' activation.
+        touched: Experts over which the choices spread evenly; default as many as can be touched.
     """
-    touched, tokens, longer = spread(n, routing)
+    if touched is None:
+        touched = spread(n, routing).touched
+    tokens, longer = divmod(n * routing.per_token, touched)
     modules: ModuleKernels = {}
     long = swiglu(tokens + 1, d, f, dtype, act)
     short = swiglu(tokens, d, f, dtype, act)

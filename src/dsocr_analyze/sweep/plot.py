@@ -61,6 +61,7 @@ _FIGURES: Final = {
     "vector_flops": ("vector FLOPs", "FLOPs"),
     "flops": ("FLOPs", "FLOPs"),
     "bytes_read": ("bytes read", "B"),
+    "bytes_read_expected": ("bytes read, experts as expected", "B"),
     "bytes_written": ("bytes written", "B"),
 }
 

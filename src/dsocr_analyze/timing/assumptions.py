@@ -235,6 +235,7 @@ def _runtime_sentences(host: Host, reserved: float, precision: Precision) -> lis
         f"pixel values of {host.pixel_bytes} bytes reach the GPU at {host.link_gb_s:g} GB/s"
         " (assumed)",
         f"{100 * reserved:g} % of the GPU's memory is kept free",
+        "experts are chosen independently and evenly",
     ]
     if host.is_eager:
         return [*said, "a batch runs until its longest page has ended; no autocast"]
@@ -242,7 +243,6 @@ def _runtime_sentences(host: Host, reserved: float, precision: Precision) -> lis
         "vision runs uncompiled, the prompt as compiled kernels, decode steps as CUDA graphs;"
         " prefill passes run between decode steps"
         + (" and carry the running sequences" if host.mixes_prefill else ""),
-        "experts are chosen independently and evenly",
     ]
     if precision.weights:
         said.append(f"the decoder's linear layers but routers and head hold {precision.weights}")

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from dsocr_analyze.architectures.architecture import Architecture, Served
 from dsocr_analyze.architectures.deepseek_ocr.composition import (
     compose,
+    experts_by_stage,
     memory,
     model_params,
     step_kernels,
 )
 from dsocr_analyze.architectures.deepseek_ocr.crop_grid_codes import CROP_GRIDS
-from dsocr_analyze.architectures.deepseek_ocr.decoder import (
-    NOT_MODELLED,
-    expert_params,
-    experts_touched,
-)
+from dsocr_analyze.architectures.deepseek_ocr.decoder import NOT_MODELLED, expert_params
 from dsocr_analyze.architectures.deepseek_ocr.dimensions import ModelDimensions
 from dsocr_analyze.architectures.deepseek_ocr.modes import MODES
 from dsocr_analyze.architectures.deepseek_ocr.plan import notes_of, plan_workload
@@ -85,7 +82,7 @@ DEEPSEEK_OCR: Final = Architecture(
     prefill_tide=prefill_tide,
     decode_tide=decode_tide,
     expert_params=expert_params,
-    experts_touched=experts_touched,
+    experts_touched=experts_by_stage,
     repeats=alike,
     prefill_inputs=_prefill_inputs,
     decode_inputs=_decode_inputs,

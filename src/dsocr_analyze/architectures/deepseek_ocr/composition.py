@@ -65,6 +65,7 @@ __all__ = [
     "compose",
     "decode_steps_work",
     "decode_work",
+    "experts_by_stage",
     "is_dynamic",
     "layout",
     "memory",
@@ -124,7 +125,7 @@ def compose(
         kernel._replace(path="model", stage=PREFILL.name)
         for kernel in _page_layout(workload, dimensions, dtype)
     ]
-    experts = experts_touched(dimensions, workload, dtype)
+    experts = experts_by_stage(dimensions, workload, dtype)
     stages = {
         stage.name: _stage_figures(
             stage, expansions[stage.name], params[stage.name], experts.get(stage.name)
@@ -154,6 +155,16 @@ def compose(
     )
 
 
+def experts_by_stage(
+    dimensions: ModelDimensions, workload: Workload, dtype: Dtype
+) -> dict[str, ExpertsTouched]:
+    """Routed experts that a workload touches, by stage that has some: its prompts, and a step."""
+    batch = workload.batch_size
+    tokens = {PREFILL.name: batch * workload.seq_len, DECODE.name: batch}
+    found = {name: experts_touched(n, dimensions, dtype) for name, n in tokens.items()}
+    return {name: experts for name, experts in found.items() if experts is not None}
+
+
 def _stage_figures(
     stage: Stage, expansion: Expansion, params: int, experts: ExpertsTouched | None
 ) -> StageFigures:
@@ -173,10 +184,22 @@ def _stage_figures(
 def step_kernels(
     dimensions: ModelDimensions, batch: int, cached: int, dtype: Dtype, flash_attention: bool
 ) -> tuple[Kernel, ...]:
-    """The records of one decode step over caches of `cached` tokens, as `compose` lists them."""
+    """The records of one decode step over caches of `cached` tokens, as it is to be expected.
+
+    As `compose` lists them, but for the experts of a batch: as many run as independent choices
+    touch, to the nearest whole number, in place of the most that can be.
+    """
     expansion = Expansion()
+    experts = experts_touched(batch, dimensions, dtype)
     parts = decoder_sections(
-        batch, 1, cached, dimensions.decoder, dtype, flash=flash_attention, each_expert=True
+        batch,
+        1,
+        cached,
+        dimensions.decoder,
+        dtype,
+        flash=flash_attention,
+        each_expert=True,
+        touched=None if experts is None else round(experts.expected),
     )
     expansion.add(parts, stage=DECODE.name)
     return merged(expansion.kernels)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.architectures.architecture import NotModelled
-from dsocr_analyze.architectures.deepseek_ocr.stages import DECODE, PREFILL
 from dsocr_analyze.costs.decoder_attention import (
     causal_savable_macs,
     decoder_attention,
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
         DecoderDimensions,
         ModelDimensions,
     )
-    from dsocr_analyze.workload import Workload
 
 __all__ = [
     "NOT_MODELLED",
@@ -77,6 +75,7 @@ def decoder_sections(
     flash: bool,
     each_expert: bool = False,
     kernels_of: KernelsOf = CUDA,
+    touched: int | None = None,
 ) -> list[Section]:
     """Embedding, layers, norm and head of T new tokens over K = cached + T.
 
@@ -89,6 +88,7 @@ def decoder_sections(
         flash: FlashAttention in place of the eager product.
         each_expert: Whether routed experts are listed one by one (no arrays), not together.
         kernels_of: Whose kernels run.
+        touched: How many of a layer's experts run where they are listed; default as many as can.
     """
     n, d = B * T, decoder.hidden_size
     norm = rms_norm(n, d, dtype)
@@ -112,7 +112,7 @@ def decoder_sections(
         mlp = swiglu(n, d, decoder.intermediate_size, dtype, decoder.hidden_act)
         sections.append(_layers(dense, common | under("mlp", mlp)))
     if mixed:
-        mixture = _mixture(n, decoder, dtype, each_expert=each_expert)
+        mixture = _mixture(n, decoder, dtype, each_expert=each_expert, touched=touched)
         sections.append(_layers(mixed, common | under("mlp", mixture)))
     sections.append(Section(("",), last))
     return sections
@@ -200,7 +200,7 @@ def _attention(
 
 
 def _mixture(
-    n: Count, decoder: DecoderDimensions, dtype: Dtype, *, each_expert: bool
+    n: Count, decoder: DecoderDimensions, dtype: Dtype, *, each_expert: bool, touched: int | None
 ) -> ModuleKernels:
     return moe(
         n,
@@ -211,6 +211,7 @@ def _mixture(
         dtype,
         decoder.hidden_act,
         each_expert=each_expert,
+        touched=touched,
     )
 
 
@@ -297,21 +298,23 @@ def expert_params(dimensions: ModelDimensions) -> int:
     return swiglu_params(decoder.hidden_size, decoder.moe_intermediate_size)
 
 
-def experts_touched(
-    dimensions: ModelDimensions, workload: Workload, dtype: Dtype
-) -> dict[str, ExpertsTouched]:
-    """Routed experts that the prompt's tokens touch, and those of a decode step; by stage."""
-    decoder = dimensions.decoder
-    layers = decoder.moe_layers
+def experts_touched(n: Count, dimensions: ModelDimensions, dtype: Dtype) -> ExpertsTouched | None:
+    """Routed experts that n tokens of one pass touch under the even split; None without experts.
+
+    Args:
+        n: Tokens; an array makes an array of every count that depends on them.
+        dimensions: The model.
+        dtype: Type of weights.
+    """
+    layers = dimensions.decoder.moe_layers
     if not layers:
-        return {}
-    routing = routing_of(decoder)
-    weights_bytes = expert_params(dimensions) * dtype.nbytes
-
-    def touched(n: int) -> ExpertsTouched:
-        even = spread(n, routing).touched
-        expected = expected_experts(n, routing.experts, routing.per_token)
-        return ExpertsTouched(layers, weights_bytes, even, expected, counted=layers * even)
-
-    batch = workload.batch_size
-    return {PREFILL.name: touched(batch * workload.seq_len), DECODE.name: touched(batch)}
+        return None
+    routing = routing_of(dimensions.decoder)
+    even = spread(n, routing).touched
+    return ExpertsTouched(
+        layers=layers,
+        weights_bytes=expert_params(dimensions) * dtype.nbytes,
+        even=even,
+        expected=expected_experts(n, routing.experts, routing.per_token),
+        counted=layers * even,
+    )

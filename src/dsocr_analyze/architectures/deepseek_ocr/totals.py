@@ -17,7 +17,7 @@ from dsocr_analyze.architectures.deepseek_ocr.composition import (
     prefill_work,
     vision_sections,
 )
-from dsocr_analyze.architectures.deepseek_ocr.decoder import cache_width
+from dsocr_analyze.architectures.deepseek_ocr.decoder import cache_width, experts_touched
 from dsocr_analyze.architectures.deepseek_ocr.layout import (
     blank_sum,
     global_layout,
@@ -223,7 +223,13 @@ class _Evaluation:
                 cache_width(decoder, flash=self.flash),
                 self.dtype.nbytes,
             ),
+            decode_step_bytes_read_expected=self._expected(batch_size, works[DECODE.name]),
         )
+
+    def _expected(self, B: Count, step: Work) -> Any:
+        """Bytes that a decode step reads, experts as many as expected."""
+        experts = experts_touched(B, self.dimensions, self.dtype)
+        return step.bytes_read + (0.0 if experts is None else experts.bytes_beyond_counted)
 
     def _visual_tokens(self, whole: Count, local: Count, columns: Count, rows: Count) -> Count:
         """Tokens of the whole view and, of pages that are cut, of the local views."""
