@@ -47,7 +47,7 @@ from dsocr_analyze.costs.kv_cache import cache_bytes
 from dsocr_analyze.costs.operators import Kernels
 from dsocr_analyze.costs.sections import Expansion, Section, sections_work
 from dsocr_analyze.costs.sums import combined, repeated, scaled
-from dsocr_analyze.dtypes import BOOL, INT64, Dtype
+from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import ExpertsTouched, Memory, Parameters, StageFigures
 from dsocr_analyze.kernels import CUDA, Kernel, KernelsOf, Work, merged, total_work
