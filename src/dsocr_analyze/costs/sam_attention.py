@@ -21,7 +21,7 @@ from dsocr_analyze.costs.operators import (
 from dsocr_analyze.costs.position_table import linear_resize
 from dsocr_analyze.costs.sums import ModuleKernels, repeated
 from dsocr_analyze.dtypes import FLOAT32, INT64, Dtype
-from dsocr_analyze.kernels import Attention
+from dsocr_analyze.kernels import CUDA, Attention, KernelsOf
 
 __all__ = [
     "grid_attention",
@@ -89,7 +89,13 @@ def relative_positions(table: int, g: Count, D: int, dtype: Dtype) -> Kernels:
 
 
 def grid_attention(
-    N: Count, g: Count, d: int, heads: int, table: int, dtype: Dtype
+    N: Count,
+    g: Count,
+    d: int,
+    heads: int,
+    table: int,
+    dtype: Dtype,
+    kernels_of: KernelsOf = CUDA,
 ) -> ModuleKernels:
     """`softmax(q k^T / sqrt(D) + q R_h + q R_w) v` over N grids of g x g tokens.
 
@@ -104,6 +110,7 @@ def grid_attention(
         heads: H; D = d / H.
         table: Rows of each of the two learned tables.
         dtype: Type of features and weights.
+        kernels_of: Whose kernels run.
 
     Returns:
         Own kernels, `qkv` and `proj`.
@@ -115,8 +122,8 @@ def grid_attention(
     axis = relative_positions(table, g, D, dtype)
     products = product("einsum", g, N * g * heads, g, D, dtype)
     # What reshaping copies: q, k and v with the heads beside the batch, where both are more than
-    # one; the first term, where there is more than one matrix; the second term always. Attention
-    # writes [N, T, H, D], so merging the heads is a view.
+    # one; the first term, where there is more than one matrix; the second term always. CUDA's
+    # attention writes [N, T, H, D], so merging the heads is a view; the CPU's writes as it reads.
     many = 1 * (N != 1)
     queries = copy("clone", tokens * d, dtype)
     split_heads = repeated(copy("clone", 3 * tokens * d, dtype), many) if heads > 1 else ()
@@ -136,6 +143,7 @@ def grid_attention(
         *laid_out,
         *elementwise("add", tokens * (heads * T), dtype, read=2 * dtype.nbytes * term),
         *attention("scaled_dot_product_attention", shape, dtype),
+        *(repeated(queries, many) if heads > 1 and kernels_of.device == "cpu" else ()),
     )
     return {
         "": own,

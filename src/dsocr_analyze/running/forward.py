@@ -95,7 +95,19 @@ class _CudaMeans(TorchFunctionMode):
 
 
 def _autocast_anywhere(original: Callable[..., None]) -> Callable[..., None]:
-    def __init__(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - stands in for it
-        original(self, "cpu" if device_type == "meta" else device_type, *args, **kwargs)
+    """The constructor of a region; for `meta`, whose kernels are CUDA's, CUDA's without a GPU."""
+
+    def __init__(  # noqa: N807 - stands in for it
+        self: Any,
+        device_type: str,
+        dtype: torch.dtype | None = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        if device_type not in ("cuda", "meta"):
+            original(self, device_type, dtype, enabled, cache_enabled)
+            return
+        original(self, "cuda", dtype, False, cache_enabled)  # which asks for no GPU
+        self._enabled = enabled
 
     return __init__

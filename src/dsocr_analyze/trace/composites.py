@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from dsocr_analyze.kernels import KernelsOf
+from dsocr_analyze.trace.autocast import Autocast
 from dsocr_analyze.trace.matrix_rules import is_contraction
 
 __all__ = ["Composites"]
@@ -94,12 +95,17 @@ class Composites(TorchFunctionMode):
         super().__init__()
         self._record = record
         self._kernels_of = kernels_of
+        self._autocast = Autocast(kernels_of.device)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         composite = _COMPOSITES.get(func)
+        if self._autocast.is_active():
+            args, kwargs = self._autocast.arguments(
+                func, args, kwargs, is_recorded_whole=composite is not None
+            )
         if composite is None:
             if func is F.multi_head_attention_forward:
                 return self._opened(func, args, kwargs)
@@ -113,7 +119,7 @@ class Composites(TorchFunctionMode):
                 name,
                 ordered,
                 rest,
-                lambda: _as_fused_kernels_lay_it_out(func(*args, **kwargs)),
+                lambda: _as_cuda_lays_it_out(func(*args, **kwargs)),
                 self._kernels_of.device == "cuda",
             )
         if name in _SOFTMAXES:
@@ -157,12 +163,12 @@ def _is_one_product(equation: Any, operands: list[torch.Tensor]) -> bool:
     return isinstance(equation, str) and is_contraction(equation, shapes)
 
 
-def _as_fused_kernels_lay_it_out(output: torch.Tensor) -> torch.Tensor:
-    """Attention's output [B, H, T, D] with the heads behind the tokens in memory.
+def _as_cuda_lays_it_out(output: torch.Tensor) -> torch.Tensor:
+    """Attention's output [B, H, T, D] on `meta` with the heads behind the tokens in memory.
 
-    So do the fused kernels on CPU and CUDA lay it out, which makes merging the heads a view; `meta`
-    and the unfused fallback put heads first, which would make it a copy there and nowhere else.
+    So do CUDA's fused kernels lay it out, which makes merging the heads a view; `meta` puts heads
+    first, which would make it a copy. (The CPU's kernel lays it out as its queries.)
     """
-    if output.dim() != 4 or output.transpose(1, 2).is_contiguous():
+    if not output.is_meta or output.dim() != 4 or output.transpose(1, 2).is_contiguous():
         return output
     return output.transpose(1, 2).contiguous().transpose(1, 2)

@@ -106,7 +106,7 @@ def compose(
     params = model_params(dimensions)
     expansions = {stage.name: Expansion() for stage in STAGES}
     for view in workload.views:
-        sections = vision_sections(view.count, view.resolution, dimensions, dtype)
+        sections = vision_sections(view.count, view.resolution, dimensions, dtype, kernels_of)
         for stage, parts in sections.items():
             expansions[stage.name].add(parts, times=batch, stage=stage.name)
     for stage, new, cached in ((PREFILL, seq_len, 0), (DECODE, 1, seq_len)):
@@ -278,7 +278,7 @@ def _inputs_bytes(workload: Workload, dtype: Dtype) -> int:
 
 
 def vision_sections(
-    N: Count, R: Count, dimensions: ModelDimensions, dtype: Dtype
+    N: Count, R: Count, dimensions: ModelDimensions, dtype: Dtype, kernels_of: KernelsOf = CUDA
 ) -> dict[Stage, list[Section]]:
     """The three vision stages for one call on N views.
 
@@ -287,10 +287,11 @@ def vision_sections(
         R: Pixels a side.
         dimensions: The model.
         dtype: Type of weights and features.
+        kernels_of: Whose kernels run.
     """
     q = token_side(R, dimensions.sam)
     return {
-        SAM: sam_sections(N, R, dimensions.sam, dtype),
+        SAM: sam_sections(N, R, dimensions.sam, dtype, kernels_of),
         CLIP: clip_sections(N, q, dimensions.clip, dtype),
         PROJECTOR: projector_sections(N, q, dimensions.projector, dtype),
     }

@@ -24,6 +24,7 @@ from dsocr_analyze.costs.sections import Section
 from dsocr_analyze.costs.self_attention import self_attention, self_attention_params
 from dsocr_analyze.costs.sums import ModuleKernels, repeated, under
 from dsocr_analyze.dtypes import Dtype
+from dsocr_analyze.kernels import CUDA, KernelsOf
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.deepseek_ocr.dimensions import (
@@ -58,7 +59,9 @@ def token_side(R: Count, sam: SamDimensions) -> Count:
     return ceil_div(grid_side(R, sam), 4)
 
 
-def sam_sections(N: Count, R: Count, sam: SamDimensions, dtype: Dtype) -> list[Section]:
+def sam_sections(
+    N: Count, R: Count, sam: SamDimensions, dtype: Dtype, kernels_of: KernelsOf = CUDA
+) -> list[Section]:
     """SAM's encoder (`ImageEncoderViT`) on `[N, 3, R, R]`.
 
     Args:
@@ -66,6 +69,7 @@ def sam_sections(N: Count, R: Count, sam: SamDimensions, dtype: Dtype) -> list[S
         R: Pixels per side.
         sam: Dimensions.
         dtype: Type of pixels, features and weights.
+        kernels_of: Whose kernels run.
     """
     g = grid_side(R, sam)
     windowed = [index for index in range(sam.layers) if not sam.is_global(index)]
@@ -74,7 +78,7 @@ def sam_sections(N: Count, R: Count, sam: SamDimensions, dtype: Dtype) -> list[S
     for indexes, is_global in ((windowed, False), (whole, True)):
         if indexes:
             paths = tuple(f"{_SAM}.blocks.{index}" for index in indexes)
-            sections.append(Section(paths, _sam_block(N, g, sam, dtype, is_global)))
+            sections.append(Section(paths, _sam_block(N, g, sam, dtype, kernels_of, is_global)))
     return sections
 
 
@@ -106,18 +110,19 @@ def _sam_frame(N: Count, R: Count, sam: SamDimensions, dtype: Dtype) -> ModuleKe
 
 
 def _sam_block(
-    N: Count, g: Count, sam: SamDimensions, dtype: Dtype, is_global: bool
+    N: Count, g: Count, sam: SamDimensions, dtype: Dtype, kernels_of: KernelsOf, is_global: bool
 ) -> ModuleKernels:
     """A pre-norm block: windows are padded, so attention runs on the padded tokens."""
     n, d = N * g * g, sam.width
+    whole, cut = 2 * sam.position_grid - 1, 2 * sam.window - 1
     residual = addition(n * d, dtype)
     windowing: Kernels = ()
     if is_global:
-        attention = grid_attention(N, g, d, sam.heads, 2 * sam.position_grid - 1, dtype)
+        attention = grid_attention(N, g, d, sam.heads, whole, dtype, kernels_of)
     else:
         windowing = window_partition(N, g, sam.window, d, dtype)
         windows = N * window_count(g, sam.window) ** 2
-        attention = grid_attention(windows, sam.window, d, sam.heads, 2 * sam.window - 1, dtype)
+        attention = grid_attention(windows, sam.window, d, sam.heads, cut, dtype, kernels_of)
     # The stream lies as the patch convolution wrote it.
     norm = layer_norm(n, d, dtype, channels_first=True)
     return {

@@ -187,6 +187,11 @@ def _grid_attention(lives: Lifetimes, path: str, N: int, g: int, sam: SamDimensi
             _FP32 * tokens * H, scratch=attention_scratch(g * g, g * g, D, size, threads)
         )
         lives.free(sums)
+        if is_split:
+            # The CPU's kernel writes as it reads: its heads are copied behind the tokens.
+            joined = lives.features(tokens * d)
+            lives.free(attended)
+            attended = joined
     lives.path = f"{path}.proj"
     output = lives.linear(tokens, d, d)
     lives.free(attended, made, x)
