@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = "dsocr_analyze"
 
 ROOMS = (
+    ("interruption",),
     ("errors",),
     ("version",),
     ("dtypes",),

@@ -19,19 +19,21 @@ __all__ = ["run"]
 def run() -> NoReturn:
     """Runs the command line of this process and exits with its code."""
     try:
-        from dsocr_analyze.cli import interruption, main
+        from dsocr_analyze import interruption
+
+        interruption.listen()
+        from dsocr_analyze.cli import main
         from dsocr_analyze.cli.exits import INTERRUPTED
         from dsocr_analyze.cli.streams import drop_unwritable
 
-        interruption.listen()
         # One command, then exit: looking for cycles among a million imported objects, and taking
         # them apart one by one at the end, would cost a third of the whole process.
         gc.disable()
         code = main()
         interruption.ignore()
         drop_unwritable()
-    except KeyboardInterrupt:  # among these imports, or again while one is answered
-        os._exit(130)
+    except KeyboardInterrupt as interrupted:  # among these imports, or while an error is described
+        os._exit(143 if type(interrupted).__name__ == "Terminated" else 130)
     if code == INTERRUPTED:
         # Python would kill itself by the signal if Ctrl-C ever passed through an `exec`, as the
         # imports of named tuples and data classes have it, although it was handled.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from dsocr_analyze.cli.interruption import Terminated, raise_again
 from dsocr_analyze.cli.streams import ReaderGone
 from dsocr_analyze.errors import AnalyzeError, OutputError, StrictError
+from dsocr_analyze.interruption import Terminated, safe_point
 
 __all__ = [
     "BAD_INPUT",
@@ -56,11 +56,8 @@ class Invocation:
     is_writing: bool = False
 
     def begin_writing(self) -> None:
-        """To be called before results are written; an interruption that Python ignored ends here.
-
-        It may have been ignored at the cost of a wrong figure.
-        """
-        raise_again()
+        """To be called before results are written; an interruption that got lost ends here."""
+        safe_point()
         self.is_writing = True
 
 

@@ -32,10 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from dsocr_analyze.cli.exits import Invocation
         from dsocr_analyze.cli.streams import named_failures
+        from dsocr_analyze.interruption import held, interruptible
 
         invocation = Invocation()
         # Libraries add filters of their own when they are imported.
-        with warnings.catch_warnings(), named_failures():
+        with held(), warnings.catch_warnings(), named_failures(), interruptible():
             return _invoke(sys.argv[1:] if arguments is None else list(arguments), invocation)
     except BaseException as error:  # noqa: BLE001  # nobody else is left to say what happened
         return _end(error, invocation)
