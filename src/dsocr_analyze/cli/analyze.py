@@ -155,17 +155,17 @@ def _warn(report: Report, *, strict: bool) -> None:
 
 
 def _write(report: Report, output: Path, json_file: str | None) -> list[Path]:
-    from dsocr_analyze.report.files import dump_json, write_texts
+    from dsocr_analyze.report.files import dump_json, write_files
     from dsocr_analyze.report.markdown import render_markdown
 
     json_text = dump_json(report)
-    written = write_texts(
-        output, {"static_compute.json": json_text, "static_compute.md": render_markdown(report)}
-    )
+    texts = {
+        output / "static_compute.json": json_text,
+        output / "static_compute.md": render_markdown(report),
+    }
     if json_file not in (None, "-"):
-        target = Path(str(json_file))
-        written += write_texts(target.parent, {target.name: json_text})
-    return written
+        texts[Path(str(json_file))] = json_text
+    return write_files(texts)
 
 
 def _print(report: Report, output_format: str, written: Sequence[Path]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.errors import FormatError
+from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.report.files import replacing
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def csv_writer(file: IO[bytes]) -> Iterator[Write]:
                     csv.CSVWriter(file, batch.schema, write_options=options)
                 )
             writer.write_batch(batch)
+            safe_point()
 
         yield write
 
@@ -109,5 +111,6 @@ def _parquet_writer(path: Path, metadata: CountMetadata) -> Iterator[Write]:
                     parquet.ParquetWriter(path, schema, compression="zstd")
                 )
             writer.write_batch(batch.replace_schema_metadata(about))
+            safe_point()
 
         yield write

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from dsocr_analyze.errors import OutputError, TrustError
+from dsocr_analyze.interruption import held
 from dsocr_analyze.model.directory import ModelDirectory
 
 __all__ = ["is_trusted", "record_trust", "require_trust", "trust_store"]
@@ -77,7 +78,7 @@ def record_trust(directory: ModelDirectory) -> dict[str, str]:
     store = trust_store()
     try:
         store.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=store.parent, prefix=".trust-") as folder:
+        with held(), tempfile.TemporaryDirectory(dir=store.parent, prefix=".trust-") as folder:
             written = Path(folder) / store.name
             written.write_text(
                 json.dumps(recorded, indent=2, sort_keys=True) + "\n", encoding="utf-8"
