@@ -29,6 +29,7 @@ from dsocr_analyze.figures import (
 from dsocr_analyze.kernels import total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.build import build_report
+from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.loading import LoadedModel, load_model
 from dsocr_analyze.trace.passes import PassTraces, trace_passes
 from dsocr_analyze.trace.summary import (
@@ -75,7 +76,10 @@ def parse_device(name: str) -> torch.device:
 
 
 class DeepSeekOCRSession:
-    """A loaded model and what can be asked of it.
+    """A loaded model and what can be asked of it, from any thread.
+
+    One model of a process is built or run at a time; other threads wait for it. While a session
+    runs its model, the model itself is not to be used.
 
     >>> session = DeepSeekOCRSession.from_local()          # the built-in reference, on meta
     >>> report = session.analyze(page=(1191, 1684))
@@ -165,29 +169,34 @@ class DeepSeekOCRSession:
         A shared parameter counts once, under its first name.
         """
         counts: dict[str, dict[str, int]] = {name: {} for name in self.architecture.stage_names}
-        for name, parameter in self.model.named_parameters():
+        for name, elements in self._elements.items():
             owner = self.architecture.owner_of(name)
             if owner is not None:
                 path = name.rpartition(".")[0]
-                counts[owner][path] = counts[owner].get(path, 0) + parameter.numel()
+                counts[owner][path] = counts[owner].get(path, 0) + elements
         return counts
 
     @cached_property
     def parameters(self) -> Parameters:
         """The model's parameters, each counted once."""
-        elements = {name: each.numel() for name, each in self.model.named_parameters()}
         unassigned = {
             name: count
-            for name, count in elements.items()
+            for name, count in self._elements.items()
             if self.architecture.owner_of(name) is None
         }
-        return Parameters(sum(elements.values()), unassigned)
+        return Parameters(sum(self._elements.values()), unassigned)
+
+    @cached_property
+    def _elements(self) -> Mapping[str, int]:
+        with exclusive():  # while another thread runs it, the model is not as it was
+            return {name: each.numel() for name, each in self.model.named_parameters()}
 
     @cached_property
     def module_classes(self) -> Mapping[str, str]:
         """Class of every module by path, a shared module's under each of its paths."""
-        modules = self.model.named_modules(remove_duplicate=False)
-        return {path: type(module).__name__ for path, module in modules}
+        with exclusive():
+            modules = self.model.named_modules(remove_duplicate=False)
+            return {path: type(module).__name__ for path, module in modules}
 
     def plan(self, **arguments: Any) -> Workload:
         """The workload of a page on this model: the arguments of `plan_workload`."""

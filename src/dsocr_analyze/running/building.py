@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.running.compiler import without_compiler
-from dsocr_analyze.running.process_settings import default_dtype, quiet_transformers, replaced
+from dsocr_analyze.running.exclusive import exclusive
+from dsocr_analyze.running.process_settings import answered, default_dtype, quiet_transformers
 
 __all__ = ["building"]
 
@@ -23,15 +25,13 @@ def building(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
     """
     from transformers import PreTrainedModel
 
-    with contextlib.ExitStack() as stack:
+    with exclusive(), contextlib.ExitStack() as stack:
         for name in dir(torch.nn.init):
             if name.endswith("_") and not name.startswith("_"):
-                stack.enter_context(replaced(torch.nn.init, name, _leave_as_is))
-        stack.enter_context(replaced(PreTrainedModel, "init_weights", _do_nothing))
+                stack.enter_context(answered(torch.nn.init, name, _leave_as_is))
+        stack.enter_context(answered(PreTrainedModel, "init_weights", _do_nothing))
         # transformers refuses flash attention without the package, which meta does not need.
-        stack.enter_context(
-            replaced(PreTrainedModel, "_autoset_attn_implementation", classmethod(_keep_config))
-        )
+        stack.enter_context(answered(PreTrainedModel, "_autoset_attn_implementation", _keep_config))
         stack.enter_context(quiet_transformers())
         stack.enter_context(without_compiler())
         stack.enter_context(default_dtype(dtype))
@@ -40,6 +40,7 @@ def building(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
 
 
 def _leave_as_is(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    safe_point()
     return tensor
 
 

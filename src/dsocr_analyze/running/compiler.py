@@ -16,15 +16,15 @@ import importlib.util
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
+
+from dsocr_analyze.running.exclusive import exclusive, is_running_thread
 
 __all__ = ["without_compiler"]
 
 _COMPILER = "torch._dynamo"
 _GUARD = "__dynamo_disable"
 """Where `torch._compile` keeps a guarded function, on the function itself."""
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class _NoCompiler(types.ModuleType):
@@ -35,7 +35,9 @@ class _NoCompiler(types.ModuleType):
         self.__path__ = path
         self.__dict__["unguarded"] = []
 
-    def disable(self, fn: _Function, *_: Any, **__: Any) -> _Function:
+    def disable(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not is_running_thread():
+            return self.give_way().disable(fn, *args, **kwargs)
         self.__dict__["unguarded"].append(fn)
         return fn
 
@@ -82,20 +84,21 @@ class _PartsOfTheCompiler(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 @contextlib.contextmanager
 def without_compiler() -> Iterator[None]:
     """While the body runs, guarding a kernel against the compiler does not import the compiler."""
-    spec = None if _COMPILER in sys.modules else importlib.util.find_spec(_COMPILER)
-    if spec is None:
-        yield
-        return
-    stand_in = _NoCompiler(list(spec.submodule_search_locations or ()))
-    finder = _PartsOfTheCompiler(stand_in)
-    sys.modules[_COMPILER] = stand_in
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-        if sys.modules.get(_COMPILER) is stand_in:
-            del sys.modules[_COMPILER]
-        # A function that the real compiler should guard later must ask again.
-        for function in stand_in.__dict__["unguarded"]:
-            vars(function).pop(_GUARD, None)
+    with exclusive():
+        spec = None if _COMPILER in sys.modules else importlib.util.find_spec(_COMPILER)
+        if spec is None:
+            yield
+            return
+        stand_in = _NoCompiler(list(spec.submodule_search_locations or ()))
+        finder = _PartsOfTheCompiler(stand_in)
+        sys.modules[_COMPILER] = stand_in
+        sys.meta_path.insert(0, finder)
+        try:
+            yield
+        finally:
+            sys.meta_path.remove(finder)
+            if sys.modules.get(_COMPILER) is stand_in:
+                del sys.modules[_COMPILER]
+            # A function that the real compiler should guard later must ask again.
+            for function in stand_in.__dict__["unguarded"]:
+                vars(function).pop(_GUARD, None)

@@ -8,7 +8,6 @@ way out, also after an error.
 from __future__ import annotations
 
 import contextlib
-import io
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -17,10 +16,18 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.running.compiler import without_compiler
+from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.known_values import KnownValues
-from dsocr_analyze.running.process_settings import quiet_transformers, replaced, unfused_scripts
+from dsocr_analyze.running.process_settings import (
+    answered,
+    quiet_transformers,
+    replaced,
+    unfused_scripts,
+)
 from dsocr_analyze.running.source_package import REMOTE_PACKAGE
+from dsocr_analyze.running.unheard import unheard
 from dsocr_analyze.running.uniform_routing import UniformRouting
 
 __all__ = ["running"]
@@ -41,27 +48,25 @@ def running(
         has_weights: Whether the parameters hold a checkpoint's values; routing by drawn ones would
             be chance, so it is uniform then, as on `meta`.
     """
-    with contextlib.ExitStack() as stack:
-        # The vendor's forward prints feature shapes; stdout belongs to the result.
-        stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+    with exclusive(), contextlib.ExitStack() as stack:
+        stack.enter_context(unheard())  # the vendor's forward prints feature shapes
         stack.enter_context(quiet_transformers())
         stack.enter_context(without_compiler())
         stack.enter_context(unfused_scripts())
         stack.enter_context(torch.no_grad())
         if flash_attention is not None:
             for module in _modules_calling_flash_attention():
-                for name, value in {
-                    "flash_attn_func": flash_attention,
-                    "_flash_supports_window_size": False,
-                }.items():
-                    stack.enter_context(replaced(module, name, value))
+                stack.enter_context(answered(module, "flash_attn_func", flash_attention))
+                if not hasattr(module, "_flash_supports_window_size"):
+                    stack.enter_context(replaced(module, "_flash_supports_window_size", False))
         if device.type == "meta":
             autocast = torch.amp.autocast_mode.autocast
             stack.enter_context(
-                replaced(autocast, "__init__", _autocast_anywhere(autocast.__init__))
+                answered(autocast, "__init__", _autocast_anywhere(autocast.__init__))
             )
             stack.enter_context(KnownValues())
         else:
+            stack.enter_context(_Interruptible())
             if device.type != "cuda":
                 stack.enter_context(_CudaMeans(device))
             if not has_weights:
@@ -77,6 +82,16 @@ def _modules_calling_flash_attention() -> list[types.ModuleType]:
         module for name, module in sys.modules.items() if name.partition(".")[0] == REMOTE_PACKAGE
     ]
     return [modeling_flash_attention_utils, *own]
+
+
+class _Interruptible(TorchFunctionMode):
+    """Ends a pass at the next function that it calls, where an interruption waits."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        safe_point()
+        return func(*args, **(kwargs or {}))
 
 
 class _CudaMeans(TorchFunctionMode):

@@ -20,6 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from dsocr_analyze.errors import ModelCodeError
+from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.running.uniform_routing import TOP_K, routed_uniformly
 from dsocr_analyze.running.unseen import unseen
 
@@ -118,6 +119,7 @@ class KnownValues(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        safe_point()
         kwargs = kwargs or {}
         first = args[0] if args else kwargs.get("input")
         if isinstance(first, torch.Tensor) and first.is_meta:

@@ -18,6 +18,7 @@ from dsocr_analyze.model.directory import ModelDirectory, Role
 from dsocr_analyze.model.trust import require_trust
 from dsocr_analyze.model.versions import require_transformers
 from dsocr_analyze.running.building import building
+from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.source_package import import_file, importable
 from dsocr_analyze.running.weights import draw_weights, load_weights
@@ -58,6 +59,8 @@ def load_model(
 ) -> LoadedModel:
     """Builds the directory's model on `device`, with its weights where it holds any.
 
+    One model is built or run at a time: another thread's are waited for.
+
     Args:
         directory: A directory with `config.json` (with `auto_map`) and the Python files it names.
         device: `meta` builds the network without values. Elsewhere safetensors in the directory
@@ -77,7 +80,13 @@ def load_model(
         require_trust(directory)
     if not directory.is_reference:
         require_transformers()
-    attention = ATTENTION_IMPLEMENTATIONS[flash_attention]
+    with exclusive():
+        return _loaded(directory, device, dtype, ATTENTION_IMPLEMENTATIONS[flash_attention])
+
+
+def _loaded(
+    directory: ModelDirectory, device: torch.device, dtype: torch.dtype, attention: str
+) -> LoadedModel:
     with importable(directory) as package:
         config_class = _class_in(directory, package, "AutoConfig")
         model_class = _class_in(directory, package, "AutoModel")

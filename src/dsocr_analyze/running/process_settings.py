@@ -1,14 +1,22 @@
-"""Settings of the whole process, changed for a while and put back, also after an error."""
+"""Settings of the process, changed for a while and put back, also after an error.
+
+Other threads see as little of that as torch and Python allow: functions are replaced for the
+running thread, messages dropped of its own. Only the default dtype is everybody's.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-__all__ = ["default_dtype", "quiet_transformers", "replaced", "unfused_scripts"]
+from dsocr_analyze.running.exclusive import is_running_thread
+
+__all__ = ["answered", "default_dtype", "quiet_transformers", "replaced", "unfused_scripts"]
 
 _ABSENT = object()
 
@@ -28,8 +36,34 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def answered(owner: Any, name: str, answer: Callable[..., Any]) -> Iterator[None]:
+    """Calls of `owner.name` by the running thread get to `answer`; of others, where they did.
+
+    Args:
+        owner: A module, or a class.
+        name: A function of it, or a class method; a module may lack it.
+        answer: Takes what the function takes; of a method, the object or the class first.
+    """
+    own = vars(owner).get(name)
+    is_class_method = isinstance(own, classmethod)
+    original = own.__func__ if is_class_method else getattr(owner, name, None)
+
+    def either(*args: Any, **kwargs: Any) -> Any:
+        if is_running_thread():
+            return answer(*args, **kwargs)
+        if original is None:
+            raise NameError(f"name {name!r} is not defined")
+        return original(*args, **kwargs)
+
+    if original is not None:
+        functools.update_wrapper(either, original)
+    with replaced(owner, name, classmethod(either) if is_class_method else either):
+        yield
+
+
+@contextlib.contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Tensors are made in `dtype` where nobody names a type."""
+    """Tensors are made in `dtype` where nobody names a type, in every thread."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -41,28 +75,39 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
     """transformers warns about model types and generation, which no count depends on."""
-    from transformers.utils import logging
+    from transformers.utils import logging as messages
 
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
+    messages.get_verbosity()  # makes its handler, where nobody has used it yet
+    handlers = list(_handlers_of(messages.get_logger()))
+    for handler in handlers:
+        handler.addFilter(_is_passed_on)
     try:
         yield
     finally:
-        logging.set_verbosity(verbosity)
+        for handler in handlers:
+            handler.removeFilter(_is_passed_on)
+
+
+def _handlers_of(logger: logging.Logger) -> Iterator[logging.Handler]:
+    """Every handler that a logger's messages reach."""
+    above: logging.Logger | None = logger
+    while above is not None:
+        yield from above.handlers
+        above = above.parent if above.propagate else None
+
+
+def _is_passed_on(record: logging.LogRecord) -> bool:
+    """Whether a message is an error, is not transformers', or comes from another thread."""
+    is_theirs = record.name.partition(".")[0] == "transformers"
+    return record.levelno >= logging.ERROR or not is_theirs or not is_running_thread()
 
 
 @contextlib.contextmanager
 def unfused_scripts() -> Iterator[None]:
     """Scripted functions run operator by operator: a fused kernel would hide what it computes."""
-    gpu = torch._C._jit_can_fuse_on_gpu()
-    cpu = torch._C._jit_can_fuse_on_cpu()
-    texpr = torch._C._jit_texpr_fuser_enabled()
-    torch._C._jit_override_can_fuse_on_gpu(False)
-    torch._C._jit_override_can_fuse_on_cpu(False)
-    torch._C._jit_set_texpr_fuser_enabled(False)
+    before = torch._C._get_graph_executor_optimize()
+    torch._C._set_graph_executor_optimize(False)  # this thread's
     try:
         yield
     finally:
-        torch._C._jit_override_can_fuse_on_gpu(gpu)
-        torch._C._jit_override_can_fuse_on_cpu(cpu)
-        torch._C._jit_set_texpr_fuser_enabled(texpr)
+        torch._C._set_graph_executor_optimize(before)

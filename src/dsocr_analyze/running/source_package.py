@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.missing_packages import missing_packages_stood_in
 from dsocr_analyze.running.process_settings import quiet_transformers
@@ -34,12 +35,13 @@ def importable(directory: ModelDirectory) -> Iterator[str]:
     digest = hashlib.sha256(identity.encode()).hexdigest()
     package = f"{REMOTE_PACKAGE}.m_{digest[:16]}"
     finder = _SourceFinder(package, directory)
-    sys.meta_path.insert(0, finder)
-    try:
-        with missing_packages_stood_in(), quiet_transformers():
-            yield package
-    finally:
-        sys.meta_path.remove(finder)
+    with exclusive():
+        sys.meta_path.insert(0, finder)
+        try:
+            with missing_packages_stood_in(), quiet_transformers():
+                yield package
+        finally:
+            sys.meta_path.remove(finder)
 
 
 def import_file(directory: ModelDirectory, package: str, file: str) -> types.ModuleType:

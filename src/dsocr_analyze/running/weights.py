@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from dsocr_analyze.errors import ModelDirectoryError
+from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.model.directory import ModelDirectory
 
 __all__ = ["draw_weights", "load_weights"]
@@ -25,6 +26,7 @@ def load_weights(module: torch.nn.Module, directory: ModelDirectory) -> None:
         for file in directory.weight_files():
             with safe_open(file, framework="pt") as tensors:
                 for name in tensors.keys():  # noqa: SIM118 - not a dict: it has no iterator
+                    safe_point()
                     target = targets.get(name)
                     if target is None:
                         raise ModelDirectoryError(
@@ -58,6 +60,7 @@ def draw_weights(module: torch.nn.Module) -> None:
     }
     with torch.no_grad():
         for name, parameter in module.named_parameters():
+            safe_point()
             if "norm" in name and name.endswith("weight"):
                 parameter.fill_(1.0)
             else:

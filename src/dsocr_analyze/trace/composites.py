@@ -8,6 +8,7 @@ operands of a product that do not lie as its kernel needs them) are operators of
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -145,10 +146,11 @@ class Composites(TorchFunctionMode):
     def _opened(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Runs a Python function that torch offers to a mode whole, so that this mode sees inside.
 
-        The function asks `has_torch_function` whether to offer itself; for once, the answer is no.
+        The function asks `has_torch_function` whether to offer itself; for once, the answer is no,
+        in this thread.
         """
-        asks = vars(F)["has_torch_function"]
-        vars(F)["has_torch_function"] = lambda _: False
+        asks, here = vars(F)["has_torch_function"], threading.get_ident()
+        vars(F)["has_torch_function"] = lambda args: threading.get_ident() != here and asks(args)
         try:
             with self:
                 return func(*args, **kwargs)

@@ -11,6 +11,7 @@ import torch
 from transformers import DynamicCache
 
 from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.forward import running
 from dsocr_analyze.running.loading import LoadedModel
@@ -79,6 +80,7 @@ def trace_passes(
     )
     flash = recorded_flash_attention(recorder)
     with (
+        exclusive(),
         blamed_on(model.directory, f"failed on {model.device}", str(model.device)),
         _left_as_it_was(model.module),
         running(model.device, flash, has_weights=model.has_weights),

@@ -1,0 +1,46 @@
+"""What model code prints is not heard: stdout belongs to the result."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from dsocr_analyze.running.exclusive import is_running_thread
+
+__all__ = ["unheard"]
+
+
+class _Nowhere(io.RawIOBase):
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return memoryview(data).nbytes
+
+
+class _Stdout:
+    """Drops what the running thread writes; every other thread has the stream that was there."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+        self._nowhere = io.TextIOWrapper(io.BufferedWriter(_Nowhere()), encoding="utf-8")
+
+    def __getattr__(self, name: str) -> Any:
+        is_heard = self._stream is not None and not is_running_thread()
+        return getattr(self._stream if is_heard else self._nowhere, name)
+
+
+@contextlib.contextmanager
+def unheard() -> Iterator[None]:
+    """While the body runs, what the running thread writes to stdout is dropped."""
+    streams = vars(sys)
+    original = streams["stdout"]
+    stand_in = streams["stdout"] = _Stdout(original)
+    try:
+        yield
+    finally:
+        if streams["stdout"] is stand_in:  # else another thread has put its own in place by now
+            streams["stdout"] = original
