@@ -1,22 +1,19 @@
 """The command line: what it prints, writes and refuses, how it ends, and what it leaves behind."""
 
 import ast
-import gc
 import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import threading
-import warnings
 from pathlib import Path
 
 import pytest
 import tokenizers
 import typer
 from PIL import Image
+from process_state import process_settings
 
 from dsocr_analyze.cli import main
 from dsocr_analyze.cli.app import app
@@ -415,23 +412,6 @@ def options_of_every_command() -> set[str]:
 
 
 ANALYTIC = ("--engine", "analytic", "-q")
-
-
-def process_settings():
-    """What a caller of `main` would notice of it."""
-    return {
-        "garbage collection": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()),
-        "signals": {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)},
-        "warnings": (list(warnings.filters), warnings.showwarning),
-        "streams": (sys.stdin, sys.stdout, sys.stderr),
-        "hooks": (sys.excepthook, sys.unraisablehook, sys.displayhook, threading.excepthook),
-        "tracing": (sys.gettrace(), sys.getprofile()),
-        "limits": (sys.getrecursionlimit(), sys.getswitchinterval()),
-        "environment": dict(os.environ),
-        "folder": str(Path.cwd()),
-        "arguments": list(sys.argv),
-        "path": (list(sys.path), list(sys.meta_path)),
-    }
 
 
 class TestTheCallersProcess:

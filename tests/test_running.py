@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 import vendor_like
-from transformers import PreTrainedModel, modeling_flash_attention_utils
+from process_state import settings
 from transformers.utils import logging
 
 from dsocr_analyze.model.directory import ModelDirectory
@@ -21,48 +21,25 @@ from dsocr_analyze.running.source_package import importable
 META = torch.device("meta")
 
 
-def settings():
-    """Everything of the process that the context managers touch."""
-    return {
-        "meta_path": list(sys.meta_path),
-        "modules": {
-            name: sys.modules.get(name)
-            for name in ("torchvision", "torchvision.transforms", "torch._dynamo", "torch._compile")
-        },
-        "default dtype": torch.get_default_dtype(),
-        "default device": torch.get_default_device(),
-        "initialisation": dict(vars(torch.nn.init)),
-        "transformers": dict(vars(PreTrainedModel)),
-        "verbosity": logging.get_verbosity(),
-        "autocast": vars(torch.amp.autocast_mode.autocast)["__init__"],
-        "fusers": (
-            torch._C._jit_can_fuse_on_gpu(),
-            torch._C._jit_can_fuse_on_cpu(),
-            torch._C._jit_texpr_fuser_enabled(),
-        ),
-        "gradients": torch.is_grad_enabled(),
-        "stdout": sys.stdout,
-        "modes": torch.overrides._get_current_function_mode_stack(),
-        "flash attention": vars(modeling_flash_attention_utils).get("flash_attn_func"),
-    }
-
-
 def contexts(path):
     return {
-        "importing": (lambda: importable(ModelDirectory.read(path)), {"meta_path", "verbosity"}),
+        "importing": (lambda: importable(ModelDirectory.read(path)), {"meta_path", "messages"}),
         "building": (
             lambda: building(META, torch.bfloat16),
-            {"default dtype", "default device", "initialisation", "transformers", "verbosity"},
+            {"default dtype", "default device", "initialisation", "transformers", "messages"},
         ),
         "running on meta": (
             lambda: running(META, lambda q, *_: q),
-            {"autocast", "fusers", "gradients", "stdout", "modes", "verbosity", "flash attention"},
+            {
+                "autocast", "optimized scripts", "gradients", "stdout", "modes", "messages",
+                "flash attention",
+            },
         ),
         "running on the CPU": (
             lambda: running(torch.device("cpu")),
-            {"fusers", "gradients", "stdout", "modes", "verbosity"},
+            {"optimized scripts", "gradients", "stdout", "modes", "messages"},
         ),
-    }
+    }  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
