@@ -120,7 +120,12 @@ class TestSimpleLayers:
         trace = traced(Calls(lambda x: ACT2FN[name](x)), of_type(dtype, 3, 7))
         assert_same(trace, alone(activation(name, 21, dtype)))
 
-    @pytest.mark.parametrize("act", ["silu", "gelu"])
+    def test_activations_are_all_that_transformers_knows(self, dtype):
+        from transformers.activations import ACT2FN
+
+        assert set(ACTIVATIONS) == set(ACT2FN)
+
+    @pytest.mark.parametrize("act", ACTIVATIONS)
     def test_swiglu(self, dtype, act):
         config = DeepseekV2Config(hidden_size=6, intermediate_size=10, hidden_act=act)
         mlp = on_meta(modeling_deepseekv2.DeepseekV2MLP(config), dtype)

@@ -32,21 +32,21 @@ _SHIFT: Final = _Step("add")
 _SUM: Final = _Step("add", inputs=2)
 _POWER: Final = _Step("pow")
 _TANH: Final = _Step("tanh", kind="activation")
+_ERF: Final = _Step("erf", kind="activation")
+_TANH_GELU: Final = (_SCALE, _POWER, _SCALE, _SUM, _SCALE, _TANH, _SHIFT, _PRODUCT)
 
 ACTIVATIONS: Final[dict[str, tuple[_Step, ...]]] = {
     "silu": _one("silu", 5),
     "swish": _one("silu", 5),
     "gelu": _one("gelu", 5),
     "gelu_pytorch_tanh": _one("gelu", 5),
-    "gelu_new": (_SCALE, _POWER, _SCALE, _SUM, _SCALE, _TANH, _SHIFT, _PRODUCT),
+    "gelu_new": _TANH_GELU,
+    "gelu_accurate": _TANH_GELU,
+    "gelu_10": (*_one("gelu", 5), _Step("clamp")),
     "gelu_fast": (_SCALE, _SCALE, _SCALE, _PRODUCT, _SHIFT, _PRODUCT, _TANH, _SHIFT, _PRODUCT),
-    "gelu_python": (
-        _SCALE,
-        _Step("div"),
-        _Step("erf", kind="activation"),
-        _SHIFT,
-        _PRODUCT,
-    ),
+    "gelu_python": (_SCALE, _Step("div"), _ERF, _SHIFT, _PRODUCT),
+    "laplace": (_Step("sub"), _Step("div"), _ERF, _SHIFT, _SCALE),
+    "mish": _one("mish", 5),
     "quick_gelu": (_SCALE, _Step("sigmoid", 4, kind="activation"), _PRODUCT),
     "relu": _one("relu", 1),
     "relu2": (*_one("relu", 1), _POWER),
@@ -56,7 +56,7 @@ ACTIVATIONS: Final[dict[str, tuple[_Step, ...]]] = {
     "tanh": (_TANH,),
     "linear": (),
 }
-"""By the name that `hidden_act` has in `transformers.activations.ACT2FN`."""
+"""By the name that `hidden_act` has in `transformers.activations.ACT2FN`, which knows no other."""
 
 
 def activation(name: str, elements: Count, dtype: Dtype) -> Kernels:
@@ -87,7 +87,7 @@ def _steps(name: str) -> tuple[_Step, ...]:
     if name not in ACTIVATIONS:
         raise ConfigError(
             f"config.json: no closed form for 'hidden_act' {name!r}; "
-            f"give one of {', '.join(ACTIVATIONS)}, or trace the model"
+            f"give one of {', '.join(ACTIVATIONS)}"
         )
     return ACTIVATIONS[name]
 

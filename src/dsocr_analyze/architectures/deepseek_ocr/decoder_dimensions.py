@@ -10,7 +10,6 @@ from dsocr_analyze.architectures.config_keys import LARGEST_WIDTH, MOST_LAYERS, 
 from dsocr_analyze.costs.activations import ACTIVATIONS
 
 __all__ = [
-    "HIDDEN_ACTS",
     "ROPE_SCALING_TYPES",
     "SCORING_FUNCS",
     "TOPK_METHODS",
@@ -21,11 +20,6 @@ __all__ = [
 SCORING_FUNCS: Final = ("softmax", "sigmoid")
 TOPK_METHODS: Final = ("greedy", "group_limited_greedy", "noaux_tc")
 ROPE_SCALING_TYPES: Final = ("linear", "dynamic", "yarn")
-HIDDEN_ACTS: Final = (*ACTIVATIONS, "mish")
-"""Activations of `transformers.activations.ACT2FN` without parameters of their own.
-
-Mish has no closed form; a model with it can be built and traced.
-"""
 
 _MOST_EXPERTS: Final = 65_536
 _LARGEST_VOCABULARY: Final = 2**26
@@ -68,7 +62,7 @@ class DecoderDimensions:
         topk_group: Groups a token may choose from; 1 where the method knows none.
         norm_topk_prob: Whether the chosen scores are normalised to 1.
         routed_scaling_factor: Factor on the chosen scores.
-        hidden_act: Activation of the MLPs, one of `HIDDEN_ACTS`.
+        hidden_act: Activation of the MLPs, one of `ACTIVATIONS`.
         rms_norm_eps: Epsilon of the norms.
         use_mla: Latent attention (`DeepseekV2Attention`) in place of `LlamaAttention`.
         q_lora_rank: Rank of the queries' latent; None for a direct projection and without MLA.
@@ -132,7 +126,7 @@ class DecoderDimensions:
             hidden_size=keys.integer("hidden_size", most=LARGEST_WIDTH),
             layers=keys.integer("num_hidden_layers", most=MOST_LAYERS),
             intermediate_size=keys.integer("intermediate_size", most=LARGEST_WIDTH),
-            hidden_act=keys.choice("hidden_act", HIDDEN_ACTS, "silu"),
+            hidden_act=keys.choice("hidden_act", tuple(ACTIVATIONS), "silu"),
             rms_norm_eps=keys.number("rms_norm_eps", 1e-6, least=0),
             use_mla=use_mla,
             rope_theta=keys.number("rope_theta", 10000.0, least=0),

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.activations import ACT2FN
 from transformers.modeling_outputs import (
     BaseModelOutputWithPast,
     CausalLMOutputWithPast,
@@ -60,15 +61,6 @@ __all__ = [
     "MoEGate",
     "repeat_kv",
 ]
-
-ACTIVATIONS: Final[dict[str, Callable[[], nn.Module]]] = {
-    "silu": nn.SiLU,
-    "swish": nn.SiLU,
-    "gelu": nn.GELU,
-    "relu": nn.ReLU,
-    "sigmoid": nn.Sigmoid,
-    "tanh": nn.Tanh,
-}
 
 
 def _one_of(value: Any, known: Sequence[str], key: str) -> str:
@@ -439,7 +431,7 @@ class DeepseekV2MLP(nn.Module):
         self.gate_proj = nn.Linear(width, inner, bias=False)
         self.up_proj = nn.Linear(width, inner, bias=False)
         self.down_proj = nn.Linear(inner, width, bias=False)
-        self.act_fn = ACTIVATIONS[_one_of(config.hidden_act, list(ACTIVATIONS), "hidden_act")]()
+        self.act_fn = ACT2FN[_one_of(config.hidden_act, list(ACT2FN), "hidden_act")]
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., d]` -> `[..., d]`."""
