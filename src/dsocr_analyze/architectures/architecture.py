@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from dsocr_analyze.architectures.config_rules import Code, ConfigFindings
     from dsocr_analyze.costs.integers import Count
     from dsocr_analyze.costs.operators import Kernels
     from dsocr_analyze.dtypes import Dtype
@@ -205,7 +206,9 @@ class Architecture:
             `experts` and `index`: what runs there is up to the routing. None without experts.
         not_modelled: Operators that the closed forms leave out.
         recognizes: Whether a parsed `config.json` belongs to it.
-        dimensions: Dimensions from a parsed `config.json`; raises ConfigError.
+        dimensions: Dimensions from a parsed `config.json` and, the reference's where it is left
+            out, whose code reads it; raises ConfigError.
+        config_findings: What the keys of a config do that is no dimension, for whose code.
         plan: A workload from a page, sizes and lengths; raises WorkloadError.
         notes_of: What a reader of a workload's figures should know.
         compose: The closed forms of a workload, from dimensions, workload, type, whether attention
@@ -246,7 +249,8 @@ class Architecture:
     routed_expert: re.Pattern[str] | None
     not_modelled: tuple[NotModelled, ...]
     recognizes: Callable[[Mapping[str, Any]], bool]
-    dimensions: Callable[[Mapping[str, Any]], Any]
+    dimensions: Callable[..., Any]
+    config_findings: Callable[[Mapping[str, Any], Code], ConfigFindings]
     plan: Callable[..., Workload]
     notes_of: Callable[[Workload], list[str]]
     compose: Callable[[Any, Workload, Dtype, bool, KernelsOf], Composition]

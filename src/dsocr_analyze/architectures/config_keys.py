@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dsocr_analyze.errors import ConfigError
 
-__all__ = ["LARGEST_WIDTH", "MOST_LAYERS", "REQUIRED", "ConfigKeys"]
+__all__ = ["LARGEST_WIDTH", "MOST_LAYERS", "REQUIRED", "ConfigKeys", "shown"]
 
 LARGEST_WIDTH: Final = 1_048_576
 """Most features of a token that are taken for a model."""
@@ -39,7 +39,7 @@ class ConfigKeys:
     def __init__(self, values: object, where: str = "") -> None:
         if not isinstance(values, Mapping):
             name = f"'{where}'" if where else "the top level"
-            raise ConfigError(f"config.json: {name} is {_shown(values)}; give a JSON object")
+            raise ConfigError(f"config.json: {name} is {shown(values)}; give a JSON object")
         self._values: Mapping[str, Any] = values
         self._where = where
 
@@ -59,7 +59,7 @@ class ConfigKeys:
     def refusal(self, key: str, right: str) -> ConfigError:
         """The error that names `key`, the value it has and the `right` ones."""
         return ConfigError(
-            f"config.json: '{self.path(key)}' is {_shown(self._values.get(key))}; give {right}"
+            f"config.json: '{self.path(key)}' is {shown(self._values.get(key))}; give {right}"
         )
 
     def has(self, key: str) -> bool:
@@ -170,7 +170,7 @@ class ConfigKeys:
         return value
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """Value as it stands in the JSON file, on one line and cut to a readable length."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]

@@ -6,16 +6,32 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from dsocr_analyze.architectures import ARCHITECTURES
+from dsocr_analyze.architectures import (
+    ARCHITECTURES,
+    architecture_of,
+    recognized_architecture,
+)
+from dsocr_analyze.architectures.config_keys import shown
+from dsocr_analyze.architectures.config_rules import ConfigFindings
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError
 from dsocr_analyze.figures import ModelSource
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import ModelDimensions
+    from dsocr_analyze.architectures.config_rules import Code
 
 __all__ = ["ModelDirectory", "Role", "read_config"]
 
 Role = Literal["AutoConfig", "AutoModel"]
+
+_READS_CONFIG: Final = (
+    "closed forms assume that the directory's code, which is not the published one, builds what"
+    " config.json says; a trace shows what it runs"
+)
 
 _ROLES: Final[tuple[Role, ...]] = ("AutoConfig", "AutoModel")
 
@@ -61,6 +77,40 @@ class ModelDirectory:
         """Whether this is a built-in reference network."""
         path = self.path.resolve()
         return any(path == known.reference.resolve() for known in ARCHITECTURES.values())
+
+    @cached_property
+    def code(self) -> Code:
+        """Whose code this is; of a directory from which nothing can be built, other code."""
+        if self.is_reference:
+            return "reference"
+        try:
+            published = self.runs_code(architecture_of(self.config).published_code)
+        except (ConfigError, ModelDirectoryError):
+            published = False
+        return "published" if published else "other"
+
+    def dimensions(self) -> ModelDimensions:
+        """Dimensions of the model that the directory's code builds.
+
+        Raises:
+            ConfigError: No architecture recognises the config, it describes no model, or one that
+                is not modelled.
+        """
+        found: ModelDimensions = architecture_of(self.config).dimensions(self.config, self.code)
+        return found
+
+    @cached_property
+    def config_findings(self) -> ConfigFindings:
+        """What keys of the config do, or fail to do; nothing of a model that is not known."""
+        architecture = recognized_architecture(self.config)
+        if architecture is None:
+            return ConfigFindings((), ())
+        return architecture.config_findings(self.config, self.code)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What closed forms assume of the directory's code."""
+        return (_READS_CONFIG,) if self.code == "other" else ()
 
     def class_in(self, role: Role) -> tuple[str, str]:
         """The file and the class that `auto_map` names for a role, as transformers reads it.
@@ -155,7 +205,8 @@ def read_config(path: Path) -> dict[str, Any]:
             f"no config at {str(path)!r}; a model directory holds config.json"
         )
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        config = json.loads(text, object_pairs_hook=_object_of)
     except OSError as error:
         raise ModelDirectoryError(f"cannot read {str(path)!r}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -163,3 +214,16 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ConfigError(f"{str(path)!r} holds a JSON {type(config).__name__}, not an object")
     return config
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; raises ConfigError for a key that stands in it twice."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ConfigError(
+                f"config.json: {shown(key)} stands twice in one object, as {shown(found[key])} and"
+                f" as {shown(value)}; give it once"
+            )
+        found[key] = value
+    return found

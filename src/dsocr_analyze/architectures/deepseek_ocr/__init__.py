@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.architectures.architecture import Architecture, Served
+from dsocr_analyze.architectures.config_rules import findings_of
 from dsocr_analyze.architectures.deepseek_ocr.composition import (
     compose,
     experts_by_stage,
@@ -13,9 +14,10 @@ from dsocr_analyze.architectures.deepseek_ocr.composition import (
     model_params,
     step_kernels,
 )
+from dsocr_analyze.architectures.deepseek_ocr.config_table import CONFIG_TABLE
 from dsocr_analyze.architectures.deepseek_ocr.crop_grid_codes import CROP_GRIDS
 from dsocr_analyze.architectures.deepseek_ocr.decoder import NOT_MODELLED, expert_params
-from dsocr_analyze.architectures.deepseek_ocr.dimensions import ModelDimensions
+from dsocr_analyze.architectures.deepseek_ocr.dimensions import dimensions_of
 from dsocr_analyze.architectures.deepseek_ocr.modes import MODES
 from dsocr_analyze.architectures.deepseek_ocr.plan import notes_of, plan_workload
 from dsocr_analyze.architectures.deepseek_ocr.preprocessing import (
@@ -70,7 +72,8 @@ DEEPSEEK_OCR: Final = Architecture(
     routed_expert=ROUTED_EXPERT,
     not_modelled=NOT_MODELLED,
     recognizes=recognizes,
-    dimensions=ModelDimensions.from_config,
+    dimensions=dimensions_of,
+    config_findings=lambda config, code: findings_of(config, CONFIG_TABLE, code),
     plan=plan_workload,
     notes_of=notes_of,
     compose=compose,

@@ -10,6 +10,7 @@ from dsocr_analyze.architectures.config_keys import LARGEST_WIDTH, MOST_LAYERS, 
 from dsocr_analyze.costs.activations import ACTIVATIONS
 
 __all__ = [
+    "DECODER_DEFAULTS",
     "ROPE_SCALING_TYPES",
     "SCORING_FUNCS",
     "TOPK_METHODS",
@@ -20,6 +21,20 @@ __all__ = [
 SCORING_FUNCS: Final = ("softmax", "sigmoid")
 TOPK_METHODS: Final = ("greedy", "group_limited_greedy", "noaux_tc")
 ROPE_SCALING_TYPES: Final = ("linear", "dynamic", "yarn")
+
+DECODER_DEFAULTS: Final[Mapping[str, Any]] = {
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "rope_scaling": None,
+    "attention_bias": False,
+    "tie_word_embeddings": False,
+    "moe_layer_freq": 1,
+    "scoring_func": "softmax",
+    "norm_topk_prob": False,
+    "routed_scaling_factor": 1.0,
+}
+"""What counts where the file lacks a key: the defaults of `DeepseekV2Config`."""
 
 _MOST_EXPERTS: Final = 65_536
 _LARGEST_VOCABULARY: Final = 2**26
@@ -119,21 +134,26 @@ class DecoderDimensions:
         """
         keys = ConfigKeys(config)
         use_mla = keys.boolean("use_mla")
-        if keys.integer("ep_size", 1) != 1:
-            raise keys.refusal("ep_size", "1, experts spread over processes are not analysed")
+        vocabulary = keys.integer("vocab_size", most=_LARGEST_VOCABULARY)
+        if keys.has("pad_token_id"):
+            keys.integer("pad_token_id", least=-vocabulary, most=vocabulary - 1)
         return cls(
-            vocab_size=keys.integer("vocab_size", most=_LARGEST_VOCABULARY),
+            vocab_size=vocabulary,
             hidden_size=keys.integer("hidden_size", most=LARGEST_WIDTH),
             layers=keys.integer("num_hidden_layers", most=MOST_LAYERS),
             intermediate_size=keys.integer("intermediate_size", most=LARGEST_WIDTH),
-            hidden_act=keys.choice("hidden_act", tuple(ACTIVATIONS), "silu"),
-            rms_norm_eps=keys.number("rms_norm_eps", 1e-6, least=0),
+            hidden_act=keys.choice(
+                "hidden_act", tuple(ACTIVATIONS), DECODER_DEFAULTS["hidden_act"]
+            ),
+            rms_norm_eps=keys.number("rms_norm_eps", DECODER_DEFAULTS["rms_norm_eps"], least=0),
             use_mla=use_mla,
-            rope_theta=keys.number("rope_theta", 10000.0, least=0),
+            rope_theta=keys.number("rope_theta", DECODER_DEFAULTS["rope_theta"], least=0),
             rope_scaling=_rope_scaling(keys, use_mla=use_mla),
-            attention_bias=keys.boolean("attention_bias", False),
+            attention_bias=keys.boolean("attention_bias", DECODER_DEFAULTS["attention_bias"]),
             max_position_embeddings=keys.integer("max_position_embeddings"),
-            tie_word_embeddings=keys.boolean("tie_word_embeddings", False),
+            tie_word_embeddings=keys.boolean(
+                "tie_word_embeddings", DECODER_DEFAULTS["tie_word_embeddings"]
+            ),
             **(_latent_attention(keys) if use_mla else _multi_head_attention(keys)),
             **_experts(keys),
         )
@@ -159,7 +179,7 @@ class DecoderDimensions:
 
 def _rope_scaling(keys: ConfigKeys, *, use_mla: bool) -> RopeScaling | None:
     """Rotary scaling; `LlamaAttention` reads `rope_type` as well, `DeepseekV2Attention` `type`."""
-    if keys.value("rope_scaling", None) is None:
+    if keys.value("rope_scaling", DECODER_DEFAULTS["rope_scaling"]) is None:
         return None
     scaling = keys.section("rope_scaling")
     name = "rope_type" if scaling.has("rope_type") and not use_mla else "type"
@@ -248,13 +268,17 @@ def _experts(keys: ConfigKeys) -> dict[str, Any]:
         "n_shared_experts": keys.integer_or_null("n_shared_experts", most=_MOST_EXPERTS),
         "num_experts_per_tok": per_token,
         "first_k_dense_replace": keys.integer("first_k_dense_replace", least=0),
-        "moe_layer_freq": keys.integer("moe_layer_freq", 1),
-        "scoring_func": keys.choice("scoring_func", SCORING_FUNCS, "softmax"),
+        "moe_layer_freq": keys.integer("moe_layer_freq", DECODER_DEFAULTS["moe_layer_freq"]),
+        "scoring_func": keys.choice(
+            "scoring_func", SCORING_FUNCS, DECODER_DEFAULTS["scoring_func"]
+        ),
         "topk_method": method,
         "n_group": groups,
         "topk_group": chosen,
-        "norm_topk_prob": keys.boolean("norm_topk_prob", False),
-        "routed_scaling_factor": keys.number("routed_scaling_factor", 1.0, least=0),
+        "norm_topk_prob": keys.boolean("norm_topk_prob", DECODER_DEFAULTS["norm_topk_prob"]),
+        "routed_scaling_factor": keys.number(
+            "routed_scaling_factor", DECODER_DEFAULTS["routed_scaling_factor"], least=0
+        ),
     }
 
 

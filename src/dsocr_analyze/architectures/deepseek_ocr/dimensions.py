@@ -2,7 +2,7 @@
 
 The one place that closed forms and reports have their dimensions from. As in the vendor's
 `DeepseekOCRConfig`, the decoder's keys stand at the top level (`language_config` is not read) and
-the encoders' under `vision_config.width`.
+the encoders' under `vision_config.width`. What the other keys do, `config_table` says.
 
 A key may be absent only where the published file leaves it to a default of `DeepseekV2Config`
 (`configuration_deepseek_v2.py`) or `PretrainedConfig`; a key that some configurations never use
@@ -18,6 +18,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from dsocr_analyze.architectures.config_keys import ConfigKeys
+from dsocr_analyze.architectures.config_rules import Code, findings_of
+from dsocr_analyze.architectures.deepseek_ocr.config_table import CONFIG_TABLE
 from dsocr_analyze.architectures.deepseek_ocr.decoder_dimensions import (
     DecoderDimensions,
     RopeScaling,
@@ -26,6 +29,7 @@ from dsocr_analyze.architectures.deepseek_ocr.projector_dimensions import (
     PAIR_PROJECTOR_TYPES,
     ProjectorDimensions,
 )
+from dsocr_analyze.architectures.deepseek_ocr.recognition import PUBLISHED_SECTIONS
 from dsocr_analyze.architectures.deepseek_ocr.vision_dimensions import ClipDimensions, SamDimensions
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError
 
@@ -36,6 +40,7 @@ __all__ = [
     "ProjectorDimensions",
     "RopeScaling",
     "SamDimensions",
+    "dimensions_of",
 ]
 
 
@@ -108,6 +113,28 @@ class ModelDimensions:
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{str(path)!r} is not JSON: {error}") from error
         return cls.from_config(config)
+
+
+def dimensions_of(config: Mapping[str, Any], code: Code = "reference") -> ModelDimensions:
+    """Dimensions of the model that some code builds from a config.
+
+    Args:
+        config: The top-level object of a `config.json`.
+        code: Whose code reads it; of other code it is assumed that it reads what the reference
+            reads.
+
+    Raises:
+        ConfigError: The file describes no model, or one that is not modelled.
+    """
+    findings_of(config, CONFIG_TABLE, code).check_modelled()
+    if code != "published":
+        return ModelDimensions.from_config(config)
+    built = PUBLISHED_SECTIONS["projector_config"]["n_embed"]
+    if config.get("hidden_size") != built:
+        raise ConfigKeys(config).refusal(
+            "hidden_size", f"{built}, the width for which the directory's code builds its projector"
+        )
+    return ModelDimensions.from_config({**config, **PUBLISHED_SECTIONS})
 
 
 def _check_joints(dimensions: ModelDimensions) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["PUBLISHED_CODE", "recognizes"]
+__all__ = ["PUBLISHED_CODE", "PUBLISHED_SECTIONS", "recognizes"]
 
 _MODEL_TYPES: Final = ("DeepseekOCR", "deepseek_vl_v2")
 _MODEL_CLASS: Final = "DeepseekOCRForCausalLM"
@@ -20,6 +20,40 @@ PUBLISHED_CODE: Final[Mapping[str, str]] = {
     "modeling_deepseekv2.py": "69184a0493d1fdac21c360f9f9eabc5b5af3188e0265df44cfaeafc44f9095e3",
 }
 """SHA-256 of the published model's Python files."""
+
+PUBLISHED_SECTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "vision_config": {
+        "image_size": 1024,
+        "width": {
+            "clip-l-14-224": {
+                "heads": 16,
+                "image_size": 224,
+                "layers": 24,
+                "patch_size": 14,
+                "width": 1024,
+            },
+            "sam_vit_b": {
+                "downsample_channels": [512, 1024],
+                "global_attn_indexes": [2, 5, 8, 11],
+                "heads": 12,
+                "layers": 12,
+                "width": 768,
+            },
+        },
+    },
+    "projector_config": {
+        "projector_type": "linear",
+        "input_dim": 2048,
+        "n_embed": 1280,
+        "token_pooling": False,
+        "conv_fusion_high_low_features": False,
+    },
+}
+"""What the published code builds, whatever the sections of these names say: it reads neither.
+
+Sources: `_build_sam`, `build_sam_vit_b`, `vit_model_cfg` (`deepencoder.py`) and
+`DeepseekOCRModel.__init__` (`modeling_deepseekocr.py`).
+"""
 
 
 def recognizes(config: Mapping[str, Any]) -> bool:

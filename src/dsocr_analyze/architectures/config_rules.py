@@ -1,0 +1,347 @@
+"""What each key of a `config.json` does to the figures, and what there is to say of a whole file.
+
+An architecture classifies every key that it knows, once, in a `KeyTable`. `findings_of` holds a
+file against it: no key does nothing in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from dsocr_analyze.architectures.config_keys import shown
+from dsocr_analyze.errors import ConfigError
+
+__all__ = [
+    "MISSING",
+    "Code",
+    "Conditional",
+    "ConfigFindings",
+    "Duplicate",
+    "Fixed",
+    "Harmless",
+    "Ignored",
+    "KeyPath",
+    "KeyRule",
+    "KeyTable",
+    "Refusal",
+    "Used",
+    "findings_of",
+    "leaves_of",
+]
+
+Code = Literal["reference", "published", "other"]
+"""Whose code a config sets up: the built-in reference's, the published model's, or code of which
+only a trace can tell what it reads."""
+
+KeyPath = tuple[str, ...]
+"""Names of the objects around a key, from the top of the file, and its own."""
+
+_MOST_NAMED: Final = 20
+"""Keys that are not known and are named one by one."""
+
+
+class _Missing:
+    """Marks a key that is not there."""
+
+
+MISSING: Final = _Missing()
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Figures depend on the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Harmless:
+    """No figure depends on the key.
+
+    Attributes:
+        reason: Why not.
+        everywhere: Whether that holds in every object of the file, not only at the key's own place.
+    """
+
+    reason: str
+    everywhere: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """The key says again what another one says.
+
+    Attributes:
+        of: The key that counts.
+        default: What counts where that one is missing; `MISSING` where it must be there.
+    """
+
+    of: KeyPath
+    default: object = MISSING
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Any other value than `values` changes the computation in a way that is not modelled.
+
+    Attributes:
+        values: The values that are modelled; null is one that stands for an absent key.
+        reason: What another value would do, as in "it ...".
+        ignored_by_published: Whether the published code does not read the key.
+        counted_by_trace: Whether a trace of other code counts what the key does: it is seen in
+            the passes that run, and holds of the decode steps between them.
+    """
+
+    values: tuple[object, ...]
+    reason: str
+    ignored_by_published: bool = True
+    counted_by_trace: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """The directory's code does not read the key.
+
+    Attributes:
+        built: What the code builds in its place; `MISSING` for nothing.
+    """
+
+    built: object = MISSING
+
+
+KeyRule = Used | Harmless | Duplicate | Fixed | Ignored
+
+
+@dataclass(frozen=True, slots=True)
+class Conditional:
+    """A key whose rule depends on the rest of the file.
+
+    Attributes:
+        holds: The condition, of the file's top-level object.
+        then: The rule where it holds.
+        otherwise: The rule elsewhere.
+    """
+
+    holds: Callable[[Mapping[str, Any]], bool]
+    then: KeyRule
+    otherwise: KeyRule
+
+
+@dataclass(frozen=True)
+class KeyTable:
+    """Every key that an architecture knows.
+
+    Attributes:
+        rules: What a key does, by its path.
+        defaults: What counts where a key of the top level is missing, by name.
+        copy: Name of the section that says the top level again; nothing reads it.
+        built: What the published code builds whatever the file says, section by section.
+    """
+
+    rules: Mapping[KeyPath, KeyRule | Conditional]
+    defaults: Mapping[str, object]
+    copy: str
+    built: Mapping[str, Mapping[str, Any]]
+    sections: frozenset[KeyPath] = field(init=False)
+
+    def __post_init__(self) -> None:
+        parents = {path[:length] for path in self.rules for length in range(1, len(path))}
+        object.__setattr__(self, "sections", frozenset(parents))
+
+    def is_section(self, path: KeyPath) -> bool:
+        """Whether the keys of the object at `path` have rules of their own."""
+        own = path[1:] if path[0] == self.copy else path
+        return not own or own in self.sections
+
+    def rule(self, path: KeyPath, config: Mapping[str, Any], code: Code) -> KeyRule | None:
+        """What the key at `path` does; None for a key that is not known.
+
+        Args:
+            path: The key.
+            config: The whole file.
+            code: Whose code reads it.
+        """
+        if path[0] == self.copy:
+            return self._rule_of_copy(path[1:], config, code)
+        rule = self.rules.get(path, self.rules.get(path[-1:]))
+        if path not in self.rules and not (isinstance(rule, Harmless) and rule.everywhere):
+            return None
+        if isinstance(rule, Conditional):
+            rule = rule.then if rule.holds(config) else rule.otherwise
+        if code == "published" and path[0] in self.built and not isinstance(rule, Harmless):
+            return Ignored(_value_at(path, self.built))
+        return rule
+
+    def _rule_of_copy(self, path: KeyPath, config: Mapping[str, Any], code: Code) -> KeyRule | None:
+        rule = self.rule(path, config, code) if path else None
+        if rule is None or isinstance(rule, Harmless | Duplicate):
+            return rule
+        if isinstance(rule, Fixed) and isinstance(_value_at(path, config), _Missing):
+            return replace(rule, ignored_by_published=True)
+        default = self.defaults.get(path[0], MISSING) if len(path) == 1 else MISSING
+        return Duplicate(path, default)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A value that changes the computation and is not modelled.
+
+    Attributes:
+        message: The key, its value, what is not modelled, and the right values.
+        counted_by_trace: Whether a trace counts it all the same, where it is code that is neither
+            the reference's nor the published model's.
+    """
+
+    message: str
+    counted_by_trace: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFindings:
+    """What there is to say of a config, besides the dimensions in it.
+
+    Attributes:
+        warnings: Keys that do nothing and may have been meant to do something.
+        refusals: Keys that change the computation and are not modelled.
+    """
+
+    warnings: tuple[str, ...]
+    refusals: tuple[Refusal, ...]
+
+    def check_modelled(self) -> None:
+        """Raises ConfigError for the first key that closed forms do not model."""
+        _raise_first(self.refusals)
+
+    def check_traced(self, code: Code) -> None:
+        """Raises ConfigError for the first key that a trace of `code` does not count."""
+        _raise_first(
+            refusal
+            for refusal in self.refusals
+            if code == "reference" or not refusal.counted_by_trace
+        )
+
+
+def _raise_first(refusals: Iterable[Refusal]) -> None:
+    for refusal in refusals:
+        raise ConfigError(refusal.message)
+
+
+def findings_of(config: Mapping[str, Any], table: KeyTable, code: Code) -> ConfigFindings:
+    """Holds every key of a config against the table.
+
+    Args:
+        config: The file's top-level object.
+        table: The keys that are known.
+        code: Whose code reads the file.
+    """
+    warnings: list[str] = []
+    refusals: list[Refusal] = []
+    unknown: list[KeyPath] = []
+    for path, value in leaves_of(config, table.is_section):
+        rule = table.rule(path, config, code)
+        if isinstance(rule, Duplicate):
+            warnings += _of_duplicate(path, value, rule, config)
+        elif isinstance(rule, Ignored):
+            warnings += _of_ignored(path, value, rule)
+        elif isinstance(rule, Fixed):
+            if _is_among(value, rule.values):
+                continue
+            if code == "published" and rule.ignored_by_published:
+                warnings += _of_ignored(path, value, Ignored())
+            else:
+                refusals.append(_refusal(path, value, rule))
+        elif rule is None and table.is_section(path):
+            # Where it is read, whoever reads the section's dimensions refuses this.
+            if value is not None and (path == (table.copy,) or path[0] in table.built):
+                warnings.append(f"{_said(path, value)}, which is no JSON object; it is not read")
+        elif rule is None:
+            unknown.append(path)
+    return ConfigFindings((*warnings, *_of_unknown(unknown, code)), tuple(refusals))
+
+
+def leaves_of(
+    section: Mapping[str, Any], is_section: Callable[[KeyPath], bool], where: KeyPath = ()
+) -> Iterator[tuple[KeyPath, Any]]:
+    """Every key below `section` that is no section itself, with its value.
+
+    Args:
+        section: A JSON object.
+        is_section: Whether the keys of the object at a path count one by one.
+        where: Path of `section`.
+    """
+    for key, value in section.items():
+        path = (*where, key)
+        if isinstance(value, Mapping) and is_section(path):
+            yield from leaves_of(value, is_section, path)
+        else:
+            yield path, value
+
+
+def _of_duplicate(
+    path: KeyPath, value: object, rule: Duplicate, config: Mapping[str, Any]
+) -> Iterator[str]:
+    counts = _value_at(rule.of, config)
+    if not isinstance(counts, _Missing):
+        if not _is_same(value, counts):
+            yield (
+                f"{_said(path, value)}, but {_name(rule.of)}, which is read, is {shown(counts)};"
+                f" {shown(counts)} counts"
+            )
+    elif value is not None and not _is_same(value, rule.default):
+        default = "" if isinstance(rule.default, _Missing) else f" and counts as {rule.default!r}"
+        yield (
+            f"{_said(path, value)}, which nothing reads: {_name(rule.of)} is read, which is"
+            f" missing{default}"
+        )
+
+
+def _of_ignored(path: KeyPath, value: object, rule: Ignored) -> Iterator[str]:
+    if isinstance(rule.built, _Missing):
+        yield f"{_said(path, value)}, which the directory's code does not read; it is in no figure"
+    elif not _is_same(value, rule.built):
+        built = shown(rule.built)
+        yield (
+            f"{_said(path, value)}, but the directory's code does not read it and builds {built};"
+            f" {built} counts"
+        )
+
+
+def _refusal(path: KeyPath, value: object, rule: Fixed) -> Refusal:
+    right = " or ".join(map(shown, rule.values))
+    message = f"{_said(path, value)}: {rule.reason}, which is not modelled; give {right}"
+    return Refusal(message, rule.counted_by_trace)
+
+
+def _of_unknown(paths: list[KeyPath], code: Code) -> Iterator[str]:
+    left_out = "no closed form takes it in" if code == "other" else "it is in no figure"
+    for path in paths[:_MOST_NAMED]:
+        yield f"config.json: {_name(path)} is not known; {left_out}"
+    if len(paths) > _MOST_NAMED:
+        yield f"config.json: {len(paths) - _MOST_NAMED:,} more keys are not known"
+
+
+def _said(path: KeyPath, value: object) -> str:
+    return f"config.json: {_name(path)} is {shown(value)}"
+
+
+def _name(path: KeyPath) -> str:
+    """A key for whoever reads a message: quoted, escaped, and cut to a readable length."""
+    return shown(".".join(path))
+
+
+def _value_at(path: KeyPath, config: Mapping[str, Any]) -> object:
+    value: object = config
+    for key in path:
+        if not isinstance(value, Mapping) or key not in value:
+            return MISSING
+        value = value[key]
+    return value
+
+
+def _is_among(value: object, values: tuple[object, ...]) -> bool:
+    return any(_is_same(value, each) for each in values)
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Whether two JSON values are equal; true is not 1."""
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
