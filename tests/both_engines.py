@@ -47,6 +47,12 @@ def directory_with(**changes) -> ModelDirectory:
             config[key] = {**config[key], **value}
         else:
             config[key] = value
+    # The section that repeats the top level, which nothing reads, says the same.
+    copied = config["language_config"]
+    config["language_config"] = {
+        **copied,
+        **{key: config[key] for key in copied.keys() & config.keys()},
+    }
     return dataclasses.replace(PUBLISHED, config=config)
 
 

@@ -226,6 +226,7 @@ def _small_model(path: Path, **values) -> Path:
     reference = ROOT / "src/dsocr_analyze/architectures/deepseek_ocr/reference"
     shutil.copytree(reference, path, ignore=shutil.ignore_patterns("__pycache__"))
     config = json.loads((path / "config.json").read_text())
+    del config["language_config"]  # nothing reads it, and it would repeat the published values
     config |= {"num_hidden_layers": 2, "vocab_size": 64, "n_routed_experts": 8}
     config |= {"num_experts_per_tok": 2, "moe_intermediate_size": 16, "intermediate_size": 32}
     (path / "config.json").write_text(json.dumps(config | values))

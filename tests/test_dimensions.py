@@ -306,7 +306,7 @@ class TestRefusals:
     def test_an_absent_key_of_latent_attention_is_named(self, key):
         config = changed(**MLA)
         del config[key]
-        assert refusal(config) == f"config.json lacks '{key}'"
+        assert refusal(config) == f"config.json lacks '{key}', since 'use_mla' is true"
 
     @pytest.mark.parametrize("key", ["n_group", "topk_group"])
     def test_an_absent_key_of_grouped_experts_is_named(self, key):
@@ -385,7 +385,7 @@ class TestRefusals:
             ("vision_config.width", None, "a JSON object"),
             (SAM, 768, "a JSON object"),
             ("projector_config", "linear", "a JSON object"),
-            ("ep_size", 8, "1, experts spread"),
+            ("pad_token_id", 129280, "a whole number from -129280 to 129279"),
         ],
         ids=str,
     )

@@ -53,7 +53,7 @@ def page_figures(
     """
     architecture = architecture_of(directory.config)
     element = dtype_named(dtype)
-    dimensions = architecture.dimensions(directory.config)
+    dimensions = directory.dimensions()
     composition = architecture.compose(dimensions, workload, element, flash_attention, kernels_of)
     return figures_of_composition(
         composition,
@@ -67,11 +67,15 @@ def page_figures(
             kernels_of=kernels_of.device,
             versions={"tool": VERSION},
         ),
-        warnings=position_warnings(workload, dimensions.max_positions),
+        warnings=[
+            *directory.config_findings.warnings,
+            *position_warnings(workload, dimensions.max_positions),
+        ],
         notes=[
             *architecture.notes_of(workload),
             UNIFORM_ROUTING_NOTE,
             "the analytic engine evaluated closed forms; nothing was run",
+            *directory.assumptions,
             *(f"not modelled: {entry.reason}" for entry in architecture.not_modelled),
         ],
     )

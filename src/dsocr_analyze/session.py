@@ -133,7 +133,11 @@ class DeepSeekOCRSession:
         flash_attention: bool = False,
         trust_remote_code: bool = False,
     ) -> Self:
-        """Loads the model of a directory that has been read; arguments as in `from_local`."""
+        """Loads the model of a directory that has been read; arguments and errors as there.
+
+        A config with a key that no trace counts is refused, by the key's name.
+        """
+        directory.config_findings.check_traced(directory.code)
         torch_device = parse_device(device)
         if flash_attention:
             _require_flash_attention(torch_device)
@@ -235,18 +239,16 @@ class DeepSeekOCRSession:
     def _dimensions(self) -> ModelDimensions | None:
         """The model's dimensions; None of a config that the architecture does not model."""
         try:
-            dimensions: ModelDimensions = self.architecture.dimensions(self.loaded.directory.config)
+            return self.loaded.directory.dimensions()
         except ConfigError:
             return None
-        return dimensions
 
     @cached_property
     def _repetition(self) -> Callable[[str], str | None] | None:
         """What is declared to repeat: known of code that this project knows, and of no other."""
-        directory, architecture = self.loaded.directory, self.architecture
-        if not (directory.is_reference or directory.runs_code(architecture.published_code)):
+        if self.loaded.directory.code == "other" or self._dimensions is None:
             return None
-        return None if self._dimensions is None else architecture.repeats(self._dimensions)
+        return self.architecture.repeats(self._dimensions)
 
     def figures(
         self, workload: Workload, *, on_progress: Announce = lambda _: None
@@ -257,7 +259,8 @@ class DeepSeekOCRSession:
         """
         traces = self.trace(workload, on_progress=on_progress)
         on_progress("analytic engine")
-        analytic, warnings = self._analytic(workload)
+        analytic, doubts = self._analytic(workload)
+        warnings = [*self.loaded.directory.config_findings.warnings, *doubts]
         traced = self._traced(workload, traces, analytic)
         agreement = None
         if analytic is not None:
@@ -300,8 +303,7 @@ class DeepSeekOCRSession:
 
     @cached_property
     def _expert_params(self) -> int:
-        config = self.loaded.directory.config
-        return self.architecture.expert_params(self.architecture.dimensions(config))
+        return self.architecture.expert_params(self.loaded.directory.dimensions())
 
     def _analytic(self, workload: Workload) -> tuple[PageFigures | None, list[str]]:
         """The closed forms of a workload, and why they or it may be in doubt.
@@ -310,7 +312,7 @@ class DeepSeekOCRSession:
         """
         architecture, directory = self.architecture, self.loaded.directory
         try:
-            dimensions = architecture.dimensions(directory.config)
+            dimensions = directory.dimensions()
             composition = architecture.compose(
                 dimensions,
                 workload,

@@ -31,17 +31,19 @@ class ConfigKeys:
     Args:
         values: The object.
         where: Dotted path of the object in the file, empty for the top level.
+        since: Why its keys are read, where that is up to another key.
 
     Raises:
         ConfigError: `values` is not a JSON object.
     """
 
-    def __init__(self, values: object, where: str = "") -> None:
+    def __init__(self, values: object, where: str = "", since: str = "") -> None:
         if not isinstance(values, Mapping):
             name = f"'{where}'" if where else "the top level"
             raise ConfigError(f"config.json: {name} is {shown(values)}; give a JSON object")
         self._values: Mapping[str, Any] = values
         self._where = where
+        self._since = f", since {since}" if since else ""
 
     def check_divides(self, part: str, parts: int, whole: str, size: int) -> None:
         """Refuse `part`, of value `parts`, unless it divides `whole`, of value `size`.
@@ -60,6 +62,7 @@ class ConfigKeys:
         """The error that names `key`, the value it has and the `right` ones."""
         return ConfigError(
             f"config.json: '{self.path(key)}' is {shown(self._values.get(key))}; give {right}"
+            f"{self._since}"
         )
 
     def has(self, key: str) -> bool:
@@ -75,7 +78,7 @@ class ConfigKeys:
         if key in self._values:
             return self._values[key]
         if isinstance(default, _Required):
-            raise ConfigError(f"config.json lacks '{self.path(key)}'")
+            raise ConfigError(f"config.json lacks '{self.path(key)}'{self._since}")
         return default
 
     def section(self, key: str) -> ConfigKeys:

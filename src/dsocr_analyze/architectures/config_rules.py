@@ -124,7 +124,7 @@ class Conditional:
 
     holds: Callable[[Mapping[str, Any]], bool]
     then: KeyRule
-    otherwise: KeyRule
+    otherwise: KeyRule | Conditional
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class KeyTable:
         rule = self.rules.get(path, self.rules.get(path[-1:]))
         if path not in self.rules and not (isinstance(rule, Harmless) and rule.everywhere):
             return None
-        if isinstance(rule, Conditional):
+        while isinstance(rule, Conditional):
             rule = rule.then if rule.holds(config) else rule.otherwise
         if code == "published" and path[0] in self.built and not isinstance(rule, Harmless):
             return Ignored(_value_at(path, self.built))
@@ -288,7 +288,9 @@ def _of_duplicate(
                 f" {shown(counts)} counts"
             )
     elif value is not None and not _is_same(value, rule.default):
-        default = "" if isinstance(rule.default, _Missing) else f" and counts as {rule.default!r}"
+        default = (
+            "" if isinstance(rule.default, _Missing) else f" and counts as {shown(rule.default)}"
+        )
         yield (
             f"{_said(path, value)}, which nothing reads: {_name(rule.of)} is read, which is"
             f" missing{default}"
@@ -308,7 +310,7 @@ def _of_ignored(path: KeyPath, value: object, rule: Ignored) -> Iterator[str]:
 
 def _refusal(path: KeyPath, value: object, rule: Fixed) -> Refusal:
     right = " or ".join(map(shown, rule.values))
-    message = f"{_said(path, value)}: {rule.reason}, which is not modelled; give {right}"
+    message = f"{_said(path, value)}: {rule.reason}, and that is not modelled; give {right}"
     return Refusal(message, rule.counted_by_trace)
 
 

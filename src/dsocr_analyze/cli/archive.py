@@ -172,7 +172,7 @@ def count_list(
     many_options.check_files(output, plot)
     # Only the config is read: no code of the directory is executed.
     directory = options.model_directory_from(model, config, trust_remote_code=True)
-    counted = CountedModel.from_config(directory.config)
+    counted = CountedModel.from_directory(directory)
     architecture = counted.architecture
     settings = many_options.settings_from(architecture, mode, dtype, use_flash_attn)
     if plot is not None and histogram == "tokens" and len(settings) > 1:
@@ -198,7 +198,8 @@ def count_list(
                 # A JSON document stays alone on stdout.
                 say = complain if output_format == "json" else print
                 say(f"wrote {written}")
-    many_options.warn(_warnings(counts, counted.dimensions.max_positions), strict=strict)
+    warnings = _warnings(counts, counted.dimensions.max_positions)
+    many_options.warn([*counted.warnings, *warnings], strict=strict)
 
 
 def _timer(

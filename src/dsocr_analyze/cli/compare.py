@@ -83,6 +83,7 @@ def compare(
         # The analytic engine reads the directory's config and executes nothing of it.
         executable = trust_remote_code or engine == "analytic"
         directory = options.model_directory_from(model, config, trust_remote_code=executable)
+        options.say_of_config(directory, by_closed_forms=engine == "analytic")
         return Engine(
             engine, directory, dtype, flash_attention, trust_remote_code=trust_remote_code,
             time=asked,

@@ -54,7 +54,7 @@ class Engine:
         # first, since that is refused sooner than a trace is done.
         architecture = architecture_of(self.directory.config)
         entries = self.time.entries(
-            architecture, architecture.dimensions(self.directory.config), workload,
+            architecture, self.directory.dimensions(), workload,
             dtype=self.dtype, flash_attention=self.flash_attention,
         )  # fmt: skip
         return msgspec.structs.replace(self._counted(workload), time=entries)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.reference import command_reference
@@ -25,10 +26,13 @@ def docs(
 ) -> None:
     """Write the module catalogue, the formulations, a page for every module, and the commands."""
     from dsocr_analyze.knowledge.generate import documents, write_documents
-    from dsocr_analyze.model.directory import read_config
+    from dsocr_analyze.model.directory import ModelDirectory, read_config
     from dsocr_analyze.report.files import prepare_directory
 
     values = None if config is None else read_config(config)
+    if values is not None:
+        directory = ModelDirectory.read(DEFAULT.reference).with_config(values)
+        options.say_of_config(directory, by_closed_forms=True)
     prepare_directory(output)
     with announced_steps() as announce:
         announce("tracing every module and checking its formulas")

@@ -90,7 +90,8 @@ def fit(
         page=page, image=image, seq_len=seq_len, text_tokens=text_tokens, batch_size=batch_size,
         max_new_tokens=max_new_tokens,
     )  # fmt: skip
-    dimensions = architecture.dimensions(directory.config)
+    dimensions = directory.dimensions()
+    options.say_of_config(directory, by_closed_forms=True)
     fits = [
         fit_into(
             each, architecture, dimensions, workload, dtype=element,

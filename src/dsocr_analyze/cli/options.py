@@ -287,6 +287,18 @@ def model_directory_from(
     return directory
 
 
+def say_of_config(directory: ModelDirectory, *, by_closed_forms: bool) -> None:
+    """Says which keys of the config do nothing, and what closed forms assume of the code.
+
+    For commands whose results have no place for it.
+    """
+    for warning in directory.config_findings.warnings:
+        complain(f"warning: {warning}")
+    if by_closed_forms:
+        for assumption in directory.assumptions:
+            complain(f"assumed: {assumption}")
+
+
 def prepare_output(directory: Path) -> None:
     """Makes the folder that `--output` names, before any work; raises OutputError."""
     from dsocr_analyze.report.files import prepare_directory

@@ -241,7 +241,7 @@ def _run(
 
     # Only the config is read: no code of the directory is executed.
     directory = options.model_directory_from(model, config, trust_remote_code=True)
-    counted = CountedModel.from_config(directory.config)
+    counted = CountedModel.from_directory(directory)
     combinations = _combinations(counted.architecture, *asked, time)
     if len(combinations.max_new_tokens) > 1:
         _refuse_lengths(new_tokens_from)
@@ -261,7 +261,7 @@ def _run(
     if not quiet:
         for note in notes:
             complain(f"assumed: {note}")
-    many_options.warn(warnings, strict=strict)
+    many_options.warn([*counted.warnings, *warnings], strict=strict)
 
 
 def _check_options(

@@ -88,6 +88,7 @@ def time(
     # Only the config is read: no code of the directory is executed.
     directory = options.model_directory_from(model, config, trust_remote_code=True)
     architecture = architecture_of(directory.config)
+    options.say_of_config(directory, by_closed_forms=True)
     workload = options.workload_from(
         architecture, mode=mode, base_size=base_size, image_size=image_size, crop_mode=crop_mode,
         page=page, image=image, seq_len=seq_len, text_tokens=text_tokens, batch_size=1,
@@ -103,7 +104,7 @@ def time(
         max_new_tokens=max_new_tokens,
     )  # fmt: skip
     entries = request.entries(
-        architecture, architecture.dimensions(directory.config), workload, dtype=dtype,
+        architecture, directory.dimensions(), workload, dtype=dtype,
         flash_attention=flash_attention, leave_out=None if gpu else _say_left_out,
     )  # fmt: skip
     report = _report(directory.source(architecture.name), workload, entries)

@@ -75,6 +75,7 @@ def tree(
     if depth is not None and depth < 0:
         raise WorkloadError(f"--depth {depth} is not possible; give 0 or more")
     directory = options.model_directory_from(model, config, trust_remote_code=trust_remote_code)
+    options.say_of_config(directory, by_closed_forms=False)
     if stage is not None:
         options.check_choice("--stage", stage, architecture_of(directory.config).stage_names)
     # Without one, the model has no stages, but a tree all the same.

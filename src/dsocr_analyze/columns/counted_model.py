@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from dsocr_analyze.architectures import DEFAULT, architecture_of
-from dsocr_analyze.model.directory import read_config
+from dsocr_analyze.model.directory import ModelDirectory
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
@@ -23,21 +23,36 @@ class CountedModel:
     Attributes:
         architecture: What kind of model it is.
         dimensions: Its sizes; the architecture's own type.
+        warnings: Keys of its config that do nothing and may have been meant to do something.
     """
 
     architecture: Architecture
     dimensions: ModelDimensions
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> CountedModel:
-        """The model of a parsed `config.json`.
+        """The model of a parsed `config.json` that the built-in reference reads.
 
         Raises:
             ConfigError: No architecture recognises the config, it lacks a key, or it holds a value
-                no model can be built from.
+                no model can be built from, or one that is not modelled.
         """
         architecture = architecture_of(config)
-        return cls(architecture, architecture.dimensions(config))
+        return cls(
+            architecture,
+            architecture.dimensions(config),
+            architecture.config_findings(config, "reference").warnings,
+        )
+
+    @classmethod
+    def from_directory(cls, directory: ModelDirectory) -> CountedModel:
+        """The model that the code of a directory builds; errors as of `from_config`."""
+        return cls(
+            architecture_of(directory.config),
+            directory.dimensions(),
+            directory.config_findings.warnings,
+        )
 
     @property
     def parameters(self) -> int:
@@ -48,4 +63,4 @@ class CountedModel:
 @cache
 def published_model() -> CountedModel:
     """The published model of the default architecture."""
-    return CountedModel(DEFAULT, DEFAULT.dimensions(read_config(DEFAULT.reference / "config.json")))
+    return CountedModel.from_directory(ModelDirectory.read(DEFAULT.reference))

@@ -56,5 +56,11 @@ def metadata_of(
         versions=Versions(tool=VERSION),
         engine="analytic",
         conventions=CONVENTIONS,
-        notes=(UNIFORM_ROUTING_NOTE, *notes_of_modes(architecture, modes), *notes),
+        notes=(
+            *directory.config_findings.warnings,
+            UNIFORM_ROUTING_NOTE,
+            *notes_of_modes(architecture, modes),
+            *directory.assumptions,
+            *notes,
+        ),
     )

@@ -79,6 +79,12 @@ def _each(rule: KeyRule | Conditional, *keys: str) -> Rules:
 
 _VALUE: Final = Harmless("a number in the computation, which is the same for every value")
 
+_ROPE_TYPE: Final = Conditional(
+    lambda config: _is_latent(config) or _is_dynamic(config),
+    Used(),
+    Harmless("plain attention does the same work with every type but 'dynamic'"),
+)
+
 _DECODER: Final[Rules] = {
     **_each(
         Used(),
@@ -128,9 +134,11 @@ _DECODER: Final[Rules] = {
     ),
     **_each(_VALUE, "rope_theta", "rms_norm_eps", "routed_scaling_factor"),
     "rope_scaling.type": Conditional(
-        _takes_rope_type, Duplicate(("rope_scaling", "rope_type")), Used()
+        _takes_rope_type, Duplicate(("rope_scaling", "rope_type")), _ROPE_TYPE
     ),
-    "rope_scaling.rope_type": Conditional(_is_latent, Duplicate(("rope_scaling", "type")), Used()),
+    "rope_scaling.rope_type": Conditional(
+        _is_latent, Duplicate(("rope_scaling", "type")), _ROPE_TYPE
+    ),
     **_each(
         _VALUE,
         "rope_scaling.factor",
@@ -212,7 +220,7 @@ _NOT_MODELLED: Final[Rules] = {
     "pretraining_tp": Fixed((1,), "it cuts projections into slices", ignored_by_published=False),
     "ep_size": Fixed((1,), "it spreads experts over processes", ignored_by_published=False),
     "partial_rotary_factor": Fixed(
-        (None, 1), "it rotates a part of each head", ignored_by_published=False
+        (1,), "it rotates a part of each head", ignored_by_published=False
     ),
     **_each(
         Fixed((None,), "it caps scores by a tanh"),

@@ -154,7 +154,7 @@ class DecoderDimensions:
             tie_word_embeddings=keys.boolean(
                 "tie_word_embeddings", DECODER_DEFAULTS["tie_word_embeddings"]
             ),
-            **(_latent_attention(keys) if use_mla else _multi_head_attention(keys)),
+            **(_latent_attention(config) if use_mla else _multi_head_attention(keys)),
             **_experts(keys),
         )
 
@@ -215,8 +215,9 @@ def _multi_head_attention(keys: ConfigKeys) -> dict[str, Any]:
     }
 
 
-def _latent_attention(keys: ConfigKeys) -> dict[str, Any]:
+def _latent_attention(config: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of `DeepseekV2Attention`: a head is its rotary and its other features."""
+    keys = ConfigKeys(config, since="'use_mla' is true")
     heads = keys.integer("num_attention_heads")
     rope = keys.integer("qk_rope_head_dim", most=LARGEST_WIDTH)
     if rope % 2:
