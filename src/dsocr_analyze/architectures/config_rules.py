@@ -174,10 +174,12 @@ class KeyTable:
 
     def _rule_of_copy(self, path: KeyPath, config: Mapping[str, Any], code: Code) -> KeyRule | None:
         rule = self.rule(path, config, code) if path else None
-        if rule is None or isinstance(rule, Harmless | Duplicate):
+        if not isinstance(rule, Used | Fixed):
             return rule
-        if isinstance(rule, Fixed) and isinstance(_value_at(path, config), _Missing):
-            return replace(rule, ignored_by_published=True)
+        if isinstance(rule, Fixed):
+            is_read = code != "published" or not rule.ignored_by_published
+            if not is_read or isinstance(_value_at(path, config), _Missing):
+                return replace(rule, ignored_by_published=True)
         default = self.defaults.get(path[0], MISSING) if len(path) == 1 else MISSING
         return Duplicate(path, default)
 

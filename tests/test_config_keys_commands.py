@@ -1,0 +1,349 @@
+"""What commands say of a config's keys, and whose code reads them: reference, published, other."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from both_engines import PUBLISHED, small_directory
+from vendor_checkout import VENDOR, needs_vendor
+
+from dsocr_analyze import analytic
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.cli import main
+from dsocr_analyze.columns.counted_model import CountedModel
+from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.session import DeepSeekOCRSession
+
+SMALL = ("--page", "600x500", "--crop-mode", "0", "--base-size", "256", "--image-size", "256")
+ANALYTIC = (*SMALL, "--engine", "analytic", "-q")
+PAGE = DEFAULT.plan(
+    page=(600, 500), crop_mode=False, base_size=256, image_size=256, max_new_tokens=2
+)
+
+
+@pytest.fixture(autouse=True)
+def _somewhere_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+def run(capsys, *arguments):
+    """Exit code, stdout and stderr of one command."""
+    code = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def written(path: Path, config=PUBLISHED.config, **changes) -> Path:
+    path.write_text(json.dumps({**config, **changes}))
+    return path
+
+
+def nested(section, **changes):
+    return {section: {**PUBLISHED.config[section], **changes}}
+
+
+def report() -> dict:
+    return json.loads(Path("tmp/dsocr-static-ops/static_compute.json").read_text())
+
+
+WARNED = [
+    (
+        nested("language_config", num_experts_per_tok=8),
+        "config.json: 'language_config.num_experts_per_tok' is 8, but 'num_experts_per_tok', which"
+        " is read, is 6; 6 counts",
+    ),
+    ({"num_hidden_layer": 6}, "config.json: 'num_hidden_layer' is not known; it is in no figure"),
+    (
+        nested("projector_config", projector_typ="mlp_gelu"),
+        "config.json: 'projector_config.projector_typ' is not known; it is in no figure",
+    ),
+]
+
+
+class TestMainJob:
+    @pytest.mark.parametrize(("changes", "warning"), WARNED, ids=["repeated", "typo", "nested"])
+    def test_a_key_that_does_nothing_is_warned_of_and_fails_only_under_strict(
+        self, capsys, tmp_path, changes, warning
+    ):
+        config = written(tmp_path / "c.json", **changes)
+        code, _, err = run(capsys, *ANALYTIC, "--config", config)
+        assert (code, err) == (0, f"dsocr-analyze: warning: {warning}\n")
+        assert report()["warnings"] == [warning]
+        assert report()["notes"][0] == warning
+        code, _, err = run(capsys, *ANALYTIC, "--config", config, "--strict")
+        assert code == 3
+        assert warning in err
+
+    @pytest.mark.parametrize("engine", ["analytic", "trace"])
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"sliding_window_size": 128}, "'sliding_window_size' is 128: "),
+            ({"pretraining_tp": 2}, "'pretraining_tp' is 2: "),
+            (
+                nested("language_config", sliding_window=64),
+                "'language_config.sliding_window' is 64: ",
+            ),
+            ({"hidden_act": "swoosh"}, "swoosh"),
+            (nested("projector_config", projector_type="conv"), "conv"),
+        ],
+        ids=["window", "slices", "nested window", "activation", "projector"],
+    )
+    def test_what_is_not_modelled_is_refused_by_both_engines(
+        self, capsys, tmp_path, engine, changes, said
+    ):
+        config = written(tmp_path / "c.json", **changes)
+        code, out, err = run(capsys, *SMALL, "--engine", engine, "-q", "--config", config)
+        assert (code, out) == (2, "")
+        assert said in err
+        assert err.count("\n") == 1
+
+    def test_the_published_config_is_quiet(self, capsys, tmp_path):
+        config = written(tmp_path / "c.json")
+        assert run(capsys, *ANALYTIC, "--config", config, "--strict") == (0, "", "")
+
+    def test_what_other_files_say_about_themselves_is_quiet(self, capsys, tmp_path):
+        config = written(
+            tmp_path / "c.json", temperature=0.3, torch_dtype="float32", architectures=["X"],
+            transformers_version="4.57.0", _name_or_path="/x", id2label={"0": "a"},
+            auto_map={"AutoModel": "file.Class"}, use_cache=False,
+            **nested("vision_config", torch_dtype="float32", transformers_version="4.57.0"),
+        )  # fmt: skip
+        assert run(capsys, *ANALYTIC, "--config", config, "--strict") == (0, "", "")
+
+    def test_a_key_that_stands_twice_is_refused(self, capsys, tmp_path):
+        text = json.dumps(PUBLISHED.config)
+        (tmp_path / "c.json").write_text(text[:-1] + ', "vocab_size": 5}')
+        code, _, err = run(capsys, *ANALYTIC, "--config", tmp_path / "c.json")
+        assert code == 2
+        assert "'vocab_size' stands twice in one object, as 129280 and as 5" in err
+
+
+COMMANDS = {
+    "fit": ("fit", "h100-sxm", "--page", "600x500"),
+    "time": ("time", "h100-sxm", "--page", "600x500"),
+    "compare": ("compare", "tiny", "--page", "600x500", "--engine", "analytic"),
+    "sweep": ("sweep", "--page", "600x500"),
+    "archive": ("archive", "pages.csv"),
+    "tree": ("tree", "--depth", "1", "--no-trace"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_that_reads_a_config_says_what_it_does_not_read(capsys, tmp_path, name):
+    Path("pages.csv").write_text("width,height\n600,500\n")
+    command = COMMANDS[name]
+    assert "warning" not in run(capsys, *command)[2]
+    config = written(tmp_path / "c.json", num_hidden_layer=6)
+    code, _, err = run(capsys, *command, "--config", config)
+    assert code == 0
+    assert err.count("config.json: 'num_hidden_layer' is not known; it is in no figure") == 1
+    config = written(tmp_path / "c.json", sliding_window_size=128)
+    code, _, err = run(capsys, *command, "--config", config)
+    assert code == 2
+    assert "'sliding_window_size' is 128: it bounds" in err
+
+
+@pytest.mark.parametrize("name", ["sweep", "archive"])
+def test_many_pages_fail_under_strict(capsys, tmp_path, name):
+    Path("pages.csv").write_text("width,height\n600,500\n")
+    config = written(tmp_path / "c.json", num_hidden_layer=6)
+    code, _, err = run(capsys, *COMMANDS[name], "--strict", "--config", config)
+    assert code == 3
+    assert "'num_hidden_layer' is not known" in err
+
+
+def test_the_documentation_of_a_refused_config_is_not_written(capsys, tmp_path):
+    config = written(tmp_path / "c.json", sliding_window_size=128, num_hidden_layer=6)
+    code, _, err = run(capsys, "docs", "--config", config, "--output", tmp_path / "docs")
+    assert code == 2
+    assert "'num_hidden_layer' is not known" in err
+    assert "'sliding_window_size' is 128" in err
+
+
+# --- code that is neither the reference's nor the published model's ----------------------------
+
+
+def other_code(path: Path, **changes) -> ModelDirectory:
+    """The reference's files as a directory of their own, around a small decoder."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(DEFAULT.reference, path, ignore=ignored, dirs_exist_ok=True)
+    written(path / "config.json", small_directory().config, **changes)
+    return ModelDirectory.read(path)
+
+
+class TestOtherCode:
+    def test_closed_forms_say_what_they_assume_of_it(self, capsys, tmp_path):
+        directory = other_code(tmp_path / "m")
+        assert directory.code == "other"
+        figures = analytic.page_figures(directory, PAGE)
+        assert figures.warnings == ()
+        [said] = [note for note in figures.notes if "assume" in note]
+        assert "builds what config.json says; a trace shows what it runs" in said
+        for name in ("fit", "time"):
+            _, _, err = run(capsys, *COMMANDS[name], "--model", tmp_path / "m")
+            assert f"dsocr-analyze: assumed: {said}\n" in err
+        assert not any("assume" in n for n in analytic.page_figures(PUBLISHED, PAGE).notes)
+
+    def test_what_a_trace_sees_of_it_stands_without_closed_forms(self, tmp_path):
+        plain = DeepSeekOCRSession.from_directory(
+            other_code(tmp_path / "m"), trust_remote_code=True
+        )
+        sliced = DeepSeekOCRSession.from_directory(
+            other_code(tmp_path / "n", pretraining_tp=2), trust_remote_code=True
+        )
+        [figures, agreement], [before, _] = sliced.figures(PAGE), plain.figures(PAGE)
+        assert agreement is None
+        assert figures.prefill_pass == before.prefill_pass  # this code does not read the key
+        [warning] = figures.warnings
+        assert warning.startswith("no analytic figures to compare the trace with: config.json:")
+        assert "'pretraining_tp' is 2: it cuts projections into slices" in warning
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("sliding_window_size", 128),
+            ("_attn_implementation", "flash_attention_2"),
+            ("quantization_config", {"quant_method": "fp8"}),
+            ("num_beams", 4),
+        ],
+    )
+    def test_what_a_trace_does_not_see_of_it_is_refused(self, tmp_path, key, value):
+        directory = other_code(tmp_path / "m", **{key: value})
+        with pytest.raises(ConfigError, match=f"'{key}' is "):
+            DeepSeekOCRSession.from_directory(directory, trust_remote_code=True)
+
+    def test_without_files_to_build_from_it_is_other_code(self, tmp_path):
+        config = {k: v for k, v in PUBLISHED.config.items() if k != "auto_map"}
+        written(tmp_path / "config.json", config)
+        directory = ModelDirectory.read(tmp_path)
+        assert directory.code == "other"
+        assert directory.dimensions() == PUBLISHED.dimensions()
+
+
+def test_a_model_of_a_table_carries_the_warnings_of_its_config():
+    config = {**PUBLISHED.config, "num_hidden_layer": 6}
+    [warning] = CountedModel.from_config(config).warnings
+    assert warning == "config.json: 'num_hidden_layer' is not known; it is in no figure"
+    directory = PUBLISHED.with_config(config)
+    assert CountedModel.from_directory(directory) == CountedModel.from_config(config)
+
+
+# --- the published files -----------------------------------------------------------------------
+
+
+def vendor(**changes) -> ModelDirectory:
+    """The published files around a small decoder."""
+    read = ModelDirectory.read(VENDOR)
+    decoder = {
+        "num_hidden_layers": 2,
+        "vocab_size": 1000,
+        "n_routed_experts": 8,
+        "moe_intermediate_size": 72,
+    }
+    config = {key: value for key, value in read.config.items() if key != "language_config"}
+    return dataclasses.replace(read, config=config | decoder | changes)
+
+
+OTHER_VISION = {
+    "projector_config": {
+        "projector_type": "mlp_gelu", "depth": 3, "input_dim": 1024, "n_embed": 640
+    },
+    "vision_config": {
+        "image_size": 512,
+        "width": {
+            "clip-l-14-224": {
+                "heads": 8, "image_size": 112, "layers": 2, "patch_size": 16, "width": 512
+            },
+            "sam_vit_b": {
+                "downsample_channels": [64, 512], "global_attn_indexes": [1], "heads": 4,
+                "layers": 2, "width": 256,
+            },
+        },
+    },
+}  # fmt: skip
+
+
+@pytest.mark.vendor
+@needs_vendor
+class TestPublishedCode:
+    def test_closed_forms_count_what_the_code_builds(self):
+        read = ModelDirectory.read(VENDOR)
+        assert read.code == "published"
+        other = read.with_config({**read.config, **OTHER_VISION})
+        figures = analytic.page_figures(other, PAGE)
+        assert figures.parameters.total == 3_336_106_240
+        assert CountedModel.from_directory(other).parameters == 3_336_106_240
+        assert len(figures.warnings) == 15
+        assert (
+            "config.json: 'projector_config.projector_type' is 'mlp_gelu', but the directory's code"
+            " does not read it and builds 'linear'; 'linear' counts"
+        ) in figures.warnings
+
+    def test_the_code_builds_the_same_whatever_the_vision_sections_say(self):
+        plain, other = vendor(), vendor(**OTHER_VISION)
+        sessions = [
+            DeepSeekOCRSession.from_directory(each, trust_remote_code=True)
+            for each in (plain, other, vendor(vision_config=None, projector_config=None))
+        ]
+        shapes = [{n: p.shape for n, p in s.model.named_parameters()} for s in sessions]
+        assert shapes[0] == shapes[1] == shapes[2]
+        (one, one_agrees), (two, two_agrees) = (s.figures(PAGE) for s in sessions[:2])
+        assert one.prefill_pass == two.prefill_pass
+        assert two.parameters == analytic.page_figures(other, PAGE).parameters
+        assert one_agrees is not None
+        assert two_agrees is not None
+        assert one_agrees.stages == two_agrees.stages
+        assert set(two.warnings) >= set(other.config_findings.warnings)
+
+    def test_a_window_that_the_code_ignores_is_warned_of(self):
+        directory = vendor(sliding_window_size=128)
+        warning = (
+            "config.json: 'sliding_window_size' is 128, which the directory's code does not read;"
+            " it is in no figure"
+        )
+        assert analytic.page_figures(directory, PAGE).warnings == (warning,)
+        session = DeepSeekOCRSession.from_directory(directory, trust_remote_code=True)
+        plain = DeepSeekOCRSession.from_directory(vendor(), trust_remote_code=True)
+        figures, _ = session.figures(PAGE)
+        assert warning in figures.warnings
+        assert figures.batch == plain.figures(PAGE)[0].batch
+
+    def test_slices_that_the_code_cuts_are_traced_and_have_no_closed_form(self):
+        directory = vendor(pretraining_tp=2)
+        with pytest.raises(ConfigError, match="'pretraining_tp' is 2"):
+            analytic.page_figures(directory, PAGE)
+        session = DeepSeekOCRSession.from_directory(directory, trust_remote_code=True)
+        plain = DeepSeekOCRSession.from_directory(vendor(), trust_remote_code=True)
+        figures, agreement = session.figures(PAGE)
+        assert agreement is None
+        before, _ = plain.figures(PAGE)
+        assert figures.prefill_pass.matrix_flops == before.prefill_pass.matrix_flops
+        assert figures.prefill_pass.vector_flops > before.prefill_pass.vector_flops
+
+    def test_unlimited_ocrs_config_on_the_published_code(self, capsys, tmp_path):
+        config = written(
+            tmp_path / "c.json", sliding_window_size=128, sliding_window=128, v_head_dim=128
+        )
+        code, _, err = run(capsys, *ANALYTIC, "--model", VENDOR, "--config", config)
+        assert code == 0
+        assert "'sliding_window_size' is 128, which the directory's code does not read" in err
+        assert "'sliding_window' is 128, which the directory's code does not read" in err
+        assert report()["total"]["params"] == 3_336_106_240
+
+    @pytest.mark.parametrize("name", ["fit", "time", "sweep", "archive"])
+    def test_every_command_takes_what_the_code_builds(self, capsys, tmp_path, name):
+        Path("pages.csv").write_text("width,height\n600,500\n")
+        command = (*COMMANDS[name], "--model", VENDOR)
+        code, plain, _ = run(capsys, *command)
+        assert code == 0
+        config = written(tmp_path / "c.json", **OTHER_VISION)
+        code, out, err = run(capsys, *command, "--config", config)
+        assert (code, err.count("the directory's code does not read")) == (0, 15)
+        assert out.splitlines()[1:3] == plain.splitlines()[1:3]  # the first line has a digest
