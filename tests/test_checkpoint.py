@@ -30,6 +30,7 @@ def directory(tmp_path_factory):
     path = tmp_path_factory.mktemp("checkpoint") / "model"
     shutil.copytree(DEFAULT.reference, path, ignore=shutil.ignore_patterns("__pycache__"))
     config = json.loads((path / "config.json").read_text()) | DECODER
+    del config["language_config"]  # nothing reads it, and it would repeat the published values
     config["projector_config"] |= {"input_dim": 128, "n_embed": 64}
     config["vision_config"]["width"]["sam_vit_b"] |= SAM
     config["vision_config"]["width"]["clip-l-14-224"] |= CLIP

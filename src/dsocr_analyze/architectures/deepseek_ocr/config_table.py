@@ -208,7 +208,7 @@ _ENCODER_DECODER: Final = Fixed(
 )
 _ATTENTION_KERNEL: Final = Fixed(
     (None,),
-    "it overrides the choice of the attention's kernel, --use-flash-attn",
+    "it overrides the choice of flash or eager attention",
     ignored_by_published=False,
     counted_by_trace=False,
 )
@@ -289,8 +289,8 @@ _HARMLESS: Final[Rules] = {
         "auto_map",
         "model_type",
     ),
-    **_everywhere("--dtype says which type is counted", "torch_dtype", "dtype"),
-    **_everywhere("--use-flash-attn says which kernel is counted", "attn_implementation"),
+    **_everywhere("which type is counted is chosen besides the file", "torch_dtype", "dtype"),
+    **_everywhere("which kernel is counted is chosen besides the file", "attn_implementation"),
     **_everywhere("says who chose the kernel", "_attn_implementation_autoset"),
     **_everywhere("passes are counted with a cache, as `generate` runs them", "use_cache"),
     **_everywhere(
