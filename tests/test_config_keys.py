@@ -279,6 +279,23 @@ def test_every_used_key_of_the_table_is_proved_to_be_used():
         assert in_the_file or path in proved or Used() not in cases_of(rule), path
 
 
+def test_keys_of_layers_that_there_are_not_are_harmless():
+    every = {**PUBLISHED.config, "first_k_dense_replace": 0}
+    none = {**PUBLISHED.config, "first_k_dense_replace": 12}
+    for base, key in (
+        (every, "intermediate_size"),
+        (none, "moe_intermediate_size"),
+        (none, "num_experts_per_tok"),
+        (none, "n_shared_experts"),
+    ):
+        config = {**base, key: base[key] - 1}
+        assert isinstance(CONFIG_TABLE.rule((key,), config, "reference"), Harmless)
+        assert outcome(config).figures == outcome(base).figures
+        config = {**PUBLISHED.config, key: base[key] - 1}
+        assert CONFIG_TABLE.rule((key,), config, "reference") == Used()
+        assert outcome(config).figures != BASE.figures
+
+
 def cases_of(rule):
     return [rule.then, *cases_of(rule.otherwise)] if isinstance(rule, Conditional) else [rule]
 

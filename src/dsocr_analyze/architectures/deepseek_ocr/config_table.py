@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from dsocr_analyze.architectures.config_keys import MOST_LAYERS
 from dsocr_analyze.architectures.config_rules import (
     Conditional,
     Duplicate,
@@ -36,8 +37,29 @@ def _is_mixed(config: Mapping[str, Any]) -> bool:
     return config.get("n_routed_experts") is not None
 
 
+def _mixed_layers(config: Mapping[str, Any]) -> list[bool]:
+    """Which layers have experts; of values that no decoder can have, one with and one without."""
+    keys = ("num_hidden_layers", "first_k_dense_replace", "moe_layer_freq")
+    layers, first, every = (config.get(key, DECODER_DEFAULTS.get(key)) for key in keys)
+    if not (isinstance(layers, int) and isinstance(first, int) and isinstance(every, int)):
+        return [False, True]
+    if not 0 <= layers <= MOST_LAYERS:
+        return [False, True]
+    if not _is_mixed(config) or not every:
+        return [False]
+    return [index >= first and index % every == 0 for index in range(layers)]
+
+
+def _has_experts(config: Mapping[str, Any]) -> bool:
+    return any(_mixed_layers(config))
+
+
+def _has_dense_layer(config: Mapping[str, Any]) -> bool:
+    return not all(_mixed_layers(config))
+
+
 def _is_grouped(config: Mapping[str, Any]) -> bool:
-    return _is_mixed(config) and config.get("topk_method") != "greedy"
+    return _has_experts(config) and config.get("topk_method") != "greedy"
 
 
 def _scaling(config: Mapping[str, Any], key: str) -> object:
@@ -92,7 +114,6 @@ _DECODER: Final[Rules] = {
         "hidden_size",
         "num_hidden_layers",
         "num_attention_heads",
-        "intermediate_size",
         "hidden_act",
         "use_mla",
         "attention_bias",
@@ -113,13 +134,19 @@ _DECODER: Final[Rules] = {
         "qk_rope_head_dim",
         "v_head_dim",
     ),
+    "intermediate_size": Conditional(
+        _has_dense_layer, Used(), Harmless("every layer has experts in place of a dense MLP")
+    ),
     **_each(
         Conditional(_is_mixed, Used(), Harmless("the decoder has no experts")),
+        "moe_layer_freq",
+        "first_k_dense_replace",
+    ),
+    **_each(
+        Conditional(_has_experts, Used(), Harmless("no layer has experts")),
         "n_shared_experts",
         "num_experts_per_tok",
         "moe_intermediate_size",
-        "moe_layer_freq",
-        "first_k_dense_replace",
         "scoring_func",
         "topk_method",
         "norm_topk_prob",
