@@ -17,6 +17,7 @@ from dsocr_analyze.trace.operators import FREE, RULES
 BF16 = torch.bfloat16
 LONG = torch.long
 BOOL = torch.bool
+C64 = torch.complex64
 
 
 def one(operator, macs=0, vector=0, activations=0, read=0, written=0):
@@ -318,7 +319,16 @@ CASES = {
     "softplus": (F.softplus, (meta(2, 3),), vector("softplus", 3 * 6, 6, 6)),
     "hardsigmoid": (F.hardsigmoid, (meta(2, 3),), vector("hardsigmoid", 4 * 6, 6, 6)),
     "hardswish": (F.hardswish, (meta(2, 3),), vector("hardswish", 5 * 6, 6, 6)),
+    "erfc": (torch.erfc, (meta(2, 3),), vector("erfc", 6, 6, 6)),
+    "elu": (F.elu, (meta(2, 3),), vector("elu", 4 * 6, 6, 6)),
+    "mish": (F.mish, (meta(2, 3),), vector("mish", 5 * 6, 6, 6)),
+    "glu": (F.glu, (meta(2, 4),), vector("glu", 5 * 4, 8, 4)),
+    "prelu": (F.prelu, (meta(2, 3), meta(1)), vector("_prelu_kernel", 2 * 6, 6 + 1, 6)),
     # --- elementwise
+    "lerp": (torch.lerp, (meta(6), meta(6), meta(6)), vector("lerp", 3 * 6, 18, 6)),
+    "hypot": (torch.hypot, (meta(6), meta(6)), vector("hypot", 4 * 6, 12, 6)),
+    "logaddexp": (torch.logaddexp, (meta(6), meta(6)), vector("logaddexp", 5 * 6, 12, 6)),
+    "xlogy": (torch.xlogy, (meta(6), meta(6)), vector("xlogy", 2 * 6, 12, 6)),
     "add broadcasts": (torch.add, (meta(2, 3), meta(3)), vector("add", 6, 6 + 3, 6)),
     "add of a number": (lambda x: x + 1, (meta(2, 3),), vector("add", 6, 6, 6)),
     "add in place": (lambda x, y: x.add_(y), (meta(2, 3), meta(3)), vector("add", 6, 9, 6)),
@@ -340,6 +350,12 @@ CASES = {
     ),
     # --- reductions and routing
     "sum": (lambda x: x.sum(-1), (meta(2, 3),), vector("sum", 6, 6, 2)),
+    "count_nonzero": (
+        lambda x: torch.count_nonzero(x, -1),
+        (meta(2, 3),),
+        one("count_nonzero", vector=2 * 6, read=4 * 6, written=8 * 2),
+    ),
+    "aminmax": (lambda x: x.aminmax(), (meta(2, 3),), vector("aminmax", 2 * 6, 6, 2)),
     "mean": (lambda x: x.mean(), (meta(2, 3),), vector("mean", 6, 6, 1)),
     "topk": (
         lambda x: torch.topk(x, 2, dim=-1),
@@ -477,6 +493,124 @@ CASES = {
         (meta(10, 3), meta(2, dtype=LONG), meta(2, 3)),
         one("index_put", read=8 * 2 + 4 * 6 + 4 * 30, written=4 * 30),
     ),
+    "index_copy_ writes rows": (
+        lambda x, i, s: x.index_copy_(0, i, s),
+        (meta(1000, 3), meta(2, dtype=LONG), meta(2, 3)),
+        one("index_copy", read=8 * 2 + 4 * 6, written=4 * 6),
+    ),
+    "index_fill_ writes rows": (
+        lambda x, i: x.index_fill_(0, i, 1.0),
+        (meta(1000, 3), meta(2, dtype=LONG)),
+        one("index_fill", read=8 * 2, written=4 * 6),
+    ),
+    "index_fill copies what it leaves": (
+        lambda x, i: x.index_fill(1, i, 1.0),
+        (meta(5, 10), meta(2, dtype=LONG)),
+        one("index_fill", read=8 * 2 + 4 * 50, written=4 * 50),
+    ),
+    "a copied view reads what it takes": (
+        lambda x: torch.narrow_copy(x, 0, 3, 2),
+        (meta(1000, 3),),
+        vector("narrow_copy", 0, 6, 6),
+    ),
+    "a copied view reads once what it writes often": (
+        lambda x: torch.expand_copy(x, (4, 3)),
+        (meta(1, 3),),
+        vector("expand_copy", 0, 3, 12),
+    ),
+    "windows that overlap are held once": (
+        lambda x: x.unfold(0, 3, 1) + 1,
+        (meta(10),),
+        vector("add", 8 * 3, 10, 24),
+    ),
+    "fill_ from a tensor": (
+        lambda x, v: x.fill_(v),
+        (meta(2, 3), meta(dtype=BF16)),
+        one("fill", read=2, written=4 * 6),
+    ),
+    "linspace between tensors": (
+        lambda a, b: torch.linspace(a, b, 10),
+        (meta(), meta()),
+        vector("linspace", 0, 2, 10),
+    ),
+    "bernoulli reads its odds": (torch.bernoulli, (meta(6),), vector("bernoulli", 0, 6, 6)),
+    "bernoulli_ reads nothing": (
+        lambda x: x.bernoulli_(0.5),
+        (meta(6),),
+        vector("bernoulli", 0, 0, 6),
+    ),
+    # --- out=: written, not read
+    "mm into a tensor": (
+        lambda a, b, c: torch.mm(a, b, out=c),
+        (meta(2, 3), meta(3, 5), meta(2, 5)),
+        matrix("mm", 2 * 3 * 5, 10, 6 + 15),
+    ),
+    "matmul into a tensor": (
+        lambda a, b, c: torch.matmul(a, b, out=c),
+        (meta(2, 3), meta(3, 5), meta(2, 5)),
+        matrix("matmul", 2 * 3 * 5, 10, 6 + 15),
+    ),
+    "add into its own operand reads it": (
+        lambda a, b: torch.add(a, b, out=a),
+        (meta(6), meta(6)),
+        vector("add", 6, 12, 6),
+    ),
+    "topk into two tensors": (
+        lambda x, v, i: torch.topk(x, 2, out=(v, i)),
+        (meta(3, 4), meta(3, 2), meta(3, 2, dtype=LONG)),
+        one("topk", vector=12, read=4 * 12, written=(4 + 8) * 6),
+    ),
+    "scatter into a tensor copies what it leaves": (
+        lambda x, i, y: torch.scatter(x, 1, i, 1.0, out=y),
+        (meta(2, 10), meta(2, 3, dtype=LONG), meta(2, 10)),
+        one("scatter", read=8 * 6 + 4 * 20, written=4 * 20),
+    ),
+    # --- complex numbers: real operations of eight bytes an element
+    "complex add": (torch.add, (meta(3, dtype=C64),) * 2, vector("add", 2 * 3, 6, 3, size=8)),
+    "complex mul": (torch.mul, (meta(3, dtype=C64),) * 2, vector("mul", 6 * 3, 6, 3, size=8)),
+    "complex mul in place": (
+        lambda x, y: x.mul_(y),
+        (meta(3, dtype=C64), meta(3, dtype=C64)),
+        vector("mul", 6 * 3, 6, 3, size=8),
+    ),
+    "complex mul of a real tensor": (
+        torch.mul,
+        (meta(3), meta(3, dtype=C64)),
+        one("mul", vector=6 * 3, read=4 * 3 + 8 * 3, written=8 * 3),
+    ),
+    "complex div": (torch.div, (meta(3, dtype=C64),) * 2, vector("div", 11 * 3, 6, 3, size=8)),
+    "complex abs": (
+        torch.abs,
+        (meta(3, dtype=C64),),
+        one("abs", vector=4 * 3, read=8 * 3, written=4 * 3),
+    ),
+    "complex exp": (torch.exp, (meta(3, dtype=C64),), vector("exp", 5 * 3, 3, 3, size=8)),
+    "complex sum": (
+        lambda x: x.sum(-1),
+        (meta(2, 3, dtype=C64),),
+        vector("sum", 2 * 6, 6, 2, size=8),
+    ),
+    "complex clone": (torch.clone, (meta(3, dtype=C64),), vector("clone", 0, 3, 3, size=8)),
+    "complex of two": (
+        torch.complex,
+        (meta(3), meta(3)),
+        one("complex", read=4 * 6, written=8 * 3),
+    ),
+    "complex from an angle: cosine, sine, two products": (
+        torch.polar,
+        (meta(3), meta(3)),
+        one("polar", vector=4 * 3, read=4 * 6, written=8 * 3),
+    ),
+    "complex matmul: 8 real FLOPs a product, of which 2 are matrix FLOPs": (
+        torch.matmul,
+        (meta(2, 3, dtype=C64), meta(3, 5, dtype=C64)),
+        matrix("matmul", 30, 10, 6 + 15, vector=6 * 30, size=8),
+    ),
+    "complex linear with a bias": (
+        F.linear,
+        (meta(5, 3, dtype=C64), meta(7, 3, dtype=C64), meta(7, dtype=C64)),
+        matrix("linear", 105, 35, 15 + 21 + 7, vector=6 * 105 + 2 * 35, size=8),
+    ),
 }
 
 
@@ -604,6 +738,9 @@ def test_every_count_is_a_python_integer():
         lambda x: x[0, 1:].unsqueeze(0).expand(4, 2),
         lambda x: x.unbind(0)[0].squeeze().detach(),
         lambda x: x.chunk(2)[0].split(1)[0].flatten(),
+        lambda x: torch.view_as_real(torch.view_as_complex(x.view(3, 2)).t()),
+        lambda x: torch.view_as_complex(x.view(3, 2)).conj().imag,
+        lambda x: x.unsqueeze_(0).squeeze_().t_(),
     ],
 )
 def test_a_view_moves_nothing(view):
@@ -629,6 +766,16 @@ def test_an_operator_without_a_rule_is_unknown_and_never_guessed(function, name)
     trace = trace_of(Calls(function), meta(2, 3))
     assert trace.unknown == {name: 1}
     assert name not in {kernel.operator for kernel in trace.kernels}
+
+
+@pytest.mark.parametrize("name", ["sqrt", "sigmoid", "softmax"])
+def test_an_operator_without_a_rule_for_complex_numbers_is_unknown_for_them(name):
+    function = getattr(torch, name)
+    arguments = (-1,) if name == "softmax" else ()
+    trace = trace_of(Calls(function), meta(2, 3, dtype=C64), *arguments)
+    assert trace.unknown == {name: 1}
+    assert not trace.kernels
+    assert not trace_of(Calls(function), meta(2, 3), *arguments).unknown
 
 
 def test_an_operator_of_another_library_keeps_its_name_and_stays_unknown():

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from tracing import (
@@ -24,14 +25,18 @@ from tracing import (
     witnessed_flops,
 )
 
+from dsocr_analyze.errors import UncountableError
 from dsocr_analyze.figures import Peak
-from dsocr_analyze.kernels import Attention
+from dsocr_analyze.kernels import Attention, Work
 from dsocr_analyze.running.known_values import KnownValues
 from dsocr_analyze.trace.attention_rules import keys_after_first, keys_after_last
 from dsocr_analyze.trace.passes import recorded_flash_attention
 from dsocr_analyze.trace.recorder import Recorder
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
+
+
+BF16 = torch.bfloat16
 
 
 def on_meta(module):
@@ -551,6 +556,15 @@ REPEATED = {
     "causal": lambda: stack(*(Causal() for _ in range(3))),
     "causal, one module": lambda: stack(*[Causal()] * 3),
     "a module reached in secret": lambda: secret(),
+    "an argument is enlarged": lambda: stack(
+        *several(3, lambda self, x: x.resize_(x.shape[0] + 1, 4) * 2)
+    ),
+    "a result in a place that grows": lambda: stack(
+        *several(3, lambda self, x: torch.mul(x, 2, out=x.new_empty(0)))
+    ),
+    "under vmap": lambda: stack(
+        *(Block() for _ in range(3)), each=lambda block, x: torch.vmap(block)(x)
+    ),
     "shapes of a later call": lambda: Net(
         lambda self, x: self.a(x[:2]).sum() + self.a(x) + self.b(x),
         a=nn.Linear(4, 4),
@@ -750,6 +764,225 @@ class TestPeak:
             second = recorder.begin()
             kept = net(kept)
         assert second.peak.nbytes == 4 * 24
+
+
+class TestGrowth:
+    """Memory that an operator enlarges; both memories are alive while the old one is copied."""
+
+    def test_of_a_tensor_of_the_pass(self):
+        def forward():
+            return torch.empty(20, device="meta").resize_(4000)
+
+        trace = trace_of(Calls(forward))
+        assert trace.peak.nbytes == 80 + 16_000
+        [grown] = trace.kernels
+        assert (grown.operator, grown.work) == ("grow", Work(bytes_read=80, bytes_written=80))
+        assert trace.free == {"empty": 1, "resize": 1}
+
+    def test_stays_until_the_tensor_is_freed(self):
+        def forward(x):
+            y = x.new_empty(20).resize_(4000)
+            z = y[:10] + 1  # beside 16,000: 40
+            del y
+            return torch.cat([z] * 1000)  # 40 and 40,000
+
+        assert trace_of(Calls(forward), meta(1)).peak.nbytes == 40 + 40_000
+
+        def shorter(x):
+            y = x.new_empty(20).resize_(4000)
+            return y, y[:10] + 1, y[:90] * 2
+
+        assert trace_of(Calls(shorter), meta(1)).peak.nbytes == 16_000 + 40 + 360
+
+    def test_of_an_argument_counts_beyond_what_it_was(self):
+        def forward(x):
+            x.resize_(4000)
+            return torch.cat([x, x])
+
+        assert trace_of(Calls(forward), meta(20)).peak.nbytes == (16_000 - 80) + 32_000
+
+    def test_of_a_parameter_counts_beyond_what_it_was(self):
+        net = Net(lambda self: self.a.weight.data.resize_(40, 100), a=nn.Linear(4, 5, bias=False))
+        assert trace_of(on_meta(net)).peak.nbytes == 16_000
+
+    def test_within_the_memory_that_is_there_is_free(self):
+        def forward(x):
+            return x[:2].resize_(5, 4), x.resize_(2, 3), x.resize_as_(x.new_empty(0))
+
+        trace = trace_of(Calls(forward), meta(5, 4))
+        assert not trace.kernels
+        assert trace.peak.nbytes == 0
+        assert trace.free == {"slice": 1, "resize": 2, "resize_as": 1, "new_empty": 1}
+
+    def test_into_a_tensor_of_no_size_is_the_result(self):
+        for product in (torch.mm, torch.matmul):
+            trace = trace_of(Calls(product), meta(2, 3), meta(3, 5), out=meta(0))
+            assert trace.peak.nbytes == 4 * 10
+            assert total(trace) == Work(30, 0, 10, 4 * (6 + 15), 4 * 10)
+
+    def test_into_a_tensor_of_equal_size_is_nothing(self):
+        assert trace_of(Calls(torch.mm), meta(2, 3), meta(3, 5), out=meta(2, 5)).peak.nbytes == 0
+
+    @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+    def test_into_a_smaller_tensor_copies_what_it_held(self):
+        trace = trace_of(Calls(torch.mm), torch.ones(2, 3), torch.ones(3, 5), out=torch.ones(4))
+        assert places_of(trace) == [("", "grow"), ("", "mm")]
+        assert trace.peak.nbytes == 40
+        assert total(trace).bytes_moved == 2 * 16 + 4 * (6 + 15) + 4 * 10
+
+    def test_another_memory_is_no_more_memory(self):
+        def forward(x):
+            return x.new_empty(0).set_(x), x.new_empty(5).set_(x * 2)
+
+        trace = trace_of(Calls(forward), meta(10))
+        assert trace.peak.nbytes == 20 + 40
+        assert trace.free == {"new_empty": 2, "set": 2}
+
+
+class TestTransfers:
+    """A tensor that changes its device is read on one and written on the other."""
+
+    def test_are_movement(self):
+        trace = trace_of(Calls(lambda x: x.to("meta", torch.bfloat16) * 2), torch.ones(10))
+        assert [(kernel.operator, kernel.kind) for kernel in trace.kernels] == [
+            ("transfer", "movement"),
+            ("mul", "elementwise"),
+        ]
+        assert trace.kernels[0].work == Work(bytes_read=40, bytes_written=20)
+        assert trace.kernels[0][3:5] == ("float32", "bfloat16")
+        assert trace.peak.nbytes == 20 + 20
+        assert not trace.free
+
+    def test_into_a_tensor_that_is_there(self):
+        trace = trace_of(Calls(lambda x, y: y.copy_(x)), torch.ones(10), meta(3, 10, dtype=BF16))
+        [kernel] = trace.kernels
+        assert (kernel.operator, kernel.work) == (
+            "transfer",
+            Work(bytes_read=40, bytes_written=60),
+        )
+        assert kernel[3:5] == ("float32", "bfloat16")
+        assert trace.peak.nbytes == 0
+
+    def test_a_copy_on_one_device_is_none(self):
+        trace = trace_of(Calls(lambda x: x.to(BF16)), torch.ones(10))
+        assert [kernel.operator for kernel in trace.kernels] == ["_to_copy"]
+
+    def test_memory_is_that_of_the_models_device(self):
+        def forward(self):
+            return self.a((torch.ones(2, 3) + 1).to("meta"))
+
+        trace = trace_of(on_meta(Net(forward, a=nn.Linear(3, 5))))
+        assert places_of(trace) == [("", "ones"), ("", "add"), ("", "transfer"), ("a", "linear")]
+        assert trace.peak.nbytes == 4 * (6 + 10)
+
+
+# --- what torch.func, torch.compile and others make of a call -------------------------------
+
+
+class TestTransforms:
+    WEIGHT = meta(5, 3)
+    CALLS = (
+        lambda x: torch.vmap(lambda row: row * 2)(x),
+        lambda x: torch.vmap(lambda row: F.linear(row, TestTransforms.WEIGHT))(x),
+        lambda x: torch.vmap(lambda row: TestTransforms.WEIGHT @ row)(x),
+        lambda x: torch.vmap(lambda row: torch.einsum("i,ji->j", row, TestTransforms.WEIGHT))(x),
+        lambda x: torch.vmap(lambda row: F.softmax(row, -1).sum())(x),
+        lambda x: torch.vmap(lambda row: F.rms_norm(row, (3,)))(x),
+        lambda x: torch.vmap(on_meta(nn.Linear(3, 2)))(x),
+        lambda x: torch.vmap(torch.vmap(lambda a: a + 1))(x),
+        lambda x: torch.vmap(lambda row: row @ row.T, in_dims=1)(x.view(2, 2, 3)),
+        lambda x: torch.vmap(
+            lambda q: F.scaled_dot_product_attention(q, q, q), randomness="different"
+        )(x.expand(2, 1, 4, 3)),
+        lambda x: torch.func.grad(lambda a: (a @ a.T).sum())(x),
+        lambda x: torch.func.jvp(lambda a: a @ a.T, (x,), (x,))[1],
+    )
+
+    @pytest.mark.parametrize("call", CALLS)
+    @pytest.mark.parametrize("alike", [None, by_path])
+    def test_are_counted_as_they_take_the_call_apart(self, call, alike):
+        trace = trace_of(Calls(call), meta(4, 3), alike=alike)
+        assert not trace.unknown
+        assert total(trace).matrix_flops == witnessed_flops(call, meta(4, 3))
+        assert total(trace).bytes_written > 0
+
+    def test_see_the_whole_batch(self):
+        [kernel] = trace_of(Calls(self.CALLS[0]), meta(4, 3)).kernels
+        assert (kernel.operator, kernel.work) == ("mul", Work(0, 12, 0, 48, 48))
+        trace = trace_of(Calls(self.CALLS[1]), meta(4, 3))
+        assert total(trace) == Work(4 * 3 * 5, 0, 4 * 5, 4 * (12 + 15), 4 * 20)
+        assert trace.peak.nbytes == 4 * 20
+
+    def test_a_checkpoint_runs_forward_as_it_is(self):
+        def call(x):
+            return torch.utils.checkpoint.checkpoint(lambda y: y * 2 + 1, x, use_reentrant=False)
+
+        assert [name for _, name in places_of(trace_of(Calls(call), meta(4)))] == ["mul", "add"]
+
+    def test_a_compiled_function_runs_as_it_is_written(self):
+        compiled = torch.compile(lambda x: F.linear(x, TestTransforms.WEIGHT) * 2)
+        trace = trace_of(Calls(compiled), meta(4, 3))
+        assert places_of(trace) == [("", "linear"), ("", "mul")]
+
+
+def masked(x):
+    return torch.masked.masked_tensor(x, x > 0) * 2
+
+
+REFUSED = {
+    "a nested tensor": (lambda x: torch.nested.nested_tensor([x, x]) * 2, "nested tensors"),
+    "a jagged tensor": (
+        lambda x: F.linear(torch.nested.nested_tensor([x, x], layout=torch.jagged), x),
+        "nested tensors",
+    ),
+    "a sparse tensor": (lambda x: x.to_sparse() @ x.T, "layout torch.sparse_coo"),
+    "a compressed sparse tensor": (lambda x: x.to_sparse_csr() @ x.T, "layout torch.sparse_csr"),
+    "a quantized tensor": (
+        lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).relu(),
+        "torch.qint8",
+    ),
+    "a masked tensor": (masked, "type MaskedTensor"),
+    "flex_attention": (lambda x: flex_attention(*[x.view(1, 1, 2, 3)] * 3), "flex_attention"),
+    "cond": (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), "operator cond"),
+    "a function compiled whole": (
+        lambda x: torch.compile(torch.sin, backend="eager", fullgraph=True)(x),
+        "without fullgraph",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # torch calls most of these prototypes
+class TestRefusals:
+    @pytest.mark.parametrize("name", REFUSED)
+    def test_name_what_is_not_counted(self, name):
+        call, message = REFUSED[name]
+        with pytest.raises(UncountableError, match=message):
+            trace_of(Calls(call), torch.ones(2, 3))
+        assert not _get_current_dispatch_mode_stack()
+
+    def test_of_flex_attention_on_meta(self):
+        with pytest.raises(UncountableError, match="flex_attention is not counted"):
+            trace_of(Calls(REFUSED["flex_attention"][0]), meta(2, 3))
+
+    @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+    def test_of_what_a_module_is_given(self, layout):
+        given = torch.nested.nested_tensor([torch.ones(2, 3)] * 2, layout=layout)
+        for net in (nn.Linear(3, 5), nn.Identity(), Calls(lambda x: x.sum())):
+            with pytest.raises(UncountableError, match="nested tensors are not counted"):
+                trace_of(net, given)
+
+    def test_of_parameters(self):
+        net = nn.Module()
+        net.weight = nn.Parameter(torch.ones(3, 3).to_sparse())
+        with pytest.raises(UncountableError, match=r"parameters and buffers: .*sparse_coo"):
+            trace_of(net)
+
+    def test_leave_other_errors_alone(self):
+        def forward(x):
+            raise ValueError("on purpose")
+
+        with pytest.raises(ValueError, match="on purpose"):
+            trace_of(Calls(forward), meta(2))
 
 
 # --- causality -------------------------------------------------------------------------------

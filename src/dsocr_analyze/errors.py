@@ -21,6 +21,7 @@ __all__ = [
     "PageError",
     "StrictError",
     "TrustError",
+    "UncountableError",
     "WorkloadError",
 ]
 
@@ -65,6 +66,10 @@ class TrustError(AnalyzeError):
 
 class ModelCodeError(AnalyzeError):
     """Model code that raised while it was imported, built or run."""
+
+
+class UncountableError(AnalyzeError):
+    """A kind of tensor, or an operator, whose cost a trace cannot state."""
 
 
 class DeviceError(AnalyzeError):

@@ -36,6 +36,11 @@ class Call:
         """The argument at `index` or, where it was given by keyword, of this `name`; else None."""
         return self.args[index] if len(self.args) > index else self.kwargs.get(name)
 
+    @property
+    def is_complex(self) -> bool:
+        """Whether any argument or output holds complex numbers."""
+        return any(tensor.is_complex() for tensor in (*self.outputs, *self.tensors()))
+
     def tensors(self) -> list[torch.Tensor]:
         """All tensor arguments, lists of tensors opened."""
         found: list[torch.Tensor] = []
@@ -54,13 +59,16 @@ Count: TypeAlias = Callable[[Call], int]
 
 
 def occupied_bytes(tensor: torch.Tensor) -> int:
-    """Bytes that hold the tensor's elements; an expanded dimension (stride 0) is held once."""
-    if tensor.layout is not torch.strided:
-        return tensor.numel() * tensor.element_size()
-    elements = 1
+    """Bytes that hold the tensor's elements; those that several positions share are held once.
+
+    That is so in an expanded dimension (stride 0), and where windows overlap: then the tensor has
+    more positions than there are elements between its first and its last.
+    """
+    positions, extent = 1, 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        elements *= size if stride or not size else 1
-    return elements * tensor.element_size()
+        positions *= size if stride or not size else 1
+        extent += (size - 1) * stride
+    return min(positions, extent) * tensor.element_size() if positions else 0
 
 
 def all_inputs(call: Call) -> int:

@@ -33,10 +33,14 @@ class LiveTensors:
     next: an exception of a signal's handler would get lost in a callback of ours, and its booking.
 
     Args:
-        existing: Tensors that were there before, such as parameters.
+        existing: Tensors that were there before, such as parameters. Where they are all on one
+            device, its memory alone counts; else every device's.
     """
 
     def __init__(self, existing: Iterable[torch.Tensor]) -> None:
+        existing = list(existing)
+        devices = {tensor.device for tensor in existing}
+        self._device = devices.pop() if len(devices) == 1 else None
         storages = (tensor.untyped_storage() for tensor in existing)
         # The storages themselves: once one is freed, another may get its address.
         self._existing = {storage._cdata: storage for storage in storages}
@@ -60,21 +64,39 @@ class LiveTensors:
 
     def add(self, tensor: torch.Tensor) -> None:
         """Counts a tensor's memory as alive until its storage is freed."""
-        if tensor.layout is not torch.strided:
-            return
         self._book_freed()
         storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key in self._live or key in self._existing:
-            return
-        size = storage.nbytes()
-        if not size:
+        if storage._cdata not in self._live and storage._cdata not in self._existing:
+            self._add(storage, storage.nbytes())
+
+    def grow(self, storage: torch.UntypedStorage, before: int) -> int:
+        """Counts what a storage has grown by since it had `before` bytes.
+
+        Of a storage that was there before the pass, that is all that counts.
+
+        Returns:
+            Bytes alive while it grew: the old memory was freed after the new one was filled.
+        """
+        if self._device not in (None, storage.device):
+            return self.nbytes
+        while_growing = self.nbytes + storage.nbytes()
+        grown = storage.nbytes() - before
+        living = self._live.get(storage._cdata)
+        if living is None:
+            self._add(storage, grown)
+        else:
+            living.nbytes += grown
+            self._nbytes += grown
+        return while_growing
+
+    def _add(self, storage: torch.UntypedStorage, nbytes: int) -> None:
+        if not nbytes or self._device not in (None, storage.device):
             return
         self.births += 1
         living = _Storage(storage, self._freed.append)
-        living.key, living.nbytes, living.birth = key, size, self.births
-        self._live[key] = living
-        self._nbytes += size
+        living.key, living.nbytes, living.birth = storage._cdata, nbytes, self.births
+        self._live[living.key] = living
+        self._nbytes += nbytes
 
     def made_since(self, births: int, tensor: torch.Tensor) -> int | None:
         """Bytes of the tensor's storage; None where it is older than the count `births`."""

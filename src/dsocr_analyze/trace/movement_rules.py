@@ -11,6 +11,7 @@ from dsocr_analyze.trace.call import (
     Call,
     Count,
     Rule,
+    all_outputs,
     first_output,
     inputs_but_first,
     nothing,
@@ -20,13 +21,29 @@ from dsocr_analyze.trace.call import (
 __all__ = ["MOVEMENT_RULES"]
 
 
+def _source(call: Call) -> int:
+    """The last tensor: the only one of a `_to_copy`, and behind the target of a `copy_`."""
+    return occupied_bytes(call.tensors()[-1])
+
+
+def _taken(call: Call) -> int:
+    """As much as is written, and once what is written several times."""
+    return min(occupied_bytes(call.args[0]), all_outputs(call))
+
+
+def _parameters(call: Call) -> int:
+    """Every tensor but the one that is overwritten."""
+    overwritten = call.outputs[0] if _is_in_place(call) else None
+    return sum(occupied_bytes(tensor) for tensor in call.tensors() if tensor is not overwritten)
+
+
 def _gathered(call: Call) -> int:
     """The rows that are taken, and the indices: the rest of the table is not touched."""
     return first_output(call) + inputs_but_first(call)
 
 
 def _is_in_place(call: Call) -> bool:
-    return call.outputs[0] is call.args[0]
+    return bool(call.args) and call.outputs[0] is call.args[0]
 
 
 def _rewritten(reached: Count) -> Count:
@@ -69,6 +86,14 @@ def _added_rows(call: Call) -> int:
     return int(call.args[3].numel()) * int(call.args[0].element_size())
 
 
+def _filled_rows(call: Call) -> int:
+    """The rows of the target that the indices name."""
+    target, dim, index = call.args[:3]
+    length = int(target.shape[dim]) if target.dim() else 1
+    row = target.numel() // length if length else 0
+    return int(index.numel()) * row * int(target.element_size())
+
+
 def _put(call: Call) -> int:
     """Rows written through indices: as large as the values, broadcast to the indexed rows."""
     target, indices = call.args[0], [i for i in call.args[1] if i is not None]
@@ -87,17 +112,57 @@ MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule("movement", "reads its inputs and writes its outputs; computes nothing"),
         "clone _to_copy contiguous cat stack constant_pad_nd reflection_pad1d reflection_pad2d"
-        " replication_pad2d repeat roll flip im2col col2im masked_fill masked_scatter"
-        " repeat_interleave unfold_copy one_hot nonzero bincount histc _reshape_copy",
+        " reflection_pad3d replication_pad1d replication_pad2d replication_pad3d repeat roll flip"
+        " rot90 im2col col2im masked_fill masked_scatter masked_select repeat_interleave one_hot"
+        " nonzero nonzero_static bincount histc _reshape_copy pixel_shuffle pixel_unshuffle"
+        " channel_shuffle block_diag diag_embed complex _chunk_cat select_scatter slice_scatter"
+        " diagonal_scatter as_strided_scatter",
+    ),
+    (
+        Rule(
+            "movement",
+            "a view that is copied: reads what it takes, of the input at most everything",
+            bytes_read=_taken,
+        ),
+        "alias_copy as_strided_copy detach_copy diagonal_copy expand_copy narrow_copy permute_copy"
+        " select_copy slice_copy split_copy split_with_sizes_copy squeeze_copy t_copy"
+        " transpose_copy unbind_copy unfold_copy unsqueeze_copy view_copy view_as_real_copy"
+        " view_as_complex_copy",
     ),
     (
         Rule("movement", "reads the source and writes the target", bytes_read=inputs_but_first),
         "copy",
     ),
     (
+        Rule(
+            "movement",
+            "to another device: reads the source there, writes the target here",
+            bytes_read=_source,
+        ),
+        "transfer",
+    ),
+    (
+        Rule("movement", "memory that is enlarged: what it held is read and written once"),
+        "grow",
+    ),
+    (
         Rule("movement", "writes a constant", bytes_read=nothing),
-        "zeros ones full arange zeros_like ones_like full_like new_zeros new_ones new_full fill"
-        " zero eye linspace scalar_tensor normal uniform bernoulli rand randn randint tril_indices",
+        "zeros ones full arange zeros_like ones_like full_like new_zeros new_ones new_full"
+        " zero eye scalar_tensor rand randn randint randperm rand_like"
+        " randn_like randint_like tril_indices triu_indices",
+    ),
+    (
+        Rule("movement", "writes a constant, which may be a tensor", bytes_read=inputs_but_first),
+        "fill",
+    ),
+    (
+        Rule(
+            "movement",
+            "writes a range, or random numbers; reads what bounds it, or what they depend on",
+            bytes_read=_parameters,
+        ),
+        "linspace logspace normal uniform bernoulli poisson exponential cauchy log_normal geometric"
+        " random",
     ),
     (
         # The table comes first in each, as in `embedding(weight, indices)`.
@@ -107,7 +172,7 @@ MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
             bytes_read=_gathered,
             bytes_written=first_output,
         ),
-        "index index_select gather take_along_dim embedding",
+        "index index_select gather take_along_dim take embedding",
     ),
     (
         Rule(
@@ -117,6 +182,15 @@ MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
             bytes_written=_rewritten(_scattered),
         ),
         "scatter",
+    ),
+    (
+        Rule(
+            "movement",
+            "reads the indices and the values, writes the rows they reach",
+            bytes_read=_rewriting_reads(_filled_rows, inputs_but_first),
+            bytes_written=_rewritten(_filled_rows),
+        ),
+        "index_copy index_fill",
     ),
     (
         Rule(

@@ -37,21 +37,24 @@ FREE: Final[frozenset[str]] = frozenset(
     "view _unsafe_view reshape _reshape_alias alias detach expand expand_as permute"
     " transpose t mT slice select squeeze unsqueeze unbind split split_with_sizes unsafe_split"
     " unsafe_split_with_sizes chunk unsafe_chunk unfold narrow"
-    " as_strided diagonal movedim view_as real imag flatten unflatten lift_fresh lift resize"
-    " swapaxes view_as_real view_as_complex"
+    " as_strided diagonal movedim view_as real imag flatten unflatten lift_fresh lift"
+    " swapaxes view_as_real view_as_complex _conj _neg_view"
+    # another memory for the same tensor; where it grows, `grow` is counted
+    " resize resize_as set"
     # allocations: nothing is written yet
     " empty empty_like empty_strided new_empty new_empty_strided empty_permuted"
     # questions to the host
-    " _local_scalar_dense item is_same_size sym_size sym_stride sym_numel sym_storage_offset size"
-    " stride numel dim is_nonzero _assert_async _assert_tensor_metadata prim_device".split()
+    " _local_scalar_dense item is_nonzero is_same_size _has_same_storage_numel size stride numel"
+    " dim sym_size sym_stride sym_numel sym_storage_offset prim_device _assert_async"
+    " _assert_tensor_metadata _linalg_check_errors".split()
 )
 
 
 def kernel_of(name: str, rule: Rule, call: Call) -> Kernel:
     """The kernel record of one call under its rule; it belongs to no module yet."""
     output = call.outputs[0]
-    # `copy_` reads its source alone; of every other operator the first tensor is read.
-    tensors = call.tensors()[name == "copy" :]
+    # Of a copy the source is read, which `copy_` has last; of others, the first tensor.
+    tensors = call.tensors()[-1:] if name in ("copy", "transfer") else call.tensors()
     return Kernel(
         kind=rule.kind,
         operator=name,

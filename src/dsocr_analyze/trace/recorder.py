@@ -9,21 +9,29 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import CUDA, Kernel, KernelsOf
 from dsocr_analyze.trace.call import Call, Rule
+from dsocr_analyze.trace.complex_rules import complex_rule
 from dsocr_analyze.trace.composites import Composites
 from dsocr_analyze.trace.memory import LiveTensors
 from dsocr_analyze.trace.modules import RunningModules
 from dsocr_analyze.trace.operators import FREE, RULES, copy_of, kernel_of
 from dsocr_analyze.trace.record import Trace
+from dsocr_analyze.trace.refusals import (
+    refuse_functions,
+    refuse_higher_order,
+    refuse_uncountable,
+)
 from dsocr_analyze.trace.repetition import Alike, Occasion, Repetition, Span, moved
 from dsocr_analyze.trace.scratch import copied_operands, scratch_bytes
 
@@ -55,7 +63,7 @@ class Recorder:
         self._modules = RunningModules(model, self._run)
         self._memory = LiveTensors(())
         self._repetition: Repetition | None = None
-        self._kernels: dict[Any, tuple[list[Kernel], int]] = {}
+        self._kernels: dict[Any, tuple[list[Kernel], int] | None] = {}
         self.inside_operator = 0
         """How many operators are running that are recorded whole."""
         self.inside_kernel = 0
@@ -68,25 +76,29 @@ class Recorder:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._modules.attached())
             with torch._C.DisableTorchFunction():
-                self._memory = LiveTensors(
+                existing = [
                     tensor
                     for module in self._modules.modules
                     for tensor in (*module._parameters.values(), *module._buffers.values())
                     if tensor is not None
-                )
+                ]
+                refuse_uncountable("parameters and buffers", existing)
+                self._memory = LiveTensors(existing)
             # A global hook or another mode would miss what is not run again.
             if self._alike and not (_has_any_global_hook() or _get_current_dispatch_mode()):
                 self._repetition = Repetition(self._alike, self._memory)
-            stack.enter_context(_Operators(self))
-            stack.enter_context(Composites(self.record_whole, self._kernels_of))
+            uses_dynamo = "torch._dynamo" in sys.modules
+            stack.enter_context((_OperatorsBesideDynamo if uses_dynamo else _Operators)(self))
+            stack.enter_context(Composites(self._composite, self._kernels_of))
             self._exit = stack.pop_all()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._exit.close()
         self._repetition = None
         self._memory.clear()
         self._kernels.clear()
+        refuse_functions(error)
 
     def begin(self) -> Trace:
         """Starts the record of another pass; existing tensors don't count toward it."""
@@ -109,7 +121,7 @@ class Recorder:
     ) -> Any:
         """Runs a module's forward, or repeats the record of an equal call."""
         repetition = self._repetition
-        if repetition is None or path in self._modules.customized:
+        if repetition is None or path in self._modules.customized or _is_transformed():
             return self._run_in_full(path, forward, args, kwargs)
         with torch._C.DisableTorchFunction():
             key = repetition.key_of(module, path, args, kwargs)
@@ -167,6 +179,21 @@ class Recorder:
             self.inside_operator -= 1
             self.inside_kernel -= is_kernel
 
+    def _composite(
+        self,
+        name: str,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        run: Callable[[], Any],
+        is_kernel: bool,
+    ) -> Any:
+        """Records a composite as one operator, or as torch.func takes it apart."""
+        if _is_transformed():
+            return run()  # on wrapped tensors; what is done to those inside is dispatched
+        with torch._C.DisableTorchFunction():
+            refuse_uncountable(name, (*args, *kwargs.values()))
+        return self.record_whole(name, args, kwargs, run, is_kernel)
+
     def record_whole(
         self,
         name: str,
@@ -194,10 +221,12 @@ class Recorder:
                 self._record(name, RULES[name], args, kwargs, output)
         return output
 
-    def record_inside(self, func: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+    def record_inside(
+        self, operator: _Operator, args: Any, kwargs: dict[str, Any], output: Any
+    ) -> None:
         """Notes what an operator recorded whole makes on its way: memory, and copies."""
         with torch._C.DisableTorchFunction():
-            name, rule = _operator_of(func)[:2]
+            name, rule = operator.name, operator.rule
             if name in FREE and not name.startswith(_ALLOCATIONS):
                 return
             if name in _COPIES:
@@ -209,34 +238,56 @@ class Recorder:
             taken = scratch_bytes(name, Call(args, outputs, kwargs), self._kernels_of)
             self._note_alive(self._memory.nbytes + taken, self._modules.path)
 
-    def record(self, func: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+    def record(self, operator: _Operator, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         """Books one dispatched operator to the module whose forward is running."""
         with torch._C.DisableTorchFunction():
-            name, rule = _operator_of(func)[:2]
+            name, rule = operator.name, operator.rule
             if name == "convolution":
                 name = _convolution_name(args)
-            elif name == "_to_copy" and output.device != args[0].device:
-                self.trace.free["transfer"] += 1
-                return
+            elif name in ("_to_copy", "copy") and _is_elsewhere(_source(name, args), output):
+                name, rule = "transfer", RULES["transfer"]
             self._record(name, rule, args, kwargs, output)
+
+    def run_growing(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """Runs an operator that may enlarge the memory of tensors it is given, and books that.
+
+        PyTorch allocates the larger memory, copies what the smaller held, and then frees that.
+        """
+        with torch._C.DisableTorchFunction():
+            tensors = Call(args, (), kwargs).tensors()
+            storages = [tensor.untyped_storage() for tensor in tensors]
+            before = {storage._cdata: (storage, storage.nbytes()) for storage in storages}
+        output = func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            for storage, held in before.values():
+                if storage.nbytes() <= held:
+                    continue
+                if held:
+                    contents = torch.empty(held, dtype=torch.uint8, device="meta")
+                    self._record("grow", RULES["grow"], (contents,), {}, contents)
+                self._note_alive(self._memory.grow(storage, held), self._modules.path)
+        return output
 
     def _record(
         self, name: str, rule: Rule | None, args: Any, kwargs: dict[str, Any], output: Any
     ) -> None:
-        if rule is None:
-            if name in FREE:
-                self.trace.free[name] += 1
-                if not name.startswith(_ALLOCATIONS):
-                    return
-            else:
-                self.trace.unknown[name] += 1
+        if name in FREE:
+            self.trace.free[name] += 1
+            if not name.startswith(_ALLOCATIONS):
+                return
         outputs = _tensors_of(output)
+        refuse_uncountable(name, outputs)
         path = self._modules.path
+        found = None
+        if rule is not None and outputs:
+            found = self._kernels_of_call(name, rule, args, kwargs, outputs)
         taken = 0
-        if rule is not None:
-            kernels, taken = self._kernels_of_call(name, rule, args, kwargs, outputs)
+        if found is not None:
+            kernels, taken = found
             # As _replace(path=path) does, in half the time.
             self.trace.kernels += [Kernel(*kernel[:7], path) for kernel in kernels]
+        elif name not in FREE:
+            self.trace.unknown[name] += 1
         arguments = (*args, *kwargs.values()) if kwargs else args
         for tensor in outputs:
             # What is written in place was there before.
@@ -251,12 +302,20 @@ class Recorder:
         args: Any,
         kwargs: dict[str, Any],
         outputs: list[torch.Tensor],
-    ) -> tuple[list[Kernel], int]:
+    ) -> tuple[list[Kernel], int] | None:
         """The records of a call, its hidden copies first, and the bytes that it holds besides.
 
-        Of calls with equal arguments and outputs they are made once.
+        Of calls with equal arguments and outputs they are made once. None where the rule does not
+        cover complex numbers and there are some.
         """
-        is_in_place = bool(outputs) and len(args) > 0 and outputs[0] is args[0]
+        is_in_place = len(args) > 0 and outputs[0] is args[0]
+        if kwargs:
+            # What comes back is an `out=`: it is written, not read.
+            kwargs = {
+                given: value
+                for given, value in kwargs.items()
+                if not any(value is output for output in outputs)
+            }
         key = (
             name,
             is_in_place,
@@ -264,14 +323,18 @@ class Recorder:
             _signature(outputs),
             *((given, _signature((value,))) for given, value in kwargs.items()),
         )
-        found = self._kernels.get(key)
-        if found is None:
-            call = Call(args, outputs, kwargs)
-            copies = [copy_of(operand) for operand in copied_operands(name, call)]
-            taken = sum(copy.work.bytes_written for copy in copies)
-            taken += scratch_bytes(name, call, self._kernels_of)
-            found = self._kernels[key] = ([*copies, kernel_of(name, rule, call)], taken)
-        return found
+        if key not in self._kernels:
+            self._kernels[key] = self._made(name, rule, Call(args, outputs, kwargs))
+        return self._kernels[key]
+
+    def _made(self, name: str, rule: Rule, call: Call) -> tuple[list[Kernel], int] | None:
+        covering = complex_rule(name, rule) if call.is_complex else rule
+        if covering is None:
+            return None
+        copies = [copy_of(operand) for operand in copied_operands(name, call)]
+        taken = sum(copy.work.bytes_written for copy in copies)
+        taken += scratch_bytes(name, call, self._kernels_of)
+        return [*copies, kernel_of(name, covering, call)], taken
 
     def _note_alive(self, nbytes: int, path: str) -> None:
         if nbytes > self.trace.peak.nbytes:
@@ -295,8 +358,7 @@ def _signature(values: Any) -> tuple[Any, ...]:
     signature: list[Any] = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            strided = value.layout is torch.strided
-            signature += (value.shape, value.stride() if strided else value.layout, value.dtype)
+            signature += (value.shape, value.stride(), value.dtype)
         elif isinstance(value, tuple | list):
             signature.append(_signature(value))
         else:
@@ -304,9 +366,24 @@ def _signature(values: Any) -> tuple[Any, ...]:
     return tuple(signature)
 
 
+def _is_transformed() -> bool:
+    """Whether torch.func (vmap, grad, ...) is at work: its tensors wrap those that are computed."""
+    return bool(torch._C._are_functorch_transforms_active())
+
+
+def _source(name: str, args: Any) -> Any:
+    """What is copied, a number perhaps: `copy_` has its target first."""
+    return args[1] if name == "copy" else args[0]
+
+
+def _is_elsewhere(source: Any, target: torch.Tensor) -> bool:
+    return isinstance(source, torch.Tensor) and source.device != target.device
+
+
 def _shapes(value: Any) -> Any:
     """Shapes of tensors in nested tuples, lists and dataclass-like outputs; None for the rest."""
     if isinstance(value, torch.Tensor):
+        refuse_uncountable("what a module is given or returns", (value,))
         return tuple(value.shape)
     if isinstance(value, dict):
         return [_shapes(item) for item in value.values()]
@@ -319,6 +396,8 @@ def _shapes(value: Any) -> Any:
 
 
 class _Operators(TorchDispatchMode):
+    supports_higher_order_operators = True
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         # Guarding against torch.compile would import all of torch._dynamo for nothing.
@@ -333,16 +412,35 @@ class _Operators(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         recorder = self._recorder
-        if recorder.inside_kernel:
-            return func(*args, **kwargs)
+        if isinstance(func, HigherOrderOperator):
+            refuse_higher_order(func.__name__)
         operator = _operator_of(func)
+        run = functools.partial(recorder.run_growing, func) if operator.may_grow else func
+        if recorder.inside_kernel:
+            return run(*args, **kwargs)
+        if not recorder.inside_operator:
+            with torch._C.DisableTorchFunction():
+                refuse_uncountable(operator.name, (*args, *kwargs.values()))
         if operator.is_composite or (recorder.inside_operator and operator.can_be_taken_apart):
             with self:
                 return func.decompose(*args, **kwargs)
-        output = func(*args, **kwargs)
+        output = run(*args, **kwargs)
         book = recorder.record_inside if recorder.inside_operator else recorder.record
-        book(func, args, kwargs, output)
+        book(operator, args, kwargs, output)
         return output
+
+
+class _OperatorsBesideDynamo(_Operators):
+    """The same where torch.compile is in use, which is not to compile the recorder as well."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 class _Operator(NamedTuple):
@@ -353,6 +451,8 @@ class _Operator(NamedTuple):
     """Whether PyTorch takes it apart; in inference mode it arrives here whole."""
     can_be_taken_apart: bool
     """The same of one that has a rule, which counts it as called."""
+    may_grow: bool
+    """Whether it may enlarge the memory of a tensor that it is given: with `out=`, `resize_`."""
 
 
 @functools.cache
@@ -365,7 +465,12 @@ def _operator_of(func: Any) -> _Operator:
     rule = RULES.get(name)
     implicit = torch._C.DispatchKey.CompositeImplicitAutograd
     can_be_taken_apart = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), implicit)
-    return _Operator(name, rule, rule is None and can_be_taken_apart, can_be_taken_apart)
+    may_grow = name.startswith("resize") or any(
+        argument.kwarg_only and argument.alias_info is not None and argument.alias_info.is_write
+        for argument in func._schema.arguments
+    )
+    is_composite = rule is None and can_be_taken_apart
+    return _Operator(name, rule, is_composite, can_be_taken_apart, may_grow)
 
 
 def _convolution_name(args: Any) -> str:

@@ -219,8 +219,27 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule(
             "activation", "one operation of the special function unit", vector_flops=_per_output(1)
         ),
-        "tanh erf",
+        "tanh erf erfc",
     ),
+    (
+        Rule(
+            "activation", "a comparison and a product or a difference", vector_flops=_per_output(2)
+        ),
+        "_prelu_kernel hardshrink softshrink",
+    ),
+    (
+        Rule(
+            "activation",
+            "a (exp(x) - 1) or x: exponential, subtraction, product, selection",
+            vector_flops=_per_output(4),
+        ),
+        "elu celu",
+    ),
+    (
+        Rule("activation", "a sigmoid(b): five an output element", vector_flops=_per_output(5)),
+        "glu",
+    ),
+    (Rule("activation", "x tanh(softplus(x))", vector_flops=_per_output(5)), "mish"),
     (
         Rule("activation", "exponential, addition, logarithm", vector_flops=_per_output(3)),
         "softplus",
@@ -238,11 +257,14 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
             "one operation an output element, whatever its type",
             vector_flops=output_elements,
         ),
-        "add sub rsub mul div floor_divide remainder fmod neg abs reciprocal pow square sqrt rsqrt"
-        " exp exp2 expm1 log log2 log10 log1p sin cos tan atan2 floor ceil round trunc sign clamp"
-        " clamp_min clamp_max hardtanh maximum minimum fmax fmin lerp where eq ne lt le gt ge isnan"
-        " isinf isfinite logical_and logical_or logical_not logical_xor bitwise_and bitwise_or"
-        " bitwise_not bitwise_xor __and__ __or__ __xor__ tril triu",
+        "add sub rsub mul div floor_divide remainder fmod neg abs reciprocal pow square sqrt"
+        " rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh asinh"
+        " acosh atanh atan2 angle floor ceil round trunc sign sgn signbit copysign nextafter"
+        " heaviside clamp clamp_min clamp_max hardtanh maximum minimum fmax fmin where eq ne lt"
+        " le gt ge isnan isinf isposinf isneginf isfinite logical_and logical_or logical_not"
+        " logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor bitwise_left_shift"
+        " bitwise_right_shift __and__ __or__ __xor__ __lshift__ __rshift__ deg2rad rad2deg"
+        " conj_physical _conj_physical tril triu",
     ),
     (
         Rule(
@@ -250,7 +272,32 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
             "a product, a quotient or scale, and an addition",
             vector_flops=_per_output(2),
         ),
-        "addcmul addcdiv",
+        "addcmul addcdiv addr ldexp xlogy frac",
+    ),
+    (
+        Rule(
+            "elementwise",
+            "three operations: a + w (b - a); a sine and two scalings; two products and their"
+            " difference; three tests",
+            vector_flops=_per_output(3),
+        ),
+        "lerp sinc linalg_cross nan_to_num logit",
+    ),
+    (
+        Rule(
+            "elementwise",
+            "four operations: two squares, their sum, its root; a sine, a cosine, two products",
+            vector_flops=_per_output(4),
+        ),
+        "hypot polar",
+    ),
+    (
+        Rule(
+            "elementwise",
+            "maximum, difference, exponential, logarithm, addition",
+            vector_flops=_per_output(5),
+        ),
+        "logaddexp logaddexp2",
     ),
     # reductions and routing
     (
@@ -260,8 +307,17 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
             vector_flops=_per_input(1),
             dimensions=_reduction_rows,
         ),
-        "sum mean prod amax amin max min argmax argmin any all cumsum cumprod logsumexp norm"
-        " linalg_vector_norm std var var_mean",
+        "sum mean prod amax amin max min argmax argmin any all cumsum cumprod cummax cummin"
+        " logsumexp norm linalg_vector_norm std var var_mean std_mean",
+    ),
+    (
+        Rule(
+            "reduction",
+            "two operations an input element: a test and a sum; two comparisons",
+            vector_flops=_per_input(2),
+            dimensions=_reduction_rows,
+        ),
+        "count_nonzero nansum aminmax",
     ),
     (
         Rule(
@@ -308,7 +364,8 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     ),
     (
         Rule("interpolation", "takes the nearest element"),
-        "upsample_nearest1d upsample_nearest2d upsample_nearest3d",
+        "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d"
+        " _upsample_nearest_exact2d _upsample_nearest_exact3d",
     ),
     (
         Rule(
@@ -316,7 +373,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
             "fvcore's handle: one operation an input element",
             vector_flops=fvcore_count(jit_handles.elementwise_flop_counter(1, 0)),
         ),
-        "_adaptive_avg_pool2d _adaptive_avg_pool3d",
+        "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d",
     ),
     (
         Rule("pooling", "one operation an element of each window", vector_flops=_window_flops),

@@ -1,0 +1,105 @@
+"""What a trace cannot count, refused by name: no figure is better than a wrong one."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from typing import Any, Final
+
+import torch
+
+from dsocr_analyze.errors import UncountableError
+
+__all__ = ["refuse_functions", "refuse_higher_order", "refuse_uncountable"]
+
+# --- tensors ---------------------------------------------------------------------------------
+
+
+def refuse_uncountable(where: str, values: Iterable[Any]) -> None:
+    """Lets pass what is no tensor, or a dense one; lists are opened.
+
+    Args:
+        where: What the values belong to, for the message.
+        values: Arguments or outputs.
+
+    Raises:
+        UncountableError: One is a nested, sparse or quantized tensor, or one that wraps others.
+    """
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            kind = _kind_of(value)
+            if kind is not None:
+                raise UncountableError(f"{where}: {kind}")
+        elif isinstance(value, tuple | list):
+            refuse_uncountable(where, value)
+
+
+def _kind_of(tensor: torch.Tensor) -> str | None:
+    """Why a tensor cannot be counted, and the way out; None for a dense tensor."""
+    if tensor.is_nested:
+        return "nested tensors are not counted; pad them (torch.nested.to_padded_tensor)"
+    kind = type(tensor)
+    if kind is not torch.Tensor and _wraps(kind):
+        return f"tensors of type {kind.__name__} are not counted; use those that they wrap"
+    if tensor.layout is not torch.strided:
+        return f"tensors of layout {tensor.layout} are not counted; use dense ones (to_dense())"
+    if tensor.is_quantized:
+        return f"tensors of {tensor.dtype} are not counted; use dequantized ones (dequantize())"
+    return None
+
+
+def _wraps(kind: type[torch.Tensor]) -> bool:
+    """Whether tensors of this class do their own dispatch, on tensors that a trace cannot see."""
+    own_dispatch = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    return own_dispatch and kind.__name__ != "FakeTensor"
+
+
+# --- operators that take functions -----------------------------------------------------------
+
+_FLEX_ATTENTION: Final = "torch.nn.attention.flex_attention"
+_DYNAMO: Final = "torch._dynamo."
+_HIGHER_ORDER: Final = "torch._higher_order_ops."
+
+
+def refuse_higher_order(name: str) -> None:
+    """Refuses an operator that takes functions.
+
+    Raises:
+        UncountableError: Always.
+    """
+    if name == "flex_attention":
+        raise UncountableError(
+            "flex_attention is not counted: what its score function computes is not seen; use"
+            " torch.nn.functional.scaled_dot_product_attention with a mask (attn_implementation"
+            " 'sdpa') or matrix products ('eager')"
+        )
+    raise UncountableError(
+        f"the operator {name} is not counted: what the functions that it takes compute is not"
+        " seen; call them directly"
+    )
+
+
+def refuse_functions(error: BaseException | None) -> None:
+    """Says by name what such an operator raises before any dispatch, as on `meta`.
+
+    Args:
+        error: What a pass raised, if it did.
+
+    Raises:
+        UncountableError: It came from an operator that takes functions, or from torch.compile.
+    """
+    if not isinstance(error, Exception) or isinstance(error, UncountableError):
+        return
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [str(frame.f_globals.get("__name__")) for frame in frames]
+    for frame, module in zip(frames, modules, strict=True):
+        if module == _FLEX_ATTENTION or module.startswith(_HIGHER_ORDER):
+            try:
+                refuse_higher_order(frame.f_code.co_name)
+            except UncountableError as refusal:
+                raise refusal from error
+    if any(name.startswith(_DYNAMO) for name in (type(error).__module__, *modules[-1:])):
+        raise UncountableError(
+            "what torch.compile makes one graph of is not counted: its operators are not seen one"
+            " by one; call the function itself, or compile it without fullgraph=True"
+        ) from error
