@@ -248,10 +248,74 @@ def test_inputs_and_cache_are_measured():
     session = DeepSeekOCRSession.from_local()
     workload = session.plan(page=(300, 300), batch_size=2)
     traces = trace_passes(session.loaded, workload, DEFAULT, step_numbers=())
-    pixels = 2 * 3 * 1024 * 1024 * 2  # two images of a page in bf16: a blank one and the view
-    tokens = workload.seq_len * (8 + 1)  # ids and the mask
-    assert traces.inputs_bytes == 2 * (pixels + tokens)
+    pixels = 3 * 1024 * 1024 * (2 + 4)  # the view in bf16 and a blank patch in fp32
+    tokens = workload.seq_len * (8 + 8 + 8 + 1)  # ids, mask and positions; the image's mask
+    assert traces.inputs_bytes == 2 * (pixels + tokens + 2 * 8)  # and the crop grid
     assert traces.kv_cache_bytes == 2 * workload.seq_len * 12 * 2 * 1280 * 2
+
+
+class TestThePassOfGenerate:
+    """Both passes are called as `infer()` and `generate` call the model."""
+
+    def test_a_decode_step_adds_the_mask_to_its_scores(self):
+        report = DeepSeekOCRSession.from_local().analyze(page=(1191, 1684))
+        assert report.workload.seq_len == 913
+        # Without it 1,632,988: ones and zeros, subtracted from one, and added to 10 heads of 914
+        # scores in each of 12 layers.
+        assert report.total.decode_step.vector_flops == 1_743_582
+        assert report.total.decode_step.vector_flops - 914 - 120 * 914 == 1_632_988
+        assert report.agreement.agrees
+
+    @pytest.mark.parametrize("flash_attention", [False, True])
+    def test_the_blank_patch_is_as_large_as_the_base_size_and_fp32(self, flash_attention):
+        session = DeepSeekOCRSession.from_local(flash_attention=flash_attention)
+        page = {"page": (600, 500), "crop_mode": False, "image_size": 640, "max_new_tokens": 1}
+        small, large = (
+            session.analyze(**page, base_size=base_size).stages["prefill"]
+            for base_size in (640, 1024)
+        )
+        assert large.vector_flops - small.vector_flops == 3 * (1024**2 - 640**2) == 1_916_928
+        assert large.bytes_read - small.bytes_read == 4 * 1_916_928
+        # and beside the patch that was once taken, of the view's size and in bf16:
+        assert 4 * 3 * 1024**2 - 2 * 3 * 640**2 == 10_125_312
+
+    def test_flash_attention_asks_whether_the_mask_holds_a_zero(self):
+        session = DeepSeekOCRSession.from_local(flash_attention=True)
+        traces = session.trace(session.plan(page=(600, 500), max_new_tokens=2))
+        for trace, tokens in ((traces.prefill, 283), (traces.decode_steps[0], 284)):
+            asked = [k for k in trace.kernels if k.path == "model" and k.operator in ("eq", "any")]
+            assert [(k.operator, k.work.vector_flops) for k in asked] == [
+                ("eq", tokens), ("any", tokens),
+            ]  # fmt: skip
+
+    def test_every_sequence_has_positions_of_its_own(self):
+        session = DeepSeekOCRSession.from_local()
+        one, two = (
+            session.analyze(page=(600, 500), batch_size=batch, max_new_tokens=1).stages["prefill"]
+            for batch in (1, 2)
+        )
+        path = "model.layers.0.self_attn.rotary_emb"
+        assert one.by_module[path].macs == 64 * 283
+        assert two.by_module[path].macs == 2 * 64 * 283
+
+    def test_a_cache_is_given_and_grows_in_place(self, tmp_path):
+        model = model_that(
+            tmp_path,
+            "cache = kwargs['past_key_values']",
+            "assert type(cache).__name__ == 'DynamicCache'",
+            "assert kwargs['attention_mask'].shape[1] == kwargs['position_ids'].shape[1]"
+            " + cache.get_seq_length()",
+            "new = torch.zeros(1, 1, input_ids.shape[1], 4, device=input_ids.device)",
+            "cache.update(new, new, 0)",
+            "return __import__('types').SimpleNamespace(past_key_values=cache)",
+        )
+        traces = trace_passes(model, WORKLOAD, DEFAULT, step_numbers=(0, 1, 7))
+        assert traces.kv_cache_bytes == 2 * 4 * 4 * WORKLOAD.seq_len
+        grown = [
+            next(k.work.bytes_written for k in step.kernels if k.operator == "cat")
+            for step in traces.decode_steps
+        ]
+        assert grown == [16 * (WORKLOAD.seq_len + number + 1) for number in (0, 1, 7)]
 
 
 SMALL_MLA = {"use_mla": True, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32,

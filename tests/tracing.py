@@ -7,7 +7,7 @@ import re
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from dsocr_analyze.kernels import Work, total_work
+from dsocr_analyze.kernels import Kernel, Work, total_work
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
 
@@ -66,6 +66,11 @@ def witnessed_flops(function, *args, **kwargs) -> int:
 
 def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def but_copies(trace: Trace) -> list[Kernel]:
+    """Kernels without copies: what is copied after attention depends on the device's layout."""
+    return [kernel for kernel in trace.kernels if kernel.operator != "clone"]
 
 
 def places_of(trace: Trace) -> list[tuple[str, str]]:
