@@ -14,9 +14,10 @@ __all__ = ["bicubic_resize", "linear_resize"]
 def bicubic_resize(source: int, target: Count, channels: int, dtype: Dtype) -> Kernels:
     """`[C, s, s] -> [C, t, t]`, bicubic and antialiased, in fp32 between two casts; none for s = t.
 
-    One dimension after the other, last first, 2 FLOPs per tap. A window has 2 h + 1 taps with
-    `h = ceil(2 max(1, s / t))`: shrinking widens the filter (Keys 1981; ATen's
-    `_upsample_bicubic2d_aa`).
+    One dimension after the other, last first, 2 FLOPs per tap of the window: an upper bound. A
+    window has 2 h + 1 taps with `h = ceil(2 max(1, s / t))`, as ATen's `_upsample_bicubic2d_aa`
+    sets it up; the filter is only `4 max(1, s / t)` wide (Keys 1981), and the taps outside it weigh
+    nothing: 9 taps for a width of 6.4 from 64 to 40.
 
     Args:
         source: Entries s per side of the table.

@@ -50,8 +50,14 @@ CONVENTIONS: Final = (
     "macs are multiply-accumulates of matrix operators; matrix_flops = 2 * macs",
     "attention counts the full T x T product; what a causal kernel may skip is"
     " causal_savable_flops",
-    "bytes: every operator on its own, inputs read and outputs written; views move nothing;"
-    " lookups read the rows they take",
+    "bytes: every operator on its own, as PyTorch calls it, inputs read and outputs written; one"
+    " operator is one kernel (fused attention, layer norm, softmax), several are never joined"
+    " (eager attention, RMSNorm, LayerNorm2d, RoPE; a cast before a softmax, which CUDA joins to it"
+    " for float16 alone); views move nothing; lookups read the rows they take",
+    "arithmetic_intensity = flops / (bytes_read + bytes_written): all FLOPs, matrix and vector,"
+    " over the bytes of all operators",
+    "interpolation counts 2 FLOPs for each tap of the window that is laid over the source, one"
+    " dimension after the other: an upper bound (bicubic, 64 to 40: 9 taps for a filter 6.4 wide)",
     "prefill holds the prefill pass but its vision stages, the head over all positions included;"
     " decode holds one step over a cache of seq_len tokens",
 )
@@ -96,7 +102,8 @@ class Work(Counts, frozen=True, kw_only=True):
     """Counts and their ratio.
 
     Attributes:
-        arithmetic_intensity: FLOPs per byte read or written; null if no byte moves.
+        arithmetic_intensity: FLOPs, matrix and vector, per byte read or written by any operator;
+            null if no byte moves.
     """
 
     arithmetic_intensity: Share | None
@@ -136,7 +143,8 @@ class PageShare(Struct, frozen=True, kw_only=True):
         activations: Output elements of matrix operators.
         bytes_read: Bytes of all inputs.
         bytes_written: Bytes of all outputs.
-        arithmetic_intensity: FLOPs per byte read or written, the batch's; null if no byte moves.
+        arithmetic_intensity: FLOPs, matrix and vector, per byte read or written by any operator,
+            the batch's; null if no byte moves.
     """
 
     pages: Positive

@@ -112,10 +112,11 @@ def _taps(filter_size: int) -> Count:
 
 
 def _antialiased_taps(support: int) -> Count:
-    """2 FLOPs a tap, one dimension after the other, last first.
+    """2 FLOPs a tap of the window, one dimension after the other, last first: an upper bound.
 
-    Shrinking by s widens the filter s times; ATen's window is then 2 ceil(support s) + 1 taps
-    (`_upsample_bicubic2d_aa`, support 2; bilinear, support 1).
+    Shrinking by s widens the filter s times, to 2 support s entries; ATen's window is then
+    2 ceil(support s) + 1 taps (`_upsample_bicubic2d_aa`, support 2; bilinear, support 1), of which
+    those outside the filter weigh nothing.
     """
 
     def count(call: Call) -> int:
@@ -349,7 +350,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "interpolation",
-            "2 FLOPs a tap, the filter widened when shrinking, separably",
+            "2 FLOPs a tap of the window, widened when shrinking, separably: an upper bound",
             vector_flops=_antialiased_taps(2),
         ),
         "_upsample_bicubic2d_aa",
@@ -357,7 +358,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "interpolation",
-            "2 FLOPs a tap, the filter widened when shrinking, separably",
+            "2 FLOPs a tap of the window, widened when shrinking, separably: an upper bound",
             vector_flops=_antialiased_taps(1),
         ),
         "_upsample_bilinear2d_aa",
