@@ -343,7 +343,11 @@ def test_page_that_agrees_with_its_trace_is_accepted():
         ({"inputs": {"x": "n, 4"}}, r"x is stated as \[n, 4\]"),
         ({"inputs": {"y": "n, 3"}}, "'y' was not given"),
         ({"output": "n, 6"}, "the output is stated"),
-        ({"parameters": {}}, "parameter 'x' is not described"),
+        ({"parameters": {}}, r"describes \[\]; right: \['x'\]"),
+        (
+            {"parameters": {"y": Parameter("", 1), "x": Parameter("", 1)}},
+            r"describes \['y', 'x'\]; right: \['x'\]",
+        ),
         ({"symbols": {"m": Symbol("m", "")}}, "'m' has no value"),
     ],
 )

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -328,7 +329,7 @@ def test_latent_attention_equals_the_same_attention_with_keys_and_values_project
     config = tiny_config(**LATENT)
     attention = randomised(modeling_deepseekv2.DeepseekV2Attention(config, 0))
     x = normal(2, 9, 32)
-    out, weights = attention(x, causal(9), output_attentions=True)
+    out, weights, _ = attention(x, causal(9), output_attentions=True)
 
     heads, nope, rope, value_size, rank = 4, 6, 4, 5, 12
     query = attention.q_b_proj(attention.q_a_layernorm(attention.q_a_proj(x)))
@@ -375,7 +376,7 @@ def test_latent_softmax_scale_takes_yarns_magnitude_squared():
 def test_plain_attention_equals_fused_attention_on_rotated_heads():
     attention = randomised(modeling_deepseekv2.LlamaAttention(tiny_config(), 0))
     x = normal(2, 9, 32)
-    out, weights = attention(x, causal(9))
+    out, weights, _ = attention(x, causal(9))
     cos, sin = table(frequencies(8, 10000), 9)
 
     def rotated(heads):
@@ -606,6 +607,43 @@ def test_the_auxiliary_loss_leaves_its_input_alone_and_gets_a_gradient_of_one():
     (y * 3.0).sum().backward()
     assert torch.equal(x.grad, torch.full((3, 2), 3.0))
     assert loss.grad.item() == 1.0
+
+
+def test_the_auxiliary_loss_returns_its_input_and_gives_no_gradient_that_is_not_required():
+    x, loss = normal(3, 2).requires_grad_(), torch.tensor(5.0)
+    context = SimpleNamespace()
+    assert modeling_deepseekv2.AddAuxiliaryLoss.forward(context, x, loss) is x
+    assert modeling_deepseekv2.AddAuxiliaryLoss.backward(context, x) == (x, None)
+    modeling_deepseekv2.AddAuxiliaryLoss.apply(x, loss).sum().backward()
+    assert loss.grad is None
+
+
+def test_a_layer_without_a_number_runs_but_not_with_a_cache():
+    attention = randomised(modeling_deepseekv2.LlamaAttention(tiny_config()))
+    x = normal(1, 3, 32)
+    out, _, cache = attention(x, causal(3))
+    assert out.shape == x.shape
+    assert cache is None
+    with pytest.raises(ValueError, match="layer_idx is None"):
+        attention(x, causal(3), past_key_value=modeling_deepseekv2.KeyValueCache())
+
+
+def test_a_layer_returns_what_is_asked_for():
+    layer = randomised(modeling_deepseekv2.DeepseekV2DecoderLayer(tiny_config(), 0))
+    x, cache = normal(1, 3, 32), modeling_deepseekv2.KeyValueCache()
+    assert len(layer(x)) == 1
+    hidden, weights, present = layer(
+        x, past_key_value=cache, output_attentions=True, use_cache=True
+    )
+    assert (hidden.shape, weights.shape) == (x.shape, (1, 4, 3, 3))
+    assert present is cache
+    assert layer(x, use_cache=True)[1:] == (None,)
+
+
+def test_rotary_tables_need_a_length():
+    rotary = modeling_deepseekv2.DeepseekV2RotaryEmbedding(8)
+    with pytest.raises(ValueError, match="seq_len is None"):
+        rotary(torch.zeros(1))
 
 
 def test_the_auxiliary_loss_must_be_one_number():
@@ -998,7 +1036,8 @@ def test_clip_attention_equals_softmax_of_scaled_products():
 
 def clip_settings(**changes):
     settings = {"hidden_size": 12, "num_attention_heads": 3, "ffn_hidden_size": 20, "num_layers": 2}
-    return {**settings, "image_size": 28, "patch_size": 14, **changes}
+    rest = {"image_size": 28, "patch_size": 14, "layernorm_epsilon": 1e-5}
+    return {**settings, **rest, **changes}
 
 
 def test_clip_embeds_given_features_or_its_own_patches():

@@ -81,7 +81,7 @@ def drawn(seed: int) -> Run:
             "q_lora_rank": draw.choice([None, 40]),
             "qk_nope_head_dim": 24,
             "qk_rope_head_dim": 16,
-            "v_head_dim": draw.choice([20, 40, 64]),
+            "v_head_dim": draw.choice([20, 40]),
             "num_key_value_heads": heads,
         }
     kinds = [None, "linear", "yarn", *(["dynamic"] if config["use_mla"] else [])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -40,9 +41,12 @@ class VendorFacts(Facts):
         if name == "BasicImageTransform" and find_spec("torchvision") is None:
             return reference_facts().get(name)  # the vendor's cannot be made
         found = super().get(name)
-        if name == "MlpProjector":
-            return type(name, (found,), {"VARIANTS": reference_facts().get(name).VARIANTS})
-        return found
+        added = {
+            attribute: getattr(reference_facts().get(name), attribute)
+            for attribute in ("VARIANTS", "DEFAULTS")
+            if inspect.isclass(found) and hasattr(reference_facts().get(name), attribute)
+        }
+        return type(name, (found,), added) if added else found
 
     def make(self, name: str, *args: Any, **kwargs: Any) -> torch.nn.Module:
         """With CLIP's settings as the vendor passes them."""

@@ -293,19 +293,18 @@ return o_proj(((weights @ latent) @ W_v.T))""",
 def _latent_usage(facts: Facts, name: str) -> str:
     d, T = facts.decoder.hidden_size, facts.tokens
     names = ", ".join(f'"{key}"' for key in _CLASS_DEFAULTS)
-    imports, sizes = "", ""
+    sizes = ""
     if not facts.decoder.use_mla:
-        package = _FILE.rpartition(".")[0]
-        imports = import_line(f"{package}.configuration_deepseek_v2", "DECODER_DEFAULTS") + "\n"
-        sizes = f"for key in ({names}):\n    setattr(config, key, DECODER_DEFAULTS[key])\n"
+        sizes = "defaults = type(config)()\n"
+        sizes += f"for key in ({names}):\n    setattr(config, key, getattr(defaults, key))\n"
     call = "assert attention.kv_b_proj.in_features == config.kv_lora_rank"
     if name == "DeepseekV2Attention":
         call = f"""with torch.device("meta"):
-    out, weights = attention(torch.empty(1, {T}, {d}))
+    out, weights, cache = attention(torch.empty(1, {T}, {d}))
 assert out.shape == (1, {T}, {d}) and weights is None"""
     return f"""import torch
 from dsocr_analyze.session import DeepSeekOCRSession
-{imports}{import_line(_FILE, name)}
+{import_line(_FILE, name)}
 
 config = DeepSeekOCRSession.from_local().model.config
 {sizes}with torch.device("meta"):
@@ -598,8 +597,8 @@ from dsocr_analyze.running.forward import running
 layer = DeepSeekOCRSession.from_local().model.model.layers[{index}]
 x = torch.empty(1, {facts.tokens}, {d}, dtype=torch.bfloat16, device="meta")
 with running(torch.device("meta")):
-    y, weights = layer(x)
-assert y.shape == x.shape and weights is None""",
+    (y,) = layer(x)
+assert y.shape == x.shape""",
         notes="pre-norm; plain attention unless `use_mla`",
         references=("deepseekv2", "attention", "rmsnorm"),
     )

@@ -129,7 +129,8 @@ return weight * wide.to(x.dtype)""",
             " reciprocal root one a token each.",
         ),
         memory_notes=(
-            "Three fp32 copies of the input pass through memory where nothing is fused.",
+            "Not one kernel but eight operators, counted as they run: three fp32 tensors of the"
+            " input's size pass through memory.",
         ),
         related=("DeepseekV2DecoderLayer", "DeepseekV2Model", "LayerNormfp32", "LayerNorm2d"),
         usage=f"""import torch
@@ -772,24 +773,25 @@ def _auxiliary_loss(facts: Facts) -> Page:
         name="AddAuxiliaryLoss",
         group="Decoder: MLP and mixture of experts",
         subject=function,
-        what="An autograd function that returns its input unchanged and, on the way back, hands the"
-        " router's load-balancing loss a gradient of one, as if the loss had been added to the"
-        " total. It runs in training only.",
+        what="An autograd function that returns its input and, on the way back, hands the router's"
+        " load-balancing loss a gradient of one where that loss requires a gradient, as if it had"
+        " been added to the total. It runs in training only.",
         blocks=(),
         layer="none: nothing is computed",
         inputs={"x": "B, T, d"},
         output="B, T, d",
         parameters={},
         diagram="""flowchart LR
-  x["x"] -->|"forward: a view"| y["x"]
-  loss["auxiliary loss"] -.->|"kept for backward"| y
+  x["x"] -->|"forward: returned"| y["x"]
+  loss["auxiliary loss"] -.->|"its dtype is kept for backward"| y
   grad["gradient of y"] -->|"backward"| gx["gradient of x: the same"]
-  grad -.-> gl["gradient of the loss: one"]""",
-        pseudo_code="""forward(x, loss):   return x.view_as(x)
-backward(grad):     return grad, ones_like(loss)""",
+  grad -.->|"if the loss requires one"| gl["gradient of the loss: one"]""",
+        pseudo_code="""forward(x, loss):   return x
+backward(grad):     return grad, ones(1) if loss.requires_grad else None""",
         mathematics=r"y = x, \quad \frac{\partial \mathcal{L}}{\partial x} ="
         r" \frac{\partial \mathcal{L}}{\partial y}, \quad"
-        r" \frac{\partial \mathcal{L}}{\partial \ell_{aux}} = 1",
+        r" \frac{\partial \mathcal{L}}{\partial \ell_{aux}} = 1"
+        r" \ \text{(where it is required)}",
         symbols=pick("B T d"),
         formulas=Formulas(),
         cases=(
@@ -800,7 +802,7 @@ backward(grad):     return grad, ones_like(loss)""",
                 lambda: [tensor(1, facts.tokens, d), tensor(1, dtype=torch.float32)],
             ),
         ),
-        flops_notes=("A view forward; backward fills one element.",),
+        flops_notes=("Nothing forward; backward fills one element.",),
         related=("MoEGate", "DeepseekV2MoE"),
         usage=f"""import torch
 from {_FILE} import AddAuxiliaryLoss
@@ -809,7 +811,7 @@ x = torch.ones(2, 3, requires_grad=True)
 loss = torch.zeros(1, requires_grad=True)
 AddAuxiliaryLoss.apply(x, loss).sum().backward()
 assert loss.grad.item() == 1 and bool((x.grad == 1).all())""",
-        notes="training only; a view",
+        notes="training only; returns its input",
         references=("deepseekv2",),
     )
 

@@ -154,7 +154,7 @@ def _calls(kernels: Kernels) -> Counter[Kernel]:
 
 
 def _check_parameters(page: Page) -> None:
-    """Every parameter of the constructor (of a function: of the function) is described."""
+    """What is described are the constructor's parameters, or the function's, in their order."""
     if inspect.isclass(page.subject):
         constructor = page.subject.__init__
         if constructor is object.__init__:
@@ -162,11 +162,11 @@ def _check_parameters(page: Page) -> None:
         expected = list(inspect.signature(constructor).parameters.values())[1:]
     else:
         expected = list(inspect.signature(page.subject).parameters.values())
-    for parameter in expected:
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        if parameter.name not in page.parameters:
-            raise KnowledgeError(f"{page.name}: parameter {parameter.name!r} is not described")
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    names = [parameter.name for parameter in expected if parameter.kind not in variable]
+    described = [name for name in page.parameters if "." not in name]
+    if described != names:
+        raise KnowledgeError(f"{page.name}: describes {described}; right: {names}")
 
 
 def _check_inputs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -78,17 +79,21 @@ _MEANINGS: Final = {
     "initializer_range": "Spread of freshly drawn weights.",
     "pretraining_tp": "Left from training; unused here.",
     "use_cache": "Whether a pass returns its KV cache.",
+    "pad_token_id": "Token of padding; its row of the embedding stays zero.",
+    "bos_token_id": "Token that begins a sequence.",
+    "eos_token_id": "Token that ends generation.",
+    "tie_word_embeddings": "Whether the head shares the embedding's weights.",
 }
 
 
 def _config(facts: Facts) -> Page:
-    decoder = facts.decoder
+    config, decoder = facts.get("DeepseekOCRConfig"), facts.decoder
     embedding = decoder.vocab_size * decoder.hidden_size * BFLOAT16.nbytes
     memory = facts.analytic.memory
     return Page(
         name="DeepseekOCRConfig",
         group=_GROUP,
-        subject=facts.get("DeepseekOCRConfig"),
+        subject=config,
         also=(facts.get("DeepseekV2Config"),),
         what="The configuration of the model. It adds nothing to `DeepseekV2Config` but its name:"
         " every decoder key of `config.json` becomes an attribute, with the defaults of that class"
@@ -97,8 +102,9 @@ def _config(facts: Facts) -> Page:
         blocks=(),
         layer="none: no tensors; `dsocr_analyze.architectures.deepseek_ocr.dimensions` reads the same keys",
         parameters={
-            key: Parameter(meaning, config_value(facts.config, key))
-            for key, meaning in _MEANINGS.items()
+            key: Parameter(_MEANINGS[key], config_value(facts.config, key))
+            for key, parameter in inspect.signature(config).parameters.items()
+            if parameter.kind is not parameter.VAR_KEYWORD
         },
         diagram="""sequenceDiagram
   participant File as config.json
@@ -108,17 +114,16 @@ def _config(facts: Facts) -> Page:
   File->>OCR: from_dict(keys)
   OCR->>V2: inherited constructor
   V2->>V2: decoder keys, defaults where absent
-  V2->>HF: the rest: token ids, vision_config, projector_config
+  V2->>HF: token ids, tie_word_embeddings and the rest: vision_config, projector_config
   HF-->>OCR: attributes""",
         pseudo_code="""class DeepseekOCRConfig(DeepseekV2Config):
     model_type = "DeepseekOCR"
 
-def __init__(**settings):
-    for key, default in defaults:
-        self[key] = settings.pop(key, default)
+def __init__(every key below with its default, **kwargs):
     if num_key_value_heads is None:
         num_key_value_heads = num_attention_heads
-    PretrainedConfig.__init__(settings)""",
+    every key but the token ids and tie_word_embeddings becomes an attribute
+    PretrainedConfig.__init__(token ids, tie_word_embeddings, **kwargs)""",
         mathematics=r"\text{(no computation)}",
         flops_notes=("No computation: a configuration holds no tensor.",),
         memory_notes=(

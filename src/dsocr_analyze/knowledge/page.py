@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from dsocr_analyze.costs.operators import Kernels
 from dsocr_analyze.costs.sums import ModuleKernels
 
-__all__ = ["Case", "Formulas", "Page", "Parameter", "Symbol"]
+__all__ = ["NO_DEFAULT", "Case", "Formulas", "Page", "Parameter", "Symbol"]
+
+NO_DEFAULT: Final = inspect.Parameter.empty
+"""Default of what must be given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +81,13 @@ class Parameter:
     Attributes:
         meaning: What it does.
         value: Its value in the model that is documented.
+        default: What is taken for a key that the settings lack, where the code says so; a
+            constructor's own defaults are read from it.
     """
 
     meaning: str
     value: Any
+    default: Any = NO_DEFAULT
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,19 +6,16 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
-    DECODER_DEFAULTS,
-)
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.knowledge.evidence import CheckedCase
 from dsocr_analyze.knowledge.facts import Facts, count, scaled
 from dsocr_analyze.knowledge.notation import evaluate, names_in, typeset
-from dsocr_analyze.knowledge.page import Page, Parameter, Symbol
+from dsocr_analyze.knowledge.page import NO_DEFAULT, Page, Parameter, Symbol
 from dsocr_analyze.knowledge.references import REFERENCES
 from dsocr_analyze.knowledge.signature import definition_of, file_of
 from dsocr_analyze.module_tree import FoldedNode, fold
 
-__all__ = ["display", "paths_of", "render_page", "table"]
+__all__ = ["defaults_of", "display", "paths_of", "render_page", "table"]
 
 GENERATED = "<!-- Written by `dsocr-analyze docs`; edit src/dsocr_analyze/knowledge instead. -->"
 
@@ -36,7 +33,7 @@ def render_page(page: Page, cases: Sequence[CheckedCase], facts: Facts) -> str:
         _code("python", "\n\n\n".join(definition_of(item) for item in (page.subject, *page.also))),
         _shapes(page, cases),
         "## Constructor information",
-        *_constructor(page),
+        *_constructor(page, facts),
         "## Module internals",
         _code("mermaid", page.diagram),
         "## Key pseudo-code",
@@ -150,34 +147,37 @@ def _shapes(page: Page, cases: Sequence[CheckedCase]) -> str:
     return table(header, rows)
 
 
-def _constructor(page: Page) -> list[str]:
+def _constructor(page: Page, facts: Facts) -> list[str]:
     kind = "class" if inspect.isclass(page.subject) else "function"
     lines = [f"Defined in `{file_of(page.subject)}`, {kind} `{page.name}`."]
     if not page.parameters:
         return [*lines, "It has no parameters of its own."]
-    defaults = _defaults(page)
+    defaults = defaults_of(page, facts)
     rows = [
-        (f"`{name}`", parameter.meaning, defaults.get(name, ""), _value(parameter))
+        (
+            f"`{name}`",
+            parameter.meaning,
+            _shown(defaults[name]) if name in defaults else "",
+            _value(parameter),
+        )
         for name, parameter in page.parameters.items()
     ]
     return [*lines, table(("parameter", "meaning", "default", "value here"), rows)]
 
 
-def _defaults(page: Page) -> dict[str, str]:
+def defaults_of(page: Page, facts: Facts) -> dict[str, Any]:
+    """Defaults of a page's parameters: of the signature, of the config's class, of mappings."""
     subject = page.subject.__init__ if inspect.isclass(page.subject) else page.subject
-    found = {}
-    for parameter in inspect.signature(subject).parameters.values():
-        if parameter.default is not inspect.Parameter.empty:
-            found[parameter.name] = _shown(parameter.default)
-    named = set(inspect.signature(subject).parameters)
-    for name in page.parameters.keys() - named:
-        default = DECODER_DEFAULTS.get(name.removeprefix("config."), _ABSENT)
-        if default is not _ABSENT:
-            found[name] = _shown(default)
-    return found
-
-
-_ABSENT = object()
+    signature = inspect.signature(subject).parameters
+    found = {name: parameter.default for name, parameter in signature.items()}
+    defaults = type(facts.config)()
+    for name, parameter in page.parameters.items():
+        section, _, key = name.rpartition(".")
+        if section == "config" and hasattr(defaults, key):
+            found[name] = getattr(defaults, key)
+        elif section:
+            found[name] = parameter.default
+    return {key: value for key, value in found.items() if value is not NO_DEFAULT}
 
 
 def _shown(value: Any) -> str:
@@ -311,9 +311,10 @@ def _memory(page: Page, cases: Sequence[CheckedCase]) -> list[str]:
                 row.append(count(item.cache_bytes))
         parts.append(table(header, rows))
         parts.append(
-            "Activations are the outputs of matrix operators, in elements; bytes are moved operator"
-            " by operator, nothing fused; the peak is of tensors alive at once besides weights and"
-            " inputs."
+            "Activations are the outputs of matrix operators, in elements; each operator, as PyTorch"
+            " runs it, reads its inputs and writes its outputs, and none is fused with another; the"
+            " peak is of tensors alive at once besides weights and inputs, as long as the published"
+            " code holds them."
         )
     parts.append(_bullets(page.memory_notes) if page.memory_notes else "")
     return parts if any(parts) else ["No parameters and no tensors kept."]

@@ -78,11 +78,13 @@ def _function(name: str, function: Any, indent: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """A parameter without the quotes of its annotation and the address of its default."""
+    """A parameter without the quotes of its annotation; its default as code is written here."""
     name, colon, rest = text.partition(": ")
     annotation, equals, default = rest.partition(" = ")
     if annotation.startswith("'") and annotation.endswith("'"):
         annotation = annotation[1:-1]
     if default.startswith("<class "):
         default = default.split("'")[1].rpartition(".")[2]
+    elif default.startswith("'") and '"' not in default:
+        default = f'"{default[1:-1]}"'
     return f"{name}{colon}{annotation}{equals}{default}"

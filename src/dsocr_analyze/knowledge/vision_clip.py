@@ -18,7 +18,7 @@ from dsocr_analyze.costs.sums import ModuleKernels
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.knowledge.decoder_parts import fallback_notes
 from dsocr_analyze.knowledge.facts import Facts, count, kernels_of, published_facts, tensor
-from dsocr_analyze.knowledge.page import Case, Formulas, Page, Parameter, Symbol
+from dsocr_analyze.knowledge.page import NO_DEFAULT, Case, Formulas, Page, Parameter, Symbol
 from dsocr_analyze.knowledge.vision_sam import resize_formula
 
 __all__ = ["clip_pages", "has_projector_formulas", "projector_pages"]
@@ -123,14 +123,22 @@ _SETTING_MEANINGS: Final = {
     "patch_size": "Pixels a side of a patch of the own convolution.",
     "layernorm_epsilon": "Epsilon of the blocks' norms.",
     "pre_layernorm_epsilon": "Epsilon of the norm before the stack.",
+    "fp32norm": "Whether the norm before the stack computes in fp32 (`LayerNormfp32`).",
 }
 
 
 def _setting_parameters(facts: Facts, *keys: str) -> dict[str, Parameter]:
-    settings = _settings(facts)
+    settings, defaults = _settings(facts), facts.get("VitModel").DEFAULTS
     return {
         "cfg": Parameter("Gives everything below.", "built from vision_config"),
-        **{f"cfg.{key}": Parameter(_SETTING_MEANINGS[key], settings[key]) for key in keys},
+        **{
+            f"cfg.{key}": Parameter(
+                _SETTING_MEANINGS[key],
+                settings.get(key, "not given"),
+                defaults.get(key, NO_DEFAULT),
+            )
+            for key in keys
+        },
     }
 
 
@@ -649,7 +657,10 @@ return cat([first, interpolate(grid.float(), q, mode="bicubic", antialias=True)]
         },
         formulas=Formulas(vector_flops=resize_formula("l", "q", "d")),
         cases=tuple(case(label, R) for label, _, R in facts.views),
-        flops_notes=("Two FLOPs a tap, one dimension after the other.",),
+        flops_notes=(
+            "Two FLOPs a tap of the window that is laid over the table, one dimension after the"
+            " other: five taps where it grows, one more than the bicubic filter is wide.",
+        ),
         related=("CLIPVisionEmbeddings", "get_abs_pos_sam"),
         usage=f"""import torch
 from {_FILE} import get_abs_pos
@@ -698,6 +709,7 @@ def has_projector_formulas(facts: Facts) -> bool:
 def projector_pages(facts: Facts) -> list[Page]:
     """The page of the projector."""
     own, facts = facts, facts if has_projector_formulas(facts) else published_facts()
+    defaults = facts.get("MlpProjector").DEFAULTS
     shape = facts.projector
     d_in, d_out = shape.input_channels, shape.n_embed
     clip, sam, kind = facts.clip, facts.sam, shape.projector_type
@@ -724,7 +736,7 @@ def projector_pages(facts: Facts) -> list[Page]:
         "downsample_ratio": "Tokens a side that one token takes together.",
         "channel_div": "Share of the width out that the first map gets in the hybrid split.",
         "token_pooling": "Whether two by two tokens are joined first.",
-        "conv_fusion_high_low_features": "Whether two feature maps are fused first.",
+        "conv_fusion_high_low_features": "Whether two feature maps are joined first.",
     }
     config = own.config.projector_config
     R = facts.views[0][2]
@@ -744,7 +756,9 @@ def projector_pages(facts: Facts) -> list[Page]:
         parameters={
             "cfg": Parameter("Gives everything below.", "projector_config"),
             **{
-                f"cfg.{key}": Parameter(meaning, config.get(key, "not given"))
+                f"cfg.{key}": Parameter(
+                    meaning, config.get(key, "not given"), defaults.get(key, NO_DEFAULT)
+                )
                 for key, meaning in keys.items()
             },
         },

@@ -485,9 +485,6 @@ def _encoder(facts: Facts) -> Page:
             "global_attn_indexes": Parameter(
                 "Blocks that attend globally.", list(sam.global_attn_indexes)
             ),
-            "downsample_channels": Parameter(
-                "Channels of the stride-2 convolutions.", list(sam.downsample_channels)
-            ),
         },
         diagram=f"""flowchart TB
   x["view [N, {facts.channels}, R, R]"] --> patch["patch_embed: PatchEmbed<br/>grid g = R / {sam.patch}"]
@@ -785,7 +782,9 @@ return interpolate(abs_pos.float(), tgt_size, mode="bicubic", antialias=True).to
         formulas=Formulas(vector_flops=resize_formula("l", "g", "d")),
         cases=tuple(case(label, R) for label, _, R in facts.views),
         flops_notes=(
-            "Two FLOPs a tap, one dimension after the other; shrinking widens the filter.",
+            "Two FLOPs a tap of the window that is laid over the table, one dimension after the"
+            " other; shrinking by s widens it to 2 ceil(2 s) + 1 taps. That bounds the work from"
+            " above: the bicubic filter is 4 s wide, and the taps outside it weigh nothing.",
         ),
         related=("ImageEncoderViT", "get_abs_pos"),
         usage=f"""import torch

@@ -16,6 +16,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -102,6 +103,17 @@ class MlpProjector(nn.Module):
     Source: the vendor's `MlpProjector`.
     """
 
+    DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
+        {
+            "depth": 1,
+            "mlp_ratio": 1,
+            "channel_div": 0.5,
+            "token_pooling": False,
+            "conv_fusion_high_low_features": False,
+        }
+    )
+    """What `cfg` may leave out."""
+
     VARIANTS: Final = (
         "identity",
         "linear",
@@ -122,8 +134,8 @@ class MlpProjector(nn.Module):
                 f"projector_config.projector_type {self.projector_type!r} is unknown;"
                 f" known: {', '.join(self.VARIANTS)}"
             )
-        self.token_pooling = bool(cfg.get("token_pooling", False))
-        self.fuses_features = bool(cfg.get("conv_fusion_high_low_features", False))
+        self.token_pooling = bool(self._optional("token_pooling"))
+        self.fuses_features = bool(self._optional("conv_fusion_high_low_features"))
         layers = getattr(self, f"_build_{self.projector_type}")()
         if self.token_pooling:
             self.token_pooling_layer = nn.Linear(
@@ -136,9 +148,12 @@ class MlpProjector(nn.Module):
     def _size(self, key: str) -> int:
         return int(required(self.cfg, key, "projector_config"))
 
+    def _optional(self, key: str) -> Any:
+        return self.cfg.get(key, self.DEFAULTS[key])
+
     @property
     def _depth(self) -> int:
-        return int(self.cfg.get("depth", 1))
+        return int(self._optional("depth"))
 
     def _build_identity(self) -> nn.Module:
         return nn.Identity()
@@ -161,7 +176,7 @@ class MlpProjector(nn.Module):
     def _downsampled_mlp(self) -> list[nn.Module]:
         gathered = self._size("input_dim") * self._size("downsample_ratio") ** 2
         width = self._size("n_embed")
-        inner = width * int(self.cfg.get("mlp_ratio", 1))
+        inner = width * int(self._optional("mlp_ratio"))
         hidden = [inner] * max(self._depth - 1, 1)
         return [nn.Linear(gathered, inner), *_gelu_linears([*hidden, width])]
 
@@ -174,7 +189,7 @@ class MlpProjector(nn.Module):
     def _build_hybrid_split_feature_mlp_gelu(self) -> nn.Module:
         high_in, low_in = required(self.cfg, "input_dim", "projector_config")
         width = self._size("n_embed")
-        high_out = int(width * float(self.cfg.get("channel_div", 0.5)))
+        high_out = int(width * float(self._optional("channel_div")))
         self.high_up_proj = nn.Linear(high_in, high_out)
         self.low_up_proj = nn.Linear(low_in, width - high_out)
         return nn.Sequential(*_gelu_linears([width] * self._depth))
@@ -399,7 +414,7 @@ class NoTPTransformerBlock(nn.Module):
     def __init__(self, cfg: Mapping[str, Any], layer_id: int, multiple_of: int = 256) -> None:
         super().__init__()
         width = int(required(cfg, "hidden_size", "the CLIP settings"))
-        eps = float(cfg.get("layernorm_epsilon", 1e-5))
+        eps = float(required(cfg, "layernorm_epsilon", "the CLIP settings"))
         self.layer_id = layer_id
         self.self_attn = NoTPAttention(cfg)
         self.mlp = NoTPFeedForward(
@@ -437,11 +452,16 @@ class VitModel(nn.Module):
 
     Args:
         cfg: `hidden_size`, `num_attention_heads`, `ffn_hidden_size`, `num_layers`, `image_size`,
-            `patch_size`; optionally `layernorm_epsilon`, `pre_layernorm_epsilon` (1e-5) and
-            `fp32norm` (a `LayerNormfp32` before the stack).
+            `patch_size`, `layernorm_epsilon`; optionally `pre_layernorm_epsilon` (1e-5) and
+            `fp32norm` (a `LayerNormfp32` before the stack; False).
         freeze_embed: Take the embeddings out of training.
         freeze_pre_norm: Take the norm before the stack out of training.
     """
+
+    DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
+        {"pre_layernorm_epsilon": 1e-5, "fp32norm": False}
+    )
+    """What `cfg` may leave out."""
 
     def __init__(
         self, cfg: Mapping[str, Any], freeze_embed: bool = False, freeze_pre_norm: bool = False
@@ -454,9 +474,10 @@ class VitModel(nn.Module):
             patch_size=int(required(cfg, "patch_size", "the CLIP settings")),
         )
         self.transformer = NoTPTransformer(cfg)
-        norm = LayerNormfp32 if cfg.get("fp32norm", False) else nn.LayerNorm
+        settings = {**self.DEFAULTS, **cfg}
+        norm = LayerNormfp32 if settings["fp32norm"] else nn.LayerNorm
         # The vendor's spelling: it is part of the checkpoint's names.
-        self.pre_layrnorm = norm(width, eps=float(cfg.get("pre_layernorm_epsilon", 1e-5)))
+        self.pre_layrnorm = norm(width, eps=float(settings["pre_layernorm_epsilon"]))
         if freeze_embed:
             self.embeddings.requires_grad_(False)
         if freeze_pre_norm:
@@ -548,8 +569,10 @@ class ImageEncoderViT(nn.Module):
         rel_pos_zero_init: Unused, as published: the tables start at zero.
         window_size: Side of the attention windows; 0 attends globally everywhere.
         global_attn_indexes: Blocks that attend globally.
-        downsample_channels: Channels of the stride-2 convolutions `net_2`, `net_3`, ...
     """
+
+    DOWNSAMPLE_CHANNELS: Final = (512, 1024)
+    """Of the stride-2 convolutions behind the neck, as published."""
 
     def __init__(
         self,
@@ -569,7 +592,6 @@ class ImageEncoderViT(nn.Module):
         rel_pos_zero_init: bool = True,
         window_size: int = 0,
         global_attn_indexes: Sequence[int] = (),
-        downsample_channels: Sequence[int] = (512, 1024),
     ) -> None:
         super().__init__()
         self.img_size = img_size
@@ -602,12 +624,23 @@ class ImageEncoderViT(nn.Module):
             LayerNorm2d(out_chans),
         )
         self._downsamplers: list[str] = []
-        channels = out_chans
-        for number, wider in enumerate(downsample_channels, start=2):
-            conv = nn.Conv2d(channels, wider, kernel_size=3, stride=2, padding=1, bias=False)
-            self.add_module(f"net_{number}", conv)
-            self._downsamplers.append(f"net_{number}")
-            channels = wider
+        self.downsample(out_chans, self.DOWNSAMPLE_CHANNELS)
+
+    def downsample(self, channels: int, wider: Sequence[int]) -> None:
+        """Makes the stride-2 convolutions `net_2`, `net_3`, ..., in place of any before them.
+
+        Args:
+            channels: Channels of the neck.
+            wider: Channels that come out of each.
+        """
+        for name in self._downsamplers:
+            delattr(self, name)
+        self._downsamplers = [f"net_{number}" for number in range(2, 2 + len(wider))]
+        for name, (before, after) in zip(
+            self._downsamplers, itertools.pairwise((channels, *wider)), strict=True
+        ):
+            conv = nn.Conv2d(before, after, kernel_size=3, stride=2, padding=1, bias=False)
+            self.add_module(name, conv)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, 3, R, R]` -> `[N, C, g, g]`; published: C = 1024, `g = R / 64`."""
@@ -664,13 +697,14 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, h, w, C]` -> `[N, h, w, C]`."""
-        size, grid = self.window_size, (x.shape[1], x.shape[2])
         y = self.norm1(x)
-        if size:
-            y, padded = window_partition(y, size)
-        y = self.attn(y)
-        if size:
-            y = window_unpartition(y, size, padded, grid)
+        if self.window_size:
+            grid = (x.shape[1], x.shape[2])
+            y, padded = window_partition(y, self.window_size)
+            y = self.attn(y)
+            y = window_unpartition(y, self.window_size, padded, grid)
+        else:
+            y = self.attn(y)
         y = x + y
         out: Tensor = y + self.mlp(self.norm2(y))
         return out
@@ -875,7 +909,7 @@ def build_sam_vit_b(vision_config: Any) -> ImageEncoderViT:
     """
     where = "vision_config.width.sam_vit_b"
     sam = required(required(vision_config, "width", "vision_config"), "sam_vit_b", where[:-10])
-    return ImageEncoderViT(
+    encoder = ImageEncoderViT(
         img_size=int(required(vision_config, "image_size", "vision_config")),
         patch_size=_SAM_PATCH,
         embed_dim=int(required(sam, "width", where)),
@@ -887,8 +921,9 @@ def build_sam_vit_b(vision_config: Any) -> ImageEncoderViT:
         use_rel_pos=True,
         window_size=_SAM_WINDOW,
         global_attn_indexes=tuple(required(sam, "global_attn_indexes", where)),
-        downsample_channels=tuple(required(sam, "downsample_channels", where)),
     )
+    encoder.downsample(_SAM_NECK, tuple(required(sam, "downsample_channels", where)))
+    return encoder
 
 
 def build_clip_l(vision_config: Any) -> VitModel:

@@ -65,13 +65,15 @@ def normalize_transform(
     if mean is None and std is None:
         return None
 
+    count = len(mean if mean is not None else std or ())
+    means = [0.0] * count if mean is None else mean
+    deviations = [1.0] * count if std is None else std
+
     def normalize(x: Tensor) -> Tensor:
         def channels(values: Sequence[float]) -> Tensor:
             return torch.tensor(values, dtype=x.dtype, device=x.device).view(-1, 1, 1)
 
-        if mean is not None:
-            x = x - channels(mean)
-        return x if std is None else x / channels(std)
+        return x.clone().sub_(channels(means)).div_(channels(deviations))
 
     return normalize
 
@@ -83,7 +85,7 @@ class BaseTransform(ABC):
         """Sets the random state of a transform that has one."""
 
     @abstractmethod
-    def __call__(self, x: Any) -> Tensor:
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """Transforms one image."""
 
     @property
@@ -193,7 +195,7 @@ class DeepseekOCRModel(DeepseekV2Model):
         for embedding in (self.image_newline, self.view_seperator):
             nn.init.normal_(embedding, std=width**-0.5)
 
-    def forward(
+    def forward(  # type: ignore[override]  # the published order: images before return_dict
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
@@ -203,10 +205,10 @@ class DeepseekOCRModel(DeepseekV2Model):
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
         images: Sequence[tuple[Tensor, Tensor]] | None = None,
         images_seq_mask: Tensor | None = None,
         images_spatial_crop: Any = None,
+        return_dict: bool | None = None,
     ) -> Any:
         """Runs the vision side where there is an image, then the decoder.
 
@@ -219,11 +221,11 @@ class DeepseekOCRModel(DeepseekV2Model):
             use_cache: Whether to return a cache; None for the config's value.
             output_attentions: Whether to return attention weights.
             output_hidden_states: Whether to return every layer's input.
-            return_dict: False for a plain tuple.
             images: An item of the batch each: local views `[P, 3, r, r]` (all zero: none) and
                 the global view `[1, 3, R, R]`. No image where the first global view sums to zero.
             images_seq_mask: `[B, T]` bool, True at image placeholders.
             images_spatial_crop: An item of the batch each: (w, h), the grid of local views.
+            return_dict: False for a plain tuple.
 
         Returns:
             As `DeepseekV2Model`.
@@ -340,18 +342,18 @@ class DeepseekOCRForCausalLM(DeepseekV2ForCausalLM):
         Returns:
             `CausalLMOutputWithPast`; logits `[B, T, V]` in fp32.
         """
-        return super().forward(
+        decoded = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
             past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
-            labels=labels,
             use_cache=use_cache,
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
-            return_dict=return_dict,
             images=images,
             images_seq_mask=images_seq_mask,
             images_spatial_crop=images_spatial_crop,
+            return_dict=True,
         )
+        return self._predicted(decoded, labels, return_dict)

@@ -276,16 +276,21 @@ class DeepseekV2RotaryEmbedding(nn.Module):
         self.sin_cached = self._scaled(angles.sin()).to(dtype)
         self.max_seq_len_cached = seq_len
 
-    def forward(self, x: Tensor, seq_len: int) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, seq_len: int | None = None) -> tuple[Tensor, Tensor]:
         """Tables for positions 0 .. seq_len - 1.
 
         Args:
             x: Any tensor; gives device and dtype.
-            seq_len: Positions wanted.
+            seq_len: Positions wanted; None, the published default, is refused.
 
         Returns:
             Cosines and sines, `[seq_len, dim]` each.
+
+        Raises:
+            ValueError: `seq_len` is None.
         """
+        if seq_len is None:
+            raise ValueError("seq_len is None; right: the number of positions")
         if seq_len > self.max_seq_len_cached:
             self._fill(seq_len, x.device, x.dtype)
         return self.cos_cached[:seq_len].to(x.dtype), self.sin_cached[:seq_len].to(x.dtype)
@@ -571,24 +576,25 @@ class MoEGate(nn.Module):
 
 
 class AddAuxiliaryLoss(torch.autograd.Function):
-    """Returns `x`; backward hands the loss a gradient of one, as if it were added to the total."""
+    """Returns `x`; backward hands the loss, where it requires a gradient, one of one.
+
+    So the loss counts as if it were added to the total.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
         """`x` `[...]` unchanged; `loss` must hold one element."""
         if loss.numel() != 1:
             raise ValueError(f"an auxiliary loss has one element, not {loss.numel()}")
-        ctx.loss_like = (loss.shape, loss.dtype) if loss.requires_grad else None
-        return x.view_as(x)
+        ctx.loss_dtype = loss.dtype if loss.requires_grad else None
+        return x
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The gradient of `x` as it came, and one for the loss."""
-        (grad,) = grad_outputs
-        if ctx.loss_like is None:
-            return grad, None
-        shape, dtype = ctx.loss_like
-        return grad, torch.ones(shape, dtype=dtype, device=grad.device)
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The gradient of `x` as it came; ones `[1]` for a loss that requires a gradient."""
+        if ctx.loss_dtype is None:
+            return grad_output, None
+        return grad_output, torch.ones(1, dtype=ctx.loss_dtype, device=grad_output.device)
 
 
 class DeepseekV2MoE(nn.Module):
@@ -802,8 +808,11 @@ def _flash(
     options: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": True}
     if attention_mask is not None:
         return _flash_padded(query, key, value, attention_mask, dropout, options)
-    may_be_packed = position_ids is not None and query.shape[1] != 1
-    if may_be_packed and not (torch.diff(position_ids, dim=-1) >= 0).all():
+    if (
+        position_ids is not None
+        and query.shape[1] != 1
+        and not (torch.diff(position_ids, dim=-1) >= 0).all()
+    ):
         return _flash_packed(query, key, value, position_ids, dropout, options)
     out: Tensor = flash_attn_func(query, key, value, dropout, **options)
     return out
@@ -943,10 +952,10 @@ class LlamaAttention(nn.Module):
     Args:
         config: `hidden_size`, `num_attention_heads`, `num_key_value_heads`, `attention_bias`,
             `attention_dropout` and what `LlamaRotaryEmbedding` reads.
-        layer_idx: Number of the layer, from 0: its place in the cache.
+        layer_idx: Number of the layer, from 0: its place in the cache. None runs without a cache.
     """
 
-    def __init__(self, config: DeepseekV2Config, layer_idx: int = 0) -> None:
+    def __init__(self, config: DeepseekV2Config, layer_idx: int | None = None) -> None:
         super().__init__()
         self.layer_idx = layer_idx
         self.num_heads: int = config.num_attention_heads
@@ -968,7 +977,11 @@ class LlamaAttention(nn.Module):
         position_ids: Tensor | None = None,
         past_key_value: Cache | None = None,
         output_attentions: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
+        use_cache: bool = False,
+        cache_position: Tensor | None = None,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None, Cache | None]:
         """Attends.
 
         Args:
@@ -977,11 +990,17 @@ class LlamaAttention(nn.Module):
             position_ids: `[1 or B, T]`; None for 0 .. T - 1.
             past_key_value: Cache to extend, or None.
             output_attentions: Whether to return the weights.
+            use_cache: Unused, as published.
+            cache_position: Unused: the cache grows by itself.
+            position_embeddings: Cosines and sines, in place of `position_ids`.
+            **kwargs: Unused, as published.
 
         Returns:
-            `[B, T, d]` and the weights `[B, H, T, K]` or None.
+            `[B, T, d]`, the weights `[B, H, T, K]` or None, and the cache.
         """
-        query, key, value, *_tables = self._heads(hidden_states, position_ids, past_key_value)
+        query, key, value, *_tables = self._heads(
+            hidden_states, position_ids, past_key_value, position_embeddings
+        )
         key = repeat_kv(key, self.num_key_value_groups)
         value = repeat_kv(value, self.num_key_value_groups)
         weights = torch.matmul(query, key.transpose(2, 3)) / math.sqrt(self.head_dim)
@@ -990,10 +1009,14 @@ class LlamaAttention(nn.Module):
         weights = _softmax(weights, query.dtype, self.attention_dropout, self.training)
         heads = torch.matmul(weights, value).transpose(1, 2).contiguous()
         out: Tensor = self.o_proj(heads.reshape(*hidden_states.shape[:2], -1))
-        return out, weights if output_attentions else None
+        return out, weights if output_attentions else None, past_key_value
 
     def _heads(
-        self, hidden_states: Tensor, position_ids: Tensor | None, cache: Cache | None
+        self,
+        hidden_states: Tensor,
+        position_ids: Tensor | None,
+        cache: Cache | None,
+        tables: tuple[Tensor, Tensor] | None,
     ) -> tuple[Tensor, ...]:
         """Rotated queries `[B, H, T, D]`, and all keys and values `[B, KV heads, K, D]`.
 
@@ -1004,34 +1027,41 @@ class LlamaAttention(nn.Module):
             projection(hidden_states).view(batch, length, -1, self.head_dim).transpose(1, 2)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
-        if position_ids is None:
-            position_ids = torch.arange(length, device=hidden_states.device).unsqueeze(0)
-        cos, sin = (table.unsqueeze(1) for table in self.rotary_emb(value, position_ids))
+        if tables is None:
+            if position_ids is None:
+                position_ids = torch.arange(length, device=hidden_states.device).unsqueeze(0)
+            tables = self.rotary_emb(value, position_ids)
+        cos, sin = (table.unsqueeze(1) for table in tables)
         query, key = _rotated(query, cos, sin), _rotated(key, cos, sin)
         if cache is not None:
-            key, value = cache.update(key, value, self.layer_idx)
+            key, value = cache.update(key, value, _place(self.layer_idx))
         return query, key, value, cos, sin
 
 
 class LlamaFlashAttention2(LlamaAttention):
     """The same attention through flash-attn, which keeps no T x K product."""
 
-    def forward(
+    def forward(  # type: ignore[override]  # as published: no further keywords
         self,
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         past_key_value: Cache | None = None,
         output_attentions: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
+        use_cache: bool = False,
+        cache_position: Tensor | None = None,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor | None, Cache | None]:
         """As `LlamaAttention`, but the mask is `[B, K]` or None, and no weights come back."""
-        query, key, value, *_tables = self._heads(hidden_states, position_ids, past_key_value)
+        query, key, value, *_tables = self._heads(
+            hidden_states, position_ids, past_key_value, position_embeddings
+        )
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         dropout = self.attention_dropout if self.training else 0.0
         attended = _flash(query, key, value, attention_mask, position_ids, dropout, None)
         attended = attended.reshape(*hidden_states.shape[:2], -1).contiguous()
         out: Tensor = self.o_proj(attended)
-        return out, None
+        return out, None, past_key_value
 
 
 _ROTARY: Final[dict[str, tuple[Callable[..., DeepseekV2RotaryEmbedding], tuple[str, ...]]]] = {
@@ -1063,13 +1093,13 @@ class DeepseekV2Attention(nn.Module):
         config: `q_lora_rank` (None: one full projection), `kv_lora_rank`, `qk_nope_head_dim`,
             `qk_rope_head_dim`, `v_head_dim`, `num_attention_heads`, `rope_theta`,
             `rope_scaling` (None, or a type of linear, dynamic, yarn).
-        layer_idx: Number of the layer, from 0: its place in the cache.
+        layer_idx: Number of the layer, from 0: its place in the cache. None runs without a cache.
 
     Raises:
         ValueError: An unknown type in `rope_scaling`, or `kv_lora_rank` None.
     """
 
-    def __init__(self, config: DeepseekV2Config, layer_idx: int = 0) -> None:
+    def __init__(self, config: DeepseekV2Config, layer_idx: int | None = None) -> None:
         super().__init__()
         if config.kv_lora_rank is None:
             raise ValueError("kv_lora_rank is None; use_mla needs a number")
@@ -1132,7 +1162,9 @@ class DeepseekV2Attention(nn.Module):
         position_ids: Tensor | None = None,
         past_key_value: Cache | None = None,
         output_attentions: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
+        use_cache: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None, Cache | None]:
         """Attends; arguments and result as `LlamaAttention`.
 
         The cache holds the rotary key `[B, 1, K, qk_rope_head_dim]` as key and the latent
@@ -1144,7 +1176,8 @@ class DeepseekV2Attention(nn.Module):
         latent = self.kv_a_layernorm(latent)
         q_pe, k_pe = self._rotate(q_pe, k_pe, position_ids, past_key_value)
         if past_key_value is not None:
-            k_pe, cached = past_key_value.update(k_pe, latent.unsqueeze(1), self.layer_idx)
+            place = _place(self.layer_idx)
+            k_pe, cached = past_key_value.update(k_pe, latent.unsqueeze(1), place)
             latent = cached.squeeze(1)
 
         up = self.kv_b_proj.weight.view(self.num_heads, -1, self.kv_lora_rank)
@@ -1159,7 +1192,7 @@ class DeepseekV2Attention(nn.Module):
         heads = torch.matmul(heads, up_value.mT)
         heads = heads.transpose(1, 2).contiguous()
         out: Tensor = self.o_proj(heads.reshape(batch, length, self.num_heads * self.v_head_dim))
-        return out, weights if output_attentions else None
+        return out, weights if output_attentions else None, past_key_value
 
     def _queries(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
         """Queries without and with positions, `[B, H, T, nope]` and `[B, H, T, rope]`."""
@@ -1183,7 +1216,7 @@ class DeepseekV2Attention(nn.Module):
         self, q_pe: Tensor, k_pe: Tensor, position_ids: Tensor | None, cache: Cache | None
     ) -> tuple[Tensor, Tensor]:
         """Rotates queries and shared key; checkpoints hold them in pairs, RoPE takes halves."""
-        past = 0 if cache is None else _layer_length(cache, self.layer_idx)
+        past = 0 if cache is None else _layer_length(cache, _place(self.layer_idx))
         length = q_pe.shape[-2]
         if position_ids is None:
             position_ids = torch.arange(past, past + length, device=q_pe.device).unsqueeze(0)
@@ -1191,6 +1224,13 @@ class DeepseekV2Attention(nn.Module):
         cos, sin = (table[position_ids].unsqueeze(1) for table in tables)
         query, key = _halves_from_pairs(q_pe), _halves_from_pairs(k_pe)
         return _rotated(query, cos, sin), _rotated(key, cos, sin)
+
+
+def _place(layer_idx: int | None) -> int:
+    """Where a layer's part of the cache is; ValueError for a layer without a number."""
+    if layer_idx is None:
+        raise ValueError("layer_idx is None; a cache needs the number of the layer, from 0")
+    return layer_idx
 
 
 def _layer_length(cache: Cache, layer_idx: int) -> int:
@@ -1210,7 +1250,9 @@ class DeepseekV2FlashAttention2(DeepseekV2Attention):
         position_ids: Tensor | None = None,
         past_key_value: Cache | None = None,
         output_attentions: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
+        use_cache: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None, Cache | None]:
         """As `DeepseekV2Attention`, but the mask is `[B, K]` or None, and no weights come back."""
         batch, length, _ = hidden_states.shape
         q_nope, q_pe = self._queries(hidden_states)
@@ -1223,7 +1265,7 @@ class DeepseekV2FlashAttention2(DeepseekV2Attention):
         if self.q_head_dim != self.v_head_dim:
             value = F.pad(value, [0, self.q_head_dim - self.v_head_dim])
         if past_key_value is not None:
-            key, value = past_key_value.update(key, value, self.layer_idx)
+            key, value = past_key_value.update(key, value, _place(self.layer_idx))
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         dropout = self.attention_dropout if self.training else 0.0
         attended = _flash(query, key, value, attention_mask, None, dropout, self.softmax_scale)
@@ -1231,7 +1273,7 @@ class DeepseekV2FlashAttention2(DeepseekV2Attention):
             attended = attended[:, :, :, : self.v_head_dim]
         attended = attended.reshape(batch, length, self.num_heads * self.v_head_dim).contiguous()
         out: Tensor = self.o_proj(attended)
-        return out, None
+        return out, None, past_key_value
 
     def _joined(self, nope: Tensor, pe: Tensor, like: Tensor) -> Tensor:
         """`[B, H, T, nope]` and `[B, H or 1, T, rope]` -> `[B, H, T, nope + rope]`."""
@@ -1285,19 +1327,24 @@ class DeepseekV2DecoderLayer(nn.Module):
         position_ids: Tensor | None = None,
         past_key_value: Cache | None = None,
         output_attentions: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
-        """`[B, T, d]` -> `[B, T, d]` and the attention weights or None."""
-        attended, weights = self.self_attn(
-            self.input_layernorm(hidden_states),
+        use_cache: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        """`[B, T, d]` -> `[B, T, d]`, then the weights and the cache where they are asked for."""
+        attended, weights, present = self.self_attn(
+            hidden_states=self.input_layernorm(hidden_states),
             attention_mask=attention_mask,
             position_ids=position_ids,
             past_key_value=past_key_value,
             output_attentions=output_attentions,
+            use_cache=use_cache,
+            **kwargs,
         )
         hidden_states = hidden_states + attended
         del attended
         hidden_states = hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
-        return hidden_states, weights
+        asked = ((output_attentions, weights), (use_cache, present))
+        return hidden_states, *(value for is_asked, value in asked if is_asked)
 
 
 class DeepseekV2PreTrainedModel(PreTrainedModel):  # type: ignore[misc]  # untyped base
@@ -1357,6 +1404,7 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        cache_position: Tensor | None = None,
     ) -> Any:
         """Runs the decoder.
 
@@ -1371,6 +1419,7 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
             output_attentions: Whether to return attention weights.
             output_hidden_states: Whether to return every layer's input.
             return_dict: False for a plain tuple.
+            cache_position: Unused, as published.
 
         Returns:
             `BaseModelOutputWithPast`; `past_key_values` comes back in the form it was given in,
@@ -1407,9 +1456,11 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
         for layer in self.layers:
             if keep_states:
                 states += (hidden,)
-            hidden, weights = layer(hidden, mask, position_ids, cache, with_weights)
+            hidden, *others = layer(
+                hidden, mask, position_ids, cache, with_weights, cache is not None
+            )
             if with_weights:
-                attentions += (weights,)
+                attentions += (others[0],)
         hidden = self.norm(hidden)
         if keep_states:
             states += (hidden,)
@@ -1485,7 +1536,7 @@ class DeepseekV2ForCausalLM(DeepseekV2PreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-        **decoder_inputs: Any,
+        cache_position: Tensor | None = None,
     ) -> Any:
         """Runs decoder and head.
 
@@ -1500,7 +1551,7 @@ class DeepseekV2ForCausalLM(DeepseekV2PreTrainedModel):
             output_attentions: Whether to return attention weights.
             output_hidden_states: Whether to return every layer's input.
             return_dict: False for a plain tuple.
-            **decoder_inputs: What a subclass's decoder takes besides.
+            cache_position: Unused, as published.
 
         Returns:
             `CausalLMOutputWithPast`; logits `[B, T, V]` in fp32.
@@ -1515,8 +1566,12 @@ class DeepseekV2ForCausalLM(DeepseekV2PreTrainedModel):
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
             return_dict=True,
-            **decoder_inputs,
+            cache_position=cache_position,
         )
+        return self._predicted(decoded, labels, return_dict)
+
+    def _predicted(self, decoded: Any, labels: Tensor | None, return_dict: bool | None) -> Any:
+        """Logits `[B, T, V]` of what the decoder returned, and their loss where labels are."""
         logits = self.lm_head(decoded.last_hidden_state).float()
         loss = None
         if labels is not None:

@@ -1,0 +1,253 @@
+"""Signatures, defaults and settings on the pages are those of a vendor checkout's own code.
+
+`pytest -m vendor` runs these tests, on the files of DSOCR_VENDOR_DIR; they stay untouched.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers.models.llama import modeling_llama
+from vendor_checkout import needs_vendor
+from vendor_pages import reference_facts, reference_pages, vendor_facts, vendor_pages
+
+from dsocr_analyze.architectures.deepseek_ocr.reference import (
+    configuration_deepseek_v2,
+    deepencoder,
+    modeling_deepseekocr,
+    modeling_deepseekv2,
+)
+from dsocr_analyze.knowledge.page import NO_DEFAULT, Page
+from dsocr_analyze.knowledge.render import defaults_of
+from dsocr_analyze.running.building import building
+
+pytestmark = [pytest.mark.vendor, needs_vendor]
+
+FILES = (configuration_deepseek_v2, deepencoder, modeling_deepseekocr, modeling_deepseekv2)
+DOCS = Path(__file__).parent.parent / "docs"
+NAMES = sorted(path.stem.removeprefix("op-") for path in DOCS.glob("modules/op-*.md"))
+
+METHODS = ("__init__", "forward", "backward", "__call__", "set_rng", "on_finalized_text")
+
+DIFFERENT = {
+    "KeyValueCache": "the vendor takes transformers' DynamicCache",
+    "LlamaRotaryEmbedding": "transformers deprecates every argument but the config",
+    "build_clip_l": "reads vision_config; the vendor writes the numbers into the code",
+    "build_projector": "reads projector_config; the vendor writes the numbers into the code",
+    "build_sam_vit_b": "reads vision_config, and loads no checkpoint by itself",
+    "quick_gelu": "a scripted function, which has no Python signature",
+    "required": "reads keys that the vendor writes into the code",
+}
+"""What has another signature than the vendor's, or is the reference's alone, and why."""
+
+
+def vendor_object(name: str) -> Any:
+    """A class or function of the vendor's files, or that they take from transformers."""
+    package = type(vendor_facts().session.model).__module__.rpartition(".")[0]
+    for file in FILES:
+        module = importlib.import_module(f"{package}.{file.__name__.rpartition('.')[2]}")
+        if hasattr(module, name):
+            return getattr(module, name)
+    return getattr(modeling_llama, name)
+
+
+def parameters_of(function: Any) -> list[tuple[str, Any, Any]]:
+    """Name, kind and default of each parameter."""
+    parameters = inspect.signature(function).parameters.values()
+    return [(parameter.name, parameter.kind, parameter.default) for parameter in parameters]
+
+
+def method_of(owner: type, name: str) -> Any:
+    """A method; a constructor that hands on whatever it gets stands for the one above it."""
+    if name != "__init__":
+        return getattr(owner, name, None)
+    for base in owner.__mro__:
+        constructor = vars(base).get("__init__")
+        if constructor is None or base is object:
+            continue
+        if tuple(inspect.signature(constructor).parameters) != ("self", "args", "kwargs"):
+            return constructor
+    return None
+
+
+def compare(name: str, ours: Any, theirs: Any) -> None:
+    if not inspect.isclass(ours):
+        assert parameters_of(ours) == parameters_of(theirs)
+        return
+    for method in METHODS:
+        own, other = method_of(ours, method), method_of(theirs, method)
+        assert (own is None) == (other is None), f"{name}.{method}"
+        if own is not None:
+            assert parameters_of(own) == parameters_of(other), f"{name}.{method}"
+
+
+OBJECTS = {
+    name: getattr(file, name)
+    for file in FILES
+    for name in file.__all__
+    if inspect.isclass(getattr(file, name)) or callable(getattr(file, name))
+}
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTS.keys() - DIFFERENT.keys()))
+def test_signatures_are_the_vendors(name):
+    compare(name, OBJECTS[name], vendor_object(name))
+
+
+@pytest.mark.parametrize("name", sorted(DIFFERENT))
+def test_what_is_said_to_differ_differs(name):
+    with pytest.raises((AssertionError, AttributeError, ValueError)):
+        compare(name, OBJECTS[name], vendor_object(name))
+
+
+def names_of(page: Page) -> list[str]:
+    """Documented parameters that are no keys of another."""
+    return [name for name in page.parameters if "." not in name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pages_document_the_vendors_parameters_in_order_with_their_defaults(name):
+    page = reference_pages()[name]
+    theirs = vendor_object(name)
+    called = method_of(theirs, "__init__") if inspect.isclass(theirs) else theirs
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    named = {
+        parameter: default
+        for parameter, kind, default in (parameters_of(called) if called else ())
+        if parameter != "self" and kind not in variable
+    }
+    assert names_of(page) == list(named)
+    documented = defaults_of(page, reference_facts())
+    for parameter, default in named.items():
+        assert documented.get(parameter, NO_DEFAULT) == default, parameter
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_defaults_of_config_keys_are_those_of_the_vendors_config(name):
+    page = reference_pages()[name]
+    documented = defaults_of(page, reference_facts())
+    theirs = type(vendor_facts().config)()
+    for key in page.parameters:
+        if key.startswith("config.") and hasattr(theirs, key.removeprefix("config.")):
+            assert documented[key] == getattr(theirs, key.removeprefix("config."))
+        elif key.startswith("config."):
+            assert key not in documented
+
+
+def test_the_config_page_has_every_key_with_its_default_and_the_published_value():
+    page, vendor = reference_pages()["DeepseekOCRConfig"], vendor_facts().config
+    for key, parameter in page.parameters.items():
+        assert parameter.value == getattr(vendor, key), key
+    assert {"pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings"} <= set(
+        page.parameters
+    )
+
+
+# ---------------------------------------------------------------------------- settings as mappings
+
+
+class Asked(dict[str, Any]):
+    """Settings that note what is asked of them: as an attribute, or by `get` with a default."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(settings)
+        self.defaults: dict[str, Any] = {}
+        self.attributes: set[str] = set()
+
+    def __getattr__(self, key: str) -> Any:
+        self.attributes.add(key)
+        return self[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.defaults[key] = default
+        return super().get(key, default)
+
+
+def documented_settings(page: Page) -> dict[str, Any]:
+    return {
+        name.removeprefix("cfg."): parameter.default
+        for name, parameter in page.parameters.items()
+        if name.startswith("cfg.")
+    }
+
+
+def test_projector_settings_have_the_defaults_that_the_vendor_asks_with():
+    required, defaults = set(), {}
+    for kind in deepencoder.MlpProjector.VARIANTS:
+        width = [8, 8] if kind.startswith("hybrid") else 8
+        settings = Asked(projector_type=kind, input_dim=width, n_embed=8, downsample_ratio=2)
+        with building(torch.device("meta"), torch.float32):
+            vendor_object("MlpProjector")(settings)
+        required |= settings.attributes - {"depth"}
+        defaults |= settings.defaults
+    documented = documented_settings(reference_pages()["MlpProjector"])
+    assert {key: value for key, value in documented.items() if value is not NO_DEFAULT} == defaults
+    assert {key for key, value in documented.items() if value is NO_DEFAULT} == required
+
+
+UNUSED_BY_THE_VENDOR = {"attention_dropout", "seq_length", "use_flash_attn"}
+"""Settings that CLIP's classes keep and that change nothing."""
+
+
+def test_clip_settings_are_the_vendors():
+    published = vendor_object("vit_model_cfg")
+    settings = Asked(**published)
+    with building(torch.device("meta"), torch.float32):
+        vendor_object("VitModel")(settings)
+    page = reference_pages()["VitModel"]
+    documented = documented_settings(page)
+    assert {key: value for key, value in documented.items() if value is not NO_DEFAULT} == (
+        settings.defaults
+    )
+    required = {key for key, value in documented.items() if value is NO_DEFAULT}
+    assert required == settings.attributes - UNUSED_BY_THE_VENDOR
+    for name in ("VitModel", "NoTPTransformer", "NoTPTransformerBlock", "NoTPAttention"):
+        for key, parameter in reference_pages()[name].parameters.items():
+            if key.startswith("cfg.") and parameter.value != "not given":
+                assert parameter.value == published[key.removeprefix("cfg.")], (name, key)
+            elif key.startswith("cfg."):
+                assert key.removeprefix("cfg.") not in published
+
+
+def test_sam_is_built_with_the_documented_values(monkeypatch):
+    encoder, made = vendor_object("ImageEncoderViT"), []
+    module = inspect.getmodule(vendor_object("build_sam_vit_b"))
+
+    def build(*args: Any, **kwargs: Any) -> torch.nn.Module:
+        bound = inspect.signature(encoder).bind(*args, **kwargs)
+        bound.apply_defaults()
+        made.append(bound.arguments)
+        return torch.nn.Identity()
+
+    monkeypatch.setattr(module, "ImageEncoderViT", build)
+    vendor_object("build_sam_vit_b")()
+    (arguments,) = made
+    for key, parameter in reference_pages()["ImageEncoderViT"].parameters.items():
+        if key not in ("norm_layer", "act_layer"):
+            assert parameter.value == arguments[key], key
+    assert arguments["act_layer"] is torch.nn.GELU
+    assert arguments["norm_layer"].func is torch.nn.LayerNorm
+
+
+def test_the_auxiliary_loss_gets_a_gradient_where_it_requires_one():
+    for function in (OBJECTS["AddAuxiliaryLoss"], vendor_object("AddAuxiliaryLoss")):
+        for shape in ((), (1,)):
+            x = torch.ones(2, 3, requires_grad=True)
+            loss = torch.zeros(shape, requires_grad=True)
+            function.apply(x, loss).sum().backward()
+            assert loss.grad is not None
+            assert loss.grad.shape == shape
+            assert loss.grad.item() == 1
+            held = torch.zeros(shape)
+            function.apply(x, held).sum().backward()
+            assert held.grad is None
+            assert bool((x.grad == 2).all())
+
+
+def test_both_have_the_same_pages():
+    assert list(reference_pages()) == list(vendor_pages())
