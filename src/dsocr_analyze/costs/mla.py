@@ -103,17 +103,17 @@ def mla_attention(
     }
     if flash:
         modules["kv_b_proj"] = linear(n, r, H * (latent.nope + latent.value), dtype)
-    modules["rotary_emb"] = _rotary(cached + T, latent, dtype)
+    modules["rotary_emb"] = _rotary(cached + T, latent, dtype, kernels_of)
     modules["o_proj"] = linear(n, H * latent.value, d, dtype, bias=latent.bias)
     return modules
 
 
-def _rotary(K: Count, latent: LatentHeads, dtype: Dtype) -> Kernels:
+def _rotary(K: Count, latent: LatentHeads, dtype: Dtype, kernels_of: KernelsOf) -> Kernels:
     """The tables of K positions, and for "dynamic" new frequencies beyond the trained length."""
     update: Kernels = ()
     if latent.variant == "dynamic":
-        update = repeated(dynamic_update(latent.rope), 1 * (latent.trained_length < K))
-    return update + tables(latent.variant, K, latent.rope, dtype)
+        update = repeated(dynamic_update(latent.rope, kernels_of), 1 * (latent.trained_length < K))
+    return update + tables(latent.variant, K, latent.rope, dtype, kernels_of)
 
 
 def _queries(n: Count, d: int, latent: LatentHeads, dtype: Dtype) -> ModuleKernels:

@@ -20,6 +20,7 @@ from dsocr_analyze.costs.operators import (
     product,
 )
 from dsocr_analyze.dtypes import FLOAT32, INT64, Dtype
+from dsocr_analyze.kernels import CUDA, KernelsOf
 
 __all__ = ["RopeVariant", "dynamic_update", "llama_tables", "rotation", "table_rows", "tables"]
 
@@ -46,7 +47,9 @@ def llama_tables(B: Count, T: Count, D: int, dtype: Dtype) -> Kernels:
     )
 
 
-def tables(variant: RopeVariant, K: Count, D: int, dtype: Dtype) -> Kernels:
+def tables(
+    variant: RopeVariant, K: Count, D: int, dtype: Dtype, kernels_of: KernelsOf = CUDA
+) -> Kernels:
     """Cosines and sines of positions 0 .. K - 1, tabled anew whenever K has grown.
 
     A range of K, for "linear" divided by the factor; the outer product with the frequencies;
@@ -57,10 +60,11 @@ def tables(variant: RopeVariant, K: Count, D: int, dtype: Dtype) -> Kernels:
         K: Positions, the cached ones included.
         D: Rotary features of a head.
         dtype: Type of the features.
+        kernels_of: Whose kernels run.
     """
     half = D // 2
     return (
-        *(_yarn_frequencies(half) if variant == "yarn" else ()),
+        *(_yarn_frequencies(half, kernels_of) if variant == "yarn" else ()),
         *filled("arange", K, FLOAT32),
         *(elementwise("div", K, FLOAT32) if variant == "linear" else ()),
         *elementwise("mul", half * K, FLOAT32, read=FLOAT32.nbytes * (K + half)),
@@ -92,11 +96,19 @@ def _each(operators: str, elements: int, *, inputs: int = 1) -> Kernels:
     )
 
 
-def _yarn_frequencies(half: int) -> Kernels:
+def _from_host(elements: int, kernels_of: KernelsOf) -> Kernels:
+    """The transfer of fp32 numbers that are made on the host; the CPU is the host."""
+    if kernels_of.device == "cpu":
+        return ()
+    size = FLOAT32.nbytes * elements
+    return moved("transfer", elements, size, size, FLOAT32)
+
+
+def _yarn_frequencies(half: int, kernels_of: KernelsOf) -> Kernels:
     """YaRN's blend of kept and interpolated frequencies (Peng et al. 2023, eq. 17 to 23).
 
     Periods `base^(2 i / D)` twice, a reciprocal of each, one of them stretched first; a share for
-    each, by a clamped line; the sum of the two products.
+    each, by a clamped line that the host works out; the sum of the two products.
     """
     numbers = filled("arange", half, FLOAT32)
     periods = numbers + _each("div pow", half)
@@ -107,22 +119,26 @@ def _yarn_frequencies(half: int) -> Kernels:
         *_each("mul reciprocal mul", half),
         *numbers,
         *_each("sub div clamp rsub rsub", half),
+        *_from_host(half, kernels_of),
         *_each("mul mul add", half, inputs=2),
     )
 
 
-def dynamic_update(D: int) -> Kernels:
+def dynamic_update(D: int, kernels_of: KernelsOf = CUDA) -> Kernels:
     """New frequencies for a length beyond the trained one ("dynamic" only, NTK-aware scaling).
 
-    `1 / base^(2 i / D)` for i = 0 .. D/2 - 1: a range, a cast, then four operators of D/2 each.
+    `1 / base^(2 i / D)` for i = 0 .. D/2 - 1: a range and a cast on the host, their transfer, then
+    four operators of D/2 each.
 
     Args:
         D: Rotary features of a head.
+        kernels_of: Whose kernels run; the CPU is the host.
     """
     half = D // 2
     return (
         *filled("arange", half, INT64),
         *cast(half, INT64, FLOAT32),
+        *_from_host(half, kernels_of),
         *_each("div pow reciprocal mul", half),
     )
 

@@ -114,7 +114,7 @@ def _latent_page(facts: Facts, name: str, *, flash: bool, formulas: Formulas, **
 
     def case(label: str, T: int, K: int) -> Case:
         def keywords() -> dict[str, Any]:
-            mask = None if flash or T == 1 else tensor(1, 1, T, K)
+            mask = None if flash else tensor(1, 1, T, K)
             return {
                 "attention_mask": mask,
                 "position_ids": facts.positions(T),
@@ -222,7 +222,7 @@ def _latent_formulas(facts: Facts) -> Formulas:
     return Formulas(
         macs=f"{macs} + B * T * d * (r + R) + B * H * T * r * (P + v)"
         " + B * H * T * K * (R + 2 * r) + B * T * H * v * d",
-        vector_flops=f"{vector} + B * T * (4 * r + 2) + {rope} + B * H * T * K * (7 + (T > 1))",
+        vector_flops=f"{vector} + B * T * (4 * r + 2) + {rope} + 8 * B * H * T * K",
         params=f"{params} + d * (r + R) + r + r * H * (P + v) + H * v * d",
         activations=f"{outputs} + B * T * (r + R) + B * H * T * (2 * r + v)"
         " + 2 * B * H * T * K + B * T * d",
@@ -385,11 +385,10 @@ def attention_formulas(facts: Facts) -> Formulas:
     bias = " + B * T * (D * (H + 2 * G) + d)" if decoder.attention_bias else ""
     bias_params = " + D * (H + 2 * G) + d" if decoder.attention_bias else ""
     return Formulas(
-        macs="2 * B * T * d * D * (H + G) + T * D / 2 + 2 * B * H * T * K * D",
-        vector_flops="4 * T * D + 7 / 2 * B * T * D * (H + G)"
-        f" + B * H * T * K * (6 + (T > 1)){bias}",
+        macs="2 * B * T * d * D * (H + G) + B * T * D / 2 + 2 * B * H * T * K * D",
+        vector_flops=f"4 * B * T * D + 7 / 2 * B * T * D * (H + G) + 7 * B * H * T * K{bias}",
         params=f"2 * d * D * (H + G){bias_params}",
-        activations="B * T * D * (2 * H + 2 * G) + B * T * d + T * D / 2 + B * H * T * K",
+        activations="B * T * D * (2 * H + 2 * G) + B * T * d + B * T * D / 2 + B * H * T * K",
         cache_bytes="2 * B * K * G * D * e",
     )
 
@@ -493,7 +492,7 @@ def _layer(facts: Facts) -> Page:
         def keywords() -> dict[str, Any]:
             cache = facts.cache(1, K - T)
             return {
-                "attention_mask": tensor(1, 1, T, K) if T > 1 else None,
+                "attention_mask": tensor(1, 1, T, K),
                 "position_ids": facts.positions(T),
                 "past_key_value": cache,
             }
@@ -616,7 +615,7 @@ def stack_formulas(facts: Facts) -> Formulas:
     return Formulas(
         macs=f"L * Am + {both('Dm', 'Xm')}",
         vector_flops=f"L * (Av + 2 * Nv + 2 * B * T * d) + {both('Dv', 'Xv')} + Nv"
-        " + (T > 1) * (T + T ** 2)",
+        " + B * T * K + (T > 1) * (T + T ** 2)",
         params=f"V * d + L * (Ap + 2 * d) + {both('3 * d * m', 'Xp')} + d",
         activations=f"L * Aa + {both('B * T * (2 * m + d)', 'Xa')}",
         cache_bytes="L * Ac",
@@ -632,6 +631,8 @@ def _stack_cases(
         def keywords() -> dict[str, Any]:
             return {
                 "input_ids": facts.ids(T),
+                "attention_mask": facts.ids(K),
+                "position_ids": facts.ids(T),
                 "past_key_values": facts.cache(decoder.layers, K - T),
                 "use_cache": True,
             }

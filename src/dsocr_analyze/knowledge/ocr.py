@@ -178,9 +178,9 @@ def _vision_figures(facts: Facts) -> dict[str, int]:
 
 def _pixels(facts: Facts) -> int:
     """Values that are summed to find out whether there is an image, and local views."""
-    whole = facts.workload.global_view
-    local = facts.workload.local_views or whole  # a blank stand-in of the global view's size
-    return facts.channels * (whole.count * whole.resolution**2 + local.count * local.resolution**2)
+    views = sum(view.count * view.resolution**2 for view in facts.workload.views)
+    blank = 0 if facts.workload.local_views else facts.workload.base_size**2
+    return facts.channels * (views + blank)
 
 
 _VISION_SYMBOLS: Final = {
@@ -189,6 +189,7 @@ _VISION_SYMBOLS: Final = {
     "Av2": Symbol("A_{vision}", "their matrix outputs"),
     "Pv": Symbol("P_{vision}", "their parameters"),
     "px": Symbol("n_{px}", "values of the views, summed to find out whether there is an image"),
+    "cut": Symbol("n_{cut}", "1 where the page is cut: its grid's sides are multiplied, 3 times"),
 }
 
 
@@ -197,7 +198,7 @@ def _whole_formulas(facts: Facts, *, head: bool) -> Formulas:
     own_head = " + d * V" if head and not facts.decoder.tie_word_embeddings else ""
     return Formulas(
         macs=f"Mv + {stack.macs}" + (" + B * T * d * V" if head else ""),
-        vector_flops=f"Vv2 + px + {stack.vector_flops}",
+        vector_flops=f"Vv2 + px + 3 * cut + {stack.vector_flops}",
         params=f"Pv + 2 * d + {stack.params}{own_head}",
         activations=f"Av2 + {stack.activations}" + (" + B * T * V" if head else ""),
         cache_bytes=stack.cache_bytes,
@@ -213,6 +214,7 @@ def _whole_cases(facts: Facts, *, head: bool) -> tuple[Case, ...]:
         "Av2": figures["Av"],
         "Pv": figures["Pv"],
         "px": _pixels(facts),
+        "cut": int(facts.workload.local_views is not None),
     }
     *prefill, decode = facts.analytic.stages.values()
     none = dict.fromkeys(vision, 0) | {"Pv": figures["Pv"]}
@@ -231,11 +233,10 @@ def _whole_cases(facts: Facts, *, head: bool) -> tuple[Case, ...]:
             return session.architecture.prefill_inputs(device, session.loaded.dtype, facts.workload)
 
     def step() -> Mapping[str, Any]:
-        return {
-            "input_ids": facts.ids(1),
-            "past_key_values": facts.cache(decoder.layers, facts.tokens),
-            "use_cache": True,
-        }
+        session, device = facts.session, facts.session.loaded.device
+        with running(device):
+            inputs = session.architecture.decode_inputs(device, facts.workload, facts.tokens)
+        return {**inputs, "past_key_values": facts.cache(decoder.layers, facts.tokens)}
 
     return (
         Case(

@@ -302,7 +302,8 @@ def _block(facts: Facts) -> Page:
                 **_values(facts),
             },
             lambda: facts.at(f"model.sam_model.blocks.{index}"),
-            lambda: [tensor(N, g, g, sam.width)],
+            # As the patch convolution wrote it: channel by channel.
+            lambda: [tensor(N, sam.width, g, g).permute(0, 2, 3, 1)],
             closed_form=lambda: _block_kernels(facts, N, R, index),
         )
 
@@ -663,7 +664,9 @@ def _rel_pos(facts: Facts) -> Page:
             *product("einsum", g, N * H * g, g, D, BFLOAT16),
             *copy("clone", N * H * g**3, BFLOAT16),
         )
-        return 2 * (*sam_attention.relative_positions(rows, g, D, BFLOAT16), *term)
+        terms = 2 * (*sam_attention.relative_positions(rows, g, D, BFLOAT16), *term)
+        # The product by rows wants the rows of its queries first.
+        return (*copy("clone", N * H * g * g * D, BFLOAT16), *terms)
 
     def case(label: str, N: int, g: int, rows: int) -> Case:
         return Case(
