@@ -17,7 +17,7 @@ ROOMS = (
     ("errors",),
     ("version",),
     ("dtypes",),
-    ("kernels",),
+    ("kernels", "scratch"),
     ("workload",),
     ("row_files",),
     ("figures",),

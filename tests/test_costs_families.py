@@ -3,6 +3,8 @@
 Those of the vision side are in `test_costs_vision.py`.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from dsocr_analyze.costs import integers
@@ -25,10 +27,12 @@ from dsocr_analyze.costs.normalization import layer_norm, layer_norm_2d, layer_n
 from dsocr_analyze.costs.rope import dynamic_update, llama_tables, rotation, table_rows, tables
 from dsocr_analyze.costs.sums import work_of, work_of_modules
 from dsocr_analyze.costs.swiglu import swiglu, swiglu_params
-from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
+from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.kernels import KernelsOf
 
-BF16, FP32 = BFLOAT16, FLOAT32
+BF16, FP16, FP32 = BFLOAT16, FLOAT16, FLOAT32
+CPU = KernelsOf("cpu")
 E = BF16.nbytes
 LATENT = LatentHeads(heads=3, q_rank=7, kv_rank=6, nope=4, rope=2, value=5)
 
@@ -50,6 +54,10 @@ CASES = {
     ),
     "embedding": (embedding(6, 10, BF16), (0, 0, 0, 6 * 10 * E + 6 * 8, 6 * 10 * E)),
     "layer_norm": (layer_norm(6, 10, BF16), (0, 5 * 60, 0, E * (60 + 20), E * 60)),
+    "layer_norm over channels that lie first": (  # 60 features laid out anew
+        layer_norm(6, 10, BF16, channels_first=True),
+        (0, 5 * 60, 0, E * 60 + E * (60 + 20), E * 60 + E * 60),
+    ),
     "layer_norm_fp32": (  # cast, norm in fp32 with weights in bf16, cast
         layer_norm_fp32(6, 10, BF16),
         (0, 5 * 60, 0, 60 * 2 + 60 * 4 + 20 * 2 + 60 * 4, 60 * 4 + 60 * 4 + 60 * 2),
@@ -91,21 +99,21 @@ CASES = {
         ),
     ),
     "rotation": (  # 2 x 3 tokens, 5 heads of 4: n = 120; * cos, -half, cat, * sin, +
-        rotation(2, 3, 5, 4, BF16, pairs=False),
-        (0, 120 + 60 + 120 + 120, 0, E * (132 + 60 + 120 + 132 + 240), E * (4 * 120 + 60)),
+        rotation(2, 3, 5, 4, BF16, pairs=False),  # cosines and sines of 2 x 3 positions: 24 each
+        (0, 120 + 60 + 120 + 120, 0, E * (144 + 60 + 120 + 144 + 240), E * (4 * 120 + 60)),
     ),
     "rotation of pairs": (
         rotation(2, 3, 5, 4, BF16, pairs=True),
-        (0, 420, 0, E * (684 + 120), E * (540 + 120)),
+        (0, 420, 0, E * (708 + 120), E * (540 + 120)),
     ),
-    "rotary tables, computed": (  # 3 positions, 4 features: 3 x 2 angles
-        llama_tables(3, 4, BF16),
+    "rotary tables, computed": (  # 2 x 3 positions, 2 frequencies: 12 angles, 24 with both halves
+        llama_tables(2, 3, 4, BF16),
         (
-            6,
-            2 * 12 + 2 * 12,
-            6,
-            3 * 8 + 4 * (2 + 3) + 4 * 12 + 4 * 48 + 2 * 48,
-            3 * 4 + 4 * 6 + 48 + 4 * 48 + 2 * 24,
+            12,
+            2 * 24 + 2 * 24,
+            12,
+            6 * 8 + 4 * (2 + 6) + 4 * 24 + 4 * 96 + 2 * 96,
+            6 * 4 + 4 * 12 + 96 + 4 * 96 + 2 * 48,
         ),
     ),
     "rotary tables, kept": (  # range, outer product, both halves, cosine and sine, casts
@@ -117,19 +125,28 @@ CASES = {
         (0, 30 + 3, 0, 260 + 12, 228 + 12),
     ),
     "rotary tables, dynamic": (tables("dynamic", 3, 4, BF16), (0, 30, 0, 260, 228)),
-    "rotary tables, dynamic, beyond": (  # range, cast, /, pow, 1 /, * over 2 frequencies
+    "rotary tables, dynamic, beyond": (  # range, cast, transfer, /, pow, 1 /, * of 2
         dynamic_update(4),
+        (0, 4 * 2, 0, 2 * (8 + 4 + 4 * 4), 2 * (8 + 4 + 4 + 4 * 4)),
+    ),
+    "rotary tables, dynamic, beyond, on the CPU": (  # no transfer
+        dynamic_update(4, CPU),
         (0, 4 * 2, 0, 2 * (8 + 4 * 4), 2 * (8 + 4 + 4 * 4)),
     ),
-    "rotary tables, yarn": (  # 17 operators on 2 frequencies, 3 of them on two; scales of 12 + 12
+    "rotary tables, yarn": (
+        # 17 operators on 2 frequencies, 3 of them on two; 3 ranges, 1 transfer; scales of 12 + 12
         tables("yarn", 3, 4, BF16),
         (
             0,
             30 + 24 + 17 * 2,
             0,
-            260 + 96 + (17 + 3) * 2 * 4,
-            228 + 96 + (17 + 3) * 2 * 4,
+            260 + 96 + (17 + 3 + 1) * 2 * 4,
+            228 + 96 + (17 + 3 + 1) * 2 * 4,
         ),
+    ),
+    "rotary tables, yarn, on the CPU": (  # no transfer
+        tables("yarn", 3, 4, BF16, CPU),
+        (0, 88, 0, 260 + 96 + (17 + 3) * 2 * 4, 228 + 96 + (17 + 3) * 2 * 4),
     ),
     "swiglu": (
         every(swiglu(5, 3, 4, BF16)),
@@ -165,23 +182,35 @@ CASES = {
             160 + 120 + 80 + 40,
         ),
     ),
-    "masked softmax": (  # 2 x 3 tokens over 7, 4 heads: 168 scores; mask [3, 7], softmax, cast
+    "masked softmax": (  # 2 x 3 tokens over 7, 4 heads: 168 scores, mask of 42; cast, softmax, cast
         masked_softmax(2, 3, 7, 4, BF16),
         (
             0,
             168 + 5 * 168,
             0,
-            E * (168 + 21) + E * 168 + 4 * 168,
-            E * 168 + 4 * 168 + E * 168,
+            E * (168 + 42) + E * 168 + 4 * 168 + 4 * 168,
+            E * 168 + 4 * 168 + 4 * 168 + E * 168,
         ),
     ),
-    "softmax of one token": (  # no mask; in fp32 no cast
-        masked_softmax(2, 1, 7, 4, FP32),
-        (0, 5 * 56, 0, 4 * 56, 4 * 56),
+    "masked softmax in fp16": (  # which CUDA's kernel reads as it is
+        masked_softmax(2, 3, 7, 4, FP16),
+        (0, 6 * 168, 0, 2 * 210 + 2 * 168 + 4 * 168, 2 * 168 + 4 * 168 + 2 * 168),
     ),
-    "position check": (  # 4 differences, 4 comparisons, all of them
-        position_check(5),
-        (0, 4 + 4 + 4, 0, 2 * 32 + 32 + 4, 32 + 4 + 1),
+    "masked softmax in fp16 on the CPU": (  # which casts it as well
+        masked_softmax(2, 3, 7, 4, FP16, CPU),
+        (0, 6 * 168, 0, 2 * 210 + 2 * 168 + 2 * 672, 2 * 168 + 2 * 672 + 2 * 168),
+    ),
+    "masked softmax of a step": (  # 56 scores, mask of 14; in fp32 no casts
+        masked_softmax(2, 1, 7, 4, FP32),
+        (0, 56 + 5 * 56, 0, 4 * (56 + 14) + 4 * 56, 4 * 56 + 4 * 56),
+    ),
+    "position check": (  # of 2 sequences: 8 differences, 8 comparisons, all of them
+        position_check(2, 5),
+        (0, 8 + 8 + 8, 0, 2 * 64 + 64 + 8, 64 + 8 + 1),
+    ),
+    "laying out a shared head": (  # 2 x 7 keys of 3: read once, written for each of 4 heads
+        decoder_attention(2, 1, 6, 12, 4, 1, 3, FP32, flash=False)[""][-7:-6],
+        (0, 0, 0, 4 * 2 * 7 * 3, 4 * 2 * 7 * 12),
     ),
     "rows of rotary tables": (table_rows(3, 4, BF16), (0, 0, 0, 2 * (24 + 24), 2 * 24)),
     "dispatch": (  # 5 tokens, 3 wide, 4 experts, 2 chosen: 10 choices, 30 features
@@ -226,11 +255,16 @@ ORDERS = {
     ),
     "masked softmax": (
         masked_softmax(2, 3, 7, 4, BF16),
-        "add 168 bfloat16, softmax 24 x 7 bfloat16 float32, _to_copy 168 float32 bfloat16",
+        "add 168 bfloat16, _to_copy 168 bfloat16 float32, softmax 24 x 7,"
+        " _to_copy 168 float32 bfloat16",
+    ),
+    "masked softmax in fp16": (
+        masked_softmax(2, 3, 7, 4, FP16),
+        "add 168 float16, softmax 24 x 7 float16 float32, _to_copy 168 float32 float16",
     ),
     "position check": (
-        position_check(5),
-        "sub 4 int64, ge 4 int64 bool, all 1 x 4 bool",
+        position_check(2, 5),
+        "sub 8 int64, ge 8 int64 bool, all 1 x 8 bool",
     ),
     "router of groups": (
         gate(5, 3, Routing(8, 2, method="group_limited_greedy", groups=4, top_groups=2), BF16),
@@ -250,14 +284,42 @@ ORDERS = {
         " floor_divide 10 int64, index 30, cat 30, index_put 30, mul 30, sum 15 x 2, add 15",
     ),
     "plain attention of a step": (
-        decoder_attention(2, 1, 6, 12, 4, 2, 3, FP32, flash=False)[""][-7:],
-        "cat 84, clone 168, clone 168, matmul 8 x 1 x 7 x 3, div 56, softmax 8 x 7,"
+        decoder_attention(2, 1, 6, 12, 4, 2, 3, FP32, flash=False)[""][-8:],
+        "cat 84, clone 168, clone 168, matmul 8 x 1 x 7 x 3, div 56, add 56, softmax 8 x 7,"
         " matmul 8 x 1 x 3 x 7",
+    ),
+    "plain attention of a shared head": (  # which each product lays out for its own use
+        decoder_attention(2, 1, 6, 12, 4, 1, 3, FP32, flash=False)[""][-8:],
+        "cat 42, clone 168, matmul 8 x 1 x 7 x 3, div 56, add 56, softmax 8 x 7, clone 168,"
+        " matmul 8 x 1 x 3 x 7",
+    ),
+    "plain attention of a prompt": (
+        decoder_attention(1, 3, 0, 8, 4, 4, 2, FP32, flash=False)[""][-7:],
+        "add 24, matmul 4 x 3 x 3 x 2, div 36, add 36, softmax 12 x 3, matmul 4 x 3 x 2 x 3,"
+        " clone 24",
+    ),
+    "plain attention of prompts": (  # queries, keys; values: heads behind tokens
+        decoder_attention(2, 3, 0, 8, 4, 4, 2, FP32, flash=False)[""][-10:],
+        "add 48, clone 48, clone 48, matmul 8 x 3 x 3 x 2, div 72, add 72, softmax 24 x 3,"
+        " clone 48, matmul 8 x 3 x 2 x 3, clone 48",
     ),
     "absorbed attention": (
         mla_attention(1, 5, 0, 11, LATENT, FP32, flash=False)[""][-10:],
         "matmul 3 x 5 x 6 x 4, matmul 3 x 5 x 5 x 2, matmul 3 x 5 x 5 x 6, add 75, mul 75, add 75,"
         " softmax 15 x 5, einsum 1 x 15 x 6 x 5, matmul 3 x 5 x 5 x 6, clone 75",
+    ),
+    "absorbed attention of two prompts": (
+        # Laid out: queries, W_k of both sequences, k_pe and c of the heads, W_v of both sequences.
+        mla_attention(2, 5, 0, 11, replace(LATENT, rope=4), FP32, flash=False)[""][-15:],
+        "clone 120, clone 144, matmul 6 x 5 x 6 x 4, clone 120, matmul 6 x 5 x 5 x 4,"
+        " clone 180, matmul 6 x 5 x 5 x 6, add 150, mul 150, add 150, softmax 30 x 5,"
+        " einsum 2 x 15 x 6 x 5, clone 180, matmul 6 x 5 x 5 x 6, clone 150",
+    ),
+    "absorbed attention of a step of two": (  # one token's queries lie as they should
+        mla_attention(2, 1, 6, 11, replace(LATENT, rope=4), FP32, flash=False)[""][-14:],
+        "cat 84, clone 144, matmul 6 x 1 x 6 x 4, clone 168, matmul 6 x 1 x 7 x 4, clone 252,"
+        " matmul 6 x 1 x 7 x 6, add 42, mul 42, add 42, softmax 6 x 7, einsum 2 x 3 x 6 x 7,"
+        " clone 180, matmul 6 x 1 x 5 x 6",
     ),
 }
 
@@ -285,7 +347,7 @@ class TestMatrixWork:
         )
         scores = 2 * 4 * 7 * 7
         linears = 14 * 12 * (12 + 6 + 6) + 14 * 12 * 12
-        assert eager.macs == flash.macs == linears + 7 * 1 + 2 * scores * 3
+        assert eager.macs == flash.macs == linears + 2 * 7 * 1 + 2 * scores * 3
         assert eager.activations - flash.activations == scores
         assert flash.bytes_read < eager.bytes_read
 

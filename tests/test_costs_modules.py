@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from tracing import Calls, meta
+from transformers import DynamicCache
 
 from dsocr_analyze.architectures.deepseek_ocr.decoder import (
     cache_width,
@@ -136,12 +137,12 @@ class TestSimpleLayers:
 
 @DTYPES
 class TestPositions:
-    @pytest.mark.parametrize("length", [1, 5])
-    def test_llama_rope(self, dtype, length):
+    @pytest.mark.parametrize(("batch", "length"), [(1, 1), (1, 5), (3, 1), (3, 5)])
+    def test_llama_rope(self, dtype, batch, length):
         config = DeepseekV2Config(hidden_size=24, num_attention_heads=3)
         rope = modeling_deepseekv2.LlamaRotaryEmbedding(config).to("meta")
-        trace = traced(rope, of_type(dtype, 1), of_type(INT64, 1, length))
-        assert_same(trace, alone(llama_tables(length, 8, dtype)))
+        trace = traced(rope, of_type(dtype, 1), of_type(INT64, batch, length))
+        assert_same(trace, alone(llama_tables(batch, length, 8, dtype)))
 
     @pytest.mark.parametrize(
         ("variant", "name"),
@@ -163,7 +164,7 @@ class TestPositions:
 
     def test_rotation(self, dtype):
         rotate = Calls(modeling_deepseekv2._rotated)
-        cosines_and_sines = (of_type(dtype, 1, 1, 5, 8) for _ in range(2))
+        cosines_and_sines = (of_type(dtype, 2, 1, 5, 8) for _ in range(2))
         trace = traced(rotate, of_type(dtype, 2, 3, 5, 8), *cosines_and_sines)
         assert_same(trace, alone(rotation(2, 5, 3, 8, dtype, pairs=False)))
 
@@ -214,16 +215,28 @@ def flash_attention(monkeypatch):
     monkeypatch.setattr(modeling_deepseekv2, "flash_attn_func", flash_attn_func)
 
 
-def attention_inputs(dtype, batch, new, cached, cache, *, flash):
-    """Features, mask, positions and cache of one pass; `cache` has the sizes [heads, features]."""
-    # Flash attention asks whether positions restart; these do not.
+def mask_and_positions(batch, new, cached):
+    """What `generate` passes for prompts without padding: ones `[B, K]`, positions `[B, T]`."""
+    # Flash attention asks both for values: whether there is padding, whether positions restart.
     with KnownValues():
-        positions = torch.zeros(1, new, dtype=torch.int64, device="meta")
-    mask = None
-    if new > 1 and not flash:
-        mask = of_type(dtype, 1, 1, new, new).expand(batch, 1, new, new)
-    pairs = [tuple(of_type(dtype, batch, heads, cached, size) for heads, size in cache)]
-    held = modeling_deepseekv2.KeyValueCache(pairs if cached else ())
+        mask = torch.ones(batch, cached + new, dtype=torch.int64, device="meta")
+        return mask, (mask.cumsum(-1) - 1)[:, -new:]
+
+
+def cache_of(dtype, batch, cached, sizes, layers=1):
+    """The cache that `generate` passes; each layer holds tensors of the sizes [heads, features]."""
+    pairs = tuple(
+        tuple(of_type(dtype, batch, heads, cached, size) for heads, size in sizes)
+        for _ in range(layers)
+    )
+    return DynamicCache.from_legacy_cache(pairs if cached else None)
+
+
+def attention_inputs(dtype, batch, new, cached, sizes, *, flash):
+    """Features, mask, positions and cache of one pass, as the decoder hands them to a layer."""
+    mask = None if flash else of_type(dtype, batch, 1, new, cached + new)
+    _, positions = mask_and_positions(batch, new, cached)
+    held = cache_of(dtype, batch, cached, sizes)
     return of_type(dtype, batch, new, 24), mask, positions, held
 
 
@@ -240,7 +253,7 @@ class TestDecoderAttention:
             num_attention_heads=heads, num_key_value_heads=kv_heads, attention_bias=bias
         )
         kind = "LlamaFlashAttention2" if flash else "LlamaAttention"
-        attention = on_meta(getattr(modeling_deepseekv2, kind)(config), dtype)
+        attention = on_meta(getattr(modeling_deepseekv2, kind)(config, layer_idx=0), dtype)
         D = 24 // heads
         cache = [(kv_heads, D), (kv_heads, D)]
         inputs = attention_inputs(dtype, batch, new, cached, cache, flash=flash)
@@ -279,7 +292,7 @@ class TestDecoderAttention:
             attention_bias=latent.bias,
         )
         kind = "DeepseekV2FlashAttention2" if flash else "DeepseekV2Attention"
-        attention = on_meta(getattr(modeling_deepseekv2, kind)(config), dtype)
+        attention = on_meta(getattr(modeling_deepseekv2, kind)(config, layer_idx=0), dtype)
         cache = [(1, latent.rope), (1, latent.kv_rank)]
         if flash:
             cache = [(latent.heads, latent.query)] * 2
@@ -345,45 +358,44 @@ DECODERS = {
 }
 
 
-@PASSES
-@pytest.mark.parametrize("name", DECODERS)
-class TestDecoder:
-    def test_whole(self, dtype, batch, new, cached, name):
-        decoder = DecoderDimensions.from_config(CONFIG | DECODERS[name])
-        model = modeling_deepseekv2.DeepseekV2ForCausalLM(decoder_config(**DECODERS[name]))
-        model = on_meta(model, dtype)
-        key_value = [(decoder.kv_heads, decoder.head_dim)] * 2
-        if decoder.use_mla:
-            key_value = [(1, decoder.qk_rope_head_dim), (1, decoder.kv_lora_rank)]
-        assert cache_width(decoder, flash=False) == sum(heads * size for heads, size in key_value)
-        pairs = [
-            tuple(of_type(dtype, batch, heads, cached, size) for heads, size in key_value)
-            for _ in range(decoder.layers)
-        ]
-        past = pairs if cached else None
-        trace = traced(model, of_type(INT64, batch, new), past_key_values=past, use_cache=True)
-        sections = decoder_sections(
-            batch, new, cached, decoder, dtype, flash=False, each_expert=True
+def decoder_of(config, *, flash):
+    """A decoder with its head; transformers refuses to build flash layers without the package."""
+    model = modeling_deepseekv2.DeepseekV2ForCausalLM(config)
+    if flash:
+        inner = model.model
+        inner.config._attn_implementation = "flash_attention_2"
+        inner.layers = nn.ModuleList(
+            modeling_deepseekv2.DeepseekV2DecoderLayer(inner.config, index)
+            for index in range(config.num_hidden_layers)
         )
-        assert_same(trace, *sections)
-        work = total_work(kernel.total for kernel in trace.kernels)
-        together = decoder_sections(batch, new, cached, decoder, dtype, flash=False)
-        assert work == sections_work(sections) == sections_work(together)
-        assert params(model) == decoder_params(decoder) + head_params(decoder)
+    return model
 
-    @pytest.mark.usefixtures("flash_attention")
-    def test_a_layer_with_flash_attention(self, dtype, batch, new, cached, name):
-        decoder = DecoderDimensions.from_config(CONFIG | DECODERS[name])
-        config = decoder_config(**DECODERS[name])
-        config._attn_implementation = "flash_attention_2"
-        last = decoder.layers - 1
-        layer = on_meta(modeling_deepseekv2.DeepseekV2DecoderLayer(config, last), dtype)
-        layer.self_attn.layer_idx = 0  # alone, it is the first in the cache
-        width = cache_width(decoder, flash=True)
-        cache = [(decoder.kv_heads, width // decoder.kv_heads // 2)] * 2
-        inputs = attention_inputs(dtype, batch, new, cached, cache, flash=True)
-        sections = decoder_sections(
-            batch, new, cached, decoder, dtype, flash=True, each_expert=True
-        )
-        (section,) = (s for s in sections if f"model.layers.{last}" in s.paths)
-        assert_same(traced(layer, *inputs), alone(section.modules))
+
+@PASSES
+@FLASH
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.usefixtures("flash_attention")
+def test_decoders(dtype, batch, new, cached, flash, name):
+    decoder = DecoderDimensions.from_config(CONFIG | DECODERS[name])
+    model = on_meta(decoder_of(decoder_config(**DECODERS[name]), flash=flash), dtype)
+    sizes = [(decoder.kv_heads, decoder.head_dim)] * 2
+    if decoder.use_mla and flash:
+        sizes = [(decoder.heads, decoder.qk_nope_head_dim + decoder.qk_rope_head_dim)] * 2
+    elif decoder.use_mla:
+        sizes = [(1, decoder.qk_rope_head_dim), (1, decoder.kv_lora_rank)]
+    assert cache_width(decoder, flash=flash) == sum(heads * size for heads, size in sizes)
+    mask, positions = mask_and_positions(batch, new, cached)
+    trace = traced(
+        model,
+        of_type(INT64, batch, new),
+        attention_mask=mask,
+        position_ids=positions,
+        past_key_values=cache_of(dtype, batch, cached, sizes, decoder.layers),
+        use_cache=True,
+    )
+    sections = decoder_sections(batch, new, cached, decoder, dtype, flash=flash, each_expert=True)
+    assert_same(trace, *sections)
+    work = total_work(kernel.total for kernel in trace.kernels)
+    together = decoder_sections(batch, new, cached, decoder, dtype, flash=flash)
+    assert work == sections_work(sections) == sections_work(together)
+    assert params(model) == decoder_params(decoder) + head_params(decoder)

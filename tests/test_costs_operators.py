@@ -25,8 +25,8 @@ from dsocr_analyze.costs.sums import (
     work_of,
     work_of_modules,
 )
-from dsocr_analyze.dtypes import BFLOAT16, BOOL, FLOAT32, INT64
-from dsocr_analyze.kernels import Attention, Elements, Gemm, Rows, Work
+from dsocr_analyze.dtypes import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT64
+from dsocr_analyze.kernels import CUDA, Attention, Elements, Gemm, KernelsOf, Rows, Work
 
 
 class TestOperators:
@@ -59,12 +59,27 @@ class TestOperators:
         (kernel,) = reduction("all", 3, 4, BOOL)
         assert (kernel.kind, kernel.dimensions) == ("reduction", Rows(3, 4))
         assert kernel.work == Work(0, 12, 0, 12, 3)
-        (kernel,) = softmax(3, 4, BFLOAT16)
+        (kernel,) = softmax(3, 4, FLOAT32)
         assert (kernel.kind, kernel.dimensions) == ("softmax", Rows(3, 4))
-        assert kernel.work == Work(0, 60, 0, 24, 48)
+        assert kernel.work == Work(0, 60, 0, 48, 48)
         (kernel,) = top(3, 4, 2)
         assert (kernel.kind, kernel.dimensions) == ("routing", Rows(3, 4))
         assert kernel.work == Work(0, 12, 0, 48, 3 * 2 * 12)
+
+    @pytest.mark.parametrize("kernels_of", [CUDA, KernelsOf("cpu")], ids=lambda k: k.device)
+    @pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT16], ids=lambda d: d.name)
+    def test_softmax_in_another_type_casts_first(self, dtype, kernels_of):
+        kernels = softmax(3, 4, dtype, kernels_of)
+        if kernels_of == CUDA and dtype == FLOAT16:  # the one kernel that reads it as it is
+            (kernel,) = kernels
+            assert (kernel.dtype, kernel.output_dtype) == ("float16", "float32")
+            assert kernel.work == Work(0, 60, 0, 24, 48)
+        else:
+            copied, kernel = kernels
+            assert (copied.operator, copied.output_dtype) == ("_to_copy", "float32")
+            assert copied.work == Work(bytes_read=24, bytes_written=48)
+            assert (kernel.dtype, kernel.output_dtype) == ("float32", "float32")
+            assert kernel.work == Work(0, 60, 0, 48, 48)
 
     def test_movement(self):
         assert copy("clone", 10, BFLOAT16) == moved("clone", 10, 20, 20, BFLOAT16)

@@ -54,6 +54,7 @@ def workloads(count, seed=0):
 
 def arrays_of(pages):
     return {
+        "base_size": np.array([page.base_size for page in pages]),
         "whole_resolution": np.array([page.global_view.resolution for page in pages]),
         "local_resolution": np.array([page.image_size for page in pages]),
         "columns": np.array([page.grid[0] for page in pages]),
@@ -95,6 +96,7 @@ def test_integers_for_all_pages_and_for_one():
     columns, rows = page.grid
     totals = page_totals(
         PUBLISHED,
+        base_size=1024,
         whole_resolution=1024,
         local_resolution=640,
         columns=columns,
@@ -104,14 +106,29 @@ def test_integers_for_all_pages_and_for_one():
     )
     assert_equal(totals, page_costs(PUBLISHED, page), 0)
     assert all(type(count) is int for count in totals.counts())
-    lengths = page_totals(PUBLISHED, whole_resolution=1024, text_tokens=np.array([10, 11]))
+    lengths = page_totals(
+        PUBLISHED, base_size=1024, whole_resolution=1024, text_tokens=np.array([10, 11])
+    )
     assert lengths.batch.macs.shape == (2,)
+
+
+def test_the_blank_patch_is_as_large_as_the_base_size_and_fp32():
+    """Three channels summed to one number; a page that is cut has no blank patch."""
+    sizes, columns = np.array([640, 64, 640, 64]), np.array([1, 1, 2, 2])
+    prefill = page_totals(
+        PUBLISHED, base_size=sizes, whole_resolution=640, columns=columns, text_tokens=10
+    ).prefill
+    pixels = 3 * (640**2 - 64**2)
+    assert np.diff(prefill.vector_flops)[[0, 2]].tolist() == [-pixels, 0]
+    assert np.diff(prefill.bytes_read)[[0, 2]].tolist() == [-4 * pixels, 0]
+    for count in (prefill.macs, prefill.activations, prefill.bytes_written):
+        assert np.diff(count)[[0, 2]].tolist() == [0, 0]
 
 
 def test_pages_beyond_the_cache_are_cut_into_chunks():
     """So many distinct lengths that they are evaluated directly, chunk by chunk."""
     lengths = np.arange(1, 40_001)
-    totals = page_totals(PUBLISHED, whole_resolution=512, text_tokens=lengths)
+    totals = page_totals(PUBLISHED, base_size=512, whole_resolution=512, text_tokens=lengths)
     for index in (0, 16_383, 16_384, 39_999):
         page = plan_workload(
             page=(500, 500), base_size=512, text_tokens=index + 1, max_new_tokens=1
@@ -120,7 +137,9 @@ def test_pages_beyond_the_cache_are_cut_into_chunks():
 
 
 def test_no_pages():
-    totals = page_totals(PUBLISHED, whole_resolution=1024, text_tokens=np.array([], dtype=int))
+    totals = page_totals(
+        PUBLISHED, base_size=1024, whole_resolution=1024, text_tokens=np.array([], dtype=int)
+    )
     assert len(totals.batch.macs) == 0
 
 
@@ -128,7 +147,12 @@ class TestNothingWraps:
     def test_counts_beyond_64_bits_are_exact(self):
         new = np.array([10**9, 1, 3 * 10**9])
         totals = page_totals(
-            PUBLISHED, whole_resolution=1024, text_tokens=10, batch_size=10**7, max_new_tokens=new
+            PUBLISHED,
+            base_size=1024,
+            whole_resolution=1024,
+            text_tokens=10,
+            batch_size=10**7,
+            max_new_tokens=new,
         )
         assert totals.batch.macs.dtype == object
         for index, count in enumerate(new):
@@ -141,6 +165,7 @@ class TestNothingWraps:
     def test_counts_within_64_bits_stay_int64(self):
         totals = page_totals(
             PUBLISHED,
+            base_size=1280,
             whole_resolution=1280,
             text_tokens=np.array([1 << 16]),
             max_new_tokens=1 << 16,
@@ -157,7 +182,11 @@ class TestNothingWraps:
     @pytest.mark.parametrize("batch", [1, 10**4, 10**6])
     def test_the_bound_is_never_too_late(self, text, batch):
         totals = page_totals(
-            PUBLISHED, whole_resolution=640, text_tokens=np.array([text, 1]), batch_size=batch
+            PUBLISHED,
+            base_size=640,
+            whole_resolution=640,
+            text_tokens=np.array([text, 1]),
+            batch_size=batch,
         )
         page = dataclasses.replace(
             plan_workload(page=(600, 600), base_size=640, max_new_tokens=1),
@@ -169,9 +198,9 @@ class TestNothingWraps:
 
 class TestBadArrays:
     def refused(self, **changes):
-        given = {"whole_resolution": 1024, "text_tokens": np.array([1, 2]), **changes}
+        pages = {"base_size": 1024, "whole_resolution": 1024, "text_tokens": np.array([1, 2])}
         with pytest.raises(WorkloadError) as error:
-            page_totals(PUBLISHED, **given)
+            page_totals(PUBLISHED, **pages | changes)
         return str(error.value)
 
     def test_fractions(self):
@@ -182,6 +211,7 @@ class TestBadArrays:
             text_tokens=np.array([1, 0])
         )
         assert "whole_resolution: 63" in self.refused(whole_resolution=63)
+        assert "base_size: 63" in self.refused(base_size=63)
 
     def test_too_large(self):
         assert "too large" in self.refused(text_tokens=np.array([2**63, 1], dtype=np.uint64))
@@ -206,7 +236,7 @@ def test_torch_is_not_imported():
         "from dsocr_analyze.architectures.deepseek_ocr.totals import page_totals\n"
         "from dsocr_analyze.architectures.deepseek_ocr.dimensions import ModelDimensions\n"
         f"d = ModelDimensions.from_file({str(DEFAULT.reference / 'config.json')!r})\n"
-        "page_totals(d, whole_resolution=1024, text_tokens=np.arange(1, 100))\n"
+        "page_totals(d, base_size=1024, whole_resolution=1024, text_tokens=np.arange(1, 100))\n"
         "print([m for m in ('torch', 'transformers', 'fvcore') if m in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -221,6 +251,7 @@ def test_a_million_workloads_a_second():
     mode = modes[rng.integers(0, 4, n)]
     cut = mode[:, 2] == 1
     pages = {
+        "base_size": mode[:, 0],
         "whole_resolution": mode[:, 0],
         "local_resolution": mode[:, 1],
         "columns": np.where(cut, rng.integers(1, 4, n), 1),
@@ -254,7 +285,7 @@ class TestDynamicPositions:
     @pytest.mark.parametrize(("text_tokens", "max_new_tokens"), [(100, 28), (126, 2), (126, 1)])
     def test_as_long_as_it_was_trained_is_counted(self, text_tokens, max_new_tokens):
         lengths = {"text_tokens": text_tokens, "max_new_tokens": max_new_tokens}  # of 273 + text
-        page_totals(self.DIMENSIONS, whole_resolution=1024, **lengths)
+        page_totals(self.DIMENSIONS, base_size=1024, whole_resolution=1024, **lengths)
         compose(
             self.DIMENSIONS,
             plan_workload(page=(1, 1), base_size=1024, image_size=1024, crop_mode=False, **lengths),
@@ -267,7 +298,7 @@ class TestDynamicPositions:
         lengths = {"text_tokens": text_tokens, "max_new_tokens": max_new_tokens}
         message = "'max_position_embeddings', 400; the sequence reaches 401"
         with pytest.raises(ConfigError, match=message):
-            page_totals(self.DIMENSIONS, whole_resolution=1024, **lengths)
+            page_totals(self.DIMENSIONS, base_size=1024, whole_resolution=1024, **lengths)
         workload = plan_workload(
             page=(1, 1), base_size=1024, image_size=1024, crop_mode=False, **lengths
         )
@@ -277,16 +308,17 @@ class TestDynamicPositions:
     def test_latent_attention_that_would_divide_by_zero_is_refused(self):
         decoder = dataclasses.replace(LATENT.decoder, qk_rope_head_dim=2)
         dimensions = dataclasses.replace(LATENT, decoder=decoder)
-        page_totals(dimensions, whole_resolution=1024, text_tokens=1)
+        page_totals(dimensions, base_size=1024, whole_resolution=1024, text_tokens=1)
         with pytest.raises(ConfigError, match="'qk_rope_head_dim' of 2 beyond"):
-            page_totals(dimensions, whole_resolution=1024, text_tokens=900)
+            page_totals(dimensions, base_size=1024, whole_resolution=1024, text_tokens=900)
 
     def test_the_longest_row_decides_not_the_longest_of_each_column(self):
         rows = {"text_tokens": np.array([1, 110]), "max_new_tokens": np.array([120, 2])}
-        page_totals(self.DIMENSIONS, whole_resolution=1024, **rows)
+        page_totals(self.DIMENSIONS, base_size=1024, whole_resolution=1024, **rows)
         with pytest.raises(ConfigError, match="reaches 501"):
             page_totals(
                 self.DIMENSIONS,
+                base_size=1024,
                 whole_resolution=1024,
                 text_tokens=np.array([1, 110]),
                 max_new_tokens=np.array([228, 2]),

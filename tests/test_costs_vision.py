@@ -37,7 +37,8 @@ from dsocr_analyze.costs.sections import Expansion, Section, sections_work
 from dsocr_analyze.costs.self_attention import self_attention, self_attention_params
 from dsocr_analyze.costs.sums import work_of
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
-from dsocr_analyze.kernels import merged
+from dsocr_analyze.kernels import KernelsOf, merged
+from dsocr_analyze.trace.recorder import Recorder
 
 DTYPES = pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT32], ids=["bf16", "fp32"])
 PUBLISHED = json.loads(Path(deepencoder.__file__).with_name("config.json").read_text())
@@ -285,6 +286,8 @@ PAGE_CONFIG = {
     "num_experts_per_tok": 1,
     "vocab_size": 9,
 }
+BASE_SIZE = 80
+CPU = KernelsOf("cpu")
 
 
 class TestPage:
@@ -297,17 +300,22 @@ class TestPage:
         type_ = getattr(torch, dtype.name)
         model = modeling_deepseekocr.DeepseekOCRModel(config).to(type_).eval()
         columns, rows = grid
-        crops = torch.ones(columns * rows, 3, local, local) if local else torch.zeros(1, 3, 64, 64)
-        views = (crops.to(type_), torch.ones(1, 3, whole, whole, dtype=type_))
+        # What `infer()` puts where there are no local views: blank pixels, in fp32.
+        crops = torch.zeros(1, 3, BASE_SIZE, BASE_SIZE)
+        if local:
+            crops = torch.ones(columns * rows, 3, local, local, dtype=type_)
+        views = (crops, torch.ones(1, 3, whole, whole, dtype=type_))
         is_image = torch.ones(2, 1 + visual, dtype=torch.bool)
         is_image[:, 0] = False
-        return trace_of(
-            model,
-            torch.zeros(2, 1 + visual, dtype=torch.long),
-            images=[views, views],
-            images_seq_mask=is_image,
-            images_spatial_crop=[grid, grid],
-        )
+        with torch.no_grad(), Recorder(model, kernels_of=CPU) as recorder:
+            trace = recorder.begin()
+            model(
+                torch.zeros(2, 1 + visual, dtype=torch.long),
+                images=[views, views],
+                images_seq_mask=is_image,
+                images_spatial_crop=torch.tensor([grid, grid]),
+            )
+        return trace
 
     def expected(self, dtype, grid, local, whole, visual):
         sam = SamDimensions.from_config(PAGE_CONFIG)
@@ -317,13 +325,13 @@ class TestPage:
         def views(count, resolution):
             q = vision.token_side(resolution, sam)
             return [
-                *vision.sam_sections(count, resolution, sam, dtype),
+                *vision.sam_sections(count, resolution, sam, dtype, CPU),
                 *vision.clip_sections(count, q, clip, dtype),
                 *vision.projector_sections(count, q, joint, dtype),
             ]
 
         columns, rows = grid
-        seen, laid_out, sections = layout.pixel_sum(1, 64, dtype), (), []
+        seen, laid_out, sections = layout.blank_sum(BASE_SIZE), (), []
         if local:
             count, q = columns * rows, vision.token_side(local, sam)
             seen = layout.pixel_sum(count, local, dtype)

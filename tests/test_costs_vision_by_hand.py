@@ -79,13 +79,21 @@ CASES = {
         layout.global_layout(2, 5, 3, BFLOAT16),
         (0, 0, 0, E * (20 + 4 * 3 + 3), E * (20 + 2 * 3 * 3)),
     ),
+    "blank pixels": (layout.blank_sum(4), (0, 48, 0, 48 * 4, 4)),  # 3 x 4 x 4 of fp32
+    # The grid's sides, 8 bytes each, are multiplied by the tokens a side three times.
     "local views": (  # 2 beside each other, 3 above each other: a picture of 6 rows of 4 tokens
         layout.local_layout(2, 3, 2, 5, 3, BFLOAT16),
-        (0, 0, 0, E * (24 * 5 + 24 * 3 + 24 * 3 + 3), E * (24 * 5 + 24 * 3 + 6 * 5 * 3)),
+        (
+            0,
+            3,
+            0,
+            3 * 8 + E * (24 * 5 + 24 * 3 + 24 * 3 + 3),
+            3 * 8 + E * (24 * 5 + 24 * 3 + 6 * 5 * 3),
+        ),
     ),
     "local views in a column": (  # lie in memory as the picture does
         layout.local_layout(1, 3, 2, 5, 3, BFLOAT16),
-        (0, 0, 0, E * (12 * 5 + 12 * 3 + 3), E * (12 * 5 + 6 * 3 * 3)),
+        (0, 3, 0, 3 * 8 + E * (12 * 5 + 12 * 3 + 3), 3 * 8 + E * (12 * 5 + 6 * 3 * 3)),
     ),
     "page": (  # 7 visual tokens of 3 joined twice, and put among 9 with a mask of bytes
         layout.page_layout(9, 7, 3, BFLOAT16),

@@ -139,10 +139,22 @@ CASES = {
         (meta(2, 3), meta(4, 3, 5)),
         matrix("matmul", 4 * 2 * 3 * 5, 40, 6 + 60),
     ),
-    "matmul, batches broadcast": (
+    "matmul, batches broadcast": (  # each operand is first laid out for all 4 x 6 products
         torch.matmul,
         (meta(4, 1, 2, 3), meta(6, 3, 5)),
-        matrix("matmul", 4 * 6 * 2 * 3 * 5, 240, 24 + 90),
+        vector("clone", 0, 4 * 6, 4 * 6 * 6)
+        + vector("clone", 0, 6 * 15, 4 * 6 * 15)
+        + matrix("matmul", 4 * 6 * 2 * 3 * 5, 240, 24 + 90),
+    ),
+    "matmul of heads behind the tokens, several sequences": (  # no one batch of matrices: a copy
+        lambda q, k: torch.matmul(q.transpose(1, 2), k),
+        (meta(2, 7, 5, 4), meta(2, 5, 4, 3)),
+        vector("clone", 0, 280, 280) + matrix("matmul", 10 * 7 * 4 * 3, 210, 280 + 120),
+    ),
+    "matmul of heads behind the tokens, one sequence": (
+        lambda q, k: torch.matmul(q.transpose(1, 2), k),
+        (meta(1, 7, 5, 4), meta(1, 5, 4, 3)),
+        matrix("matmul", 5 * 7 * 4 * 3, 105, 140 + 60),
     ),
     "the @ operator": (lambda a, b: a @ b, (meta(2, 3), meta(3, 5)), matrix("matmul", 30, 10, 21)),
     "__rmatmul__ has its operands the other way round": (
@@ -181,10 +193,15 @@ CASES = {
         (meta(2, 3), meta(2, 3)),
         matrix("einsum", 6, 1, 12),
     ),
-    "einsum of relative positions": (
+    "einsum of relative positions": (  # by rows: h must come first in the queries, a copy of them
         lambda q, r: torch.einsum("bhwc,hkc->bhwk", q, r),
         (meta(2, 3, 4, 5), meta(3, 6, 5)),
-        matrix("einsum", 2 * 3 * 4 * 6 * 5, 2 * 3 * 4 * 6, 120 + 90),
+        vector("clone", 0, 120, 120) + matrix("einsum", 2 * 3 * 4 * 6 * 5, 2 * 3 * 4 * 6, 120 + 90),
+    ),
+    "einsum of relative positions by columns": (  # b and h, side by side already, are one row
+        lambda q, r: torch.einsum("bhwc,wkc->bhwk", q, r),
+        (meta(2, 3, 4, 5), meta(4, 6, 5)),
+        matrix("einsum", 2 * 3 * 4 * 6 * 5, 2 * 3 * 4 * 6, 120 + 120),
     ),
     "einsum sums a label of one operand first": (
         lambda a, b: torch.einsum("ijs,jk->ik", a, b),
@@ -266,7 +283,12 @@ CASES = {
     "softmax in fp32 of bf16": (
         lambda x: F.softmax(x, dim=-1, dtype=torch.float32),
         (meta(2, 3, dtype=BF16),),
-        one("softmax", vector=30, read=2 * 6, written=4 * 6),
+        one("_to_copy", read=2 * 6, written=4 * 6) + vector("softmax", 5 * 6, 6, 6),
+    ),
+    "softmax in fp32 of fp16: CUDA's kernel casts by itself": (
+        lambda x: F.softmax(x, dim=-1, dtype=torch.float32),
+        (meta(2, 3, dtype=torch.float16),),
+        one("softmax", vector=5 * 6, read=2 * 6, written=4 * 6),
     ),
     "softmax as a method": (
         lambda x: x.softmax(dim=-1),
@@ -287,6 +309,11 @@ CASES = {
         lambda x: F.layer_norm(x, (3,)),
         (meta(3),),
         vector("native_layer_norm", 4 * 3, 3, 3),
+    ),
+    "layer_norm of channels that lie one after the other": (  # the kernel wants them in a row
+        lambda x, w, b: F.layer_norm(x.t(), (3,), w, b),
+        (meta(3, 2), meta(3), meta(3)),
+        vector("clone", 0, 6, 6) + vector("native_layer_norm", 5 * 6, 6 + 3 + 3, 6),
     ),
     "layer_norm in six dimensions": (
         lambda x: F.layer_norm(x, (3,)),
@@ -646,6 +673,7 @@ SIZES = {
     "einsum as a product": ("gemm", Gemm(1, 2, 5, 3)),
     "einsum to a scalar": ("gemm", Gemm(1, 1, 1, 6)),
     "einsum of relative positions": ("gemm", Gemm(3, 2 * 4, 6, 5)),
+    "einsum of relative positions by columns": ("gemm", Gemm(4, 2 * 3, 6, 5)),
     "einsum sums a label of one operand first": ("gemm", Gemm(1, 2, 5, 3)),
     "attention": ("attention", Attention(2, 3, 3, 4, 5, 8, 6)),
     "attention with a bias": ("attention", Attention(2, 3, 3, 4, 5, 8, 8, masked=True)),
@@ -657,6 +685,7 @@ SIZES = {
     "attention without heads": ("attention", Attention(2, 1, 1, 4, 5, 8, 8)),
     "attention of one query batch over many": ("attention", Attention(2, 3, 3, 4, 5, 8, 8)),
     "softmax": ("softmax", Rows(2, 3)),
+    "softmax in fp32 of bf16": ("softmax", Rows(2, 3)),
     "softmax as a method": ("softmax", Rows(2, 3)),
     "layer_norm": ("normalization", Rows(2, 3)),
     "layer_norm of a vector, no weight": ("normalization", Rows(1, 3)),
@@ -704,7 +733,8 @@ def test_the_sizes_of_a_matrix_operator_multiply_to_its_macs(name):
     ("name", "dtype", "output"),
     [
         ("linear in bf16", "bfloat16", "bfloat16"),
-        ("softmax in fp32 of bf16", "bfloat16", "float32"),
+        ("softmax in fp32 of bf16", "float32", "float32"),
+        ("softmax in fp32 of fp16: CUDA's kernel casts by itself", "float16", "float32"),
         ("where", "bool", "float32"),
         ("cat", "float32", "float32"),
         ("copy_ reads the source only", "bfloat16", "float32"),

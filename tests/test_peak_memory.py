@@ -43,7 +43,7 @@ MANY_WORDS = {"vocab_size": 20_000}
 
 CASES = [
     pytest.param({}, {**ONE_VIEW, "text_tokens": 10}, id="short"),
-    pytest.param({}, {**ONE_VIEW, "text_tokens": 1200}, id="long"),
+    pytest.param({}, {**ONE_VIEW, "text_tokens": 900}, id="long"),
     pytest.param({}, {**ONE_VIEW, "text_tokens": 400, "batch_size": 3}, id="batch"),
     pytest.param({}, {**CUT, "text_tokens": 10}, id="cut"),
     pytest.param({}, {**CUT, "text_tokens": 200, "batch_size": 2}, id="cut-batch"),
@@ -53,7 +53,7 @@ CASES = [
     pytest.param(LATENT, {**ONE_VIEW, "text_tokens": 300, "batch_size": 2}, id="latent-batch"),
     pytest.param(MANY_WORDS, {**ONE_VIEW, "text_tokens": 300}, id="logits"),
     pytest.param({"n_routed_experts": None}, {**CUT, "text_tokens": 50}, id="dense"),
-    pytest.param({}, {**CUT, "base_size": 512, "text_tokens": 10}, id="large-view"),
+    pytest.param({}, {**CUT, "base_size": 384, "text_tokens": 10}, id="large-view"),
 ]  # fmt: skip
 
 dtypes = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -62,8 +62,9 @@ dtypes = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def peaks(session: DeepSeekOCRSession, page: dict) -> tuple[int, int, int]:
     """Peak by the allocator, by the trace and by the closed forms."""
     workload = session.plan(max_new_tokens=1, **page)
+    allocated = allocated_at_most(session, workload)
     _, agreement = session.figures(workload)
-    return allocated_at_most(session, workload), agreement.peak.traced, agreement.peak.analytic
+    return allocated, agreement.peak.traced, agreement.peak.analytic
 
 
 @dtypes

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dsocr_analyze.costs.scratch import product_scratch
 from dsocr_analyze.dtypes import FLOAT32, Dtype
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import KernelsOf
+from dsocr_analyze.scratch import product_scratch
 
 __all__ = ["Lifetimes"]
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from dsocr_analyze.costs import scratch
+from dsocr_analyze import scratch
 from dsocr_analyze.kernels import KernelsOf
 from dsocr_analyze.trace.call import Call
 

@@ -104,27 +104,7 @@ def compose(
     batch, seq_len = workload.batch_size, workload.seq_len
     check_positions(dimensions.decoder, seq_len, workload.max_new_tokens)
     params = model_params(dimensions)
-    expansions = {stage.name: Expansion() for stage in STAGES}
-    for view in workload.views:
-        sections = vision_sections(view.count, view.resolution, dimensions, dtype, kernels_of)
-        for stage, parts in sections.items():
-            expansions[stage.name].add(parts, times=batch, stage=stage.name)
-    for stage, new, cached in ((PREFILL, seq_len, 0), (DECODE, 1, seq_len)):
-        parts = decoder_sections(
-            batch,
-            new,
-            cached,
-            dimensions.decoder,
-            dtype,
-            flash=flash_attention,
-            each_expert=True,
-            kernels_of=kernels_of,
-        )
-        expansions[stage.name].add(parts, stage=stage.name)
-    expansions[PREFILL.name].kernels += [
-        kernel._replace(path="model", stage=PREFILL.name)
-        for kernel in _page_layout(workload, dimensions, dtype)
-    ]
+    expansions = _expanded(dimensions, workload, dtype, flash_attention, kernels_of)
     experts = experts_by_stage(dimensions, workload, dtype)
     stages = {
         stage.name: _stage_figures(
@@ -153,6 +133,39 @@ def compose(
         * decoder_savable_macs(batch, seq_len, dimensions.decoder, flash=flash_attention),
         memory=memory(dimensions, workload, dtype, flash_attention, kernels_of),
     )
+
+
+def _expanded(
+    dimensions: ModelDimensions,
+    workload: Workload,
+    dtype: Dtype,
+    flash_attention: bool,
+    kernels_of: KernelsOf,
+) -> dict[str, Expansion]:
+    """Every module of every stage, by the stage's name."""
+    batch, seq_len = workload.batch_size, workload.seq_len
+    expansions = {stage.name: Expansion() for stage in STAGES}
+    for view in workload.views:
+        sections = vision_sections(view.count, view.resolution, dimensions, dtype, kernels_of)
+        for stage, parts in sections.items():
+            expansions[stage.name].add(parts, times=batch, stage=stage.name)
+    for stage, new, cached in ((PREFILL, seq_len, 0), (DECODE, 1, seq_len)):
+        parts = decoder_sections(
+            batch,
+            new,
+            cached,
+            dimensions.decoder,
+            dtype,
+            flash=flash_attention,
+            each_expert=True,
+            kernels_of=kernels_of,
+        )
+        expansions[stage.name].add(parts, stage=stage.name)
+    expansions[PREFILL.name].kernels += [
+        kernel._replace(path="model", stage=PREFILL.name)
+        for kernel in _page_layout(workload, dimensions, dtype)
+    ]
+    return expansions
 
 
 def experts_by_stage(

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsocr_analyze.architectures.deepseek_ocr.decoder import cache_width
-from dsocr_analyze.costs.scratch import sort_scratch
 from dsocr_analyze.dtypes import BOOL, FLOAT16, FLOAT32, INT64
+from dsocr_analyze.scratch import sort_scratch
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.deepseek_ocr.dimensions import DecoderDimensions

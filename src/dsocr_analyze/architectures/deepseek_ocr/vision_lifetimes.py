@@ -12,13 +12,13 @@ from dsocr_analyze.architectures.deepseek_ocr.stages import CLIP, PROJECTOR, SAM
 from dsocr_analyze.architectures.deepseek_ocr.vision import grid_side, token_side
 from dsocr_analyze.costs.conv2d import conv2d_side
 from dsocr_analyze.costs.sam_attention import window_count
-from dsocr_analyze.costs.scratch import (
+from dsocr_analyze.dtypes import FLOAT32, INT64
+from dsocr_analyze.scratch import (
     antialiased_scratch,
     attention_scratch,
     convolution_scratch,
     mean_scratch,
 )
-from dsocr_analyze.dtypes import FLOAT32, INT64
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.deepseek_ocr.dimensions import (
