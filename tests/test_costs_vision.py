@@ -27,6 +27,7 @@ from dsocr_analyze.architectures.deepseek_ocr.reference import (
 )
 from dsocr_analyze.costs.conv2d import conv2d, conv2d_params
 from dsocr_analyze.costs.embedding import embedding
+from dsocr_analyze.costs.normalization import layer_norm
 from dsocr_analyze.costs.position_table import bicubic_resize
 from dsocr_analyze.costs.sam_attention import (
     grid_attention,
@@ -40,6 +41,7 @@ from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.kernels import KernelsOf, merged
 from dsocr_analyze.trace.recorder import Recorder
 
+CPU = KernelsOf("cpu")
 DTYPES = pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT32], ids=["bf16", "fp32"])
 PUBLISHED = json.loads(Path(deepencoder.__file__).with_name("config.json").read_text())
 
@@ -98,6 +100,13 @@ class TestLayers:
         assert_same(trace, alone({"": expected}))
         assert params(layer) == conv2d_params(3, 5, kernel, bias=bias)
 
+    @pytest.mark.parametrize("count", [1, 2])
+    def test_layer_norm_of_channels_first(self, dtype, count):
+        norm = on_meta(nn.LayerNorm, 5, dtype=dtype)
+        trace = trace_of(norm, of_type(dtype, count, 5, 3, 3).permute(0, 2, 3, 1))
+        expected = layer_norm(count * 9, 5, dtype, channels_first=True)
+        assert_same(trace, alone({"": expected}))
+
     @pytest.mark.parametrize("side", [1, 3, 8, 11])
     def test_bicubic_tables(self, dtype, side):
         trace = trace_of(Calls(deepencoder.get_abs_pos_sam), of_type(dtype, 1, 8, 8, 5), side)
@@ -117,6 +126,17 @@ class TestLayers:
         trace = trace_of(attention, of_type(dtype, count, side, side, 12))
         assert_same(trace, alone(grid_attention(count, side, 12, heads, 13, dtype)))
         assert params(attention) == grid_attention_params(12, heads, 13)
+
+    @pytest.mark.parametrize("count", [1, 3])
+    @pytest.mark.parametrize("heads", [1, 2])
+    def test_grid_attention_by_the_kernels_of_the_cpu(self, dtype, count, heads):
+        attention = deepencoder.Attention(12, heads, True, True, True, (7, 7))
+        attention = attention.to(getattr(torch, dtype.name)).eval()
+        grids = torch.zeros(count, 4, 4, 12, dtype=getattr(torch, dtype.name))
+        with torch.no_grad(), Recorder(attention, kernels_of=CPU) as recorder:
+            trace = recorder.begin()
+            attention(grids)
+        assert_same(trace, alone(grid_attention(count, 4, 12, heads, 13, dtype, CPU)))
 
     @pytest.mark.parametrize("count", [1, 2])
     @pytest.mark.parametrize("heads", [1, 3])
@@ -287,7 +307,6 @@ PAGE_CONFIG = {
     "vocab_size": 9,
 }
 BASE_SIZE = 80
-CPU = KernelsOf("cpu")
 
 
 class TestPage:
@@ -307,14 +326,11 @@ class TestPage:
         views = (crops, torch.ones(1, 3, whole, whole, dtype=type_))
         is_image = torch.ones(2, 1 + visual, dtype=torch.bool)
         is_image[:, 0] = False
+        ids, crop = torch.zeros(2, 1 + visual, dtype=torch.long), torch.tensor([grid, grid])
         with torch.no_grad(), Recorder(model, kernels_of=CPU) as recorder:
             trace = recorder.begin()
-            model(
-                torch.zeros(2, 1 + visual, dtype=torch.long),
-                images=[views, views],
-                images_seq_mask=is_image,
-                images_spatial_crop=torch.tensor([grid, grid]),
-            )
+            images = [views, views]
+            model(ids, images=images, images_seq_mask=is_image, images_spatial_crop=crop)
         return trace
 
     def expected(self, dtype, grid, local, whole, visual):
@@ -331,16 +347,22 @@ class TestPage:
             ]
 
         columns, rows = grid
-        seen, laid_out, sections = layout.blank_sum(BASE_SIZE), (), []
+        seen, features, laid_out, sections = layout.blank_sum(BASE_SIZE), (), (), []
         if local:
             count, q = columns * rows, vision.token_side(local, sam)
             seen = layout.pixel_sum(count, local, dtype)
-            laid_out = layout.local_layout(columns, rows, q, 20, 12, dtype)
+            # The whole view is laid out between the local views' features and their picture; the
+            # last product of the grid's sides is for the newlines behind its rows.
+            joined, sides, *picture, newlines = layout.local_layout(columns, rows, q, 20, 12, dtype)
+            features = (joined,)
+            last = sides._replace(calls=1)
+            laid_out = (sides._replace(calls=sides.calls - 1), *picture, last, newlines)
             sections = views(count, local)
         own = (
             *seen,
-            *laid_out,
+            *features,
             *layout.global_layout(vision.token_side(whole, sam), 20, 12, dtype),
+            *laid_out,
             *layout.page_layout(1 + visual, visual, 12, dtype),
         )
         model = {

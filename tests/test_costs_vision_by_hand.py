@@ -6,6 +6,7 @@ from dsocr_analyze.architectures.deepseek_ocr import layout
 from dsocr_analyze.architectures.deepseek_ocr.dimensions import ProjectorDimensions
 from dsocr_analyze.architectures.deepseek_ocr.projector import projector, projector_params
 from dsocr_analyze.costs.conv2d import conv2d, conv2d_params, conv2d_side
+from dsocr_analyze.costs.normalization import layer_norm
 from dsocr_analyze.costs.position_table import bicubic_resize, linear_resize
 from dsocr_analyze.costs.sam_attention import (
     grid_attention,
@@ -16,9 +17,10 @@ from dsocr_analyze.costs.sam_attention import (
 from dsocr_analyze.costs.self_attention import self_attention, self_attention_params
 from dsocr_analyze.costs.sums import work_of, work_of_modules
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
-from dsocr_analyze.kernels import Attention, Convolution, Gemm
+from dsocr_analyze.kernels import Attention, Convolution, Gemm, KernelsOf
 
 E = BFLOAT16.nbytes  # bytes of a feature
+CPU = KernelsOf("cpu")
 
 # Case, kernels, and by hand: macs, vector FLOPs, activations, bytes read, bytes written.
 CASES = {
@@ -74,6 +76,10 @@ CASES = {
             E * 360 + E * 120 + E * 120,
         ),
     ),
+    "layer norm of channels first": (  # 6 tokens of 4: copied in rows, then 5 an element
+        layer_norm(6, 4, BFLOAT16, channels_first=True),
+        (0, 5 * 24, 0, E * 24 + E * (24 + 4 + 4), E * 24 + E * 24),
+    ),
     "pixels": (layout.pixel_sum(2, 4, BFLOAT16), (0, 2 * 48, 0, 2 * 48 * E, E)),
     "whole view": (  # 2 x 2 tokens, 5 features joined; 3 features, a newline behind each row
         layout.global_layout(2, 5, 3, BFLOAT16),
@@ -125,6 +131,26 @@ class TestGridAttention:
         assert work.activations == 18 * 24 + 18 * 8 + 2 * (2 * 2 * 9 * 3) + 18 * 8
         # linears' biases, twice 2 ranges of 3 and 2 grids of 9, the bias' sum, 7 a score
         assert work.vector_flops == 18 * 24 + 18 * 8 + 2 * (6 + 18) + 324 + 7 * 324
+
+    def test_copies(self):
+        """2 x 9 tokens of 8 features: 144; a term of the bias: 9 x 2 heads x 3 a grid."""
+
+        def copies(*grids, **changes):
+            own = grid_attention(*grids, 5, BFLOAT16, **changes)[""]
+            clones = [kernel for kernel in own if kernel.operator == "clone"]
+            for kernel in clones:
+                assert kernel.work == (0, 0, 0, E * kernel.dimensions[0], E * kernel.dimensions[0])
+            return [kernel.dimensions[0] for kernel in clones for _ in range(kernel.calls)]
+
+        # q, k and v with the heads beside the grids; queries by rows; both terms.
+        assert copies(2, 3, 8, 2) == [3 * 144, 144, 108, 108]
+        # One grid: q, k and v are views, so the queries are copied by columns as well.
+        assert copies(1, 3, 8, 2) == [72, 72, 54, 54]
+        # One head: nothing to lay beside the grids.
+        assert copies(2, 3, 8, 1) == [144, 54, 54]
+        assert copies(1, 3, 8, 1) == [27]
+        # The CPU's attention writes as it reads, heads first: merging them is a copy.
+        assert copies(2, 3, 8, 2, kernels_of=CPU) == [3 * 144, 144, 108, 108, 144]
 
     def test_dimensions(self):
         modules = grid_attention(2, 3, 8, 2, 5, BFLOAT16)

@@ -134,7 +134,8 @@ def _absorbed(
     """Scores `q_pe k_pe^T + (q_nope W_k) c^T`, scaled, masked, softmaxed; `(a c) W_v`.
 
     Of more than one sequence, the products copy what the heads or the sequences share, and a
-    prompt's queries, whose heads lie behind the tokens.
+    prompt's queries, whose heads lie behind the tokens: the rotary ones only where they are a
+    single pair, as turning more pairs lays them out anew.
     """
     H, P, r, nope, value = latent.heads, latent.rope, latent.kv_rank, latent.nope, latent.value
     K = cached + T
@@ -142,11 +143,14 @@ def _absorbed(
     growing: Kernels = ()
     merge: Kernels = ()
     queries: Kernels = ()
+    turned: Kernels = ()
     if is_one_token(T):
         growing = append(B, cached, P, dtype) + append(B, cached, r, dtype)
     elif H > 1:
         merge = copy("clone", B * T * (H * value), dtype)
         queries = repeated(copy("clone", B * T * (H * nope), dtype), several(B))
+        if P == 2:
+            turned = repeated(copy("clone", B * T * (H * P), dtype), several(B))
 
     def expanded(held: Count, times: Count) -> Kernels:
         """A factor of so many elements, laid out once for each of those that share it."""
@@ -160,6 +164,7 @@ def _absorbed(
         *queries,
         *expanded(H * nope * r, B),
         *product("matmul", B * H, T, r, nope, dtype, right=H * nope * r),
+        *turned,
         *expanded(B * K * P, H),
         *product("matmul", B * H, T, K, P, dtype, right=B * K * P),
         *expanded(B * K * r, H),

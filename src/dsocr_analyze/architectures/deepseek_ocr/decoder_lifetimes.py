@@ -438,7 +438,9 @@ class _Prompt:
 
         absorbed = product(n * H * r, n * H * nope + B * H * nope * r, nope)
         scores = n * self.T * H
-        parts = product(scores, n * H * P, P) + product(scores, n * H * r, r)
+        # Queries of a single pair were not laid out anew as they were turned.
+        rotary = n * H * P * (2 if P == 2 else 1)
+        parts = product(scores, rotary, P) + product(scores, n * H * r, r)
         summed = lives.features(scores)
         lives.free(parts)
         scaled = lives.features(scores)
