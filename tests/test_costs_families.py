@@ -219,9 +219,10 @@ CASES = {
             0,
             20 + 10 * 4 + 10 + 30 + 30,  # counts, sort, quotient, weights, sum
             0,
-            # scatter, counts, sort, quotient; taken, joined, put back; cast, weights, sum, cast
-            80 + 160 + 80 + 80 + (60 + 80) + 60 + (60 + 80) + 60 + (120 + 40) + 120 + 60,
-            160 + 80 + 32 + 160 + 80 + 60 + 60 + 60 + 120 + 120 + 60 + 30,
+            # scatter, counts and the host's, sort, quotient; taken, joined, put back; cast,
+            # weights, sum, cast
+            80 + 160 + 32 + 80 + 80 + (60 + 80) + 60 + (60 + 80) + 60 + (120 + 40) + 120 + 60,
+            160 + 80 + 32 + 32 + 160 + 80 + 60 + 60 + 60 + 120 + 120 + 60 + 30,
         ),
     ),
     "growing the cache": (append(2, 9, 16, BF16), (0, 0, 0, 2 * 10 * 16 * E, 2 * 10 * 16 * E)),
@@ -280,8 +281,9 @@ ORDERS = {
     ),
     "dispatch": (
         moe(5, 3, 7, 6, Routing(experts=4, per_token=2), FP32)[""],
-        "new_zeros 20 int64, scatter 20 int64, sum 4 x 5 int64, sort 1 x 10 int64,"
-        " floor_divide 10 int64, index 30, cat 30, index_put 30, mul 30, sum 15 x 2, add 15",
+        "new_zeros 20 int64, scatter 20 int64, sum 4 x 5 int64, transfer 4 int64,"
+        " sort 1 x 10 int64, floor_divide 10 int64, index 30, cat 30, index_put 30, mul 30,"
+        " sum 15 x 2, add 15",
     ),
     "plain attention of a step": (
         decoder_attention(2, 1, 6, 12, 4, 2, 3, FP32, flash=False)[""][-8:],

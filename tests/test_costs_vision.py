@@ -277,19 +277,20 @@ def built_projector(dimensions):
 
 
 @DTYPES
+@pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("side", [2, 6, 7])
 @pytest.mark.parametrize("name", PROJECTORS)
-def test_projectors(dtype, name, side):
+def test_projectors(dtype, name, side, count):
     dimensions = ProjectorDimensions(**{"input_dim": 8, "n_embed": 10} | PROJECTORS[name])
     module = on_meta(built_projector, dimensions, dtype=dtype)
-    features = of_type(dtype, 2, side**2, 8)
+    features = of_type(dtype, count, side**2, 8)
     if dimensions.projector_type == "low_high_split_mlp_gelu":
-        features = tuple(of_type(dtype, 2, side**2, 5) for _ in range(2))
+        features = tuple(of_type(dtype, count, side**2, 5) for _ in range(2))
     elif dimensions.projector_type.startswith("low_high"):
         features = (features, features)
     elif dimensions.conv_fusion:
-        features = of_type(dtype, 2, 2, side**2, 8)
-    assert_same(trace_of(module, features), alone(projector(2, side, dimensions, dtype)))
+        features = of_type(dtype, count, 2, side**2, 8)
+    assert_same(trace_of(module, features), alone(projector(count, side, dimensions, dtype)))
     assert params(module) == projector_params(dimensions)
 
 

@@ -17,6 +17,7 @@ from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
 
 CPU = KernelsOf("cpu", threads=2)
+META = torch.device("meta")
 
 
 def traced(function, *args, kernels_of: KernelsOf = CUDA) -> Trace:
@@ -273,3 +274,26 @@ class TestScratch:
     def test_cuda_takes_none(self):
         trace = traced(F.scaled_dot_product_attention, *[meta(1, 2, 800, 32)] * 3)
         assert trace.peak.nbytes == 4 * 2 * 800 * 32
+
+
+# --- what the host asks for ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda x: x.cpu(), lambda x: x.to("cpu"), lambda x: x.to(device=torch.device("cpu"))]
+)
+def test_what_the_host_is_given_moves_as_from_a_gpu(ask):
+    def counted(x):
+        return ask(torch.ones_like(x)).tolist()
+
+    with running(META), Recorder(Calls(counted)) as recorder:
+        trace = recorder.begin()
+        assert recorder._model(meta(3, dtype=torch.int64)) == [1, 1, 1]
+    assert moved(trace) == [("ones_like", 0, 24), ("transfer", 24, 24)]
+
+
+def test_what_stays_is_not_moved():
+    with running(META), Recorder(Calls(lambda x: x.to("meta").cuda())) as recorder:
+        trace = recorder.begin()
+        recorder._model(meta(3))
+    assert moved(trace) == []

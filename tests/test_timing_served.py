@@ -331,7 +331,7 @@ def test_an_engine_holds_no_logits_but_the_last():
     served = ServedModel(DEFAULT, REFERENCE, BFLOAT16, device("h100-sxm"), SERVERS["vllm"])
     page = DEFAULT.plan(page=(1240, 1754))
     assert served.fixed_bytes(page) == 6_672_212_480 + 536_865_280 + 21_059_897
-    # A long prompt goes through in chunks: its ids, masks and positions are longer, its embeddings by
+    # A long prompt goes through in chunks: ids, masks and positions are longer, embeddings by
     # those of a whole chunk.
     longer = DEFAULT.plan(page=(1240, 1754), text_tokens=3010)
     more = 3000 * 25 + (2048 - 913) * 1280 * 2

@@ -26,11 +26,12 @@ from dsocr_analyze.costs.operators import (
     reduction,
     softmax,
     top,
+    transferred,
 )
 from dsocr_analyze.costs.sums import ModuleKernels, under
 from dsocr_analyze.costs.swiglu import swiglu, swiglu_params
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
-from dsocr_analyze.kernels import Kernel, Rows, Work
+from dsocr_analyze.kernels import CUDA, Kernel, KernelsOf, Rows, Work
 
 __all__ = [
     "Routing",
@@ -213,6 +214,7 @@ def moe(
     *,
     each_expert: bool = False,
     touched: int | None = None,
+    kernels_of: KernelsOf = CUDA,
 ) -> ModuleKernels:
     """`y = sum_i g_i E_i(x) + E_shared(x)`, the tokens sorted by expert.
 
@@ -226,6 +228,7 @@ def moe(
         act: The experts' activation.
         each_expert: Whether routed experts are listed one by one (no array), not together.
         touched: How many of them run where they are listed; default as many as can.
+        kernels_of: Whose kernels run.
 
     Returns:
         Own kernels, `gate`, `experts` (all of them as one) or every touched one with its children,
@@ -241,7 +244,7 @@ def moe(
         shared = under("shared_experts", swiglu(n, d, shared_f, dtype, act))
         sharing = addition(n * d, dtype)
     return {
-        "": (*_dispatch(n, d, routing, dtype), *sharing),
+        "": (*_dispatch(n, d, routing, dtype, kernels_of), *sharing),
         "gate": gate(n, d, routing, dtype),
         **experts,
         **shared,
@@ -300,12 +303,12 @@ def routed_experts(
     return modules
 
 
-def _dispatch(n: Count, d: int, routing: Routing, dtype: Dtype) -> Kernels:
+def _dispatch(n: Count, d: int, routing: Routing, dtype: Dtype, kernels_of: KernelsOf) -> Kernels:
     """Sorting tokens to experts and back, and the weighted sum in fp32 (2 n k d FLOPs).
 
-    A count of tokens per expert (a table `[n, E]` of ones, summed), a sort of the n k choices
-    (n k ceil(log2(n k)) comparisons), the tokens taken in that order, the experts' results joined,
-    put back in the tokens' order, cast, weighted, summed and cast.
+    A count of tokens per expert (a table `[n, E]` of ones, summed) that the host reads, a sort of
+    the n k choices (n k ceil(log2(n k)) comparisons), the tokens taken in that order, the experts'
+    results joined, put back in the tokens' order, cast, weighted, summed and cast.
     """
     E, k = routing.experts, routing.per_token
     choices = n * k
@@ -317,6 +320,7 @@ def _dispatch(n: Count, d: int, routing: Routing, dtype: Dtype) -> Kernels:
         *filled("new_zeros", n * E, INT64),
         *moved("scatter", n * E, index, index, INT64),
         *reduction("sum", E, n, INT64),
+        *transferred(E, INT64, kernels_of),
         *_sort(choices),
         *elementwise("floor_divide", choices, INT64),
         *moved("index", features, size + index, size, dtype),

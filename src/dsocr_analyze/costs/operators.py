@@ -35,6 +35,7 @@ __all__ = [
     "reduction",
     "softmax",
     "top",
+    "transferred",
 ]
 
 Kernels: TypeAlias = tuple[Kernel, ...]
@@ -251,6 +252,20 @@ def cast(elements: Count, dtype: Dtype, output: Dtype) -> Kernels:
         return ()
     read, written = elements * dtype.nbytes, elements * output.nbytes
     return moved("_to_copy", elements, read, written, dtype, output=output)
+
+
+def transferred(elements: Count, dtype: Dtype, kernels_of: KernelsOf) -> Kernels:
+    """A tensor moved between host and device; nothing where the CPU is both.
+
+    Args:
+        elements: Elements.
+        dtype: Their type.
+        kernels_of: Whose kernels run.
+    """
+    if kernels_of.device == "cpu":
+        return ()
+    size = elements * dtype.nbytes
+    return moved("transfer", elements, size, size, dtype)
 
 
 def filled(operator: str, elements: Count, dtype: Dtype) -> Kernels:

@@ -18,6 +18,7 @@ from dsocr_analyze.costs.operators import (
     filled,
     moved,
     product,
+    transferred,
 )
 from dsocr_analyze.dtypes import FLOAT32, INT64, Dtype
 from dsocr_analyze.kernels import CUDA, KernelsOf
@@ -96,14 +97,6 @@ def _each(operators: str, elements: int, *, inputs: int = 1) -> Kernels:
     )
 
 
-def _from_host(elements: int, kernels_of: KernelsOf) -> Kernels:
-    """The transfer of fp32 numbers that are made on the host; the CPU is the host."""
-    if kernels_of.device == "cpu":
-        return ()
-    size = FLOAT32.nbytes * elements
-    return moved("transfer", elements, size, size, FLOAT32)
-
-
 def _yarn_frequencies(half: int, kernels_of: KernelsOf) -> Kernels:
     """YaRN's blend of kept and interpolated frequencies (Peng et al. 2023, eq. 17 to 23).
 
@@ -119,7 +112,7 @@ def _yarn_frequencies(half: int, kernels_of: KernelsOf) -> Kernels:
         *_each("mul reciprocal mul", half),
         *numbers,
         *_each("sub div clamp rsub rsub", half),
-        *_from_host(half, kernels_of),
+        *transferred(half, FLOAT32, kernels_of),
         *_each("mul mul add", half, inputs=2),
     )
 
@@ -138,7 +131,7 @@ def dynamic_update(D: int, kernels_of: KernelsOf = CUDA) -> Kernels:
     return (
         *filled("arange", half, INT64),
         *cast(half, INT64, FLOAT32),
-        *_from_host(half, kernels_of),
+        *transferred(half, FLOAT32, kernels_of),
         *_each("div pow reciprocal mul", half),
     )
 

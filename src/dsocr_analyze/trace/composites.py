@@ -77,6 +77,8 @@ _COMPOSITES: Final[dict[Any, tuple[str, Callable[..., _Arguments]]]] = {
     F.rms_norm: ("rms_norm", _parameters("input", "normalized_shape", "weight")),
 }
 
+_MOVES: Final = (torch.Tensor.cpu, torch.Tensor.to)
+
 _SOFTMAXES: Final = ("softmax", "log_softmax")
 
 Record = Callable[[str, list[Any], dict[str, Any], Callable[[], Any], bool], Any]
@@ -108,6 +110,9 @@ class Composites(TorchFunctionMode):
                 func, args, kwargs, is_recorded_whole=composite is not None
             )
         if composite is None:
+            if func in _MOVES and _leaves_for_the_host(args, kwargs, func):
+                # On `meta` its known value is taken; on a device it is a copy.
+                return self._record("transfer", [args[0]], {}, lambda: func(*args, **kwargs), True)
             if func is F.multi_head_attention_forward:
                 return self._opened(func, args, kwargs)
             return func(*args, **kwargs)
@@ -156,6 +161,20 @@ class Composites(TorchFunctionMode):
                 return func(*args, **kwargs)
         finally:
             vars(F)["has_torch_function"] = asks
+
+
+def _leaves_for_the_host(args: Any, kwargs: dict[str, Any], func: Any) -> bool:
+    """Whether a tensor on `meta`, which stands for a GPU, is asked for on the host."""
+    if not (isinstance(args[0], torch.Tensor) and args[0].is_meta):
+        return False
+    if func is torch.Tensor.cpu:
+        return True
+    named = (*args[1:], *kwargs.values())
+    return any(
+        torch.device(device).type == "cpu"
+        for device in named
+        if isinstance(device, str | torch.device)
+    )
 
 
 def _is_one_product(equation: Any, operands: list[torch.Tensor]) -> bool:

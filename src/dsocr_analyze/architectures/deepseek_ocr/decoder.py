@@ -112,7 +112,9 @@ def decoder_sections(
         mlp = swiglu(n, d, decoder.intermediate_size, dtype, decoder.hidden_act)
         sections.append(_layers(dense, common | under("mlp", mlp)))
     if mixed:
-        mixture = _mixture(n, decoder, dtype, each_expert=each_expert, touched=touched)
+        mixture = _mixture(
+            n, decoder, dtype, each_expert=each_expert, touched=touched, kernels_of=kernels_of
+        )
         sections.append(_layers(mixed, common | under("mlp", mixture)))
     sections.append(Section(("",), last))
     return sections
@@ -200,7 +202,13 @@ def _attention(
 
 
 def _mixture(
-    n: Count, decoder: DecoderDimensions, dtype: Dtype, *, each_expert: bool, touched: int | None
+    n: Count,
+    decoder: DecoderDimensions,
+    dtype: Dtype,
+    *,
+    each_expert: bool,
+    touched: int | None,
+    kernels_of: KernelsOf,
 ) -> ModuleKernels:
     return moe(
         n,
@@ -212,6 +220,7 @@ def _mixture(
         decoder.hidden_act,
         each_expert=each_expert,
         touched=touched,
+        kernels_of=kernels_of,
     )
 
 
