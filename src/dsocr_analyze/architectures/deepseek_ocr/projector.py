@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dsocr_analyze.costs.activations import gelu
-from dsocr_analyze.costs.integers import Count, ceil_div
+from dsocr_analyze.costs.integers import Count, ceil_div, several
 from dsocr_analyze.costs.linear import linear, linear_params
 from dsocr_analyze.costs.normalization import layer_norm, layer_norm_params
 from dsocr_analyze.costs.operators import Kernels, addition, copy, moved
@@ -42,8 +42,10 @@ def projector(N: Count, g: Count, dimensions: ProjectorDimensions, dtype: Dtype)
         g = g // 2
     n = N * g * g
     if dimensions.conv_fusion:
+        # One map of each view's pair: of several views they don't lie one behind the other.
+        gathered = repeated(copy("clone", n * d, dtype), several(N) * several(g))
         fusion_layer = linear(n, d, d, dtype, bias=True)
-        parts.append({"fusion_layer": fusion_layer, "": addition(n * d, dtype)})
+        parts.append({"fusion_layer": gathered + fusion_layer, "": addition(n * d, dtype)})
     if dimensions.projector_type.endswith("downsample_mlp_gelu"):
         parts.append(_downsampled(N, g, dimensions, dtype))
     else:
@@ -92,6 +94,7 @@ def _mlp(
     widths: Sequence[int],
     dtype: Dtype,
     *,
+    laid_out: Kernels = (),
     norm_first: bool = False,
     gelu_first: bool = False,
 ) -> ModuleKernels:
@@ -101,6 +104,7 @@ def _mlp(
         n: Tokens.
         widths: Features in, between and out.
         dtype: Type of features and weights.
+        laid_out: Copy of the input that the first of them makes.
         norm_first: Whether a LayerNorm precedes them.
         gelu_first: Whether a GELU precedes them.
     """
@@ -111,6 +115,8 @@ def _mlp(
         if index or gelu_first:
             children.append(gelu(n * d_in, dtype))
         children.append(linear(n, d_in, d_out, dtype, bias=True))
+    if children:
+        children[0] = laid_out + children[0]
     return {"": (), **{str(index): kernels for index, kernels in enumerate(children)}}
 
 
@@ -144,11 +150,15 @@ def _downsampled(
     side = cells * dimensions.downsample_ratio
     inner, padded = N * g * g * d, N * side * side * d
     padding = moved("constant_pad_nd", padded, inner * dtype.nbytes, padded * dtype.nbytes, dtype)
+    norm_first = dimensions.projector_type.startswith("normlayer")
+    # Cells lie channel by channel: a norm copies them, a linear those of several views.
+    is_copied = several(cells) * (1 if norm_first else several(N))
     mlp = _mlp(
         N * cells * cells,
         _downsampled_widths(dimensions),
         dtype,
-        norm_first=dimensions.projector_type.startswith("normlayer"),
+        laid_out=repeated(copy("clone", padded, dtype), is_copied),
+        norm_first=norm_first,
     )
     return {
         "": (*repeated(padding, 1 * (side != g)), *copy("im2col", padded, dtype)),
