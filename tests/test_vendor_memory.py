@@ -136,7 +136,7 @@ def test_drawn_models_peak_at_the_same_byte(seed):
 
 
 class Alive(TorchDispatchMode):
-    """Bytes of the tensors that operators have made and nothing has freed, after each operator."""
+    """Bytes of the tensors that operators have made and nothing has freed, at each one made."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,18 +145,15 @@ class Alive(TorchDispatchMode):
         self._known: dict[int, Any] = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        given = {
-            self._key(value) for value in tree_leaves((args, kwargs)) if self._is_tensor(value)
-        }
+        given = {self._key(value) for value in self._tensors((args, kwargs))}
         output = func(*args, **(kwargs or {}))
-        for tensor in filter(self._is_tensor, tree_leaves(output)):
-            key = self._key(tensor)
+        for tensor in self._tensors(output):
+            key, storage = self._key(tensor), tensor.untyped_storage()
             if key in given or key in self._known:
                 continue
-            storage = tensor.untyped_storage()
             self.nbytes += storage.nbytes()
             self._known[key] = weakref.finalize(storage, self._freed, key, storage.nbytes())
-        self.curve.append((func.overloadpacket.__name__, self.nbytes))
+            self.curve.append((func.overloadpacket.__name__, self.nbytes))
         return output
 
     def _freed(self, key: int, nbytes: int) -> None:
@@ -164,8 +161,8 @@ class Alive(TorchDispatchMode):
         self.nbytes -= nbytes
 
     @staticmethod
-    def _is_tensor(value: Any) -> bool:
-        return isinstance(value, torch.Tensor)
+    def _tensors(value: Any) -> list[torch.Tensor]:
+        return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
     @staticmethod
     def _key(tensor: torch.Tensor) -> int:
