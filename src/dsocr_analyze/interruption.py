@@ -26,6 +26,7 @@ __all__ = [
     "held",
     "ignore",
     "interruptible",
+    "kept_out",
     "listen",
     "point_of_no_return",
     "safe_point",
@@ -52,6 +53,16 @@ def listen() -> None:
         if signal.getsignal(signum) != signal.SIG_IGN:  # as nohup and background jobs have it
             signal.signal(signum, _raise)
     sys.unraisablehook = _report_unraisable
+
+
+@contextlib.contextmanager
+def kept_out() -> Iterator[None]:
+    """Keeps interruptions pending, around what an exception would abort: torch starting up."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def ignore() -> None:

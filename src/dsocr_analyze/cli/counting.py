@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dsocr_analyze.architectures import architecture_of
 from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze.interruption import kept_out
 
 if TYPE_CHECKING:
     from dsocr_analyze.cli.time_options import TimeRequest
@@ -75,6 +76,8 @@ class Engine:
     @cached_property
     def session(self) -> DeepSeekOCRSession:
         """The model, loaded on first use."""
+        with kept_out():
+            import torch  # noqa: F401 - an interruption within its C++ start-up would abort
         from dsocr_analyze.session import DeepSeekOCRSession
 
         return DeepSeekOCRSession.from_directory(
