@@ -26,6 +26,7 @@ from dsocr_analyze.interruption import (
     Terminated,
     held,
     interruptible,
+    kept_out,
     point_of_no_return,
     safe_point,
 )
@@ -268,6 +269,45 @@ class TestInterruptible:
             Thing()
             steps.append("dropped")
         assert steps == ["dropped"]
+
+
+class TestKeptOut:
+    """Nothing strikes before the end: there is no safe point, and no patience that ends."""
+
+    @pytest.mark.parametrize("outer", [contextlib.nullcontext, held, interruptible])
+    def test_it_is_raised_at_the_end(self, outer):
+        steps = []
+        threading.Timer(0.05, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
+        with ends_with(KeyboardInterrupt), outer():
+            with kept_out():
+                time.sleep(interruption.PATIENCE_SECONDS + 0.3)
+                safe_point()
+                steps.append("in the body")
+            safe_point()
+            steps.append("after the body")
+        assert steps == ["in the body"]
+
+    def test_patience_ends_again_in_what_holds_it(self):
+        with ends_with(KeyboardInterrupt), held():
+            with kept_out():
+                pass
+            strike()
+            safe_point()
+            pytest.fail("it waits no longer than before")
+
+    def test_at_every_moment_the_body_is_whole_or_never_begins(self):
+        steps = []
+
+        def action():
+            with held(), interruptible(), kept_out():
+                steps.append("begins")
+                len(steps)
+                steps.append("ends")
+
+        for ended in at_every_moment(action):
+            assert ended == "interrupted"
+            assert steps in ([], ["begins", "ends"])
+            steps.clear()
 
 
 # --- every moment ----------------------------------------------------------------------------
@@ -643,7 +683,7 @@ def test_processes_interrupted_at_random(seed, tmp_path):
     process.send_signal(number)
     _, err = process.communicate(timeout=120)
     # The signal's own end: Python had not come to the program yet.
-    assert process.returncode in (128 + number, -number, 0)
+    assert process.returncode in (128 + number, -number, 0), err
     written = [(output / name).read_text() for name in REPORT]
     assert sorted(path.name for path in output.iterdir()) == sorted(REPORT)
     if written != ["old", "old"]:
@@ -654,6 +694,45 @@ def test_processes_interrupted_at_random(seed, tmp_path):
         assert process.returncode != 0
     if process.returncode >= 0:
         assert "Traceback" not in err
+
+
+STARTS_INTERRUPTED = """
+import importlib.abc, os, sys, time
+
+class Interrupter(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name == "torch._C":
+            os.kill(os.getpid(), {number})
+            time.sleep(1.3)  # longer than the patience of what is held
+
+sys.meta_path.insert(0, Interrupter())
+from dsocr_analyze import interruption
+interruption.listen()
+from dsocr_analyze.cli import main
+code = main()
+print("whole" if hasattr(sys.modules.get("torch"), "compile") else "cut", flush=True)
+os._exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        ((), signal.SIGINT),
+        ((), signal.SIGTERM),
+        (("tree",), signal.SIGTERM),
+        (("docs",), signal.SIGINT),
+        (("compare", "tiny", "small", "--engine", "trace"), signal.SIGINT),
+    ],
+)
+def test_while_torch_starts_it_waits_until_torch_is_there(command, number, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", STARTS_INTERRUPTED.format(number=int(number)), *command],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 128 + number, done.stderr
+    assert done.stdout == "whole\n"
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -55,16 +55,6 @@ def listen() -> None:
     sys.unraisablehook = _report_unraisable
 
 
-@contextlib.contextmanager
-def kept_out() -> Iterator[None]:
-    """Keeps interruptions pending, around what an exception would abort: torch starting up."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def ignore() -> None:
     """Ignores interruptions for the rest of the process, which takes milliseconds."""
     for signum in _SIGNALS:
@@ -203,6 +193,24 @@ def held() -> Iterator[None]:
             if not was_holding:
                 watch.is_final = False
                 watch.answer()
+
+
+@contextlib.contextmanager
+def kept_out() -> Iterator[None]:
+    """While the body runs, an interruption waits for its end, however long that takes.
+
+    For what an exception at the wrong moment would make abort: the start-up of an extension module.
+    """
+    with held():
+        watch = _watch
+        if watch is None or not _is_main_thread():
+            yield
+            return
+        was_final, watch.is_final = watch.is_final, True
+        try:
+            yield
+        finally:
+            watch.is_final = was_final
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dsocr_analyze.architectures import architecture_of
 from dsocr_analyze.cli.progress import announced_steps
-from dsocr_analyze.interruption import kept_out
+from dsocr_analyze.cli.torch_start import start_torch
 
 if TYPE_CHECKING:
     from dsocr_analyze.cli.time_options import TimeRequest
@@ -76,8 +76,7 @@ class Engine:
     @cached_property
     def session(self) -> DeepSeekOCRSession:
         """The model, loaded on first use."""
-        with kept_out():
-            import torch  # noqa: F401 - an interruption within its C++ start-up would abort
+        start_torch()
         from dsocr_analyze.session import DeepSeekOCRSession
 
         return DeepSeekOCRSession.from_directory(

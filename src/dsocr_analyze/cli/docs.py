@@ -12,6 +12,7 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.reference import command_reference
+from dsocr_analyze.cli.torch_start import start_torch
 
 __all__ = ["docs"]
 
@@ -25,6 +26,7 @@ def docs(
     debug: options.DebugOption = False,
 ) -> None:
     """Write the module catalogue, the formulations, a page for every module, and the commands."""
+    start_torch()
     from dsocr_analyze.knowledge.generate import documents, write_documents
     from dsocr_analyze.model.directory import ModelDirectory, read_config
     from dsocr_analyze.report.files import prepare_directory
