@@ -1,7 +1,11 @@
-"""The witness of memory: what PyTorch's CPU allocator handed out during a pass."""
+"""The witness of memory: what PyTorch's CPU allocator handed out, by the profiler's events."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import DynamicCache
 
@@ -10,20 +14,14 @@ from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.workload import Workload
 
 
-def allocated_at_most(session: DeepSeekOCRSession, workload: Workload) -> int:
-    """The most bytes that the prefill pass held at once, by the profiler's memory events.
-
-    What was there before the pass (weights, inputs) does not count, as in a peak of figures.
-    """
-    model = session.loaded
-    with running(model.device, has_weights=model.has_weights):
-        inputs = session.architecture.prefill_inputs(model.device, model.dtype, workload)
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-            model.module(**inputs, past_key_values=DynamicCache())
-    events = profiled.profiler.kineto_results.events()
+def allocated_at_most(function: Callable[..., Any], *args: Any) -> int:
+    """The most bytes that a call held at once; what was there before does not count."""
+    with torch.no_grad(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as ran:
+        kept = function(*args)
+    del kept
     changes = sorted(
         (event.start_ns(), place, event.nbytes())
-        for place, event in enumerate(events)
+        for place, event in enumerate(ran.profiler.kineto_results.events())
         if event.name() == "[memory]"
     )
     alive = most = 0
@@ -31,3 +29,11 @@ def allocated_at_most(session: DeepSeekOCRSession, workload: Workload) -> int:
         alive += nbytes
         most = max(most, alive)
     return most
+
+
+def allocated_by_prefill(session: DeepSeekOCRSession, workload: Workload) -> int:
+    """The same of a prefill pass, without its weights and inputs, as in a peak of figures."""
+    model = session.loaded
+    with running(model.device, has_weights=model.has_weights):
+        inputs = session.architecture.prefill_inputs(model.device, model.dtype, workload)
+        return allocated_at_most(lambda: model.module(**inputs, past_key_values=DynamicCache()))

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from command_line import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -29,7 +30,6 @@ from dsocr_analyze.archive.histogram import grid_bars, token_bars
 from dsocr_analyze.archive.pages import REPORTED_ROWS, read_pages
 from dsocr_analyze.archive.source import open_pages
 from dsocr_analyze.archive.totals import add_up
-from dsocr_analyze.cli import main
 from dsocr_analyze.columns.counted_model import published_model
 from dsocr_analyze.columns.evaluate import Workloads
 from dsocr_analyze.columns.results import PAGE_RESULTS
@@ -40,13 +40,6 @@ from dsocr_analyze.workload.workload import LARGEST_COUNT
 
 ROOT = Path(__file__).parent.parent
 SIDES = st.one_of(st.integers(1, 5000), st.sampled_from([640, 641, 1280, 1920]), st.just(10**6))
-
-
-def run(capsys, *arguments):
-    """Exit code, stdout and stderr of one command."""
-    code = main([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def added_up(path, mode="gundam", model=None):

@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from command_line import run
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.deepseek_ocr.crop_grid_codes import CROP_GRIDS
 from dsocr_analyze.archive import distinct as distinct_module
 from dsocr_analyze.archive.distinct import Measured, distinct_workloads
-from dsocr_analyze.cli import main
 from dsocr_analyze.cli.many_time_options import deadline_hours
 from dsocr_analyze.columns.counted_model import published_model
 from dsocr_analyze.columns.evaluate import Workloads
@@ -37,13 +37,6 @@ KEYS = {
 @pytest.fixture(autouse=True)
 def _somewhere_else(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def run(capsys, *arguments):
-    """Exit code, stdout and stderr of one command."""
-    code = main([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def write(pages, **columns):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import tokenizers
 import typer
+from command_line import run
 from PIL import Image
 from process_state import process_settings
 
@@ -27,13 +28,6 @@ ROOT = Path(__file__).parent.parent
 def _somewhere_else(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-
-
-def run(capsys, *arguments):
-    """Exit code, stdout and stderr of one command."""
-    code = main([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 SMALL = ("--page", "600x500", "--crop-mode", "0", "--image-size", "64", "--max-new-tokens", "1")

@@ -445,11 +445,14 @@ def test_numbers_of_yarn_change_no_figure_of_either_engine(decoder, kind):
     assert both_counts(after) == both_counts(before)
 
 
-@pytest.mark.parametrize(
+each_fixed_key = pytest.mark.parametrize(
     "path",
     [path for path, rule in CONFIG_TABLE.rules.items() if isinstance(rule, Fixed)],
     ids=".".join,
 )
+
+
+@each_fixed_key
 def test_what_is_not_modelled_is_refused_by_both_engines(path):
     rule = CONFIG_TABLE.rules[path]
     for right in rule.values:
@@ -632,11 +635,7 @@ def test_the_published_code_has_a_projector_of_one_width():
         DEFAULT.dimensions(config, "published")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path, rule in CONFIG_TABLE.rules.items() if isinstance(rule, Fixed)],
-    ids=".".join,
-)
+@each_fixed_key
 def test_what_the_published_code_ignores_is_warned_of_and_the_rest_refused(path):
     rule = CONFIG_TABLE.rules[path]
     value = next(v for v in others(rule.values[0]) if v not in rule.values)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from both_engines import PUBLISHED, small_directory
+from command_line import run
 from vendor_checkout import VENDOR, needs_vendor
 
 from dsocr_analyze import analytic
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.cli import main
 from dsocr_analyze.columns.counted_model import CountedModel
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.model.directory import ModelDirectory
@@ -30,13 +30,6 @@ PAGE = DEFAULT.plan(
 def _somewhere_else(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-
-
-def run(capsys, *arguments):
-    """Exit code, stdout and stderr of one command."""
-    code = main([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def written(path: Path, config=PUBLISHED.config, **changes) -> Path:

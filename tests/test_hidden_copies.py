@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from allocator import allocated_at_most
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
 from tracing import Calls, meta, trace_of
 
 from dsocr_analyze.costs.operators import softmax
@@ -189,23 +189,6 @@ class TestAutocast:
 
 
 # --- scratch on the CPU ----------------------------------------------------------------------
-
-
-def allocated_at_most(function, *args) -> int:
-    with torch.no_grad():
-        function(*args)
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-            kept = function(*args)
-    del kept
-    events = profiled.profiler.kineto_results.events()
-    changes = [
-        (e.start_ns(), i, e.nbytes()) for i, e in enumerate(events) if e.name() == "[memory]"
-    ]
-    alive = most = 0
-    for _, _, nbytes in sorted(changes):
-        alive += nbytes
-        most = max(most, alive)
-    return most
 
 
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 import torch
-from allocator import allocated_at_most
+from allocator import allocated_by_prefill
 from both_engines import LATENT, small_directory
 from vendor_checkout import VENDOR, needs_vendor
 
@@ -62,7 +62,7 @@ dtypes = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def peaks(session: DeepSeekOCRSession, page: dict) -> tuple[int, int, int]:
     """Peak by the allocator, by the trace and by the closed forms."""
     workload = session.plan(max_new_tokens=1, **page)
-    allocated = allocated_at_most(session, workload)
+    allocated = allocated_by_prefill(session, workload)
     _, agreement = session.figures(workload)
     return allocated, agreement.peak.traced, agreement.peak.analytic
 

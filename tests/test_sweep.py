@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import command_line
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -64,9 +65,7 @@ def _somewhere_else(tmp_path, monkeypatch):
 
 def run(capsys, *arguments):
     """Exit code, stdout and stderr of one `sweep`."""
-    code = main(["sweep", *map(str, arguments)])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+    return command_line.run(capsys, "sweep", *arguments)
 
 
 def assert_row(row):

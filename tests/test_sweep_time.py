@@ -5,6 +5,7 @@ import io
 import json
 from pathlib import Path
 
+import command_line
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -44,9 +45,7 @@ def _somewhere_else(tmp_path, monkeypatch):
 
 def run(capsys, *arguments):
     """Exit code, stdout and stderr of one `sweep`."""
-    code = main(["sweep", *map(str, arguments)])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+    return command_line.run(capsys, "sweep", *arguments)
 
 
 def rows_of(*arguments):
