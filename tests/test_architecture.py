@@ -51,14 +51,13 @@ DOORS = {
 }
 """Modules above all rooms, which no other module imports."""
 
-PRIVATE_TO = {"dsocr_analyze.architectures.deepseek_ocr": ("architectures", "knowledge")}
+PRIVATE_TO = {
+    f"dsocr_analyze.architectures.{room}": ("architectures", "knowledge")
+    for room in ("ocr_family", "deepseek_ocr")
+}
 """Rooms within a room, and who may name them: others ask the registry for an `Architecture`."""
 
-EXCEPTIONS = {
-    ("dsocr_analyze", "dsocr_analyze.architectures.deepseek_ocr.plan"): (
-        "`plan_workload` is the default architecture's, under a public name"
-    ),
-}
+EXCEPTIONS: dict[tuple[str, str], str] = {}
 """Imports against a rule above, each with its reason."""
 
 

@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from single_page import page_costs
 
-from dsocr_analyze.architectures.deepseek_ocr.crop_grid import GRIDS, crop_grid
-from dsocr_analyze.architectures.deepseek_ocr.crop_grid_codes import CROP_GRIDS
+from dsocr_analyze.architectures import DEFAULT, plan_workload
+from dsocr_analyze.architectures.deepseek_ocr import NETWORK
 from dsocr_analyze.architectures.deepseek_ocr.modes import MODES
-from dsocr_analyze.architectures.deepseek_ocr.plan import plan_workload
 from dsocr_analyze.archive import count_pages
 from dsocr_analyze.archive.distinct import Measured, check_keys_fit, distinct_workloads
 from dsocr_analyze.archive.exact_sums import weighted_sum
@@ -38,6 +37,7 @@ from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
+crop_grid, GRIDS, CROP_GRIDS = NETWORK.crop.grid, NETWORK.crop.grids, DEFAULT.crop_grids
 ROOT = Path(__file__).parent.parent
 SIDES = st.one_of(st.integers(1, 5000), st.sampled_from([640, 641, 1280, 1920]), st.just(10**6))
 
@@ -157,7 +157,10 @@ def test_a_batch_is_answered_in_kind_and_keeps_its_own_columns(make):
 def test_a_table_in_several_chunks_is_one_table():
     tables = [pa.table({"width": [side], "height": [900]}) for side in (600, 1700)]
     counted = count_pages(pa.concat_tables(tables))
-    assert counted["grid_columns"].to_pylist() == [crop_grid(600, 900)[0], crop_grid(1700, 900)[0]]
+    assert counted["grid_columns"].to_pylist() == [
+        crop_grid(600, 900)[0],
+        crop_grid(1700, 900)[0],
+    ]
 
 
 def test_an_empty_batch_has_the_same_columns():

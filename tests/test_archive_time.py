@@ -11,7 +11,6 @@ import pytest
 from command_line import run
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.deepseek_ocr.crop_grid_codes import CROP_GRIDS
 from dsocr_analyze.archive import distinct as distinct_module
 from dsocr_analyze.archive.distinct import Measured, distinct_workloads
 from dsocr_analyze.cli.many_time_options import deadline_hours
@@ -256,10 +255,10 @@ def test_amounts_are_added_up_by_workload(monkeypatch):
     amounts = np.array([[1.0, 10.0, 100.0], [2.0, 20.0, 200.0]])
     for max_new_tokens in (5, lengths):
         batch = Measured(Workloads(grids, 10, max_new_tokens), amounts)
-        (found,) = distinct_workloads([batch, batch], CROP_GRIDS.count)
+        (found,) = distinct_workloads([batch, batch], DEFAULT.crop_grids.count)
         assert found.workloads.grids.tolist() == [11, 23]
         assert found.pages.tolist() == [4, 2]
         assert found.amounts.tolist() == [[202, 20], [404, 40]]
     monkeypatch.setattr(distinct_module, "_MANY", 1)
-    found = list(distinct_workloads([batch, batch], CROP_GRIDS.count))
+    found = list(distinct_workloads([batch, batch], DEFAULT.crop_grids.count))
     assert [each.amounts.tolist() for each in found] == 2 * [[[101, 10], [202, 20]]]

@@ -20,9 +20,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from dsocr_analyze import analytic
-from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.deepseek_ocr.dimensions import ModelDimensions
-from dsocr_analyze.architectures.deepseek_ocr.plan import plan_workload
+from dsocr_analyze.architectures import DEFAULT, plan_workload
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.kernels import total_work
 from dsocr_analyze.trace.passes import trace_passes

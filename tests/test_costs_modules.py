@@ -11,17 +11,17 @@ from torch import nn
 from tracing import Calls, meta
 from transformers import DynamicCache
 
-from dsocr_analyze.architectures.deepseek_ocr.decoder import (
+from dsocr_analyze.architectures.deepseek_ocr.reference import deepencoder, modeling_deepseekv2
+from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
+    DeepseekV2Config,
+)
+from dsocr_analyze.architectures.ocr_family.decoder import (
     cache_width,
     decoder_params,
     decoder_sections,
     head_params,
 )
-from dsocr_analyze.architectures.deepseek_ocr.decoder_dimensions import DecoderDimensions
-from dsocr_analyze.architectures.deepseek_ocr.reference import deepencoder, modeling_deepseekv2
-from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
-    DeepseekV2Config,
-)
+from dsocr_analyze.architectures.ocr_family.decoder_dimensions import DecoderDimensions
 from dsocr_analyze.costs.activations import ACTIVATIONS, activation
 from dsocr_analyze.costs.decoder_attention import decoder_attention, decoder_attention_params
 from dsocr_analyze.costs.embedding import embedding

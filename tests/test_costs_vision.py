@@ -10,20 +10,20 @@ import torch
 from torch import nn
 from tracing import Calls, meta, trace_of
 
-from dsocr_analyze.architectures.deepseek_ocr import layout, vision
-from dsocr_analyze.architectures.deepseek_ocr.dimensions import (
-    ClipDimensions,
-    ProjectorDimensions,
-    SamDimensions,
-)
-from dsocr_analyze.architectures.deepseek_ocr.projector import (
-    projector,
-    projector_params,
-)
 from dsocr_analyze.architectures.deepseek_ocr.reference import (
     deepencoder,
     modeling_deepseekocr,
     modeling_deepseekv2,
+)
+from dsocr_analyze.architectures.ocr_family import layout, vision
+from dsocr_analyze.architectures.ocr_family.dimensions import (
+    ClipDimensions,
+    ProjectorDimensions,
+    SamDimensions,
+)
+from dsocr_analyze.architectures.ocr_family.projector import (
+    projector,
+    projector_params,
 )
 from dsocr_analyze.costs.conv2d import conv2d, conv2d_params
 from dsocr_analyze.costs.embedding import embedding
@@ -354,15 +354,17 @@ class TestPage:
             seen = layout.pixel_sum(count, local, dtype)
             # The whole view is laid out between the local views' features and their picture; the
             # last product of the grid's sides is for the newlines behind its rows.
-            joined, sides, *picture, newlines = layout.local_layout(columns, rows, q, 20, 12, dtype)
-            features = (joined,)
+            features = layout.features_joined(count, q, 20, dtype)
+            sides, *picture, newlines = layout.picture(columns, rows, q, 12, dtype)
             last = sides._replace(calls=1)
             laid_out = (sides._replace(calls=sides.calls - 1), *picture, last, newlines)
             sections = views(count, local)
+        side = vision.token_side(whole, sam)
         own = (
             *seen,
             *features,
-            *layout.global_layout(vision.token_side(whole, sam), 20, 12, dtype),
+            *layout.features_joined(1, side, 20, dtype),
+            *layout.newlines(side, side, 12, dtype),
             *laid_out,
             *layout.page_layout(1 + visual, visual, 12, dtype),
         )
@@ -403,8 +405,9 @@ class TestSweep:
             q = vision.token_side(R, sam)
             own = (
                 *layout.pixel_sum(N, R, BFLOAT16),
-                *layout.local_layout(N, N + 1, q, 20, 12, BFLOAT16),
-                *layout.global_layout(q, 20, 12, BFLOAT16),
+                *layout.features_joined(N * (N + 1), q, 20, BFLOAT16),
+                *layout.picture(N, N + 1, q, 12, BFLOAT16),
+                *layout.newlines(q, q, 12, BFLOAT16),
                 *layout.page_layout(q * q + 5, q * q, 12, BFLOAT16),
             )
             return (

@@ -2,9 +2,9 @@
 
 import pytest
 
-from dsocr_analyze.architectures.deepseek_ocr import layout
-from dsocr_analyze.architectures.deepseek_ocr.dimensions import ProjectorDimensions
-from dsocr_analyze.architectures.deepseek_ocr.projector import projector, projector_params
+from dsocr_analyze.architectures.ocr_family import layout
+from dsocr_analyze.architectures.ocr_family.dimensions import ProjectorDimensions
+from dsocr_analyze.architectures.ocr_family.projector import projector, projector_params
 from dsocr_analyze.costs.conv2d import conv2d, conv2d_params, conv2d_side
 from dsocr_analyze.costs.normalization import layer_norm
 from dsocr_analyze.costs.position_table import bicubic_resize, linear_resize
@@ -82,13 +82,13 @@ CASES = {
     ),
     "pixels": (layout.pixel_sum(2, 4, BFLOAT16), (0, 2 * 48, 0, 2 * 48 * E, E)),
     "whole view": (  # 2 x 2 tokens, 5 features joined; 3 features, a newline behind each row
-        layout.global_layout(2, 5, 3, BFLOAT16),
+        layout.features_joined(1, 2, 5, BFLOAT16) + layout.newlines(2, 2, 3, BFLOAT16),
         (0, 0, 0, E * (20 + 4 * 3 + 3), E * (20 + 2 * 3 * 3)),
     ),
     "blank pixels": (layout.blank_sum(4), (0, 48, 0, 48 * 4, 4)),  # 3 x 4 x 4 of fp32
     # The grid's sides, 8 bytes each, are multiplied by the tokens a side three times.
     "local views": (  # 2 beside each other, 3 above each other: a picture of 6 rows of 4 tokens
-        layout.local_layout(2, 3, 2, 5, 3, BFLOAT16),
+        layout.features_joined(6, 2, 5, BFLOAT16) + layout.picture(2, 3, 2, 3, BFLOAT16),
         (
             0,
             3,
@@ -98,7 +98,7 @@ CASES = {
         ),
     ),
     "local views in a column": (  # lie in memory as the picture does
-        layout.local_layout(1, 3, 2, 5, 3, BFLOAT16),
+        layout.features_joined(3, 2, 5, BFLOAT16) + layout.picture(1, 3, 2, 3, BFLOAT16),
         (0, 3, 0, 3 * 8 + E * (12 * 5 + 12 * 3 + 3), 3 * 8 + E * (12 * 5 + 6 * 3 * 3)),
     ),
     "page": (  # 7 visual tokens of 3 joined twice, and put among 9 with a mask of bytes

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.config_keys import ConfigKeys
-from dsocr_analyze.architectures.deepseek_ocr.decoder_dimensions import (
+from dsocr_analyze.architectures.ocr_family.decoder_dimensions import (
     DecoderDimensions,
     RopeScaling,
 )
-from dsocr_analyze.architectures.deepseek_ocr.dimensions import ModelDimensions
-from dsocr_analyze.architectures.deepseek_ocr.projector_dimensions import (
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
+from dsocr_analyze.architectures.ocr_family.projector_dimensions import (
     PROJECTOR_TYPES,
     ProjectorDimensions,
 )
-from dsocr_analyze.architectures.deepseek_ocr.vision_dimensions import ClipDimensions, SamDimensions
+from dsocr_analyze.architectures.ocr_family.vision_dimensions import ClipDimensions, SamDimensions
 from dsocr_analyze.errors import AnalyzeError, ConfigError, ModelDirectoryError
 
 CONFIG_FILE = DEFAULT.reference / "config.json"

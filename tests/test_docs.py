@@ -149,7 +149,7 @@ def test_corrections_stand_on_one_page_that_says_what_it_corrects():
 
 def test_catalogue_names_closed_forms_that_exist():
     text = (DOCS / "module_catalog.md").read_text("utf-8")
-    named = set(re.findall(r"\b(costs|architectures\.deepseek_ocr)\.(\w+)(?:\.(\w+))?", text))
+    named = set(re.findall(r"\b(costs|architectures\.ocr_family)\.(\w+)(?:\.(\w+))?", text))
     assert len(named) > 15
     for room, module, function in named:
         file = ROOT / "src" / "dsocr_analyze" / room.replace(".", "/") / f"{module}.py"

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.deepseek_ocr.plan import plan_workload
+from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.cli import main
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import DeviceError

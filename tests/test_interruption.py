@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import re
@@ -596,10 +597,17 @@ class Job:
         self.output = folder / "out"
         self.arguments = ["--config", str(config), *PAGE, "-q", "--output", str(self.output)]
         assert main(self.arguments) == 0  # imports what is needed
-        start = time.perf_counter()
-        assert main(self.arguments) == 0
-        self.seconds = time.perf_counter() - start
+        self.seconds = math.inf
+        assert self.run() == 0
         self.right = self.written()
+
+    def run(self):
+        """The exit code; the fastest run tells how long the job takes when nobody disturbs it."""
+        start = time.perf_counter()
+        code = main(self.arguments)
+        if code == 0:
+            self.seconds = min(self.seconds, time.perf_counter() - start)
+        return code
 
     def written(self):
         assert sorted(path.name for path in self.output.iterdir()) == sorted(REPORT)
@@ -625,7 +633,7 @@ def test_the_main_job_interrupted_at_random(chunk, tmp_path):
         with contextlib.suppress(KeyboardInterrupt), struck_after(
             draw.uniform(0, 1.1) * job.seconds, number
         ):  # fmt: skip
-            code = main(job.arguments)
+            code = job.run()
         # Where nothing was under way any more, it is the caller's.
         assert code in (codes[number], 0, None)
         written = job.written()
@@ -639,20 +647,21 @@ def test_a_session_interrupted_at_random_can_be_used_again():
     session = DeepSeekOCRSession.from_directory(small_directory(num_hidden_layers=1))
     workload = session.plan(page=(600, 500), crop_mode=False, image_size=64, max_new_tokens=1)
     right, _ = session.figures(workload)
-    start = time.perf_counter()
-    session.figures(workload)
-    seconds = time.perf_counter() - start
+    seconds = math.inf
     before = settings()
     model = {path: dict(vars(module)) for path, module in session.model.named_modules()}
     draw = random.Random(0)
     interrupted = 0
     for _ in range(60):
+        start = time.perf_counter()
         try:
-            with struck_after(draw.uniform(0, 1.1) * seconds, signal.SIGINT):
+            after = 60 if seconds == math.inf else draw.uniform(0, 1.1) * seconds
+            with struck_after(after, signal.SIGINT):
                 figures, _ = session.figures(workload)
         except KeyboardInterrupt:
             interrupted += 1
         else:
+            seconds = min(seconds, time.perf_counter() - start)
             assert figures == right
         assert settings() == before
         for path, module in session.model.named_modules():

@@ -11,8 +11,7 @@ from torch import nn
 from tracing import meta, total, trace_of
 
 from dsocr_analyze import DeepSeekOCRSession
-from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.deepseek_ocr.plan import plan_workload
+from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.errors import AnalyzeError, DeviceError, ModelCodeError
 from dsocr_analyze.kernels import Kernel, Rows, Work, total_work
 from dsocr_analyze.model.directory import ModelDirectory

@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from single_page import page_costs
 
-from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.architectures.deepseek_ocr.modes import MODES
-from dsocr_analyze.architectures.deepseek_ocr.plan import plan_workload
 from dsocr_analyze.cli import main
 from dsocr_analyze.columns.counted_model import published_model
 from dsocr_analyze.columns.metadata import metadata_of

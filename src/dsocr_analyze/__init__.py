@@ -10,7 +10,7 @@ TYPE_CHECKING = False  # not from typing, whose import an interruption would fin
 if TYPE_CHECKING:
     from typing import Any
 
-    from dsocr_analyze.architectures.deepseek_ocr.plan import plan_workload
+    from dsocr_analyze.architectures import plan_workload
     from dsocr_analyze.errors import AnalyzeError
     from dsocr_analyze.session import DeepSeekOCRSession
     from dsocr_analyze.workload import Workload
@@ -24,7 +24,7 @@ _PLACES = {
     "DeepSeekOCRSession": ("dsocr_analyze.session", "DeepSeekOCRSession"),
     "Workload": ("dsocr_analyze.workload", "Workload"),
     "__version__": ("dsocr_analyze.version", "VERSION"),
-    "plan_workload": ("dsocr_analyze.architectures.deepseek_ocr.plan", "plan_workload"),
+    "plan_workload": ("dsocr_analyze.architectures", "plan_workload"),
 }
 
 

@@ -7,9 +7,17 @@ from typing import Any, Final
 
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.deepseek_ocr import DEEPSEEK_OCR
-from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.errors import ConfigError, WorkloadError
+from dsocr_analyze.workload import Workload
 
-__all__ = ["ARCHITECTURES", "DEFAULT", "architecture_of", "recognized_architecture"]
+__all__ = [
+    "ARCHITECTURES",
+    "DEFAULT",
+    "architecture_named",
+    "architecture_of",
+    "plan_workload",
+    "recognized_architecture",
+]
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     architecture.name: architecture for architecture in (DEEPSEEK_OCR,)
@@ -17,6 +25,37 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 
 DEFAULT: Final = DEEPSEEK_OCR
 """What runs where nobody names a model."""
+
+
+def architecture_named(name: str) -> Architecture:
+    """The architecture of a name.
+
+    Raises:
+        WorkloadError: There is none.
+    """
+    try:
+        return ARCHITECTURES[name]
+    except KeyError:
+        raise WorkloadError(
+            f"architecture {name!r} is unknown; give {', '.join(ARCHITECTURES)}",
+            arguments=["architecture"],
+        ) from None
+
+
+def plan_workload(*, architecture: str = DEFAULT.name, **arguments: Any) -> Workload:
+    """Works out what a model's own `infer()` makes of one page.
+
+    Args:
+        architecture: Name of the model's architecture.
+        **arguments: `page` in pixels (width, height); `base_size`, `image_size` and `crop_mode` of
+            the model's `infer()`; `text_tokens` (BOS included) or `seq_len`; `batch_size`;
+            `max_new_tokens`. Only the page must be given.
+
+    Raises:
+        PageError: The page's size is not possible.
+        WorkloadError: A size or count is not possible, or the lengths contradict each other.
+    """
+    return architecture_named(architecture).plan(**arguments)
 
 
 def recognized_architecture(config: Mapping[str, Any]) -> Architecture | None:

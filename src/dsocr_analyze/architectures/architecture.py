@@ -199,6 +199,7 @@ class Architecture:
         stages: Stages in order; the last is the decode step.
         modes: Named settings of the vision side, by name.
         default_mode: Name of the mode in which pages run where none is named.
+        text_tokens: Tokens of its usual prompt besides the visual ones, BOS included.
         reference: Directory of the built-in reference network: config and Python files.
         published_code: SHA-256 of the published model's Python files, by file name; a directory
             that holds exactly these runs the code whose repetition is declared.
@@ -244,6 +245,7 @@ class Architecture:
     stages: tuple[Stage, ...]
     modes: Mapping[str, Mode]
     default_mode: str
+    text_tokens: int
     reference: Path
     published_code: Mapping[str, str]
     routed_expert: re.Pattern[str] | None

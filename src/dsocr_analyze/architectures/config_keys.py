@@ -120,14 +120,19 @@ class ConfigKeys:
         return self.integer(key, least=least, most=most)
 
     def integers(
-        self, key: str, *, least: int = 1, most: int = _LARGEST_INTEGER
+        self,
+        key: str,
+        default: tuple[int, ...] | _Required = REQUIRED,
+        *,
+        least: int = 1,
+        most: int = _LARGEST_INTEGER,
     ) -> tuple[int, ...]:
         """List of whole numbers from `least` to `most`.
 
         Raises:
-            ConfigError: The key is absent or holds anything else.
+            ConfigError: The key is absent without a default, or holds anything else.
         """
-        values = self.value(key)
+        values = self.value(key, default)
         right = f"a list of whole numbers from {least} to {most}"
         if not isinstance(values, list | tuple):
             raise self.refusal(key, right)

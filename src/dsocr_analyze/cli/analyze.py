@@ -74,6 +74,7 @@ VersionOption = Annotated[
 def analyze(
     context: typer.Context,
     model: options.ModelOption = None,
+    arch: options.ArchOption = None,
     config: options.ConfigOption = None,
     trust_remote_code: options.TrustOption = False,
     device: options.DeviceOption = "meta",
@@ -111,7 +112,7 @@ def analyze(
     _check(output_format, engine, device, prompt, (text_tokens, seq_len))
     # The analytic engine reads the directory's config and executes nothing of it.
     executable = trust_remote_code or engine == "analytic"
-    directory = options.model_directory_from(model, config, trust_remote_code=executable)
+    directory = options.model_directory_from(model, arch, config, trust_remote_code=executable)
     if prompt is not None:
         text_tokens = options.prompt_tokens(prompt, directory)
     workload = options.workload_from(

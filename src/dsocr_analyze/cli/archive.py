@@ -40,11 +40,11 @@ PagesArgument = Annotated[
     ),
 ]
 TextTokensOption = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--text-tokens",
         metavar="TOKENS",
-        help="Text tokens, BOS included.",
+        help="Text tokens, BOS included. Default: the usual prompt's, 10 for deepseek-ocr.",
         rich_help_panel=_LENGTHS,
     ),
 ]
@@ -98,12 +98,13 @@ FormatOption = Annotated[
 def archive(
     context: typer.Context,
     pages: PagesArgument,
-    mode: many_options.ModesOption = "gundam",
+    mode: many_options.ModesOption = None,
     dtype: many_options.DtypesOption = "bfloat16",
     use_flash_attn: many_options.AttentionsOption = "0",
-    text_tokens: TextTokensOption = 10,
+    text_tokens: TextTokensOption = None,
     max_new_tokens: NewTokensOption = 1024,
     model: options.ModelOption = None,
+    arch: options.ArchOption = None,
     config: options.ConfigOption = None,
     output: OutputOption = None,
     plot: PlotOption = None,
@@ -137,8 +138,8 @@ def archive(
         share_at_limit=share_at_limit, reserved=reserved, offline=offline,
     )  # fmt: skip
     count_list(
-        context, pages, mode, dtype, use_flash_attn, text_tokens, max_new_tokens, model, config,
-        output, plot, histogram, output_format,
+        context, pages, mode, dtype, use_flash_attn, text_tokens, max_new_tokens, model, arch,
+        config,         output, plot, histogram, output_format,
         many_time_options.list_time(time, concurrency, deadline, new_tokens_from, mean_new_tokens),
         quiet=quiet, strict=strict,
     )  # fmt: skip
@@ -147,12 +148,13 @@ def archive(
 def count_list(
     context: typer.Context,
     pages: Path,
-    mode: str,
+    mode: str | None,
     dtype: str,
     use_flash_attn: str,
-    text_tokens: int,
+    text_tokens: int | None,
     max_new_tokens: int,
     model: str | None,
+    arch: str | None,
     config: Path | None,
     output: Path | None,
     plot: Path | None,
@@ -171,7 +173,7 @@ def count_list(
     options.check_choice("--histogram", histogram, HISTOGRAMS)
     many_options.check_files(output, plot)
     # Only the config is read: no code of the directory is executed.
-    directory = options.model_directory_from(model, config, trust_remote_code=True)
+    directory = options.model_directory_from(model, arch, config, trust_remote_code=True)
     counted = CountedModel.from_directory(directory)
     architecture = counted.architecture
     settings = many_options.settings_from(architecture, mode, dtype, use_flash_attn)
@@ -180,11 +182,11 @@ def count_list(
             f"a plot of tokens shows one setting; there are {len(settings)}, give one"
             " --mode, --dtype and --use-flash-attn"
         )
-    architecture.plan(page=(1, 1), text_tokens=text_tokens, max_new_tokens=max_new_tokens)
+    planned = architecture.plan(page=(1, 1), text_tokens=text_tokens, max_new_tokens=max_new_tokens)
     if output is not None and output.exists() and pages.exists() and output.samefile(pages):
         raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
     metadata = metadata_of(directory, architecture, (setting.mode for setting in settings))
-    lengths = {"text_tokens": text_tokens, "max_new_tokens": max_new_tokens}
+    lengths = {"text_tokens": planned.text_tokens, "max_new_tokens": max_new_tokens}
     timer = _timer(counted, settings, time)
     counts = _added_up(
         pages, lengths, counted, settings, output, metadata, timer, context.obj.begin_writing

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.architectures import DEFAULT, architecture_of
+from dsocr_analyze.architectures import architecture_of
 from dsocr_analyze.cli import options, time_options
 from dsocr_analyze.cli.counting import ENGINES, Engine
 from dsocr_analyze.errors import WorkloadError
@@ -48,6 +48,7 @@ def compare(
     context: typer.Context,
     what: WhatArgument = None,
     model: options.ModelOption = None,
+    arch: options.ArchOption = None,
     config: options.ConfigOption = None,
     trust_remote_code: options.TrustOption = False,
     dtype: options.DtypeOption = "bfloat16",
@@ -82,7 +83,7 @@ def compare(
     def counted_by() -> Engine:
         # The analytic engine reads the directory's config and executes nothing of it.
         executable = trust_remote_code or engine == "analytic"
-        directory = options.model_directory_from(model, config, trust_remote_code=executable)
+        directory = options.model_directory_from(model, arch, config, trust_remote_code=executable)
         options.say_of_config(directory, by_closed_forms=engine == "analytic")
         return Engine(
             engine, directory, dtype, flash_attention, trust_remote_code=trust_remote_code,
@@ -98,7 +99,7 @@ def compare(
 
     from dsocr_analyze.report import comparison
 
-    items = what or list(DEFAULT.modes)
+    items = what or list(architecture_of(counted_by().directory.config).modes)
     result = comparison.compare([(item, _report_of(item, counted_by, planned)) for item in items])
     if output is None:
         _print(result, output_format)

@@ -47,6 +47,7 @@ FormatOption = Annotated[
 def fit(
     gpu: GpuArgument = None,
     model: options.ModelOption = None,
+    arch: options.ArchOption = None,
     config: options.ConfigOption = None,
     dtype: options.DtypeOption = "bfloat16",
     use_flash_attn: options.FlashOption = 0,
@@ -83,7 +84,7 @@ def fit(
     for each in named:
         check_has(each, element, flash_attention=flash_attention)
     # Only the config is read: no code of the directory is executed.
-    directory = options.model_directory_from(model, config, trust_remote_code=True)
+    directory = options.model_directory_from(model, arch, config, trust_remote_code=True)
     architecture = architecture_of(directory.config)
     workload = options.workload_from(
         architecture, mode=mode, base_size=base_size, image_size=image_size, crop_mode=crop_mode,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.errors import OutputError, StrictError, WorkloadError
 
@@ -35,11 +36,12 @@ AXES = "Axes (lists and ranges: 10,100:1000:100)"
 RESULT = "Result"
 
 ModesOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--mode",
         metavar="LIST",
-        help="Modes: names, all, or sizes like 1024/640 (crops) and 512:1280:64 (does not).",
+        help="Modes: names, all, or sizes like 1024/640 (crops) and 512:1280:64 (does not)."
+        f" Default: the architecture's own, {DEFAULT.default_mode} for {DEFAULT.name}.",
         rich_help_panel=AXES,
     ),
 ]
@@ -70,13 +72,13 @@ _SWITCHES = {"0": False, "1": True}
 
 
 def settings_from(
-    architecture: Architecture, mode: str, dtype: str, use_flash_attn: str
+    architecture: Architecture, mode: str | None, dtype: str, use_flash_attn: str
 ) -> list[Setting]:
     """Every combination of the modes, types and kinds of attention that the options list."""
     from dsocr_analyze.columns.setting import settings_of
     from dsocr_analyze.sweep.axes import parse_modes
 
-    modes = parse_modes("mode", mode, architecture)
+    modes = parse_modes("mode", mode or architecture.default_mode, architecture)
     return settings_of(dtypes_from(dtype), attentions_from(use_flash_attn), modes)
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.model.directory import ModelDirectory
 
-DEFAULT_MODEL = Path("models/deepseek-ocr")
+MODELS = Path("models")
+"""Where models lie that run without being named, each under its architecture's name."""
 
 _MODEL = "Model"
 _WORKLOAD = "Workload"
@@ -28,7 +29,17 @@ ModelOption = Annotated[
         "--model",
         metavar="DIR",
         help="Model directory (config.json and Python files); 'reference' is the built-in model."
-        f" Default: {DEFAULT_MODEL} where it exists and is trusted, else the reference.",
+        f" Default: {MODELS}/ARCHITECTURE where it exists and is trusted, else the reference.",
+        rich_help_panel=_MODEL,
+    ),
+]
+ArchOption = Annotated[
+    str | None,
+    typer.Option(
+        "--arch",
+        metavar="|".join(architectures.ARCHITECTURES),
+        help="Architecture to run where no --model is named. Default: that of --config, else"
+        f" {architectures.DEFAULT.name}.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -81,7 +92,8 @@ ModeOption = Annotated[
     typer.Option(
         "--mode",
         metavar="|".join(architectures.DEFAULT.modes),
-        help="One of the paper's modes, in place of --base-size, --image-size and --crop-mode.",
+        help="One of the architecture's modes, in place of --base-size, --image-size and"
+        " --crop-mode.",
         rich_help_panel=_WORKLOAD,
     ),
 ]
@@ -90,7 +102,7 @@ BaseSizeOption = Annotated[
     typer.Option(
         "--base-size",
         metavar="PIXELS",
-        help="Side of the global view in crop mode. Default: 1024.",
+        help="Side of the global view in crop mode. Default: the architecture's, 1024.",
         rich_help_panel=_WORKLOAD,
     ),
 ]
@@ -99,7 +111,8 @@ ImageSizeOption = Annotated[
     typer.Option(
         "--image-size",
         metavar="PIXELS",
-        help="Side of a local view in crop mode, of the only view otherwise. Default: 640.",
+        help="Side of a local view in crop mode, of the only view otherwise. Default: the"
+        " architecture's, 640 for deepseek-ocr.",
         rich_help_panel=_WORKLOAD,
     ),
 ]
@@ -108,7 +121,7 @@ CropModeOption = Annotated[
     typer.Option(
         "--crop-mode",
         metavar="0|1",
-        help="Whether a page larger than 640 x 640 is cut into local views. Default: 1.",
+        help="Whether a page larger than one tile is cut into local views. Default: 1.",
         rich_help_panel=_WORKLOAD,
     ),
 ]
@@ -144,7 +157,7 @@ TextTokensOption = Annotated[
     typer.Option(
         "--text-tokens",
         metavar="TOKENS",
-        help="Text tokens, BOS included. Default: 10.",
+        help="Text tokens, BOS included. Default: the usual prompt's, 10 for deepseek-ocr.",
         rich_help_panel=_WORKLOAD,
     ),
 ]
@@ -264,27 +277,63 @@ def _refuse_sizes_beside(
 
 
 def model_directory_from(
-    model: str | None, config: Path | None, *, trust_remote_code: bool
+    model: str | None, arch: str | None, config: Path | None, *, trust_remote_code: bool
 ) -> ModelDirectory:
     """The model directory that the options name, its config replaced where another is given."""
     from dsocr_analyze.model.directory import ModelDirectory, read_config
+
+    values = None if config is None else read_config(config)
+    if model not in (None, "reference"):
+        directory = ModelDirectory.read(Path(str(model)))
+        _check_arch(arch, directory.config, f"--model {model}")
+    else:
+        architecture = _architecture_from(arch, values, config)
+        directory = _unnamed(architecture, model, trust_remote_code=trust_remote_code)
+    return directory if values is None else directory.with_config(values)
+
+
+def _architecture_from(
+    arch: str | None, values: dict[str, Any] | None, config: Path | None
+) -> Architecture:
+    """The architecture that runs where no directory is named."""
+    if arch is None:
+        found = None if values is None else architectures.recognized_architecture(values)
+        return found or architectures.DEFAULT
+    if values is not None and "auto_map" in values:
+        _check_arch(arch, values, f"--config {config}")
+    return architectures.architecture_named(arch)
+
+
+def _check_arch(arch: str | None, config: dict[str, Any], source: str) -> None:
+    """Refuses `--arch` beside a config of another architecture."""
+    if arch is None:
+        return
+    wanted = architectures.architecture_named(arch)
+    found = architectures.recognized_architecture(config)
+    if found is not wanted:
+        is_of = "no known architecture" if found is None else f"of {found.name}"
+        raise WorkloadError(
+            f"--arch {arch} contradicts {source}, which is {is_of}; give one of them"
+        )
+
+
+def _unnamed(
+    architecture: Architecture, model: str | None, *, trust_remote_code: bool
+) -> ModelDirectory:
+    """The directory under `MODELS` where it is trusted, else the built-in reference."""
+    from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.model.trust import is_trusted
 
-    reference = architectures.DEFAULT.reference
-    if model is None and DEFAULT_MODEL.is_dir() and (DEFAULT_MODEL / "config.json").is_file():
-        directory = ModelDirectory.read(DEFAULT_MODEL)
-        if not (trust_remote_code or is_trusted(directory)):
-            complain(
-                f"{DEFAULT_MODEL} is not trusted, so the built-in reference runs;"
-                f" `dsocr-analyze trust {DEFAULT_MODEL}` after reading its code"
-            )
-            directory = ModelDirectory.read(reference)
-    else:
-        named = model not in (None, "reference")
-        directory = ModelDirectory.read(Path(str(model)) if named else reference)
-    if config is not None:
-        directory = directory.with_config(read_config(config))
-    return directory
+    path = MODELS / architecture.name
+    if model is None and path.is_dir() and (path / "config.json").is_file():
+        directory = ModelDirectory.read(path)
+        if trust_remote_code or is_trusted(directory):
+            return directory
+        complain(
+            f"{path} is not trusted, so the built-in reference runs;"
+            f" `dsocr-analyze trust {path}` after reading its code"
+        )
+    return ModelDirectory.read(architecture.reference)
 
 
 def say_of_config(directory: ModelDirectory, *, by_closed_forms: bool) -> None:

@@ -50,9 +50,12 @@ PageOption = Annotated[
     ),
 ]
 TextTokensOption = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--text-tokens", metavar="LIST", help="Text tokens, BOS included.", rich_help_panel=AXES
+        "--text-tokens",
+        metavar="LIST",
+        help="Text tokens, BOS included. Default: the usual prompt's, 10 for deepseek-ocr.",
+        rich_help_panel=AXES,
     ),
 ]
 NewTokensOption = Annotated[
@@ -136,13 +139,14 @@ def sweep(
     context: typer.Context,
     pages: PagesOption = None,
     page: PageOption = None,
-    mode: many_options.ModesOption = "gundam",
-    text_tokens: TextTokensOption = "10",
+    mode: many_options.ModesOption = None,
+    text_tokens: TextTokensOption = None,
     max_new_tokens: NewTokensOption = "1024",
     batch_size: BatchOption = None,
     dtype: many_options.DtypesOption = "bfloat16",
     use_flash_attn: many_options.AttentionsOption = "0",
     model: options.ModelOption = None,
+    arch: options.ArchOption = None,
     config: options.ConfigOption = None,
     output: OutputOption = None,
     plot: PlotOption = None,
@@ -187,9 +191,9 @@ def sweep(
     )  # fmt: skip
     if pages is not None:
         archive.count_list(
-            context, pages, mode, dtype, use_flash_attn,
-            _one_number("text_tokens", text_tokens), _one_number("max_new_tokens", max_new_tokens),
-            model, config, output, plot, histogram or "grid", output_format or "table",
+            context, pages, mode, dtype, use_flash_attn, _text_tokens(text_tokens),
+            _one_number("max_new_tokens", max_new_tokens), model, arch, config, output, plot,
+            histogram or "grid", output_format or "table",
             many_time_options.list_time(time, concurrency, deadline, new_tokens_from,
                                         mean_new_tokens),
             quiet=quiet, strict=strict,
@@ -198,10 +202,8 @@ def sweep(
     asked = (page or "a4", mode, text_tokens, max_new_tokens, batch_size or "1", dtype,
              use_flash_attn)  # fmt: skip
     chosen = None if plot is None else _PictureChoice(plot, quantity, x, config)
-    _run(
-        context, asked, time, model, config, output, chosen, new_tokens_from, yes=yes, quiet=quiet,
-        strict=strict,
-    )  # fmt: skip
+    _run(context, asked, time, model, arch, config, output, chosen, new_tokens_from,
+         yes=yes, quiet=quiet, strict=strict)  # fmt: skip
 
 
 def _refuse_lengths(file: Path | None) -> None:
@@ -223,9 +225,10 @@ class _PictureChoice(NamedTuple):
 
 def _run(
     context: typer.Context,
-    asked: tuple[str, str, str, str, str, str, str],
+    asked: tuple[str, str | None, str | None, str, str, str, str],
     time: TimeRequested | None,
     model: str | None,
+    arch: str | None,
     config: Path | None,
     output: Path | None,
     chosen: _PictureChoice | None,
@@ -240,7 +243,7 @@ def _run(
     from dsocr_analyze.columns.metadata import metadata_of
 
     # Only the config is read: no code of the directory is executed.
-    directory = options.model_directory_from(model, config, trust_remote_code=True)
+    directory = options.model_directory_from(model, arch, config, trust_remote_code=True)
     counted = CountedModel.from_directory(directory)
     combinations = _combinations(counted.architecture, *asked, time)
     if len(combinations.max_new_tokens) > 1:
@@ -286,6 +289,11 @@ def _check_options(
             )
 
 
+def _text_tokens(text: str | None) -> int | None:
+    """The only number of `--text-tokens`, where it is given."""
+    return None if text is None else _one_number("text_tokens", text)
+
+
 def _one_number(argument: str, text: str) -> int:
     """The only number of an axis."""
     from dsocr_analyze.sweep.axes import parse_numbers
@@ -302,8 +310,8 @@ def _one_number(argument: str, text: str) -> int:
 def _combinations(
     architecture: Architecture,
     page: str,
-    mode: str,
-    text_tokens: str,
+    mode: str | None,
+    text_tokens: str | None,
     max_new_tokens: str,
     batch_size: str,
     dtype: str,
@@ -316,8 +324,10 @@ def _combinations(
 
     return Sweep(
         pages=parse_pages("page", page),
-        modes=parse_modes("mode", mode, architecture),
-        text_tokens=parse_numbers("text_tokens", text_tokens, 1, LARGEST_COUNT),
+        modes=parse_modes("mode", mode or architecture.default_mode, architecture),
+        text_tokens=parse_numbers(
+            "text_tokens", text_tokens or str(architecture.text_tokens), 1, LARGEST_COUNT
+        ),
         max_new_tokens=parse_numbers("max_new_tokens", max_new_tokens, 1, LARGEST_COUNT),
         batch_sizes=parse_numbers("batch_size", batch_size, 1, LARGEST_COUNT),
         dtypes=many_options.dtypes_from(dtype),

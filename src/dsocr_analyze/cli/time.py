@@ -50,6 +50,7 @@ def time(
     context: typer.Context,
     gpu: GpuArgument = None,
     model: options.ModelOption = None,
+    arch: options.ArchOption = None,
     config: options.ConfigOption = None,
     dtype: options.DtypeOption = "bfloat16",
     use_flash_attn: options.FlashOption = 0,
@@ -86,7 +87,7 @@ def time(
     options.check_choice("--format", output_format, FORMATS)
     check_files(None, plot)
     # Only the config is read: no code of the directory is executed.
-    directory = options.model_directory_from(model, config, trust_remote_code=True)
+    directory = options.model_directory_from(model, arch, config, trust_remote_code=True)
     architecture = architecture_of(directory.config)
     options.say_of_config(directory, by_closed_forms=True)
     workload = options.workload_from(

@@ -59,6 +59,7 @@ OutputOption = Annotated[
 def tree(
     context: typer.Context,
     model: options.ModelOption = None,
+    arch: options.ArchOption = None,
     config: options.ConfigOption = None,
     trust_remote_code: options.TrustOption = False,
     depth: DepthOption = None,
@@ -74,7 +75,9 @@ def tree(
     options.check_choice("--format", output_format, FORMATS)
     if depth is not None and depth < 0:
         raise WorkloadError(f"--depth {depth} is not possible; give 0 or more")
-    directory = options.model_directory_from(model, config, trust_remote_code=trust_remote_code)
+    directory = options.model_directory_from(
+        model, arch, config, trust_remote_code=trust_remote_code
+    )
     options.say_of_config(directory, by_closed_forms=False)
     if stage is not None:
         options.check_choice("--stage", stage, architecture_of(directory.config).stage_names)

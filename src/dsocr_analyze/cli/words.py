@@ -9,6 +9,7 @@ from typing import Final
 __all__ = ["OPTIONS", "in_options"]
 
 OPTIONS: Final[dict[str, str]] = {
+    "architecture": "--arch",
     "base_size": "--base-size",
     "batch_size": "--batch-size",
     "concurrency": "--concurrency",

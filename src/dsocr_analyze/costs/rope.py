@@ -148,7 +148,16 @@ def table_rows(T: Count, D: int, dtype: Dtype) -> Kernels:
     return 2 * moved("index", T * D, rows + INT64.nbytes * T, rows, dtype)
 
 
-def rotation(B: Count, T: Count, heads: int, D: int, dtype: Dtype, *, pairs: bool) -> Kernels:
+def rotation(
+    B: Count,
+    T: Count,
+    heads: int,
+    D: int,
+    dtype: Dtype,
+    *,
+    pairs: bool,
+    rows_of_tables: Count | None = None,
+) -> Kernels:
     """`x cos + rotate_half(x) sin`: 3.5 FLOPs per element of n = B T H D.
 
     A product, the negation of a half, both halves joined, a product, a sum.
@@ -161,10 +170,12 @@ def rotation(B: Count, T: Count, heads: int, D: int, dtype: Dtype, *, pairs: boo
         dtype: Type of the features.
         pairs: Whether features lie in pairs and are copied into halves first (latent attention);
             a single pair lies as two halves already.
+        rows_of_tables: Rows of the tables of cosines and sines; one per token unless given.
     """
+    rows = B * T if rows_of_tables is None else rows_of_tables
     half = B * T * (heads * (D // 2))
     n = 2 * half
-    turned = elementwise("mul", n, dtype, read=dtype.nbytes * (n + B * T * D))
+    turned = elementwise("mul", n, dtype, read=dtype.nbytes * (n + rows * D))
     return (
         *(copy("clone", n, dtype) if pairs and D > 2 else ()),
         *turned,

@@ -533,7 +533,7 @@ def _layer(facts: Facts) -> Page:
         " experts where the config has routed experts, the layer is not among the first dense ones"
         " and `moe_layer_freq` divides its number.",
         blocks=(("prefill", "decoder layer"), ("decode", "decoder layer")),
-        layer="architectures.deepseek_ocr.decoder (one layer of it)",
+        layer="architectures.ocr_family.decoder (one layer of it)",
         inputs={"hidden_states": "B, T, d"},
         output="B, T, d",
         parameters={
@@ -683,7 +683,7 @@ def _stack(facts: Facts) -> Page:
         what=f"The decoder: token embedding, {layers} layers, a last norm. It makes the causal mask"
         " and the positions, and keeps the KV cache: one pair of keys and values a layer.",
         blocks=(("prefill", "decoder stack"), ("decode", "decoder stack")),
-        layer="architectures.deepseek_ocr.decoder",
+        layer="architectures.ocr_family.decoder",
         inputs={"input_ids": "B, T"},
         output="B, T, d",
         parameters=stack_parameters(facts),
@@ -752,7 +752,7 @@ def _causal_lm(facts: Facts) -> Page:
         " position of the pass, its logits cast to fp32. With labels it also makes the loss of"
         " predicting each next token.",
         blocks=(("prefill", "LM head"), ("decode", "LM head")),
-        layer="architectures.deepseek_ocr.decoder, costs.lm_head.lm_head",
+        layer="architectures.ocr_family.decoder, costs.lm_head.lm_head",
         inputs={"input_ids": "B, T"},
         output="B, T, V",
         parameters=stack_parameters(facts),
@@ -831,7 +831,7 @@ def _classifier(facts: Facts) -> Page:
         what="The decoder with a linear head over labels, read at each row's last token. The files"
         f" of {facts.model_name} hold it; its OCR pipeline never runs it.",
         blocks=(),
-        layer="architectures.deepseek_ocr.decoder, costs.linear.linear",
+        layer="architectures.ocr_family.decoder, costs.linear.linear",
         inputs={"input_ids": "B, T"},
         output="B, c",
         parameters={

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import torch
 
-from dsocr_analyze.architectures.deepseek_ocr import decoder as decoder_costs
-from dsocr_analyze.architectures.deepseek_ocr.decoder_dimensions import DecoderDimensions
+from dsocr_analyze.architectures.ocr_family import decoder as decoder_costs
+from dsocr_analyze.architectures.ocr_family.decoder_dimensions import DecoderDimensions
 from dsocr_analyze.costs import moe as moe_costs
 from dsocr_analyze.costs import normalization, rope, swiglu
 from dsocr_analyze.costs.activations import activation_flops

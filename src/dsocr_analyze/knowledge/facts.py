@@ -11,15 +11,15 @@ from typing import Any, Final
 import torch
 
 from dsocr_analyze.analytic import page_figures
-from dsocr_analyze.architectures.deepseek_ocr.decoder import decoder_sections
-from dsocr_analyze.architectures.deepseek_ocr.dimensions import (
+from dsocr_analyze.architectures import plan_workload
+from dsocr_analyze.architectures.ocr_family.decoder import decoder_sections
+from dsocr_analyze.architectures.ocr_family.dimensions import (
     ClipDimensions,
     DecoderDimensions,
     ModelDimensions,
     ProjectorDimensions,
     SamDimensions,
 )
-from dsocr_analyze.architectures.deepseek_ocr.plan import plan_workload
 from dsocr_analyze.costs.operators import Kernels
 from dsocr_analyze.costs.sections import Expansion, Section
 from dsocr_analyze.costs.sums import ModuleKernels

@@ -100,7 +100,7 @@ def _config(facts: Facts) -> Page:
         " where the file is silent; `vision_config` and `projector_config` come along unchanged"
         " and are read by the model's constructor.",
         blocks=(),
-        layer="none: no tensors; `dsocr_analyze.architectures.deepseek_ocr.dimensions` reads the same keys",
+        layer="none: no tensors; `dsocr_analyze.architectures.ocr_family.dimensions` reads the same keys",
         parameters={
             key: Parameter(_MEANINGS[key], config_value(facts.config, key))
             for key, parameter in inspect.signature(config).parameters.items()
@@ -272,7 +272,7 @@ def _model(facts: Facts) -> Page:
         " learned separator at the end, and writes them over the placeholders of the prompt. A"
         " decode step is the decoder alone.",
         blocks=(("prefill", "visual tokens into the prompt"),),
-        layer="architectures.deepseek_ocr.composition.compose (without the head)",
+        layer="architectures.ocr_family.composition.compose (without the head)",
         inputs={"input_ids": "B, T"},
         output="B, T, d",
         parameters={
@@ -352,7 +352,7 @@ def _causal_lm(facts: Facts) -> Page:
         " which cuts the page, builds the prompt and generates; the workload planner of this"
         " project works the same sizes out without it.)",
         blocks=(("prefill", "whole model"), ("decode", "whole model")),
-        layer="architectures.deepseek_ocr.composition.compose",
+        layer="architectures.ocr_family.composition.compose",
         inputs={"input_ids": "B, T"},
         output="B, T, V",
         parameters=stack_parameters(facts),

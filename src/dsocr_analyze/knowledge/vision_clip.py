@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dsocr_analyze.architectures.deepseek_ocr import projector as projector_costs
-from dsocr_analyze.architectures.deepseek_ocr import vision
+from dsocr_analyze.architectures.ocr_family import projector as projector_costs
+from dsocr_analyze.architectures.ocr_family import vision
 from dsocr_analyze.costs.activations import quick_gelu
 from dsocr_analyze.costs.conv2d import conv2d
 from dsocr_analyze.costs.linear import linear
@@ -285,7 +285,7 @@ def _block(facts: Facts) -> Page:
         " instead of calling them, as published, so hooks on those two never fire; the recorder of"
         " this project sees them all the same.",
         blocks=(("clip", "transformer block"),),
-        layer="architectures.deepseek_ocr.vision (one block of it)",
+        layer="architectures.ocr_family.vision (one block of it)",
         inputs={"x": "N, T, d"},
         output="N, T, d",
         parameters={
@@ -346,7 +346,7 @@ def _transformer(facts: Facts) -> Page:
         subject=facts.get("NoTPTransformer"),
         what=f"The stack of the CLIP encoder: {clip.layers} equal blocks, no norm behind them.",
         blocks=(("clip", "transformer"),),
-        layer="architectures.deepseek_ocr.vision.clip_sections",
+        layer="architectures.ocr_family.vision.clip_sections",
         inputs={"hidden_states": "N, T, d"},
         output="N, T, d",
         parameters=_setting_parameters(
@@ -428,7 +428,7 @@ def _embeddings(facts: Facts) -> Page:
         " resized to the number of patches. The patch embeddings are the SAM features: its own"
         f" patch convolution ({count(convolution)} parameters) never runs.",
         blocks=(("clip", "embeddings"),),
-        layer="architectures.deepseek_ocr.vision.clip_sections (its frame)",
+        layer="architectures.ocr_family.vision.clip_sections (its frame)",
         inputs={"pixel_values": "N, C, R, R", "patch_embeds": "N, d, q, q"},
         output="N, T, d",
         parameters={
@@ -501,7 +501,7 @@ def _vit(facts: Facts) -> Page:
         f" patches, a norm before the stack, {clip.layers} pre-norm blocks, and no norm behind"
         " them.",
         blocks=(("clip", "CLIP encoder"),),
-        layer="architectures.deepseek_ocr.vision.clip_sections",
+        layer="architectures.ocr_family.vision.clip_sections",
         inputs={"x": "N, C, R, R", "patch_embeds": "N, d, q, q"},
         output="N, T, d",
         parameters={
@@ -750,7 +750,7 @@ def projector_pages(facts: Facts) -> list[Page]:
         f" {own.model_name} uses `{own.projector.projector_type}`. What it gets are the CLIP"
         " features without their class token beside the SAM features of the same patches.",
         blocks=(("projector", "vision-to-text projector"),),
-        layer="architectures.deepseek_ocr.projector.projector",
+        layer="architectures.ocr_family.projector.projector",
         inputs={"x": "N, q ** 2, c"},
         output="N, q ** 2, d",
         parameters={

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dsocr_analyze.architectures.deepseek_ocr import vision
+from dsocr_analyze.architectures.ocr_family import vision
 from dsocr_analyze.costs import sam_attention
 from dsocr_analyze.costs.activations import gelu
 from dsocr_analyze.costs.conv2d import conv2d
@@ -324,7 +324,7 @@ def _block(facts: Facts) -> Page:
         " Most blocks attend within windows, for which the grid is padded to whole windows first;"
         f" some attend over the whole grid (in {facts.model_name} blocks {global_blocks}).",
         blocks=(("sam", "window-attention block"), ("sam", "global-attention block")),
-        layer="architectures.deepseek_ocr.vision (one block of it)",
+        layer="architectures.ocr_family.vision (one block of it)",
         inputs={"x": "N, g, g, d"},
         output="N, g, g, d",
         parameters={
@@ -462,7 +462,7 @@ def _encoder(facts: Facts) -> Page:
         " stride-2 convolutions that leave one token for each square of four by four patches. It"
         " sees every view first; CLIP takes its features as patch embeddings.",
         blocks=(("sam", "SAM encoder"), ("sam", "neck and downsampling convolutions")),
-        layer="architectures.deepseek_ocr.vision.sam_sections",
+        layer="architectures.ocr_family.vision.sam_sections",
         inputs={"x": "N, C, R, R"},
         output="N, v, r, r",
         parameters={

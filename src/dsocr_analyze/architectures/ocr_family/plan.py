@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING
 
-from dsocr_analyze.architectures.deepseek_ocr.crop_grid import TILE, crop_grid
-from dsocr_analyze.architectures.deepseek_ocr.tokens import visual_tokens
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload.page import check_page
 from dsocr_analyze.workload.workload import (
@@ -16,17 +14,18 @@ from dsocr_analyze.workload.workload import (
     Workload,
 )
 
-__all__ = ["DEFAULT_TEXT_TOKENS", "notes_of", "plan_workload"]
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.ocr_family.network import Network
 
-DEFAULT_TEXT_TOKENS: Final = 10
-r"""BOS and the text of `<image>\n<|grounding|>Convert the document to markdown.`"""
+__all__ = ["plan_workload"]
 
 
 def plan_workload(
+    network: Network,
     *,
     page: tuple[int, int],
-    base_size: int = 1024,
-    image_size: int = 640,
+    base_size: int | None = None,
+    image_size: int | None = None,
     crop_mode: bool = True,
     text_tokens: int | None = None,
     seq_len: int | None = None,
@@ -36,12 +35,14 @@ def plan_workload(
     """Work out what the vendor's `infer()` makes of one page.
 
     Args:
+        network: The relative.
         page: Width and height in pixels.
-        base_size: Pixels a side of the global view in crop mode.
-        image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
-        crop_mode: Whether a page larger than 640 x 640 is cut into local views.
-        text_tokens: Tokens besides the visual ones, BOS included; `DEFAULT_TEXT_TOKENS` where
-            neither this nor `seq_len` is given.
+        base_size: Pixels a side of the global view in crop mode; None for the relative's own.
+        image_size: Pixels a side of a local view in crop mode, of the only view otherwise; None
+            for the relative's own.
+        crop_mode: Whether a page larger than one tile is cut into local views.
+        text_tokens: Tokens besides the visual ones, BOS included; those of the relative's own
+            prompt where neither this nor `seq_len` is given.
         seq_len: Tokens of the whole prompt, in place of `text_tokens`.
         batch_size: Pages, all alike.
         max_new_tokens: Tokens to generate.
@@ -51,6 +52,8 @@ def plan_workload(
         WorkloadError: A size or count is not possible, or the lengths contradict each other.
     """
     page = _checked_pair(page)
+    base_size = network.base_size if base_size is None else base_size
+    image_size = network.image_size if image_size is None else image_size
     _check_count("base_size", base_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels a side")
     _check_count("image_size", image_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels a side")
     if not isinstance(crop_mode, bool):
@@ -60,8 +63,9 @@ def plan_workload(
         )
     _check_count("batch_size", batch_size, 1, LARGEST_COUNT, " pages")
     _check_count("max_new_tokens", max_new_tokens, 1, LARGEST_COUNT, " tokens")
-    grid = crop_grid(*page) if crop_mode else (1, 1)
-    visual = visual_tokens(base_size, image_size, crop_mode, grid)
+    network.check_sizes(base_size, image_size, crop_mode)
+    grid = network.crop.grid(*page) if crop_mode else (1, 1)
+    visual = network.visual_tokens(base_size, image_size, crop_mode, grid)
     return Workload(
         page=page,
         base_size=base_size,
@@ -70,21 +74,10 @@ def plan_workload(
         grid=grid,
         views=_views(base_size, image_size, crop_mode, grid),
         visual_tokens=visual,
-        text_tokens=_text_tokens(text_tokens, seq_len, visual),
+        text_tokens=_text_tokens(text_tokens, seq_len, visual, network.text_tokens),
         batch_size=batch_size,
         max_new_tokens=max_new_tokens,
     )
-
-
-def notes_of(workload: Workload) -> list[str]:
-    """What a reader of this workload's figures should know, one line each."""
-    if workload.local_views is None or workload.image_size == TILE:
-        return []
-    return [
-        f"crop mode with an image size of {workload.image_size} is counted as laid out; the "
-        f"vendor's infer() does not run it as shipped: it cuts {TILE}-pixel tiles while laying out "
-        f"tokens for {workload.image_size}"
-    ]
 
 
 def _checked_pair(page: object) -> tuple[int, int]:
@@ -119,12 +112,12 @@ def _views(
     return (ViewBatch(columns * rows, image_size), ViewBatch(1, base_size))
 
 
-def _text_tokens(text_tokens: int | None, seq_len: int | None, visual: int) -> int:
+def _text_tokens(text_tokens: int | None, seq_len: int | None, visual: int, default: int) -> int:
     """Tokens besides the visual ones, from either length."""
     if text_tokens is not None:
         _check_count("text_tokens", text_tokens, 1, LARGEST_COUNT, " tokens, BOS included")
     if seq_len is None:
-        return DEFAULT_TEXT_TOKENS if text_tokens is None else text_tokens
+        return default if text_tokens is None else text_tokens
     if isinstance(seq_len, bool) or not isinstance(seq_len, int):
         raise WorkloadError(
             f"seq_len {seq_len!r} is not a whole number; give at least {visual + 1}",

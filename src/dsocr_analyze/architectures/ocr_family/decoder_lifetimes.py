@@ -9,12 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsocr_analyze.architectures.deepseek_ocr.decoder import cache_width
+from dsocr_analyze.architectures.ocr_family.decoder import cache_width
+from dsocr_analyze.architectures.ocr_family.layer_lifetimes import (
+    rms_norm,
+    rotary_tables,
+    rotated,
+    swiglu,
+)
 from dsocr_analyze.dtypes import BOOL, FLOAT16, FLOAT32, INT64
 from dsocr_analyze.scratch import sort_scratch
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.deepseek_ocr.dimensions import DecoderDimensions
+    from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
     from dsocr_analyze.costs.lifetimes import Lifetimes
 
 __all__ = ["replay_decoder", "replay_head"]
@@ -50,7 +56,7 @@ def replay_decoder(
         if index:
             lives.free(prompt.stream)  # its input; the first one's is the embeddings
     lives.path = "model.norm"
-    prompt.rms_norm(prompt.n, decoder.hidden_size)
+    rms_norm(lives, prompt.n, decoder.hidden_size)
     lives.free(prompt.stream, mask, inputs)
 
 
@@ -110,7 +116,7 @@ class _Prompt:
         lives, decoder = self.lives, self.decoder
         path, d = f"model.layers.{index}", decoder.hidden_size
         lives.path = f"{path}.input_layernorm"
-        normed = self.rms_norm(self.n, d)
+        normed = rms_norm(self.lives, self.n, d)
         if decoder.use_mla:
             attended = self._latent_attention(f"{path}.self_attn")
         else:
@@ -120,51 +126,16 @@ class _Prompt:
         stream = lives.features(self.n * d)
         lives.free(attended)
         lives.path = f"{path}.post_attention_layernorm"
-        normed = self.rms_norm(self.n, d)
+        normed = rms_norm(self.lives, self.n, d)
         mlp = f"{path}.mlp"
         if decoder.is_moe(index):
             output = self._mixture(mlp)
         else:
-            output = self._swiglu(mlp, self.n, decoder.intermediate_size)
+            output = swiglu(lives, mlp, self.n, d, decoder.intermediate_size)
         lives.path = path
         lives.free(normed)
         lives.features(self.n * d)
         lives.free(output, stream)
-
-    def rms_norm(self, rows: int, width: int) -> int:
-        """RMSNorm in fp32; returns its output's size."""
-        lives, n = self.lives, rows * width
-        wide = lives.widened(n)
-        squares = lives.wide(n)
-        variance = lives.wide(rows)
-        lives.free(squares)
-        shifted = lives.wide(rows)
-        root = lives.wide(rows)
-        lives.free(shifted)
-        normed = lives.wide(n)
-        lives.free(root, wide)
-        cast = lives.narrowed(n)
-        output = lives.features(n)
-        lives.free(cast, normed, variance)
-        return output
-
-    def _swiglu(self, path: str, rows: int, inner: int) -> int:
-        """`down(act(gate(x)) * up(x))`; returns its output's size."""
-        lives, d = self.lives, self.decoder.hidden_size
-        lives.path = f"{path}.gate_proj"
-        gate = lives.linear(rows, d, inner)
-        lives.path = f"{path}.act_fn"
-        activated = lives.features(rows * inner)
-        lives.free(gate)
-        lives.path = f"{path}.up_proj"
-        up = lives.linear(rows, d, inner)
-        lives.path = path
-        product = lives.features(rows * inner)
-        lives.free(up, activated)
-        lives.path = f"{path}.down_proj"
-        output = lives.linear(rows, inner, d)
-        lives.free(product)
-        return output
 
     # --- the mixture
 
@@ -195,7 +166,7 @@ class _Prompt:
         y = cast or total
         lives.free(total if cast else 0, back, joined, experts, tokens, order, shares, counts)
         if decoder.shared_intermediate_size:
-            shared = self._swiglu(f"{path}.shared_experts", n, decoder.shared_intermediate_size)
+            shared = swiglu(lives, f"{path}.shared_experts", n, d, decoder.shared_intermediate_size)
             lives.path = path
             both = lives.features(n * d)
             lives.free(shared, y)
@@ -236,7 +207,13 @@ class _Prompt:
         last = share or 1
         before = (n * k - last) * decoder.hidden_size * lives.dtype.nbytes
         lives.alive += before
-        output = self._swiglu(f"{path}.experts.{touched - 1}", last, decoder.moe_intermediate_size)
+        output = swiglu(
+            lives,
+            f"{path}.experts.{touched - 1}",
+            last,
+            decoder.hidden_size,
+            decoder.moe_intermediate_size,
+        )
         return before + output
 
     # --- plain attention
@@ -253,10 +230,10 @@ class _Prompt:
         lives.path = f"{path}.v_proj"
         lives.linear(n, d, decoder.kv_heads * D)
         lives.path = f"{path}.rotary_emb"
-        tables = self._llama_tables(D)
+        tables = rotary_tables(lives, n, D)
         lives.path = path
-        turned = self._rotated(query)
-        self._rotated(key)
+        turned = rotated(self.lives, query)
+        rotated(self.lives, key)
         lives.free(projected)
         if self.flash:
             attended, held = self._flash_output(query), 0
@@ -266,33 +243,6 @@ class _Prompt:
         output = lives.linear(n, H * D, d)
         lives.free(attended, held, turned, tables)
         return output
-
-    def _llama_tables(self, D: int) -> int:
-        """Cosines and sines of every position of every sequence; returns their size."""
-        lives, n = self.lives, self.n
-        positions = lives.wide(n)
-        angles = lives.wide(n * (D // 2))
-        both = lives.wide(n * D)
-        cos, sin = lives.wide(n * D), lives.wide(n * D)
-        # Each is scaled into a tensor of its own.
-        lives.free(lives.wide(n * D))
-        lives.free(lives.wide(n * D))
-        cast = lives.narrowed(n * D) + lives.narrowed(n * D)
-        lives.free(positions, angles, both, *((cos, sin) if cast else ()))
-        return cast or cos + sin
-
-    def _rotated(self, elements: int) -> int:
-        """`x cos + rotate_half(x) sin`; returns the result's size."""
-        lives = self.lives
-        by_cos = lives.features(elements)
-        negated = lives.features(elements // 2)
-        halves = lives.features(elements)
-        lives.free(negated)
-        by_sin = lives.features(elements)
-        lives.free(halves)
-        turned = lives.features(elements)
-        lives.free(by_cos, by_sin)
-        return turned
 
     def _flash_output(self, query: int) -> int:
         """FlashAttention, after a look at the positions; returns its output's size."""
@@ -377,7 +327,7 @@ class _Prompt:
             lives.path = f"{path}.q_a_proj"
             latent = lives.linear(n, d, decoder.q_lora_rank)
             lives.path = f"{path}.q_a_layernorm"
-            normed = self.rms_norm(n, decoder.q_lora_rank)
+            normed = rms_norm(self.lives, n, decoder.q_lora_rank)
             lives.free(latent)
             lives.path = f"{path}.q_b_proj"
             query = lives.linear(n, decoder.q_lora_rank, width)
@@ -410,8 +360,8 @@ class _Prompt:
         halves = 0
         if decoder.qk_rope_head_dim > 2:
             halves = lives.features(rows * decoder.heads) + lives.features(rows)
-        turned = self._rotated(rows * decoder.heads)
-        self._rotated(rows)
+        turned = rotated(self.lives, rows * decoder.heads)
+        rotated(self.lives, rows)
         lives.free(tables, halves)
         return turned
 
@@ -421,7 +371,7 @@ class _Prompt:
         H, r, P = decoder.heads, decoder.kv_lora_rank, decoder.qk_rope_head_dim
         nope, value = decoder.qk_nope_head_dim, decoder.v_head_dim
         lives.path = f"{path}.kv_a_layernorm"
-        self.rms_norm(n, r)  # the cache's latent
+        rms_norm(self.lives, n, r)  # the cache's latent
         self._latent_tables(path)
         turned = self._turned_pairs()
         lives.free(joint)
@@ -465,7 +415,7 @@ class _Prompt:
         lives, decoder, n = self.lives, self.decoder, self.n
         H, value, width = decoder.heads, decoder.v_head_dim, decoder.head_dim
         lives.path = f"{path}.kv_a_layernorm"
-        latent = self.rms_norm(n, decoder.kv_lora_rank)
+        latent = rms_norm(self.lives, n, decoder.kv_lora_rank)
         lives.path = f"{path}.kv_b_proj"
         up = lives.linear(n, decoder.kv_lora_rank, H * (decoder.qk_nope_head_dim + value))
         lives.free(latent)

@@ -9,31 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.architectures.architecture import PageTotals
-from dsocr_analyze.architectures.deepseek_ocr.composition import (
+from dsocr_analyze.architectures.ocr_family.composition import (
     check_positions,
     decode_steps_work,
     decode_work,
     is_dynamic,
     prefill_work,
-    vision_sections,
 )
-from dsocr_analyze.architectures.deepseek_ocr.decoder import cache_width, experts_touched
-from dsocr_analyze.architectures.deepseek_ocr.layout import (
-    blank_sum,
-    global_layout,
-    local_layout,
-    page_layout,
-    pixel_sum,
-)
-from dsocr_analyze.architectures.deepseek_ocr.stages import (
-    CLIP,
-    DECODE,
-    PREFILL,
-    PROJECTOR,
-    SAM,
-    STAGES,
-)
-from dsocr_analyze.architectures.deepseek_ocr.vision import token_side
+from dsocr_analyze.architectures.ocr_family.decoder import cache_width, experts_touched
+from dsocr_analyze.architectures.ocr_family.layout import blank_sum, page_layout, pixel_sum
+from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
+from dsocr_analyze.architectures.ocr_family.vision import token_side
 from dsocr_analyze.costs.integers import Count, is_nothing, largest
 from dsocr_analyze.costs.kv_cache import cache_bytes
 from dsocr_analyze.costs.lookup import looked_up
@@ -41,14 +27,13 @@ from dsocr_analyze.costs.sections import sections_work
 from dsocr_analyze.costs.sums import combined, scaled, work_of
 from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.kernels import Work
+from dsocr_analyze.kernels import CUDA, Work
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.deepseek_ocr.dimensions import ModelDimensions
+    from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
+    from dsocr_analyze.architectures.ocr_family.network import Network
 
 __all__ = ["page_totals"]
-
-_VISION: Final = (SAM, CLIP, PROJECTOR)
 
 _LEAST: Final = {
     "base_size": 64,
@@ -68,7 +53,8 @@ _HEADROOM: Final = 4
 
 
 def page_totals(
-    dimensions: ModelDimensions,
+    network: Network,
+    dimensions: RelativeDimensions,
     *,
     base_size: Any,
     whole_resolution: Any,
@@ -89,7 +75,8 @@ def page_totals(
     Results are exact: `int64` where that holds them, else Python integers in `object` arrays.
 
     Args:
-        dimensions: The model.
+        network: The relative.
+        dimensions: Its dimensions.
         base_size: Pixels a side of the blank patch of a page without local views.
         whole_resolution: Pixels a side of the view of the whole page.
         text_tokens: Tokens besides the visual ones, BOS included.
@@ -121,7 +108,7 @@ def page_totals(
         raise WorkloadError(
             f"arrays of {', '.join(map(str, sorted(lengths)))} pages; give arrays of one length"
         )
-    evaluation = _Evaluation(dimensions, dtype, flash_attention)
+    evaluation = _Evaluation(network, dimensions, dtype, flash_attention)
     if lengths and lengths != {0} and evaluation.exceeds_int64(pages):
         pages = {
             name: values if isinstance(values, int) else values.astype(object)
@@ -164,11 +151,13 @@ def _checked(name: str, values: Any) -> Any:
 class _Evaluation:
     """The composition for one model, type and attention."""
 
-    def __init__(self, dimensions: ModelDimensions, dtype: Dtype, flash: bool) -> None:
+    def __init__(
+        self, network: Network, dimensions: RelativeDimensions, dtype: Dtype, flash: bool
+    ) -> None:
+        self.network = network
         self.dimensions = dimensions
         self.dtype = dtype
         self.flash = flash
-        self.d_in = dimensions.clip.width + dimensions.sam.out_channels
         self.d = dimensions.decoder.hidden_size
 
     def exceeds_int64(self, pages: dict[str, Any]) -> bool:
@@ -203,14 +192,14 @@ class _Evaluation:
         pages = scaled(combined((layout, placing)), batch_size)
         works = {
             stage.name: scaled(work, batch_size)
-            for stage, work in zip(_VISION, vision, strict=True)
+            for stage, work in zip(self.network.vision, vision, strict=True)
         }
         works[PREFILL.name] = combined((prompt, pages, first_look))
         prefill = combined(works.values())
         works[DECODE.name], steps = self._decode(batch_size, T, max_new_tokens - 1)
         decoder = self.dimensions.decoder
         return PageTotals(
-            stages={stage.name: works[stage.name] for stage in STAGES},
+            stages={stage.name: works[stage.name] for stage in self.network.stages},
             prefill=prefill,
             decode_step=works[DECODE.name],
             batch=combined((prefill, steps)),
@@ -233,13 +222,12 @@ class _Evaluation:
 
     def _visual_tokens(self, whole: Count, local: Count, columns: Count, rows: Count) -> Count:
         """Tokens of the whole view and, of pages that are cut, of the local views."""
-        q = token_side(whole, self.dimensions.sam)
-        tokens = q * (q + 1) + 1
+        tokens = self.network.whole_tokens(token_side(whole, self.dimensions.sam))
         is_cut = 1 * (columns * rows > 1)
         if is_nothing(is_cut):
             return tokens
         side = token_side(local, self.dimensions.sam)
-        return tokens + is_cut * (side * columns + 1) * (side * rows)
+        return tokens + is_cut * self.network.local_tokens(side, columns, rows)
 
     def _views(
         self, base: Count, whole: Count, local: Count, columns: Count, rows: Count
@@ -247,7 +235,7 @@ class _Evaluation:
         """What depends on a page's views alone.
 
         Returns:
-            The first look at the pixels (once per batch), the layout, and the three vision stages.
+            The first look at the pixels (once per batch), the layout, and the vision stages.
         """
         sam, dtype = self.dimensions.sam, self.dtype
         N = columns * rows
@@ -255,21 +243,21 @@ class _Evaluation:
         look = work_of(pixel_sum(1, whole, dtype))
         calls = [self._vision(1, whole)]
         layout = [
-            work_of(global_layout(token_side(whole, sam), self.d_in, self.d, dtype)),
+            work_of(self.network.whole_layout(token_side(whole, sam), self.dimensions, dtype)),
             scaled(work_of(blank_sum(base)), 1 - is_cut),
         ]
         if not is_nothing(is_cut):
             calls.append([scaled(work, is_cut) for work in self._vision(N, local)])
             side = token_side(local, sam)
-            picture = local_layout(columns, rows, side, self.d_in, self.d, dtype)
+            picture = self.network.local_layout(columns, rows, side, self.dimensions, dtype)
             layout.append(scaled(work_of((*picture, *pixel_sum(N, local, dtype))), is_cut))
         vision = (combined(works) for works in zip(*calls, strict=True))
         return [look, combined(layout), *vision]
 
     def _vision(self, N: Count, R: Count) -> list[Work]:
         """Work of the vision stages for one call on N views."""
-        sections = vision_sections(N, R, self.dimensions, self.dtype)
-        return [sections_work(sections[stage]) for stage in _VISION]
+        sections = self.network.sections(N, R, self.dimensions, self.dtype, CUDA)
+        return [sections_work(sections[stage]) for stage in self.network.vision]
 
     def _prompt(self, B: Count, T: Count) -> list[Work]:
         return [prefill_work(B, T, self.dimensions, self.dtype, flash=self.flash)]

@@ -1,6 +1,7 @@
 """What the whole model does between its parts: looking at pixels, laying out visual tokens.
 
-Source: `DeepseekOCRModel.forward` (`modeling_deepseekocr.py`). It belongs to the prefill stage.
+Source: `DeepseekOCRModel.forward` (`modeling_deepseekocr.py`) and the relatives'. It belongs to the
+prefill stage.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dsocr_analyze.costs.operators import Kernels, copy, elementwise, moved, red
 from dsocr_analyze.costs.sums import repeated
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
 
-__all__ = ["blank_sum", "global_layout", "local_layout", "page_layout", "pixel_sum"]
+__all__ = ["blank_sum", "features_joined", "newlines", "page_layout", "picture", "pixel_sum"]
 
 _CHANNELS: Final = 3
 
@@ -37,31 +38,33 @@ def blank_sum(side: Count) -> Kernels:
     return pixel_sum(1, side, FLOAT32)
 
 
-def _features(N: Count, q: Count, d_in: int, dtype: Dtype) -> Kernels:
-    """CLIP's and SAM's features side by side, `[N, q q, d_in]`."""
+def features_joined(N: Count, q: Count, d_in: int, dtype: Dtype) -> Kernels:
+    """The features of two encoders side by side, `[N, q q, d_in]`.
+
+    Args:
+        N: Views.
+        q: Tokens per side.
+        d_in: Features of both together.
+        dtype: Their type.
+    """
     return copy("cat", N * q * q * d_in, dtype)
 
 
-def _newlines(columns: Count, rows: Count, d: int, dtype: Dtype) -> Kernels:
-    """A picture `[rows, columns, d]` with a newline embedding (read once) behind each row."""
+def newlines(columns: Count, rows: Count, d: int, dtype: Dtype) -> Kernels:
+    """A picture `[rows, columns, d]` with a newline embedding (read once) behind each row.
+
+    Args:
+        columns: Tokens side by side.
+        rows: Tokens one above the other.
+        d: Width.
+        dtype: Type of features.
+    """
     written = rows * (columns + 1) * d
     read = rows * columns * d + d
     return moved("cat", written, read * dtype.nbytes, written * dtype.nbytes, dtype)
 
 
-def global_layout(q: Count, d_in: int, d: int, dtype: Dtype) -> Kernels:
-    """The whole view: features joined, a newline embedding behind each of q rows.
-
-    Args:
-        q: Tokens per side.
-        d_in: Features before the projector.
-        d: Width behind it.
-        dtype: Type of features.
-    """
-    return _features(1, q, d_in, dtype) + _newlines(q, q, d, dtype)
-
-
-def local_layout(columns: Count, rows: Count, q: Count, d_in: int, d: int, dtype: Dtype) -> Kernels:
+def picture(columns: Count, rows: Count, q: Count, d: int, dtype: Dtype) -> Kernels:
     """Local views as one picture, a newline behind each of its rows.
 
     Laying them out is a copy, but for one column or one token per side. The grid is a tensor on the
@@ -71,17 +74,14 @@ def local_layout(columns: Count, rows: Count, q: Count, d_in: int, d: int, dtype
         columns: Views side by side.
         rows: Views one above the other.
         q: Tokens per side of a view.
-        d_in: Features before the projector.
-        d: Width behind it.
+        d: Width.
         dtype: Type of features.
     """
-    N = columns * rows
-    picture = copy("clone", N * q * q * d, dtype)
+    laid_out = copy("clone", columns * rows * q * q * d, dtype)
     return (
-        *_features(N, q, d_in, dtype),
         *repeated(elementwise("mul", 1, INT64), 3),
-        *repeated(picture, (columns > 1) * (q > 1) * 1),
-        *_newlines(columns * q, rows * q, d, dtype),
+        *repeated(laid_out, (columns > 1) * (q > 1) * 1),
+        *newlines(columns * q, rows * q, d, dtype),
     )
 
 

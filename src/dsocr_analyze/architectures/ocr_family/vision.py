@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from dsocr_analyze.architectures.deepseek_ocr.projector import projector
-from dsocr_analyze.architectures.deepseek_ocr.stages import CLIP, PROJECTOR, SAM
+from dsocr_analyze.architectures.ocr_family.projector import projector
+from dsocr_analyze.architectures.ocr_family.stages import CLIP, PROJECTOR, SAM
 from dsocr_analyze.costs.activations import gelu, quick_gelu
 from dsocr_analyze.costs.conv2d import conv2d, conv2d_params, conv2d_side
 from dsocr_analyze.costs.embedding import embedding, embedding_params
@@ -27,7 +27,7 @@ from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.kernels import CUDA, KernelsOf
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.deepseek_ocr.dimensions import (
+    from dsocr_analyze.architectures.ocr_family.dimensions import (
         ClipDimensions,
         ProjectorDimensions,
         SamDimensions,

@@ -35,9 +35,9 @@ from dsocr_analyze.figures import ExpertsTouched
 from dsocr_analyze.kernels import CUDA, KernelsOf
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.deepseek_ocr.dimensions import (
+    from dsocr_analyze.architectures.ocr_family.dimensions import (
         DecoderDimensions,
-        ModelDimensions,
+        RelativeDimensions,
     )
 
 __all__ = [
@@ -301,13 +301,15 @@ def head_params(decoder: DecoderDimensions) -> int:
     return lm_head_params(decoder.hidden_size, decoder.vocab_size, tied=decoder.tie_word_embeddings)
 
 
-def expert_params(dimensions: ModelDimensions) -> int:
+def expert_params(dimensions: RelativeDimensions) -> int:
     """Parameters of one routed expert; 0 in a dense decoder."""
     decoder = dimensions.decoder
     return swiglu_params(decoder.hidden_size, decoder.moe_intermediate_size)
 
 
-def experts_touched(n: Count, dimensions: ModelDimensions, dtype: Dtype) -> ExpertsTouched | None:
+def experts_touched(
+    n: Count, dimensions: RelativeDimensions, dtype: Dtype
+) -> ExpertsTouched | None:
     """Routed experts that n tokens of one pass touch under the even split; None without experts.
 
     Args:

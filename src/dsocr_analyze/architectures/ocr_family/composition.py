@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsocr_analyze.architectures.architecture import Composition
-from dsocr_analyze.architectures.deepseek_ocr.decoder import (
+from dsocr_analyze.architectures.ocr_family.decoder import (
     cache_width,
     decoder_params,
     decoder_savable_macs,
@@ -17,35 +17,14 @@ from dsocr_analyze.architectures.deepseek_ocr.decoder import (
     experts_touched,
     head_params,
 )
-from dsocr_analyze.architectures.deepseek_ocr.layout import (
-    blank_sum,
-    global_layout,
-    local_layout,
-    page_layout,
-    pixel_sum,
-)
-from dsocr_analyze.architectures.deepseek_ocr.peak import peak
-from dsocr_analyze.architectures.deepseek_ocr.projector import projector_params
-from dsocr_analyze.architectures.deepseek_ocr.stages import (
-    CLIP,
-    DECODE,
-    PREFILL,
-    PROJECTOR,
-    SAM,
-    STAGES,
-)
-from dsocr_analyze.architectures.deepseek_ocr.vision import (
-    clip_params,
-    clip_sections,
-    projector_sections,
-    sam_params,
-    sam_sections,
-    token_side,
-)
+from dsocr_analyze.architectures.ocr_family.layout import blank_sum, page_layout, pixel_sum
+from dsocr_analyze.architectures.ocr_family.peak import peak
+from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
+from dsocr_analyze.architectures.ocr_family.vision import token_side
 from dsocr_analyze.costs.integers import Count, largest, maximum, minimum
 from dsocr_analyze.costs.kv_cache import cache_bytes
 from dsocr_analyze.costs.operators import Kernels
-from dsocr_analyze.costs.sections import Expansion, Section, sections_work
+from dsocr_analyze.costs.sections import Expansion, sections_work
 from dsocr_analyze.costs.sums import combined, repeated, scaled
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.errors import ConfigError
@@ -54,10 +33,11 @@ from dsocr_analyze.kernels import CUDA, Kernel, KernelsOf, Work, merged, total_w
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Stage
-    from dsocr_analyze.architectures.deepseek_ocr.dimensions import (
+    from dsocr_analyze.architectures.ocr_family.dimensions import (
         DecoderDimensions,
-        ModelDimensions,
+        RelativeDimensions,
     )
+    from dsocr_analyze.architectures.ocr_family.network import Network
     from dsocr_analyze.workload import Workload
 
 __all__ = [
@@ -72,18 +52,17 @@ __all__ = [
     "model_params",
     "prefill_work",
     "step_kernels",
-    "vision_sections",
 ]
 
 _CHANNELS = 3
-_SEPARATORS = ("model.image_newline", "model.view_seperator")
 
 
 # --- one workload ----------------------------------------------------------------------------
 
 
 def compose(
-    dimensions: ModelDimensions,
+    network: Network,
+    dimensions: RelativeDimensions,
     workload: Workload,
     dtype: Dtype,
     flash_attention: bool,
@@ -92,7 +71,8 @@ def compose(
     """The closed forms of a workload.
 
     Args:
-        dimensions: The model.
+        network: The relative.
+        dimensions: Its dimensions.
         workload: Page, text, batch and new tokens.
         dtype: Type of weights and activations.
         flash_attention: FlashAttention in place of the decoder's eager attention.
@@ -103,16 +83,17 @@ def compose(
     """
     batch, seq_len = workload.batch_size, workload.seq_len
     check_positions(dimensions.decoder, seq_len, workload.max_new_tokens)
-    params = model_params(dimensions)
-    expansions = _expanded(dimensions, workload, dtype, flash_attention, kernels_of)
+    params = model_params(network, dimensions)
+    expansions = _expanded(network, dimensions, workload, dtype, flash_attention, kernels_of)
     experts = experts_by_stage(dimensions, workload, dtype)
     stages = {
         stage.name: _stage_figures(
             stage, expansions[stage.name], params[stage.name], experts.get(stage.name)
         )
-        for stage in STAGES
+        for stage in network.stages
     }
-    prefill_pass = total_work(stages[stage.name].work for stage in STAGES if stage is not DECODE)
+    *prefill, _ = stages.values()
+    prefill_pass = total_work(stage.work for stage in prefill)
     steps = decode_steps_work(
         batch,
         seq_len,
@@ -126,17 +107,18 @@ def compose(
         stages=stages,
         parameters=Parameters(
             total=sum(params.values()),
-            unassigned=dict.fromkeys(_SEPARATORS, dimensions.decoder.hidden_size),
+            unassigned=dict.fromkeys(network.separators, dimensions.decoder.hidden_size),
         ),
         batch=prefill_pass.plus(steps),
         causal_savable_flops=2
         * decoder_savable_macs(batch, seq_len, dimensions.decoder, flash=flash_attention),
-        memory=memory(dimensions, workload, dtype, flash_attention, kernels_of),
+        memory=memory(network, dimensions, workload, dtype, flash_attention, kernels_of),
     )
 
 
 def _expanded(
-    dimensions: ModelDimensions,
+    network: Network,
+    dimensions: RelativeDimensions,
     workload: Workload,
     dtype: Dtype,
     flash_attention: bool,
@@ -144,9 +126,9 @@ def _expanded(
 ) -> dict[str, Expansion]:
     """Every module of every stage, by the stage's name."""
     batch, seq_len = workload.batch_size, workload.seq_len
-    expansions = {stage.name: Expansion() for stage in STAGES}
+    expansions = {stage.name: Expansion() for stage in network.stages}
     for view in workload.views:
-        sections = vision_sections(view.count, view.resolution, dimensions, dtype, kernels_of)
+        sections = network.sections(view.count, view.resolution, dimensions, dtype, kernels_of)
         for stage, parts in sections.items():
             expansions[stage.name].add(parts, times=batch, stage=stage.name)
     for stage, new, cached in ((PREFILL, seq_len, 0), (DECODE, 1, seq_len)):
@@ -163,13 +145,13 @@ def _expanded(
         expansions[stage.name].add(parts, stage=stage.name)
     expansions[PREFILL.name].kernels += [
         kernel._replace(path="model", stage=PREFILL.name)
-        for kernel in _page_layout(workload, dimensions, dtype)
+        for kernel in _page_layout(network, workload, dimensions, dtype)
     ]
     return expansions
 
 
 def experts_by_stage(
-    dimensions: ModelDimensions, workload: Workload, dtype: Dtype
+    dimensions: RelativeDimensions, workload: Workload, dtype: Dtype
 ) -> dict[str, ExpertsTouched]:
     """Routed experts that a workload touches, by stage that has some: its prompts, and a step."""
     batch = workload.batch_size
@@ -195,7 +177,7 @@ def _stage_figures(
 
 
 def step_kernels(
-    dimensions: ModelDimensions, batch: int, cached: int, dtype: Dtype, flash_attention: bool
+    dimensions: RelativeDimensions, batch: int, cached: int, dtype: Dtype, flash_attention: bool
 ) -> tuple[Kernel, ...]:
     """The records of one decode step over caches of `cached` tokens, as it is to be expected.
 
@@ -218,10 +200,13 @@ def step_kernels(
     return merged(expansion.kernels)
 
 
-def _page_layout(workload: Workload, dimensions: ModelDimensions, dtype: Dtype) -> Kernels:
+def _page_layout(
+    network: Network, workload: Workload, dimensions: RelativeDimensions, dtype: Dtype
+) -> Kernels:
     columns, rows = workload.grid
     whole, local = workload.global_view, workload.local_views
     return layout(
+        network,
         workload.batch_size,
         workload.seq_len,
         workload.visual_tokens,
@@ -235,15 +220,13 @@ def _page_layout(workload: Workload, dimensions: ModelDimensions, dtype: Dtype) 
     )
 
 
-def model_params(dimensions: ModelDimensions) -> dict[str, int]:
-    """Parameters by owning stage; the two separator embeddings belong to none (the empty name)."""
+def model_params(network: Network, dimensions: RelativeDimensions) -> dict[str, int]:
+    """Parameters by owning stage; the separators belong to none (the empty name)."""
     return {
-        SAM.name: sam_params(dimensions.sam),
-        CLIP.name: clip_params(dimensions.clip),
-        PROJECTOR.name: projector_params(dimensions.projector),
+        **{stage.name: params for stage, params in network.params(dimensions).items()},
         PREFILL.name: decoder_params(dimensions.decoder),
         DECODE.name: head_params(dimensions.decoder),
-        "": len(_SEPARATORS) * dimensions.decoder.hidden_size,
+        "": len(network.separators) * dimensions.decoder.hidden_size,
     }
 
 
@@ -251,7 +234,8 @@ def model_params(dimensions: ModelDimensions) -> dict[str, int]:
 
 
 def memory(
-    dimensions: ModelDimensions,
+    network: Network,
+    dimensions: RelativeDimensions,
     workload: Workload,
     dtype: Dtype,
     flash_attention: bool,
@@ -265,12 +249,17 @@ def memory(
         return cache_bytes(workload.batch_size, tokens, decoder.layers, width, dtype.nbytes)
 
     return Memory(
-        weights_bytes=sum(model_params(dimensions).values()) * dtype.nbytes,
+        weights_bytes=sum(model_params(network, dimensions).values()) * dtype.nbytes,
         inputs_bytes=_inputs_bytes(workload, dtype),
         prefill_cache_bytes=cache(prompt),
         kv_cache_bytes=cache(prompt + workload.max_new_tokens - 1),
         peak=peak(
-            dimensions, workload, dtype, flash_attention=flash_attention, kernels_of=kernels_of
+            network,
+            dimensions,
+            workload,
+            dtype,
+            flash_attention=flash_attention,
+            kernels_of=kernels_of,
         ),
     )
 
@@ -290,28 +279,8 @@ def _inputs_bytes(workload: Workload, dtype: Dtype) -> int:
 # --- parts, of integers or arrays ------------------------------------------------------------
 
 
-def vision_sections(
-    N: Count, R: Count, dimensions: ModelDimensions, dtype: Dtype, kernels_of: KernelsOf = CUDA
-) -> dict[Stage, list[Section]]:
-    """The three vision stages for one call on N views.
-
-    Args:
-        N: Views.
-        R: Pixels a side.
-        dimensions: The model.
-        dtype: Type of weights and features.
-        kernels_of: Whose kernels run.
-    """
-    q = token_side(R, dimensions.sam)
-    return {
-        SAM: sam_sections(N, R, dimensions.sam, dtype, kernels_of),
-        CLIP: clip_sections(N, q, dimensions.clip, dtype),
-        PROJECTOR: projector_sections(N, q, dimensions.projector, dtype),
-    }
-
-
 def prefill_work(
-    B: Count, T: Count, dimensions: ModelDimensions, dtype: Dtype, *, flash: bool
+    B: Count, T: Count, dimensions: RelativeDimensions, dtype: Dtype, *, flash: bool
 ) -> Work:
     """Work of embedding, layers, norm and head over a prompt; the page's layout is not in it.
 
@@ -328,7 +297,7 @@ def prefill_work(
 def decode_work(
     B: Count,
     cached: Count,
-    dimensions: ModelDimensions,
+    dimensions: RelativeDimensions,
     dtype: Dtype,
     *,
     flash: bool,
@@ -355,7 +324,7 @@ def decode_steps_work(
     B: Count,
     first: Count,
     steps: Count,
-    dimensions: ModelDimensions,
+    dimensions: RelativeDimensions,
     dtype: Dtype,
     *,
     flash: bool,
@@ -426,6 +395,7 @@ def check_positions(decoder: DecoderDimensions, seq_len: Count, max_new_tokens: 
 
 
 def layout(
+    network: Network,
     B: Count,
     T: Count,
     visual: Count,
@@ -434,12 +404,13 @@ def layout(
     local: Count | None,
     columns: Count,
     rows: Count,
-    dimensions: ModelDimensions,
+    dimensions: RelativeDimensions,
     dtype: Dtype,
 ) -> Kernels:
     """What the model itself does between its parts, for B pages alike.
 
     Args:
+        network: The relative.
         B: Batch.
         T: Tokens of the prompt.
         visual: Visual tokens.
@@ -452,10 +423,9 @@ def layout(
         dtype: Type of features.
     """
     d = dimensions.decoder.hidden_size
-    d_in = dimensions.clip.width + dimensions.sam.out_channels
     first_look = pixel_sum(1, whole, dtype)
     parts: list[Kernels] = [
-        global_layout(token_side(whole, dimensions.sam), d_in, d, dtype),
+        network.whole_layout(token_side(whole, dimensions.sam), dimensions, dtype),
         page_layout(T, visual, d, dtype),
     ]
     if local is None:
@@ -463,5 +433,5 @@ def layout(
     else:
         q = token_side(local, dimensions.sam)
         parts.append(pixel_sum(columns * rows, local, dtype))
-        parts.append(local_layout(columns, rows, q, d_in, d, dtype))
+        parts.append(network.local_layout(columns, rows, q, dimensions, dtype))
     return (*first_look, *repeated([kernel for part in parts for kernel in part], B))

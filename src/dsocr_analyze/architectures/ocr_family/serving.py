@@ -1,4 +1,4 @@
-"""What a serving engine launches for DeepSeek-OCR.
+"""What a serving engine launches for DeepSeek-OCR and its relatives.
 
 The encoders run as the model's own code runs them: engines neither compile them nor capture them in
 graphs (`vllm/model_executor/models/deepseek_ocr.py`). The decoder is made of fused kernels
@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsocr_analyze.architectures.deepseek_ocr.composition import vision_sections
-from dsocr_analyze.architectures.deepseek_ocr.decoder import cache_width
-from dsocr_analyze.architectures.deepseek_ocr.peak import peak
-from dsocr_analyze.architectures.deepseek_ocr.stages import DECODE, PREFILL
+from dsocr_analyze.architectures.ocr_family.decoder import cache_width
+from dsocr_analyze.architectures.ocr_family.peak import peak
+from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
 from dsocr_analyze.costs.served import (
     cache_write,
     combined_experts,
@@ -29,12 +28,14 @@ from dsocr_analyze.costs.served import (
     silu_and_mul,
 )
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.kernels import CUDA
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.deepseek_ocr.dimensions import (
+    from dsocr_analyze.architectures.ocr_family.dimensions import (
         DecoderDimensions,
-        ModelDimensions,
+        RelativeDimensions,
     )
+    from dsocr_analyze.architectures.ocr_family.network import Network
     from dsocr_analyze.costs.integers import Count
     from dsocr_analyze.costs.operators import Kernels
     from dsocr_analyze.dtypes import Dtype
@@ -51,7 +52,7 @@ __all__ = [
 ]
 
 
-def check_served(dimensions: ModelDimensions) -> None:
+def check_served(dimensions: RelativeDimensions) -> None:
     """Refuses what no rule of the serving runtime describes; raises ConfigError."""
     decoder = dimensions.decoder
     if decoder.use_mla:
@@ -72,7 +73,7 @@ def check_served(dimensions: ModelDimensions) -> None:
 
 
 def served_views(
-    N: Count, R: Count, dimensions: ModelDimensions, dtype: Dtype
+    network: Network, N: Count, R: Count, dimensions: RelativeDimensions, dtype: Dtype
 ) -> dict[str, Kernels]:
     """Kernels of one vision call on N views of R pixels a side, by stage."""
     return {
@@ -83,12 +84,12 @@ def served_views(
             for kernels in section.modules.values()
             for kernel in kernels
         )
-        for stage, sections in vision_sections(N, R, dimensions, dtype).items()
+        for stage, sections in network.sections(N, R, dimensions, dtype, CUDA).items()
     }  # fmt: skip
 
 
 def served_prompt(
-    T: Count, K: Count, visual: Count, dimensions: ModelDimensions, dtype: Dtype, cache_bits: int
+    T: Count, K: Count, visual: Count, dimensions: RelativeDimensions, dtype: Dtype, cache_bits: int
 ) -> Kernels:
     """One chunk of a prompt through the decoder.
 
@@ -110,7 +111,7 @@ def served_prompt(
 
 
 def served_step(
-    B: Count, K: Count, dimensions: ModelDimensions, dtype: Dtype, cache_bits: int
+    B: Count, K: Count, dimensions: RelativeDimensions, dtype: Dtype, cache_bits: int
 ) -> Kernels:
     """One decode step of B sequences over K keys each, the new token's included."""
     decoder = dimensions.decoder
@@ -181,17 +182,20 @@ def _times(kernels: Kernels, count: int) -> Kernels:
     return tuple(each._replace(calls=each.calls * count) for each in kernels) if count else ()
 
 
-def cache_elements(dimensions: ModelDimensions) -> int:
+def cache_elements(dimensions: RelativeDimensions) -> int:
     """Elements that all layers cache per token."""
     return dimensions.decoder.layers * cache_width(dimensions.decoder, flash=True)
 
 
-def served_activation_bytes(dimensions: ModelDimensions, workload: Workload, dtype: Dtype) -> int:
+def served_activation_bytes(
+    network: Network, dimensions: RelativeDimensions, workload: Workload, dtype: Dtype
+) -> int:
     """The peak of the prefill pass without its logits, of which engines keep the last row only."""
-    return peak(dimensions, workload, dtype, flash_attention=True, has_logits=False).nbytes
+    found = peak(network, dimensions, workload, dtype, flash_attention=True, has_logits=False)
+    return found.nbytes
 
 
-def quantizable_params(dimensions: ModelDimensions) -> int:
+def quantizable_params(dimensions: RelativeDimensions) -> int:
     """Weights of the decoder's layers that engines quantize: every linear but the routers."""
     decoder = dimensions.decoder
     d, D = decoder.hidden_size, decoder.head_dim

@@ -10,23 +10,25 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from dsocr_analyze.architectures.deepseek_ocr.dimensions import ModelDimensions, SamDimensions
-from dsocr_analyze.architectures.deepseek_ocr.stages import ROUTED_EXPERT
+from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions, SamDimensions
+from dsocr_analyze.architectures.ocr_family.stages import ROUTED_EXPERT
 
 __all__ = ["alike"]
 
 _NUMBERED: Final = re.compile(
-    r"(?P<list>model\.sam_model\.blocks|model\.vision_model\.transformer\.layers|model\.layers)"
+    r"(?P<list>model\.sam_model\.blocks|model\.vision_model\.transformer\.layers"
+    r"|model\.qwen2_model\.model\.model\.layers|model\.layers)"
     r"\.(?P<index>\d+)(?P<below>\..*)?"
 )
 _PUBLISHED_GLOBAL_BLOCKS: Final = frozenset({2, 5, 8, 11})
 """SAM's global blocks in the published files, which do not ask the config for them."""
 
 
-def alike(dimensions: ModelDimensions) -> Callable[[str], str | None]:
+def alike(dimensions: RelativeDimensions) -> Callable[[str], str | None]:
     """Says which modules are alike.
 
-    SAM's blocks are alike if all of them attend in windows, or none; so are CLIP's layers,
+    SAM's blocks are alike if all of them attend in windows, or none; so are the second
+    encoder's layers,
     the decoder's layers if they are dense, or if they are MoE, and all routed experts; and of each
     of these what has the same place in it. Any other module is like itself alone.
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from dsocr_analyze.architectures.deepseek_ocr.stages import CLIP, PROJECTOR, SAM
-from dsocr_analyze.architectures.deepseek_ocr.vision import grid_side, token_side
+from dsocr_analyze.architectures.ocr_family.stages import CLIP, PROJECTOR, SAM
+from dsocr_analyze.architectures.ocr_family.vision import grid_side, token_side
 from dsocr_analyze.costs.conv2d import conv2d_side
 from dsocr_analyze.costs.sam_attention import window_count
 from dsocr_analyze.dtypes import FLOAT32, INT64
@@ -21,15 +21,16 @@ from dsocr_analyze.scratch import (
 )
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.deepseek_ocr.dimensions import (
+    from dsocr_analyze.architectures.ocr_family.dimensions import (
         ClipDimensions,
         ModelDimensions,
+        ProjectorDimensions,
         SamDimensions,
     )
     from dsocr_analyze.costs.lifetimes import Lifetimes
     from dsocr_analyze.workload import ViewBatch
 
-__all__ = ["NO_FEATURES", "ViewFeatures", "replay_views"]
+__all__ = ["NO_FEATURES", "ViewFeatures", "replay_projector", "replay_sam", "replay_views"]
 
 _CHANNELS: Final = 3
 _FP32: Final = FLOAT32.nbytes
@@ -66,21 +67,20 @@ def replay_views(
     """
     sam, clip = dimensions.sam, dimensions.clip
     N, q = view.count, token_side(view.resolution, sam)
-    spatial = _sam(lives, N, view.resolution, sam)
+    spatial = replay_sam(lives, N, view.resolution, sam)
     lives.free(before.spatial)
     semantic = _clip(lives, N, q, clip)
     lives.free(before.semantic)
     lives.path = "model"
     joined = lives.features(N * q * q * (sam.out_channels + clip.width))
     lives.free(before.tokens)
-    projected = _projector(lives, N * q * q, dimensions)
+    projected = replay_projector(lives, N * q * q, dimensions.projector)
     lives.free(joined)
     return ViewFeatures(spatial, semantic, projected)
 
 
-def _projector(lives: Lifetimes, tokens: int, dimensions: ModelDimensions) -> int:
+def replay_projector(lives: Lifetimes, tokens: int, projector: ProjectorDimensions) -> int:
     """The projector's linear layers; each of an MLP's tensors goes when the next is there."""
-    projector = dimensions.projector
     lives.path = f"{_PROJECTOR}.layers"
     output = lives.linear(tokens, projector.input_channels, projector.n_embed)
     if projector.projector_type == "linear":
@@ -93,7 +93,7 @@ def _projector(lives: Lifetimes, tokens: int, dimensions: ModelDimensions) -> in
 # --- SAM -------------------------------------------------------------------------------------
 
 
-def _sam(lives: Lifetimes, N: int, R: int, sam: SamDimensions) -> int:
+def replay_sam(lives: Lifetimes, N: int, R: int, sam: SamDimensions) -> int:
     """SAM on `[N, 3, R, R]`; returns the bytes of its features."""
     g = grid_side(R, sam)
     n = N * g * g

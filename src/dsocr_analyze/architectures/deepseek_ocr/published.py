@@ -1,14 +1,11 @@
-"""How a model directory is recognised as DeepSeek-OCR, and as its published code."""
+"""DeepSeek-OCR's published code: its files, and what they build whatever a config says."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["PUBLISHED_CODE", "PUBLISHED_SECTIONS", "recognizes"]
-
-_MODEL_TYPES: Final = ("DeepseekOCR", "deepseek_vl_v2")
-_MODEL_CLASS: Final = "DeepseekOCRForCausalLM"
+__all__ = ["PUBLISHED_CODE", "PUBLISHED_SECTIONS"]
 
 PUBLISHED_CODE: Final[Mapping[str, str]] = {
     "configuration_deepseek_v2.py": (
@@ -54,12 +51,3 @@ PUBLISHED_SECTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
 Sources: `_build_sam`, `build_sam_vit_b`, `vit_model_cfg` (`deepencoder.py`) and
 `DeepseekOCRModel.__init__` (`modeling_deepseekocr.py`).
 """
-
-
-def recognizes(config: Mapping[str, Any]) -> bool:
-    """Whether a parsed `config.json` names the model's class in `auto_map`, or its model type."""
-    auto_map = config.get("auto_map")
-    named = auto_map.get("AutoModel") if isinstance(auto_map, Mapping) else None
-    if isinstance(named, str):
-        return named.rpartition(".")[2] == _MODEL_CLASS
-    return config.get("model_type") in _MODEL_TYPES

@@ -1,8 +1,8 @@
-"""Dimensions of a DeepSeek-OCR model, read from its `config.json`.
+"""Dimensions of a model of the family, read from its `config.json`.
 
-The one place that closed forms and reports have their dimensions from. As in the vendor's
-`DeepseekOCRConfig`, the decoder's keys stand at the top level (`language_config` is not read) and
-the encoders' under `vision_config.width`. What the other keys do, `config_table` says.
+The one place that closed forms and reports have their dimensions from. As in the vendors' config
+classes, the decoder's keys stand at the top level (`language_config` is not read) and the encoders'
+under `vision_config.width`. What the other keys do, the relative's `config_table` says.
 
 A key may be absent only where the published file leaves it to a default of `DeepseekV2Config`
 (`configuration_deepseek_v2.py`) or `PretrainedConfig`; a key that some configurations never use
@@ -12,25 +12,23 @@ A key may be absent only where the published file leaves it to a default of `Dee
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from dsocr_analyze.architectures.config_keys import ConfigKeys
-from dsocr_analyze.architectures.config_rules import Code, findings_of
-from dsocr_analyze.architectures.deepseek_ocr.config_table import CONFIG_TABLE
-from dsocr_analyze.architectures.deepseek_ocr.decoder_dimensions import (
+from dsocr_analyze.architectures.config_rules import Code, KeyTable, findings_of
+from dsocr_analyze.architectures.ocr_family.decoder_dimensions import (
     DecoderDimensions,
     RopeScaling,
 )
-from dsocr_analyze.architectures.deepseek_ocr.projector_dimensions import (
+from dsocr_analyze.architectures.ocr_family.projector_dimensions import (
     PAIR_PROJECTOR_TYPES,
     ProjectorDimensions,
 )
-from dsocr_analyze.architectures.deepseek_ocr.recognition import PUBLISHED_SECTIONS
-from dsocr_analyze.architectures.deepseek_ocr.vision_dimensions import ClipDimensions, SamDimensions
+from dsocr_analyze.architectures.ocr_family.vision_dimensions import ClipDimensions, SamDimensions
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError
 
 __all__ = [
@@ -38,15 +36,34 @@ __all__ = [
     "DecoderDimensions",
     "ModelDimensions",
     "ProjectorDimensions",
+    "RelativeDimensions",
     "RopeScaling",
     "SamDimensions",
+    "check_projector",
     "dimensions_of",
+    "step_changes_beyond",
 ]
+
+
+class RelativeDimensions(Protocol):
+    """The dimensions that all relatives have."""
+
+    @property
+    def sam(self) -> SamDimensions:
+        """The SAM encoder."""
+
+    @property
+    def projector(self) -> ProjectorDimensions:
+        """The projector between encoders and decoder."""
+
+    @property
+    def decoder(self) -> DecoderDimensions:
+        """The decoder."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDimensions:
-    """Every dimension of one model.
+    """Every dimension of a model with SAM and CLIP.
 
     Attributes:
         sam: The SAM encoder.
@@ -68,8 +85,7 @@ class ModelDimensions:
     @property
     def step_changes_beyond(self) -> int | None:
         """Positions beyond which every step works out new rotary tables; None where none does."""
-        scaling = self.decoder.rope_scaling
-        return self.max_positions if scaling is not None and scaling.kind == "dynamic" else None
+        return step_changes_beyond(self.decoder)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> ModelDimensions:
@@ -115,33 +131,49 @@ class ModelDimensions:
         return cls.from_config(config)
 
 
-def dimensions_of(config: Mapping[str, Any], code: Code = "reference") -> ModelDimensions:
+def step_changes_beyond(decoder: DecoderDimensions) -> int | None:
+    """Positions beyond which every step works out new rotary tables; None where none does."""
+    scaling = decoder.rope_scaling
+    is_dynamic = scaling is not None and scaling.kind == "dynamic"
+    return decoder.max_position_embeddings if is_dynamic else None
+
+
+_Dimensions = TypeVar("_Dimensions")
+
+
+def dimensions_of(
+    read: Callable[[Mapping[str, Any]], _Dimensions],
+    table: KeyTable,
+    config: Mapping[str, Any],
+    code: Code = "reference",
+) -> _Dimensions:
     """Dimensions of the model that some code builds from a config.
 
     Args:
-        config: The top-level object of a `config.json`.
+        read: Reads them from the top-level object of a `config.json`.
+        table: What each key does.
+        config: The top-level object.
         code: Whose code reads it; of other code it is assumed that it reads what the reference
             reads.
 
     Raises:
         ConfigError: The file describes no model, or one that is not modelled.
     """
-    findings_of(config, CONFIG_TABLE, code).check_modelled()
+    findings_of(config, table, code).check_modelled()
     if code != "published":
-        return ModelDimensions.from_config(config)
-    built = PUBLISHED_SECTIONS["projector_config"]["n_embed"]
+        return read(config)
+    built = table.built["projector_config"]["n_embed"]
     if config.get("hidden_size") != built:
         raise ConfigKeys(config).refusal(
             "hidden_size", f"{built}, the width for which the directory's code builds its projector"
         )
-    return ModelDimensions.from_config({**config, **PUBLISHED_SECTIONS})
+    return read({**config, **table.built})
 
 
 def _check_joints(dimensions: ModelDimensions) -> None:
     """Refuse parts that do not fit each other as `DeepseekOCRModel.forward` joins them.
 
-    SAM's output is CLIP's patch embedding; both, concatenated, go through the projector, which has
-    to hand over one token of the decoder's width for every token it gets.
+    SAM's output is CLIP's patch embedding; both, concatenated, go through the projector.
     """
     sam, clip = dimensions.sam, dimensions.clip
     projector, decoder = dimensions.projector, dimensions.decoder
@@ -151,10 +183,29 @@ def _check_joints(dimensions: ModelDimensions) -> None:
             f"{sam.out_channels}, the last of 'vision_config.width.sam_vit_b.downsample_channels'"
         )
     features = clip.width + sam.out_channels
+    check_projector(projector, features, "CLIP's width and SAM's last channels together", decoder)
+
+
+def check_projector(
+    projector: ProjectorDimensions, features: int, origin: str, decoder: DecoderDimensions
+) -> None:
+    """Refuses a projector that does not fit between encoders and decoder.
+
+    It has to hand over one token of the decoder's width for every token it gets.
+
+    Args:
+        projector: The projector.
+        features: Features that it gets.
+        origin: Where they come from.
+        decoder: The decoder.
+
+    Raises:
+        ConfigError: It does not fit.
+    """
     if projector.input_channels != features:
         raise ConfigError(
             f"config.json: 'projector_config.input_dim' is {projector.input_dim}; give "
-            f"{features}, CLIP's width and SAM's last channels together"
+            f"{features}, {origin}"
         )
     if projector.n_embed != decoder.hidden_size:
         raise ConfigError(

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from dsocr_analyze.architectures.deepseek_ocr.composition import memory
+from dsocr_analyze.architectures.ocr_family.composition import memory
 from dsocr_analyze.costs.lm_head import logits_bytes
 from dsocr_analyze.figures import Tide
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.deepseek_ocr.dimensions import ModelDimensions
+    from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
+    from dsocr_analyze.architectures.ocr_family.network import Network
     from dsocr_analyze.dtypes import Dtype
     from dsocr_analyze.workload import Workload
 
@@ -26,17 +27,22 @@ _HEAD: Final = ("", "lm_head")
 
 
 def prefill_tide(
-    dimensions: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+    network: Network,
+    dimensions: RelativeDimensions,
+    workload: Workload,
+    dtype: Dtype,
+    flash_attention: bool,
 ) -> Tide:
     """What is alive at the peak of the prefill pass.
 
     Args:
-        dimensions: The model.
+        network: The relative.
+        dimensions: Its dimensions.
         workload: Page, text and batch.
         dtype: Type of weights and activations.
         flash_attention: FlashAttention in place of the decoder's eager attention.
     """
-    held = memory(dimensions, workload, dtype, flash_attention)
+    held = memory(network, dimensions, workload, dtype, flash_attention)
     decoder, path = dimensions.decoder, held.peak.path
     cached = _layers_cached(path, decoder.layers) * held.prefill_cache_bytes // decoder.layers
     logits = 0
@@ -60,14 +66,18 @@ def _layers_cached(path: str, layers: int) -> int:
 
 
 def decode_tide(
-    dimensions: ModelDimensions, workload: Workload, dtype: Dtype, flash_attention: bool
+    network: Network,
+    dimensions: RelativeDimensions,
+    workload: Workload,
+    dtype: Dtype,
+    flash_attention: bool,
 ) -> Tide:
     """What is alive in the last decode step; arguments as for `prefill_tide`.
 
     The full KV cache, one layer of it twice while it grows by a token, and the logits.
     """
     decoder = dimensions.decoder
-    held = memory(dimensions, workload, dtype, flash_attention)
+    held = memory(network, dimensions, workload, dtype, flash_attention)
     return Tide(
         inputs_bytes=held.inputs_bytes,
         cache_bytes=held.kv_cache_bytes + held.kv_cache_bytes // decoder.layers,

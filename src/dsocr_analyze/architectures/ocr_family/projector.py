@@ -18,7 +18,7 @@ from dsocr_analyze.costs.sums import ModuleKernels, joined, repeated, under
 from dsocr_analyze.dtypes import Dtype
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.deepseek_ocr.dimensions import ProjectorDimensions
+    from dsocr_analyze.architectures.ocr_family.dimensions import ProjectorDimensions
 
 __all__ = ["projector", "projector_params"]
 

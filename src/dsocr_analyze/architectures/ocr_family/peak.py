@@ -1,0 +1,55 @@
+"""Peak activation: the most bytes of tensors alive at once in the prefill pass.
+
+The pass is replayed as the lives of its tensors: what it makes, besides weights and inputs, from
+the operator that writes it until nothing refers to it any more, with the copies that a kernel makes
+and the scratch that it takes while it runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsocr_analyze.architectures.ocr_family.decoder_lifetimes import replay_decoder, replay_head
+from dsocr_analyze.costs.lifetimes import Lifetimes
+from dsocr_analyze.dtypes import Dtype
+from dsocr_analyze.figures import Peak
+from dsocr_analyze.kernels import CUDA, KernelsOf
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
+    from dsocr_analyze.architectures.ocr_family.network import Network
+    from dsocr_analyze.workload import Workload
+
+__all__ = ["peak"]
+
+
+def peak(
+    network: Network,
+    dimensions: RelativeDimensions,
+    workload: Workload,
+    dtype: Dtype,
+    *,
+    flash_attention: bool,
+    kernels_of: KernelsOf = CUDA,
+    has_logits: bool = True,
+) -> Peak:
+    """The peak of a workload's prefill pass.
+
+    Args:
+        network: The relative.
+        dimensions: Its dimensions.
+        workload: Page, text and batch.
+        dtype: Type of features.
+        flash_attention: FlashAttention in place of the decoder's eager attention.
+        kernels_of: Whose kernels run.
+        has_logits: Whether the head runs over the whole prompt.
+    """
+    lives = Lifetimes(dtype, kernels_of)
+    decoder, B, T = dimensions.decoder, workload.batch_size, workload.seq_len
+    lives.path = "model.embed_tokens"
+    inputs = lives.features(B * T * decoder.hidden_size)
+    inputs += network.replay_pages(lives, dimensions, workload)
+    replay_decoder(lives, B, T, decoder, flash=flash_attention, inputs=inputs)
+    if has_logits:
+        replay_head(lives, B * T, decoder)
+    return lives.peak

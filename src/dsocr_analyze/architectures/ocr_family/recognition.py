@@ -1,0 +1,23 @@
+"""How a model directory is recognised as one of the family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["recognizes"]
+
+
+def recognizes(model_class: str, model_types: tuple[str, ...], config: Mapping[str, Any]) -> bool:
+    """Whether a parsed `config.json` is a relative's.
+
+    Args:
+        model_class: The relative's class of the whole model, as `auto_map` names it.
+        model_types: Its model types, which count where `auto_map` names no class.
+        config: The file's top-level object.
+    """
+    auto_map = config.get("auto_map")
+    named = auto_map.get("AutoModel") if isinstance(auto_map, Mapping) else None
+    if isinstance(named, str):
+        return named.rpartition(".")[2] == model_class
+    return config.get("model_type") in model_types

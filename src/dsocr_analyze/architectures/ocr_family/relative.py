@@ -1,0 +1,137 @@
+"""An `Architecture` of a relative: the closed forms that all share, asked for one network."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dsocr_analyze.architectures.architecture import Architecture, Served
+from dsocr_analyze.architectures.config_rules import KeyTable, findings_of
+from dsocr_analyze.architectures.ocr_family.composition import (
+    compose,
+    experts_by_stage,
+    memory,
+    model_params,
+    step_kernels,
+)
+from dsocr_analyze.architectures.ocr_family.crop_grid_codes import crop_grids
+from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED, expert_params
+from dsocr_analyze.architectures.ocr_family.dimensions import dimensions_of
+from dsocr_analyze.architectures.ocr_family.plan import plan_workload
+from dsocr_analyze.architectures.ocr_family.preprocessing import pixel_work, pixel_work_of_pages
+from dsocr_analyze.architectures.ocr_family.recognition import recognizes
+from dsocr_analyze.architectures.ocr_family.serving import (
+    cache_elements,
+    check_served,
+    quantizable_params,
+    served_activation_bytes,
+    served_prompt,
+    served_step,
+    served_views,
+)
+from dsocr_analyze.architectures.ocr_family.stages import ROUTED_EXPERT
+from dsocr_analyze.architectures.ocr_family.tides import decode_tide, prefill_tide
+from dsocr_analyze.architectures.ocr_family.totals import page_totals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    import torch
+
+    from dsocr_analyze.architectures.ocr_family.network import Network
+    from dsocr_analyze.workload import Mode, Workload
+
+__all__ = ["relative"]
+
+
+def relative(
+    network: Network,
+    *,
+    name: str,
+    title: str,
+    modes: Mapping[str, Mode],
+    default_mode: str,
+    reference: Path,
+    model_class: str,
+    model_types: tuple[str, ...],
+    published_code: Mapping[str, str],
+    read_dimensions: Callable[[Mapping[str, Any]], Any],
+    config_table: KeyTable,
+    repeats: Callable[[Any], Callable[[str], str | None]],
+) -> Architecture:
+    """A relative of DeepSeek-OCR as an architecture, whose attributes say what is not said here.
+
+    Args:
+        network: What tells it from the others.
+        name: As of the architecture, like all that have its attributes' names.
+        title: Likewise.
+        modes: Likewise.
+        default_mode: Likewise.
+        reference: Likewise.
+        model_class: Class of the whole model in `auto_map`.
+        model_types: Its `model_type`, where `auto_map` names no class.
+        published_code: As of the architecture.
+        read_dimensions: Dimensions from the top-level object of a `config.json`.
+        config_table: What each key of it does.
+        repeats: As of the architecture.
+    """
+    return Architecture(
+        name=name,
+        title=title,
+        stages=network.stages,
+        modes=modes,
+        default_mode=default_mode,
+        text_tokens=network.text_tokens,
+        reference=reference,
+        published_code=published_code,
+        routed_expert=ROUTED_EXPERT,
+        not_modelled=NOT_MODELLED,
+        recognizes=partial(recognizes, model_class, model_types),
+        dimensions=partial(dimensions_of, read_dimensions, config_table),
+        config_findings=lambda config, code: findings_of(config, config_table, code),
+        plan=partial(plan_workload, network),
+        notes_of=network.notes_of,
+        compose=partial(compose, network),
+        step_kernels=step_kernels,
+        page_totals=partial(page_totals, network),
+        crop_grids=crop_grids(network.crop),
+        parameter_count=lambda dimensions: sum(model_params(network, dimensions).values()),
+        memory=partial(memory, network),
+        prefill_tide=partial(prefill_tide, network),
+        decode_tide=partial(decode_tide, network),
+        expert_params=expert_params,
+        experts_touched=experts_by_stage,
+        repeats=repeats,
+        prefill_inputs=_prefill_inputs,
+        decode_inputs=_decode_inputs,
+        served=_served(network),
+        pixel_work=pixel_work,
+        pixel_work_of_pages=pixel_work_of_pages,
+    )
+
+
+def _served(network: Network) -> Served:
+    return Served(
+        check=check_served,
+        views=partial(served_views, network),
+        prompt=served_prompt,
+        step=served_step,
+        cache_elements=cache_elements,
+        quantizable_params=quantizable_params,
+        activation_bytes=partial(served_activation_bytes, network),
+    )
+
+
+def _prefill_inputs(device: torch.device, dtype: torch.dtype, workload: Workload) -> dict[str, Any]:
+    # Imported here: it brings torch.
+    from dsocr_analyze.architectures.ocr_family.inputs import prefill_inputs
+
+    return prefill_inputs(device, dtype, workload)
+
+
+def _decode_inputs(device: torch.device, workload: Workload, cached: int) -> dict[str, Any]:
+    # Imported here: it brings torch.
+    from dsocr_analyze.architectures.ocr_family.inputs import decode_inputs
+
+    return decode_inputs(device, workload, cached)
