@@ -43,9 +43,9 @@ META, CPU = torch.device("meta"), torch.device("cpu")
 DATA = Path(__file__).parent / "data"
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["eager", "flash"])
-def published(request):
-    return loaded(REFERENCE, flash=request.param)
+@pytest.fixture(scope="module")
+def published():
+    return loaded(REFERENCE)
 
 
 # -------------------------------------------------------------------------------- published facts
@@ -113,15 +113,19 @@ def test_modules_and_buffers_are_the_published_ones(published):
     assert type(published.module.model.qwen2_model.model.model).__name__ == "CustomQwen2ModelInner"
 
 
-def test_attention_is_sdpa_in_the_encoder_whatever_the_decoders_is(published):
-    trace = traced(published, laid_out()).prefill
+@pytest.mark.parametrize(
+    ("flash", "decoder"), [(False, "softmax"), (True, "flash_attention")], ids=["eager", "flash"]
+)
+def test_attention_is_sdpa_in_the_encoder_whatever_the_decoders_is(flash, decoder):
+    golden = GOLDENS[4]
+    traces = traced(loaded(REFERENCE, flash=flash), workload_of(golden))
+    assert flops_by_stage(traces) == golden["matrix_flops"]
     found = Counter(
         (kernel.path.split(".")[1], kernel.operator)
-        for kernel in trace.kernels
+        for kernel in traces.prefill.kernels
         if kernel.operator in ("scaled_dot_product_attention", "flash_attention", "softmax")
         and "gate" not in kernel.path
     )
-    decoder = "flash_attention" if published.attention == "flash_attention_2" else "softmax"
     assert found == {
         ("sam_model", "scaled_dot_product_attention"): 12,
         ("qwen2_model", "scaled_dot_product_attention"): 24,
@@ -233,6 +237,9 @@ SMALL = {
         },
     },
 }
+
+
+ENCODER = "vision_config/width/qwen2-0-5b"
 
 
 def changed(path: str, value) -> dict:
@@ -471,7 +478,7 @@ def test_another_config_is_another_network():
 )  # fmt: skip
 def test_a_view_needs_queries_for_as_many_tokens_as_it_gives(size, tokens, fits):
     assert deepencoderv2.queries_of(size) == tokens
-    model = loaded(REFERENCE, num_hidden_layers=1)
+    model = loaded(REFERENCE, **changed(f"{ENCODER}/view_sizes", None))
     workload = laid_out(crop_mode=False, image_size=size)
     if fits:
         assert traced(model, workload).prefill.kernels
@@ -489,9 +496,6 @@ def build(settings):
     )
     with building(META, torch.float32):
         return modeling_deepseekocr2.DeepseekOCR2ForCausalLM(config)
-
-
-ENCODER = "vision_config/width/qwen2-0-5b"
 
 
 @pytest.mark.parametrize(
