@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from alive_tensors import Alive
 from vendor_checkout import VENDOR, needs_vendor
 from vendor_pages import cases_of, traced
 
@@ -133,40 +131,6 @@ def test_drawn_models_peak_at_the_same_byte(seed):
 
 
 # ------------------------------------------------------------------------- an outside witness
-
-
-class Alive(TorchDispatchMode):
-    """Bytes of the tensors that operators have made and nothing has freed, at each one made."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.curve: list[tuple[str, int]] = []
-        self.nbytes = 0
-        self._known: dict[int, Any] = {}
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        given = {self._key(value) for value in self._tensors((args, kwargs))}
-        output = func(*args, **(kwargs or {}))
-        for tensor in self._tensors(output):
-            key, storage = self._key(tensor), tensor.untyped_storage()
-            if key in given or key in self._known:
-                continue
-            self.nbytes += storage.nbytes()
-            self._known[key] = weakref.finalize(storage, self._freed, key, storage.nbytes())
-            self.curve.append((func.overloadpacket.__name__, self.nbytes))
-        return output
-
-    def _freed(self, key: int, nbytes: int) -> None:
-        del self._known[key]
-        self.nbytes -= nbytes
-
-    @staticmethod
-    def _tensors(value: Any) -> list[torch.Tensor]:
-        return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-
-    @staticmethod
-    def _key(tensor: torch.Tensor) -> int:
-        return tensor.untyped_storage()._cdata
 
 
 def inputs_of(run: Run, workload: Workload, pages_without_local_views: tuple[int, ...]):

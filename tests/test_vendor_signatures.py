@@ -37,9 +37,11 @@ METHODS = ("__init__", "forward", "backward", "__call__", "set_rng", "on_finaliz
 DIFFERENT = {
     "KeyValueCache": "the vendor takes transformers' DynamicCache",
     "LlamaRotaryEmbedding": "transformers deprecates every argument but the config",
+    "Views": "holds what the vendor keeps in local variables",
     "build_clip_l": "reads vision_config; the vendor writes the numbers into the code",
     "build_projector": "reads projector_config; the vendor writes the numbers into the code",
     "build_sam_vit_b": "reads vision_config, and loads no checkpoint by itself",
+    "fitting_projector": "checks widths that the vendor writes into the code",
     "quick_gelu": "a scripted function, which has no Python signature",
     "required": "reads keys that the vendor writes into the code",
 }

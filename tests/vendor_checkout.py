@@ -1,17 +1,22 @@
-"""Where the tests look for a vendor checkout: DSOCR_VENDOR_DIR, or models/deepseek-ocr."""
+"""Where the tests look for vendor checkouts: an environment variable each, or folders of models."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-__all__ = ["VENDOR", "needs_vendor"]
+__all__ = ["VENDOR", "VENDOR_OCR2", "needs_vendor", "needs_vendor_ocr2"]
 
-VENDOR = Path(
-    os.environ.get("DSOCR_VENDOR_DIR") or Path(__file__).parent.parent / "models" / "deepseek-ocr"
-)
+MODELS = Path(__file__).parent.parent / "models"
 
-needs_vendor = pytest.mark.skipif(
-    not (VENDOR / "config.json").is_file(),
-    reason="no vendor checkout in models/deepseek-ocr or DSOCR_VENDOR_DIR",
-)
+
+def checkout(variable: str, folder: str) -> tuple[Path, pytest.MarkDecorator]:
+    """A checkout's directory, and the mark that skips a test where there is none."""
+    directory = Path(os.environ.get(variable) or MODELS / folder)
+    is_missing = not (directory / "config.json").is_file()
+    reason = f"no vendor checkout in models/{folder} or {variable}"
+    return directory, pytest.mark.skipif(is_missing, reason=reason)
+
+
+VENDOR, needs_vendor = checkout("DSOCR_VENDOR_DIR", "deepseek-ocr")
+VENDOR_OCR2, needs_vendor_ocr2 = checkout("DSOCR_VENDOR_DIR_OCR2", "deepseek-ocr-2")

@@ -11,7 +11,7 @@ import contextlib
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -31,6 +31,8 @@ from dsocr_analyze.running.unheard import unheard
 from dsocr_analyze.running.uniform_routing import UniformRouting
 
 __all__ = ["running"]
+
+_ARCHITECTURES: Final = "dsocr_analyze.architectures."
 
 
 @contextlib.contextmanager
@@ -75,11 +77,17 @@ def running(
 
 
 def _modules_calling_flash_attention() -> list[types.ModuleType]:
-    """The loaded model's own files, and the file of transformers that calls it for Llama."""
+    """The loaded model's own files, and those of others that call it for a model.
+
+    These are transformers' file for Llama, and files that built-in references share.
+    """
     from transformers import modeling_flash_attention_utils
 
     own = [
-        module for name, module in sys.modules.items() if name.partition(".")[0] == REMOTE_PACKAGE
+        module
+        for name, module in sys.modules.items()
+        if name.partition(".")[0] == REMOTE_PACKAGE
+        or (name.startswith(_ARCHITECTURES) and hasattr(module, "flash_attn_func"))
     ]
     return [modeling_flash_attention_utils, *own]
 

@@ -42,6 +42,7 @@ __all__ = [
     "build_clip_l",
     "build_projector",
     "build_sam_vit_b",
+    "fitting_projector",
     "get_abs_pos",
     "get_abs_pos_sam",
     "get_rel_pos",
@@ -901,8 +902,12 @@ class PatchEmbed(nn.Module):
 # ------------------------------------------------------------------------- built from the config
 
 
-def build_sam_vit_b(vision_config: Any) -> ImageEncoderViT:
+def build_sam_vit_b(vision_config: Any, features: int | None = None) -> ImageEncoderViT:
     """SAM as `vision_config` describes it: `image_size` and `width["sam_vit_b"]`.
+
+    Args:
+        vision_config: The section.
+        features: Channels of the last convolution, in place of the last of `downsample_channels`.
 
     Raises:
         ValueError: A key is missing.
@@ -922,7 +927,10 @@ def build_sam_vit_b(vision_config: Any) -> ImageEncoderViT:
         window_size=_SAM_WINDOW,
         global_attn_indexes=tuple(required(sam, "global_attn_indexes", where)),
     )
-    encoder.downsample(_SAM_NECK, tuple(required(sam, "downsample_channels", where)))
+    channels = tuple(required(sam, "downsample_channels", where))
+    if features is not None:
+        channels = (*channels[:-1], features)
+    encoder.downsample(_SAM_NECK, channels)
     return encoder
 
 
@@ -964,6 +972,26 @@ def build_projector(projector_config: Any, vision_config: Any, hidden_size: int)
         ValueError: A key is missing, the variant wants two separate feature maps, or the widths
             do not fit CLIP's and SAM's features or the decoder.
     """
+    clip = required(vision_config["width"], "clip-l-14-224", "vision_config.width")
+    features = 2 * int(required(clip, "width", "vision_config.width.clip-l-14-224"))
+    return fitting_projector(projector_config, features, "CLIP and SAM together", hidden_size)
+
+
+def fitting_projector(
+    projector_config: Any, features: int, origin: str, hidden_size: int
+) -> MlpProjector:
+    """The projector as `projector_config` describes it, where it fits between its neighbours.
+
+    Args:
+        projector_config: The section.
+        features: Width of the features that it is handed.
+        origin: Whose features they are, for the error.
+        hidden_size: Width of the decoder.
+
+    Raises:
+        ValueError: A key is missing, the variant wants two separate feature maps, or the widths
+            do not fit.
+    """
     where = "projector_config"
     kind = required(projector_config, "projector_type", where)
     if kind in ("low_high_split_mlp_gelu", "low_high_hybrid_split_mlp_gelu"):
@@ -977,13 +1005,11 @@ def build_projector(projector_config: Any, vision_config: Any, hidden_size: int)
             f"{where}.n_embed is {n_embed}, but visual tokens stand among text embeddings of"
             f" hidden_size {hidden_size}; the two must be equal"
         )
-    clip = required(vision_config["width"], "clip-l-14-224", "vision_config.width")
-    features = 2 * int(required(clip, "width", "vision_config.width.clip-l-14-224"))
     wanted = required(projector_config, "input_dim", where) if kind != "identity" else n_embed
     total = sum(wanted) if isinstance(wanted, Sequence) else int(wanted)
     if total != features:
         raise ValueError(
             f"{where}.{'n_embed' if kind == 'identity' else 'input_dim'} is {wanted}, but the"
-            f" features of CLIP and SAM together are {features} wide"
+            f" features of {origin} are {features} wide"
         )
     return MlpProjector(projector_config)

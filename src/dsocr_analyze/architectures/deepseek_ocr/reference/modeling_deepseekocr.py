@@ -28,6 +28,7 @@ __all__ = [
     "DeepseekOCRForCausalLM",
     "DeepseekOCRModel",
     "NoEOSTextStreamer",
+    "Views",
     "normalize_transform",
 ]
 
@@ -138,13 +139,13 @@ class DeepseekOCRConfig(DeepseekV2Config):
     model_type = "DeepseekOCR"
 
 
-class _Views:
+class Views:
     """Features of one call on views, as far as the published forward holds them.
 
     Attributes:
         spatial: SAM's, `[N, C, g, g]`.
-        semantic: CLIP's, `[N, 1 + g g, C]`.
-        tokens: Both joined, then projected, then laid out in rows, `[..., d]`.
+        semantic: The second encoder's, `[N, T, C]`; CLIP's T is `1 + g g`.
+        tokens: What is projected, then that projected, then laid out, `[..., d]`.
     """
 
     spatial: Tensor
@@ -164,7 +165,7 @@ class _Seen:
     page: Tensor
 
     def __init__(self) -> None:
-        self.local, self.whole = _Views(), _Views()
+        self.local, self.whole = Views(), Views()
 
 
 class DeepseekOCRModel(DeepseekV2Model):
@@ -182,18 +183,26 @@ class DeepseekOCRModel(DeepseekV2Model):
 
     def __init__(self, config: DeepseekV2Config) -> None:
         super().__init__(config)
+        self._build_vision(config)
+
+    def _build_vision(self, config: DeepseekV2Config) -> None:
+        """Makes everything but the decoder."""
         vision = getattr(config, "vision_config", None)
         self.sam_model = build_sam_vit_b(vision)
         self.vision_model = build_clip_l(vision)
         self.projector = build_projector(
             getattr(config, "projector_config", None), vision, config.hidden_size
         )
-        width = config.hidden_size
-        self.image_newline = nn.Parameter(torch.empty(width))
+        self.image_newline = self._token_embedding(config)
         # The vendor's spelling: it is part of the checkpoint's names.
-        self.view_seperator = nn.Parameter(torch.empty(width))
-        for embedding in (self.image_newline, self.view_seperator):
-            nn.init.normal_(embedding, std=width**-0.5)
+        self.view_seperator = self._token_embedding(config)
+
+    @staticmethod
+    def _token_embedding(config: DeepseekV2Config) -> nn.Parameter:
+        """Of one token that stands among a page's, `[d]`."""
+        embedding = nn.Parameter(torch.empty(config.hidden_size))
+        nn.init.normal_(embedding, std=config.hidden_size**-0.5)
+        return embedding
 
     def forward(  # type: ignore[override]  # the published order: images before return_dict
         self,
@@ -281,7 +290,7 @@ class DeepseekOCRModel(DeepseekV2Model):
         # copy, kept so that the same bytes move.
         return torch.cat([seen.page], dim=0)
 
-    def _encode(self, views: _Views, pixels: Tensor) -> None:
+    def _encode(self, views: Views, pixels: Tensor) -> None:
         """Views `[N, 3, R, R]` -> projected features `[N, g g, d]`, CLIP's before SAM's."""
         views.spatial = self.sam_model(pixels)
         views.semantic = self.vision_model(pixels, views.spatial)
@@ -290,7 +299,7 @@ class DeepseekOCRModel(DeepseekV2Model):
         )
         views.tokens = self.projector(views.tokens)
 
-    def _lay_out(self, views: _Views, down: int, across: int) -> None:
+    def _lay_out(self, views: Views, down: int, across: int) -> None:
         """Lays views out as one picture, a newline after each row.
 
         `[down * across, g g, d]` -> `[(down g) (across g + 1), d]`.

@@ -1,0 +1,572 @@
+"""The vision side: SAM, a Qwen2 decoder with learned queries as second encoder, and the projector.
+
+An image `[N, 3, R, R]` runs through SAM (`ImageEncoderViT`) to features `[N, d, g, g]`. These are n
+image tokens; n learned queries stand behind them, and `Qwen2Decoder2Encoder` returns what becomes
+of the queries. `MlpProjector` brings that to the width of the decoder. SAM and the projector are
+DeepSeek-OCR's. Qwen2's layers are written here, so that no version of transformers changes them;
+the operators are those that the vendor's files run with transformers 4.46.3.
+
+Memory is counted too, so every tensor lives as long as in the published code: a name that seems to
+outlive its use, or to be reused early, is there for that.
+
+Letters in shapes: N images, n image tokens (and queries) of each, T = 2 n, H heads, D head size,
+d width, R resolution, g grid side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+from dsocr_analyze.architectures.deepseek_ocr.reference import deepencoder
+from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
+    DeepseekV2Config,
+)
+from dsocr_analyze.architectures.deepseek_ocr.reference.deepencoder import (
+    Attention,
+    Block,
+    ImageEncoderViT,
+    LayerNorm2d,
+    MLPBlock,
+    MlpProjector,
+    PatchEmbed,
+    add_decomposed_rel_pos,
+    fitting_projector,
+    get_abs_pos_sam,
+    get_rel_pos,
+    required,
+    window_partition,
+    window_unpartition,
+)
+from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import (
+    Cache,
+    DeepseekV2MLP,
+    DeepseekV2RMSNorm,
+    KeyValueCache,
+    LlamaAttention,
+    LlamaRotaryEmbedding,
+    repeat_kv,
+)
+
+__all__ = [
+    "Attention",
+    "Block",
+    "CustomQwen2Decoder",
+    "CustomQwen2ModelInner",
+    "ImageEncoderViT",
+    "LayerNorm2d",
+    "MLPBlock",
+    "MlpProjector",
+    "PatchEmbed",
+    "Qwen2Decoder2Encoder",
+    "Qwen2DecoderLayer",
+    "Qwen2MLP",
+    "Qwen2RMSNorm",
+    "Qwen2RotaryEmbedding",
+    "Qwen2SdpaAttention",
+    "add_decomposed_rel_pos",
+    "build_projector",
+    "build_qwen2_decoder_as_encoder",
+    "build_sam_vit_b",
+    "get_abs_pos_sam",
+    "get_rel_pos",
+    "queries_of",
+    "window_partition",
+    "window_unpartition",
+]
+
+# Constants of the published encoder that no key of config.json names.
+_LAYERS: Final = 24
+_HEADS: Final = 14
+_KEY_VALUE_HEADS: Final = 2
+_MLP_WIDTH: Final = 4864
+_VIEW_SIZES: Final = (768, 1024)
+
+_SAM_PATCH: Final = 16
+_SAM_STRIDES: Final = 4  # of both convolutions behind SAM's neck
+_ENCODER: Final = "vision_config.width.qwen2-0-5b"
+
+
+def queries_of(view_size: int) -> int:
+    """Queries for a view of so many pixels a side: as many as SAM gives image tokens."""
+    side = -(-(view_size // _SAM_PATCH) // _SAM_STRIDES)
+    return side * side
+
+
+# ---------------------------------------------------------------------------------------- Qwen2
+
+
+class Qwen2RMSNorm(DeepseekV2RMSNorm):
+    """`weight * x / sqrt(mean(x^2) + eps)`, in fp32; as the decoder's."""
+
+
+class Qwen2RotaryEmbedding(LlamaRotaryEmbedding):
+    """Cosines and sines of positions times frequencies; as the decoder's."""
+
+
+class Qwen2MLP(DeepseekV2MLP):
+    """SwiGLU without biases; as the decoder's."""
+
+
+class Qwen2SdpaAttention(LlamaAttention):
+    """Grouped-query attention through SDPA; query, key and value have biases, the output none.
+
+    `softmax(q k^T / sqrt(D) + mask) v` (Vaswani et al. 2017, eq. 1), the whole T x K product.
+
+    Args:
+        config: As for `LlamaAttention`.
+        layer_idx: Number of the layer, from 0: its place in the cache.
+    """
+
+    def __init__(self, config: DeepseekV2Config, layer_idx: int | None = None) -> None:
+        super().__init__(config, layer_idx)
+        self.o_proj = nn.Linear(self.num_heads * self.head_dim, config.hidden_size, bias=False)
+        # As published; never called here, where the model makes one table for all layers.
+        self.rotary_emb = Qwen2RotaryEmbedding(config)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_value: Cache | None = None,
+        output_attentions: bool = False,
+        use_cache: bool = False,
+        cache_position: Tensor | None = None,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None, Cache | None]:
+        """Attends; arguments as for `LlamaAttention`.
+
+        Without a mask, attention is causal.
+
+        Returns:
+            `[N, T, d]`, None in place of the weights, which SDPA does not give, and the cache.
+
+        Raises:
+            ValueError: Weights are asked for.
+        """
+        if output_attentions:
+            raise ValueError("output_attentions is True; SDPA returns no attention weights")
+        query, key, value, *_tables = self._heads(
+            hidden_states, position_ids, past_key_value, position_embeddings
+        )
+        key = repeat_kv(key, self.num_key_value_groups)
+        value = repeat_kv(value, self.num_key_value_groups)
+        mask = attention_mask
+        if mask is not None:
+            mask = mask[:, :, :, : key.shape[-2]]
+            if query.is_cuda:  # as published, for a fault of a CUDA kernel
+                query, key, value = (part.contiguous() for part in (query, key, value))
+        attended = F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            dropout_p=self.attention_dropout if self.training else 0.0,
+            is_causal=mask is None and query.shape[2] > 1,
+        )
+        attended = attended.transpose(1, 2).contiguous()
+        attended = attended.view(*hidden_states.shape[:2], -1)
+        out: Tensor = self.o_proj(attended)
+        return out, None, past_key_value
+
+
+class Qwen2DecoderLayer(nn.Module):
+    """`h = x + attention(norm(x))`, `h + mlp(norm(h))`."""
+
+    def __init__(self, config: DeepseekV2Config, layer_idx: int) -> None:
+        super().__init__()
+        self.self_attn = Qwen2SdpaAttention(config, layer_idx)
+        self.mlp = Qwen2MLP(config)
+        self.input_layernorm = Qwen2RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = Qwen2RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_value: Cache | None = None,
+        output_attentions: bool = False,
+        use_cache: bool = False,
+        cache_position: Tensor | None = None,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        """`[N, T, d]` -> `[N, T, d]`, and the cache behind it where `use_cache` is set."""
+        attended, _, present = self.self_attn(
+            hidden_states=self.input_layernorm(hidden_states),
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_value=past_key_value,
+            output_attentions=output_attentions,
+            use_cache=use_cache,
+            cache_position=cache_position,
+            position_embeddings=position_embeddings,
+        )
+        hidden_states = hidden_states + attended
+        del attended
+        hidden_states = hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
+        return (hidden_states, present) if use_cache else (hidden_states,)
+
+
+class CustomQwen2ModelInner(nn.Module):
+    """Qwen2's layers and last norm under a mixed mask, without a token embedding.
+
+    Args:
+        config: What the layers read, and `num_hidden_layers`.
+    """
+
+    def __init__(self, config: DeepseekV2Config) -> None:
+        super().__init__()
+        self.config = config
+        self.layers = nn.ModuleList(
+            Qwen2DecoderLayer(config, index) for index in range(config.num_hidden_layers)
+        )
+        self.norm = Qwen2RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.rotary_emb = Qwen2RotaryEmbedding(config)
+
+    def forward(
+        self,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        use_cache: bool | None = None,
+    ) -> BaseModelOutputWithPast:
+        """Runs the layers over a whole sequence.
+
+        Args:
+            attention_mask: `[N, T]`, 0 at padding, or None.
+            inputs_embeds: `[N, T, d]`.
+            token_type_ids: `[N, T]`, 0 for an image token, 1 for a query.
+            use_cache: False to keep no keys and values; they are kept otherwise, as published,
+                although nothing reads them.
+
+        Returns:
+            The last hidden state `[N, T, d]`; keys and values as one pair a layer, or None.
+
+        Raises:
+            ValueError: `inputs_embeds` or `token_type_ids` is missing.
+        """
+        if inputs_embeds is None or token_type_ids is None:
+            raise ValueError("give inputs_embeds and token_type_ids; one of them is None")
+        cache = None if use_cache is False else KeyValueCache()
+        positions = torch.arange(0, inputs_embeds.shape[1], device=inputs_embeds.device)
+        mask = _mixed_mask(inputs_embeds, token_type_ids)
+        if attention_mask is not None and attention_mask.dim() == 2:
+            padding = attention_mask[:, None, None, :].to(dtype=mask.dtype)
+            padding = (1.0 - padding) * torch.finfo(mask.dtype).min
+            mask = mask + padding
+        hidden = inputs_embeds
+        tables = self.rotary_emb(hidden, positions.unsqueeze(0))
+        outputs: tuple[Any, ...] = ()  # the last layer's are held to the end
+        for layer in self.layers:
+            outputs = layer(
+                hidden,
+                attention_mask=mask,
+                past_key_value=cache,
+                use_cache=cache is not None,
+                position_embeddings=tables,
+            )
+            hidden = outputs[0]
+        hidden = self.norm(hidden)
+        return BaseModelOutputWithPast(
+            last_hidden_state=hidden,
+            past_key_values=None if cache is None else cache.to_legacy_cache(),
+        )
+
+
+def _mixed_mask(embeds: Tensor, token_type_ids: Tensor) -> Tensor:
+    """Additive mask: zero where a token may look, the dtype's minimum elsewhere.
+
+    Image tokens see all image tokens; a query sees these and the queries up to itself. It is
+    written row by row, as published: every write is a kernel of its own.
+
+    Args:
+        embeds: `[N, T, d]`; gives dtype and device.
+        token_type_ids: `[N, T]`, 0 for an image token, 1 for a query.
+
+    Returns:
+        `[N, 1, T, T]`.
+
+    Source: the vendor's `CustomQwen2Decoder`.
+    """
+    length = embeds.shape[1]
+    masks = []
+    for kinds in token_type_ids:
+        mask = torch.full(
+            (length, length),
+            torch.finfo(embeds.dtype).min,
+            dtype=embeds.dtype,
+            device=embeds.device,
+        )
+        images = (kinds == 0).nonzero(as_tuple=True)[0]
+        queries = (kinds == 1).nonzero(as_tuple=True)[0]
+        sees_images = len(images) > 0
+        if sees_images:
+            mask[images[:, None], images] = 0.0
+        for number, query in enumerate(queries, 1):
+            if sees_images:
+                mask[query, images] = 0.0
+            mask[query, queries[:number]] = 0.0
+        masks.append(mask)
+    return torch.stack(masks, dim=0).unsqueeze(1)
+
+
+class CustomQwen2Decoder(nn.Module):
+    """Qwen2 in which image tokens attend to one another and queries attend causally.
+
+    Args:
+        decoder_layer: Layers.
+        max_position_embeddings: Positions it was trained for; nothing depends on it.
+        hidden_dimension: Width d.
+        num_attention_heads: Heads.
+        num_key_value_heads: Heads of keys and values.
+        intermediate_size: Width of the MLPs.
+        vocab_size: Unused: there is no token embedding.
+        attn_implementation: "sdpa", as published.
+        rms_norm_eps: Added to the mean square by the norms.
+        rope_theta: Base of the rotary frequencies.
+        attention_dropout: Share of attention weights that training drops.
+        hidden_act: Activation of the MLPs.
+        initializer_range: Deviation of the weights that training starts from.
+
+    Raises:
+        ValueError: Another attention implementation, or heads that do not fit.
+    """
+
+    def __init__(
+        self,
+        decoder_layer: int = _LAYERS,
+        max_position_embeddings: int = 131072,
+        hidden_dimension: int = 896,
+        num_attention_heads: int = _HEADS,
+        num_key_value_heads: int = _KEY_VALUE_HEADS,
+        intermediate_size: int = _MLP_WIDTH,
+        vocab_size: int = 151936,
+        attn_implementation: str = "sdpa",
+        rms_norm_eps: float = 1e-06,
+        rope_theta: float = 1000000.0,
+        attention_dropout: float = 0.0,
+        hidden_act: str = "silu",
+        initializer_range: float = 0.02,
+    ) -> None:
+        super().__init__()
+        if attn_implementation != "sdpa":
+            raise ValueError(
+                f"attn_implementation is {attn_implementation!r}; the encoder has 'sdpa' only,"
+                " which takes its mask"
+            )
+        if num_key_value_heads < 1 or num_attention_heads % num_key_value_heads:
+            raise ValueError(
+                f"{num_attention_heads} heads cannot share {num_key_value_heads} heads of keys and"
+                " values; the former must be a multiple of the latter"
+            )
+        if hidden_dimension % (2 * num_attention_heads):
+            raise ValueError(
+                f"a width of {hidden_dimension} cannot be split into {num_attention_heads} heads"
+                " of an even size"
+            )
+        self.model = CustomQwen2ModelInner(
+            DeepseekV2Config(
+                num_hidden_layers=decoder_layer,
+                max_position_embeddings=max_position_embeddings,
+                hidden_size=hidden_dimension,
+                num_attention_heads=num_attention_heads,
+                num_key_value_heads=num_key_value_heads,
+                intermediate_size=intermediate_size,
+                rms_norm_eps=rms_norm_eps,
+                rope_theta=rope_theta,
+                attention_bias=True,
+                attention_dropout=attention_dropout,
+                hidden_act=hidden_act,
+                initializer_range=initializer_range,
+            )
+        )
+
+    def forward(
+        self,
+        inputs_embeds: Tensor,
+        token_type_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        """As `CustomQwen2ModelInner`, which gets `**kwargs` as well."""
+        output: BaseModelOutputWithPast = self.model(
+            inputs_embeds=inputs_embeds,
+            token_type_ids=token_type_ids,
+            attention_mask=attention_mask,
+            **kwargs,
+        )
+        return output
+
+
+class Qwen2Decoder2Encoder(nn.Module):
+    """Turns SAM's features into as many visual tokens, through learned queries.
+
+    There is a table of queries for each size of view: `query_768`, `query_1024`.
+
+    Args:
+        decoder_layer: Layers.
+        hidden_dimension: Width d.
+        num_attention_heads: Heads.
+        num_key_value_heads: Heads of keys and values.
+        intermediate_size: Width of the MLPs.
+        max_query: Unused, as published.
+        attn_implementation: "sdpa", as published.
+        view_sizes: Pixels a side of the views that have queries.
+
+    Raises:
+        ValueError: As `CustomQwen2Decoder`; or two view sizes give as many tokens.
+    """
+
+    def __init__(
+        self,
+        decoder_layer: int,
+        hidden_dimension: int,
+        num_attention_heads: int,
+        num_key_value_heads: int,
+        intermediate_size: int,
+        max_query: int,
+        attn_implementation: str = "sdpa",
+        *,
+        view_sizes: Sequence[int] = _VIEW_SIZES,
+    ) -> None:
+        super().__init__()
+        self.model = CustomQwen2Decoder(
+            decoder_layer=decoder_layer,
+            hidden_dimension=hidden_dimension,
+            num_attention_heads=num_attention_heads,
+            num_key_value_heads=num_key_value_heads,
+            intermediate_size=intermediate_size,
+            attn_implementation=attn_implementation,
+        )
+        self._tables: dict[int, str] = {}
+        for size in view_sizes:
+            name, count = f"query_{size}", queries_of(size)
+            if count in self._tables:
+                raise ValueError(
+                    f"{name} and {self._tables[count]} are both for {count} image tokens; a view"
+                    " must tell which queries are its own"
+                )
+            self._tables[count] = name
+            self.add_module(name, nn.Embedding(count, hidden_dimension))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """SAM's features `[N, d, g, g]` -> visual tokens `[N, g g, d]`.
+
+        Raises:
+            ValueError: There are no queries for g g tokens.
+        """
+        x = x.flatten(2).transpose(1, 2)
+        count, tokens, _ = x.shape
+        queries = self._queries(tokens).unsqueeze(0).expand(count, -1, -1)
+        combined = torch.cat([x, queries], dim=1)
+        kinds = torch.cat(
+            [
+                torch.zeros(count, tokens, dtype=torch.long),
+                torch.ones(count, tokens, dtype=torch.long),
+            ],
+            dim=1,
+        )
+        outputs = self.model(combined, kinds)
+        answered: Tensor = outputs.last_hidden_state[:, tokens:, :]
+        return answered
+
+    def _queries(self, tokens: int) -> Tensor:
+        """The table for so many image tokens, `[n, d]`; its module is never called."""
+        name = self._tables.get(tokens)
+        if name is None:
+            known = ", ".join(f"{count} ({table})" for count, table in self._tables.items())
+            raise ValueError(
+                f"the encoder has no queries for the {tokens} image tokens that SAM makes of each"
+                f" view; it has {known or 'none at all'}"
+            )
+        table: Tensor = getattr(self, name).weight
+        return table
+
+
+# ------------------------------------------------------------------------- built from the config
+
+
+class _Encoder(NamedTuple):
+    """What `vision_config.width["qwen2-0-5b"]` says; the published file holds `dim` alone."""
+
+    dim: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    mlp_width: int
+    view_sizes: tuple[int, ...]
+
+
+def _encoder_of(vision_config: Any) -> _Encoder:
+    widths = required(vision_config, "width", "vision_config")
+    settings: Mapping[str, Any] = required(widths, "qwen2-0-5b", "vision_config.width")
+    return _Encoder(
+        dim=int(required(settings, "dim", _ENCODER)),
+        layers=int(settings.get("layers", _LAYERS)),
+        heads=int(settings.get("heads", _HEADS)),
+        key_value_heads=int(settings.get("key_value_heads", _KEY_VALUE_HEADS)),
+        mlp_width=int(settings.get("intermediate_size", _MLP_WIDTH)),
+        view_sizes=tuple(int(size) for size in settings.get("view_sizes", _VIEW_SIZES)),
+    )
+
+
+def build_sam_vit_b(vision_config: Any) -> ImageEncoderViT:
+    """SAM as `vision_config` describes it, its last convolution as wide as the encoder.
+
+    The published code has that width there too (896), whatever the last of the config's
+    `downsample_channels` says (1024).
+
+    Raises:
+        ValueError: A key is missing, or `downsample_channels` names other than two convolutions,
+            for which views have their queries.
+    """
+    width = _encoder_of(vision_config).dim
+    encoder = deepencoder.build_sam_vit_b(vision_config, features=width)
+    channels = vision_config["width"]["sam_vit_b"]["downsample_channels"]
+    if 2 ** len(channels) != _SAM_STRIDES:
+        raise ValueError(
+            f"vision_config.width.sam_vit_b.downsample_channels is {list(channels)}; the encoder"
+            " has queries for two such convolutions"
+        )
+    return encoder
+
+
+def build_qwen2_decoder_as_encoder(vision_config: Any) -> Qwen2Decoder2Encoder:
+    """The encoder as `vision_config` describes it: `width["qwen2-0-5b"]`.
+
+    Beside `dim` it may hold `layers` (24), `heads` (14), `key_value_heads` (2),
+    `intermediate_size` (4864) and `view_sizes` (768 and 1024), which the published file leaves out.
+
+    Raises:
+        ValueError: A key is missing, or the numbers do not fit.
+    """
+    encoder = _encoder_of(vision_config)
+    return Qwen2Decoder2Encoder(
+        decoder_layer=encoder.layers,
+        hidden_dimension=encoder.dim,
+        num_attention_heads=encoder.heads,
+        num_key_value_heads=encoder.key_value_heads,
+        intermediate_size=encoder.mlp_width,
+        max_query=400,
+        view_sizes=encoder.view_sizes,
+    )
+
+
+def build_projector(projector_config: Any, vision_config: Any, hidden_size: int) -> MlpProjector:
+    """The projector as `projector_config` describes it, checked against its neighbours.
+
+    Raises:
+        ValueError: A key is missing, the variant wants two separate feature maps, or the widths
+            do not fit the encoder's features or the decoder.
+    """
+    width = _encoder_of(vision_config).dim
+    return fitting_projector(projector_config, width, "the encoder", hidden_size)

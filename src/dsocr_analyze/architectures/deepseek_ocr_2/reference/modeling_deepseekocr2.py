@@ -1,0 +1,92 @@
+"""DeepSeek-OCR-2: vision encoders, projector and decoder as one model, under the vendor's names.
+
+Everything about the vision side is read from `vision_config` and `projector_config`; for the
+published config the network equals the vendor's. What it shares with DeepSeek-OCR is that model's:
+the decoder, and how a page's tokens get into the prompt. There is no `infer()`: it needs a
+tokenizer.
+
+Letters in shapes: N views, d width.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
+    DeepseekV2Config,
+)
+from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekocr import (
+    BaseTransform,
+    BasicImageTransform,
+    DeepseekOCRForCausalLM,
+    DeepseekOCRModel,
+    NoEOSTextStreamer,
+    Views,
+    normalize_transform,
+)
+from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import DeepseekV2Model
+
+from .deepencoderv2 import build_projector, build_qwen2_decoder_as_encoder, build_sam_vit_b
+
+__all__ = [
+    "BaseTransform",
+    "BasicImageTransform",
+    "DeepseekOCR2Config",
+    "DeepseekOCR2ForCausalLM",
+    "DeepseekOCR2Model",
+    "NoEOSTextStreamer",
+    "normalize_transform",
+]
+
+
+class DeepseekOCR2Config(DeepseekV2Config):
+    """The decoder's dimensions plus `vision_config` and `projector_config`."""
+
+    model_type = "DeepseekOCR2"
+
+
+class DeepseekOCR2Model(DeepseekOCRModel):
+    """The decoder, fed visual tokens in place of the image placeholders.
+
+    A page is its local views in row-major order, each as its own tokens, then the global view,
+    then the separator; there are no newlines.
+
+    Args:
+        config: The decoder's keys; `vision_config` (`image_size`, `width.sam_vit_b`,
+            `width.qwen2-0-5b`); `projector_config` (`projector_type`, `input_dim`, `n_embed`).
+
+    Raises:
+        ValueError: A key is missing, or widths that meet do not fit.
+    """
+
+    config_class = DeepseekOCR2Config
+
+    def _build_vision(self, config: DeepseekV2Config) -> None:
+        vision = getattr(config, "vision_config", None)
+        self.sam_model = build_sam_vit_b(vision)
+        self.qwen2_model = build_qwen2_decoder_as_encoder(vision)
+        self.projector = build_projector(
+            getattr(config, "projector_config", None), vision, config.hidden_size
+        )
+        # The vendor's spelling: it is part of the checkpoint's names.
+        self.view_seperator = self._token_embedding(config)
+
+    def _encode(self, views: Views, pixels: Tensor) -> None:
+        """Views `[N, 3, R, R]` -> projected features `[N, n, d]`."""
+        views.spatial = self.sam_model(pixels)
+        views.semantic = self.qwen2_model(views.spatial)
+        views.tokens = views.semantic  # those of the page before are let go of first
+        views.tokens = self.projector(views.tokens)
+
+    def _lay_out(self, views: Views, down: int, across: int) -> None:
+        """One view after another, `[N, n, d]` -> `[N n, d]`, however they stand on the page."""
+        views.tokens = views.tokens.view(-1, views.tokens.shape[-1])
+
+
+class DeepseekOCR2ForCausalLM(DeepseekOCRForCausalLM):
+    """The whole model: `forward` takes images beside the decoder's arguments."""
+
+    config_class = DeepseekOCR2Config
+
+    def _build_decoder(self, config: DeepseekV2Config) -> DeepseekV2Model:
+        return DeepseekOCR2Model(config)

@@ -1,0 +1,118 @@
+"""Pages of DeepSeek-OCR-2 as its `infer()` lays them out, and passes over them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures.architecture import Stage
+from dsocr_analyze.architectures.deepseek_ocr_2.reference import deepencoderv2
+from dsocr_analyze.figures import StageFigures
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.running.loading import LoadedModel, load_model
+from dsocr_analyze.trace.passes import PassTraces, trace_passes
+from dsocr_analyze.trace.summary import stage_figures
+from dsocr_analyze.workload import ViewBatch, Workload
+
+REFERENCE = Path(deepencoderv2.__file__).parent
+GOLDENS = json.loads((Path(__file__).parent / "data" / "golden2_ocr2_workloads.json").read_text())
+
+STAGES = (
+    Stage("sam", ("model.sam_model",), "vision"),
+    Stage("encoder", ("model.qwen2_model",), "vision"),
+    Stage("projector", ("model.projector",), "vision"),
+    Stage("prefill", ("model.embed_tokens", "model.layers", "model.norm"), "prefill"),
+    Stage("decode", ("lm_head",), "decode"),
+)
+CALLED = dataclasses.replace(DEFAULT, stages=STAGES)
+"""Called as DeepSeek-OCR is: the same arguments, other counts of tokens."""
+
+
+def loaded(path: Path, *, device: str = "meta", dtype=torch.bfloat16, flash=False, **config: Any):
+    directory = ModelDirectory.read(path)
+    return load_model(
+        dataclasses.replace(directory, config={**directory.config, **config}),
+        device=torch.device(device),
+        dtype=dtype,
+        flash_attention=flash,
+        trust_remote_code=True,
+    )
+
+
+def tokens_of(size: int) -> int:
+    """Visual tokens of a view, by `infer()`'s own formula."""
+    side = -(-(size // 16) // 4)
+    return side * side
+
+
+def laid_out(
+    *,
+    grid: tuple[int, int] = (1, 1),
+    base_size: int = 1024,
+    image_size: int = 768,
+    crop_mode: bool = True,
+    text_tokens: int = 10,
+    batch_size: int = 1,
+) -> Workload:
+    """Tiles, global view and separator, without newlines; crop off: one view of `image_size`."""
+    tiles = grid[0] * grid[1]
+    whole = ViewBatch(1, base_size if crop_mode else image_size)
+    views = (ViewBatch(tiles, image_size), whole) if tiles > 1 else (whole,)
+    return Workload(
+        page=(1, 1),
+        base_size=base_size,
+        image_size=image_size,
+        crop_mode=crop_mode,
+        grid=grid,
+        views=views,
+        visual_tokens=1 + sum(view.count * tokens_of(view.resolution) for view in views),
+        text_tokens=text_tokens,
+        batch_size=batch_size,
+        max_new_tokens=2,
+    )
+
+
+def workload_of(golden: dict[str, Any]) -> Workload:
+    return laid_out(
+        grid=tuple(golden["grid"]),
+        base_size=golden["base_size"],
+        image_size=golden["image_size"],
+        crop_mode=golden["crop_mode"],
+        text_tokens=golden["text_tokens"],
+    )
+
+
+def traced(model: LoadedModel, workload: Workload, **options: Any) -> PassTraces:
+    return trace_passes(model, workload, CALLED, **options)
+
+
+def stages_of(traces: PassTraces) -> dict[str, StageFigures]:
+    nothing: dict[str, dict[str, int]] = {stage.name: {} for stage in STAGES}
+    return stage_figures(traces, STAGES, nothing)
+
+
+def flops_by_stage(traces: PassTraces) -> dict[str, int]:
+    stages = stages_of(traces)
+    head = stages["prefill"].modules["lm_head"].total.matrix_flops
+    found = {name: stages[name].work.matrix_flops for name in ("sam", "encoder", "projector")}
+    found |= {"layers": stages["prefill"].work.matrix_flops - head, "lm_head": head}
+    return {**found, "total": sum(found.values())}
+
+
+def decode_flops(traces: PassTraces) -> dict[str, int]:
+    decode = stages_of(traces)["decode"]
+    head = decode.modules["lm_head"].total.matrix_flops
+    total = decode.work.matrix_flops
+    return {"total": total, "layers": total - head, "lm_head": head}
+
+
+def golden_ids() -> Iterator[str]:
+    for golden in GOLDENS:
+        crop = "crop" if golden["crop_mode"] else "whole"
+        yield f"{golden['page']}-{golden['image_size']}-{crop}"
