@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.deepseek_ocr import DEEPSEEK_OCR
+from dsocr_analyze.architectures.deepseek_ocr_2 import DEEPSEEK_OCR_2
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.workload import Workload
 
@@ -20,7 +21,7 @@ __all__ = [
 ]
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
-    architecture.name: architecture for architecture in (DEEPSEEK_OCR,)
+    architecture.name: architecture for architecture in (DEEPSEEK_OCR, DEEPSEEK_OCR_2)
 }
 
 DEFAULT: Final = DEEPSEEK_OCR

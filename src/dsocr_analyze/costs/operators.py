@@ -76,15 +76,18 @@ def product(
     return (Kernel("gemm", operator, Gemm(batch, m, n, k), dtype.name, dtype.name, work),)
 
 
-def attention(operator: str, shape: Attention, dtype: Dtype) -> Kernels:
+def attention(
+    operator: str, shape: Attention, dtype: Dtype, *, mask: Count | None = None
+) -> Kernels:
     """Fused attention: two products, and 6 FLOPs per score (scale, softmax of five), 7 with a mask.
 
     The scores stay inside the kernel.
 
     Args:
         operator: `scaled_dot_product_attention` or `flash_attention`.
-        shape: Dimensions; a mask has an element per score.
+        shape: Dimensions.
         dtype: Type of queries, keys, values, mask and output.
+        mask: Elements of a mask, where there is one; one per score unless given.
     """
     queries = shape.batch * shape.heads * shape.queries
     scores = queries * shape.keys
@@ -92,11 +95,12 @@ def attention(operator: str, shape: Attention, dtype: Dtype) -> Kernels:
     features = shape.head_dim + shape.value_dim
     read = queries * shape.head_dim + kept * features
     outputs = queries * shape.value_dim
+    masks = scores if mask is None else mask
     work = Work(
         macs=scores * features,
         vector_flops=scores * (7 if shape.masked else 6),
         activations=outputs,
-        bytes_read=dtype.nbytes * (read + scores if shape.masked else read),
+        bytes_read=dtype.nbytes * (read + masks if shape.masked else read),
         bytes_written=dtype.nbytes * outputs,
     )
     return (Kernel("attention", operator, shape, dtype.name, dtype.name, work),)

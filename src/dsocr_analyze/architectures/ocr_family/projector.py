@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 __all__ = ["projector", "projector_params"]
 
 
-def projector(N: Count, g: Count, dimensions: ProjectorDimensions, dtype: Dtype) -> ModuleKernels:
+def projector(
+    N: Count,
+    g: Count,
+    dimensions: ProjectorDimensions,
+    dtype: Dtype,
+    *,
+    are_apart: bool = False,
+) -> ModuleKernels:
     """`[N, g g, d_in] -> [N, g' g', n_embed]`; a pair of maps for the `low_high_*` variants.
 
     Args:
@@ -31,6 +38,8 @@ def projector(N: Count, g: Count, dimensions: ProjectorDimensions, dtype: Dtype)
         g: Tokens per side of a view.
         dimensions: Variant and widths.
         dtype: Type of features and weights.
+        are_apart: Whether views lie apart in memory, as parts of longer sequences: a linear layer
+            first copies those of several views.
 
     Returns:
         Own kernels and those of the children, under the vendor's names.
@@ -49,20 +58,33 @@ def projector(N: Count, g: Count, dimensions: ProjectorDimensions, dtype: Dtype)
     if dimensions.projector_type.endswith("downsample_mlp_gelu"):
         parts.append(_downsampled(N, g, dimensions, dtype))
     else:
-        parts.append(_per_token(n, dimensions, dtype))
+        copies = several(N) * 1 if are_apart else 0
+        parts.append(_per_token(n, dimensions, dtype, copies))
     return joined(*parts)
 
 
-def _per_token(n: Count, dimensions: ProjectorDimensions, dtype: Dtype) -> ModuleKernels:
-    """The variants that take every one of n tokens by itself, behind pooling and fusion."""
+def _per_token(
+    n: Count, dimensions: ProjectorDimensions, dtype: Dtype, copies: Count
+) -> ModuleKernels:
+    """The variants that take every one of n tokens by itself, behind pooling and fusion.
+
+    Args:
+        n: Tokens.
+        dimensions: Variant and widths.
+        dtype: Type of features and weights.
+        copies: 1 where a linear layer first copies the input, 0 elsewhere.
+    """
     kind, width = dimensions.projector_type, dimensions.n_embed
     if kind == "identity":
         return {"layers": ()}
     if kind == "linear":
-        return {"layers": linear(n, dimensions.input_channels, width, dtype, bias=True)}
+        d = dimensions.input_channels
+        laid_out = repeated(copy("clone", n * d, dtype), copies)
+        return {"layers": laid_out + linear(n, d, width, dtype, bias=True)}
     if kind == "mlp_gelu":
         widths = [dimensions.input_channels, *[width] * dimensions.depth]
-        return under("layers", _mlp(n, widths, dtype))
+        laid_out = repeated(copy("clone", n * widths[0], dtype), copies)
+        return under("layers", _mlp(n, widths, dtype, laid_out=laid_out))
     concatenated = copy("cat", n * width, dtype)
     if kind == "low_high_split_mlp_gelu":
         halves = _mlp(n, [width // 2] * dimensions.depth, dtype, gelu_first=True)
@@ -72,7 +94,8 @@ def _per_token(n: Count, dimensions: ProjectorDimensions, dtype: Dtype) -> Modul
             "": concatenated,
         }
     projections = {
-        f"{name}_up_proj": linear(n, d_in, d_out, dtype, bias=True)
+        f"{name}_up_proj": repeated(copy("clone", n * d_in, dtype), copies)
+        + linear(n, d_in, d_out, dtype, bias=True)
         for name, d_in, d_out in _up_projections(dimensions)
     }
     behind = _mlp(n, [width] * dimensions.depth, dtype, gelu_first=True)

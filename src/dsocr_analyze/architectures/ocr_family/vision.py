@@ -236,7 +236,12 @@ def clip_params(clip: ClipDimensions) -> int:
 
 
 def projector_sections(
-    N: Count, q: Count, dimensions: ProjectorDimensions, dtype: Dtype
+    N: Count,
+    q: Count,
+    dimensions: ProjectorDimensions,
+    dtype: Dtype,
+    *,
+    are_apart: bool = False,
 ) -> list[Section]:
     """The projector on `[N, q q, d_in]`.
 
@@ -245,5 +250,6 @@ def projector_sections(
         q: Tokens per side.
         dimensions: Variant and widths.
         dtype: Type of features and weights.
+        are_apart: Whether views lie apart in memory.
     """
-    return [Section((_PROJECTOR,), projector(N, q, dimensions, dtype))]
+    return [Section((_PROJECTOR,), projector(N, q, dimensions, dtype, are_apart=are_apart))]

@@ -79,10 +79,14 @@ def replay_views(
     return ViewFeatures(spatial, semantic, projected)
 
 
-def replay_projector(lives: Lifetimes, tokens: int, projector: ProjectorDimensions) -> int:
+def replay_projector(
+    lives: Lifetimes, tokens: int, projector: ProjectorDimensions, *, is_copied: bool = False
+) -> int:
     """The projector's linear layers; each of an MLP's tensors goes when the next is there."""
     lives.path = f"{_PROJECTOR}.layers"
+    copied = lives.features(tokens * projector.input_channels) if is_copied else 0
     output = lives.linear(tokens, projector.input_channels, projector.n_embed)
+    lives.free(copied)
     if projector.projector_type == "linear":
         return output
     activated = lives.features(tokens * projector.n_embed)

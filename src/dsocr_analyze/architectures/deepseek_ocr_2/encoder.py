@@ -1,0 +1,183 @@
+"""Qwen2 as encoder: a decoder over image tokens and as many learned queries.
+
+Source: `Qwen2Decoder2Encoder`, `CustomQwen2Decoder` (`deepencoderv2.py`) and the Qwen2 classes of
+transformers 4.46, which it uses; Ainslie et al. 2023 (GQA), Shazeer 2020 (SwiGLU).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from dsocr_analyze.architectures.deepseek_ocr_2.stages import ENCODER
+from dsocr_analyze.costs.decoder_attention import decoder_attention_params
+from dsocr_analyze.costs.embedding import embedding_params
+from dsocr_analyze.costs.integers import Count, is_integer
+from dsocr_analyze.costs.linear import linear
+from dsocr_analyze.costs.normalization import rms_norm, rms_norm_params
+from dsocr_analyze.costs.operators import (
+    Kernels,
+    addition,
+    attention,
+    copy,
+    elementwise,
+    filled,
+    moved,
+)
+from dsocr_analyze.costs.rope import llama_tables, rotation
+from dsocr_analyze.costs.sections import Section
+from dsocr_analyze.costs.sums import ModuleKernels, repeated, under
+from dsocr_analyze.costs.swiglu import swiglu, swiglu_params
+from dsocr_analyze.dtypes import BOOL, INT64, Dtype
+from dsocr_analyze.kernels import CUDA, Attention, KernelsOf
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.deepseek_ocr_2.encoder_dimensions import EncoderDimensions
+
+__all__ = ["encoder_params", "encoder_sections"]
+
+_ENCODER: Final = ENCODER.prefixes[0]
+_MODEL: Final = "model.model"
+"""The layers' module, below the encoder."""
+
+
+def encoder_sections(
+    N: Count, q: Count, encoder: EncoderDimensions, dtype: Dtype, kernels_of: KernelsOf = CUDA
+) -> list[Section]:
+    """The encoder on SAM's features `[N, d, q, q]`.
+
+    Args:
+        N: Views.
+        q: Tokens per side.
+        encoder: Dimensions.
+        dtype: Type of features and weights.
+        kernels_of: Whose kernels run.
+    """
+    n, d = q * q, encoder.width
+    T = 2 * n
+    norm = rms_norm(N * T, d, dtype)
+    frame: ModuleKernels = {
+        "": _tokens_and_queries(N, n, d, dtype),
+        "model": (),
+        _MODEL: (*filled("arange", T, INT64), *_mixed_mask(N, n, dtype, kernels_of)),
+        f"{_MODEL}.rotary_emb": llama_tables(1, T, encoder.head_dim, dtype),
+        f"{_MODEL}.norm": norm,
+    }
+    residual = addition(N * T * d, dtype)
+    layer: ModuleKernels = {
+        "": 2 * residual,
+        "input_layernorm": norm,
+        **under("self_attn", _attention(N, T, encoder, dtype)),
+        "post_attention_layernorm": norm,
+        **under("mlp", swiglu(N * T, d, encoder.intermediate_size, dtype)),
+    }
+    paths = tuple(f"{_ENCODER}.{_MODEL}.layers.{index}" for index in range(encoder.layers))
+    return [Section((_ENCODER,), frame), Section(paths, layer)]
+
+
+def _tokens_and_queries(N: Count, n: Count, d: int, dtype: Dtype) -> Kernels:
+    """Image tokens and queries one behind the other, and which of both a token is.
+
+    The queries are one table for all views.
+    """
+    written = dtype.nbytes * (N * 2 * n * d)
+    read = dtype.nbytes * (N * n * d + n * d)
+    return (
+        *moved("cat", N * 2 * n * d, read, written, dtype),
+        *filled("zeros", N * n, INT64),
+        *filled("ones", N * n, INT64),
+        *copy("cat", N * 2 * n, INT64),
+    )
+
+
+def _mixed_mask(N: Count, n: Count, dtype: Dtype, kernels_of: KernelsOf) -> Kernels:
+    """The additive mask `[N, 1, T, T]`, written view by view and row by row.
+
+    Of each view: the lowest number everywhere; where the image tokens and the queries are; zero for
+    image tokens among themselves; and for each query, zero for the image tokens, and zero for the
+    queries up to itself.
+
+    Args:
+        N: Views.
+        n: Image tokens of a view, and queries.
+        dtype: Type of features.
+        kernels_of: Whose kernels run; the CPU's need no tensor for a number.
+    """
+    T = 2 * n
+    found = (
+        *elementwise("eq", T, INT64, output=BOOL),
+        *moved("nonzero", n, T * BOOL.nbytes, n * INT64.nbytes, BOOL, output=INT64),
+    )
+    zero = filled("scalar_tensor", 1, dtype) if kernels_of.device != "cpu" else ()
+    view = (
+        *filled("full", T * T, dtype),
+        *2 * found,
+        *zero,
+        *_written(T * T, 2 * n, n * n, dtype),
+        *repeated((*zero, *_written(T, n, n, dtype)), n),
+        *repeated(zero, n),
+        *_rows_of_queries(T, n, dtype),
+    )
+    return (*repeated(view, N), *copy("stack", N * T * T, dtype))
+
+
+def _written(elements: Count, indices: Count, written: Count, dtype: Dtype) -> Kernels:
+    """One number put at some places of a tensor.
+
+    Args:
+        elements: Elements of the tensor.
+        indices: Indices that name the places.
+        written: Places.
+        dtype: Type of the number.
+    """
+    read = dtype.nbytes + INT64.nbytes * indices
+    return moved("index_put", elements, read, dtype.nbytes * written, dtype)
+
+
+def _rows_of_queries(T: Count, n: Count, dtype: Dtype) -> Kernels:
+    """Zeros in the rows of n queries: for the i-th, at i places.
+
+    Over arrays they are one kernel with the work of all, as each row differs from the others.
+    """
+    if is_integer(n):
+        return tuple(kernel for i in range(1, n + 1) for kernel in _written(T, i, i, dtype))
+    places = n * (n + 1) // 2
+    read = dtype.nbytes * n + INT64.nbytes * places
+    return moved("index_put", T, read, dtype.nbytes * places, dtype)
+
+
+def _attention(N: Count, T: Count, encoder: EncoderDimensions, dtype: Dtype) -> ModuleKernels:
+    """SDPA under the mask; rotary tables are one for all views, keys and values repeated."""
+    d, H, kv, D = encoder.width, encoder.heads, encoder.kv_heads, encoder.head_dim
+    n = N * T
+    held = linear(n, d, kv * D, dtype, bias=True)
+    repeats: Kernels = ()
+    if H > kv > 1:
+        size = dtype.nbytes * n
+        repeats = moved("clone", n * H * D, size * (kv * D), size * (H * D), dtype)
+    shape = Attention(N, H, H if kv == H or kv > 1 else 1, T, T, D, D, masked=True)
+    return {
+        "": (
+            *rotation(N, T, H, D, dtype, pairs=False, rows_of_tables=T),
+            *rotation(N, T, kv, D, dtype, pairs=False, rows_of_tables=T),
+            *2 * repeats,
+            *attention("scaled_dot_product_attention", shape, dtype, mask=N * T * T),
+        ),
+        "q_proj": linear(n, d, H * D, dtype, bias=True),
+        "k_proj": held,
+        "v_proj": held,
+        "o_proj": linear(n, H * D, d, dtype),
+    }
+
+
+def encoder_params(encoder: EncoderDimensions) -> int:
+    """Parameters of layers, norm and the tables of queries."""
+    d, H, kv, D = encoder.width, encoder.heads, encoder.kv_heads, encoder.head_dim
+    biases = (H + 2 * kv) * D
+    layer = (
+        decoder_attention_params(d, H, kv, D, bias=False)
+        + biases
+        + 2 * rms_norm_params(d)
+        + swiglu_params(d, encoder.intermediate_size)
+    )
+    queries = sum(embedding_params(rows, d) for rows in encoder.queries)
+    return encoder.layers * layer + rms_norm_params(d) + queries

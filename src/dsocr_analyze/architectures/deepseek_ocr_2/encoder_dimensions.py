@@ -1,0 +1,145 @@
+"""Dimensions of a DeepSeek-OCR-2 model, read from its `config.json`.
+
+The published file names only the encoder's width; what its code sets besides may be named too,
+which makes small models possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from dsocr_analyze.architectures.config_keys import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
+from dsocr_analyze.architectures.ocr_family.dimensions import (
+    DecoderDimensions,
+    ProjectorDimensions,
+    SamDimensions,
+    check_projector,
+    step_changes_beyond,
+)
+from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
+
+__all__ = ["VIEW_SIZES", "EncoderDimensions", "OCR2Dimensions"]
+
+VIEW_SIZES: Final = (768, 1024)
+"""Pixels a side of the views for which the published code has queries."""
+
+_PUBLISHED_CHANNELS: Final = 1024
+"""The last of the published `downsample_channels`, in whose place its code has the width."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderDimensions:
+    """Qwen2 as encoder (`Qwen2Decoder2Encoder`), `vision_config.width["qwen2-0-5b"]`.
+
+    Attributes:
+        width: Features of a token.
+        layers: Decoder layers.
+        heads: Attention heads.
+        kv_heads: Key and value heads.
+        intermediate_size: Hidden width of a layer's MLP.
+        view_sizes: Pixels a side of the views for which there is a table of queries.
+    """
+
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    intermediate_size: int
+    view_sizes: tuple[int, ...]
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> EncoderDimensions:
+        """Read the encoder's keys from a whole `config.json`.
+
+        Raises:
+            ConfigError: A key is absent or its value is one that no encoder can be built from.
+        """
+        keys = ConfigKeys(config).section("vision_config").section("width").section("qwen2-0-5b")
+        width = keys.integer("dim", most=LARGEST_WIDTH)
+        heads = keys.integer("heads", 14)
+        if width % (2 * heads):
+            raise keys.refusal("heads", f"a number of heads of even size for a 'dim' of {width}")
+        kv_heads = keys.integer("key_value_heads", 2)
+        if heads % kv_heads:
+            raise keys.refusal("key_value_heads", f"a divisor of {heads}, the number of heads")
+        return cls(
+            width=width,
+            layers=keys.integer("layers", 24, most=MOST_LAYERS),
+            heads=heads,
+            kv_heads=kv_heads,
+            intermediate_size=keys.integer("intermediate_size", 4864, most=LARGEST_WIDTH),
+            view_sizes=_view_sizes(keys),
+        )
+
+    @property
+    def head_dim(self) -> int:
+        """Features of one attention head."""
+        return self.width // self.heads
+
+    @property
+    def queries(self) -> tuple[int, ...]:
+        """Rows of each table of queries."""
+        return tuple(tokens_per_side(size) ** 2 for size in self.view_sizes)
+
+
+def _view_sizes(keys: ConfigKeys) -> tuple[int, ...]:
+    sizes = keys.integers("view_sizes", VIEW_SIZES)
+    tokens = [tokens_per_side(size) for size in sizes]
+    if len(set(tokens)) < len(tokens):
+        raise keys.refusal("view_sizes", "sizes of views that become different numbers of tokens")
+    return tuple(sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class OCR2Dimensions:
+    """Every dimension of one model.
+
+    Attributes:
+        sam: The SAM encoder; its last convolution has the other encoder's width.
+        encoder: Qwen2 as encoder.
+        projector: The projector between encoder and decoder.
+        decoder: The decoder.
+    """
+
+    sam: SamDimensions
+    encoder: EncoderDimensions
+    projector: ProjectorDimensions
+    decoder: DecoderDimensions
+
+    @property
+    def max_positions(self) -> int:
+        """Positions that the decoder was trained for."""
+        return self.decoder.max_position_embeddings
+
+    @property
+    def step_changes_beyond(self) -> int | None:
+        """Positions beyond which every step works out new rotary tables; None where none does."""
+        return step_changes_beyond(self.decoder)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> OCR2Dimensions:
+        """Read a whole `config.json` that is already parsed.
+
+        Raises:
+            ConfigError: A key is absent, holds a wrong value, or two keys contradict each other.
+        """
+        encoder = EncoderDimensions.from_config(config)
+        sam = SamDimensions.from_config(config)
+        middle, last = sam.downsample_channels
+        if last not in (_PUBLISHED_CHANNELS, encoder.width):
+            keys = ConfigKeys(config).section("vision_config").section("width")
+            raise keys.section("sam_vit_b").refusal(
+                "downsample_channels", f"[{middle}, {encoder.width}], the encoder's width at last"
+            )
+        dimensions = cls(
+            sam=replace(sam, downsample_channels=(middle, encoder.width)),
+            encoder=encoder,
+            projector=ProjectorDimensions.from_config(config),
+            decoder=DecoderDimensions.from_config(config),
+        )
+        check_projector(
+            dimensions.projector, encoder.width, "the encoder's width", dimensions.decoder
+        )
+        return dimensions

@@ -1,0 +1,198 @@
+"""DeepSeek-OCR-2 as a relative: SAM's features go through a Qwen2 encoder, and from it into rows.
+
+Source: `DeepseekOCR2Model.forward` (`modeling_deepseekocr2.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from dsocr_analyze.architectures.deepseek_ocr_2.encoder import encoder_params, encoder_sections
+from dsocr_analyze.architectures.deepseek_ocr_2.encoder_dimensions import VIEW_SIZES
+from dsocr_analyze.architectures.deepseek_ocr_2.encoder_lifetimes import replay_encoder
+from dsocr_analyze.architectures.deepseek_ocr_2.stages import ENCODER
+from dsocr_analyze.architectures.ocr_family.crop_grid import CropRule
+from dsocr_analyze.architectures.ocr_family.network import Network
+from dsocr_analyze.architectures.ocr_family.projector import projector_params
+from dsocr_analyze.architectures.ocr_family.stages import PROJECTOR, SAM
+from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
+from dsocr_analyze.architectures.ocr_family.vision import (
+    projector_sections,
+    sam_params,
+    sam_sections,
+    token_side,
+)
+from dsocr_analyze.architectures.ocr_family.vision_lifetimes import replay_projector, replay_sam
+from dsocr_analyze.errors import WorkloadError
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import Stage
+    from dsocr_analyze.architectures.deepseek_ocr_2.encoder_dimensions import OCR2Dimensions
+    from dsocr_analyze.costs.integers import Count
+    from dsocr_analyze.costs.lifetimes import Lifetimes
+    from dsocr_analyze.costs.operators import Kernels
+    from dsocr_analyze.costs.sections import Section
+    from dsocr_analyze.dtypes import Dtype
+    from dsocr_analyze.kernels import KernelsOf
+    from dsocr_analyze.workload import ViewBatch, Workload
+
+__all__ = ["NETWORK"]
+
+
+class _OCR2(Network):
+    """Views become as many tokens as there are queries for them, one view behind the other."""
+
+    vision = (SAM, ENCODER, PROJECTOR)
+    separators = ("model.view_seperator",)
+    crop = CropRule(tile=768, most=6)
+    base_size, image_size = 1024, 768
+    text_tokens = 10
+    r"""BOS and the text of `<image>\n<|grounding|>Convert the document to markdown.`"""
+
+    def check_sizes(self, base_size: int, image_size: int, crop_mode: bool) -> None:
+        """Refuses views for which the encoder has no queries, and tiles of another size."""
+        if crop_mode:
+            _check_view("base_size", base_size)
+            if image_size != self.crop.tile:
+                raise WorkloadError(
+                    f"image_size {image_size} is not possible in crop mode: tiles have"
+                    f" {self.crop.tile} pixels a side whatever it says, and tokens that are laid"
+                    f" out for another size do not fit their features; give {self.crop.tile}",
+                    arguments=["image_size"],
+                )
+        else:
+            _check_view("image_size", image_size)
+
+    def sections(
+        self, N: Count, R: Count, dimensions: OCR2Dimensions, dtype: Dtype, kernels_of: KernelsOf
+    ) -> dict[Stage, list[Section]]:
+        """SAM on pixels, the encoder on its features, the projector on what becomes of queries."""
+        q = token_side(R, dimensions.sam)
+        return {
+            SAM: sam_sections(N, R, dimensions.sam, dtype, kernels_of),
+            ENCODER: encoder_sections(N, q, dimensions.encoder, dtype, kernels_of),
+            # What becomes of the queries stands behind the image tokens of its view.
+            PROJECTOR: projector_sections(N, q, dimensions.projector, dtype, are_apart=True),
+        }
+
+    def params(self, dimensions: OCR2Dimensions) -> dict[Stage, int]:
+        """Parameters of both encoders and the projector."""
+        return {
+            SAM: sam_params(dimensions.sam),
+            ENCODER: encoder_params(dimensions.encoder),
+            PROJECTOR: projector_params(dimensions.projector),
+        }
+
+    def whole_tokens(self, q: Count) -> Count:
+        """`q q + 1`: there are no newlines; a separator ends the page."""
+        return q * q + 1
+
+    def local_tokens(self, q: Count, columns: Count, rows: Count) -> Count:
+        """`q q` of each view."""
+        return q * q * columns * rows
+
+    def whole_layout(self, q: Count, dimensions: OCR2Dimensions, dtype: Dtype) -> Kernels:
+        """Nothing: tokens lie as they are."""
+        return ()
+
+    def local_layout(
+        self, columns: Count, rows: Count, q: Count, dimensions: OCR2Dimensions, dtype: Dtype
+    ) -> Kernels:
+        """Nothing: views lie one behind the other."""
+        return ()
+
+    def replay_pages(self, lives: Lifetimes, dimensions: OCR2Dimensions, workload: Workload) -> int:
+        """Views of the pages one by one; what a page leaves goes name by name."""
+        page = _replay_page(lives, dimensions, workload, None)
+        if workload.batch_size > 1:
+            # While the second page is looked at, what the first one left is still there.
+            page = _replay_page(lives, dimensions, workload, page)
+        return page.nbytes
+
+
+NETWORK: Final = _OCR2()
+
+
+def _check_view(argument: str, size: int) -> None:
+    """Refuses a view that becomes a number of tokens for which the published code has no queries.
+
+    Which sizes have some is fixed in the published code; a config may name others for a small
+    model, and then a page is planned without this.
+    """
+    if tokens_per_side(size) not in {tokens_per_side(each) for each in VIEW_SIZES}:
+        sizes = " or ".join(map(str, VIEW_SIZES))
+        raise WorkloadError(
+            f"{argument} {size} is not possible: the encoder has no queries for the"
+            f" {tokens_per_side(size) ** 2} tokens of such a view; give {sizes}",
+            arguments=[argument],
+        )
+
+
+class _Features(NamedTuple):
+    """Bytes of what views leave behind, each under a name that the next page's replaces."""
+
+    spatial: int
+    """SAM's features."""
+    semantic: int
+    """The encoder's, image tokens included."""
+    tokens: int
+    """Projected."""
+
+
+class _Page(NamedTuple):
+    """Bytes of what a page leaves behind until the pass ends or the next page replaces it."""
+
+    views: tuple[_Features, ...]
+    tokens: int
+    """All of its visual tokens; a copy of them is as large."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(sum, self.views)) + 2 * self.tokens
+
+
+def _replay_page(
+    lives: Lifetimes, dimensions: OCR2Dimensions, workload: Workload, before: _Page | None
+) -> _Page:
+    """One page's views.
+
+    Args:
+        lives: What is alive.
+        dimensions: The model.
+        workload: The page.
+        before: What the page before has left, if there was one.
+    """
+    if before is not None:
+        lives.free(before.tokens)  # the copy; the rest goes name by name
+    old = [_Features(0, 0, 0)] * len(workload.views) if before is None else before.views
+    views = tuple(
+        _replay_views(lives, view, dimensions, left)
+        for view, left in zip(workload.views, old, strict=True)
+    )
+    lives.path = "model"
+    visual = lives.features(workload.visual_tokens * dimensions.decoder.hidden_size)
+    lives.free(before.tokens if before is not None else 0)
+    lives.features(workload.visual_tokens * dimensions.decoder.hidden_size)
+    return _Page(views, visual)
+
+
+def _replay_views(
+    lives: Lifetimes, view: ViewBatch, dimensions: OCR2Dimensions, before: _Features
+) -> _Features:
+    """SAM, encoder and projector on N views.
+
+    Args:
+        lives: What is alive.
+        view: The views.
+        dimensions: The model.
+        before: What the views of the page before have left, which goes name by name.
+    """
+    N, q = view.count, token_side(view.resolution, dimensions.sam)
+    spatial = replay_sam(lives, N, view.resolution, dimensions.sam)
+    lives.free(before.spatial)
+    semantic = replay_encoder(lives, N, q * q, dimensions.encoder)
+    lives.free(before.semantic)
+    lives.path = "model"
+    lives.free(before.tokens)
+    projected = replay_projector(lives, N * q * q, dimensions.projector, is_copied=N > 1)
+    return _Features(spatial, semantic, projected)
