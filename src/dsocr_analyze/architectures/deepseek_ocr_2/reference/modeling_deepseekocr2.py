@@ -43,6 +43,8 @@ class DeepseekOCR2Config(DeepseekV2Config):
     """The decoder's dimensions plus `vision_config` and `projector_config`."""
 
     model_type = "DeepseekOCR2"
+    # Named again: transformers 5 gives a config without a constructor of its own another one.
+    __init__ = DeepseekV2Config.__init__
 
 
 class DeepseekOCR2Model(DeepseekOCRModel):
