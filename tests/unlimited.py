@@ -14,7 +14,7 @@ from transformers import DynamicCache
 from vendor_checkout import VENDOR_UNLIMITED
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.unlimited_ocr.inputs import decode_cache
+from dsocr_analyze.architectures.unlimited_ocr.decode_cache import decode_cache
 from dsocr_analyze.architectures.unlimited_ocr.reference import modeling_unlimitedocr
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.building import building
@@ -140,7 +140,8 @@ def decoder(
     config: Mapping[str, Any], dtype: torch.dtype, *, vendor: bool, device: torch.device = CPU
 ) -> torch.nn.Module:
     """The vendor's decoder without the vision side, which is large whatever the config says, or
-    the reference with a small one; weights are drawn by name, so that both have the same."""
+    the reference with a small one; weights are drawn by name, so that both have the same.
+    """
     if vendor:
         classes = _vendor_files()
     else:

@@ -11,7 +11,6 @@ import torch
 from transformers import DynamicCache
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.decode_cache import lengthened
 from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.forward import running
@@ -57,7 +56,6 @@ def trace_passes(
     *,
     step_numbers: Sequence[int] = (0,),
     repeats: Alike | None = None,
-    cache_before: Callable[[Any, DecodeStep], Any] = lengthened,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> PassTraces:
     """Runs the workload's prefill pass and some decode steps under the recorder.
@@ -70,8 +68,6 @@ def trace_passes(
             steps before it leave there, in zeros where they do not run.
         repeats: Which of the model's modules are alike, where that is declared: on `meta`, equal
             calls of alike modules are recorded once. None runs every module.
-        cache_before: The architecture's maker of the cache that a step finds, from the one that
-            the last pass left, where the steps between do not run.
         on_progress: Told what starts.
 
     Raises:
@@ -106,7 +102,7 @@ def trace_passes(
                 recorder.begin()  # of a trace that nobody keeps
                 step = DecodeStep(workload.seq_len, number + 1, model.sliding_window)
                 if number > ran:
-                    cache = cache_before(cache, step)
+                    cache = architecture.decode_cache(cache, step)
                 inputs = architecture.decode_inputs(model.device, workload, step.position)
                 ran = number + 1
                 steps.append(recorder.begin())

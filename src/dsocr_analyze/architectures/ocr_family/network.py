@@ -57,6 +57,9 @@ class Network(ABC):
     ) -> None:
         """Refuses sizes of views that the relative's code cannot run; raises WorkloadError."""
 
+    def check_flash(self, dimensions: Any) -> None:  # noqa: B027  # most have it
+        """Refuses FlashAttention where the relative's code has none; raises ConfigError."""
+
     def notes_of(self, workload: Workload) -> list[str]:
         """What a reader of a workload's figures should know, one line each."""
         tile = self.crop.tile

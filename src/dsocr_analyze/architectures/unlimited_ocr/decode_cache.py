@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import DynamicCache
 
-from dsocr_analyze.architectures.decode_cache import lengthened
+from dsocr_analyze.architectures.ocr_family.decode_cache import lengthened
 from dsocr_analyze.workload import DecodeStep
 
 __all__ = ["decode_cache"]
