@@ -213,9 +213,9 @@ class DeepSeekOCRSession:
         Raises:
             WorkloadError: The batch is too large to be run page by page.
         """
-        if workload.batch_size > LARGEST_TRACED_BATCH:
+        if workload.pages > LARGEST_TRACED_BATCH:
             raise WorkloadError(
-                f"batch_size {workload.batch_size} is too large to trace, as the vision stages"
+                f"a batch of {workload.pages} pages is too large to trace, as the vision stages"
                 f" run page by page; give at most {LARGEST_TRACED_BATCH}, or use"
                 " the analytic engine",
                 arguments=["batch_size", "the analytic engine"],
@@ -420,6 +420,8 @@ class DeepSeekOCRSession:
 
     def _notes(self, workload: Workload) -> list[str]:
         notes = self.architecture.notes_of(workload)
+        if self._dimensions is not None:
+            notes += self._dimensions.notes
         if not self.loaded.has_weights:
             return [*notes, UNIFORM_ROUTING_NOTE]
         return [

@@ -73,6 +73,10 @@ class ModelDimensions(Protocol):
     def sliding_window(self) -> int | None:
         """Generated tokens that the cache keeps and a decode step attends to; None for all."""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the model's figures should know."""
+
     def step_cuts(self, seq_len: int) -> tuple[int, ...]:
         """Numbers of the decode steps, from 0 and ascending, at which they begin other work."""
 
@@ -240,6 +244,8 @@ class Architecture:
             token.
         decode_cache: The cache that a decode step finds, from the one that an earlier pass left,
             where the steps between do not run.
+        without_window: A config as it is where the sliding window is switched off; None of a model
+            that has no such window.
         served: What a serving engine launches for it.
         pixel_work: What the CPU does to a page's pixels.
         pixel_work_of_pages: The same of many pages, from their widths, heights and the columns and
@@ -276,6 +282,7 @@ class Architecture:
     prefill_inputs: Callable[[torch.device, torch.dtype, Workload], dict[str, Any]]
     decode_inputs: Callable[[torch.device, Workload, int], dict[str, Any]]
     decode_cache: Callable[[Any, DecodeStep], Any]
+    without_window: Callable[[Mapping[str, Any]], dict[str, Any]] | None
     served: Served
     pixel_work: Callable[[Workload], PixelWork]
     pixel_work_of_pages: Callable[..., PixelWork]

@@ -50,6 +50,7 @@ def compare(
     model: options.ModelOption = None,
     arch: options.ArchOption = None,
     config: options.ConfigOption = None,
+    sliding_window: options.SlidingWindowOption = None,
     trust_remote_code: options.TrustOption = False,
     dtype: options.DtypeOption = "bfloat16",
     use_flash_attn: options.FlashOption = 0,
@@ -58,6 +59,7 @@ def compare(
     text_tokens: options.TextTokensOption = None,
     max_new_tokens: options.NewTokensOption = 1024,
     batch_size: options.BatchOption = 1,
+    prompt_pages: options.PromptPagesOption = 1,
     engine: EngineOption = "analytic",
     gpu: time_options.GpuOption = None,
     runtime: time_options.RuntimeOption = "serving",
@@ -83,7 +85,9 @@ def compare(
     def counted_by() -> Engine:
         # The analytic engine reads the directory's config and executes nothing of it.
         executable = trust_remote_code or engine == "analytic"
-        directory = options.model_directory_from(model, arch, config, trust_remote_code=executable)
+        directory = options.model_directory_from(
+            model, arch, config, trust_remote_code=executable, sliding_window=sliding_window
+        )
         options.say_of_config(directory, by_closed_forms=engine == "analytic")
         return Engine(
             engine, directory, dtype, flash_attention, trust_remote_code=trust_remote_code,
@@ -95,6 +99,7 @@ def compare(
             architecture_of(counted_by().directory.config), base_size=mode.base_size,
             image_size=mode.image_size, crop_mode=int(mode.crop_mode), page=page, image=image,
             text_tokens=text_tokens, batch_size=batch_size, max_new_tokens=max_new_tokens,
+            prompt_pages=prompt_pages,
         )  # fmt: skip
 
     from dsocr_analyze.report import comparison

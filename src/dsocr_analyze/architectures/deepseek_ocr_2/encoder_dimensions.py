@@ -16,6 +16,7 @@ from dsocr_analyze.architectures.ocr_family.dimensions import (
     ProjectorDimensions,
     SamDimensions,
     check_projector,
+    decoder_notes,
     step_cuts,
 )
 from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
@@ -117,6 +118,11 @@ class OCR2Dimensions:
     def sliding_window(self) -> int | None:
         """Generated tokens that the cache keeps; None for all."""
         return self.decoder.sliding_window
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the model's figures should know."""
+        return decoder_notes(self.decoder)
 
     def step_cuts(self, seq_len: int) -> tuple[int, ...]:
         """Numbers of the decode steps at which a step begins to do other work."""

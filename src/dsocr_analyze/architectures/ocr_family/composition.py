@@ -133,7 +133,7 @@ def _expanded(
     for view in workload.views:
         sections = network.sections(view.count, view.resolution, dimensions, dtype, kernels_of)
         for stage, parts in sections.items():
-            expansions[stage.name].add(parts, times=batch, stage=stage.name)
+            expansions[stage.name].add(parts, times=workload.pages, stage=stage.name)
     for stage, new, cached in ((PREFILL, seq_len, 0), (DECODE, 1, seq_len)):
         parts = decoder_sections(
             batch,
@@ -228,6 +228,7 @@ def _page_layout(
         rows,
         dimensions,
         dtype,
+        pages=workload.prompt_pages,
     )
 
 
@@ -280,11 +281,12 @@ def _inputs_bytes(workload: Workload, dtype: Dtype) -> int:
 
     A blank fp32 patch stands in for local views that are not there.
     """
-    pixels = sum(_CHANNELS * view.count * view.resolution**2 for view in workload.views)
+    pages = workload.prompt_pages
+    pixels = pages * sum(_CHANNELS * view.count * view.resolution**2 for view in workload.views)
     page = pixels * dtype.nbytes + workload.seq_len * (3 * INT64.nbytes + BOOL.nbytes)
     if workload.local_views is None:
         page += _CHANNELS * workload.base_size**2 * FLOAT32.nbytes
-    return workload.batch_size * (page + len(workload.grid) * INT64.nbytes)
+    return workload.batch_size * (page + pages * len(workload.grid) * INT64.nbytes)
 
 
 # --- parts, of integers or arrays ------------------------------------------------------------
@@ -436,8 +438,10 @@ def layout(
     rows: Count,
     dimensions: RelativeDimensions,
     dtype: Dtype,
+    *,
+    pages: int = 1,
 ) -> Kernels:
-    """What the model itself does between its parts, for B pages alike.
+    """What the model itself does between its parts, for B prompts alike.
 
     Args:
         network: The relative.
@@ -451,13 +455,14 @@ def layout(
         rows: Local views one above the other.
         dimensions: The model.
         dtype: Type of features.
+        pages: Pages in each prompt.
     """
     d = dimensions.decoder.hidden_size
-    first_look = pixel_sum(1, whole, dtype)
-    parts: list[Kernels] = [
+    first_look = pixel_sum(pages, whole, dtype)
+    parts: list[Kernels] = pages * [
         network.whole_layout(token_side(whole, dimensions.sam), dimensions, dtype),
-        page_layout(T, visual, d, dtype),
     ]
+    parts.append(page_layout(T, visual, d, dtype, pages=pages))
     if local is None:
         parts.append(blank_sum(base))
     else:

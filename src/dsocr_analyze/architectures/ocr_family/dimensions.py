@@ -40,6 +40,7 @@ __all__ = [
     "RopeScaling",
     "SamDimensions",
     "check_projector",
+    "decoder_notes",
     "dimensions_of",
     "step_cuts",
 ]
@@ -87,6 +88,11 @@ class ModelDimensions:
         """Generated tokens that the cache keeps; None for all."""
         return self.decoder.sliding_window
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the model's figures should know."""
+        return decoder_notes(self.decoder)
+
     def step_cuts(self, seq_len: int) -> tuple[int, ...]:
         """Numbers of the decode steps at which a step begins to do other work."""
         return step_cuts(self.decoder, seq_len)
@@ -133,6 +139,18 @@ class ModelDimensions:
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{str(path)!r} is not JSON: {error}") from error
         return cls.from_config(config)
+
+
+def decoder_notes(decoder: DecoderDimensions) -> tuple[str, ...]:
+    """What a reader of the decoder's figures should know."""
+    if decoder.masks_steps or decoder.use_mla:
+        return ()
+    if decoder.sliding_window is None:
+        return ("the sliding window is off: the KV cache keeps every token",)
+    return (
+        "the sliding window is on, as infer() runs the model: a decode step attends to the prompt"
+        f" and the last {decoder.sliding_window} generated tokens, its own among them",
+    )
 
 
 def step_cuts(decoder: DecoderDimensions, seq_len: int) -> tuple[int, ...]:

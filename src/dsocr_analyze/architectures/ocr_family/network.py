@@ -35,6 +35,7 @@ class Network(ABC):
         vision: Stages of the vision side, in the order of their calls.
         separators: Names of the parameters that no stage owns, each of the decoder's width.
         crop: Into how many local views a page is cut.
+        prompt_pages: Most pages in one prompt.
         base_size: Pixels a side of the global view where nobody says otherwise.
         image_size: Pixels a side of a local view, or of the only one, where nobody says otherwise.
         text_tokens: Tokens of its own prompt besides the visual ones, BOS included.
@@ -43,6 +44,7 @@ class Network(ABC):
     vision: ClassVar[tuple[Stage, ...]]
     separators: ClassVar[tuple[str, ...]]
     crop: ClassVar[CropRule]
+    prompt_pages: ClassVar[int] = 1
     base_size: ClassVar[int]
     image_size: ClassVar[int]
     text_tokens: ClassVar[int]

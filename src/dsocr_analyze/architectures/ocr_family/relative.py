@@ -60,6 +60,7 @@ def relative(
     config_table: KeyTable,
     repeats: Callable[[Any], Callable[[str], str | None]],
     decode_cache: Callable[[Any, DecodeStep], Any] | None = None,
+    without_window: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
 ) -> Architecture:
     """A relative of DeepSeek-OCR as an architecture, whose attributes say what is not said here.
 
@@ -77,6 +78,7 @@ def relative(
         config_table: What each key of it does.
         repeats: As of the architecture.
         decode_cache: Likewise; default a cache that holds every token.
+        without_window: Likewise.
     """
     return Architecture(
         name=name,
@@ -108,6 +110,7 @@ def relative(
         prefill_inputs=_prefill_inputs,
         decode_inputs=_decode_inputs,
         decode_cache=decode_cache or _lengthened,
+        without_window=without_window,
         served=_served(network),
         pixel_work=pixel_work,
         pixel_work_of_pages=pixel_work_of_pages,

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["NETWORK", "UNLIMITED_OCR"]
 
-_WINDOW: Final = "sliding_window_size"
+_WINDOWS: Final = ("sliding_window_size", "sliding_window")
+_WINDOW: Final = _WINDOWS[0]
 
 
 class _UnlimitedOCR(ClipNetwork):
@@ -59,7 +60,11 @@ CONFIG_TABLE: Final = key_table(
         **CLIP_KEYS,
         **PROJECTOR_KEYS,
         _WINDOW: Conditional(is_latent, Harmless("latent attention knows no window"), Used()),
-        "sliding_window": Duplicate((_WINDOW,)),
+        "sliding_window": Conditional(
+            lambda config: bool(config.get(_WINDOW)),
+            Duplicate((_WINDOW,)),
+            Conditional(is_latent, Harmless("latent attention knows no window"), Used()),
+        ),
     },
     PUBLISHED_SECTIONS,
 )
@@ -74,11 +79,22 @@ def _dimensions(config: Mapping[str, Any]) -> ModelDimensions:
     """
     dimensions = ModelDimensions.from_config(config)
     keys = ConfigKeys(config)
-    window = keys.integer_or_null(_WINDOW) if keys.has(_WINDOW) else None
+    # As `infer()` takes them: the second where the first is missing, null or 0.
+    given = (keys.integer(key, least=0) for key in _WINDOWS if keys.has(key))
+    window = next(filter(None, given), None)
     if dimensions.decoder.use_mla:
         window = None
     decoder = replace(dimensions.decoder, masks_steps=False, sliding_window=window)
     return replace(dimensions, decoder=decoder)
+
+
+def _without_window(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with every key of the window null."""
+    off = {**config, **dict.fromkeys(config.keys() & set(_WINDOWS))}
+    copy = config.get("language_config")
+    if isinstance(copy, Mapping):
+        off["language_config"] = _without_window(copy)
+    return off
 
 
 def _decode_cache(cache: Any, step: DecodeStep) -> Any:
@@ -102,4 +118,5 @@ UNLIMITED_OCR: Final = relative(
     config_table=CONFIG_TABLE,
     repeats=alike,
     decode_cache=_decode_cache,
+    without_window=_without_window,
 )
