@@ -55,6 +55,12 @@ def plan_workload(
         WorkloadError: A size or count is not possible, or the lengths contradict each other.
     """
     page = _checked_pair(page)
+    if network.prompt_pages == 1 != prompt_pages:
+        raise WorkloadError(
+            f"prompt_pages {prompt_pages!r} is not possible: this model takes one page in a prompt;"
+            " leave prompt_pages out",
+            arguments=["prompt_pages"],
+        )
     _check_count("prompt_pages", prompt_pages, 1, network.prompt_pages, " pages in one prompt")
     crop_mode = prompt_pages == 1 if crop_mode is None else crop_mode
     image_size = network.image_size if image_size is None else image_size
