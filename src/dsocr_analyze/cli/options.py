@@ -52,6 +52,16 @@ ConfigOption = Annotated[
         rich_help_panel=_MODEL,
     ),
 ]
+ConfigsOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="A config.json to run in place of the model directory's own. May be given several"
+        " times, for a column each and the keys that differ.",
+        rich_help_panel=_MODEL,
+    ),
+]
 TrustOption = Annotated[
     bool,
     typer.Option(
@@ -336,16 +346,19 @@ def _unnamed(
     return ModelDirectory.read(architecture.reference)
 
 
-def say_of_config(directory: ModelDirectory, *, by_closed_forms: bool) -> None:
+def say_of_config(
+    directory: ModelDirectory, *, by_closed_forms: bool, name: str | None = None
+) -> None:
     """Says which keys of the config do nothing, and what closed forms assume of the code.
 
-    For commands whose results have no place for it.
+    For commands whose results have no place for it; `name` tells the model from others.
     """
+    of = "" if name is None else f"{name}: "
     for warning in directory.config_findings.warnings:
-        complain(f"warning: {warning}")
+        complain(f"warning: {of}{warning}")
     if by_closed_forms:
         for assumption in directory.assumptions:
-            complain(f"assumed: {assumption}")
+            complain(f"assumed: {of}{assumption}")
 
 
 def prepare_output(directory: Path) -> None:
