@@ -115,7 +115,9 @@ def compare(
 
     _say_of_configs(columns, by_closed_forms=engine == "analytic")
     reports = _reports_of(columns, planned, engine_of)
-    result = comparison.compare(reports, models.config_values())
+    ways = {(each.model, each.setting.dtype, each.setting.flash_attention)
+            for each in columns if isinstance(each, compared.Column)}  # fmt: skip
+    result = comparison.compare(reports, models.config_values(), with_page=len(ways) > 1)
     if output is None:
         _print(result, output_format)
     else:

@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -59,8 +60,7 @@ class Comparison:
         rows: One per quantity.
         architectures: Name of each report's architecture; None where it is unknown.
         pages: Width and height of each report's page, in pixels.
-        shared: What the first line says of all reports besides, such as their page; empty where
-            one model ran in one way.
+        shared: What the first line says of all reports besides, as of their page; may be empty.
         config_names: Of the configs that were compared; empty where there were not several.
         config_differences: The keys in which these configs differ.
         assumptions: What predicted seconds assume; empty where there are none.
@@ -85,9 +85,11 @@ class Comparison:
 
     def _names_of_models(self) -> Iterator[str]:
         """The reports' names, with the architecture where they do not tell different ones apart."""
-        several = len(set(self.architectures)) > 1
+        several = _has_several(self.architectures)
         for name, architecture in zip(self.names, self.architectures, strict=True):
-            is_said = not several or architecture is None or name.split(":")[0] == architecture
+            is_said = (
+                not several or architecture is None or re.split("[:,]", name)[0] == architecture
+            )
             yield name if is_said else f"{name}: {architecture}"
 
     def table(self) -> Table:
@@ -117,6 +119,7 @@ class Comparison:
             ("key", *self.config_names),
             tuple((key.path, *(key.text(i) or "-" for i in range(len(self.config_names))))
                   for key in self.config_differences),
+            label_columns=1 + len(self.config_names),
         )  # fmt: skip
 
     def as_json(self) -> str:
@@ -198,6 +201,8 @@ def _change(row: Row, index: int) -> str:
 def compare(
     reports: Sequence[tuple[str, Report]],
     configs: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    with_page: bool = False,
 ) -> Comparison:
     """Puts reports side by side; the first is what the others are measured against.
 
@@ -205,6 +210,8 @@ def compare(
         reports: Each with its name; one that has an earlier one's name gets a number besides.
         configs: Parsed `config.json` files that the reports' models differ in, by name; None or
             one where they do not.
+        with_page: Whether the first line says the page also where all reports are of one
+            architecture.
     """
     found = [report for _, report in reports]
     with_batch = any(report.workload.batch_size > 1 for report in found)
@@ -214,6 +221,7 @@ def compare(
         dict(_quantities(report, stages, with_batch=with_batch, with_params=with_params))
         for report in found
     ]
+    architectures = tuple(report.metadata.model.architecture for report in found)
     several = configs if configs is not None and len(configs) > 1 else {}
     return Comparison(
         names=tuple(_distinct(name for name, _ in reports)),
@@ -222,9 +230,9 @@ def compare(
             Row(*quantity, tuple(column.get(quantity) for column in columns))
             for quantity in _union(columns)
         ),
-        architectures=tuple(report.metadata.model.architecture for report in found),
+        architectures=architectures,
         pages=tuple(report.workload.page for report in found),
-        shared=_shared(found),
+        shared=_shared(found) if with_page or _has_several(architectures) else "",
         config_names=tuple(several),
         config_differences=tuple(config_differences(list(several.values()))),
         assumptions=tuple(time_notes(entry for report in found for entry in report.time)),
@@ -241,18 +249,13 @@ def _distinct(names: Iterable[str]) -> Iterator[str]:
         yield found
 
 
-def _shared(reports: Sequence[Report]) -> str:
-    """The page and sizes of all reports, where models, types or kinds of attention differ.
+def _has_several(architectures: Iterable[str | None]) -> bool:
+    """Whether more than one architecture is known to be among them."""
+    return len(set(architectures) - {None}) > 1
 
-    Nothing where they do not: then the columns' names say what differs.
-    """
-    described = (report.metadata for report in reports)
-    settings = {
-        (each.model.config_digest, each.model.code_digest, each.dtype, each.attention)
-        for each in described
-    }
-    if len(settings) == 1:
-        return ""
+
+def _shared(reports: Sequence[Report]) -> str:
+    """The pages of all reports, and the sizes of views where all have the same."""
     pages = list(dict.fromkeys("{} x {}".format(*report.workload.page) for report in reports))
     sizes = {_sizes(report.workload) for report in reports}
     what = f"page{'s' if len(pages) > 1 else ''} {', '.join(pages)} pixels"
