@@ -1,24 +1,23 @@
-"""Modes, sizes and saved reports side by side."""
+"""Models, modes, sizes and saved reports side by side."""
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.architectures import architecture_of
-from dsocr_analyze.cli import options, time_options
+from dsocr_analyze.cli import many_options, options, time_options
 from dsocr_analyze.cli.counting import ENGINES, Engine
-from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
+    from dsocr_analyze.cli.compared import Column, ComparedModel, Saved
     from dsocr_analyze.report.comparison import Comparison
     from dsocr_analyze.report.document import Report
-    from dsocr_analyze.workload import Mode, Workload
+    from dsocr_analyze.workload import Workload
 
 __all__ = ["compare"]
 
@@ -28,8 +27,19 @@ WhatArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="WHAT",
-        help="Modes (gundam), sizes (1024/640 crops, 640 does not) or saved reports"
-        " (report.json); the first is what the others are compared with. Default: all modes.",
+        help="Modes (gundam), sizes (1024/640 crops, 640 does not), architectures"
+        " (deepseek-ocr-2, deepseek-ocr:gundam) or saved reports (report.json); the first is what"
+        " the others are compared with. Default: all modes, or the default mode where configs,"
+        " types or kinds of attention are compared.",
+    ),
+]
+ModesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--mode",
+        metavar="LIST",
+        help="Modes of what names none, as in sweep: names, all, or sizes like 1024/640.",
+        rich_help_panel=many_options.AXES,
     ),
 ]
 EngineOption = Annotated[
@@ -47,13 +57,14 @@ OutputOption = Annotated[
 def compare(
     context: typer.Context,
     what: WhatArgument = None,
+    mode: ModesOption = None,
     model: options.ModelOption = None,
     arch: options.ArchOption = None,
-    config: options.ConfigOption = None,
+    config: options.ConfigsOption = None,
     sliding_window: options.SlidingWindowOption = None,
     trust_remote_code: options.TrustOption = False,
-    dtype: options.DtypeOption = "bfloat16",
-    use_flash_attn: options.FlashOption = 0,
+    dtype: many_options.DtypesOption = "bfloat16",
+    use_flash_attn: many_options.AttentionsOption = "0",
     page: options.PageOption = None,
     image: options.ImageOption = None,
     text_tokens: options.TextTokensOption = None,
@@ -71,41 +82,46 @@ def compare(
     output: OutputOption = None,
     debug: options.DebugOption = False,
 ) -> None:
-    """Put crop modes, presets and saved reports side by side."""
+    """Put architectures, modes, configs and saved reports side by side."""
     options.check_choice("--format", output_format, FORMATS)
     options.check_choice("--engine", engine, ENGINES)
-    flash_attention = options.switch("--use-flash-attn", use_flash_attn)
-
     asked = time_options.request_with_report(
         context, gpu, runtime=runtime, concurrency=concurrency, preprocess_ms=preprocess_ms,
         workers=workers, price=price, max_new_tokens=max_new_tokens,
     )  # fmt: skip
-
-    @functools.cache
-    def counted_by() -> Engine:
-        # The analytic engine reads the directory's config and executes nothing of it.
-        executable = trust_remote_code or engine == "analytic"
-        directory = options.model_directory_from(
-            model, arch, config, trust_remote_code=executable, sliding_window=sliding_window
-        )
-        options.say_of_config(directory, by_closed_forms=engine == "analytic")
-        return Engine(
-            engine, directory, dtype, flash_attention, trust_remote_code=trust_remote_code,
-            time=asked,
-        )  # fmt: skip
-
-    def planned(mode: Mode) -> Workload:
-        return options.workload_from(
-            architecture_of(counted_by().directory.config), base_size=mode.base_size,
-            image_size=mode.image_size, crop_mode=int(mode.crop_mode), page=page, image=image,
-            text_tokens=text_tokens, batch_size=batch_size, max_new_tokens=max_new_tokens,
-            prompt_pages=prompt_pages,
-        )  # fmt: skip
-
+    from dsocr_analyze.cli import compared
     from dsocr_analyze.report import comparison
 
-    items = what or list(architecture_of(counted_by().directory.config).modes)
-    result = comparison.compare([(item, _report_of(item, counted_by, planned)) for item in items])
+    # The analytic engine reads a directory's config and executes nothing of it.
+    executable = trust_remote_code or engine == "analytic"
+    models = compared.Models(
+        model, arch, config or (), trust_remote_code=executable, sliding_window=sliding_window
+    )
+    columns = compared.columns_of(
+        what or (), mode, models, many_options.dtypes_from(dtype),
+        many_options.attentions_from(use_flash_attn),
+    )  # fmt: skip
+
+    def planned(column: Column) -> Workload:
+        sizes = column.setting.mode
+        return options.workload_from(
+            column.model.architecture, base_size=sizes.base_size, image_size=sizes.image_size,
+            crop_mode=int(sizes.crop_mode), page=page, image=image, text_tokens=text_tokens,
+            batch_size=batch_size, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
+        )  # fmt: skip
+
+    @functools.cache
+    def engine_of(column_model: ComparedModel, dtype: str, flash_attention: bool) -> Engine:
+        return Engine(
+            engine, column_model.directory, dtype, flash_attention,
+            trust_remote_code=trust_remote_code, time=asked,
+        )  # fmt: skip
+
+    _say_of_configs(columns, by_closed_forms=engine == "analytic")
+    reports = _reports_of(columns, planned, engine_of)
+    ways = {(each.model, each.setting.dtype, each.setting.flash_attention)
+            for each in columns if isinstance(each, compared.Column)}  # fmt: skip
+    result = comparison.compare(reports, models.config_values(), with_page=len(ways) > 1)
     if output is None:
         _print(result, output_format)
     else:
@@ -116,30 +132,40 @@ def compare(
         write_texts(output.parent, {output.name: text})
 
 
-def _report_of(
-    item: str, counted_by: Callable[[], Engine], planned: Callable[[Mode], Workload]
-) -> Report:
-    """The report of a mode or sizes, counted, or of a file, read.
+def _say_of_configs(columns: Sequence[Column | Saved], *, by_closed_forms: bool) -> None:
+    """Says of each model once what its config does; by name, where there are several models."""
+    from dsocr_analyze.cli.compared import Column
+
+    models = dict.fromkeys(each.model for each in columns if isinstance(each, Column))
+    for model in models:
+        name = (model.config or model.architecture.name) if len(models) > 1 else None
+        options.say_of_config(model.directory, by_closed_forms=by_closed_forms, name=name)
+
+
+def _reports_of(
+    columns: Sequence[Column | Saved],
+    planned: Callable[[Column], Workload],
+    engine_of: Callable[[ComparedModel, str, bool], Engine],
+) -> list[tuple[str, Report]]:
+    """Each column's name and its report, counted or as it was read.
 
     Args:
-        item: What the user named.
-        counted_by: The engine; made when it is first asked for, since files need none.
-        planned: The page in a mode.
+        columns: The columns.
+        planned: The page in a column's mode; asked of all columns before anything is counted.
+        engine_of: The engine for a model, a type and a kind of attention.
     """
-    from dsocr_analyze.columns.setting import is_mode_or_sizes, mode_or_sizes
-    from dsocr_analyze.report.reading import load_report
+    from dsocr_analyze.cli.compared import Column
 
-    if Path(item).suffix == ".json":
-        return load_report(Path(item))
-    architecture = architecture_of(counted_by().directory.config)
-    if not is_mode_or_sizes(architecture, item):
-        if Path(item).exists():
-            return load_report(Path(item))
-        raise WorkloadError(
-            f"cannot compare {item!r}; give a mode ({', '.join(architecture.modes)}), sizes"
-            " like 1024/640 (crops) or 640 (does not), or a saved report.json"
-        )
-    return counted_by().report(planned(mode_or_sizes(architecture, item)))
+    workloads = {each: planned(each) for each in columns if isinstance(each, Column)}
+    reports = []
+    for each in columns:
+        if isinstance(each, Column):
+            dtype, flash_attention = each.setting.dtype.name, each.setting.flash_attention
+            engine = engine_of(each.model, dtype, flash_attention)
+            reports.append((each.name, engine.report(workloads[each])))
+        else:
+            reports.append((each.item, each.report))
+    return reports
 
 
 def _print(result: Comparison, output_format: str) -> None:
@@ -148,6 +174,9 @@ def _print(result: Comparison, output_format: str) -> None:
 
         print(result.headline())
         print_table(result.table())
+        config_table = result.config_table()
+        if config_table is not None:
+            print_table(config_table)
         print_assumptions(result.assumptions)
     else:
         sys.stdout.write(_text(result, output_format))
@@ -160,6 +189,8 @@ def _text(result: Comparison, output_format: str) -> str:
         return result.as_csv()
     from dsocr_analyze.report.markdown import markdown_table
 
+    configs = result.config_table()
+    keys = "" if configs is None else f"\n{configs.title}\n\n{markdown_table(configs)}\n"
     notes = "".join(f"\n- {line}" for line in result.assumptions)
     assumed = f"\nAssumed:\n{notes}\n" if notes else ""
-    return f"{result.headline()}\n\n{markdown_table(result.table())}\n{assumed}"
+    return f"{result.headline()}\n\n{markdown_table(result.table())}\n{keys}{assumed}"

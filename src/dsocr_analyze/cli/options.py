@@ -52,6 +52,16 @@ ConfigOption = Annotated[
         rich_help_panel=_MODEL,
     ),
 ]
+ConfigsOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="A config.json to run in place of the model directory's own. May be given several"
+        " times, for a column each and the keys that differ.",
+        rich_help_panel=_MODEL,
+    ),
+]
 TrustOption = Annotated[
     bool,
     typer.Option(
@@ -316,10 +326,10 @@ def model_directory_from(
         architecture = _architecture_from(arch, values, config)
         directory = _unnamed(architecture, model, trust_remote_code=trust_remote_code)
     directory = directory if values is None else directory.with_config(values)
-    return directory if sliding_window is None else _with_window(directory, sliding_window)
+    return directory if sliding_window is None else with_window(directory, sliding_window)
 
 
-def _with_window(directory: ModelDirectory, sliding_window: int) -> ModelDirectory:
+def with_window(directory: ModelDirectory, sliding_window: int) -> ModelDirectory:
     """The directory with its sliding window on or off, as `--sliding-window` has it."""
     is_on = switch("--sliding-window", sliding_window)
     architecture = architectures.architecture_of(directory.config)
@@ -377,18 +387,21 @@ def _unnamed(
     return ModelDirectory.read(architecture.reference)
 
 
-def say_of_config(directory: ModelDirectory, *, by_closed_forms: bool) -> None:
+def say_of_config(
+    directory: ModelDirectory, *, by_closed_forms: bool, name: str | None = None
+) -> None:
     """Says which keys of the config do nothing, and what closed forms assume of the code.
 
-    For commands whose results have no place for it.
+    For commands whose results have no place for it; `name` tells the model from others.
     """
+    of = "" if name is None else f"{name}: "
     for warning in directory.config_findings.warnings:
-        complain(f"warning: {warning}")
+        complain(f"warning: {of}{warning}")
     if by_closed_forms:
         for note in directory.dimensions().notes:
-            complain(f"note: {note}")
+            complain(f"note: {of}{note}")
         for assumption in directory.assumptions:
-            complain(f"assumed: {assumption}")
+            complain(f"assumed: {of}{assumption}")
 
 
 def prepare_output(directory: Path) -> None:

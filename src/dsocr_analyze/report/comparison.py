@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from dsocr_analyze.report.document import Report
+from dsocr_analyze.report.config_differences import KeyDifference, config_differences
+from dsocr_analyze.report.document import Report, Workload
 from dsocr_analyze.report.quantities import bytes_text, scaled
 from dsocr_analyze.report.tables import Table, headline
 from dsocr_analyze.report.time_entry import TimeEntry
@@ -49,21 +52,45 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several reports' quantities."""
+    """Several reports' quantities.
+
+    Attributes:
+        names: Of the reports, all different.
+        headlines: Which model each report is of, and how it was counted.
+        rows: One per quantity.
+        architectures: Name of each report's architecture; None where it is unknown.
+        pages: Width and height of each report's page, in pixels.
+        shared: What the first line says of all reports besides, as of their page; may be empty.
+        config_names: Of the configs that were compared; empty where there were not several.
+        config_differences: The keys in which these configs differ.
+        assumptions: What predicted seconds assume; empty where there are none.
+    """
 
     names: tuple[str, ...]
     headlines: tuple[str, ...]
-    """Which model each report is of, and how it was counted."""
     rows: tuple[Row, ...]
+    architectures: tuple[str | None, ...]
+    pages: tuple[tuple[int, int], ...]
+    shared: str = ""
+    config_names: tuple[str, ...] = ()
+    config_differences: tuple[KeyDifference, ...] = ()
     assumptions: tuple[str, ...] = ()
-    """What predicted seconds assume; empty where there are none."""
 
     def headline(self) -> str:
-        """The first line: which model ran, or which ones."""
+        """The first line: which model ran, or which ones, and on which page where they differ."""
         if len(set(self.headlines)) == 1:
-            return f"Ran: {self.headlines[0]}"
-        pairs = zip(self.names, self.headlines, strict=True)
-        return "Ran: " + "; ".join(f"{name}: {line}" for name, line in pairs)
+            return f"Ran: {self.headlines[0]}{self.shared}"
+        pairs = zip(self._names_of_models(), self.headlines, strict=True)
+        return "Ran: " + "; ".join(f"{name}: {line}" for name, line in pairs) + self.shared
+
+    def _names_of_models(self) -> Iterator[str]:
+        """The reports' names, with the architecture where they do not tell different ones apart."""
+        several = _has_several(self.architectures)
+        for name, architecture in zip(self.names, self.architectures, strict=True):
+            is_said = (
+                not several or architecture is None or re.split("[:,]", name)[0] == architecture
+            )
+            yield name if is_said else f"{name}: {architecture}"
 
     def table(self) -> Table:
         """One column per report; below each value of the others its difference and ratio."""
@@ -80,6 +107,20 @@ class Comparison:
             tuple(rows),
             label_columns=2,
         )
+
+    def config_table(self) -> Table | None:
+        """The keys in which the configs differ, one column per config; None without configs."""
+        if not self.config_names:
+            return None
+        if not self.config_differences:
+            return Table("Configs: no key differs", ("key", *self.config_names), ())
+        return Table(
+            "Config keys that differ (-: absent)",
+            ("key", *self.config_names),
+            tuple((key.path, *(key.text(i) or "-" for i in range(len(self.config_names))))
+                  for key in self.config_differences),
+            label_columns=1 + len(self.config_names),
+        )  # fmt: skip
 
     def as_json(self) -> str:
         """An object: names, models, and one row per quantity: values, differences and ratios."""
@@ -99,7 +140,13 @@ class Comparison:
                 {
                     "names": list(self.names),
                     "ran": list(self.headlines),
+                    "architectures": list(self.architectures),
+                    "pages": [list(page) for page in self.pages],
                     "rows": rows,
+                    "config_differences": [
+                        {"key": key.path, "values": key.by_name(self.config_names)}
+                        for key in self.config_differences
+                    ],
                     "assumptions": list(self.assumptions),
                 },
                 indent=2,
@@ -108,7 +155,10 @@ class Comparison:
         )
 
     def as_csv(self) -> str:
-        """One line per quantity and report; a value that is missing is empty."""
+        """One line per quantity and report; a value that is missing is empty.
+
+        Then one per config and key that differs: its value as JSON, empty where it is absent.
+        """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(("key", "quantity", "unit", "report", "value", "difference", "ratio"))
@@ -118,6 +168,11 @@ class Comparison:
                     (row.key, row.quantity, row.unit, name, row.values[index],
                      row.difference(index), row.ratio(index))
                 )  # fmt: skip
+        for key in self.config_differences:
+            for index, name in enumerate(self.config_names):
+                writer.writerow(
+                    (f"config.{key.path}", key.path, "config", name, key.text(index), None, None)
+                )
         return text.getvalue()
 
 
@@ -143,23 +198,75 @@ def _change(row: Row, index: int) -> str:
 # --- quantities ------------------------------------------------------------------------------
 
 
-def compare(reports: Sequence[tuple[str, Report]]) -> Comparison:
+def compare(
+    reports: Sequence[tuple[str, Report]],
+    configs: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    with_page: bool = False,
+) -> Comparison:
     """Puts reports side by side; the first is what the others are measured against.
 
     Args:
-        reports: Each with its name.
+        reports: Each with its name; one that has an earlier one's name gets a number besides.
+        configs: Parsed `config.json` files that the reports' models differ in, by name; None or
+            one where they do not.
+        with_page: Whether the first line says the page also where all reports are of one
+            architecture.
     """
-    with_batch = any(report.workload.batch_size > 1 for _, report in reports)
-    columns = [dict(_quantities(report, with_batch=with_batch)) for _, report in reports]
+    found = [report for _, report in reports]
+    with_batch = any(report.workload.batch_size > 1 for report in found)
+    with_params = len({report.total.params for report in found}) > 1
+    stages = _merged([_stage_quantities(report) for report in found])
+    columns = [
+        dict(_quantities(report, stages, with_batch=with_batch, with_params=with_params))
+        for report in found
+    ]
+    architectures = tuple(report.metadata.model.architecture for report in found)
+    several = configs if configs is not None and len(configs) > 1 else {}
     return Comparison(
-        tuple(name for name, _ in reports),
-        tuple(headline(report) for _, report in reports),
-        tuple(
+        names=tuple(_distinct(name for name, _ in reports)),
+        headlines=tuple(map(headline, found)),
+        rows=tuple(
             Row(*quantity, tuple(column.get(quantity) for column in columns))
             for quantity in _union(columns)
         ),
-        tuple(time_notes(entry for _, report in reports for entry in report.time)),
+        architectures=architectures,
+        pages=tuple(report.workload.page for report in found),
+        shared=_shared(found) if with_page or _has_several(architectures) else "",
+        config_names=tuple(several),
+        config_differences=tuple(config_differences(list(several.values()))),
+        assumptions=tuple(time_notes(entry for report in found for entry in report.time)),
     )
+
+
+def _distinct(names: Iterable[str]) -> Iterator[str]:
+    """The names, with a number where one stood before."""
+    seen: set[str] = set()
+    for name in names:
+        numbered = (f"{name} ({number})" for number in itertools.count(2))
+        found = next(each for each in itertools.chain([name], numbered) if each not in seen)
+        seen.add(found)
+        yield found
+
+
+def _has_several(architectures: Iterable[str | None]) -> bool:
+    """Whether more than one architecture is known to be among them."""
+    return len(set(architectures) - {None}) > 1
+
+
+def _shared(reports: Sequence[Report]) -> str:
+    """The pages of all reports, and the sizes of views where all have the same."""
+    pages = list(dict.fromkeys("{} x {}".format(*report.workload.page) for report in reports))
+    sizes = {_sizes(report.workload) for report in reports}
+    what = f"page{'s' if len(pages) > 1 else ''} {', '.join(pages)} pixels"
+    return f"; {what}, {sizes.pop()}" if len(sizes) == 1 else f"; {what}"
+
+
+def _sizes(workload: Workload) -> str:
+    """Sides of views, as the command line takes them."""
+    if workload.crop_mode:
+        return f"{workload.base_size}/{workload.image_size} (crops)"
+    return f"{workload.image_size} (no crops)"
 
 
 class _Quantity(NamedTuple):
@@ -170,16 +277,47 @@ class _Quantity(NamedTuple):
     unit: str
 
 
-def _quantities(report: Report, *, with_batch: bool) -> Iterator[tuple[_Quantity, int | float]]:
-    """Every quantity of a report and its value."""
+def _stage_quantities(report: Report) -> list[_Quantity]:
+    """The rows of a report's stages, in order."""
+    keys = (
+        (f"{name}_step", f"{name} step") if name == report.decode_name else (name, name)
+        for name in report.stages
+    )
+    return [_Quantity(f"{key}_flops", label, "FLOPs") for key, label in keys]
+
+
+def _merged(sequences: Sequence[Sequence[_Quantity]]) -> list[_Quantity]:
+    """The stages of several architectures, each one's in its order.
+
+    Of those that may come next, one with more after it comes first, since all passes end alike, and
+    then the one whose name does: the order is the same whichever report stands first.
+    """
+    rest = [list(sequence) for sequence in sequences]
+    found: list[_Quantity] = []
+    while any(rest):
+        heads = [sequence for sequence in rest if sequence]
+        later = {quantity for sequence in heads for quantity in sequence[1:]}
+        # Where architectures contradict one another, all heads stand somewhere later.
+        free = [sequence for sequence in heads if sequence[0] not in later] or heads[:1]
+        chosen = min(free, key=lambda sequence: (-len(sequence), sequence[0]))[0]
+        found.append(chosen)
+        rest = [[each for each in sequence if each != chosen] for sequence in rest]
+    return found
+
+
+def _quantities(
+    report: Report, stages: Sequence[_Quantity], *, with_batch: bool, with_params: bool
+) -> Iterator[tuple[_Quantity, Value]]:
+    """Every quantity of a report and its value; None for a stage that only others have."""
     workload, total, memory = report.workload, report.total, report.memory
     yield _Quantity("visual_tokens", "visual tokens", "tokens"), workload.visual_tokens
     yield _Quantity("seq_len", "prompt", "tokens"), workload.seq_len
     yield _Quantity("views", "views", "views"), sum(view.count for view in workload.views)
-    for name, stage in report.stages.items():
-        is_step = name == report.decode_name
-        key, label = (f"{name}_step", f"{name} step") if is_step else (name, name)
-        yield _Quantity(f"{key}_flops", label, "FLOPs"), stage.flops
+    if with_params:
+        yield _Quantity("params", "parameters", "parameters"), total.params
+    work = dict(zip(_stage_quantities(report), report.stages.values(), strict=True))
+    for stage in stages:
+        yield stage, work[stage].flops if stage in work else None
     yield _Quantity("prefill_pass_flops", "prefill pass", "FLOPs"), total.flops
     yield (
         _Quantity("prefill_pass_matrix_flops", "prefill pass, matrix", "FLOPs"),

@@ -33,7 +33,7 @@ def rich_table(table: Table) -> RichTable:
     for index, column in enumerate(table.columns):
         numeric = table.is_numeric(index)
         rich.add_column(
-            column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold"
+            Text(column), justify="right" if numeric else "left", no_wrap=numeric, overflow="fold"
         )
     sums_from = len(table.rows) - table.emphasized_rows
     for index, row in enumerate(table.rows):

@@ -1,0 +1,339 @@
+"""What `compare` is asked to put side by side: modes of models, and saved reports."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from dsocr_analyze.architectures import ARCHITECTURES, architecture_of
+from dsocr_analyze.cli import options
+from dsocr_analyze.columns.setting import Setting, is_mode_or_sizes, mode_or_sizes
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.model.directory import read_config
+from dsocr_analyze.report.reading import load_report
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import Architecture
+    from dsocr_analyze.dtypes import Dtype
+    from dsocr_analyze.model.directory import ModelDirectory
+    from dsocr_analyze.report.document import Report
+    from dsocr_analyze.workload import Mode
+
+__all__ = ["Column", "ComparedModel", "Models", "Saved", "columns_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedModel:
+    """One model of a comparison, the same object for every item that is of it.
+
+    Attributes:
+        directory: The model.
+        config: Name of the config that it runs; None where it runs the directory's own.
+    """
+
+    directory: ModelDirectory
+    config: str | None = None
+
+    @property
+    def architecture(self) -> Architecture:
+        """Its architecture; raises ConfigError where none recognises it."""
+        return architecture_of(self.directory.config)
+
+
+class Models:
+    """The models that options and items name, each read when it is first needed.
+
+    Args:
+        model: What `--model` says.
+        arch: What `--arch` says.
+        configs: What every `--config` says.
+        trust_remote_code: Whether a directory under `models` is taken without a trust record.
+        sliding_window: What `--sliding-window` says, to those that have one.
+    """
+
+    def __init__(
+        self,
+        model: str | None,
+        arch: str | None,
+        configs: Sequence[Path],
+        *,
+        trust_remote_code: bool,
+        sliding_window: int | None = None,
+    ) -> None:
+        self._sliding_window = sliding_window
+        self._model = model
+        self._arch = arch
+        self._configs = _named_files(configs)
+        self._trust_remote_code = trust_remote_code
+        self._of_name: dict[str, ComparedModel] = {}
+
+    @cached_property
+    def named(self) -> tuple[ComparedModel, ...]:
+        """What a mode alone belongs to: one model, or one for each config."""
+        if not self._configs:
+            return (self._read(self._model, self._arch),)
+        return tuple(
+            self._read(self._model, self._arch, name, file) for name, file in self._configs.items()
+        )
+
+    @property
+    def has_several_configs(self) -> bool:
+        """Whether models differ by their configs."""
+        return len(self._configs) > 1
+
+    def config_values(self) -> dict[str, Mapping[str, Any]]:
+        """What each file of `--config` says, by the name that `ComparedModel` has."""
+        return {name: read_config(file) for name, file in self._configs.items()}
+
+    def of(self, architecture: Architecture) -> tuple[ComparedModel, ...]:
+        """The named models of an architecture; without one, the model that its name alone runs."""
+        found = tuple(each for each in self.named if each.architecture is architecture)
+        if found:
+            return found
+        name = architecture.name
+        if name not in self._of_name:
+            reference = self._model if self._model == "reference" else None
+            self._of_name[name] = self._read(reference, name)
+        return (self._of_name[name],)
+
+    def refuse_unused(self, used: Sequence[ComparedModel]) -> None:
+        """Refuses options that name a model of which nothing is compared, or a window of none."""
+        if self._sliding_window is not None and not any(
+            each.architecture.without_window for each in used
+        ):
+            raise WorkloadError(
+                f"--sliding-window {self._sliding_window} is not possible: nothing that is compared"
+                " has a sliding window; leave it out"
+            )
+        if self._model in (None, "reference") and self._arch is None and not self._configs:
+            return
+        for model in self.named:
+            if model in used:
+                continue
+            if model.config is not None:
+                option = f"--config {self._configs[model.config]}"
+            elif self._model not in (None, "reference"):
+                option = f"--model {self._model}"
+            else:
+                option = f"--arch {self._arch}"
+            raise WorkloadError(
+                f"nothing of {option} is compared; name a mode without an architecture, or leave it"
+                " out"
+            )
+
+    def _read(
+        self, model: str | None, arch: str | None, name: str | None = None, file: Path | None = None
+    ) -> ComparedModel:
+        directory = options.model_directory_from(
+            model, arch, file, trust_remote_code=self._trust_remote_code
+        )
+        if self._sliding_window is not None and architecture_of(directory.config).without_window:
+            directory = options.with_window(directory, self._sliding_window)
+        return ComparedModel(directory, name)
+
+
+def _named_files(files: Sequence[Path]) -> Mapping[str, Path]:
+    """Files by their names; by their whole paths where two have the same name."""
+    if len(set(files)) < len(files):
+        twice = next(file for file in files if files.count(file) > 1)
+        raise WorkloadError(f"--config {twice} is given twice; give every file once")
+    names = [file.name for file in files]
+    return {file.name if len(set(names)) == len(names) else str(file): file for file in files}
+
+
+class Saved(NamedTuple):
+    """A report that was read.
+
+    Attributes:
+        item: Its file, as the user named it.
+        report: Its content.
+    """
+
+    item: str
+    report: Report
+
+
+class Asked(NamedTuple):
+    """A mode of a model, in whatever type and with whatever attention.
+
+    Attributes:
+        item: What the user named, or the mode where nothing was named.
+        model: The model.
+        mode: The mode.
+    """
+
+    item: str
+    model: ComparedModel
+    mode: Mode
+
+
+class Column(NamedTuple):
+    """A column that is counted.
+
+    Attributes:
+        name: What tells it from others; those of equal columns are equal.
+        model: The model.
+        setting: Its mode, type and kind of attention.
+    """
+
+    name: str
+    model: ComparedModel
+    setting: Setting
+
+
+Item: TypeAlias = Asked | Saved
+
+
+def columns_of(
+    what: Sequence[str],
+    mode: str | None,
+    models: Models,
+    dtypes: Sequence[Dtype],
+    attentions: Sequence[bool],
+) -> list[Column | Saved]:
+    """Every combination of type, attention, config and item, the item running fastest.
+
+    A saved report has one column, whatever the types. Names say what differs: the item where there
+    are several, and the config, type and kind of attention where several were asked for.
+
+    Args:
+        what: Items that the user named; may be empty.
+        mode: Modes of the items that name none, as a list; None for the default.
+        models: The models.
+        dtypes: Types of weights and activations.
+        attentions: Whether attention is FlashAttention.
+
+    Raises:
+        WorkloadError: An item is none of what can be compared, or options have no effect.
+    """
+    has_one_setting = len(dtypes) == len(attentions) == 1
+    if what:
+        groups = [group for item in what for group in _of_item(item, mode, models)]
+    else:
+        groups = _unnamed(mode, models, has_one_setting=has_one_setting)
+    items = [each for rank in itertools.zip_longest(*groups) for each in rank if each is not None]
+    asked = [each for each in items if isinstance(each, Asked)]
+    models.refuse_unused([each.model for each in asked])
+    if not asked:
+        _refuse_without_effect(mode, has_one_setting=has_one_setting)
+    columns: list[Column | Saved] = []
+    for dtype, flash_attention in itertools.product(dtypes, attentions):
+        for each in asked if columns else items:
+            if isinstance(each, Saved):
+                columns.append(each)
+                continue
+            setting = Setting(each.mode, dtype, flash_attention)
+            parts = (
+                each.item if len(groups) > 1 else "",
+                each.model.config if models.has_several_configs else "",
+                setting.dtype.name if len(dtypes) > 1 else "",
+                setting.attention if len(attentions) > 1 else "",
+            )
+            columns.append(Column(", ".join(filter(None, parts)) or each.item, each.model, setting))
+    return columns
+
+
+def _refuse_without_effect(mode: str | None, *, has_one_setting: bool) -> None:
+    """Refuses options that say how to count, where nothing is counted."""
+    if mode is not None or not has_one_setting:
+        option = f"--mode {mode}" if mode is not None else "a list for --dtype or --use-flash-attn"
+        raise WorkloadError(f"{option} has no effect on saved reports; leave it out")
+
+
+def _unnamed(mode: str | None, models: Models, *, has_one_setting: bool) -> list[list[Item]]:
+    """What is compared where the user names no item."""
+    if mode is not None:
+        return _in_modes("", mode, models.named)
+    if not has_one_setting or models.has_several_configs:
+        return [[_in_default_mode("", model) for model in models.named]]
+    [model] = models.named
+    return [[Asked(each.name, model, each)] for each in model.architecture.modes.values()]
+
+
+def _of_item(item: str, mode: str | None, models: Models) -> Iterator[list[Item]]:
+    if Path(item).suffix == ".json":
+        yield [Saved(item, load_report(Path(item)))]
+        return
+    name, colon, own_mode = item.partition(":")
+    if name in ARCHITECTURES:
+        found = models.of(ARCHITECTURES[name])
+        if colon:
+            _refuse_beside_mode(mode, item)
+            yield [Asked(item, model, _mode_of(item, own_mode, model)) for model in found]
+        elif mode is None:
+            yield [_in_default_mode(item, model) for model in found]
+        else:
+            yield from _in_modes(f"{item}:", mode, found)
+        return
+    lacking = [each for each in models.named if not is_mode_or_sizes(each.architecture, item)]
+    if not lacking:
+        _refuse_beside_mode(mode, item)
+        yield [
+            Asked(item, model, mode_or_sizes(model.architecture, item)) for model in models.named
+        ]
+    elif Path(item).exists():
+        yield [Saved(item, load_report(Path(item)))]
+    else:
+        raise _unknown(item, lacking[0].architecture)
+
+
+def _in_default_mode(item: str, model: ComparedModel) -> Asked:
+    mode = model.architecture.modes[model.architecture.default_mode]
+    return Asked(item or mode.name, model, mode)
+
+
+def _in_modes(prefix: str, text: str, models: Sequence[ComparedModel]) -> list[list[Item]]:
+    """One group per mode of `--mode`, with every model that it is a mode of."""
+    from dsocr_analyze.sweep.axes import parse_modes
+
+    groups: dict[str, list[Item]] = {}
+    for model in models:
+        try:
+            modes = parse_modes("mode", text, model.architecture)
+        except WorkloadError as error:
+            raise WorkloadError(
+                f"{model.architecture.name}: {error}", arguments=error.arguments
+            ) from error
+        for mode in dict.fromkeys(modes):
+            item = f"{prefix}{mode.name}"
+            groups.setdefault(item, []).append(Asked(item, model, mode))
+    return list(groups.values())
+
+
+def _mode_of(item: str, text: str, model: ComparedModel) -> Mode:
+    """The mode that an item like `ARCH:MODE` names."""
+    architecture = model.architecture
+    if not is_mode_or_sizes(architecture, text):
+        raise WorkloadError(
+            f"cannot compare {item!r}: {architecture.name} has no mode {text!r}; give"
+            f" {', '.join(architecture.modes)}, or sizes like 1024/640 (crops) or 640 (does not)"
+        )
+    try:
+        return mode_or_sizes(architecture, text)
+    except WorkloadError as error:
+        raise WorkloadError(
+            f"cannot compare {item!r}: {error}", arguments=error.arguments
+        ) from error
+
+
+def _refuse_beside_mode(mode: str | None, item: str) -> None:
+    if mode is not None:
+        raise WorkloadError(f"{item!r} already names a mode; give it or --mode {mode}, not both")
+
+
+def _unknown(item: str, architecture: Architecture) -> WorkloadError:
+    others = (
+        f"{each.name}:{'|'.join(each.modes)}"
+        for each in ARCHITECTURES.values()
+        if each is not architecture
+    )
+    return WorkloadError(
+        f"cannot compare {item!r}; give a mode of {architecture.name}"
+        f" ({', '.join(architecture.modes)}), an architecture with or without a mode"
+        f" ({', '.join([architecture.name, *others])}), sizes like 1024/640 (crops) or 640 (does"
+        " not), or a saved report.json"
+    )
