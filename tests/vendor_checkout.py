@@ -1,17 +1,27 @@
-"""Where the tests look for a vendor checkout: DSOCR_VENDOR_DIR, or models/deepseek-ocr."""
+"""Where the tests look for vendor checkouts: a variable of the environment, or a folder here.
+
+DSOCR_VENDOR_DIR or models/deepseek-ocr; DSOCR_VENDOR_DIR_UNLIMITED or models/unlimited-ocr.
+"""
 
 import os
 from pathlib import Path
 
 import pytest
 
-__all__ = ["VENDOR", "needs_vendor"]
+__all__ = ["VENDOR", "VENDOR_UNLIMITED", "needs_vendor", "needs_vendor_unlimited"]
 
-VENDOR = Path(
-    os.environ.get("DSOCR_VENDOR_DIR") or Path(__file__).parent.parent / "models" / "deepseek-ocr"
-)
+_MODELS = Path(__file__).parent.parent / "models"
 
-needs_vendor = pytest.mark.skipif(
-    not (VENDOR / "config.json").is_file(),
-    reason="no vendor checkout in models/deepseek-ocr or DSOCR_VENDOR_DIR",
-)
+
+def _checkout(variable: str, folder: str) -> tuple[Path, pytest.MarkDecorator]:
+    """Where a checkout is, and the mark of tests that need it."""
+    path = Path(os.environ.get(variable) or _MODELS / folder)
+    mark = pytest.mark.skipif(
+        not (path / "config.json").is_file(),
+        reason=f"no vendor checkout in models/{folder} or {variable}",
+    )
+    return path, mark
+
+
+VENDOR, needs_vendor = _checkout("DSOCR_VENDOR_DIR", "deepseek-ocr")
+VENDOR_UNLIMITED, needs_vendor_unlimited = _checkout("DSOCR_VENDOR_DIR_UNLIMITED", "unlimited-ocr")
