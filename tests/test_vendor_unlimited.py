@@ -58,7 +58,7 @@ def digests() -> dict[str, str]:
 
 
 def layout(model: torch.nn.Module) -> tuple[Any, ...]:
-    """Modules, parameters and buffers by path; transformers' classes stand under their names."""
+    """Class names of modules, and shapes and types of parameters and buffers, by path."""
     return (
         {path: type(module).__name__ for path, module in model.named_modules()},
         {name: (p.shape, p.dtype) for name, p in model.named_parameters()},
@@ -80,15 +80,15 @@ def test_flash_attention_cannot_be_built_from_the_vendors_files_either():
 
 
 def generations(config, dtype, tokens, prompt, window):
-    found = []
-    for vendor in (True, False):
-        found.append(Generation(decoder(config, dtype, vendor=vendor), tokens, prompt, window))
-    return found
+    return [
+        Generation(decoder(config, dtype, vendor=vendor), tokens, prompt, window)
+        for vendor in (True, False)
+    ]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("window", [None, 1, 4, 6])
-@pytest.mark.parametrize("heads", [1, 2, 4])
+@pytest.mark.parametrize("window", [None, 1, 4])
+@pytest.mark.parametrize("heads", [1, 4])
 def test_every_pass_of_a_generation_gives_the_same_logits(dtype, window, heads):
     draw = random.Random(f"{window} {heads}")
     prompt, batch = draw.randint(2, 12), draw.randint(1, 3)
@@ -176,7 +176,7 @@ def test_pages_in_and_tokens_out_give_the_same_logits_on_the_whole_model():
     ):
         inputs = DEFAULT.prefill_inputs(CPU, torch.float32, page)
         noise = [torch.rand(v.shape, generator=generator) for v in inputs["images"][0]]
-        crops, whole = inputs["images"][0]
+        crops, _ = inputs["images"][0]
         inputs["images"] = [(noise[0] if crops.any() else crops, noise[1])]
         found = []
         for model in models:
@@ -212,7 +212,7 @@ def config_of(draw: random.Random) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(10))
 def test_drawn_models_run_the_same_operators_and_peak_at_the_same_byte(seed):
     draw = random.Random(seed)
     config, page = config_of(draw), page_of(draw)
@@ -236,7 +236,7 @@ def test_drawn_models_run_the_same_operators_and_peak_at_the_same_byte(seed):
 
 
 @pytest.mark.parametrize("window", [None, 2])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_as_many_bytes_are_alive_after_every_operator(seed, window):
     draw = random.Random(100 + seed)
     config, page = config_of(draw), page_of(draw)
@@ -264,7 +264,8 @@ def test_a_decoder_without_a_cache_of_its_caller_holds_the_same(heads, use_cache
         config = small(num_key_value_heads=heads, n_routed_experts=None)
         model = decoder(config, torch.bfloat16, vendor=vendor, device=META)
         tokens = torch.zeros(2, 9, dtype=torch.long, device=META)
+        positions = torch.zeros(1, 9, dtype=torch.long, device=META)
         with running(META), Alive() as alive:
-            model(tokens, use_cache=use_cache)
+            model(tokens, position_ids=positions, use_cache=use_cache)
         found.append(alive.curve)
     assert found[0] == found[1]

@@ -13,8 +13,7 @@ import torch
 from transformers import DynamicCache
 from vendor_checkout import VENDOR_UNLIMITED
 
-from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.unlimited_ocr.decode_cache import decode_cache
+from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
 from dsocr_analyze.architectures.unlimited_ocr.reference import modeling_unlimitedocr
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.building import building
@@ -70,6 +69,7 @@ SMALL: dict[str, Any] = {
     "n_routed_experts": 4,
     "n_shared_experts": 1,
     "num_experts_per_tok": 2,
+    "topk_method": "greedy",
     "first_k_dense_replace": 1,
     "vocab_size": 50,
     "max_position_embeddings": 256,
@@ -90,7 +90,7 @@ def load(path: Path, sliding_window: int | None, **options: Any) -> LoadedModel:
 
 
 def traced(model: LoadedModel, workload: Workload, **options: Any) -> PassTraces:
-    return trace_passes(model, workload, DEFAULT, cache_before=decode_cache, **options)
+    return trace_passes(model, workload, UNLIMITED_OCR, **options)
 
 
 def workload(
@@ -139,8 +139,9 @@ def _vendor_files() -> SimpleNamespace:
 def decoder(
     config: Mapping[str, Any], dtype: torch.dtype, *, vendor: bool, device: torch.device = CPU
 ) -> torch.nn.Module:
-    """The vendor's decoder without the vision side, which is large whatever the config says, or
-    the reference with a small one; weights are drawn by name, so that both have the same.
+    """A decoder of small dimensions, its weights drawn by name: vendor and reference have the same.
+
+    The vendor's comes without the vision side, which is large whatever the config says.
     """
     if vendor:
         classes = _vendor_files()
@@ -192,10 +193,12 @@ class Generation:
         model.config._ring_window = window
         self.cache = DynamicCache() if cache is None else cache
         self.lengths: list[int] = []
-        logits = [self._run(model, tokens[:, :prompt], 0)]
-        for position in range(prompt, tokens.shape[1]):
-            logits.append(self._run(model, tokens[:, position : position + 1], position))
-        self.logits = torch.cat(logits, dim=1)
+        first = self._run(model, tokens[:, :prompt], 0)
+        others = [
+            self._run(model, tokens[:, position : position + 1], position)
+            for position in range(prompt, tokens.shape[1])
+        ]
+        self.logits = torch.cat([first, *others], dim=1)
 
     def _run(self, model: torch.nn.Module, tokens: torch.Tensor, start: int) -> torch.Tensor:
         batch, length = tokens.shape
