@@ -57,20 +57,16 @@ def both(request):
     assert digests() == before
 
 
-def test_names_and_shapes_are_the_vendors(both):
+def test_modules_parameters_and_buffers_are_the_vendors(both):
     theirs, ours = (
         {name: tuple(p.shape) for name, p in model.module.named_parameters()} for model in both
     )
     assert ours == theirs
     theirs, ours = (
-        {name: (type(m).__name__, m.extra_repr()) for name, m in model.module.named_modules()}
+        {name: type(module).__name__ for name, module in model.module.named_modules()}
         for model in both
     )
-    assert ours.keys() == theirs.keys()
-    # Both are a local class of one name; `Qwen2RMSNorm` and `SiLU` say more of themselves there.
-    assert {n: kind for n, (kind, _) in ours.items() if n.startswith("model.qwen2_model")} == {
-        n: kind for n, (kind, _) in theirs.items() if n.startswith("model.qwen2_model")
-    }
+    assert ours == theirs
     theirs, ours = (
         {name: (tuple(b.shape), b.dtype) for name, b in model.module.named_buffers()}
         for model in both

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["VENDOR", "VENDOR_OCR2", "needs_vendor", "needs_vendor_ocr2"]
+__all__ = [
+    "VENDOR",
+    "VENDOR_OCR2",
+    "VENDOR_UNLIMITED",
+    "needs_vendor",
+    "needs_vendor_ocr2",
+    "needs_vendor_unlimited",
+]
 
 MODELS = Path(__file__).parent.parent / "models"
 
@@ -20,3 +27,4 @@ def checkout(variable: str, folder: str) -> tuple[Path, pytest.MarkDecorator]:
 
 VENDOR, needs_vendor = checkout("DSOCR_VENDOR_DIR", "deepseek-ocr")
 VENDOR_OCR2, needs_vendor_ocr2 = checkout("DSOCR_VENDOR_DIR_OCR2", "deepseek-ocr-2")
+VENDOR_UNLIMITED, needs_vendor_unlimited = checkout("DSOCR_VENDOR_DIR_UNLIMITED", "unlimited-ocr")

@@ -73,6 +73,7 @@ def page_figures(
         ],
         notes=[
             *architecture.notes_of(workload),
+            *dimensions.notes,
             UNIFORM_ROUTING_NOTE,
             "the analytic engine evaluated closed forms; nothing was run",
             *directory.assumptions,

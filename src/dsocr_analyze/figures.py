@@ -412,4 +412,4 @@ class PageFigures:
     @property
     def page(self) -> WorkShare:
         """One page's share of the batch."""
-        return self.batch.divided_by(self.workload.batch_size)
+        return self.batch.divided_by(self.workload.pages)

@@ -40,7 +40,7 @@ from dsocr_analyze.trace.summary import (
     step_stretches,
 )
 from dsocr_analyze.version import VERSION
-from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import DecodeStep, Workload
 from dsocr_analyze.workload.workload import position_warnings
 
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ class DeepSeekOCRSession:
                 device=torch_device,
                 dtype=getattr(torch, dtype_named(dtype).name),
                 flash_attention=flash_attention,
+                sliding_window=_sliding_window(directory),
                 trust_remote_code=trust_remote_code,
             )
         )
@@ -212,9 +213,9 @@ class DeepSeekOCRSession:
         Raises:
             WorkloadError: The batch is too large to be run page by page.
         """
-        if workload.batch_size > LARGEST_TRACED_BATCH:
+        if workload.pages > LARGEST_TRACED_BATCH:
             raise WorkloadError(
-                f"batch_size {workload.batch_size} is too large to trace, as the vision stages"
+                f"a batch of {workload.pages} pages is too large to trace, as the vision stages"
                 f" run page by page; give at most {LARGEST_TRACED_BATCH}, or use"
                 " the analytic engine",
                 arguments=["batch_size", "the analytic engine"],
@@ -232,8 +233,9 @@ class DeepSeekOCRSession:
 
     def _stretches(self, workload: Workload) -> list[range]:
         """Numbers of the decode steps between which a step's work is linear in the cache."""
-        changes = None if self._dimensions is None else self._dimensions.step_changes_beyond
-        return step_stretches(workload.seq_len, workload.max_new_tokens, changes)
+        dimensions = self._dimensions
+        cuts = () if dimensions is None else dimensions.step_cuts(workload.seq_len)
+        return step_stretches(workload.max_new_tokens, cuts)
 
     @cached_property
     def _dimensions(self) -> ModelDimensions | None:
@@ -383,7 +385,10 @@ class DeepSeekOCRSession:
             weights_bytes=self.parameters.total * self.dtype.nbytes,
             inputs_bytes=traces.inputs_bytes,
             prefill_cache_bytes=traces.kv_cache_bytes,
-            kv_cache_bytes=per_token * (workload.seq_len + workload.max_new_tokens - 1),
+            kv_cache_bytes=per_token
+            * DecodeStep(
+                workload.seq_len, workload.max_new_tokens, self.loaded.sliding_window
+            ).cached_tokens,
             peak=traces.prefill.peak,
         )
 
@@ -415,6 +420,8 @@ class DeepSeekOCRSession:
 
     def _notes(self, workload: Workload) -> list[str]:
         notes = self.architecture.notes_of(workload)
+        if self._dimensions is not None:
+            notes += self._dimensions.notes
         if not self.loaded.has_weights:
             return [*notes, UNIFORM_ROUTING_NOTE]
         return [
@@ -424,6 +431,14 @@ class DeepSeekOCRSession:
             " decode step to read as many experts as the first. experts_touched says what it chose"
             " (counted) beside what an even split would touch (even)",
         ]
+
+
+def _sliding_window(directory: ModelDirectory) -> int | None:
+    """The window with which the model's `infer()` runs; None of a model that is not known."""
+    try:
+        return directory.dimensions().sliding_window
+    except ConfigError:
+        return None
 
 
 def _require_flash_attention(device: torch.device) -> None:

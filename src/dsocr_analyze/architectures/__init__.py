@@ -8,6 +8,7 @@ from typing import Any, Final
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.deepseek_ocr import DEEPSEEK_OCR
 from dsocr_analyze.architectures.deepseek_ocr_2 import DEEPSEEK_OCR_2
+from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.workload import Workload
 
@@ -21,7 +22,8 @@ __all__ = [
 ]
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
-    architecture.name: architecture for architecture in (DEEPSEEK_OCR, DEEPSEEK_OCR_2)
+    architecture.name: architecture
+    for architecture in (DEEPSEEK_OCR, DEEPSEEK_OCR_2, UNLIMITED_OCR)
 }
 
 DEFAULT: Final = DEEPSEEK_OCR

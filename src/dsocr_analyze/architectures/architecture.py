@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.dtypes import Dtype
     from dsocr_analyze.figures import ExpertsTouched, Memory, Parameters, StageFigures, Tide
     from dsocr_analyze.kernels import Kernel, KernelsOf, Work
-    from dsocr_analyze.workload import Mode, Workload
+    from dsocr_analyze.workload import DecodeStep, Mode, Workload
 
 __all__ = [
     "Architecture",
@@ -70,8 +70,15 @@ class ModelDimensions(Protocol):
         """Positions that the decoder was trained for."""
 
     @property
-    def step_changes_beyond(self) -> int | None:
-        """Positions beyond which a decode step does other work; None where it never does."""
+    def sliding_window(self) -> int | None:
+        """Generated tokens that the cache keeps and a decode step attends to; None for all."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the model's figures should know."""
+
+    def step_cuts(self, seq_len: int) -> tuple[int, ...]:
+        """Numbers of the decode steps, from 0 and ascending, at which they begin other work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +222,8 @@ class Architecture:
         compose: The closed forms of a workload, from dimensions, workload, type, whether attention
             is FlashAttention, and whose kernels run; raises ConfigError where a part has none.
         step_kernels: The records of one decode step with as many routed experts as are expected,
-            from dimensions, batch, cached tokens, type and whether attention is FlashAttention.
+            from dimensions, batch, cached tokens, type, whether attention is FlashAttention, and
+            whether the new token takes the place of one more in a full window.
         page_totals: The closed forms of many workloads at once, from dimensions and, by keyword,
             `base_size`, `whole_resolution`, `local_resolution`, `columns`, `rows`, `text_tokens`,
             `max_new_tokens`, `batch_size` (each an integer for all workloads, or an array `[n]`),
@@ -232,7 +240,12 @@ class Architecture:
             None for a module that is like no other.
         prefill_inputs: Keyword arguments of the model's forward for one prefill pass, as
             `generate` gives them, the cache apart.
-        decode_inputs: The same of a decode step, from device, workload and cached tokens.
+        decode_inputs: The same of a decode step, from device, workload and the position of its
+            token.
+        decode_cache: The cache that a decode step finds, from the one that an earlier pass left,
+            where the steps between do not run.
+        without_window: A config as it is where the sliding window is switched off; None of a model
+            that has no such window.
         served: What a serving engine launches for it.
         pixel_work: What the CPU does to a page's pixels.
         pixel_work_of_pages: The same of many pages, from their widths, heights and the columns and
@@ -256,7 +269,7 @@ class Architecture:
     plan: Callable[..., Workload]
     notes_of: Callable[[Workload], list[str]]
     compose: Callable[[Any, Workload, Dtype, bool, KernelsOf], Composition]
-    step_kernels: Callable[[Any, int, int, Dtype, bool], Sequence[Kernel]]
+    step_kernels: Callable[..., Sequence[Kernel]]
     page_totals: Callable[..., PageTotals]
     crop_grids: CropGrids
     parameter_count: Callable[[Any], int]
@@ -268,6 +281,8 @@ class Architecture:
     repeats: Callable[[Any], Callable[[str], str | None]]
     prefill_inputs: Callable[[torch.device, torch.dtype, Workload], dict[str, Any]]
     decode_inputs: Callable[[torch.device, Workload, int], dict[str, Any]]
+    decode_cache: Callable[[Any, DecodeStep], Any]
+    without_window: Callable[[Mapping[str, Any]], dict[str, Any]] | None
     served: Served
     pixel_work: Callable[[Workload], PixelWork]
     pixel_work_of_pages: Callable[..., PixelWork]

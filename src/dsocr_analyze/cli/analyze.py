@@ -76,6 +76,7 @@ def analyze(
     model: options.ModelOption = None,
     arch: options.ArchOption = None,
     config: options.ConfigOption = None,
+    sliding_window: options.SlidingWindowOption = None,
     trust_remote_code: options.TrustOption = False,
     device: options.DeviceOption = "meta",
     dtype: options.DtypeOption = "bfloat16",
@@ -91,6 +92,7 @@ def analyze(
     prompt: options.PromptOption = None,
     max_new_tokens: options.NewTokensOption = 1024,
     batch_size: options.BatchOption = 1,
+    prompt_pages: options.PromptPagesOption = 1,
     engine: EngineOption = "trace",
     gpu: time_options.GpuOption = None,
     runtime: time_options.RuntimeOption = "eager",
@@ -112,13 +114,15 @@ def analyze(
     _check(output_format, engine, device, prompt, (text_tokens, seq_len))
     # The analytic engine reads the directory's config and executes nothing of it.
     executable = trust_remote_code or engine == "analytic"
-    directory = options.model_directory_from(model, arch, config, trust_remote_code=executable)
+    directory = options.model_directory_from(
+        model, arch, config, trust_remote_code=executable, sliding_window=sliding_window
+    )
     if prompt is not None:
         text_tokens = options.prompt_tokens(prompt, directory)
     workload = options.workload_from(
         architecture_of(directory.config), mode=mode, base_size=base_size, image_size=image_size,
         crop_mode=crop_mode, page=page, image=image, seq_len=seq_len, text_tokens=text_tokens,
-        batch_size=batch_size, max_new_tokens=max_new_tokens,
+        batch_size=batch_size, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     options.prepare_output(output)

@@ -61,6 +61,7 @@ def compare(
     model: options.ModelOption = None,
     arch: options.ArchOption = None,
     config: options.ConfigsOption = None,
+    sliding_window: options.SlidingWindowOption = None,
     trust_remote_code: options.TrustOption = False,
     dtype: many_options.DtypesOption = "bfloat16",
     use_flash_attn: many_options.AttentionsOption = "0",
@@ -69,6 +70,7 @@ def compare(
     text_tokens: options.TextTokensOption = None,
     max_new_tokens: options.NewTokensOption = 1024,
     batch_size: options.BatchOption = 1,
+    prompt_pages: options.PromptPagesOption = 1,
     engine: EngineOption = "analytic",
     gpu: time_options.GpuOption = None,
     runtime: time_options.RuntimeOption = "serving",
@@ -92,7 +94,9 @@ def compare(
 
     # The analytic engine reads a directory's config and executes nothing of it.
     executable = trust_remote_code or engine == "analytic"
-    models = compared.Models(model, arch, config or (), trust_remote_code=executable)
+    models = compared.Models(
+        model, arch, config or (), trust_remote_code=executable, sliding_window=sliding_window
+    )
     columns = compared.columns_of(
         what or (), mode, models, many_options.dtypes_from(dtype),
         many_options.attentions_from(use_flash_attn),
@@ -103,7 +107,7 @@ def compare(
         return options.workload_from(
             column.model.architecture, base_size=sizes.base_size, image_size=sizes.image_size,
             crop_mode=int(sizes.crop_mode), page=page, image=image, text_tokens=text_tokens,
-            batch_size=batch_size, max_new_tokens=max_new_tokens,
+            batch_size=batch_size, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
         )  # fmt: skip
 
     @functools.cache

@@ -52,6 +52,7 @@ class Models:
         arch: What `--arch` says.
         configs: What every `--config` says.
         trust_remote_code: Whether a directory under `models` is taken without a trust record.
+        sliding_window: What `--sliding-window` says, to those that have one.
     """
 
     def __init__(
@@ -61,7 +62,9 @@ class Models:
         configs: Sequence[Path],
         *,
         trust_remote_code: bool,
+        sliding_window: int | None = None,
     ) -> None:
+        self._sliding_window = sliding_window
         self._model = model
         self._arch = arch
         self._configs = _named_files(configs)
@@ -98,7 +101,14 @@ class Models:
         return (self._of_name[name],)
 
     def refuse_unused(self, used: Sequence[ComparedModel]) -> None:
-        """Refuses options that name a model of which nothing is compared."""
+        """Refuses options that name a model of which nothing is compared, or a window of none."""
+        if self._sliding_window is not None and not any(
+            each.architecture.without_window for each in used
+        ):
+            raise WorkloadError(
+                f"--sliding-window {self._sliding_window} is not possible: nothing that is compared"
+                " has a sliding window; leave it out"
+            )
         if self._model in (None, "reference") and self._arch is None and not self._configs:
             return
         for model in self.named:
@@ -121,6 +131,8 @@ class Models:
         directory = options.model_directory_from(
             model, arch, file, trust_remote_code=self._trust_remote_code
         )
+        if self._sliding_window is not None and architecture_of(directory.config).without_window:
+            directory = options.with_window(directory, self._sliding_window)
         return ComparedModel(directory, name)
 
 

@@ -49,6 +49,7 @@ def fit(
     model: options.ModelOption = None,
     arch: options.ArchOption = None,
     config: options.ConfigOption = None,
+    sliding_window: options.SlidingWindowOption = None,
     dtype: options.DtypeOption = "bfloat16",
     use_flash_attn: options.FlashOption = 0,
     mode: options.ModeOption = None,
@@ -61,6 +62,7 @@ def fit(
     text_tokens: options.TextTokensOption = None,
     max_new_tokens: options.NewTokensOption = 1024,
     batch_size: options.BatchOption = 1,
+    prompt_pages: options.PromptPagesOption = 1,
     reserved: ReservedOption = 0.1,
     output_format: FormatOption = "table",
     debug: options.DebugOption = False,
@@ -84,12 +86,14 @@ def fit(
     for each in named:
         check_has(each, element, flash_attention=flash_attention)
     # Only the config is read: no code of the directory is executed.
-    directory = options.model_directory_from(model, arch, config, trust_remote_code=True)
+    directory = options.model_directory_from(
+        model, arch, config, trust_remote_code=True, sliding_window=sliding_window
+    )
     architecture = architecture_of(directory.config)
     workload = options.workload_from(
         architecture, mode=mode, base_size=base_size, image_size=image_size, crop_mode=crop_mode,
         page=page, image=image, seq_len=seq_len, text_tokens=text_tokens, batch_size=batch_size,
-        max_new_tokens=max_new_tokens,
+        max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
     dimensions = directory.dimensions()
     options.say_of_config(directory, by_closed_forms=True)

@@ -189,6 +189,25 @@ NewTokensOption = Annotated[
         rich_help_panel=_WORKLOAD,
     ),
 ]
+PromptPagesOption = Annotated[
+    int,
+    typer.Option(
+        "--prompt-pages",
+        metavar="PAGES",
+        help="Equal pages in one prompt, none of them cut; unlimited-ocr only.",
+        rich_help_panel=_WORKLOAD,
+    ),
+]
+SlidingWindowOption = Annotated[
+    int | None,
+    typer.Option(
+        "--sliding-window",
+        metavar="0|1",
+        help="Whether decode steps attend in the model's window, as its infer() has it;"
+        " unlimited-ocr only. Default: 1.",
+        rich_help_panel=_MODEL,
+    ),
+]
 BatchOption = Annotated[
     int,
     typer.Option(
@@ -246,6 +265,7 @@ def workload_from(
     text_tokens: int | None,
     batch_size: int,
     max_new_tokens: int,
+    prompt_pages: int = 1,
 ) -> Workload:
     """The workload that the options describe; raises WorkloadError where they contradict."""
     if page is not None and image is not None:
@@ -268,6 +288,7 @@ def workload_from(
         text_tokens=text_tokens,
         batch_size=batch_size,
         max_new_tokens=max_new_tokens,
+        prompt_pages=prompt_pages,
         **sizes,
     )
 
@@ -287,7 +308,12 @@ def _refuse_sizes_beside(
 
 
 def model_directory_from(
-    model: str | None, arch: str | None, config: Path | None, *, trust_remote_code: bool
+    model: str | None,
+    arch: str | None,
+    config: Path | None,
+    *,
+    trust_remote_code: bool,
+    sliding_window: int | None = None,
 ) -> ModelDirectory:
     """The model directory that the options name, its config replaced where another is given."""
     from dsocr_analyze.model.directory import ModelDirectory, read_config
@@ -299,7 +325,22 @@ def model_directory_from(
     else:
         architecture = _architecture_from(arch, values, config)
         directory = _unnamed(architecture, model, trust_remote_code=trust_remote_code)
-    return directory if values is None else directory.with_config(values)
+    directory = directory if values is None else directory.with_config(values)
+    return directory if sliding_window is None else with_window(directory, sliding_window)
+
+
+def with_window(directory: ModelDirectory, sliding_window: int) -> ModelDirectory:
+    """The directory with its sliding window on or off, as `--sliding-window` has it."""
+    is_on = switch("--sliding-window", sliding_window)
+    architecture = architectures.architecture_of(directory.config)
+    if architecture.without_window is None:
+        raise WorkloadError(
+            f"--sliding-window {sliding_window} is not possible: {architecture.name} has no sliding"
+            " window; leave it out"
+        )
+    return directory if is_on else directory.with_config(
+        architecture.without_window(directory.config)
+    )  # fmt: skip
 
 
 def _architecture_from(
@@ -357,6 +398,8 @@ def say_of_config(
     for warning in directory.config_findings.warnings:
         complain(f"warning: {of}{warning}")
     if by_closed_forms:
+        for note in directory.dimensions().notes:
+            complain(f"note: {of}{note}")
         for assumption in directory.assumptions:
             complain(f"assumed: {of}{assumption}")
 

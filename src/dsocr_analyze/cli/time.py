@@ -52,6 +52,7 @@ def time(
     model: options.ModelOption = None,
     arch: options.ArchOption = None,
     config: options.ConfigOption = None,
+    sliding_window: options.SlidingWindowOption = None,
     dtype: options.DtypeOption = "bfloat16",
     use_flash_attn: options.FlashOption = 0,
     mode: options.ModeOption = None,
@@ -62,6 +63,7 @@ def time(
     image: options.ImageOption = None,
     seq_len: options.SeqLenOption = None,
     text_tokens: options.TextTokensOption = None,
+    prompt_pages: options.PromptPagesOption = 1,
     max_new_tokens: options.NewTokensOption = 1024,
     runtime: time_options.RuntimeOption = "serving",
     server: time_options.ServerOption = "vllm",
@@ -87,13 +89,15 @@ def time(
     options.check_choice("--format", output_format, FORMATS)
     check_files(None, plot)
     # Only the config is read: no code of the directory is executed.
-    directory = options.model_directory_from(model, arch, config, trust_remote_code=True)
+    directory = options.model_directory_from(
+        model, arch, config, trust_remote_code=True, sliding_window=sliding_window
+    )
     architecture = architecture_of(directory.config)
     options.say_of_config(directory, by_closed_forms=True)
     workload = options.workload_from(
         architecture, mode=mode, base_size=base_size, image_size=image_size, crop_mode=crop_mode,
         page=page, image=image, seq_len=seq_len, text_tokens=text_tokens, batch_size=1,
-        max_new_tokens=max_new_tokens,
+        max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     names = list(gpu or gpu_catalogue())

@@ -27,6 +27,7 @@ OPTIONS: Final[dict[str, str]] = {
     "page": "--page",
     "preprocess_ms": "--preprocess-ms",
     "price": "--price",
+    "prompt_pages": "--prompt-pages",
     "reserved": "--reserved",
     "seq_len": "--seq-len",
     "server": "--server",

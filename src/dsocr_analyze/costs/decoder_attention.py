@@ -8,7 +8,7 @@ uses where `use_mla` is false.
 from __future__ import annotations
 
 from dsocr_analyze.costs.integers import Count, is_one_token, several
-from dsocr_analyze.costs.kv_cache import append
+from dsocr_analyze.costs.kv_cache import append, overwrite
 from dsocr_analyze.costs.linear import linear, linear_params
 from dsocr_analyze.costs.operators import (
     Kernels,
@@ -48,6 +48,8 @@ def decoder_attention(
     *,
     flash: bool,
     bias: bool = False,
+    is_masked: bool = True,
+    overwrites: bool = False,
     kernels_of: KernelsOf = CUDA,
 ) -> ModuleKernels:
     """Attention of T new tokens over K = cached + T, with its rotary tables.
@@ -63,6 +65,8 @@ def decoder_attention(
         dtype: Type of features and weights.
         flash: FlashAttention in place of the eager product.
         bias: Whether the four projections have biases.
+        is_masked: Whether eager attention adds a mask.
+        overwrites: Whether a new token takes the place of one in the cache, which then held K.
         kernels_of: Whose kernels run.
 
     Returns:
@@ -74,13 +78,14 @@ def decoder_attention(
     if flash:
         attended = _flash(B, T, K, heads, kv_heads, D, dtype)
     else:
-        attended = _eager(B, T, K, heads, kv_heads, D, dtype, kernels_of)
+        attended = _eager(B, T, K, heads, kv_heads, D, dtype, kernels_of, is_masked=is_masked)
     held = linear(n, d, key_value, dtype, bias=bias)
+    kept = overwrite(B, key_value, dtype) if overwrites else append(B, cached, key_value, dtype)
     return {
         "": (
             *rotation(B, T, heads, D, dtype, pairs=False),
             *rotation(B, T, kv_heads, D, dtype, pairs=False),
-            *(2 * append(B, cached, key_value, dtype) if is_one_token(T) else ()),
+            *(2 * kept if is_one_token(T) else ()),
             *attended,
         ),
         "q_proj": linear(n, d, heads * D, dtype, bias=bias),
@@ -108,6 +113,8 @@ def _eager(
     D: int,
     dtype: Dtype,
     kernels_of: KernelsOf,
+    *,
+    is_masked: bool,
 ) -> Kernels:
     """`softmax(q k^T / sqrt(D) + mask) v`, operator by operator; the full T x K product.
 
@@ -139,7 +146,7 @@ def _eager(
         *shared,
         *product("matmul", B * heads, T, K, D, dtype, right=keys),
         *elementwise("div", B * T * K * heads, dtype),
-        *masked_softmax(B, T, K, heads, dtype, kernels_of),
+        *masked_softmax(B, T, K, heads, dtype, kernels_of, is_masked=is_masked),
         *shared,
         *product("matmul", B * heads, T, D, K, dtype, right=keys),
         *merge,
@@ -147,7 +154,14 @@ def _eager(
 
 
 def masked_softmax(
-    B: Count, T: Count, K: Count, heads: int, dtype: Dtype, kernels_of: KernelsOf = CUDA
+    B: Count,
+    T: Count,
+    K: Count,
+    heads: int,
+    dtype: Dtype,
+    kernels_of: KernelsOf = CUDA,
+    *,
+    is_masked: bool = True,
 ) -> Kernels:
     """The mask's addition, a cast, softmax in fp32 (5 per score), and a cast back.
 
@@ -158,10 +172,12 @@ def masked_softmax(
         heads: H.
         dtype: Type of the scores before and after.
         kernels_of: Whose kernels run.
+        is_masked: Whether there is a mask.
     """
     scores = B * T * K * heads
+    masked = elementwise("add", scores, dtype, read=dtype.nbytes * (scores + B * T * K))
     return (
-        *elementwise("add", scores, dtype, read=dtype.nbytes * (scores + B * T * K)),
+        *(masked if is_masked else ()),
         *softmax(B * T * heads, K, dtype, kernels_of),
         *cast(scores, FLOAT32, dtype),
     )

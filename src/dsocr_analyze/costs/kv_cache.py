@@ -10,7 +10,7 @@ from dsocr_analyze.costs.integers import Count
 from dsocr_analyze.costs.operators import Kernels, copy
 from dsocr_analyze.dtypes import Dtype
 
-__all__ = ["append", "cache_bytes", "latent_width", "mha_width"]
+__all__ = ["append", "cache_bytes", "latent_width", "mha_width", "overwrite"]
 
 
 def mha_width(kv_heads: int, D: int) -> int:
@@ -46,3 +46,14 @@ def append(B: Count, K: Count, width: int, dtype: Dtype) -> Kernels:
         dtype: Their type.
     """
     return copy("cat", B * (K + 1) * width, dtype)
+
+
+def overwrite(B: Count, width: int, dtype: Dtype) -> Kernels:
+    """Writing one token in the place of another, in one of a layer's two tensors.
+
+    Args:
+        B: Batch.
+        width: Elements per token: those of a layer's keys, or of its values.
+        dtype: Their type.
+    """
+    return copy("copy", B * width, dtype)

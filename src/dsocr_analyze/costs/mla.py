@@ -67,6 +67,7 @@ def mla_attention(
     dtype: Dtype,
     *,
     flash: bool,
+    is_masked: bool = True,
     kernels_of: KernelsOf = CUDA,
 ) -> ModuleKernels:
     """Latent attention of T new tokens over K = cached + T, with its rotary tables.
@@ -79,6 +80,7 @@ def mla_attention(
         latent: Dimensions of the heads.
         dtype: Type of features and weights.
         flash: Keys and values projected up and FlashAttention, in place of absorption.
+        is_masked: Whether absorbed attention adds a mask.
         kernels_of: Whose kernels run.
 
     Returns:
@@ -89,7 +91,7 @@ def mla_attention(
     if flash:
         attended = _flash(B, T, cached, latent, dtype)
     else:
-        attended = _absorbed(B, T, cached, latent, dtype, kernels_of)
+        attended = _absorbed(B, T, cached, latent, dtype, kernels_of, is_masked=is_masked)
     modules: ModuleKernels = {
         "": (
             *table_rows(n, P, dtype),
@@ -129,7 +131,14 @@ def _queries(n: Count, d: int, latent: LatentHeads, dtype: Dtype) -> ModuleKerne
 
 
 def _absorbed(
-    B: Count, T: Count, cached: Count, latent: LatentHeads, dtype: Dtype, kernels_of: KernelsOf
+    B: Count,
+    T: Count,
+    cached: Count,
+    latent: LatentHeads,
+    dtype: Dtype,
+    kernels_of: KernelsOf,
+    *,
+    is_masked: bool,
 ) -> Kernels:
     """Scores `q_pe k_pe^T + (q_nope W_k) c^T`, scaled, masked, softmaxed; `(a c) W_v`.
 
@@ -171,7 +180,7 @@ def _absorbed(
         *product("matmul", B * H, T, K, r, dtype, right=B * K * r),
         *addition(scores, dtype),
         *elementwise("mul", scores, dtype),
-        *masked_softmax(B, T, K, H, dtype, kernels_of),
+        *masked_softmax(B, T, K, H, dtype, kernels_of, is_masked=is_masked),
         *product("einsum", B, T * H, r, K, dtype),
         *expanded(H * r * value, B),
         *product("matmul", B * H, T, value, r, dtype, right=H * r * value),

@@ -138,6 +138,7 @@ def workload_document(workload: planned.Workload) -> Workload:
         seq_len=workload.seq_len,
         batch_size=workload.batch_size,
         max_new_tokens=workload.max_new_tokens,
+        prompt_pages=workload.prompt_pages,
     )
 
 
@@ -161,7 +162,7 @@ def _total(figures: PageFigures) -> Total:
             cached_tokens=workload.seq_len,
         ),
         batch=batch,
-        page=PageShare.of(batch, workload.batch_size),
+        page=PageShare.of(batch, workload.pages),
     )
 
 

@@ -352,11 +352,12 @@ class Workload(Struct, frozen=True, kw_only=True):
         crop_mode: Whether the page is cut into local views.
         grid: Columns and rows of local views; [1, 1] for none.
         views: One entry for each vision call on one page.
-        visual_tokens: Tokens of the page in the prompt.
+        visual_tokens: Tokens of the prompt's pages.
         text_tokens: The other tokens of the prompt, BOS included.
-        seq_len: Tokens of one page's prompt: visual_tokens + text_tokens.
-        batch_size: Pages of the batch, all alike.
-        max_new_tokens: Tokens that each page yields.
+        seq_len: Tokens of one prompt: visual_tokens + text_tokens.
+        batch_size: Prompts of the batch, all alike.
+        max_new_tokens: Tokens that each prompt yields.
+        prompt_pages: Pages in one prompt, all alike.
     """
 
     page: tuple[Count, Count]
@@ -370,6 +371,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     seq_len: Count
     batch_size: Positive
     max_new_tokens: Count
+    prompt_pages: Positive = 1
 
 
 # --- memory, agreement, ledger -----------------------------------------------------------------

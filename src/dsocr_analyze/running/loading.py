@@ -28,6 +28,12 @@ __all__ = ["ATTENTION_IMPLEMENTATIONS", "LoadedModel", "load_model"]
 ATTENTION_IMPLEMENTATIONS: Final = {False: "eager", True: "flash_attention_2"}
 """transformers' name of the attention, by whether flash attention is used."""
 
+_WINDOW: Final = "_ring_window"
+"""Where the code of Unlimited-OCR looks for its window on the config; its `infer()` puts it there.
+
+It is no key of config.json: without `infer()` there is no window.
+"""
+
 
 @dataclass(frozen=True)
 class LoadedModel:
@@ -40,6 +46,12 @@ class LoadedModel:
     attention: str
     has_weights: bool
     """Whether the parameters hold the checkpoint's values (on `meta` they hold none)."""
+
+    @property
+    def sliding_window(self) -> int | None:
+        """Generated tokens that the decoder keeps in its cache; None where it keeps all."""
+        window: int | None = getattr(getattr(self.module, "config", None), _WINDOW, None)
+        return window
 
     @property
     def kernels_of(self) -> KernelsOf:
@@ -55,6 +67,7 @@ def load_model(
     device: torch.device,
     dtype: torch.dtype,
     flash_attention: bool = False,
+    sliding_window: int | None = None,
     trust_remote_code: bool = False,
 ) -> LoadedModel:
     """Builds the directory's model on `device`, with its weights where it holds any.
@@ -67,21 +80,31 @@ def load_model(
             are loaded; without them the weights are drawn from a seeded normal distribution.
         dtype: Type of the parameters.
         flash_attention: Build the decoder with FlashAttention-2 instead of eager attention.
+        sliding_window: Generated tokens that the decoder keeps in its cache, from 1, where its code
+            knows such a window; None leaves it off, as a bare forward pass does.
         trust_remote_code: The user agreed to execute the directory's Python files.
 
     Raises:
         TrustError: Nobody agreed to execute the files.
         ModelCodeError: The files raised.
-        ConfigError: `auto_map` is missing or names what is not there.
+        ConfigError: `auto_map` is missing or names what is not there, or the window is below 1.
         ModelDirectoryError: A file that `auto_map` names is not there, or the weights do not fit.
         DeviceError: The device has not enough memory.
     """
+    if sliding_window is not None and sliding_window < 1:
+        raise ConfigError(
+            f"a sliding window of {sliding_window} generated tokens is not possible; give 1 or"
+            " more, or none to keep them all"
+        )
     if not trust_remote_code:
         require_trust(directory)
     if not directory.is_reference:
         require_transformers()
     with exclusive():
-        return _loaded(directory, device, dtype, ATTENTION_IMPLEMENTATIONS[flash_attention])
+        model = _loaded(directory, device, dtype, ATTENTION_IMPLEMENTATIONS[flash_attention])
+    if sliding_window is not None:
+        setattr(model.module.config, _WINDOW, sliding_window)
+    return model
 
 
 def _loaded(

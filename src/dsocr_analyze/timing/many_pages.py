@@ -164,7 +164,7 @@ class PageTimer:
             fixed[each.rows] = each.fixed_bytes[each.place]
         steps = lengths.mean - 1
         fitting = served.fitting(fixed, served.page_bytes(T, lengths.longest), job.reserved)
-        keys = T + lengths.running
+        keys = served.keys(T, lengths.running)
         asked = ServedPages(T, prefill, keys, steps, pages.prepare, pages.concurrency, fitting)
         loads = served_loads(served, asked, workers=job.workers, is_offline=job.is_offline)
         first, page = loads.first_token, loads.page

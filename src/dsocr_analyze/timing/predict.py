@@ -87,7 +87,7 @@ def predict(
         runtime = _Eager(model, one, assumptions, stages)
     else:
         runtime = _Serving(model, one, assumptions)
-    return _prediction(model, runtime, assumptions, concurrency)
+    return _prediction(model, runtime, assumptions, concurrency, workload.prompt_pages)
 
 
 def check_model(model: TimedModel, *, is_eager: bool) -> None:
@@ -142,7 +142,11 @@ class _Load:
 
 
 def _prediction(
-    model: TimedModel, runtime: _Runtime, assumptions: Assumptions, concurrency: Sequence[int]
+    model: TimedModel,
+    runtime: _Runtime,
+    assumptions: Assumptions,
+    concurrency: Sequence[int],
+    pages: int,
 ) -> PagePrediction:
     prepared = assumptions.preprocess_seconds
     *prefill, _ = runtime.stages.values()
@@ -155,25 +159,29 @@ def _prediction(
         tpot_seconds=Band.of(decode.times(1 / steps)) if steps else None,
         page_seconds=Band.of(first.plus(decode), known=prepared),
         largest_concurrency=runtime.largest_concurrency,
-        throughput=tuple(_throughput(runtime, assumptions, each) for each in concurrency),
+        throughput=tuple(_throughput(runtime, assumptions, each, pages) for each in concurrency),
         assumptions=assumptions,
     )
 
 
-def _throughput(runtime: _Runtime, assumptions: Assumptions, concurrency: int) -> Throughput:
+def _throughput(
+    runtime: _Runtime, assumptions: Assumptions, concurrency: int, pages: int
+) -> Throughput:
+    """A GPU under so many prompts at a time, of so many pages each."""
     load = runtime.loaded(concurrency)
     prepared, workers = assumptions.preprocess_seconds, assumptions.workers
     # The GPU's part of the page is as uncertain as its work; the CPU's is taken as given.
     cpu_bound = prepared / workers > float(load.work.seconds)
     bound: Bound = "host" if cpu_bound else load.work.bound
-    rate = Band.within(load.pages_per_second, 0.0 if cpu_bound else load.work.error)
+    prompts = Band.within(load.pages_per_second, 0.0 if cpu_bound else load.work.error)
+    rate = Band(*(pages * each for each in (prompts.value, prompts.low, prompts.high)))
     lengths, steps = assumptions.lengths, assumptions.steps
     price = assumptions.price_per_hour
     return Throughput(
         concurrency=concurrency,
         pages_per_second=rate,
         tokens_per_second=Band(
-            *(lengths.mean * each for each in (rate.value, rate.low, rate.high))
+            *(lengths.mean * each for each in (prompts.value, prompts.low, prompts.high))
         ),
         ttft_seconds=load.first_token,
         tpot_seconds=(load.page - load.first_token) / steps if steps else None,
@@ -204,7 +212,7 @@ class _Serving:
             assumptions.precision,
         )  # fmt: skip
         T = workload.seq_len
-        views = [(view.count, view.resolution) for view in workload.views]
+        views = workload.prompt_pages * [(view.count, view.resolution) for view in workload.views]
         prefill = self.served.prefill(views, T, workload.visual_tokens)
         self.prefill = {name: span.at(0) for name, span in prefill.items()}
         decode = model.architecture.stages[-1].name
@@ -229,7 +237,7 @@ class _Serving:
 
         assumptions, T = self.assumptions, self.workload.seq_len
         first, mean = total_span(self.prefill.values()), assumptions.steps
-        keys = T + assumptions.lengths.running
+        keys = self.served.keys(T, assumptions.lengths.running)
         pages = ServedPages(
             prompt=np.array([T]),
             prefill=np.array([first.seconds]),
@@ -278,7 +286,9 @@ class _Eager:
         *prefill, decode = records
         host = self.assumptions.host
         spans = eager_pass({name: records[name] for name in prefill}, self.model.device, host)
-        views = [(view.count, view.resolution) for view in self.workload.views]
+        views = self.workload.prompt_pages * [
+            (view.count, view.resolution) for view in self.workload.views
+        ]
         first = prefill[0]
         spans[first] = spans[first].plus(Span(host=batch * host.copy_seconds(views)))
         spans[decode] = eager_step(records[decode], self.model.device, host, batch)
@@ -291,13 +301,18 @@ class _Eager:
             return Span()
         model, first = self.model, self.workload.seq_len
 
-        def step(cached: int) -> Span:
+        def step(cached: int, *, overwrites: bool = False) -> Span:
             kernels = model.architecture.step_kernels(
-                model.dimensions, batch, cached, model.dtype, model.flash_attention
+                model.dimensions, batch, cached, model.dtype, model.flash_attention, overwrites
             )
             return eager_step(kernels, model.device, self.assumptions.host, batch)
 
-        return mean_step(step, first, first + max(0, round(steps) - 1)).times(steps)
+        window = model.dimensions.sliding_window
+        growing = steps if window is None else min(steps, window)
+        span = mean_step(step, first, first + max(0, round(growing) - 1)).times(growing)
+        if window is not None and steps > window:
+            span = span.plus(step(first + window - 1, overwrites=True).times(steps - window))
+        return span
 
     @property
     def largest_concurrency(self) -> int:

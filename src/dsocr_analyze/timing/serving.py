@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from dsocr_analyze.costs.integers import ceil_div, is_integer, maximum
+from dsocr_analyze.costs.integers import ceil_div, is_integer, maximum, minimum
 from dsocr_analyze.hardware.weight_types import STORED_BITS
 from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision, kernel_seconds
 from dsocr_analyze.timing.span import Span, mean_step, span_of_kernels
@@ -171,8 +171,24 @@ class ServedModel:
         """
         if is_number(steps) and not steps:
             return Span()
-        last = T + maximum(1, rounded(steps))
-        return mean_step(lambda keys: self._step_by_keys(B, keys), T + 1, last).times(steps)
+        growing = steps
+        span = Span()
+        window = self.dimensions.sliding_window
+        if window is not None:
+            growing = minimum(steps, window)
+            rest = self._step_by_keys(B, T + window)
+            span = rest.times(steps - growing)
+        last = T + maximum(1, rounded(growing))
+        grown = mean_step(lambda keys: self._step_by_keys(B, keys), T + 1, last)
+        return span.plus(grown.times(growing))
+
+    def keys(self, T: Any, generated: Any) -> Any:
+        """Keys of a sequence of T prompt tokens when it has generated so many; arrays or integers.
+
+        A window is taken to bound an average as it bounds a number: at most 1 % of a step too many.
+        """
+        window = self.dimensions.sliding_window
+        return T + (generated if window is None else minimum(generated, window))
 
     def _step_by_keys(self, B: Any, K: Any) -> Span:
         """`step`, evaluated once for each distinct number of keys."""
@@ -195,7 +211,7 @@ class ServedModel:
 
     def page_bytes(self, T: Any, longest: Any) -> Any:
         """Cache of a page of T prompt tokens when it has generated `longest` tokens."""
-        return (T + longest - 1) * self.cache_bytes_per_token
+        return self.keys(T, longest - 1) * self.cache_bytes_per_token
 
     def fitting(self, fixed: Any, page: Any, reserved: float) -> Any:
         """Most pages whose caches fit beside all else.

@@ -18,7 +18,7 @@ from dsocr_analyze.running.loading import LoadedModel
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
 from dsocr_analyze.trace.repetition import Alike
-from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import DecodeStep, Workload
 
 __all__ = [
     "PassTraces",
@@ -36,7 +36,8 @@ class PassTraces:
     Attributes:
         prefill: The prefill pass.
         decode_steps: Decode steps, in the order of `step_numbers`.
-        step_numbers: Which steps they are; step i runs over a cache of `seq_len + i` tokens.
+        step_numbers: Which steps they are, from 0; step i runs over a cache of `seq_len + i`
+            tokens, or of `seq_len` and the window's where the model keeps no more.
         kv_cache_bytes: What the cache holds after the prefill pass.
         inputs_bytes: What the prefill pass is called with.
     """
@@ -63,8 +64,8 @@ def trace_passes(
         model: Any loaded model; on `meta` nothing is computed.
         workload: The page, the text and the batch.
         architecture: The model's architecture, which knows how its forward is called.
-        step_numbers: Decode steps to run, ascending; step i runs over a cache of `seq_len + i`
-            tokens, filled with zeros where the steps before it do not run.
+        step_numbers: Decode steps to run, from 0 and ascending; step i finds in the cache what i
+            steps before it leave there, in zeros where they do not run.
         repeats: Which of the model's modules are alike, where that is declared: on `meta`, equal
             calls of alike modules are recorded once. None runs every module.
         on_progress: Told what starts.
@@ -99,26 +100,14 @@ def trace_passes(
             for number in step_numbers:
                 on_progress(f"decode step {number + 1}")
                 recorder.begin()  # of a trace that nobody keeps
+                step = DecodeStep(workload.seq_len, number + 1, model.sliding_window)
                 if number > ran:
-                    cache = _lengthened(cache, number - ran)
-                inputs = architecture.decode_inputs(
-                    model.device, workload, workload.seq_len + number
-                )
+                    cache = architecture.decode_cache(cache, step)
+                inputs = architecture.decode_inputs(model.device, workload, step.position)
                 ran = number + 1
                 steps.append(recorder.begin())
                 cache = model.module(**inputs, past_key_values=cache).past_key_values
     return PassTraces(prefill, tuple(steps), tuple(step_numbers), cache_bytes, inputs_bytes)
-
-
-def _lengthened(cache: Any, tokens: int) -> DynamicCache:
-    """A cache, `[B, heads, K, head_dim]` twice per layer, with so many more tokens of zeros."""
-    layers = cache if isinstance(cache, tuple) else cache.to_legacy_cache()
-    return DynamicCache.from_legacy_cache(
-        tuple(
-            tuple(torch.nn.functional.pad(held, (0, 0, 0, tokens)) for held in layer)
-            for layer in layers
-        )
-    )
 
 
 @contextlib.contextmanager

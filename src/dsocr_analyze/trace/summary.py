@@ -124,17 +124,17 @@ def batch_work(
     return batch
 
 
-def step_stretches(seq_len: int, new_tokens: int, changes_beyond: int | None) -> list[range]:
+def step_stretches(new_tokens: int, cuts: Sequence[int]) -> list[range]:
     """Numbers of the decode steps, cut where a step begins to do other work.
 
     Args:
-        seq_len: Tokens of the prompt; step i reaches `seq_len + i + 1` positions.
         new_tokens: Tokens to generate: one by the prefill pass, each other one by a step.
-        changes_beyond: Positions beyond which a step does other work; None where it never does.
+        cuts: Numbers of the steps at which they begin other work, ascending.
     """
     steps = range(new_tokens - 1)
-    cut = 0 if changes_beyond is None else max(0, changes_beyond - seq_len)
-    return [stretch for stretch in (steps[:cut], steps[cut:]) if stretch]
+    ends = [*cuts, len(steps)]
+    stretches = (steps[start:end] for start, end in zip([0, *cuts], ends, strict=True))
+    return [stretch for stretch in stretches if stretch]
 
 
 def _growing(step: Trace, routed_expert: re.Pattern[str] | None) -> Work:

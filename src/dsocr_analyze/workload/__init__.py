@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from dsocr_analyze.workload.decode_step import DecodeStep
 from dsocr_analyze.workload.page import page_of_image, parse_page
 from dsocr_analyze.workload.workload import Mode, ViewBatch, Workload
 
-__all__ = ["Mode", "ViewBatch", "Workload", "page_of_image", "parse_page"]
+__all__ = ["DecodeStep", "Mode", "ViewBatch", "Workload", "page_of_image", "parse_page"]

@@ -66,10 +66,12 @@ class Workload:
         grid: Columns and rows of local views; (1, 1) for none.
         views: One batch for each vision call on one page, in the order of the calls: local views
             first (where there are any), then the global view.
-        visual_tokens: Tokens of the page in the sequence, newlines and separator included.
+        visual_tokens: Tokens of the prompt's pages in the sequence, newlines and separators
+            included.
         text_tokens: The other tokens, BOS included.
-        batch_size: Pages, all alike; each has vision calls of its own.
+        batch_size: Prompts, all alike.
         max_new_tokens: Tokens generated; the prefill pass yields the first.
+        prompt_pages: Pages in one prompt, all alike; each has vision calls of its own.
     """
 
     page: tuple[int, int]
@@ -82,10 +84,16 @@ class Workload:
     text_tokens: int
     batch_size: int
     max_new_tokens: int
+    prompt_pages: int = 1
+
+    @property
+    def pages(self) -> int:
+        """Pages of the whole batch."""
+        return self.batch_size * self.prompt_pages
 
     @property
     def seq_len(self) -> int:
-        """Tokens of one page's prompt: visual and text tokens."""
+        """Tokens of one prompt: visual and text tokens."""
         return self.visual_tokens + self.text_tokens
 
     @property

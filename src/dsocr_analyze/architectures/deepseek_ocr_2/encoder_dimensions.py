@@ -16,7 +16,8 @@ from dsocr_analyze.architectures.ocr_family.dimensions import (
     ProjectorDimensions,
     SamDimensions,
     check_projector,
-    step_changes_beyond,
+    decoder_notes,
+    step_cuts,
 )
 from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
 
@@ -114,9 +115,18 @@ class OCR2Dimensions:
         return self.decoder.max_position_embeddings
 
     @property
-    def step_changes_beyond(self) -> int | None:
-        """Positions beyond which every step works out new rotary tables; None where none does."""
-        return step_changes_beyond(self.decoder)
+    def sliding_window(self) -> int | None:
+        """Generated tokens that the cache keeps; None for all."""
+        return self.decoder.sliding_window
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the model's figures should know."""
+        return decoder_notes(self.decoder)
+
+    def step_cuts(self, seq_len: int) -> tuple[int, ...]:
+        """Numbers of the decode steps at which a step begins to do other work."""
+        return step_cuts(self.decoder, seq_len)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> OCR2Dimensions:

@@ -90,6 +90,11 @@ class ClipNetwork(Network):
         self, lives: Lifetimes, dimensions: ModelDimensions, workload: Workload
     ) -> int:
         """Views and layout of the pages one by one; what a page leaves goes name by name."""
+        if workload.prompt_pages > 1:
+            prompt = _replay_prompt(lives, dimensions, workload, None)
+            if workload.batch_size > 1:
+                prompt = _replay_prompt(lives, dimensions, workload, prompt)
+            return prompt.nbytes
         page = _replay_page(lives, dimensions, workload, None)
         if workload.batch_size > 1:
             # While the second page is looked at, what the first one left is still there.
@@ -151,3 +156,49 @@ def _replay_page(
     lives.free(before.tokens if before is not None else 0)
     lives.features(workload.visual_tokens * d)
     return _Page(tuple(views), visual)
+
+
+class _Prompt(NamedTuple):
+    """Bytes of what the pages of a prompt leave behind until the next prompt's replace it."""
+
+    views: ViewFeatures
+    page: int
+    """The last page's visual tokens."""
+    tokens: int
+    """Those of all pages."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(self.views) + self.page + self.tokens
+
+
+def _replay_prompt(
+    lives: Lifetimes, dimensions: ModelDimensions, workload: Workload, before: _Prompt | None
+) -> _Prompt:
+    """The whole views of a prompt's pages, one by one; of equal pages three are replayed.
+
+    Arguments as of `_replay_page`; each page's tokens are held until those of all are joined.
+    """
+    d, pages = dimensions.decoder.hidden_size, workload.prompt_pages
+    view = workload.global_view
+    q = token_side(view.resolution, dimensions.sam)
+    left, old_page = NO_FEATURES, 0
+    if before is not None:
+        lives.free(before.tokens)
+        left, old_page = before.views, before.page
+    size = workload.visual_tokens // pages * d * lives.dtype.nbytes
+    for page in range(pages):
+        if 2 <= page < pages - 1:
+            lives.alive += size
+            continue
+        left = replay_views(lives, view, dimensions, left)
+        lives.path = "model"
+        with_newlines = lives.features(q * (q + 1) * d)
+        lives.free(left.tokens)
+        left = left._replace(tokens=with_newlines)
+        lives.make(size)
+        if not page:
+            lives.free(old_page)
+    tokens = lives.features(workload.visual_tokens * d)
+    lives.free((pages - 1) * size)
+    return _Prompt(left, size, tokens)

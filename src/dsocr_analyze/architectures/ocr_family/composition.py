@@ -47,6 +47,7 @@ __all__ = [
     "decode_work",
     "experts_by_stage",
     "is_dynamic",
+    "kept_tokens",
     "layout",
     "memory",
     "model_params",
@@ -83,6 +84,8 @@ def compose(
     """
     batch, seq_len = workload.batch_size, workload.seq_len
     check_positions(dimensions.decoder, seq_len, workload.max_new_tokens)
+    if flash_attention:
+        network.check_flash(dimensions)
     params = model_params(network, dimensions)
     expansions = _expanded(network, dimensions, workload, dtype, flash_attention, kernels_of)
     experts = experts_by_stage(dimensions, workload, dtype)
@@ -130,7 +133,7 @@ def _expanded(
     for view in workload.views:
         sections = network.sections(view.count, view.resolution, dimensions, dtype, kernels_of)
         for stage, parts in sections.items():
-            expansions[stage.name].add(parts, times=batch, stage=stage.name)
+            expansions[stage.name].add(parts, times=workload.pages, stage=stage.name)
     for stage, new, cached in ((PREFILL, seq_len, 0), (DECODE, 1, seq_len)):
         parts = decoder_sections(
             batch,
@@ -177,9 +180,16 @@ def _stage_figures(
 
 
 def step_kernels(
-    dimensions: RelativeDimensions, batch: int, cached: int, dtype: Dtype, flash_attention: bool
+    dimensions: RelativeDimensions,
+    batch: int,
+    cached: int,
+    dtype: Dtype,
+    flash_attention: bool,
+    overwrites: bool = False,
 ) -> tuple[Kernel, ...]:
     """The records of one decode step over caches of `cached` tokens, as it is to be expected.
+
+    Where it `overwrites` a token of a full window, `cached` are the others.
 
     As `compose` lists them, but for the experts of a batch: as many run as independent choices
     touch, to the nearest whole number, in place of the most that can be.
@@ -195,6 +205,7 @@ def step_kernels(
         flash=flash_attention,
         each_expert=True,
         touched=None if experts is None else round(experts.expected),
+        overwrites=overwrites,
     )
     expansion.add(parts, stage=DECODE.name)
     return merged(expansion.kernels)
@@ -217,6 +228,7 @@ def _page_layout(
         rows,
         dimensions,
         dtype,
+        pages=workload.prompt_pages,
     )
 
 
@@ -252,7 +264,7 @@ def memory(
         weights_bytes=sum(model_params(network, dimensions).values()) * dtype.nbytes,
         inputs_bytes=_inputs_bytes(workload, dtype),
         prefill_cache_bytes=cache(prompt),
-        kv_cache_bytes=cache(prompt + workload.max_new_tokens - 1),
+        kv_cache_bytes=cache(prompt + kept_tokens(decoder, workload.max_new_tokens - 1)),
         peak=peak(
             network,
             dimensions,
@@ -269,11 +281,12 @@ def _inputs_bytes(workload: Workload, dtype: Dtype) -> int:
 
     A blank fp32 patch stands in for local views that are not there.
     """
-    pixels = sum(_CHANNELS * view.count * view.resolution**2 for view in workload.views)
+    pages = workload.prompt_pages
+    pixels = pages * sum(_CHANNELS * view.count * view.resolution**2 for view in workload.views)
     page = pixels * dtype.nbytes + workload.seq_len * (3 * INT64.nbytes + BOOL.nbytes)
     if workload.local_views is None:
         page += _CHANNELS * workload.base_size**2 * FLOAT32.nbytes
-    return workload.batch_size * (page + len(workload.grid) * INT64.nbytes)
+    return workload.batch_size * (page + pages * len(workload.grid) * INT64.nbytes)
 
 
 # --- parts, of integers or arrays ------------------------------------------------------------
@@ -302,6 +315,7 @@ def decode_work(
     *,
     flash: bool,
     kernels_of: KernelsOf = CUDA,
+    overwrites: bool = False,
 ) -> Work:
     """Work of one decode step: one new token per sequence over a cache of `cached` tokens.
 
@@ -312,11 +326,20 @@ def decode_work(
         dtype: Type of weights and features.
         flash: FlashAttention in place of the eager product.
         kernels_of: Whose kernels run.
+        overwrites: Whether the new token takes the place of one more that is in the cache.
     """
     return sections_work(
         decoder_sections(
-            B, 1, cached, dimensions.decoder, dtype, flash=flash, kernels_of=kernels_of
+            B, 1, cached, dimensions.decoder, dtype, flash=flash, kernels_of=kernels_of,
+            overwrites=overwrites,
         )
+    )  # fmt: skip
+
+
+def kept_tokens(decoder: DecoderDimensions, generated: Count) -> Count:
+    """How many of so many generated tokens the cache keeps."""
+    return (
+        generated if decoder.sliding_window is None else minimum(generated, decoder.sliding_window)
     )
 
 
@@ -334,11 +357,12 @@ def decode_steps_work(
 
     A step's work is affine in the cache's length K: `a + b K`, so m steps from K0 on are
     `m a + b (m K0 + m (m - 1) / 2)`. "dynamic" rotary positions with latent attention add a
-    constant to every step beyond the trained length; those steps are summed apart.
+    constant to every step beyond the trained length; those steps are summed apart. So are those
+    after a sliding window is full, which all do the same.
 
     Args:
         B: Batch.
-        first: Tokens in the first step's cache.
+        first: Tokens in the first step's cache: those of the prompt.
         steps: Number of steps m.
         dimensions: The model.
         dtype: Type of weights and features.
@@ -348,11 +372,19 @@ def decode_steps_work(
     decoder = dimensions.decoder
     trained = decoder.max_position_embeddings
 
-    def step(cached: int) -> Work:
-        return decode_work(B, cached, dimensions, dtype, flash=flash, kernels_of=kernels_of)
+    def step(cached: Count, *, overwrites: bool = False) -> Work:
+        return decode_work(
+            B, cached, dimensions, dtype, flash=flash, kernels_of=kernels_of, overwrites=overwrites
+        )
 
+    parts = []
+    if decoder.sliding_window is not None:
+        full = step(first + decoder.sliding_window - 1, overwrites=True)
+        kept = kept_tokens(decoder, steps)
+        parts.append(scaled(full, steps - kept))
+        steps = kept
     base, slope = step(0), step(1).minus(step(0))
-    parts = [scaled(base, steps)]
+    parts.append(scaled(base, steps))
     if is_dynamic(decoder):
         slope = step(trained + 1).minus(step(trained))
         update = step(trained).minus(combined((base, scaled(slope, trained))))
@@ -406,8 +438,10 @@ def layout(
     rows: Count,
     dimensions: RelativeDimensions,
     dtype: Dtype,
+    *,
+    pages: int = 1,
 ) -> Kernels:
-    """What the model itself does between its parts, for B pages alike.
+    """What the model itself does between its parts, for B prompts alike.
 
     Args:
         network: The relative.
@@ -421,13 +455,14 @@ def layout(
         rows: Local views one above the other.
         dimensions: The model.
         dtype: Type of features.
+        pages: Pages in each prompt.
     """
     d = dimensions.decoder.hidden_size
-    first_look = pixel_sum(1, whole, dtype)
-    parts: list[Kernels] = [
+    first_look = pixel_sum(pages, whole, dtype)
+    parts: list[Kernels] = pages * [
         network.whole_layout(token_side(whole, dimensions.sam), dimensions, dtype),
-        page_layout(T, visual, d, dtype),
     ]
+    parts.append(page_layout(T, visual, d, dtype, pages=pages))
     if local is None:
         parts.append(blank_sum(base))
     else:

@@ -20,7 +20,7 @@ from dsocr_analyze.architectures.config_rules import (
 )
 from dsocr_analyze.architectures.ocr_family.decoder_dimensions import DECODER_DEFAULTS
 
-__all__ = ["CLIP_KEYS", "PROJECTOR_KEYS", "SAM_KEYS", "Rules", "key_table"]
+__all__ = ["CLIP_KEYS", "PROJECTOR_KEYS", "SAM_KEYS", "Rules", "is_latent", "key_table"]
 
 Rules = dict[str, KeyRule | Conditional]
 
@@ -28,7 +28,8 @@ Rules = dict[str, KeyRule | Conditional]
 # --- conditions, of the file's top-level object -----------------------------------------------
 
 
-def _is_latent(config: Mapping[str, Any]) -> bool:
+def is_latent(config: Mapping[str, Any]) -> bool:
+    """Whether the decoder has latent attention."""
     return config.get("use_mla") is True
 
 
@@ -71,7 +72,7 @@ def _is_dynamic(config: Mapping[str, Any]) -> bool:
 
 
 def _takes_rope_type(config: Mapping[str, Any]) -> bool:
-    return not _is_latent(config) and _scaling(config, "rope_type") is not None
+    return not is_latent(config) and _scaling(config, "rope_type") is not None
 
 
 def _projector_type(config: Mapping[str, Any]) -> str:
@@ -101,7 +102,7 @@ def _each(rule: KeyRule | Conditional, *keys: str) -> Rules:
 _VALUE: Final = Harmless("a number in the computation, which is the same for every value")
 
 _ROPE_TYPE: Final = Conditional(
-    lambda config: _is_latent(config) or _is_dynamic(config),
+    lambda config: is_latent(config) or _is_dynamic(config),
     Used(),
     Harmless("plain attention does the same work with every type but 'dynamic'"),
 )
@@ -121,12 +122,12 @@ _DECODER: Final[Rules] = {
         "rope_scaling",
     ),
     **_each(
-        Conditional(_is_latent, Harmless("latent attention does not read it"), Used()),
+        Conditional(is_latent, Harmless("latent attention does not read it"), Used()),
         "num_key_value_heads",
         "head_dim",
     ),
     **_each(
-        Conditional(_is_latent, Used(), Harmless("only latent attention reads it")),
+        Conditional(is_latent, Used(), Harmless("only latent attention reads it")),
         "q_lora_rank",
         "kv_lora_rank",
         "qk_nope_head_dim",
@@ -163,7 +164,7 @@ _DECODER: Final[Rules] = {
         _takes_rope_type, Duplicate(("rope_scaling", "rope_type")), _ROPE_TYPE
     ),
     "rope_scaling.rope_type": Conditional(
-        _is_latent, Duplicate(("rope_scaling", "type")), _ROPE_TYPE
+        is_latent, Duplicate(("rope_scaling", "type")), _ROPE_TYPE
     ),
     **_each(
         _VALUE,
@@ -388,14 +389,14 @@ _HARMLESS: Final[Rules] = {
 }
 
 
-def key_table(vision: Rules, built: Mapping[str, Mapping[str, Any]]) -> KeyTable:
+def key_table(own: Rules, built: Mapping[str, Mapping[str, Any]]) -> KeyTable:
     """Every key that a relative knows.
 
     Args:
-        vision: Those of its vision side.
+        own: Those of its vision side, and others that do more in it than elsewhere.
         built: What its published code builds whatever the file says, section by section.
     """
-    rules = _DECODER | vision | _NOT_MODELLED | _HARMLESS
+    rules = _DECODER | _NOT_MODELLED | _HARMLESS | own
     return KeyTable(
         rules={tuple(path.split(".")): rule for path, rule in rules.items()},
         defaults=DECODER_DEFAULTS,

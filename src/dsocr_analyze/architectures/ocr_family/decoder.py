@@ -76,6 +76,7 @@ def decoder_sections(
     each_expert: bool = False,
     kernels_of: KernelsOf = CUDA,
     touched: int | None = None,
+    overwrites: bool = False,
 ) -> list[Section]:
     """Embedding, layers, norm and head of T new tokens over K = cached + T.
 
@@ -89,20 +90,25 @@ def decoder_sections(
         each_expert: Whether routed experts are listed one by one (no arrays), not together.
         kernels_of: Whose kernels run.
         touched: How many of a layer's experts run where they are listed; default as many as can.
+        overwrites: Whether the new token takes the place of one in a cache that held K.
     """
     n, d = B * T, decoder.hidden_size
     norm = rms_norm(n, d, dtype)
+    is_masked = decoder.masks_steps or not is_one_token(T)
     head = lm_head(n, d, decoder.vocab_size, dtype)
     first: ModuleKernels = {
         "": head[""],
-        "model": _mask(B, T, cached + T, dtype, flash=flash),
+        "model": _mask(B, T, cached + T, dtype, flash=flash) if is_masked else (),
         "model.embed_tokens": embedding(n, d, dtype),
     }
     last: ModuleKernels = {"model.norm": norm, "lm_head": head["lm_head"]}
+    attention = _attention(
+        B, T, cached, decoder, dtype, flash, kernels_of, is_masked=is_masked, overwrites=overwrites
+    )
     common: ModuleKernels = {
         "": 2 * addition(n * d, dtype),
         "input_layernorm": norm,
-        **under("self_attn", _attention(B, T, cached, decoder, dtype, flash, kernels_of)),
+        **under("self_attn", attention),
         "post_attention_layernorm": norm,
     }
     dense = [index for index in range(decoder.layers) if not decoder.is_moe(index)]
@@ -181,11 +187,16 @@ def _attention(
     dtype: Dtype,
     flash: bool,
     kernels_of: KernelsOf,
+    *,
+    is_masked: bool,
+    overwrites: bool,
 ) -> ModuleKernels:
     d = decoder.hidden_size
     if decoder.use_mla:
         latent = latent_heads(decoder)
-        return mla_attention(B, T, cached, d, latent, dtype, flash=flash, kernels_of=kernels_of)
+        return mla_attention(
+            B, T, cached, d, latent, dtype, flash=flash, is_masked=is_masked, kernels_of=kernels_of
+        )
     return decoder_attention(
         B,
         T,
@@ -197,6 +208,8 @@ def _attention(
         dtype,
         flash=flash,
         bias=decoder.attention_bias,
+        is_masked=is_masked,
+        overwrites=overwrites,
         kernels_of=kernels_of,
     )
 

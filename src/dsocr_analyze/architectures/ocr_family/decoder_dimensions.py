@@ -90,6 +90,9 @@ class DecoderDimensions:
         attention_bias: Whether the attention projections have biases.
         max_position_embeddings: Positions the model was trained for.
         tie_word_embeddings: Whether the head shares the embedding's weight.
+        masks_steps: Whether a decode step builds a mask and adds it to its scores.
+        sliding_window: Generated tokens that a decode step attends to, its own among them, and that
+            the cache keeps; None for all.
     """
 
     vocab_size: int
@@ -124,6 +127,8 @@ class DecoderDimensions:
     attention_bias: bool
     max_position_embeddings: int
     tie_word_embeddings: bool
+    masks_steps: bool = True
+    sliding_window: int | None = None
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> DecoderDimensions:

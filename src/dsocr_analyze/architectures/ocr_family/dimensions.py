@@ -40,8 +40,9 @@ __all__ = [
     "RopeScaling",
     "SamDimensions",
     "check_projector",
+    "decoder_notes",
     "dimensions_of",
-    "step_changes_beyond",
+    "step_cuts",
 ]
 
 
@@ -83,9 +84,18 @@ class ModelDimensions:
         return self.decoder.max_position_embeddings
 
     @property
-    def step_changes_beyond(self) -> int | None:
-        """Positions beyond which every step works out new rotary tables; None where none does."""
-        return step_changes_beyond(self.decoder)
+    def sliding_window(self) -> int | None:
+        """Generated tokens that the cache keeps; None for all."""
+        return self.decoder.sliding_window
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the model's figures should know."""
+        return decoder_notes(self.decoder)
+
+    def step_cuts(self, seq_len: int) -> tuple[int, ...]:
+        """Numbers of the decode steps at which a step begins to do other work."""
+        return step_cuts(self.decoder, seq_len)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> ModelDimensions:
@@ -131,11 +141,34 @@ class ModelDimensions:
         return cls.from_config(config)
 
 
-def step_changes_beyond(decoder: DecoderDimensions) -> int | None:
-    """Positions beyond which every step works out new rotary tables; None where none does."""
-    scaling = decoder.rope_scaling
-    is_dynamic = scaling is not None and scaling.kind == "dynamic"
-    return decoder.max_position_embeddings if is_dynamic else None
+def decoder_notes(decoder: DecoderDimensions) -> tuple[str, ...]:
+    """What a reader of the decoder's figures should know."""
+    if decoder.masks_steps or decoder.use_mla:
+        return ()
+    if decoder.sliding_window is None:
+        return ("the sliding window is off: the KV cache keeps every token",)
+    return (
+        "the sliding window is on, as infer() runs the model: a decode step attends to the prompt"
+        f" and the last {decoder.sliding_window} generated tokens, its own among them",
+    )
+
+
+def step_cuts(decoder: DecoderDimensions, seq_len: int) -> tuple[int, ...]:
+    """Numbers of the decode steps, from 0, at which a step begins to do other work.
+
+    Beyond the trained length "dynamic" positions work out new rotary tables; once a sliding window
+    is full, the cache grows no more.
+
+    Args:
+        decoder: The decoder.
+        seq_len: Tokens of the prompt; step i reaches `seq_len + i + 1` positions.
+    """
+    cuts = []
+    if decoder.rope_scaling is not None and decoder.rope_scaling.kind == "dynamic":
+        cuts.append(max(0, decoder.max_position_embeddings - seq_len))
+    if decoder.sliding_window is not None:
+        cuts.append(decoder.sliding_window)
+    return tuple(sorted(cuts))
 
 
 _Dimensions = TypeVar("_Dimensions")

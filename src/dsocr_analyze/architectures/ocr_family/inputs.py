@@ -24,18 +24,19 @@ def prefill_inputs(device: torch.device, dtype: torch.dtype, workload: Workload)
         workload: The page, the text and the batch.
     """
     batch, local, whole = workload.batch_size, workload.local_views, workload.global_view
+    pages = workload.prompt_pages
 
     def pixels(count: int, resolution: int) -> torch.Tensor:
         return torch.full((count, 3, resolution, resolution), 0.5, dtype=dtype, device=device)
 
     def views() -> tuple[torch.Tensor, torch.Tensor]:
-        """Local views [n, 3, R, R], or a blank patch [1, 3, S, S], and the global view."""
+        """Local views [n, 3, R, R], or a blank patch [1, 3, S, S], and the pages' global views."""
         if local is None:
             side = workload.base_size
             crops = torch.zeros((1, 3, side, side), dtype=torch.float32, device=device)
         else:
             crops = pixels(local.count, local.resolution)
-        return crops, pixels(whole.count, whole.resolution)
+        return crops, pixels(pages * whole.count, whole.resolution)
 
     image_mask = torch.zeros(batch, workload.seq_len, dtype=torch.bool, device=device)
     image_mask[:, 1 : 1 + workload.visual_tokens] = True
@@ -44,7 +45,7 @@ def prefill_inputs(device: torch.device, dtype: torch.dtype, workload: Workload)
         **_mask_and_positions(device, batch, workload.seq_len),
         "images": [views() for _ in range(batch)],
         "images_seq_mask": image_mask,
-        "images_spatial_crop": torch.tensor([workload.grid] * batch, dtype=torch.long),
+        "images_spatial_crop": torch.tensor([workload.grid] * (batch * pages), dtype=torch.long),
         "use_cache": True,
     }
 

@@ -85,18 +85,20 @@ def picture(columns: Count, rows: Count, q: Count, d: int, dtype: Dtype) -> Kern
     )
 
 
-def page_layout(T: Count, visual: Count, d: int, dtype: Dtype) -> Kernels:
-    """All views and the separator joined (twice), then put in their places in the sequence.
+def page_layout(T: Count, visual: Count, d: int, dtype: Dtype, *, pages: int = 1) -> Kernels:
+    """Each page's views and separator joined, all pages, then put in their places in the sequence.
 
     Args:
         T: Tokens of the sequence.
         visual: Visual tokens.
         d: Width.
         dtype: Type of features.
+        pages: Pages in the prompt, with as many visual tokens each.
     """
     tokens, sequence = visual * d, T * d
     read = (sequence + tokens) * dtype.nbytes + T * BOOL.nbytes
     return (
-        *repeated(copy("cat", tokens, dtype), 2),
+        *repeated(copy("cat", tokens // pages, dtype), pages),
+        *copy("cat", tokens, dtype),
         *moved("masked_scatter", sequence, read, sequence * dtype.nbytes, dtype),
     )

@@ -35,6 +35,7 @@ class Network(ABC):
         vision: Stages of the vision side, in the order of their calls.
         separators: Names of the parameters that no stage owns, each of the decoder's width.
         crop: Into how many local views a page is cut.
+        prompt_pages: Most pages in one prompt.
         base_size: Pixels a side of the global view where nobody says otherwise.
         image_size: Pixels a side of a local view, or of the only one, where nobody says otherwise.
         text_tokens: Tokens of its own prompt besides the visual ones, BOS included.
@@ -43,6 +44,7 @@ class Network(ABC):
     vision: ClassVar[tuple[Stage, ...]]
     separators: ClassVar[tuple[str, ...]]
     crop: ClassVar[CropRule]
+    prompt_pages: ClassVar[int] = 1
     base_size: ClassVar[int]
     image_size: ClassVar[int]
     text_tokens: ClassVar[int]
@@ -56,6 +58,9 @@ class Network(ABC):
         self, base_size: int, image_size: int, crop_mode: bool
     ) -> None:
         """Refuses sizes of views that the relative's code cannot run; raises WorkloadError."""
+
+    def check_flash(self, dimensions: Any) -> None:  # noqa: B027  # most have it
+        """Refuses FlashAttention where the relative's code has none; raises ConfigError."""
 
     def notes_of(self, workload: Workload) -> list[str]:
         """What a reader of a workload's figures should know, one line each."""

@@ -26,11 +26,12 @@ def plan_workload(
     page: tuple[int, int],
     base_size: int | None = None,
     image_size: int | None = None,
-    crop_mode: bool = True,
+    crop_mode: bool | None = None,
     text_tokens: int | None = None,
     seq_len: int | None = None,
     batch_size: int = 1,
     max_new_tokens: int = 1024,
+    prompt_pages: int = 1,
 ) -> Workload:
     """Work out what the vendor's `infer()` makes of one page.
 
@@ -40,20 +41,32 @@ def plan_workload(
         base_size: Pixels a side of the global view in crop mode; None for the relative's own.
         image_size: Pixels a side of a local view in crop mode, of the only view otherwise; None
             for the relative's own.
-        crop_mode: Whether a page larger than one tile is cut into local views.
+        crop_mode: Whether a page larger than one tile is cut into local views; None for yes, but
+            where several pages share a prompt.
         text_tokens: Tokens besides the visual ones, BOS included; those of the relative's own
             prompt where neither this nor `seq_len` is given.
         seq_len: Tokens of the whole prompt, in place of `text_tokens`.
-        batch_size: Pages, all alike.
+        batch_size: Prompts, all alike.
         max_new_tokens: Tokens to generate.
+        prompt_pages: Pages in one prompt, all alike; of a relative that takes several.
 
     Raises:
         PageError: The page's size is not possible.
         WorkloadError: A size or count is not possible, or the lengths contradict each other.
     """
     page = _checked_pair(page)
-    base_size = network.base_size if base_size is None else base_size
+    if network.prompt_pages == 1 != prompt_pages:
+        raise WorkloadError(
+            f"prompt_pages {prompt_pages!r} is not possible: this model takes one page in a prompt;"
+            " leave prompt_pages out",
+            arguments=["prompt_pages"],
+        )
+    _check_count("prompt_pages", prompt_pages, 1, network.prompt_pages, " pages in one prompt")
+    crop_mode = prompt_pages == 1 if crop_mode is None else crop_mode
     image_size = network.image_size if image_size is None else image_size
+    if base_size is None:
+        # Several pages have a blank patch as large as each of them.
+        base_size = network.base_size if prompt_pages == 1 else image_size
     _check_count("base_size", base_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels a side")
     _check_count("image_size", image_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels a side")
     if not isinstance(crop_mode, bool):
@@ -61,11 +74,13 @@ def plan_workload(
             f"crop_mode {crop_mode!r} is not possible; give True or False",
             arguments=["crop_mode"],
         )
+    if prompt_pages > 1:
+        _check_several(base_size, image_size, crop_mode)
     _check_count("batch_size", batch_size, 1, LARGEST_COUNT, " pages")
     _check_count("max_new_tokens", max_new_tokens, 1, LARGEST_COUNT, " tokens")
     network.check_sizes(base_size, image_size, crop_mode)
     grid = network.crop.grid(*page) if crop_mode else (1, 1)
-    visual = network.visual_tokens(base_size, image_size, crop_mode, grid)
+    visual = prompt_pages * network.visual_tokens(base_size, image_size, crop_mode, grid)
     return Workload(
         page=page,
         base_size=base_size,
@@ -77,7 +92,24 @@ def plan_workload(
         text_tokens=_text_tokens(text_tokens, seq_len, visual, network.text_tokens),
         batch_size=batch_size,
         max_new_tokens=max_new_tokens,
+        prompt_pages=prompt_pages,
     )
+
+
+def _check_several(base_size: int, image_size: int, crop_mode: bool) -> None:
+    """Refuses what `infer_multi()` does not do to pages that share a prompt."""
+    if crop_mode:
+        raise WorkloadError(
+            "crop_mode=True is not possible where several pages share a prompt: none of them is"
+            " cut; give crop_mode=False",
+            arguments=["crop_mode"],
+        )
+    if base_size != image_size:
+        raise WorkloadError(
+            f"base_size {base_size} is not possible where several pages share a prompt: each is one"
+            f" view of image_size; leave base_size out, or give {image_size}",
+            arguments=["base_size", "image_size"],
+        )
 
 
 def _checked_pair(page: object) -> tuple[int, int]:

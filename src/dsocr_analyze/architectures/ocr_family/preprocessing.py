@@ -22,7 +22,8 @@ def pixel_work(workload: Workload) -> PixelWork:
         *workload.page, *workload.grid, base_size=workload.base_size,
         image_size=workload.image_size, crop_mode=workload.crop_mode,
     )  # fmt: skip
-    return PixelWork(int(work.resized), int(work.viewed))
+    pages = workload.prompt_pages
+    return PixelWork(pages * int(work.resized), pages * int(work.viewed))
 
 
 def pixel_work_of_pages(

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import torch
 
     from dsocr_analyze.architectures.ocr_family.network import Network
-    from dsocr_analyze.workload import Mode, Workload
+    from dsocr_analyze.workload import DecodeStep, Mode, Workload
 
 __all__ = ["relative"]
 
@@ -59,6 +59,8 @@ def relative(
     read_dimensions: Callable[[Mapping[str, Any]], Any],
     config_table: KeyTable,
     repeats: Callable[[Any], Callable[[str], str | None]],
+    decode_cache: Callable[[Any, DecodeStep], Any] | None = None,
+    without_window: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
 ) -> Architecture:
     """A relative of DeepSeek-OCR as an architecture, whose attributes say what is not said here.
 
@@ -75,6 +77,8 @@ def relative(
         read_dimensions: Dimensions from the top-level object of a `config.json`.
         config_table: What each key of it does.
         repeats: As of the architecture.
+        decode_cache: Likewise; default a cache that holds every token.
+        without_window: Likewise.
     """
     return Architecture(
         name=name,
@@ -105,6 +109,8 @@ def relative(
         repeats=repeats,
         prefill_inputs=_prefill_inputs,
         decode_inputs=_decode_inputs,
+        decode_cache=decode_cache or _lengthened,
+        without_window=without_window,
         served=_served(network),
         pixel_work=pixel_work,
         pixel_work_of_pages=pixel_work_of_pages,
@@ -135,3 +141,10 @@ def _decode_inputs(device: torch.device, workload: Workload, cached: int) -> dic
     from dsocr_analyze.architectures.ocr_family.inputs import decode_inputs
 
     return decode_inputs(device, workload, cached)
+
+
+def _lengthened(cache: Any, step: DecodeStep) -> Any:
+    # Imported here: it brings torch.
+    from dsocr_analyze.architectures.ocr_family.decode_cache import lengthened
+
+    return lengthened(cache, step)

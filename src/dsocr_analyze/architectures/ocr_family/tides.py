@@ -42,6 +42,8 @@ def prefill_tide(
         dtype: Type of weights and activations.
         flash_attention: FlashAttention in place of the decoder's eager attention.
     """
+    if flash_attention:
+        network.check_flash(dimensions)
     held = memory(network, dimensions, workload, dtype, flash_attention)
     decoder, path = dimensions.decoder, held.peak.path
     cached = _layers_cached(path, decoder.layers) * held.prefill_cache_bytes // decoder.layers

@@ -14,6 +14,7 @@ from dsocr_analyze.architectures.ocr_family.composition import (
     decode_steps_work,
     decode_work,
     is_dynamic,
+    kept_tokens,
     prefill_work,
 )
 from dsocr_analyze.architectures.ocr_family.decoder import cache_width, experts_touched
@@ -108,6 +109,8 @@ def page_totals(
         raise WorkloadError(
             f"arrays of {', '.join(map(str, sorted(lengths)))} pages; give arrays of one length"
         )
+    if flash_attention:
+        network.check_flash(dimensions)
     evaluation = _Evaluation(network, dimensions, dtype, flash_attention)
     if lengths and lengths != {0} and evaluation.exceeds_int64(pages):
         pages = {
@@ -207,7 +210,7 @@ class _Evaluation:
             seq_len=T,
             kv_cache_bytes=cache_bytes(
                 batch_size,
-                T + max_new_tokens - 1,
+                T + kept_tokens(decoder, max_new_tokens - 1),
                 decoder.layers,
                 cache_width(decoder, flash=self.flash),
                 self.dtype.nbytes,
@@ -268,20 +271,35 @@ class _Evaluation:
     def _decode(self, B: Count, T: Count, steps: Count) -> tuple[Work, Work]:
         """One step over T cached tokens, and `steps` steps from there on.
 
-        A step is affine in the cache's length, but for "dynamic" rotary positions.
+        A step is affine in the cache's length, but for "dynamic" rotary positions, and until a
+        sliding window is full.
         """
         if is_dynamic(self.dimensions.decoder):
             (step,) = looked_up(lambda *bt: [self._step(*bt)], B, T)
             return step, decode_steps_work(
                 B, T, steps, self.dimensions, self.dtype, flash=self.flash
             )
+        decoder = self.dimensions.decoder
         base, slope = looked_up(self._affine, B)
-        lengths = steps * T + steps * (steps - 1) // 2
-        return (
-            combined((base, scaled(slope, T))),
-            combined((scaled(base, steps), scaled(slope, lengths))),
-        )
+        growing = kept_tokens(decoder, steps)
+        lengths = growing * T + growing * (growing - 1) // 2
+        parts = [scaled(base, growing), scaled(slope, lengths)]
+        if decoder.sliding_window is not None:
+            full, more = looked_up(self._affine_when_full, B)
+            others = T + decoder.sliding_window - 1
+            rest = steps - growing
+            parts += [scaled(full, rest), scaled(more, rest * others)]
+        return combined((base, scaled(slope, T))), combined(parts)
 
     def _affine(self, B: Count) -> list[Work]:
+        """A step over an empty cache, and what each cached token adds."""
         base = self._step(B, 0)
         return [base, combined((self._step(B, 1), scaled(base, -1)))]
+
+    def _affine_when_full(self, B: Count) -> list[Work]:
+        """The same of steps that overwrite a token, over the others in the cache."""
+        base, next_one = (
+            decode_work(B, cached, self.dimensions, self.dtype, flash=self.flash, overwrites=True)
+            for cached in (0, 1)
+        )
+        return [base, combined((next_one, scaled(base, -1)))]

@@ -279,16 +279,27 @@ class DeepseekOCRModel(DeepseekV2Model):
         has_patches = torch.sum(patches).item() != 0
         if has_patches:
             self._encode(seen.local, patches)
+            pages = [self._page(seen, overview, crop)]
+        else:
+            pages = [self._page(seen, whole, None) for whole in self._whole_pages(overview)]
+        # The published model gathers an item's images in a list and concatenates that: a copy
+        # even of a single one, kept so that the same bytes move.
+        return torch.cat(pages, dim=0)
+
+    def _whole_pages(self, overview: Tensor) -> Sequence[Tensor]:
+        """The views that are pages of their own, where none has local views: all in one here."""
+        return [overview]
+
+    def _page(self, seen: _Seen, overview: Tensor, crop: Any) -> Tensor:
+        """As `_visual_tokens`, its local views being encoded; `crop` is None without any."""
         self._encode(seen.whole, overview)
         self._lay_out(seen.whole, 1, 1)
         parts = [seen.whole.tokens, self.view_seperator[None, :]]
-        if has_patches:
+        if crop is not None:
             self._lay_out(seen.local, crop[1], crop[0])
             parts.insert(0, seen.local.tokens)
         seen.page = torch.cat(parts, dim=0)
-        # The published model gathers an item's images in a list of one and concatenates that: a
-        # copy, kept so that the same bytes move.
-        return torch.cat([seen.page], dim=0)
+        return seen.page
 
     def _encode(self, views: Views, pixels: Tensor) -> None:
         """Views `[N, 3, R, R]` -> projected features `[N, g g, d]`, CLIP's before SAM's."""

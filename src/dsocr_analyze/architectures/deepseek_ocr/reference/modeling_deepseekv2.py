@@ -14,8 +14,8 @@ k experts a token, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -1003,13 +1003,26 @@ class LlamaAttention(nn.Module):
         )
         key = repeat_kv(key, self.num_key_value_groups)
         value = repeat_kv(value, self.num_key_value_groups)
+        heads, weights = self._attended(query, key, value, attention_mask)
+        out: Tensor = self.o_proj(heads.reshape(*hidden_states.shape[:2], -1))
+        return out, weights if output_attentions else None, past_key_value
+
+    def _attended(
+        self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """What each head sees `[B, T, H, D]`, and the weights `[B, H, T, K]` it sees it with.
+
+        Args:
+            query: `[B, H, T, D]`.
+            key: `[B, H, K, D]`.
+            value: `[B, H, K, D]`.
+            attention_mask: Additive, `[B, 1, T, K]`, or None.
+        """
         weights = torch.matmul(query, key.transpose(2, 3)) / math.sqrt(self.head_dim)
         if attention_mask is not None:
             weights = weights + attention_mask[:, :, :, : key.shape[-2]]
         weights = _softmax(weights, query.dtype, self.attention_dropout, self.training)
-        heads = torch.matmul(weights, value).transpose(1, 2).contiguous()
-        out: Tensor = self.o_proj(heads.reshape(*hidden_states.shape[:2], -1))
-        return out, weights if output_attentions else None, past_key_value
+        return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
     def _heads(
         self,
@@ -1034,7 +1047,7 @@ class LlamaAttention(nn.Module):
         cos, sin = (table.unsqueeze(1) for table in tables)
         query, key = _rotated(query, cos, sin), _rotated(key, cos, sin)
         if cache is not None:
-            key, value = cache.update(key, value, _place(self.layer_idx))
+            key, value = cache.update(key, value, place_in_cache(self.layer_idx))
         return query, key, value, cos, sin
 
 
@@ -1176,7 +1189,7 @@ class DeepseekV2Attention(nn.Module):
         latent = self.kv_a_layernorm(latent)
         q_pe, k_pe = self._rotate(q_pe, k_pe, position_ids, past_key_value)
         if past_key_value is not None:
-            place = _place(self.layer_idx)
+            place = place_in_cache(self.layer_idx)
             k_pe, cached = past_key_value.update(k_pe, latent.unsqueeze(1), place)
             latent = cached.squeeze(1)
 
@@ -1216,7 +1229,7 @@ class DeepseekV2Attention(nn.Module):
         self, q_pe: Tensor, k_pe: Tensor, position_ids: Tensor | None, cache: Cache | None
     ) -> tuple[Tensor, Tensor]:
         """Rotates queries and shared key; checkpoints hold them in pairs, RoPE takes halves."""
-        past = 0 if cache is None else _layer_length(cache, _place(self.layer_idx))
+        past = 0 if cache is None else layer_length(cache, place_in_cache(self.layer_idx))
         length = q_pe.shape[-2]
         if position_ids is None:
             position_ids = torch.arange(past, past + length, device=q_pe.device).unsqueeze(0)
@@ -1226,14 +1239,14 @@ class DeepseekV2Attention(nn.Module):
         return _rotated(query, cos, sin), _rotated(key, cos, sin)
 
 
-def _place(layer_idx: int | None) -> int:
+def place_in_cache(layer_idx: int | None) -> int:
     """Where a layer's part of the cache is; ValueError for a layer without a number."""
     if layer_idx is None:
         raise ValueError("layer_idx is None; a cache needs the number of the layer, from 0")
     return layer_idx
 
 
-def _layer_length(cache: Cache, layer_idx: int) -> int:
+def layer_length(cache: Cache, layer_idx: int) -> int:
     """Positions that a layer of the cache holds; the layers below may already be one pass ahead."""
     if isinstance(cache, KeyValueCache):
         return cache[layer_idx][0].shape[-2] if layer_idx < len(cache) else 0
@@ -1265,7 +1278,7 @@ class DeepseekV2FlashAttention2(DeepseekV2Attention):
         if self.q_head_dim != self.v_head_dim:
             value = F.pad(value, [0, self.q_head_dim - self.v_head_dim])
         if past_key_value is not None:
-            key, value = past_key_value.update(key, value, _place(self.layer_idx))
+            key, value = past_key_value.update(key, value, place_in_cache(self.layer_idx))
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         dropout = self.attention_dropout if self.training else 0.0
         attended = _flash(query, key, value, attention_mask, None, dropout, self.softmax_scale)
@@ -1283,7 +1296,9 @@ class DeepseekV2FlashAttention2(DeepseekV2Attention):
         return joined
 
 
-ATTENTION_CLASSES: Final[dict[str, type[LlamaAttention] | type[DeepseekV2Attention]]] = {
+AttentionClasses = Mapping[str, type[LlamaAttention] | type[DeepseekV2Attention]]
+
+ATTENTION_CLASSES: Final[AttentionClasses] = {
     "mha_eager": LlamaAttention,
     "mha_flash_attention_2": LlamaFlashAttention2,
     "mla_eager": DeepseekV2Attention,
@@ -1301,16 +1316,18 @@ class DeepseekV2DecoderLayer(nn.Module):
     `first_k_dense_replace`, and `moe_layer_freq` divides its number.
 
     Raises:
-        ValueError: An attention implementation other than eager and flash_attention_2.
+        ValueError: An attention implementation that `attention_classes` has no class for.
     """
+
+    attention_classes: ClassVar[AttentionClasses] = ATTENTION_CLASSES
 
     def __init__(self, config: DeepseekV2Config, layer_idx: int) -> None:
         super().__init__()
-        implementation = _one_of(
-            config._attn_implementation, ("eager", "flash_attention_2"), "_attn_implementation"
-        )
-        family = "mla" if config.use_mla else "mha"
-        self.self_attn = ATTENTION_CLASSES[f"{family}_{implementation}"](config, layer_idx)
+        family = "mla_" if config.use_mla else "mha_"
+        own = [name for name in self.attention_classes if name.startswith(family)]
+        known = [name.removeprefix(family) for name in own]
+        implementation = _one_of(config._attn_implementation, known, "_attn_implementation")
+        self.self_attn = self.attention_classes[family + implementation](config, layer_idx)
         is_mixture = (
             config.n_routed_experts is not None
             and layer_idx >= config.first_k_dense_replace
@@ -1376,11 +1393,13 @@ class DeepseekV2PreTrainedModel(PreTrainedModel):  # type: ignore[misc]  # untyp
 class DeepseekV2Model(DeepseekV2PreTrainedModel):
     """Token embedding, the layers, and a last norm."""
 
+    layer_class: ClassVar[type[DeepseekV2DecoderLayer]] = DeepseekV2DecoderLayer
+
     def __init__(self, config: DeepseekV2Config) -> None:
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, config.pad_token_id)
         self.layers = nn.ModuleList(
-            DeepseekV2DecoderLayer(config, index) for index in range(config.num_hidden_layers)
+            self.layer_class(config, index) for index in range(config.num_hidden_layers)
         )
         self.norm = DeepseekV2RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_init()
@@ -1433,7 +1452,7 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
         with_weights = self._chosen(output_attentions, "output_attentions")
         keep_states = self._chosen(output_hidden_states, "output_hidden_states")
         caching = self._chosen(use_cache, "use_cache", default=True)
-        cache, as_pairs = _as_cache(past_key_values, caching)
+        cache, as_pairs = self._cache(past_key_values, caching)
         past_length = 0 if cache is None else cache.get_seq_length()
 
         if position_ids is None:
@@ -1445,11 +1464,7 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
         hidden = inputs_embeds
-        if self.config._attn_implementation == "flash_attention_2":
-            # The kernel is causal by itself; only real padding is handed on.
-            mask = attention_mask if attention_mask is not None and 0 in attention_mask else None
-        else:
-            mask = _causal_mask(attention_mask, hidden, past_length)
+        mask = self._mask(attention_mask, hidden, past_length)
 
         states: tuple[Tensor, ...] = ()
         attentions: tuple[Tensor | None, ...] = ()
@@ -1476,14 +1491,28 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
         )
         return output if self._chosen(return_dict, "use_return_dict", True) else output.to_tuple()
 
+    def _cache(self, past: Any, caching: bool) -> tuple[Cache | None, bool]:
+        """The cache to run with (None: without one), and whether it goes back as pairs."""
+        if past is None:
+            return (KeyValueCache() if caching else None), True
+        if hasattr(past, "update"):
+            return past, False
+        return KeyValueCache(past), True
 
-def _as_cache(past: Any, caching: bool) -> tuple[Cache | None, bool]:
-    """The cache to run with (None: without one), and whether it was given, or is due, as pairs."""
-    if past is None:
-        return (KeyValueCache() if caching else None), True
-    if hasattr(past, "update"):
-        return past, False
-    return KeyValueCache(past), True
+    def _mask(
+        self, attention_mask: Tensor | None, hidden: Tensor, past_length: int
+    ) -> Tensor | None:
+        """The mask as the layers' attention takes it.
+
+        Args:
+            attention_mask: As for `forward`.
+            hidden: The embeddings `[B, T, d]`.
+            past_length: Positions already cached.
+        """
+        if self.config._attn_implementation == "flash_attention_2":
+            # The kernel is causal by itself; only real padding is handed on.
+            return attention_mask if attention_mask is not None and 0 in attention_mask else None
+        return _causal_mask(attention_mask, hidden, past_length)
 
 
 class DeepseekV2ForCausalLM(DeepseekV2PreTrainedModel):

@@ -1,0 +1,122 @@
+"""Unlimited-OCR: DeepSeek-OCR with a sliding window over what it generates, and finer grids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from dsocr_analyze.architectures.config_keys import ConfigKeys
+from dsocr_analyze.architectures.config_rules import Conditional, Duplicate, Harmless, Used
+from dsocr_analyze.architectures.deepseek_ocr.modes import MODES
+from dsocr_analyze.architectures.deepseek_ocr.published import PUBLISHED_SECTIONS
+from dsocr_analyze.architectures.ocr_family.clip_network import ClipNetwork
+from dsocr_analyze.architectures.ocr_family.config_table import (
+    CLIP_KEYS,
+    PROJECTOR_KEYS,
+    SAM_KEYS,
+    is_latent,
+    key_table,
+)
+from dsocr_analyze.architectures.ocr_family.crop_grid import CropRule
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
+from dsocr_analyze.architectures.ocr_family.relative import relative
+from dsocr_analyze.architectures.ocr_family.repetition import alike
+from dsocr_analyze.architectures.unlimited_ocr.published import PUBLISHED_CODE
+from dsocr_analyze.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dsocr_analyze.workload import DecodeStep
+
+__all__ = ["NETWORK", "UNLIMITED_OCR"]
+
+_WINDOWS: Final = ("sliding_window_size", "sliding_window")
+_WINDOW: Final = _WINDOWS[0]
+
+
+class _UnlimitedOCR(ClipNetwork):
+    crop = CropRule(tile=640, most=32)
+    base_size, image_size = 1024, 640
+    prompt_pages = 1024
+    text_tokens = 5
+    """BOS, and about as many as `<image>document parsing.` has; its tokenizer was not at hand."""
+
+    def check_flash(self, dimensions: ModelDimensions) -> None:
+        """Refuses it where attention is plain, which is eager only; raises ConfigError."""
+        if not dimensions.decoder.use_mla:
+            raise ConfigError(
+                "flash_attention=True is not possible: unlimited-ocr's attention is eager only,"
+                " unless 'use_mla' is true; give flash_attention=False",
+                arguments=["flash_attention"],
+            )
+
+
+NETWORK: Final = _UnlimitedOCR()
+
+CONFIG_TABLE: Final = key_table(
+    {
+        **SAM_KEYS,
+        **CLIP_KEYS,
+        **PROJECTOR_KEYS,
+        _WINDOW: Conditional(is_latent, Harmless("latent attention knows no window"), Used()),
+        "sliding_window": Conditional(
+            lambda config: bool(config.get(_WINDOW)),
+            Duplicate((_WINDOW,)),
+            Conditional(is_latent, Harmless("latent attention knows no window"), Used()),
+        ),
+    },
+    PUBLISHED_SECTIONS,
+)
+"""Every key of a `config.json`, and what it does to the figures."""
+
+
+def _dimensions(config: Mapping[str, Any]) -> ModelDimensions:
+    """Dimensions from the top-level object of a `config.json`.
+
+    Raises:
+        ConfigError: As of `ModelDimensions.from_config`, or the window is no whole number.
+    """
+    dimensions = ModelDimensions.from_config(config)
+    keys = ConfigKeys(config)
+    # As `infer()` takes them: the second where the first is missing, null or 0.
+    given = (keys.integer(key, least=0) for key in _WINDOWS if keys.has(key))
+    window = next(filter(None, given), None)
+    if dimensions.decoder.use_mla:
+        window = None
+    decoder = replace(dimensions.decoder, masks_steps=False, sliding_window=window)
+    return replace(dimensions, decoder=decoder)
+
+
+def _without_window(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with every key of the window null."""
+    off = {**config, **dict.fromkeys(config.keys() & set(_WINDOWS))}
+    copy = config.get("language_config")
+    if isinstance(copy, Mapping):
+        off["language_config"] = _without_window(copy)
+    return off
+
+
+def _decode_cache(cache: Any, step: DecodeStep) -> Any:
+    # Imported here: it brings torch.
+    from dsocr_analyze.architectures.unlimited_ocr.decode_cache import decode_cache
+
+    return decode_cache(cache, step)
+
+
+UNLIMITED_OCR: Final = relative(
+    NETWORK,
+    name="unlimited-ocr",
+    title="Unlimited-OCR",
+    modes={name: MODES[name] for name in ("gundam", "base")},
+    default_mode="gundam",
+    reference=Path(__file__).parent / "reference",
+    model_class="UnlimitedOCRForCausalLM",
+    model_types=("unlimited-ocr",),
+    published_code=PUBLISHED_CODE,
+    read_dimensions=_dimensions,
+    config_table=CONFIG_TABLE,
+    repeats=alike,
+    decode_cache=_decode_cache,
+    without_window=_without_window,
+)

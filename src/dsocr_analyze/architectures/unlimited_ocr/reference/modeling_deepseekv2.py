@@ -1,0 +1,173 @@
+"""What Unlimited-OCR's decoder has of its own: attention over a window of generated tokens.
+
+The prompt is never forgotten; of the tokens generated after it the cache holds the last W, in a
+ring. Everything else is DeepSeek-OCR's decoder.
+
+Memory is counted too, so every tensor lives as long as in the published code: a name that seems to
+outlive its use is there for that.
+
+Letters in shapes: B batch, T new tokens, K keys, H heads, D head size, d width.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from torch import Tensor
+
+from dsocr_analyze.architectures.deepseek_ocr.reference import modeling_deepseekv2 as shared
+from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
+    DeepseekV2Config,
+)
+
+__all__ = ["ATTENTION_CLASSES", "DeepseekV2DecoderLayer", "SlidingWindowLlamaAttention"]
+
+
+class _Ring:
+    """The keys and values that one layer keeps: the prompt's, then the last W generated ones.
+
+    Its state lies on the cache, as published, so that it lives as long as the cache:
+    `_prefill_length` holds the prompt's tokens by layer, `_ring_pos` the slot of the ring that is
+    overwritten next.
+
+    Args:
+        cache: What the pass extends.
+        layer_idx: Number of the layer.
+        window: W.
+    """
+
+    def __init__(self, cache: Any, layer_idx: int, window: int) -> None:
+        self._cache = cache
+        self._layer = layer_idx
+        self._window = window
+        self._prompts: dict[int, int] = _kept_on(cache, "_prefill_length")
+        self._slots: dict[int, int] = _kept_on(cache, "_ring_pos")
+
+    def note_prompt(self, tokens: int) -> None:
+        """Takes so many tokens for the prompt, unless it is known already."""
+        if tokens:
+            self._prompts.setdefault(self._layer, tokens)
+
+    @property
+    def held(self) -> int:
+        """Tokens that the layer's cache holds."""
+        return shared.layer_length(self._cache, self._layer)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next token takes another one's place."""
+        prompt = self._prompts.get(self._layer)
+        return prompt is not None and self.held >= prompt + self._window
+
+    def overwrite(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Puts keys and values `[B, heads, T, D]` in the place of the oldest generated ones.
+
+        Returns:
+            All keys and values of the layer, `[B, heads, K, D]`: the cache's own memory.
+        """
+        keys, values = _tensors_of(self._cache, self._layer)
+        prompt, slot = self._prompts[self._layer], self._slots.get(self._layer, 0)
+        for token in range(key.shape[-2]):
+            place = prompt + slot
+            keys[:, :, place : place + 1] = key[:, :, token : token + 1]
+            values[:, :, place : place + 1] = value[:, :, token : token + 1]
+            slot = (slot + 1) % self._window
+        self._slots[self._layer] = slot
+        return keys, values
+
+
+def _kept_on(cache: Any, name: str) -> dict[int, int]:
+    """A number by layer, kept as an attribute of the cache; empty at first."""
+    if not hasattr(cache, name):
+        setattr(cache, name, {})
+    kept: dict[int, int] = getattr(cache, name)
+    return kept
+
+
+def _tensors_of(cache: Any, layer_idx: int) -> tuple[Tensor, Tensor]:
+    """Keys and values that a layer of the cache holds, `[B, heads, K, D]` each."""
+    layers = getattr(cache, "layers", None)  # of transformers' caches since 4.54
+    if layers is not None:
+        return layers[layer_idx].keys, layers[layer_idx].values
+    keys, values = cache[layer_idx]
+    return keys, values
+
+
+class SlidingWindowLlamaAttention(shared.LlamaAttention):
+    """`LlamaAttention` whose queries see the prompt and the last W generated tokens.
+
+    W is `config._ring_window`, which `infer()` sets to the config's `sliding_window_size`; without
+    it, or without a cache, this is `LlamaAttention`. The pass over the prompt is too. Decode step k
+    attends to S + min(k, W) keys, its own among them: up to step W it appends to the cache, after
+    that it overwrites the oldest generated slot. Keys keep the rotation of their own position.
+
+    Args:
+        config: As for `LlamaAttention`; `_ring_window` is read at every call.
+        layer_idx: Number of the layer, from 0.
+    """
+
+    def __init__(self, config: DeepseekV2Config, layer_idx: int | None = None) -> None:
+        super().__init__(config, layer_idx)
+        self.config = config
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_value: shared.Cache | None = None,
+        output_attentions: bool = False,
+        use_cache: bool = False,
+        cache_position: Tensor | None = None,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None, shared.Cache | None]:
+        """As `LlamaAttention`, but the weights never come back, as published.
+
+        Once the ring is full, a mask is not looked at: every query sees all keys.
+        """
+        ring = self._ring(past_key_value)
+        if ring is not None and hidden_states.shape[1] == 1:
+            ring.note_prompt(ring.held)  # what a cache holds before its first decode step
+        if ring is not None and ring.is_full:
+            query, key, value, *_tables = self._heads(
+                hidden_states, position_ids, None, position_embeddings
+            )
+            keys, values = ring.overwrite(key, value)
+            attention_mask = None
+        else:
+            query, keys, values, *_tables = self._heads(
+                hidden_states, position_ids, past_key_value, position_embeddings
+            )
+            if ring is not None:
+                ring.note_prompt(ring.held)
+        every_key = shared.repeat_kv(keys, self.num_key_value_groups)
+        every_value = shared.repeat_kv(values, self.num_key_value_groups)
+        heads, _weights = self._attended(query, every_key, every_value, attention_mask)
+        out: Tensor = self.o_proj(heads.reshape(*hidden_states.shape[:2], -1))
+        return out, None, past_key_value
+
+    def _ring(self, cache: shared.Cache | None) -> _Ring | None:
+        """What the layer keeps, where there is a window and a cache."""
+        window: int | None = getattr(self.config, "_ring_window", None)
+        if window is None or cache is None:
+            return None
+        return _Ring(cache, shared.place_in_cache(self.layer_idx), window)
+
+
+ATTENTION_CLASSES: Final[shared.AttentionClasses] = {
+    "mha_eager": SlidingWindowLlamaAttention,
+    "mla_eager": shared.DeepseekV2Attention,
+    "mla_flash_attention_2": shared.DeepseekV2FlashAttention2,
+}
+"""Plain attention is eager only: the window has no other form in the published code."""
+
+
+class DeepseekV2DecoderLayer(shared.DeepseekV2DecoderLayer):
+    """DeepSeek-OCR's layer with the attention above.
+
+    Raises:
+        ValueError: flash_attention_2 without MLA, or an unknown attention implementation.
+    """
+
+    attention_classes: ClassVar[shared.AttentionClasses] = ATTENTION_CLASSES

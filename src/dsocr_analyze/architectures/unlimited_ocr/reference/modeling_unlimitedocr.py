@@ -1,0 +1,87 @@
+"""Unlimited-OCR: DeepSeek-OCR's network whose decoder keeps a window of generated tokens.
+
+The vision side reads several pages of one prompt one by one. There is no `infer()`: it needs a
+tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor
+from transformers import DynamicCache
+
+from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
+    DeepseekV2Config,
+)
+from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekocr import (
+    DeepseekOCRForCausalLM,
+    DeepseekOCRModel,
+)
+from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import (
+    Cache,
+    DeepseekV2Model,
+)
+
+from .modeling_deepseekv2 import DeepseekV2DecoderLayer
+
+__all__ = ["UnlimitedOCRConfig", "UnlimitedOCRForCausalLM", "UnlimitedOCRModel"]
+
+
+class UnlimitedOCRConfig(DeepseekV2Config):
+    """The decoder's dimensions plus `vision_config`, `projector_config` and the window.
+
+    Attributes:
+        sliding_window_size: Generated tokens that `infer()` has the decoder keep.
+        sliding_window: The same, where `sliding_window_size` is missing or 0.
+    """
+
+    model_type = "unlimited-ocr"
+
+    sliding_window_size: int | None = None
+    sliding_window: int | None = None
+
+
+class UnlimitedOCRModel(DeepseekOCRModel):
+    """The decoder, fed visual tokens in place of the image placeholders.
+
+    Args:
+        config: As for `DeepseekOCRModel`.
+
+    Raises:
+        ValueError: A key is missing, or widths that meet do not fit.
+    """
+
+    config_class = UnlimitedOCRConfig
+    layer_class: ClassVar[type[DeepseekV2DecoderLayer]] = DeepseekV2DecoderLayer
+
+    def _whole_pages(self, overview: Tensor) -> Sequence[Tensor]:
+        """Pages of one prompt `[N, 3, R, R]` one by one, `[1, 3, R, R]` each."""
+        return [overview[page : page + 1] for page in range(overview.shape[0])]
+
+    def _cache(self, past: Any, caching: bool) -> tuple[Cache | None, bool]:
+        """As in `DeepseekV2Model`, but pairs come back as a cache: the window's state is on it."""
+        if hasattr(past, "update") or not caching:
+            return super()._cache(past, caching)
+        cache = DynamicCache()
+        for layer_idx, (key, value) in enumerate(past or ()):
+            cache.update(key, value, layer_idx)
+        return cache, False
+
+    def _mask(
+        self, attention_mask: Tensor | None, hidden: Tensor, past_length: int
+    ) -> Tensor | None:
+        """As in `DeepseekV2Model`, but none in a decode step: one token sees all that is cached."""
+        if hidden.shape[1] == 1 and past_length > 0:
+            return None
+        return super()._mask(attention_mask, hidden, past_length)
+
+
+class UnlimitedOCRForCausalLM(DeepseekOCRForCausalLM):
+    """The whole model: `forward` takes images beside the decoder's arguments."""
+
+    config_class = UnlimitedOCRConfig
+
+    def _build_decoder(self, config: DeepseekV2Config) -> DeepseekV2Model:
+        return UnlimitedOCRModel(config)

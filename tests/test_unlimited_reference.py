@@ -1,0 +1,426 @@
+"""Unlimited-OCR's reference network against masks, integers worked out by hand, and itself."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from test_golden import flops_by_stage, repeats_of
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import DynamicCache
+from unlimited import CPU, META, REFERENCE, Generation, decoder, load, small, traced, workload
+from vendor_checkout import VENDOR_UNLIMITED, needs_vendor_unlimited
+
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import KeyValueCache
+from dsocr_analyze.architectures.ocr_family.decode_cache import lengthened
+from dsocr_analyze.architectures.unlimited_ocr.decode_cache import decode_cache
+from dsocr_analyze.architectures.unlimited_ocr.reference import (
+    modeling_deepseekv2,
+    modeling_unlimitedocr,
+)
+from dsocr_analyze.errors import ConfigError, ModelCodeError
+from dsocr_analyze.running.forward import running
+from dsocr_analyze.trace.summary import ledger_of
+from dsocr_analyze.workload import DecodeStep, ViewBatch
+
+GOLDENS = json.loads((Path(__file__).parent / "data" / "unlimited_decode_steps.json").read_text())
+
+WINDOW = 4
+
+DENSE = {"n_routed_experts": None}
+"""No router, whose choice a rounding may turn over where the order of sums differs."""
+
+
+def tokens_of(batch: int, length: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(50, (batch, length), generator=generator)
+
+
+# --------------------------------------------------------------------------------- one decode step
+
+
+@pytest.mark.parametrize(
+    ("number", "window", "cached", "keys", "slot"),
+    [
+        (1, None, 10, 11, None),
+        (9, None, 18, 19, None),
+        (1, 4, 10, 11, None),
+        (4, 4, 13, 14, None),
+        (5, 4, 14, 14, 0),
+        (8, 4, 14, 14, 3),
+        (9, 4, 14, 14, 0),
+        (1, 1, 10, 11, None),
+        (2, 1, 11, 11, 0),
+        (20_000, 128, 138, 138, 31),  # 19,999 = 156 x 128 + 31
+    ],
+)
+def test_a_decode_step_knows_what_it_finds_and_what_it_overwrites(
+    number, window, cached, keys, slot
+):
+    step = DecodeStep(10, number, window)
+    assert (step.cached_tokens, step.keys, step.slot) == (cached, keys, slot)
+    assert step.position == 9 + number
+
+
+# -------------------------------------------------------------------------------------- the window
+
+
+def visible(prompt: int, length: int, window: int | None) -> torch.Tensor:
+    """Ones where a query may look: all of the prompt before it, and the last W generated."""
+    mask = torch.zeros(length, length, dtype=torch.long)
+    for query in range(length):
+        for key in range(query + 1):
+            recent = window is None or query - key < window
+            mask[query, key] = key < prompt or recent
+    return mask
+
+
+def recomputed(model, tokens, prompt, window):
+    """Logits of one pass over all tokens, without a cache, under the mask of the window."""
+    batch, length = tokens.shape
+    model.config._ring_window = None
+    mask = visible(prompt, length, window).expand(batch, 1, -1, -1)
+    with torch.no_grad():
+        return model(tokens, attention_mask=mask, use_cache=False).logits
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_window_is_the_mask_of_the_prompt_and_the_last_generated_tokens(seed):
+    draw = random.Random(seed)
+    window, prompt = draw.choice([1, 2, 4, 5]), draw.randint(2, 9)
+    heads = draw.choice([1, 2, 4])
+    model = decoder(small(num_key_value_heads=heads, **DENSE), torch.float32, vendor=False)
+    tokens = tokens_of(draw.randint(1, 3), prompt + 4 * window + 3, seed)
+    got = Generation(model, tokens, prompt, window).logits
+    torch.testing.assert_close(got, recomputed(model, tokens, prompt, window), atol=1e-4, rtol=1e-4)
+    unbounded = recomputed(model, tokens, prompt, None)
+    first = prompt + window  # step W + 1 is the first that no longer sees a generated token
+    torch.testing.assert_close(got[:, :first], unbounded[:, :first], atol=1e-4, rtol=1e-4)
+    assert ((got - unbounded)[:, first:].abs().amax(-1) > 1e-3).all()
+
+
+def test_without_a_window_every_token_stays():
+    model = decoder(small(**DENSE), torch.float32, vendor=False)
+    tokens = tokens_of(2, 20)
+    generation = Generation(model, tokens, 5, None)
+    expected = recomputed(model, tokens, 5, None)
+    torch.testing.assert_close(generation.logits, expected, atol=1e-4, rtol=1e-4)
+    assert generation.lengths == list(range(5, 21))
+    assert not hasattr(generation.cache, "_prefill_length")
+
+
+def test_the_cache_stops_growing_at_the_window():
+    model = decoder(small(), torch.float32, vendor=False)
+    generation = Generation(model, tokens_of(1, 20), 5, WINDOW)
+    assert generation.lengths == [5, 6, 7, 8, *[9] * 12]
+
+
+def test_a_full_ring_is_written_in_place_at_the_oldest_slot():
+    model = decoder(small(), torch.float32, vendor=False)
+    tokens, cache = tokens_of(1, 5 + WINDOW + 2), DynamicCache()
+    Generation(model, tokens[:, : 5 + WINDOW], 5, WINDOW, cache)
+    before = [part.clone() for part in (*cache.key_cache, *cache.value_cache)]
+    addresses = [part.data_ptr() for part in (*cache.key_cache, *cache.value_cache)]
+    with torch.no_grad():
+        for position in (5 + WINDOW, 6 + WINDOW):
+            step = tokens[:, position : position + 1]
+            model(step, position_ids=torch.tensor([[position]]), past_key_values=cache)
+    after = [*cache.key_cache, *cache.value_cache]
+    assert [part.data_ptr() for part in after] == addresses
+    for old, new in zip(before, after, strict=True):
+        changed = (old != new).any(-1).any(1)[0]
+        assert changed.tolist() == [False] * 5 + [True, True, False, False]
+
+
+def test_a_window_holds_for_pairs_and_the_reference_s_own_cache():
+    model = decoder(small(), torch.float32, vendor=False)
+    tokens = tokens_of(2, 18)
+    expected = Generation(model, tokens, 5, WINDOW)
+    got = Generation(model, tokens, 5, WINDOW, KeyValueCache())
+    assert got.lengths == expected.lengths
+    assert torch.equal(got.logits, expected.logits)
+    with torch.no_grad():
+        first = model(tokens[:, :5]).past_key_values
+        pairs = first.to_legacy_cache()
+        again = model(tokens[:, 5:6], past_key_values=pairs).past_key_values
+    assert isinstance(first, DynamicCache)
+    assert isinstance(again, DynamicCache)  # never pairs: the window's state is on the cache
+    assert again.get_seq_length() == 6
+    assert len(pairs[0][0][0, 0]) == 5
+
+
+def test_a_prompt_of_one_token_is_a_prompt():
+    model = decoder(small(**DENSE), torch.float32, vendor=False)
+    tokens = tokens_of(1, 12)
+    generation = Generation(model, tokens, 1, WINDOW)
+    assert generation.lengths == [1, 2, 3, 4, *[5] * 8]
+    expected = recomputed(model, tokens, 1, WINDOW)
+    torch.testing.assert_close(generation.logits, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_what_lies_in_the_cache_before_the_first_step_is_the_prompt():
+    model = decoder(small(**DENSE), torch.float32, vendor=False)
+    tokens = tokens_of(1, 16)
+    model.config._ring_window = None
+    with torch.no_grad():
+        cache = model(tokens[:, :6], past_key_values=DynamicCache()).past_key_values
+        model.config._ring_window = WINDOW
+        for position in range(6, 16):
+            step = tokens[:, position : position + 1]
+            place = torch.tensor([[position]])
+            logits = model(step, position_ids=place, past_key_values=cache).logits
+    assert cache.get_seq_length() == 6 + WINDOW
+    expected = recomputed(model, tokens, 6, WINDOW)[:, -1:]
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+# ---------------------------------------------------------------------- what is built, what is not
+
+
+def test_flash_attention_is_refused_by_name():
+    with pytest.raises(ModelCodeError, match=r"flash_attention_2.*known: eager"):
+        load(REFERENCE, None, flash_attention=True)
+
+
+def test_latent_attention_keeps_its_own_classes_and_knows_no_window():
+    assert modeling_deepseekv2.ATTENTION_CLASSES.keys() == {
+        "mha_eager",
+        "mla_eager",
+        "mla_flash_attention_2",
+    }
+    latent = {
+        "use_mla": True,
+        "num_key_value_heads": 4,
+        "kv_lora_rank": 8,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 8,
+    }
+    model = decoder(small(**latent), torch.float32, vendor=False)
+    assert Generation(model, tokens_of(1, 14), 4, WINDOW).lengths == list(range(4, 15))
+
+
+def test_the_window_is_off_unless_it_is_asked_for():
+    assert load(REFERENCE, None).sliding_window is None
+    model = load(REFERENCE, 7)
+    assert model.sliding_window == 7
+    assert model.module.config._ring_window == 7
+    assert model.module.model.layers[0].self_attn.config is model.module.config
+
+
+@pytest.mark.parametrize("window", [0, -3])
+def test_a_window_below_one_is_refused(window):
+    with pytest.raises(ConfigError, match=f"sliding window of {window} .* give 1 or more"):
+        load(REFERENCE, window)
+
+
+def test_parameters_are_the_checkpoints():
+    module = load(REFERENCE, None).module
+    assert sum(p.numel() for p in module.parameters()) == 3_336_106_240
+    assert len(list(module.parameters())) == 2_710
+    assert len(list(module.modules())) == 4_083
+
+
+def test_pages_of_one_prompt_are_looked_at_one_by_one():
+    config = modeling_unlimitedocr.UnlimitedOCRConfig(**small())
+    model = modeling_unlimitedocr.UnlimitedOCRForCausalLM(config).eval()
+    seen = []
+    model.model.sam_model.register_forward_hook(lambda _, given, __: seen.append(given[0]))
+    pages = torch.rand(3, 3, 64, 64)
+    tokens = 1 * (1 + 1) + 1  # one query and a newline, and a separator after each page
+    mask = torch.tensor([[False, *[True] * (3 * tokens), False]])
+    with torch.no_grad(), running(CPU, has_weights=True):
+        embeds = {}
+        model.model.layers[0].register_forward_pre_hook(
+            lambda _, given, kwargs: embeds.update(x=given[0]), with_kwargs=True
+        )
+        model(
+            torch.zeros(1, mask.shape[1], dtype=torch.long),
+            images=[(torch.zeros(1, 3, 64, 64), pages)],
+            images_seq_mask=mask,
+            images_spatial_crop=torch.ones(3, 2, dtype=torch.long),
+        )
+    assert [tuple(given.shape) for given in seen] == [(1, 3, 64, 64)] * 3
+    assert torch.equal(torch.cat(seen), pages)
+    rows = embeds["x"][0, 1:-1].view(3, tokens, -1)
+    assert torch.equal(rows[:, 1], model.model.image_newline.expand(3, -1))
+    assert torch.equal(rows[:, 2], model.model.view_seperator.expand(3, -1))
+
+
+# --------------------------------------------------------------------------------- as it is traced
+
+
+PAGE = workload((ViewBatch(1, 128),), visual_tokens=7, text_tokens=3, base_size=128)
+SMALL_DECODER = {
+    "num_hidden_layers": 2,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "vocab_size": 64,
+}
+
+
+@pytest.mark.parametrize(("window", "batch"), [(None, 1), (1, 2), (WINDOW, 1), (WINDOW, 2)])
+def test_a_step_over_a_made_cache_is_that_step_of_the_generation(window, batch):
+    page = workload((ViewBatch(1, 128),), 7, 3, base_size=128, batch_size=batch)
+    model = load(REFERENCE, window, config=SMALL_DECODER)
+    steps = range(3 * WINDOW + 1)
+    generated = traced(model, page, step_numbers=steps)
+    for number in (1, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW):
+        alone = traced(model, page, step_numbers=(number,))
+        assert alone.decode_steps == (generated.decode_steps[number],)
+
+
+def test_a_step_writes_in_place_from_the_window_on():
+    model = load(REFERENCE, WINDOW, config=SMALL_DECODER)
+    traces = traced(model, PAGE, step_numbers=(0, WINDOW - 1, WINDOW, 1000))
+    slot_bytes = 10 * 128 * 2
+    for trace, in_place in zip(traces.decode_steps, (False, False, True, True), strict=True):
+        attention = [kernel for kernel in trace.kernels if kernel.path.endswith("self_attn")]
+        copies = [kernel for kernel in attention if kernel.operator == "copy"]
+        held = [
+            kernel
+            for kernel in attention
+            if kernel.operator == "cat" and kernel.work.bytes_written > slot_bytes
+        ]
+        assert len(copies) == (2 * 2 if in_place else 0)  # key and value in two layers
+        assert len(held) == (0 if in_place else 2 * 2)
+        assert all(
+            kernel.work.bytes_read == kernel.work.bytes_written == slot_bytes for kernel in copies
+        )
+        assert ledger_of(trace).unknown == {}
+    *_, first, late = traces.decode_steps
+    assert (first.kernels, first.peak) == (late.kernels, late.peak)
+
+
+def test_declared_repetition_changes_nothing():
+    deepseek = load(DEFAULT.reference, None)
+    model = load(REFERENCE, WINDOW)
+    steps = (0, WINDOW - 1, WINDOW, WINDOW + 1, 100)
+    repeated = traced(model, PAGE, step_numbers=steps, repeats=repeats_of(deepseek))
+    assert repeated == traced(model, PAGE, step_numbers=steps)
+
+
+def slots_of(cache) -> list[int]:
+    """What each of three layers overwrites next; the first slot where none was written yet."""
+    written = getattr(cache, "_ring_pos", {})
+    return [written.get(layer, 0) for layer in range(3)]
+
+
+def test_a_cache_is_made_as_real_steps_leave_it():
+    model = decoder(small(), torch.float32, vendor=False)
+    first = Generation(model, tokens_of(1, 5), 5, WINDOW)
+    for number in range(2, 3 * WINDOW):
+        real = Generation(model, tokens_of(1, 5 + number - 1), 5, WINDOW).cache
+        made = decode_cache(first.cache, DecodeStep(5, number, WINDOW))
+        shapes = ([part.shape for part in cache.key_cache] for cache in (made, real))
+        assert next(shapes) == next(shapes)
+        assert made._prefill_length == real._prefill_length
+        assert slots_of(made) == slots_of(real) == [(number - 1) % WINDOW * (number > WINDOW)] * 3
+    plain = lengthened(first.cache, DecodeStep(5, 9))
+    assert plain.get_seq_length() == 5 + 8
+    assert not hasattr(plain, "_ring_pos")
+
+
+# ------------------------------------------------------------------------------- recorded workloads
+
+
+BYTES_A_TOKEN = 2 * 12 * 10 * 128 * 2
+
+
+def workload_of(golden):
+    columns, rows = golden["grid"]
+    whole = golden["base_size"] if golden["crop_mode"] else golden["image_size"]
+    local = (ViewBatch(columns * rows, golden["image_size"]),) if columns * rows > 1 else ()
+    return workload(
+        (*local, ViewBatch(golden["pages"], whole)),
+        golden["visual_tokens"],
+        golden["text_tokens"],
+        base_size=golden["base_size"],
+        grid=(columns, rows),
+    )
+
+
+DIRECTORIES = [
+    pytest.param(REFERENCE, id="reference"),
+    pytest.param(VENDOR_UNLIMITED, id="vendor", marks=[pytest.mark.vendor, needs_vendor_unlimited]),
+]
+
+
+def witnessed(model, inputs, cache):
+    """What `FlopCounterMode` counts over a pass: in all, and in the head; and the cache it left.
+
+    The inputs are made where their values are followed: the model's code asks for some.
+    """
+    with running(META):
+        arguments = inputs()
+        with FlopCounterMode(display=False) as counter:
+            cache = model.module(**arguments, past_key_values=cache).past_key_values
+    heads = {
+        sum(flops.values())
+        for name, flops in counter.get_flop_counts().items()
+        if name.endswith("lm_head")
+    }
+    (head,) = heads
+    return counter.get_total_flops(), head, cache
+
+
+@pytest.mark.parametrize("golden", GOLDENS, ids=lambda g: f"{g['grid']}-{g['pages']}")
+@pytest.mark.parametrize("path", DIRECTORIES)
+def test_the_outside_witness_counts_what_was_recorded(path, golden):
+    page, prompt = workload_of(golden), golden["seq_len"]
+    for window, recorded in (
+        (128, golden["decode_steps"]),
+        (None, [golden["decode_step_1000_without_ring"]]),
+    ):
+        model = load(path, window)
+        total, head, cache = witnessed(
+            model, lambda: DEFAULT.prefill_inputs(META, torch.bfloat16, page), DynamicCache()
+        )
+        counts = golden["matrix_flops"]
+        assert (total, head) == (counts["total"], counts["lm_head"])
+        for row in recorded:
+            step = DecodeStep(prompt, row["step"], window)
+            found = decode_cache(cache, step)
+            assert found.get_seq_length() == row["cache_before"]
+            position = step.position
+            total, head, after = witnessed(
+                model, lambda at=position: DEFAULT.decode_inputs(META, page, at), found
+            )
+            assert (total, head) == (row["total"], row["lm_head"])
+            assert after.get_seq_length() == row["cache_after"] == step.keys
+            assert step.keys == row["keys_attended"]
+            held = sum(part.numel() * part.element_size() for pair in after for part in pair)
+            assert held == row["kv_cache_bytes_bf16"] == BYTES_A_TOKEN * step.keys
+
+
+@pytest.mark.parametrize("golden", GOLDENS, ids=lambda g: f"{g['grid']}-{g['pages']}")
+@pytest.mark.parametrize("path", DIRECTORIES)
+def test_the_trace_counts_what_was_recorded(path, golden):
+    page = workload_of(golden)
+    assert page.seq_len == golden["seq_len"]
+    for window, recorded in (
+        (128, golden["decode_steps"]),
+        (None, [golden["decode_step_1000_without_ring"]]),
+    ):
+        traces = traced(
+            load(path, window), page, step_numbers=[row["step"] - 1 for row in recorded]
+        )
+        assert flops_by_stage(traces) == golden["matrix_flops"]
+        assert traces.kv_cache_bytes == BYTES_A_TOKEN * page.seq_len
+        assert ledger_of(traces.prefill, *traces.decode_steps).unknown == {}
+        assert [step_flops(step, "") for step in traces.decode_steps] == [
+            row["total"] for row in recorded
+        ]
+        assert [step_flops(step, "lm_head") for step in traces.decode_steps] == [
+            row["lm_head"] for row in recorded
+        ]
+
+
+def step_flops(step, path: str) -> int:
+    """Matrix FLOPs of the modules whose path starts so."""
+    return sum(kernel.total.matrix_flops for kernel in step.kernels if kernel.path.startswith(path))
