@@ -5,10 +5,12 @@ import io
 import json
 from dataclasses import replace
 
+import pytest
 from hand_built import CREATED, FIGURES, STAGES, batch_of, traced
 
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.comparison import compare
+from dsocr_analyze.report.config_differences import config_differences
 
 
 def report_of(figures):
@@ -79,6 +81,128 @@ def test_stages_of_several_architectures_stand_where_they_run():
     assert rows["ear_flops"].values == (None, 4052)
     assert (rows["ear_flops"].difference(1), rows["ear_flops"].ratio(1)) == (None, None)
     assert (rows["prefill_flops"].difference(1), rows["prefill_flops"].ratio(1)) == (None, None)
+
+
+def stages_of(*names):
+    """Figures with stages of these names, of which the last is the decode step."""
+    *others, decode = names
+    made = {name: replace(STAGES["eye"], name=name) for name in others}
+    return replace(FIGURES, stages={**made, decode: replace(STAGES["decode"], name=decode)})
+
+
+def order_of(*reports):
+    keys = [key for key, row in rows_of(*reports).items() if row.unit == "FLOPs"]
+    return [key.removesuffix("_flops") for key in keys[: keys.index("prefill_pass_flops")]]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "merged"),
+    [
+        ("sam clip projector prefill decode", "sam encoder projector prefill decode",
+         "sam clip encoder projector prefill decode_step"),
+        ("vision prefill decode", "prefill decode", "vision prefill decode_step"),
+        ("a b c prefill decode", "x prefill decode", "a b c x prefill decode_step"),
+        ("eye prefill decode", "eye llm generate", "eye llm prefill decode_step generate_step"),
+    ],
+)  # fmt: skip
+def test_the_order_of_stages_is_the_same_whichever_report_stands_first(one, other, merged):
+    reports = [report_of(stages_of(*names.split())) for names in (one, other)]
+    assert order_of(*reports) == merged.split()
+    assert order_of(*reversed(reports)) == merged.split()
+
+
+def test_stages_in_contradicting_orders_all_have_a_row():
+    reports = [report_of(stages_of(*names, "decode")) for names in ("ab", "ba")]
+    assert order_of(*reports) == ["a", "b", "decode_step"]
+
+
+def test_parameters_are_compared_where_they_differ():
+    other = report_of(replace(FIGURES, parameters=replace(FIGURES.parameters, total=1000)))
+    assert rows_of(ONE, other)["params"].values == (843, 1000)
+    assert "params" not in rows_of(ONE, ONE)
+
+
+def test_names_that_are_given_twice_are_numbered():
+    names = compare([(name, ONE) for name in ("a", "a", "a (2)", "b", "a")]).names
+    assert names == ("a", "a (2)", "a (2) (2)", "b", "a (3)")
+
+
+def of_architecture(name, **workload):
+    model = replace(FIGURES.provenance.model, architecture=name, code_digest=str(name) * 12)
+    provenance = replace(FIGURES.provenance, model=model)
+    changed = replace(FIGURES.workload, **workload)
+    return report_of(replace(FIGURES, provenance=provenance, workload=changed))
+
+
+def test_the_first_line_says_the_page_and_architectures_that_names_leave_out():
+    first = compare([("x.json", of_architecture("one")), ("two:base", of_architecture("two"))])
+    assert first.headline().startswith("Ran: x.json: one: model directory my-model")
+    assert "; two:base: model directory my-model" in first.headline()
+    assert first.headline().endswith(" attention; page 600 x 500 pixels, 512 (no crops)")
+    assert first.architectures == ("one", "two")
+    other = of_architecture("two", page=(20, 30), base_size=1024, crop_mode=True)
+    lines = compare([("one", of_architecture("one")), ("two", other)]).headline()
+    assert lines.endswith(" attention; pages 600 x 500, 20 x 30 pixels")
+
+
+def test_the_first_line_of_one_architecture_says_the_page_only_where_asked():
+    same = [("a", of_architecture("one")), ("b", of_architecture(None))]
+    assert "page" not in compare(same).headline()
+    assert (
+        compare(same, with_page=True).headline().endswith("page 600 x 500 pixels, 512 (no crops)")
+    )
+
+
+CONFIGS = {
+    "a": {"layers": 2, "same": [1, 2], "text": {"heads": 4, "rope": None}, "on": True},
+    "b": {"layers": 3, "same": [1, 2], "text": {"heads": 4}, "on": 1},
+}
+TWO = [("a", ONE), ("b", ONE)]
+
+
+def test_keys_that_differ_are_named_with_every_value():
+    comparison = compare(TWO, CONFIGS)
+    table = comparison.config_table()
+    assert table.columns == ("key", "a", "b")
+    assert table.rows == (
+        ("layers", "2", "3"), ("text.rope", "null", "-"), ("on", "true", "1"),
+    )  # fmt: skip
+    assert json.loads(comparison.as_json())["config_differences"] == [
+        {"key": "layers", "values": {"a": 2, "b": 3}},
+        {"key": "text.rope", "values": {"a": None}},
+        {"key": "on", "values": {"a": True, "b": 1}},
+    ]
+    lines = list(csv.DictReader(io.StringIO(comparison.as_csv())))
+    of_configs = [line for line in lines if line["unit"] == "config"]
+    assert [(line["key"], line["report"], line["value"]) for line in of_configs] == [
+        ("config.layers", "a", "2"), ("config.layers", "b", "3"),
+        ("config.text.rope", "a", "null"), ("config.text.rope", "b", ""),
+        ("config.on", "a", "true"), ("config.on", "b", "1"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("configs", "differ"),
+    [
+        ([{"a": {"b": 1, "c": 2}}, {}], ["a.b", "a.c"]),
+        ([{"a": {}}, {}], ["a"]),
+        ([{"a": {}}, {"a": {"b": 1}}], ["a.b"]),
+        ([{"a": {"b": 1}}, {"a": 1}], ["a"]),
+        ([{"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}], ["a"]),
+        ([{"a": 1, "b": 2}, {"b": 2, "a": 1}], []),
+        ([{"a": 1}, {"a": 1}, {"a": 2}], ["a"]),
+        ([{"a": 1}, {"a": 1.0}, {"a": "1"}], ["a"]),
+        ([{}, {}], []),
+    ],
+)
+def test_objects_are_compared_key_by_key_and_lists_as_a_whole(configs, differ):
+    assert [key.path for key in config_differences(configs)] == differ
+
+
+def test_configs_without_a_difference_say_so_and_one_config_says_nothing():
+    assert compare(TWO, {"a": {}, "b": {}}).config_table().title == "Configs: no key differs"
+    assert compare(TWO, {"a": {"x": 1}}).config_table() is None
+    assert compare(TWO).config_table() is None
 
 
 def test_the_table_shows_a_difference_below_each_value():

@@ -119,17 +119,7 @@ def compare(
     ways = {(each.model, each.setting.dtype, each.setting.flash_attention)
             for each in columns if isinstance(each, compared.Column)}  # fmt: skip
     result = comparison.compare(reports, models.config_values(), with_page=len(ways) > 1)
-    if output is None:
-        _print(result, output_format)
-    else:
-        _write(context, output, _text(result, output_format))
-
-
-def _write(context: typer.Context, output: Path, text: str) -> None:
-    from dsocr_analyze.report.files import write_texts
-
-    context.obj.begin_writing()
-    write_texts(output.parent, {output.name: text})
+    _show(context, result, output_format, output)
 
 
 def _planned(column: Column, **page_and_lengths: Any) -> Workload:
@@ -177,8 +167,17 @@ def _reports_of(
     return reports
 
 
-def _print(result: Comparison, output_format: str) -> None:
-    if output_format == "table":
+def _show(
+    context: typer.Context, result: Comparison, output_format: str, output: Path | None
+) -> None:
+    """Writes the comparison to `output`, or prints it where there is none."""
+    if output is not None:
+        from dsocr_analyze.report.files import write_texts
+
+        text = _text(result, output_format)
+        context.obj.begin_writing()
+        write_texts(output.parent, {output.name: text})
+    elif output_format == "table":
         from dsocr_analyze.cli.printing import print_assumptions, print_table
 
         print(result.headline())

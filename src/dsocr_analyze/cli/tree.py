@@ -30,8 +30,9 @@ StageOption = Annotated[
     str | None,
     typer.Option(
         "--stage",
-        metavar="|".join(DEFAULT.stage_names),
-        help="Only the modules that this stage owns.",
+        metavar="STAGE",
+        help="Only the modules that this stage of the architecture owns:"
+        f" {', '.join(DEFAULT.stage_names)} for {DEFAULT.name}.",
     ),
 ]
 TraceOption = Annotated[
