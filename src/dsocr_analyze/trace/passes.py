@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import DynamicCache
 
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.forward import running
 from dsocr_analyze.running.loading import LoadedModel
+from dsocr_analyze.trace.key_value_cache import empty_cache, lengthened
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
 from dsocr_analyze.trace.repetition import Alike
@@ -87,7 +87,7 @@ def trace_passes(
     ):
         inputs = architecture.prefill_inputs(model.device, model.dtype, workload)
         inputs_bytes = _bytes_of(inputs)
-        cache = DynamicCache()
+        cache = empty_cache(model.directory)
         with recorder:
             on_progress("prefill pass")
             prefill = recorder.begin()
@@ -100,7 +100,7 @@ def trace_passes(
                 on_progress(f"decode step {number + 1}")
                 recorder.begin()  # of a trace that nobody keeps
                 if number > ran:
-                    cache = _lengthened(cache, number - ran)
+                    cache = lengthened(cache, number - ran)
                 inputs = architecture.decode_inputs(
                     model.device, workload, workload.seq_len + number
                 )
@@ -108,17 +108,6 @@ def trace_passes(
                 steps.append(recorder.begin())
                 cache = model.module(**inputs, past_key_values=cache).past_key_values
     return PassTraces(prefill, tuple(steps), tuple(step_numbers), cache_bytes, inputs_bytes)
-
-
-def _lengthened(cache: Any, tokens: int) -> DynamicCache:
-    """A cache, `[B, heads, K, head_dim]` twice per layer, with so many more tokens of zeros."""
-    layers = cache if isinstance(cache, tuple) else cache.to_legacy_cache()
-    return DynamicCache.from_legacy_cache(
-        tuple(
-            tuple(torch.nn.functional.pad(held, (0, 0, 0, tokens)) for held in layer)
-            for layer in layers
-        )
-    )
 
 
 @contextlib.contextmanager
@@ -150,7 +139,7 @@ def run_prefill(model: LoadedModel, workload: Workload, architecture: Architectu
     """The bare prefill pass, unrecorded: what tracing is measured against."""
     with running(model.device, flash_attention, has_weights=model.has_weights):
         inputs = architecture.prefill_inputs(model.device, model.dtype, workload)
-        return model.module(**inputs, past_key_values=DynamicCache())
+        return model.module(**inputs, past_key_values=empty_cache(model.directory))
 
 
 def recorded_flash_attention(recorder: Recorder) -> Callable[..., torch.Tensor]:
