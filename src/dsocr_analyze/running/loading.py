@@ -71,15 +71,14 @@ def load_model(
 
     Raises:
         TrustError: Nobody agreed to execute the files.
-        ModelCodeError: The files raised.
+        ModelCodeError: The files raised, or the installed transformers cannot run them.
         ConfigError: `auto_map` is missing or names what is not there.
         ModelDirectoryError: A file that `auto_map` names is not there, or the weights do not fit.
         DeviceError: The device has not enough memory.
     """
     if not trust_remote_code:
         require_trust(directory)
-    if not directory.is_reference:
-        require_transformers()
+    require_transformers(directory)
     with exclusive():
         return _loaded(directory, device, dtype, ATTENTION_IMPLEMENTATIONS[flash_attention])
 
