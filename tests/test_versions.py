@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from importlib import metadata
 
 import pytest
@@ -56,3 +59,35 @@ def test_nothing_of_a_refused_directory_is_executed(monkeypatch, tmp_path):
 def test_the_reference_is_refused_under_none(monkeypatch, version):
     monkeypatch.setattr(metadata, "version", lambda _: version)
     require_transformers(ModelDirectory.read(DEFAULT.reference))
+
+
+# Warnings ----------------------------------------------------------------------------------------
+
+DEPRECATED = """
+import warnings
+warnings.warn("this package is deprecated", FutureWarning, stacklevel=2)
+"""
+
+
+def stderr_of_a_page(tmp_path, *options: str, **variables: str) -> str:
+    """Of a page counted where a package that torch imports warns of its own end."""
+    (tmp_path / "pynvml.py").write_text(DEPRECATED, encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    small = ["--page", "100x100", "--crop-mode", "0", "--image-size", "64", "--max-new-tokens", "1"]
+    command = [sys.executable, *options, "-m", "dsocr_analyze", *small]
+    environment = {**os.environ, "PYTHONPATH": path, **variables}
+    ran = subprocess.run(
+        [*command, "--output", str(tmp_path / "reports")],
+        env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    return ran.stderr
+
+
+def test_a_future_warning_of_what_is_imported_does_not_reach_the_user(tmp_path):
+    assert "Warning" not in stderr_of_a_page(tmp_path)
+
+
+def test_it_does_where_warnings_are_asked_for(tmp_path):
+    asked = stderr_of_a_page(tmp_path, "-W", "default::FutureWarning")
+    assert "FutureWarning: this package is deprecated" in asked
