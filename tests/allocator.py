@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
-from transformers import DynamicCache
 
 from dsocr_analyze.running.forward import running
 from dsocr_analyze.session import DeepSeekOCRSession
+from dsocr_analyze.trace.passes import empty_cache
 from dsocr_analyze.workload import Workload
 
 
@@ -36,4 +36,5 @@ def allocated_by_prefill(session: DeepSeekOCRSession, workload: Workload) -> int
     model = session.loaded
     with running(model.device, has_weights=model.has_weights):
         inputs = session.architecture.prefill_inputs(model.device, model.dtype, workload)
-        return allocated_at_most(lambda: model.module(**inputs, past_key_values=DynamicCache()))
+        cache = empty_cache(model.directory)
+        return allocated_at_most(lambda: model.module(**inputs, past_key_values=cache))

@@ -25,6 +25,9 @@ SAM = {"width": 32, "heads": 2, "layers": 2, "global_attn_indexes": [1],
 CLIP = {"width": 64, "heads": 2, "layers": 2}
 
 
+pytestmark = pytest.mark.directory
+
+
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     path = tmp_path_factory.mktemp("checkpoint") / "model"

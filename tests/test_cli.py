@@ -231,6 +231,7 @@ COPIES_DO_NOT_CHANGE = ("params", "macs", "matrix_flops", "vector_flops", "flops
 
 
 class TestModelDirectory:
+    @pytest.mark.directory
     def test_a_prompt_is_counted_with_the_directorys_tokenizer(self, capsys, tmp_path):
         words = {"[UNK]": 0, "Convert": 1, "the": 2, "document": 3}
         tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
@@ -257,11 +258,13 @@ class TestModelDirectory:
         assert "tokenizer.json" in err
         assert err.count("\n") == 1
 
+    @pytest.mark.directory
     def test_the_first_line_names_the_directory(self, capsys, tmp_path):
         directory = _small_model(tmp_path / "m")
         _, out, _ = run(capsys, *SMALL, "--model", directory, "--trust-remote-code")
         assert out.startswith("Ran: model directory m (")
 
+    @pytest.mark.directory
     def test_the_real_forward_pass_on_the_cpu_gives_the_counts_of_meta(self, capsys, tmp_path):
         directory = _small_model(tmp_path / "m")
         documents = []
@@ -303,6 +306,7 @@ class TestTrust:
         assert "dsocr-analyze trust" in err
         assert "ran" not in err.replace("--trust", "")
 
+    @pytest.mark.directory
     def test_trusted_code_runs_and_a_changed_file_ends_the_trust(self, capsys, tmp_path):
         directory = self._directory(tmp_path / "m")
         code, out, _ = run(capsys, "trust", directory)
@@ -315,6 +319,7 @@ class TestTrust:
         _, _, err = run(capsys, "--model", directory)
         assert "changed since they were trusted (code.py)" in err
 
+    @pytest.mark.directory
     def test_the_flag_runs_it_without_a_record(self, capsys, tmp_path):
         directory = self._directory(tmp_path / "m")
         _, _, err = run(capsys, "--model", directory, "--trust-remote-code")

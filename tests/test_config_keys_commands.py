@@ -184,6 +184,7 @@ class TestOtherCode:
             assert f"dsocr-analyze: assumed: {said}\n" in err
         assert not any("assume" in n for n in analytic.page_figures(PUBLISHED, PAGE).notes)
 
+    @pytest.mark.directory
     def test_what_a_trace_sees_of_it_stands_without_closed_forms(self, tmp_path):
         plain = DeepSeekOCRSession.from_directory(
             other_code(tmp_path / "m"), trust_remote_code=True

@@ -4,17 +4,18 @@ Those of the vision side are in `test_costs_vision.py`.
 """
 
 from collections import Counter
+from importlib.metadata import version
 
 import pytest
 import torch
 from torch import nn
 from tracing import Calls, meta
-from transformers import DynamicCache
 
 from dsocr_analyze.architectures.deepseek_ocr.reference import deepencoder, modeling_deepseekv2
 from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
     DeepseekV2Config,
 )
+from dsocr_analyze.architectures.key_value_cache import GrowingCache
 from dsocr_analyze.architectures.ocr_family.decoder import (
     cache_width,
     decoder_params,
@@ -124,7 +125,9 @@ class TestSimpleLayers:
     def test_activations_are_all_that_transformers_knows(self, dtype):
         from transformers.activations import ACT2FN
 
-        assert set(ACTIVATIONS) == set(ACT2FN)
+        assert set(ACTIVATIONS) <= set(ACT2FN)
+        if version("transformers") == "4.46.3":  # others have added to it
+            assert set(ACTIVATIONS) == set(ACT2FN)
 
     @pytest.mark.parametrize("act", ACTIVATIONS)
     def test_swiglu(self, dtype, act):
@@ -224,12 +227,11 @@ def mask_and_positions(batch, new, cached):
 
 
 def cache_of(dtype, batch, cached, sizes, layers=1):
-    """The cache that `generate` passes; each layer holds tensors of the sizes [heads, features]."""
-    pairs = tuple(
-        tuple(of_type(dtype, batch, heads, cached, size) for heads, size in sizes)
-        for _ in range(layers)
-    )
-    return DynamicCache.from_legacy_cache(pairs if cached else None)
+    """The cache that passes run over; each layer holds tensors of the sizes [heads, features]."""
+    cache = GrowingCache()
+    for layer_idx in range(layers if cached else 0):
+        cache.update(*(of_type(dtype, batch, n, cached, size) for n, size in sizes), layer_idx)
+    return cache
 
 
 def attention_inputs(dtype, batch, new, cached, sizes, *, flash):

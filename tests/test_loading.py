@@ -15,6 +15,8 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.loading import load_model
 from dsocr_analyze.running.source_package import REMOTE_PACKAGE
 
+pytestmark = pytest.mark.directory
+
 CONFIG, MODELING, PARTS = vendor_like.CONFIG, vendor_like.MODELING, vendor_like.PARTS
 
 

@@ -23,6 +23,9 @@ from dsocr_analyze.trace.summary import batch_work, ledger_of, stage_figures, st
 WORKLOAD = plan_workload(page=(640, 640))
 
 
+directory = pytest.mark.directory
+
+
 def model_that(tmp_path, *statements):
     forward = "\n        ".join(("    def forward(self, input_ids, **kwargs):", *statements))
     code = vendor_like.MODELING.partition("    def forward")[0] + forward + "\n"
@@ -35,6 +38,7 @@ def model_that(tmp_path, *statements):
     )
 
 
+@directory
 class TestCodeThatFails:
     @pytest.mark.parametrize(
         ("statement", "says"),
@@ -297,6 +301,7 @@ class TestThePassOfGenerate:
         assert one.by_module[path].macs == 64 * 283
         assert two.by_module[path].macs == 2 * 64 * 283
 
+    @directory
     def test_a_cache_is_given_and_grows_in_place(self, tmp_path):
         model = model_that(
             tmp_path,

@@ -232,6 +232,23 @@ def test_defaults_are_the_published_ones_and_one_kv_head_a_head_is_the_default_f
     assert config.num_key_value_heads == 6
 
 
+def test_a_config_is_what_it_is_given_whatever_transformers_makes_of_such_keys():
+    class Relative(modeling_deepseekocr.DeepseekOCRConfig):
+        model_type = "relative"
+
+    scaling = {"type": "linear", "factor": 2.0}
+    given = {"hidden_size": 7, "pad_token_id": 3, "rope_scaling": scaling, "rope_theta": 5e3}
+    for kind in (DeepseekV2Config, modeling_deepseekocr.DeepseekOCRConfig, Relative):
+        config = kind(**given, num_key_value_heads=None, vision_config={"a": 1})
+        assert {key: getattr(config, key) for key in given} == given
+        assert (config.num_key_value_heads, config.kv_lora_rank, config.eos_token_id) == (
+            32, 512, 100001,
+        )  # fmt: skip
+        assert config.vision_config == {"a": 1}
+        assert config.use_return_dict
+        assert scaling == {"type": "linear", "factor": 2.0}
+
+
 # ---------------------------------------------------------------------------- rotary embeddings
 
 

@@ -129,6 +129,7 @@ def test_alike_modules_share_a_name():
     assert name("model.projector") != name("model.sam_model")
 
 
+@pytest.mark.directory
 def test_changed_code_is_traced_in_full(tmp_path):
     """Whether a layer of this copy does its second linear twice is up to a global counter."""
     path = tmp_path / "model"

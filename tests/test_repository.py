@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+
+from dsocr_analyze.model.versions import VENDOR_TRANSFORMERS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -83,6 +86,7 @@ def test_contributing_lists_every_task():
 def test_ci_runs_the_test_command_of_the_readme():
     assert "make test" in read("README.md")
     assert re.search(r"^make test\b", read(".ci/run"), re.MULTILINE)
+    assert re.search(r"^make newest\b", read(".ci/run"), re.MULTILINE)
 
 
 def test_readme_shows_both_commands_with_and_without_make_early():
@@ -132,22 +136,20 @@ def run_script(*arguments: str, **variables: str) -> subprocess.CompletedProcess
 def bare_project(tmp_path, monkeypatch):
     """The run script moved to a project without an environment; what it would run is recorded."""
     script = runner()
-    for name in ("pyproject.toml", "constraints.txt"):
+    for name in ("pyproject.toml", "constraints.txt", "constraints-newest.txt"):
         (tmp_path / name).write_text(read(name), encoding="utf-8")
     steps: list[list[str]] = []
     monkeypatch.delenv("PYTHON", raising=False)
     monkeypatch.setattr(script, "ROOT", tmp_path)
-    monkeypatch.setattr(script, "VENV", tmp_path / ".venv")
-    monkeypatch.setattr(script, "STAMP", tmp_path / ".venv" / "stamp.json")
-    monkeypatch.setattr(script, "VENV_PYTHON", Path(sys.executable))
+    monkeypatch.setattr(script.Environment, "python", Path(sys.executable))
     monkeypatch.setattr(script, "find_python", lambda: sys.executable)
 
     def record(command: list[str]) -> None:
         steps.append(command)
-        (tmp_path / ".venv").mkdir(exist_ok=True)
 
     monkeypatch.setattr(script, "_run", record)
-    (tmp_path / ".venv").mkdir()
+    for environment in (script.PINNED, script.NEWEST):
+        environment.folder.mkdir()
     return script, steps, tmp_path
 
 
@@ -156,8 +158,12 @@ def test_setup_installs_with_constraints_and_only_once(bare_project):
     script.ensure_environment(("dev",))
     installs = [step for step in steps if "install" in step]
     assert installs
-    assert all(str(folder / "constraints.txt") in step for step in installs)
-    assert any(".[dev]" in step for step in installs)
+    constraints = folder / ".venv" / "constraints.txt"
+    assert all(str(constraints) in step for step in installs)
+    assert set(constraints.read_text("utf-8").split()) == {
+        line for line in read("constraints.txt").splitlines() if line and line[0] != "#"
+    }
+    assert any(".[dev,vendor]" in step for step in installs)
     steps.clear()
     script.ensure_environment(("dev",))
     script.ensure_environment(())
@@ -170,11 +176,31 @@ def test_setup_runs_again_for_changed_pins_and_keeps_extras(bare_project):
     steps.clear()
     (folder / "constraints.txt").write_text("torch==2.13.0\n", encoding="utf-8")
     script.ensure_environment(())
-    assert any(".[dev]" in step for step in steps)
+    assert any(".[dev,vendor]" in step for step in steps)
+
+
+def test_the_newest_environment_has_its_own_pins_in_place_of_the_others(bare_project):
+    script, steps, folder = bare_project
+    script.ensure_environment(("test",), script.NEWEST)
+    constraints = folder / ".venv-newest" / "constraints.txt"
+    installs = [step for step in steps if "install" in step]
+    assert all(str(constraints) in step for step in installs)
+    assert any(".[test]" in step for step in installs)
+    pinned = dict(line.split("==") for line in constraints.read_text("utf-8").split())
+    assert pinned["transformers"].startswith("5.")
+    assert pinned["torch"] == str(pins()["torch"].specifier)[2:]
+    assert not (folder / ".venv" / "constraints.txt").exists()
+    steps.clear()
+    (folder / "constraints-newest.txt").write_text("transformers==5.24.0\n", encoding="utf-8")
+    script.ensure_environment(("dev",))
+    assert any(".[dev,vendor]" in step for step in steps)
+    steps.clear()
+    script.ensure_environment((), script.NEWEST)
+    assert any(".[test]" in step for step in steps)
 
 
 def test_failed_setup_is_tried_again(bare_project, monkeypatch):
-    script, _, folder = bare_project
+    script, _, _ = bare_project
 
     def fail(command: list[str]) -> None:
         raise script.SetupError("no network")
@@ -182,7 +208,7 @@ def test_failed_setup_is_tried_again(bare_project, monkeypatch):
     monkeypatch.setattr(script, "_run", fail)
     with pytest.raises(script.SetupError):
         script.ensure_environment(())
-    assert not (folder / ".venv" / "stamp.json").exists()
+    assert not script.PINNED.stamp.exists()
 
 
 def test_python_without_venv_is_told_what_to_install(bare_project, monkeypatch):
@@ -191,7 +217,7 @@ def test_python_without_venv_is_told_what_to_install(bare_project, monkeypatch):
     monkeypatch.setattr(script.subprocess, "run", lambda *args, **kwargs: refusal)
     monkeypatch.setattr(script, "_version_of", lambda python: (3, 12))
     with pytest.raises(script.SetupError, match=r"apt-get install python3\.12-venv"):
-        script._make_venv("python3")
+        script._make_venv("python3", script.PINNED)
 
 
 def test_clean_empties_tmp_but_keeps_the_folder_and_models(bare_project):
@@ -203,7 +229,10 @@ def test_clean_empties_tmp_but_keeps_the_folder_and_models(bare_project):
         (folder / name / "__pycache__").mkdir(parents=True)
     script.clean()
     left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    assert left == {"tmp/.gitignore", "models/README.md", "pyproject.toml", "constraints.txt"}
+    assert left == {
+        "tmp/.gitignore", "models/README.md",
+        "pyproject.toml", "constraints.txt", "constraints-newest.txt",
+    }  # fmt: skip
 
 
 def test_unknown_task_is_refused_with_the_known_ones():
@@ -242,8 +271,8 @@ def direct_requirements() -> list[Requirement]:
     return [item for item in found if item.name != project["name"]]
 
 
-def pins() -> dict[str, Requirement]:
-    lines = [line.partition("#")[0].strip() for line in read("constraints.txt").splitlines()]
+def pins(name: str = "constraints.txt") -> dict[str, Requirement]:
+    lines = [line.partition("#")[0].strip() for line in read(name).splitlines()]
     found = [Requirement(line) for line in lines if line]
     return {canonicalize_name(item.name): item for item in found}
 
@@ -256,21 +285,52 @@ def test_constraints_pin_what_pyproject_asks_for(requirement):
     assert requirement.specifier.contains(clause.version)
 
 
-def test_constraints_are_exact_and_name_each_package_once():
-    lines = [line for line in read("constraints.txt").splitlines() if line and line[0] != "#"]
+@pytest.mark.parametrize("name", ["constraints.txt", "constraints-newest.txt"])
+def test_constraints_are_exact_and_name_each_package_once(name):
+    lines = [line for line in read(name).splitlines() if line and line[0] != "#"]
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line) for line in lines)
-    assert len(pins()) == len(lines)
+    assert len(pins(name)) == len(lines)
     assert lines == sorted(lines, key=str.lower)
+
+
+def test_pins_of_the_newest_environment_fit_the_package_and_differ_from_the_others():
+    needed = pyproject()["project"]["dependencies"]
+    newest = pins("constraints-newest.txt")
+    for name, pin in newest.items():
+        assert pin != pins().get(name)
+    for name in ("transformers", "tokenizers"):
+        (clause,) = newest[name].specifier
+        assert bounds(needed, name).contains(clause.version)
+    assert not VENDOR_TRANSFORMERS.contains(str(newest["transformers"].specifier)[2:])
+
+
+def test_tests_of_the_newest_environment_exist():
+    chosen = runner().NEWEST_TESTS
+    assert chosen
+    for name in chosen:
+        file, _, test = name.partition("::")
+        assert f"def {test}" in read(file)
 
 
 def test_torch_is_pinned_without_a_local_version():
     assert str(pins()["torch"].specifier) == "==2.13.0"
 
 
-def test_vendor_imports_are_satisfied_by_the_supported_transformers_range():
-    (bounds,) = [r.specifier for r in direct_requirements() if r.name == "transformers"]
-    assert bounds.contains("4.46.3")
-    assert not bounds.contains("4.48.0")
+def bounds(group: list[str], name: str) -> SpecifierSet:
+    (found,) = [item.specifier for item in map(Requirement, group) if item.name == name]
+    return found
+
+
+def test_the_package_accepts_current_versions_and_an_extra_pins_what_the_vendor_needs():
+    project = pyproject()["project"]
+    needed, vendor = project["dependencies"], project["optional-dependencies"]["vendor"]
+    for name, current in {"transformers": "5.23", "tokenizers": "0.23.3", "torch": "2.15"}.items():
+        assert bounds(needed, name).contains(current)
+    assert str(bounds(vendor, "transformers")) == "==4.46.3"
+    assert VENDOR_TRANSFORMERS.contains("4.46.3")
+    # What transformers 4.46.3 itself asks for.
+    assert all(bounds(vendor, "tokenizers").contains(good) for good in ("0.20.0", "0.20.3"))
+    assert not bounds(vendor, "tokenizers").contains("0.21.0")
 
 
 # Version -----------------------------------------------------------------------------------------
@@ -353,7 +413,9 @@ def test_nothing_names_a_path_of_one_machine():
 
 
 def test_outputs_and_checkouts_are_ignored_but_their_folders_are_kept():
-    names = ["tmp/x.json", "models/deepseek-ocr/config.json", ".venv/bin/python"]
+    names = [
+        "tmp/x.json", "models/deepseek-ocr/config.json", ".venv/bin/python", ".venv-newest/x",
+    ]  # fmt: skip
     kept = [
         "tmp/.gitignore",
         "models/README.md",

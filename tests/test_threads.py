@@ -191,26 +191,26 @@ class TestOtherThreads:
         called = []
 
         class Model(PreTrainedModel):
-            def _initialize_weights(self, module):
+            def _initialize_weights(self, module, *args):
                 called.append(module)
 
-            def tie_weights(self):
+            def tie_weights(self, *args, **kwargs):
                 pass
 
         from transformers import PretrainedConfig
 
+        def model_with_flash_attention():
+            return Model(PretrainedConfig(attn_implementation="flash_attention_2"))
+
         with building(META, torch.float32):
-            model = Model(PretrainedConfig())
+            model = model_with_flash_attention()
+            assert model.config._attn_implementation == "flash_attention_2"
             model.init_weights()
             assert called == []
             elsewhere(lambda: model.init_weights())
             assert called == [model]
-            chosen = elsewhere(
-                lambda: Model._autoset_attn_implementation(
-                    PretrainedConfig(), check_device_map=False
-                )
-            )
-            assert chosen._attn_implementation == "eager"
+            with pytest.raises(ValueError, match="does not support Flash Attention"):
+                elsewhere(model_with_flash_attention)
 
     def test_their_autocast_is_torchs(self):
         def autocast():

@@ -154,6 +154,7 @@ def test_shapes_leave_out_what_is_no_tensor():
     assert traced_modules(trace)["a"] == TracedModule(1, [[2, 3], [1]], [2, 3], 0)
 
 
+@pytest.mark.directory
 def test_tree_of_another_model_directory_needs_trust(tmp_path, capsys):
     vendor_like.write(tmp_path)
     arguments = ["tree", "--model", str(tmp_path), "--no-trace", "--format", "json"]
@@ -165,6 +166,7 @@ def test_tree_of_another_model_directory_needs_trust(tmp_path, capsys):
     assert {row["stage"] for row in rows} == {None}
 
 
+@pytest.mark.directory
 def test_tree_of_an_unknown_architecture_has_no_stages(tmp_path, capsys):
     vendor_like.write(tmp_path)
     arguments = ["tree", "--model", str(tmp_path), "--trust-remote-code"]

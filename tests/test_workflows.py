@@ -70,7 +70,22 @@ def test_inputs_reach_scripts_through_the_environment_only(path):
 
 
 def test_ci_runs_what_ci_run_runs():
-    assert scripts_of("ci.yml") == [".ci/run"]
+    (step,) = [step for step in steps_of("ci.yml") if step.get("run") == ".ci/run"]
+    assert step["if"] == "matrix.versions == 'pinned'"
+    matrix = load("ci.yml")["jobs"]["check"]["strategy"]["matrix"]
+    assert matrix["versions"] == ["pinned"]
+    assert len(matrix["python"]) == 3
+
+
+def test_ci_runs_under_the_newest_torch_and_transformers_without_pins():
+    (step,) = [step for step in steps_of("ci.yml") if "newest" in step.get("if", "")]
+    install, run = step["run"].splitlines()
+    assert step["if"] == "matrix.versions == 'newest'"
+    assert "--upgrade torch transformers" in install
+    assert "constrain" not in step["run"]
+    assert run == "python scripts/run.py --active newest"
+    (included,) = load("ci.yml")["jobs"]["check"]["strategy"]["matrix"]["include"]
+    assert included["versions"] == "newest"
 
 
 @pytest.mark.parametrize("flash_attention", [0, 1])

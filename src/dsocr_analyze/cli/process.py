@@ -37,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         invocation = Invocation()
         # Libraries add filters of their own when they are imported.
         with held(), warnings.catch_warnings(), named_failures(), interruptible():
+            if not sys.warnoptions:  # else it is asked for by -W or PYTHONWARNINGS
+                # To whoever calls what a library will drop, which is no user of a command.
+                warnings.simplefilter("ignore", FutureWarning)
             return _invoke(sys.argv[1:] if arguments is None else list(arguments), invocation)
     except BaseException as error:  # noqa: BLE001  # nobody else is left to say what happened
         return _end(error, invocation)

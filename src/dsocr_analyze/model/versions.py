@@ -1,33 +1,36 @@
-"""Which versions of transformers model code can run on: what `pyproject.toml` asks for, no more."""
+"""Which versions of transformers the code of model directories runs on."""
 
 from __future__ import annotations
 
 from importlib import metadata
+from typing import Final
 
-from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from dsocr_analyze.errors import ModelCodeError
+from dsocr_analyze.model.directory import ModelDirectory
 
-__all__ = ["require_transformers", "supported_transformers"]
+__all__ = ["VENDOR_TRANSFORMERS", "require_transformers"]
 
-_PACKAGE = "transformers"
+_PACKAGE: Final = "transformers"
 
+VENDOR_TRANSFORMERS: Final = SpecifierSet(">=4.46.3,<4.48")
+"""What published code runs on: 4.46.3 is what it was written for, 4.48 dropped what it imports.
 
-def supported_transformers() -> str:
-    """The versions that work, as in the package's requirements: '<4.48,>=4.46.3'."""
-    for line in metadata.requires("dsocr-analyze") or ():
-        requirement = Requirement(line)
-        if requirement.name == _PACKAGE:
-            return str(requirement.specifier)
-    raise AssertionError("dsocr-analyze requires transformers")
+Of these, the extra `vendor` of the package installs the one that the vendor pins.
+"""
 
 
-def require_transformers() -> None:
-    """Raises ModelCodeError where the installed transformers cannot run the vendor's code."""
-    installed, supported = metadata.version(_PACKAGE), supported_transformers()
-    if not Requirement(f"{_PACKAGE}{supported}").specifier.contains(installed):
-        raise ModelCodeError(
-            f"transformers {installed} is installed; model directories need transformers"
-            f"{supported}, because published model code imports what later versions dropped:"
-            " pip install transformers==4.46.3, or run the built-in reference"
-        )
+def require_transformers(directory: ModelDirectory) -> None:
+    """Raises ModelCodeError where the installed transformers cannot run the directory's code.
+
+    The built-in reference runs on any.
+    """
+    installed = metadata.version(_PACKAGE)
+    if directory.is_reference or VENDOR_TRANSFORMERS.contains(installed, prereleases=True):
+        return
+    raise ModelCodeError(
+        f"transformers {installed} is installed, and the code of {str(directory.path)!r} needs"
+        f" {_PACKAGE}{VENDOR_TRANSFORMERS}: it imports what other versions do not have;"
+        " pip install 'dsocr-analyze[vendor]', or run the built-in reference"
+    )

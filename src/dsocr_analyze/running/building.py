@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import torch
 
@@ -31,7 +31,9 @@ def building(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
                 stack.enter_context(answered(torch.nn.init, name, _leave_as_is))
         stack.enter_context(answered(PreTrainedModel, "init_weights", _do_nothing))
         # transformers refuses flash attention without the package, which meta does not need.
-        stack.enter_context(answered(PreTrainedModel, "_autoset_attn_implementation", _keep_config))
+        for name, answer in _ATTENTION_CHECKS.items():
+            if hasattr(PreTrainedModel, name):
+                stack.enter_context(answered(PreTrainedModel, name, answer))
         stack.enter_context(quiet_transformers())
         stack.enter_context(without_compiler())
         stack.enter_context(default_dtype(dtype))
@@ -50,3 +52,13 @@ def _do_nothing(*_: Any, **__: Any) -> None:
 
 def _keep_config(_: Any, config: Any, *__: Any, **___: Any) -> Any:
     return config
+
+
+def _keep_attention(_: Any, attention: str | None, *__: Any, **___: Any) -> str:
+    return attention or "eager"  # as a config of transformers 4 says where nobody has chosen
+
+
+_ATTENTION_CHECKS: Final[dict[str, Callable[..., Any]]] = {
+    "_autoset_attn_implementation": _keep_config,  # transformers 4
+    "_check_and_adjust_attn_implementation": _keep_attention,  # transformers 5
+}

@@ -86,7 +86,7 @@ def load_model(
 
     Raises:
         TrustError: Nobody agreed to execute the files.
-        ModelCodeError: The files raised.
+        ModelCodeError: The files raised, or the installed transformers cannot run them.
         ConfigError: `auto_map` is missing or names what is not there, or the window is below 1.
         ModelDirectoryError: A file that `auto_map` names is not there, or the weights do not fit.
         DeviceError: The device has not enough memory.
@@ -98,8 +98,7 @@ def load_model(
         )
     if not trust_remote_code:
         require_trust(directory)
-    if not directory.is_reference:
-        require_transformers()
+    require_transformers(directory)
     with exclusive():
         model = _loaded(directory, device, dtype, ATTENTION_IMPLEMENTATIONS[flash_attention])
     if sliding_window is not None:

@@ -38,7 +38,10 @@ def importable(directory: ModelDirectory) -> Iterator[str]:
     with exclusive():
         sys.meta_path.insert(0, finder)
         try:
-            with missing_packages_stood_in(), quiet_transformers():
+            with contextlib.ExitStack() as stack:
+                if not directory.is_reference:  # which imports no package that may be missing
+                    stack.enter_context(missing_packages_stood_in())
+                stack.enter_context(quiet_transformers())
                 yield package
         finally:
             sys.meta_path.remove(finder)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import DynamicCache
 
 from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.architectures.key_value_cache import GrowingCache
+from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.forward import running
@@ -22,6 +23,7 @@ from dsocr_analyze.workload import DecodeStep, Workload
 
 __all__ = [
     "PassTraces",
+    "empty_cache",
     "flash_attention",
     "recorded_flash_attention",
     "run_prefill",
@@ -88,7 +90,7 @@ def trace_passes(
     ):
         inputs = architecture.prefill_inputs(model.device, model.dtype, workload)
         inputs_bytes = _bytes_of(inputs)
-        cache = DynamicCache()
+        cache = empty_cache(model.directory)
         with recorder:
             on_progress("prefill pass")
             prefill = recorder.begin()
@@ -108,6 +110,19 @@ def trace_passes(
                 steps.append(recorder.begin())
                 cache = model.module(**inputs, past_key_values=cache).past_key_values
     return PassTraces(prefill, tuple(steps), tuple(step_numbers), cache_bytes, inputs_bytes)
+
+
+def empty_cache(directory: ModelDirectory) -> Any:
+    """The cache to begin with: for a vendor's code the one that it was written for, transformers'.
+
+    Args:
+        directory: Where the model comes from.
+    """
+    if directory.is_reference:
+        return GrowingCache()
+    from transformers import DynamicCache
+
+    return DynamicCache()
 
 
 @contextlib.contextmanager
@@ -139,7 +154,7 @@ def run_prefill(model: LoadedModel, workload: Workload, architecture: Architectu
     """The bare prefill pass, unrecorded: what tracing is measured against."""
     with running(model.device, flash_attention, has_weights=model.has_weights):
         inputs = architecture.prefill_inputs(model.device, model.dtype, workload)
-        return model.module(**inputs, past_key_values=DynamicCache())
+        return model.module(**inputs, past_key_values=empty_cache(model.directory))
 
 
 def recorded_flash_attention(recorder: Recorder) -> Callable[..., torch.Tensor]:

@@ -145,6 +145,6 @@ def _decode_inputs(device: torch.device, workload: Workload, cached: int) -> dic
 
 def _lengthened(cache: Any, step: DecodeStep) -> Any:
     # Imported here: it brings torch.
-    from dsocr_analyze.architectures.ocr_family.decode_cache import lengthened
+    from dsocr_analyze.architectures.key_value_cache import lengthened
 
     return lengthened(cache, step)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from transformers import DynamicCache
-
-from dsocr_analyze.architectures.ocr_family.decode_cache import lengthened
+from dsocr_analyze.architectures.key_value_cache import lengthened
 from dsocr_analyze.workload import DecodeStep
 
 __all__ = ["decode_cache"]
 
 
-def decode_cache(cache: Any, step: DecodeStep) -> DynamicCache:
+def decode_cache(cache: Any, step: DecodeStep) -> Any:
     """The cache as a decode step finds it, the window's state on it as the model's code keeps it.
 
     Latent attention knows no window: it notes nothing, and its cache grows by every token.

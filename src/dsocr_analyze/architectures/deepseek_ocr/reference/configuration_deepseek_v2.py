@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from transformers import PretrainedConfig
 
@@ -18,11 +18,15 @@ class DeepseekV2Config(PretrainedConfig):  # type: ignore[misc]  # untyped base
     one for each attention head. `topk_method` has the published spelling, which `MoEGate` reads as
     "greedy".
 
+    The attributes are the same under every version of transformers from 4.46 on.
+
     Source: the vendor's `DeepseekV2Config` (names, order and defaults).
     """
 
     model_type = "deepseek_v2"
     keys_to_ignore_at_inference = ("past_key_values",)
+    # In transformers 5 this is another name of `rope_parameters`; here it is an attribute.
+    rope_scaling: ClassVar[dict[str, Any] | None] = None
 
     def __init__(
         self,
@@ -70,14 +74,25 @@ class DeepseekV2Config(PretrainedConfig):  # type: ignore[misc]  # untyped base
         **kwargs: Any,
     ) -> None:
         given = {key: value for key, value in locals().items() if key in _KEYS}
-        kept_by_the_base = {key: given.pop(key) for key in _BASE_KEYS}
         if num_key_value_heads is None:
             given["num_key_value_heads"] = num_attention_heads
         given["rms_norm_eps"] = float(rms_norm_eps)
+        super().__init__(**kwargs)
+        # Afterwards, since the base sets some of them too, or in transformers 5 drops them.
         for key, value in given.items():
             setattr(self, key, value)
-        super().__init__(**kept_by_the_base, **kwargs)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """A subclass inherits the constructor, in place of which transformers 5 would write one."""
+        has_its_own = "__init__" in vars(cls)
+        super().__init_subclass__(**kwargs)
+        if not has_its_own and "__init__" in vars(cls):
+            del cls.__init__
+
+    @property
+    def use_return_dict(self) -> bool:
+        """Whether `forward` returns an object with names, where nobody says otherwise."""
+        return bool(self.return_dict and not getattr(self, "torchscript", False))
 
 
 _KEYS: Final = frozenset(inspect.signature(DeepseekV2Config).parameters) - {"kwargs"}
-_BASE_KEYS: Final = ("pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings")

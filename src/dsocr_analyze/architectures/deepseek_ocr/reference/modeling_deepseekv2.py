@@ -415,6 +415,18 @@ def _halves_from_pairs(x: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------ MLP and MoE
 
 
+def _activation(name: str) -> nn.Module:
+    """transformers' activation of that name; silu is torch's, which 5 wraps in a class of its own.
+
+    Raises:
+        ValueError: transformers has none of that name.
+    """
+    if name in ("silu", "swish"):
+        return nn.SiLU()
+    found: nn.Module = ACT2FN[_one_of(name, list(ACT2FN), "hidden_act")]
+    return found
+
+
 class DeepseekV2MLP(nn.Module):
     """SwiGLU: `down(act(gate(x)) * up(x))`, no biases (Shazeer 2020, eq. 6).
 
@@ -436,7 +448,7 @@ class DeepseekV2MLP(nn.Module):
         self.gate_proj = nn.Linear(width, inner, bias=False)
         self.up_proj = nn.Linear(width, inner, bias=False)
         self.down_proj = nn.Linear(inner, width, bias=False)
-        self.act_fn = ACT2FN[_one_of(config.hidden_act, list(ACT2FN), "hidden_act")]
+        self.act_fn = _activation(config.hidden_act)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., d]` -> `[..., d]`."""
@@ -1370,8 +1382,8 @@ class DeepseekV2PreTrainedModel(PreTrainedModel):  # type: ignore[misc]  # untyp
     config_class = DeepseekV2Config
     base_model_prefix = "model"
     _no_split_modules = ("DeepseekV2DecoderLayer",)
-    _skip_keys_device_placement = "past_key_values"
-    _supports_flash_attn_2 = True
+    _skip_keys_device_placement = ("past_key_values",)
+    _supports_flash_attn_2 = _supports_flash_attn = True  # the names of transformers 4 and of 5
     _supports_cache_class = True
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -1518,7 +1530,7 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
 class DeepseekV2ForCausalLM(DeepseekV2PreTrainedModel):
     """The decoder and a head over the vocabulary, on all positions, in fp32 at last."""
 
-    _tied_weights_keys = ("lm_head.weight",)
+    _tied_weights_keys: ClassVar = {"lm_head.weight": "model.embed_tokens.weight"}
 
     def __init__(self, config: DeepseekV2Config) -> None:
         super().__init__(config)

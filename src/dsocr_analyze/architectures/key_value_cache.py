@@ -1,0 +1,76 @@
+"""The KV cache that passes run over, which the model is given and extends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dsocr_analyze.workload import DecodeStep
+
+__all__ = ["GrowingCache", "lengthened"]
+
+
+class GrowingCache:
+    """Keys and values a layer, `[B, heads, K, head_dim]` each, grown by concatenation.
+
+    What `DynamicCache` of transformers 4.46.3 does, under its names. Later versions also copy the
+    first keys and values, and a built-in network costs the same under each of them.
+    """
+
+    def __init__(self) -> None:
+        self.key_cache: list[Tensor] = []
+        self.value_cache: list[Tensor] = []
+
+    def __len__(self) -> int:
+        return len(self.key_cache)
+
+    def __getitem__(self, layer_idx: int) -> tuple[Tensor, Tensor]:
+        return self.key_cache[layer_idx], self.value_cache[layer_idx]
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return zip(self.key_cache, self.value_cache, strict=True)
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
+        """Appends `[B, heads, T, head_dim]` to a layer; returns all its keys and values.
+
+        Raises:
+            IndexError: A layer is filled before the one below it.
+        """
+        if layer_idx > len(self):
+            raise IndexError(f"layer {layer_idx} came before layer {len(self)}")
+        if layer_idx == len(self):
+            self.key_cache.append(key)
+            self.value_cache.append(value)
+        else:
+            self.key_cache[layer_idx] = torch.cat([self.key_cache[layer_idx], key], dim=-2)
+            self.value_cache[layer_idx] = torch.cat([self.value_cache[layer_idx], value], dim=-2)
+        return self[layer_idx]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Positions that a layer holds."""
+        return self.key_cache[layer_idx].shape[-2] if layer_idx < len(self) else 0
+
+
+def lengthened(cache: Any, step: DecodeStep) -> Any:
+    """A cache of as many tokens as a decode step finds, those that are missing filled with zeros.
+
+    Args:
+        cache: What an earlier pass left: a cache, or a pair a layer, keys and values,
+            `[B, heads, K, head_dim]` each, of no more tokens.
+        step: The step.
+    """
+    from transformers import DynamicCache
+
+    longer = GrowingCache() if isinstance(cache, GrowingCache) else DynamicCache()
+    for layer_idx, (key, value, *_) in enumerate(cache):
+        tokens = step.cached_tokens
+        longer.update(_padded(key, tokens), _padded(value, tokens), layer_idx)
+    return longer
+
+
+def _padded(held: Tensor, tokens: int) -> Tensor:
+    """`[B, heads, K, head_dim]` -> `[B, heads, tokens, head_dim]`."""
+    return torch.nn.functional.pad(held, (0, 0, 0, tokens - held.shape[-2]))

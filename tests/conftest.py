@@ -1,0 +1,18 @@
+"""What holds for every test."""
+
+from importlib import metadata
+
+import pytest
+
+from dsocr_analyze.model.versions import VENDOR_TRANSFORMERS
+
+
+def pytest_collection_modifyitems(items):
+    """Under transformers that model directories do not run on, their tests have nothing to run."""
+    installed = metadata.version("transformers")
+    if VENDOR_TRANSFORMERS.contains(installed):
+        return
+    reason = f"model directories run on transformers{VENDOR_TRANSFORMERS}, not on {installed}"
+    for item in items:
+        if any(item.get_closest_marker(name) for name in ("vendor", "directory")):
+            item.add_marker(pytest.mark.skip(reason=reason))

@@ -1,0 +1,66 @@
+"""The cache that passes run over."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures.key_value_cache import GrowingCache, lengthened
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.trace.passes import empty_cache
+from dsocr_analyze.workload import DecodeStep
+
+
+def states(tokens, *, heads=2, size=3):
+    return torch.randn(1, heads, tokens, size), torch.randn(1, heads, tokens, size + 1)
+
+
+def test_first_keys_and_values_are_kept_without_a_copy():
+    key, value = states(5)
+    cache = GrowingCache()
+    held = cache.update(key, value, 0)
+    assert held[0] is key
+    assert held[1] is value
+    assert cache[0][0] is key
+
+
+def test_later_ones_are_appended_to_their_layer_alone():
+    cache = GrowingCache()
+    first, second, more = states(5), states(5), states(2)
+    cache.update(*first, 0)
+    cache.update(*second, 1)
+    key, value = cache.update(*more, 0)
+    assert torch.equal(key, torch.cat([first[0], more[0]], dim=2))
+    assert torch.equal(value, torch.cat([first[1], more[1]], dim=2))
+    assert [cache.get_seq_length(layer) for layer in (0, 1, 2)] == [7, 5, 0]
+    assert cache.get_seq_length() == 7
+    assert len(cache) == 2
+
+
+def test_layers_are_filled_in_order():
+    with pytest.raises(IndexError, match="layer 1 came before layer 0"):
+        GrowingCache().update(*states(1), 1)
+
+
+@pytest.mark.parametrize("kind", [GrowingCache, DynamicCache])
+def test_a_longer_cache_ends_in_zeros(kind):
+    cache, layers = kind(), [states(4), states(4)]
+    for layer_idx, pair in enumerate(layers):
+        cache.update(*pair, layer_idx)
+    longer = lengthened(cache, DecodeStep(prompt_tokens=5, number=3))
+    assert type(longer) is kind
+    assert longer.get_seq_length() == 7
+    assert cache.get_seq_length() == 4
+    for (key, value, *_), pair in zip(longer, layers, strict=True):
+        for held, given in zip((key, value), pair, strict=True):
+            assert torch.equal(held[:, :, :4], given)
+            assert not held[:, :, 4:].any()
+
+
+def test_the_reference_has_a_cache_that_no_version_of_transformers_changes(tmp_path):
+    reference = ModelDirectory.read(DEFAULT.reference)
+    assert type(empty_cache(reference)) is GrowingCache
+    assert type(empty_cache(reference.with_config(reference.config))) is GrowingCache
+    assert type(empty_cache(ModelDirectory(tmp_path, {}, {}))) is DynamicCache
