@@ -172,8 +172,7 @@ def count_list(
     options.check_choice("--format", output_format, FORMATS)
     options.check_choice("--histogram", histogram, HISTOGRAMS)
     many_options.check_files(output, plot)
-    # Only the config is read: no code of the directory is executed.
-    directory = options.model_directory_from(model, arch, config, trust_remote_code=True)
+    directory = options.described_model(model, arch, config)
     counted = CountedModel.from_directory(directory)
     architecture = counted.architecture
     settings = many_options.settings_from(architecture, mode, dtype, use_flash_attn)

@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -102,13 +102,10 @@ def compare(
         many_options.attentions_from(use_flash_attn),
     )  # fmt: skip
 
-    def planned(column: Column) -> Workload:
-        sizes = column.setting.mode
-        return options.workload_from(
-            column.model.architecture, base_size=sizes.base_size, image_size=sizes.image_size,
-            crop_mode=int(sizes.crop_mode), page=page, image=image, text_tokens=text_tokens,
-            batch_size=batch_size, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
-        )  # fmt: skip
+    planned = functools.partial(
+        _planned, page=page, image=image, text_tokens=text_tokens, batch_size=batch_size,
+        max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
+    )  # fmt: skip
 
     @functools.cache
     def engine_of(column_model: ComparedModel, dtype: str, flash_attention: bool) -> Engine:
@@ -123,6 +120,15 @@ def compare(
             for each in columns if isinstance(each, compared.Column)}  # fmt: skip
     result = comparison.compare(reports, models.config_values(), with_page=len(ways) > 1)
     _show(context, result, output_format, output)
+
+
+def _planned(column: Column, **page_and_lengths: Any) -> Workload:
+    """The page in a column's mode; the arguments of `workload_from` besides its sizes."""
+    sizes = column.setting.mode
+    return options.workload_from(
+        column.model.architecture, base_size=sizes.base_size, image_size=sizes.image_size,
+        crop_mode=int(sizes.crop_mode), **page_and_lengths,
+    )  # fmt: skip
 
 
 def _say_of_configs(columns: Sequence[Column | Saved], *, by_closed_forms: bool) -> None:

@@ -85,10 +85,7 @@ def fit(
     named = [gpu_named(name) for name in gpu or ()]
     for each in named:
         check_has(each, element, flash_attention=flash_attention)
-    # Only the config is read: no code of the directory is executed.
-    directory = options.model_directory_from(
-        model, arch, config, trust_remote_code=True, sliding_window=sliding_window
-    )
+    directory = options.described_model(model, arch, config, sliding_window)
     architecture = architecture_of(directory.config)
     workload = options.workload_from(
         architecture, mode=mode, base_size=base_size, image_size=image_size, crop_mode=crop_mode,

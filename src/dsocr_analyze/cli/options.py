@@ -329,6 +329,15 @@ def model_directory_from(
     return directory if sliding_window is None else with_window(directory, sliding_window)
 
 
+def described_model(
+    model: str | None, arch: str | None, config: Path | None, sliding_window: int | None = None
+) -> ModelDirectory:
+    """The same for closed forms: only the config is read, no code of the directory is executed."""
+    return model_directory_from(
+        model, arch, config, trust_remote_code=True, sliding_window=sliding_window
+    )
+
+
 def with_window(directory: ModelDirectory, sliding_window: int) -> ModelDirectory:
     """The directory with its sliding window on or off, as `--sliding-window` has it."""
     is_on = switch("--sliding-window", sliding_window)

@@ -242,8 +242,7 @@ def _run(
     from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.metadata import metadata_of
 
-    # Only the config is read: no code of the directory is executed.
-    directory = options.model_directory_from(model, arch, config, trust_remote_code=True)
+    directory = options.described_model(model, arch, config)
     counted = CountedModel.from_directory(directory)
     combinations = _combinations(counted.architecture, *asked, time)
     if len(combinations.max_new_tokens) > 1:

@@ -88,10 +88,7 @@ def time(
 
     options.check_choice("--format", output_format, FORMATS)
     check_files(None, plot)
-    # Only the config is read: no code of the directory is executed.
-    directory = options.model_directory_from(
-        model, arch, config, trust_remote_code=True, sliding_window=sliding_window
-    )
+    directory = options.described_model(model, arch, config, sliding_window)
     architecture = architecture_of(directory.config)
     options.say_of_config(directory, by_closed_forms=True)
     workload = options.workload_from(

@@ -55,13 +55,7 @@ def plan_workload(
         WorkloadError: A size or count is not possible, or the lengths contradict each other.
     """
     page = _checked_pair(page)
-    if network.prompt_pages == 1 != prompt_pages:
-        raise WorkloadError(
-            f"prompt_pages {prompt_pages!r} is not possible: this model takes one page in a prompt;"
-            " leave prompt_pages out",
-            arguments=["prompt_pages"],
-        )
-    _check_count("prompt_pages", prompt_pages, 1, network.prompt_pages, " pages in one prompt")
+    _check_prompt_pages(prompt_pages, network.prompt_pages)
     crop_mode = prompt_pages == 1 if crop_mode is None else crop_mode
     image_size = network.image_size if image_size is None else image_size
     if base_size is None:
@@ -94,6 +88,16 @@ def plan_workload(
         max_new_tokens=max_new_tokens,
         prompt_pages=prompt_pages,
     )
+
+
+def _check_prompt_pages(pages: object, most: int) -> None:
+    if most == 1 != pages:
+        raise WorkloadError(
+            f"prompt_pages {pages!r} is not possible: this model takes one page in a prompt;"
+            " leave prompt_pages out",
+            arguments=["prompt_pages"],
+        )
+    _check_count("prompt_pages", pages, 1, most, " pages in one prompt")
 
 
 def _check_several(base_size: int, image_size: int, crop_mode: bool) -> None:
