@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 
 import pytest
@@ -12,6 +13,7 @@ from tracing import meta, total, trace_of
 
 from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.architectures import DEFAULT, plan_workload
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions, RopeScaling
 from dsocr_analyze.errors import AnalyzeError, DeviceError, ModelCodeError
 from dsocr_analyze.kernels import Kernel, Rows, Work, total_work
 from dsocr_analyze.model.directory import ModelDirectory
@@ -231,20 +233,45 @@ def test_a_batch_sums_each_stretch_of_steps_from_its_own_first_two():
 
 
 @pytest.mark.parametrize(
-    ("new_tokens", "changes_beyond", "stretches"),
+    ("new_tokens", "cuts", "stretches"),
     [
-        (1, None, []),
-        (5, None, [range(4)]),
-        (5, 9, [range(4)]),  # a prompt of 10 tokens is beyond it already
-        (5, 10, [range(4)]),
-        (5, 11, [range(1), range(1, 4)]),
-        (5, 13, [range(3), range(3, 4)]),
-        (5, 14, [range(4)]),  # the last step reaches 14 positions
-        (1, 11, []),
+        (1, (), []),
+        (5, (), [range(4)]),
+        (5, (0,), [range(4)]),
+        (5, (1,), [range(1), range(1, 4)]),
+        (5, (3,), [range(3), range(3, 4)]),
+        (5, (4,), [range(4)]),
+        (5, (9,), [range(4)]),
+        (5, (1, 2), [range(1), range(1, 2), range(2, 4)]),
+        (5, (2, 2), [range(2), range(2, 4)]),
+        (1, (1,), []),
     ],
 )
-def test_steps_are_cut_where_they_begin_to_do_other_work(new_tokens, changes_beyond, stretches):
-    assert step_stretches(10, new_tokens, changes_beyond) == stretches
+def test_steps_are_cut_where_they_begin_to_do_other_work(new_tokens, cuts, stretches):
+    assert step_stretches(new_tokens, cuts) == stretches
+
+
+@pytest.mark.parametrize(
+    ("trained", "window", "cuts"),
+    [
+        (None, None, ()),
+        (9, None, (0,)),  # a prompt of 10 tokens is beyond it already
+        (10, None, (0,)),
+        (11, None, (1,)),  # the second step reaches 12 positions
+        (14, None, (4,)),
+        (None, 3, (3,)),
+        (14, 3, (3, 4)),
+    ],
+)
+def test_a_decoder_says_where_its_steps_change(trained, window, cuts):
+    dimensions = ModelDimensions.from_file(DEFAULT.reference / "config.json")
+    decoder = dataclasses.replace(
+        dimensions.decoder,
+        sliding_window=window,
+        max_position_embeddings=trained or 8192,
+        rope_scaling=RopeScaling("dynamic", 2.0) if trained else None,
+    )
+    assert dataclasses.replace(dimensions, decoder=decoder).step_cuts(10) == cuts
 
 
 def test_inputs_and_cache_are_measured():
