@@ -41,7 +41,13 @@ _MODEL: Final = "model.model"
 
 
 def encoder_sections(
-    N: Count, q: Count, encoder: EncoderDimensions, dtype: Dtype, kernels_of: KernelsOf = CUDA
+    N: Count,
+    q: Count,
+    encoder: EncoderDimensions,
+    dtype: Dtype,
+    kernels_of: KernelsOf = CUDA,
+    *,
+    has_mask: bool = False,
 ) -> list[Section]:
     """The encoder on SAM's features `[N, d, q, q]`.
 
@@ -51,14 +57,16 @@ def encoder_sections(
         encoder: Dimensions.
         dtype: Type of features and weights.
         kernels_of: Whose kernels run.
+        has_mask: Whether the mask is there already, from an earlier call.
     """
     n, d = q * q, encoder.width
     T = 2 * n
     norm = rms_norm(N * T, d, dtype)
+    mask = () if has_mask else _mixed_mask(N, n, dtype, kernels_of)
     frame: ModuleKernels = {
         "": _tokens_and_queries(N, n, d, dtype),
         "model": (),
-        _MODEL: (*filled("arange", T, INT64), *_mixed_mask(N, n, dtype, kernels_of)),
+        _MODEL: filled("arange", T, INT64) + mask,
         f"{_MODEL}.rotary_emb": llama_tables(1, T, encoder.head_dim, dtype),
         f"{_MODEL}.norm": norm,
     }

@@ -24,6 +24,7 @@ from dsocr_analyze.architectures.ocr_family.vision import (
 )
 from dsocr_analyze.architectures.ocr_family.vision_lifetimes import replay_projector, replay_sam
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.kernels import CUDA
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Stage
@@ -74,6 +75,15 @@ class _OCR2(Network):
             # What becomes of the queries stands behind the image tokens of its view.
             PROJECTOR: projector_sections(N, q, dimensions.projector, dtype, are_apart=True),
         }
+
+    def served_sections(
+        self, N: Count, R: Count, dimensions: OCR2Dimensions, dtype: Dtype
+    ) -> dict[Stage, list[Section]]:
+        """The same, but engines make the encoder's mask once and keep it (vLLM pull 49531)."""
+        sections = self.sections(N, R, dimensions, dtype, CUDA)
+        q = token_side(R, dimensions.sam)
+        kept = encoder_sections(N, q, dimensions.encoder, dtype, has_mask=True)
+        return {**sections, ENCODER: kept}
 
     def params(self, dimensions: OCR2Dimensions) -> dict[Stage, int]:
         """Parameters of both encoders and the projector."""

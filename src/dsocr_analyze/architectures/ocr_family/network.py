@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dsocr_analyze.architectures.ocr_family.crop_grid import CropRule
 from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
 from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
+from dsocr_analyze.kernels import CUDA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,6 +89,12 @@ class Network(ABC):
             dtype: Type of weights and features.
             kernels_of: Whose kernels run.
         """
+
+    def served_sections(
+        self, N: Count, R: Count, dimensions: Any, dtype: Dtype
+    ) -> Mapping[Stage, list[Section]]:
+        """The same as serving engines run them; arguments as of `sections`."""
+        return self.sections(N, R, dimensions, dtype, CUDA)
 
     @abstractmethod
     def params(self, dimensions: Any) -> Mapping[Stage, int]:

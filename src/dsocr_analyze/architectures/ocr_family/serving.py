@@ -28,7 +28,6 @@ from dsocr_analyze.costs.served import (
     silu_and_mul,
 )
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.kernels import CUDA
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.ocr_family.dimensions import (
@@ -84,7 +83,7 @@ def served_views(
             for kernels in section.modules.values()
             for kernel in kernels
         )
-        for stage, sections in network.sections(N, R, dimensions, dtype, CUDA).items()
+        for stage, sections in network.served_sections(N, R, dimensions, dtype).items()
     }  # fmt: skip
 
 
