@@ -1,0 +1,271 @@
+"""A fourth architecture, in this file alone: a page goes through SAM and the projector, no more."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import run
+
+from dsocr_analyze.architectures import ARCHITECTURES, architecture_of
+from dsocr_analyze.architectures.ocr_family.config_table import (
+    PROJECTOR_KEYS,
+    SAM_KEYS,
+    key_table,
+)
+from dsocr_analyze.architectures.ocr_family.crop_grid import CropRule
+from dsocr_analyze.architectures.ocr_family.dimensions import (
+    DecoderDimensions,
+    ProjectorDimensions,
+    SamDimensions,
+    check_projector,
+    decoder_notes,
+    step_cuts,
+)
+from dsocr_analyze.architectures.ocr_family.network import Network
+from dsocr_analyze.architectures.ocr_family.projector import projector_params
+from dsocr_analyze.architectures.ocr_family.relative import relative
+from dsocr_analyze.architectures.ocr_family.repetition import alike
+from dsocr_analyze.architectures.ocr_family.stages import PROJECTOR, SAM
+from dsocr_analyze.architectures.ocr_family.vision import (
+    projector_sections,
+    sam_params,
+    sam_sections,
+    token_side,
+)
+from dsocr_analyze.architectures.ocr_family.vision_lifetimes import replay_projector, replay_sam
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.session import DeepSeekOCRSession
+from dsocr_analyze.workload import Mode
+
+CONFIG = {
+    "architectures": ["ToyOCRForCausalLM"],
+    "auto_map": {
+        "AutoConfig": "modeling_toyocr.ToyOCRConfig",
+        "AutoModel": "modeling_toyocr.ToyOCRForCausalLM",
+    },
+    "model_type": "toy-ocr",
+    "vision_config": {
+        "image_size": 256,
+        "width": {
+            "sam_vit_b": {
+                "width": 16,
+                "layers": 3,
+                "heads": 2,
+                "global_attn_indexes": [2],
+                "downsample_channels": [8, 12],
+            }
+        },
+    },
+    "projector_config": {"projector_type": "linear", "input_dim": 12, "n_embed": 32},
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+    "intermediate_size": 24,
+    "moe_intermediate_size": 8,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+    "topk_method": "greedy",
+    "n_group": 1,
+    "topk_group": 1,
+    "max_position_embeddings": 4096,
+    "use_mla": False,
+}
+
+CODE = """
+from torch import nn
+from dsocr_analyze.architectures.deepseek_ocr.reference import deepencoder
+from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
+    DeepseekV2Config,
+)
+from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekocr import (
+    DeepseekOCRForCausalLM, DeepseekOCRModel,
+)
+
+class ToyOCRConfig(DeepseekV2Config):
+    model_type = "toy-ocr"
+
+class ToyOCRModel(DeepseekOCRModel):
+    def _build_vision(self, config):
+        self.sam_model = deepencoder.build_sam_vit_b(config.vision_config)
+        self.projector = deepencoder.fitting_projector(config.projector_config, 12, "SAM", 32)
+        self.view_seperator = self._token_embedding(config)
+
+    def _encode(self, views, pixels):
+        views.spatial = self.sam_model(pixels)
+        views.tokens = views.spatial.flatten(2).permute(0, 2, 1)
+        views.tokens = self.projector(views.tokens)
+
+    def _lay_out(self, views, down, across):
+        views.tokens = views.tokens.view(-1, views.tokens.shape[-1])
+
+class ToyOCRForCausalLM(DeepseekOCRForCausalLM):
+    def _build_decoder(self, config):
+        return ToyOCRModel(config)
+"""
+
+
+@dataclass(frozen=True)
+class ToyDimensions:
+    sam: SamDimensions
+    projector: ProjectorDimensions
+    decoder: DecoderDimensions
+
+    @property
+    def max_positions(self):
+        return self.decoder.max_position_embeddings
+
+    @property
+    def sliding_window(self):
+        return None
+
+    @property
+    def notes(self):
+        return decoder_notes(self.decoder)
+
+    def step_cuts(self, seq_len):
+        return step_cuts(self.decoder, seq_len)
+
+    @classmethod
+    def from_config(cls, config):
+        found = cls(
+            SamDimensions.from_config(config),
+            ProjectorDimensions.from_config(config),
+            DecoderDimensions.from_config(config),
+        )
+        check_projector(found.projector, found.sam.out_channels, "SAM's last", found.decoder)
+        return found
+
+
+class Toy(Network):
+    vision = (SAM, PROJECTOR)
+    separators = ("model.view_seperator",)
+    crop = CropRule(tile=128, most=4)
+    base_size, image_size, text_tokens = 192, 128, 3
+
+    def sections(self, N, R, dimensions, dtype, kernels_of):
+        q = token_side(R, dimensions.sam)
+        return {
+            SAM: sam_sections(N, R, dimensions.sam, dtype, kernels_of),
+            # Features lie channel by channel, view by view.
+            PROJECTOR: projector_sections(N, q, dimensions.projector, dtype, are_apart=True),
+        }
+
+    def params(self, dimensions):
+        return {
+            SAM: sam_params(dimensions.sam),
+            PROJECTOR: projector_params(dimensions.projector),
+        }
+
+    def whole_tokens(self, q):
+        return q * q + 1
+
+    def local_tokens(self, q, columns, rows):
+        return q * q * columns * rows
+
+    def whole_layout(self, q, dimensions, dtype):
+        return ()
+
+    def local_layout(self, columns, rows, q, dimensions, dtype):
+        return ()
+
+    def replay_pages(self, lives, dimensions, workload):
+        held: Any = None
+        for _ in range(min(2, workload.batch_size)):
+            held = self._replay_page(lives, dimensions, workload, held)
+        views, tokens = held
+        return sum(map(sum, views)) + 2 * tokens
+
+    def _replay_page(self, lives, dimensions, workload, before):
+        old_views, old = before or ([(0, 0)] * len(workload.views), 0)
+        lives.free(old)
+        views = []
+        for view, (old_spatial, old_tokens) in zip(workload.views, old_views, strict=True):
+            n = view.count * token_side(view.resolution, dimensions.sam) ** 2
+            spatial = replay_sam(lives, view.count, view.resolution, dimensions.sam)
+            lives.free(old_spatial, old_tokens)
+            copied = view.count > 1
+            tokens = replay_projector(lives, n, dimensions.projector, is_copied=copied)
+            views.append((spatial, tokens))
+        lives.path = "model"
+        tokens = lives.features(workload.visual_tokens * dimensions.decoder.hidden_size)
+        lives.free(old)
+        lives.features(workload.visual_tokens * dimensions.decoder.hidden_size)
+        return views, tokens
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    reference = tmp_path / "toy"
+    reference.mkdir()
+    (reference / "config.json").write_text(json.dumps(CONFIG))
+    (reference / "modeling_toyocr.py").write_text(CODE)
+    toy = relative(
+        Toy(),
+        name="toy-ocr",
+        title="Toy-OCR",
+        modes={"cut": Mode("cut", 192, 128, True), "whole": Mode("whole", 128, 128, False)},
+        default_mode="cut",
+        reference=reference,
+        model_class="ToyOCRForCausalLM",
+        model_types=("toy-ocr",),
+        published_code={},
+        read_dimensions=ToyDimensions.from_config,
+        config_table=key_table(SAM_KEYS | PROJECTOR_KEYS, {"vision_config": {}}),
+        repeats=alike,
+    )
+    monkeypatch.setitem(ARCHITECTURES, toy.name, toy)
+    monkeypatch.chdir(tmp_path)
+    return toy
+
+
+@pytest.mark.parametrize("page", [(100, 100), (500, 300), (200, 900)])
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_both_engines(toy, page, batch_size):
+    session = DeepSeekOCRSession.from_directory(ModelDirectory.read(toy.reference))
+    workload = session.plan(page=page, batch_size=batch_size, max_new_tokens=5)
+    figures, agreement = session.figures(workload)
+    assert agreement.agrees
+    assert agreement.warnings == []
+    assert list(figures.stages) == ["sam", "projector", "prefill", "decode"]
+
+
+def test_its_directory_is_found(toy):
+    assert architecture_of(CONFIG) is toy
+
+
+def test_every_command_goes_by_its_stages(toy, capsys):
+    for arguments in (
+        ["--arch", "toy-ocr", "--max-new-tokens", "2"],
+        ["--arch", "toy-ocr", "--engine", "analytic", "--mode", "whole"],
+        ["--model", "toy", "--engine", "analytic"],
+        ["compare", "toy-ocr", "deepseek-ocr:tiny"],
+        ["fit", "l4", "--arch", "toy-ocr"],
+        ["time", "l4", "--arch", "toy-ocr", "--max-new-tokens", "3"],
+        ["tree", "--arch", "toy-ocr", "--depth", "2"],
+    ):
+        code, out, err = run(capsys, *arguments)
+        assert code == 0, err
+        if arguments[0] != "fit":
+            assert "projector" in out
+        if arguments[0] != "compare":
+            assert "clip" not in out
+    code, _, err = run(
+        capsys, "sweep", "--arch", "toy-ocr", "--page", "300x500", "--output", "rows.csv", "-q"
+    )
+    assert code == 0, err
+    header, row = Path("rows.csv").read_text().splitlines()[-2:]
+    assert dict(zip(header.split(","), row.split(","), strict=True))["grid_rows"] == "2"
+
+
+def test_its_modes_are_the_ones_that_are_named(toy, capsys):
+    code, _, err = run(capsys, "--arch", "toy-ocr", "--mode", "gundam")
+    assert code == 2
+    assert "use cut, whole" in err
