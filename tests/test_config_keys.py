@@ -6,12 +6,12 @@ refused by its name; a key that nobody knows is warned of.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 
 import pytest
 from both_engines import PUBLISHED, small_directory
+from config_changes import at, changed, counts, is_named, others, without
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -66,46 +66,6 @@ DOWNSAMPLE = {"projector_type": "downsample_mlp_gelu", "downsample_ratio": 2, "d
 SPLIT = {"projector_type": "hybrid_split_feature_mlp_gelu", "input_dim": [1024, 1024]}
 
 
-def at(config, path):
-    return at(config[path[0]], path[1:]) if path else config
-
-
-def changed(config, path, value):
-    """A copy with another value at a path, whose sections are made where they are missing."""
-    result = copy.deepcopy(config)
-    section = result
-    for name in path[:-1]:
-        if not isinstance(section.get(name), dict):
-            section[name] = {}
-        section = section[name]
-    section[path[-1]] = copy.deepcopy(value)
-    return result
-
-
-def without(config, path):
-    result = copy.deepcopy(config)
-    del at(result, path[:-1])[path[-1]]
-    return result
-
-
-def others(value):
-    """Plausible other values."""
-    if value is None:
-        return [1, 64, "x", {}]
-    if isinstance(value, bool):
-        return [not value, None]
-    if isinstance(value, int):
-        return [2 * value if value else 1, value + 1, None, str(value)]
-    if isinstance(value, float):
-        return [2 * value, None]
-    if isinstance(value, str):
-        return [value + "x", value.swapcase(), "", None]
-    if isinstance(value, list):
-        more = [others(each)[0] for each in value]
-        return [[*value[:-1], more[-1]], [more[0], *value[1:]], value[:-1], [], None]
-    return [{}, None]
-
-
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """What comes of a config."""
@@ -122,16 +82,6 @@ def outcome(config, base=PUBLISHED) -> Outcome:
     except ConfigError as error:
         return Outcome(refusal=str(error))
     return Outcome(counts(figures), figures.warnings)
-
-
-def counts(figures):
-    """All that is counted, and nothing of where it comes from."""
-    stages = [
-        (stage.name, stage.params, stage.kernels, dict(stage.module_calls))
-        for stage in figures.stages.values()
-    ]
-    memory, batch = figures.memory, figures.batch
-    return stages, figures.parameters, batch, memory, figures.causal_savable_flops
 
 
 def dotted(path):
@@ -192,11 +142,6 @@ def test_a_changed_key_is_never_silent(path):
             assert found.warnings == () or isinstance(rule, Used), context
         else:
             assert isinstance(rule, Used), context
-
-
-def is_named(value, message):
-    """Whether a message has the value, or the part of a list that does not fit."""
-    return shown(value) in message or (isinstance(value, list) and str(value[-1]) in message)
 
 
 def is_checked(path):

@@ -13,11 +13,14 @@ def recognizes(model_class: str, model_types: tuple[str, ...], config: Mapping[s
 
     Args:
         model_class: The relative's class of the whole model, as `auto_map` names it.
-        model_types: Its model types, which count where `auto_map` names no class.
+        model_types: Its model types, which count where no class is named; relatives share some.
         config: The file's top-level object.
     """
     auto_map = config.get("auto_map")
     named = auto_map.get("AutoModel") if isinstance(auto_map, Mapping) else None
     if isinstance(named, str):
         return named.rpartition(".")[2] == model_class
+    classes = config.get("architectures")
+    if isinstance(classes, list) and classes:
+        return model_class in classes
     return config.get("model_type") in model_types
