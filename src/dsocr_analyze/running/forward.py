@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.running.compiler import without_compiler
 from dsocr_analyze.running.exclusive import exclusive
+from dsocr_analyze.running.known_shapes import KnownShapes
 from dsocr_analyze.running.known_values import KnownValues
 from dsocr_analyze.running.process_settings import (
     answered,
@@ -67,6 +68,7 @@ def running(
                 answered(autocast, "__init__", _autocast_anywhere(autocast.__init__))
             )
             stack.enter_context(KnownValues())
+            stack.enter_context(KnownShapes())
         else:
             stack.enter_context(_Interruptible())
             if device.type != "cuda":

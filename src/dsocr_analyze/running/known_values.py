@@ -24,7 +24,7 @@ from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.running.uniform_routing import TOP_K, routed_uniformly
 from dsocr_analyze.running.unseen import unseen
 
-__all__ = ["KnownValues", "known_value"]
+__all__ = ["KnownValues", "known_value", "set_known_value"]
 
 _ATTRIBUTE = "_dsocr_known_value"
 
@@ -41,6 +41,8 @@ _FILLED_WITH = {
 }
 _FILL_ARGUMENT = {torch.full: 1, torch.full_like: 1, torch.Tensor.new_full: 2}
 """Where a function that fills a tensor finds the number."""
+
+_REPEATS = frozenset({torch.repeat_interleave, torch.Tensor.repeat_interleave})
 
 _WITHOUT_VALUE = (
     "empty",
@@ -97,7 +99,8 @@ def _version(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _set_known(tensor: torch.Tensor, compute: _Compute) -> None:
+def set_known_value(tensor: torch.Tensor, compute: _Compute) -> None:
+    """Says what computes a `meta` tensor's value, until somebody writes to it."""
     if not tensor.is_inference():  # which counts no versions
         setattr(tensor, _ATTRIBUTE, (tensor._version, compute))
 
@@ -139,11 +142,13 @@ class KnownValues(TorchFunctionMode):
                     args, kwargs = _without_device((here, *args[1:]), kwargs)
                     if len(args) == 1 and not kwargs:
                         return here
+        if func in _REPEATS:
+            kwargs = _with_output_size(args, kwargs)
         fill = _fill(func, args, kwargs)
         if fill is not None:
             result = func(*args, **kwargs)
             if result.is_meta:
-                _set_known(result, _once(_filled(tuple(result.shape), result.dtype, fill)))
+                set_known_value(result, _once(_filled(tuple(result.shape), result.dtype, fill)))
             return result
         # Before the call, which may overwrite what the value is computed from.
         computed = _deferred(func, args, kwargs)
@@ -161,7 +166,7 @@ class KnownValues(TorchFunctionMode):
             elif computed is not None:
                 for index, item in enumerate(result):
                     if isinstance(item, torch.Tensor) and item.is_meta:
-                        _set_known(item, _pick(computed, index))
+                        set_known_value(item, _pick(computed, index))
         elif getattr(func, "__name__", "") == "__set__" and hasattr(first, _ATTRIBUTE):
             delattr(first, _ATTRIBUTE)  # `.data` is exchanged without a new version
         return result
@@ -179,6 +184,23 @@ class KnownValues(TorchFunctionMode):
         with unseen():
             # The model may write to what it gets; what is known stays.
             return copy.deepcopy(computed())
+
+
+def _with_output_size(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of `repeat_interleave`, with the length that known repeats amount to."""
+    repeats = kwargs.get("repeats", args[min(1, len(args) - 1)] if args else None)
+    if not isinstance(repeats, torch.Tensor) or not repeats.is_meta or "output_size" in kwargs:
+        return kwargs
+    known = known_value(repeats)
+    if known is None:
+        return kwargs
+    repeated = args[0] if args else kwargs["input"]
+    dim = args[2] if len(args) > 2 else kwargs.get("dim")
+    with unseen():
+        total, times = int(known().sum()), 1
+        if repeats.numel() == 1 and repeated is not repeats:  # one number for every element
+            times = repeated.numel() if dim is None else repeated.shape[dim]
+    return {**kwargs, "output_size": total * times}
 
 
 def _fill(func: Any, args: Any, kwargs: dict[str, Any]) -> bool | int | float | complex | None:
@@ -199,7 +221,7 @@ def _filled(
 
 def _follow(result: torch.Tensor, computed: _Compute | None) -> None:
     if computed is not None:
-        _set_known(result, computed)
+        set_known_value(result, computed)
     elif hasattr(result, _ATTRIBUTE) and known_value(result) is None:
         delattr(result, _ATTRIBUTE)
 
@@ -207,7 +229,7 @@ def _follow(result: torch.Tensor, computed: _Compute | None) -> None:
 def _follow_routing(choices: torch.Tensor, args: Any, kwargs: dict[str, Any]) -> None:
     """Says which candidates a top-k without values chose: each equally often."""
     if choices.is_meta and choices.dim():
-        _set_known(choices, _once(routed_uniformly(choices, args, kwargs)))
+        set_known_value(choices, _once(routed_uniformly(choices, args, kwargs)))
 
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Final
 from fvcore.nn import jit_handles
 
 from dsocr_analyze.kernels import Convolution, Gemm
-from dsocr_analyze.trace.call import Call, Count, Rule, output_elements
+from dsocr_analyze.trace.call import Call, Count, Rule, all_inputs, output_elements
 from dsocr_analyze.trace.fvcore_handles import fvcore_count
 
 __all__ = ["MATRIX_RULES", "einsum_labels", "is_contraction"]
@@ -162,6 +162,33 @@ def _einsum_vector_flops(call: Call) -> int:
     return total
 
 
+# --- grouped products ------------------------------------------------------------------------
+
+
+def _grouped_dimensions(call: Call) -> Gemm:
+    """Of `_grouped_mm(left, right, offs)`: where one side lies group behind group, all its rows.
+
+    [M, K] x [E, K, N] has M cut into groups, [E, M, K] x [K, N] has N, [M, K] x [K, N] has K.
+    """
+    left, right = call.args[0], call.args[1]
+    groups = left.shape[0] if left.dim() == right.dim() == 3 else 1
+    return Gemm(int(groups), int(left.shape[-2]), int(right.shape[-1]), int(left.shape[-1]))
+
+
+def _grouped_macs(call: Call) -> int:
+    return math.prod(_grouped_dimensions(call))
+
+
+def _grouped_reads(call: Call) -> int:
+    """All inputs; of the groups' matrices at most as many as there are rows to multiply."""
+    left, right = call.args[0], call.args[1]
+    read = all_inputs(call)
+    if left.dim() == 2 and right.dim() == 3:
+        untouched = max(0, int(right.shape[0]) - int(left.shape[0]))
+        read -= untouched * int(right[0].numel()) * right.element_size()
+    return read
+
+
 # --- the table -------------------------------------------------------------------------------
 
 
@@ -230,6 +257,17 @@ MATRIX_RULES: Final[list[tuple[Rule, str]]] = [
             dimensions=_einsum_dimensions,
         ),
         "einsum",
+    ),
+    (
+        Rule(
+            "gemm",
+            "one product a group of rows (experts of a mixture); every row meets one matrix, and"
+            " the even split touches as many matrices as it can",
+            macs=_grouped_macs,
+            bytes_read=_grouped_reads,
+            dimensions=_grouped_dimensions,
+        ),
+        "_grouped_mm",
     ),
 ]
 """Rules, and the names of the operators that each is for."""

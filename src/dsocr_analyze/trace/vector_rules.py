@@ -98,6 +98,12 @@ def _sort_flops(call: Call) -> int:
     return call.tensors()[0].numel() * max(_sorted_length(call) - 1, 0).bit_length()
 
 
+def _unique_flops(call: Call) -> int:
+    """n ceil(log2 n) comparisons to sort n elements, and n to find where one ends."""
+    elements = int(call.tensors()[0].numel())
+    return elements * (max(elements - 1, 0).bit_length() + 1)
+
+
 # --- interpolation and pooling ---------------------------------------------------------------
 
 
@@ -309,7 +315,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
             dimensions=_reduction_rows,
         ),
         "sum mean prod amax amin max min argmax argmin any all cumsum cumprod cummax cummin"
-        " logsumexp norm linalg_vector_norm std var var_mean std_mean",
+        " _is_all_true _is_any_true logsumexp norm linalg_vector_norm std var var_mean std_mean",
     ),
     (
         Rule(
@@ -337,6 +343,22 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
             dimensions=_sort_rows,
         ),
         "sort argsort",
+    ),
+    (
+        Rule(
+            "reduction",
+            "a comparison an element with the one before it",
+            vector_flops=_per_input(1),
+        ),
+        "unique_consecutive",
+    ),
+    (
+        Rule(
+            "reduction",
+            "all elements are sorted, n ceil(log2 n) comparisons, and compared with the one before",
+            vector_flops=_unique_flops,
+        ),
+        "_unique2 unique_dim",
     ),
     # interpolation and pooling
     (

@@ -1,0 +1,139 @@
+"""Shapes that follow from values, on the `meta` device: where a mask is set, what a number says.
+
+Some operators return as many elements as the values of their arguments say (`nonzero`, a boolean
+mask as an index), or read a number below Python (`torch.arange(n)` of a tensor n). On `meta` they
+fail. Where `KnownValues` knows those values they are answered, as on a device: the operators run,
+and are seen by whoever watches.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dsocr_analyze.errors import ModelCodeError
+from dsocr_analyze.running.known_values import known_value, set_known_value
+from dsocr_analyze.running.unseen import unseen
+
+__all__ = ["KnownShapes"]
+
+_ATEN: Final = torch.ops.aten
+_GROUPED_MM: Final = getattr(getattr(_ATEN, "_grouped_mm", None), "default", None)
+"""Which the oldest versions of torch do not have."""
+_MASKS: Final = (torch.bool, torch.uint8)
+
+
+class KnownShapes(TorchDispatchMode):
+    """Answers operators on `meta` whose output depends on values, where those are known.
+
+    It goes below any other dispatch mode, so that those see the operator as called.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Guarding against torch.compile would import all of torch._dynamo for nothing.
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is _GROUPED_MM and args[0].is_meta and args[0].dtype != torch.bfloat16:
+            return _grouped_product(*args, **kwargs)
+        if not _asks_for_values(func) or not any(tensor.is_meta for tensor in _tensors(args)):
+            return func(*args, **kwargs)
+        if kwargs.get("output_size") is not None:  # which repeat_interleave is told
+            return func(*args, **kwargs)
+        if func is _ATEN.index.Tensor:
+            indices = [found for index in args[1] for found in _indices_of(func, index)]
+            return func(args[0], indices, **kwargs)
+        if func is _ATEN.masked_select.default:
+            return _selected(func, *args)
+        with unseen():
+            return _on_meta(func(*_values_of(func, args), **_values_of(func, kwargs)))
+
+
+@functools.cache
+def _asks_for_values(func: Any) -> bool:
+    """Whether an operator's output, or its shape, depends on values; so PyTorch says itself."""
+    tags = getattr(func, "tags", ())
+    return torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
+
+
+def _tensors(arguments: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            yield argument
+        elif isinstance(argument, tuple | list):
+            yield from _tensors(argument)
+
+
+def _value_of(func: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's value on the CPU.
+
+    Raises:
+        ModelCodeError: It has none.
+    """
+    if not tensor.is_meta:
+        return tensor
+    known = known_value(tensor)
+    if known is None:
+        raise ModelCodeError(
+            f"the model's code calls {func.overloadpacket.__name__} on a tensor of shape"
+            f" {tuple(tensor.shape)} that has no values on meta, and what comes of it depends on"
+            " them; run it on the cpu or a CUDA device"
+        )
+    value: torch.Tensor = known()
+    return value
+
+
+def _values_of(func: Any, arguments: Any) -> Any:
+    """Arguments with values in place of tensors, and the CPU in place of `meta`."""
+    if isinstance(arguments, torch.Tensor):
+        return _value_of(func, arguments)
+    if isinstance(arguments, torch.device):
+        return torch.device("cpu")
+    if isinstance(arguments, dict):
+        return {name: _values_of(func, argument) for name, argument in arguments.items()}
+    if isinstance(arguments, tuple | list):
+        return [_values_of(func, argument) for argument in arguments]
+    return arguments
+
+
+def _on_meta(output: Any) -> Any:
+    """Tensors like those that were computed, whose values are known; numbers as they are."""
+    if isinstance(output, tuple | list):
+        return tuple(map(_on_meta, output))
+    if not isinstance(output, torch.Tensor):
+        return output
+    tensor = torch.empty_like(output, device="meta")
+    set_known_value(tensor, lambda: output)
+    return tensor
+
+
+def _indices_of(func: Any, index: Any) -> list[Any]:
+    """What an index is on a device: of a mask, the positions where it is set, by dimension."""
+    if not (isinstance(index, torch.Tensor) and index.is_meta and index.dtype in _MASKS):
+        return [index]
+    with unseen():
+        return list(_on_meta(_value_of(func, index).nonzero().unbind(1)))
+
+
+def _grouped_product(left: torch.Tensor, right: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """[M, K] x [E, K, N] -> [M, N] on `meta`, whose own function takes bfloat16 only."""
+    return left.new_empty((*left.shape[:-1], right.shape[-1]))
+
+
+def _selected(func: Any, source: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The elements of `source` where a known mask is set, which need no values themselves."""
+    with unseen():
+        shape = torch.broadcast_shapes(source.shape, mask.shape)
+        count = int(_value_of(func, mask).expand(shape).count_nonzero())
+        return source.new_empty(count)
