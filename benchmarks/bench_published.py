@@ -44,7 +44,7 @@ LIMIT = 0.25
 def main() -> int:
     argparse.ArgumentParser(description=__doc__).parse_args()
     workload = DEFAULT.plan(page=parse_page(PAGE))
-    dimensions = DEFAULT.dimensions(ModelDirectory.read(DEFAULT.reference).config)
+    dimensions = DEFAULT.forms.dimensions(ModelDirectory.read(DEFAULT.reference).config)
     model = TimedModel(DEFAULT, dimensions, BFLOAT16, False, device("a100-40gb"))
     cpu_seconds = PDF_SECONDS + estimated_preprocessing(DEFAULT, workload)
 

@@ -397,7 +397,7 @@ def page(timed: Device, sequences: int) -> list[tuple[Kernel, float]]:
     workload = DEFAULT.plan(
         page=PAGE, base_size=mode.base_size, image_size=mode.image_size, crop_mode=mode.crop_mode
     )
-    model = ServedModel(DEFAULT, DEFAULT.dimensions(config), BFLOAT16, timed, SERVERS["vllm"])
+    model = ServedModel(DEFAULT, DEFAULT.forms.dimensions(config), BFLOAT16, timed, SERVERS["vllm"])
     views = [(view.count, view.resolution) for view in workload.views]
     prefill = [kernel for part in model.vision_kernels(views).values() for kernel in part]
     prefill += model.prompt_kernels(workload.seq_len, workload.visual_tokens)

@@ -32,7 +32,7 @@ def seconds_of_a_round() -> float:
     max_new_tokens = random.integers(1, 4096, WORKLOADS)
     batch_sizes = random.integers(1, 65, WORKLOADS)
     model = published_model()
-    setting, crop_grids = Setting.named(model.architecture), model.architecture.crop_grids
+    setting, crop_grids = Setting.named(model.architecture), model.architecture.forms.crop_grids
     start = time.perf_counter()
     for first in range(0, WORKLOADS, CHUNK):
         part = slice(first, first + CHUNK)

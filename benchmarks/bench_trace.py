@@ -33,7 +33,7 @@ def main() -> int:
     session = DeepSeekOCRSession.from_local()
     model, architecture = session.loaded, session.architecture
     workload = session.plan(page=PAGE)
-    alike = architecture.repeats(architecture.dimensions(model.directory.config))
+    alike = architecture.forms.repeats(architecture.forms.dimensions(model.directory.config))
 
     def bare() -> object:
         return run_prefill(model, workload, architecture)

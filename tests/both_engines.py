@@ -109,4 +109,4 @@ def by_both_engines(
 
 
 def dimensions_of(directory: ModelDirectory):
-    return DEFAULT.dimensions(directory.config)
+    return DEFAULT.forms.dimensions(directory.config)

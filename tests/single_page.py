@@ -24,7 +24,7 @@ class Costs(NamedTuple):
 
 def page_costs(dimensions, workload, dtype=BFLOAT16, *, flash_attention=False) -> Costs:
     """The costs of a workload on DeepSeek-OCR."""
-    composition = DEFAULT.compose(dimensions, workload, dtype, flash_attention)
+    composition = DEFAULT.forms.compose(dimensions, workload, dtype, flash_attention)
     stages = {name: figures.work for name, figures in composition.stages.items()}
     *prefill, decode_step = stages.values()
     return Costs(

@@ -12,7 +12,7 @@ from dsocr_analyze.kernels import Elements, Kernel, Work
 
 PAGE = {"page": (900, 900), "base_size": 128, "image_size": 128}
 DIRECTORY = small_directory()
-EXPERT_BYTES = 2 * DEFAULT.expert_params(DEFAULT.dimensions(DIRECTORY.config))
+EXPERT_BYTES = 2 * DEFAULT.forms.expert_params(DEFAULT.forms.dimensions(DIRECTORY.config))
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_parameters_cache_batch_and_peak_that_differ(page):
 
 
 def test_operators_not_modelled_are_listed_with_their_share(page):
-    entry = DEFAULT.not_modelled[0]
+    entry = DEFAULT.forms.not_modelled[0]
     path = "model.layers.1.self_attn.rotary_emb"
     more = [
         Kernel(
@@ -148,7 +148,7 @@ def test_operators_not_modelled_are_listed_with_their_share(page):
 
 
 def test_every_entry_not_modelled_gives_its_reason():
-    assert all(entry.reason and entry.operators for entry in DEFAULT.not_modelled)
+    assert all(entry.reason and entry.operators for entry in DEFAULT.forms.not_modelled)
 
 
 def test_other_routing_than_uniform_still_agrees(page):

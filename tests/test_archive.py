@@ -37,7 +37,7 @@ from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
-crop_grid, GRIDS, CROP_GRIDS = NETWORK.crop.grid, NETWORK.crop.grids, DEFAULT.crop_grids
+crop_grid, GRIDS, CROP_GRIDS = NETWORK.crop.grid, NETWORK.crop.grids, DEFAULT.forms.crop_grids
 ROOT = Path(__file__).parent.parent
 SIDES = st.one_of(st.integers(1, 5000), st.sampled_from([640, 641, 1280, 1920]), st.just(10**6))
 

@@ -487,7 +487,7 @@ def test_a_key_that_nobody_knows_is_warned_of_wherever_it_stands(where, name, va
     assume(where[:1] != ("rope_scaling",))
     config = changed(PUBLISHED.config, path, value)
     for code, left_out in (("reference", "it is in no figure"), ("other", "no closed form takes")):
-        found = DEFAULT.config_findings(config, code)
+        found = DEFAULT.forms.config_findings(config, code)
         assert found.refusals == ()
         [warning] = found.warnings
         assert warning.startswith(f"config.json: {shown('.'.join(path))} is not known; {left_out}")
@@ -497,7 +497,7 @@ def test_a_key_that_nobody_knows_is_warned_of_wherever_it_stands(where, name, va
 def test_a_misspelt_key_is_warned_of(path):
     spelt = (*path[:-1], path[-1][:-1] + "_")
     config = changed(without(PUBLISHED.config, path), spelt, at(PUBLISHED.config, path))
-    found = DEFAULT.config_findings(config, "reference")
+    found = DEFAULT.forms.config_findings(config, "reference")
     assert f"config.json: {dotted(spelt)} is not known; it is in no figure" in found.warnings
 
 
@@ -533,16 +533,18 @@ def test_the_reference_is_set_up_as_the_published_code_is_built():
     read = [path for path in KEYS if path[0] in PUBLISHED_SECTIONS]
     used = [p for p in read if CONFIG_TABLE.rule(p, PUBLISHED.config, "reference") == Used()]
     assert set(used) <= set(BUILT)
-    assert DEFAULT.dimensions(PUBLISHED.config, "published") == DEFAULT.dimensions(PUBLISHED.config)
+    assert DEFAULT.forms.dimensions(PUBLISHED.config, "published") == DEFAULT.forms.dimensions(
+        PUBLISHED.config
+    )
 
 
 @pytest.mark.parametrize("path", BUILT, ids=".".join)
 def test_the_published_code_builds_the_same_whatever_these_keys_say(path):
-    built = DEFAULT.dimensions(PUBLISHED.config)
+    built = DEFAULT.forms.dimensions(PUBLISHED.config)
     for value in [*others(BUILT[path]), "no such type", -7]:
         config = changed(PUBLISHED.config, path, value)
-        assert DEFAULT.dimensions(config, "published") == built
-        found = DEFAULT.config_findings(config, "published")
+        assert DEFAULT.forms.dimensions(config, "published") == built
+        found = DEFAULT.forms.config_findings(config, "published")
         assert found.refusals == ()
         shown_built = shown(BUILT[path])
         assert found.warnings == (
@@ -553,31 +555,34 @@ def test_the_published_code_builds_the_same_whatever_these_keys_say(path):
 
 @pytest.mark.parametrize("section", PUBLISHED_SECTIONS)
 def test_the_published_code_needs_no_section_of_the_vision_side(section):
-    built = DEFAULT.dimensions(PUBLISHED.config)
+    built = DEFAULT.forms.dimensions(PUBLISHED.config)
     absent = without(PUBLISHED.config, (section,))
-    assert DEFAULT.dimensions(absent, "published") == built
-    assert DEFAULT.config_findings(absent, "published").warnings == ()
+    assert DEFAULT.forms.dimensions(absent, "published") == built
+    assert DEFAULT.forms.config_findings(absent, "published").warnings == ()
     for value, warned in ((None, 0), (7, 1)):
         config = {**PUBLISHED.config, section: value}
-        assert DEFAULT.dimensions(config, "published") == built
-        assert len(DEFAULT.config_findings(config, "published").warnings) == warned
+        assert DEFAULT.forms.dimensions(config, "published") == built
+        assert len(DEFAULT.forms.config_findings(config, "published").warnings) == warned
 
 
 def test_keys_of_a_projector_that_the_published_code_does_not_build_are_named():
     config = changed(PUBLISHED.config, ("projector_config", "projector_type"), "mlp_gelu")
-    found = DEFAULT.config_findings(
+    found = DEFAULT.forms.config_findings(
         changed(config, ("projector_config", "depth"), 2), "published"
     ).warnings
     assert len(found) == 2
     assert "'projector_config.projector_type' is 'mlp_gelu'" in found[0]
     assert "'projector_config.depth' is 2, which the directory's code does not read" in found[1]
-    assert DEFAULT.parameter_count(DEFAULT.dimensions(config, "published")) == 3_336_106_240
+    assert (
+        DEFAULT.forms.parameter_count(DEFAULT.forms.dimensions(config, "published"))
+        == 3_336_106_240
+    )
 
 
 def test_the_published_code_has_a_projector_of_one_width():
     config = {**PUBLISHED.config, "hidden_size": 640}
     with pytest.raises(ConfigError, match="'hidden_size' is 640; give 1280"):
-        DEFAULT.dimensions(config, "published")
+        DEFAULT.forms.dimensions(config, "published")
 
 
 @each_fixed_key
@@ -585,7 +590,7 @@ def test_what_the_published_code_ignores_is_warned_of_and_the_rest_refused(path)
     rule = CONFIG_TABLE.rules[path]
     value = next(v for v in others(rule.values[0]) if v not in rule.values)
     config = changed(PUBLISHED.config, path, value)
-    found = DEFAULT.config_findings(config, "published")
+    found = DEFAULT.forms.config_findings(config, "published")
     if not rule.ignored_by_published:
         assert [refusal.message for refusal in found.refusals] == [outcome(config).refusal]
         return
@@ -594,8 +599,8 @@ def test_what_the_published_code_ignores_is_warned_of_and_the_rest_refused(path)
         f"config.json: {dotted(path)} is {shown(value)}, which the directory's code does not read;"
         " it is in no figure"
     )
-    built = DEFAULT.dimensions(PUBLISHED.config)
-    assert DEFAULT.dimensions(config, "published") == built
+    built = DEFAULT.forms.dimensions(PUBLISHED.config)
+    assert DEFAULT.forms.dimensions(config, "published") == built
 
 
 # --- two at once -------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from dsocr_analyze.costs.lookup import distinct
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.errors import ConfigError, WorkloadError
 
-page_totals = DEFAULT.page_totals
+page_totals = DEFAULT.forms.page_totals
 PUBLISHED = ModelDimensions.from_file(DEFAULT.reference / "config.json")
 LATENT = dataclasses.replace(
     PUBLISHED,
@@ -234,7 +234,7 @@ def test_torch_is_not_imported():
         "from dsocr_analyze.architectures import DEFAULT\n"
         "from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions\n"
         f"d = ModelDimensions.from_file({str(DEFAULT.reference / 'config.json')!r})\n"
-        "DEFAULT.page_totals(\n"
+        "DEFAULT.forms.page_totals(\n"
         "    d, base_size=1024, whole_resolution=1024, text_tokens=np.arange(1, 100)\n)\n"
         "print([m for m in ('torch', 'transformers', 'fvcore') if m in sys.modules])"
     )
@@ -285,7 +285,7 @@ class TestDynamicPositions:
     def test_as_long_as_it_was_trained_is_counted(self, text_tokens, max_new_tokens):
         lengths = {"text_tokens": text_tokens, "max_new_tokens": max_new_tokens}  # of 273 + text
         page_totals(self.DIMENSIONS, base_size=1024, whole_resolution=1024, **lengths)
-        DEFAULT.compose(
+        DEFAULT.forms.compose(
             self.DIMENSIONS,
             plan_workload(page=(1, 1), base_size=1024, image_size=1024, crop_mode=False, **lengths),
             BFLOAT16,
@@ -302,7 +302,7 @@ class TestDynamicPositions:
             page=(1, 1), base_size=1024, image_size=1024, crop_mode=False, **lengths
         )
         with pytest.raises(ConfigError, match=message):
-            DEFAULT.compose(self.DIMENSIONS, workload, BFLOAT16, flash_attention=False)
+            DEFAULT.forms.compose(self.DIMENSIONS, workload, BFLOAT16, flash_attention=False)
 
     def test_latent_attention_that_would_divide_by_zero_is_refused(self):
         decoder = dataclasses.replace(LATENT.decoder, qk_rope_head_dim=2)

@@ -186,25 +186,25 @@ class TestPredictedSteps:
         [(1, 3), (2, 5), (3, 6), (5, 7), (14, 8)],
     )
     def test_a_step_runs_the_expected_number_of_experts(self, batch, run, flash):
-        dimensions = DEFAULT.dimensions(small_directory(**EXPERTS).config)
-        kernels = DEFAULT.step_kernels(dimensions, batch, 100, BFLOAT16, flash)
+        dimensions = DEFAULT.forms.dimensions(small_directory(**EXPERTS).config)
+        kernels = DEFAULT.forms.step_kernels(dimensions, batch, 100, BFLOAT16, flash)
         experts = {match["index"] for kernel in kernels
                    if (match := DEFAULT.routed_expert.fullmatch(kernel.path))}  # fmt: skip
         assert experts == {str(index) for index in range(run)}
         workload = DEFAULT.plan(**PAGE, batch_size=batch)
-        composed = DEFAULT.compose(dimensions, workload, BFLOAT16, flash).stages["decode"]
+        composed = DEFAULT.forms.compose(dimensions, workload, BFLOAT16, flash).stages["decode"]
         # The same tokens pass fewer experts: no FLOP changes, weights are read less often.
-        timed = total_work(kernel.total for kernel in DEFAULT.step_kernels(
+        timed = total_work(kernel.total for kernel in DEFAULT.forms.step_kernels(
             dimensions, batch, workload.seq_len, BFLOAT16, flash))  # fmt: skip
         assert timed._replace(bytes_read=0) == composed.work._replace(bytes_read=0)
         fewer = 2 * (min(8, 3 * batch) - run) * EXPERT_BYTES
         assert composed.work.bytes_read - timed.bytes_read == fewer
 
     def test_a_decoder_without_experts_has_its_steps_as_they_are(self):
-        dimensions = DEFAULT.dimensions(small_directory(n_routed_experts=None).config)
+        dimensions = DEFAULT.forms.dimensions(small_directory(n_routed_experts=None).config)
         workload = DEFAULT.plan(**PAGE, batch_size=4)
-        composed = DEFAULT.compose(dimensions, workload, BFLOAT16, False).stages["decode"]
-        kernels = DEFAULT.step_kernels(dimensions, 4, workload.seq_len, BFLOAT16, False)
+        composed = DEFAULT.forms.compose(dimensions, workload, BFLOAT16, False).stages["decode"]
+        kernels = DEFAULT.forms.step_kernels(dimensions, 4, workload.seq_len, BFLOAT16, False)
         assert set(kernels) == set(composed.kernels)
 
 

@@ -22,7 +22,7 @@ from dsocr_analyze.hardware.profile import profile_from_file
 from dsocr_analyze.hardware.timed_device import device
 from dsocr_analyze.model.directory import read_config
 
-DIMENSIONS = DEFAULT.dimensions(read_config(DEFAULT.reference / "config.json"))
+DIMENSIONS = DEFAULT.forms.dimensions(read_config(DEFAULT.reference / "config.json"))
 PAGE = DEFAULT.plan(page=(1191, 1684), max_new_tokens=1024)
 ORDERS = ("at once", "one at a time")
 BEFORE_AMPERE = {"t4", "v100-sxm-16gb", "v100-sxm-32gb", "v100-pcie-16gb", "v100-pcie-32gb"}
@@ -127,7 +127,7 @@ class TestParts:
     @pytest.mark.parametrize("batch", [1, 7])
     def test_the_prefill_pass_holds_its_inputs_cache_and_logits(self, batch):
         need = self.need(batch_size=batch)
-        memory = DEFAULT.memory(DIMENSIONS, replace(PAGE, batch_size=batch), BFLOAT16, False)
+        memory = DEFAULT.forms.memory(DIMENSIONS, replace(PAGE, batch_size=batch), BFLOAT16, False)
         assert memory.peak.path in ("", "lm_head")  # the head over all positions is the peak
         assert need.prefill.inputs_bytes == memory.inputs_bytes > batch * 21 * MB
         assert need.prefill.cache_bytes == batch * 913 * 12 * 2 * 1280 * 2
@@ -158,19 +158,19 @@ class TestParts:
 
     def test_before_the_decoder_runs_nothing_is_cached(self):
         small = DEFAULT.plan(page=(300, 300), crop_mode=False, image_size=1024, text_tokens=1)
-        dimensions = DEFAULT.dimensions(small_directory().config)
-        memory = DEFAULT.memory(dimensions, small, BFLOAT16, False)
+        dimensions = DEFAULT.forms.dimensions(small_directory().config)
+        memory = DEFAULT.forms.memory(dimensions, small, BFLOAT16, False)
         assert memory.peak.path.startswith("model.sam_model")
-        tide = DEFAULT.prefill_tide(dimensions, small, BFLOAT16, False)
+        tide = DEFAULT.forms.prefill_tide(dimensions, small, BFLOAT16, False)
         assert tide == Tide(memory.inputs_bytes, 0, memory.peak.nbytes, 0)
 
     def test_a_peak_in_a_layer_has_the_caches_up_to_it(self):
         # Eager scores [H, T, T] of a long prompt outweigh a small vocabulary's logits.
-        dimensions = DEFAULT.dimensions(small_directory().config)
+        dimensions = DEFAULT.forms.dimensions(small_directory().config)
         long = DEFAULT.plan(page=(300, 300), crop_mode=False, image_size=256, text_tokens=6000)
-        memory = DEFAULT.memory(dimensions, long, BFLOAT16, False)
+        memory = DEFAULT.forms.memory(dimensions, long, BFLOAT16, False)
         assert memory.peak.path == "model.layers.2.self_attn"
-        tide = DEFAULT.prefill_tide(dimensions, long, BFLOAT16, False)
+        tide = DEFAULT.forms.prefill_tide(dimensions, long, BFLOAT16, False)
         assert tide.cache_bytes == 3 * long.seq_len * 2 * 320 * 2
         assert tide.logits_bytes == 0
         assert tide.nbytes == memory.inputs_bytes + memory.peak.nbytes
@@ -188,14 +188,14 @@ class TestParts:
         changes = {"vocab_size": vocabulary, **(LATENT if mla else {})}
         if dense:
             changes["n_routed_experts"] = None
-        dimensions = DEFAULT.dimensions(small_directory(**changes).config)
+        dimensions = DEFAULT.forms.dimensions(small_directory(**changes).config)
         workload = DEFAULT.plan(
             page=(1200, 900), crop_mode=crop, image_size=image_size, text_tokens=text_tokens,
             max_new_tokens=new_tokens, batch_size=batch,
         )  # fmt: skip
-        memory = DEFAULT.memory(dimensions, workload, dtype, flash)
-        prefill = DEFAULT.prefill_tide(dimensions, workload, dtype, flash)
-        decode = DEFAULT.decode_tide(dimensions, workload, dtype, flash)
+        memory = DEFAULT.forms.memory(dimensions, workload, dtype, flash)
+        prefill = DEFAULT.forms.prefill_tide(dimensions, workload, dtype, flash)
+        decode = DEFAULT.forms.decode_tide(dimensions, workload, dtype, flash)
         for tide in (prefill, decode):
             assert min(tide.inputs_bytes, tide.cache_bytes) >= 0
             assert min(tide.activation_bytes, tide.logits_bytes) >= 0

@@ -13,7 +13,7 @@ from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue, gpu_named
 from dsocr_analyze.hardware.fit import fit, memory_need
 from dsocr_analyze.model.directory import read_config
 
-DIMENSIONS = DEFAULT.dimensions(read_config(DEFAULT.reference / "config.json"))
+DIMENSIONS = DEFAULT.forms.dimensions(read_config(DEFAULT.reference / "config.json"))
 PAGE = plan_workload(page=(1191, 1684), max_new_tokens=1024)
 COUNTED = {"dtype": BFLOAT16, "flash_attention": False}
 
@@ -69,7 +69,7 @@ class TestFit:
         need = memory_need(DEFAULT, DIMENSIONS, PAGE, **COUNTED)
         cache = 61_440 * (913 + 1023)
         assert need.weights_bytes == 2 * 3_336_106_240
-        memory = DEFAULT.memory(DIMENSIONS, PAGE, BFLOAT16, False)
+        memory = DEFAULT.forms.memory(DIMENSIONS, PAGE, BFLOAT16, False)
         assert need.prefill_bytes == memory.peak.nbytes + memory.inputs_bytes
         step = cache + cache // 12 + 129_280 * (2 + 4)
         assert need.decode_bytes == memory.inputs_bytes + step

@@ -97,7 +97,7 @@ def test_golden_workloads(name, row, engine):
 def test_golden_decode_steps(row, is_on):
     directory = DIRECTORY[UNLIMITED.name]
     config = directory.config if is_on else UNLIMITED.without_window(directory.config)
-    dimensions = UNLIMITED.dimensions(config)
+    dimensions = UNLIMITED.forms.dimensions(config)
     for golden in row["decode_steps"] if is_on else [row["decode_step_1000_without_ring"]]:
         number = golden["step"]
         upto, before = (
@@ -105,7 +105,7 @@ def test_golden_decode_steps(row, is_on):
             for steps in (number, number - 1)
         )
         assert upto.minus(before).matrix_flops == golden["total"]
-        memory = UNLIMITED.memory(
+        memory = UNLIMITED.forms.memory(
             dimensions, planned(UNLIMITED.name, row, max_new_tokens=number + 1), BFLOAT16, False
         )
         assert memory.kv_cache_bytes == golden["kv_cache_bytes_bf16"]
@@ -121,8 +121,9 @@ def test_crop_grids(architecture, file, grids):
     assert len(rows) >= 100
     for width, height, columns, down in rows.tolist():
         assert architecture.plan(page=(width, height)).grid == (columns, down)
-    codes = architecture.crop_grids.codes(rows[:, 0], rows[:, 1])
-    assert np.array_equal(np.stack(architecture.crop_grids.columns_and_rows(codes), 1), rows[:, 2:])
+    codes = architecture.forms.crop_grids.codes(rows[:, 0], rows[:, 1])
+    found = np.stack(architecture.forms.crop_grids.columns_and_rows(codes), 1)
+    assert np.array_equal(found, rows[:, 2:])
     found = {architecture.plan(page=(64 * w, 64 * h)).grid for w in range(10, 200, 3)
              for h in range(10, 200, 7)}  # fmt: skip
     assert len(found - {(1, 1)}) <= grids
@@ -135,11 +136,11 @@ SIDES = st.one_of(st.integers(1, 6000), st.sampled_from([640, 641, 768, 769, 128
 @given(pages=st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=100))
 def test_grids_of_many_pages_are_those_of_each(architecture, pages):
     sides = np.array(pages, np.int64)
-    codes = architecture.crop_grids.codes(sides[:, 0], sides[:, 1])
-    columns, rows = architecture.crop_grids.columns_and_rows(codes)
+    codes = architecture.forms.crop_grids.codes(sides[:, 0], sides[:, 1])
+    columns, rows = architecture.forms.crop_grids.columns_and_rows(codes)
     found = list(zip(columns.tolist(), rows.tolist(), strict=True))
     assert found == [architecture.plan(page=page).grid for page in pages]
-    assert codes.max() < architecture.crop_grids.count
+    assert codes.max() < architecture.forms.crop_grids.count
 
 
 @pytest.mark.parametrize("scale", range(300, 700, 50))
@@ -292,7 +293,7 @@ def test_many_pages_cost_what_each_costs(name):
     def each(value):
         return np.array([value(page) for page in pages])
 
-    totals = architecture.page_totals(
+    totals = architecture.forms.page_totals(
         dimensions,
         base_size=mode.base_size,
         whole_resolution=mode.base_size,
@@ -304,7 +305,7 @@ def test_many_pages_cost_what_each_costs(name):
         batch_size=each(lambda page: page.batch_size),
     )
     for index, page in enumerate(pages):
-        one = architecture.compose(dimensions, page, BFLOAT16, False, CUDA)
+        one = architecture.forms.compose(dimensions, page, BFLOAT16, False, CUDA)
         assert tuple(int(count[index]) for count in totals.batch) == tuple(one.batch)
         assert int(totals.kv_cache_bytes[index]) == one.memory.kv_cache_bytes
         assert int(totals.visual_tokens[index]) == page.visual_tokens
@@ -404,7 +405,7 @@ def test_unlimited_has_no_flash_attention():
     with pytest.raises(ConfigError, match="eager only"):
         page_figures(directory, workload, flash_attention=True)
     with pytest.raises(ConfigError, match="eager only"):
-        UNLIMITED.prefill_tide(directory.dimensions(), workload, BFLOAT16, True)
+        UNLIMITED.forms.prefill_tide(directory.dimensions(), workload, BFLOAT16, True)
 
 
 @pytest.mark.parametrize("value", ["wide", 1.5, True, -1])
@@ -433,7 +434,7 @@ def test_serving_steps_stop_growing_when_the_window_is_full():
         SERVERS["vllm"],
     )  # fmt: skip
     off = dataclasses.replace(
-        on, dimensions=UNLIMITED.dimensions(UNLIMITED.without_window(directory.config))
+        on, dimensions=UNLIMITED.forms.dimensions(UNLIMITED.without_window(directory.config))
     )
     assert on.page_bytes(900, 20_000) == 1028 * on.cache_bytes_per_token
     assert off.page_bytes(900, 20_000) == (900 + 19_999) * off.cache_bytes_per_token

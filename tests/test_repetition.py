@@ -74,7 +74,7 @@ def directory_with(path, **changes) -> ModelDirectory:
 
 def check(directory, pages, flash):
     """Holds the repeated traces of some pages against those of every module."""
-    alike = DEFAULT.repeats(DEFAULT.dimensions(directory.config))
+    alike = DEFAULT.forms.repeats(DEFAULT.forms.dimensions(directory.config))
     model = load_model(
         directory,
         device=torch.device("meta"),
@@ -117,7 +117,7 @@ def test_alike_modules_of_the_published_files_do_alike(name, flash):
 
 def test_alike_modules_share_a_name():
     directory = directory_with(DEFAULT.reference, **CONFIGS["every second layer MoE"])
-    name = DEFAULT.repeats(DEFAULT.dimensions(directory.config))
+    name = DEFAULT.forms.repeats(DEFAULT.forms.dimensions(directory.config))
     sam, layers = "model.sam_model.blocks", "model.layers"
     assert name(f"{sam}.0.attn.qkv") == name(f"{sam}.1.attn.qkv") != name(f"{sam}.2.attn.qkv")
     assert name(f"{sam}.2") == name(f"{sam}.5") != name(f"{sam}.2.attn")

@@ -137,8 +137,8 @@ class TestCold:
     def asked(self, directory, flash):
         """Whether products and attentions of a decode step find nothing there, by kind."""
         stub = StubDevice(gemm=1e-6, attention=1e-6, movement=1e-6)
-        dimensions = DEFAULT.dimensions(directory.config)
-        kernels = DEFAULT.step_kernels(dimensions, 1, 100, BFLOAT16, flash)
+        dimensions = DEFAULT.forms.dimensions(directory.config)
+        kernels = DEFAULT.forms.step_kernels(dimensions, 1, 100, BFLOAT16, flash)
         eager_step(kernels, stub, EAGER, 1)
         cold = {}
         for kind, keywords in stub.calls:

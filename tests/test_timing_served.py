@@ -18,7 +18,7 @@ from dsocr_analyze.timing.kernel_seconds import Precision
 from dsocr_analyze.timing.runtimes import SERVERS
 from dsocr_analyze.timing.serving import ServedModel
 
-SERVED = DEFAULT.served
+SERVED = DEFAULT.forms.served
 REFERENCE = dimensions_of(PUBLISHED)
 SMALL = dimensions_of(small_directory())
 
@@ -76,7 +76,7 @@ class TestMatrixWork:
     ):
         dimensions = dimensions_of(small_directory(**changes))
         workload = planned(page=(side, 900))
-        own = DEFAULT.compose(dimensions, workload, dtype, flash).stages["prefill"].work
+        own = DEFAULT.forms.compose(dimensions, workload, dtype, flash).stages["prefill"].work
         decoder, T = dimensions.decoder, workload.seq_len
         logits = (T - 1) * decoder.hidden_size * decoder.vocab_size
         spared = logits + angles(decoder, T)
@@ -86,7 +86,7 @@ class TestMatrixWork:
     @given(decoders(), st.integers(1, 9), st.integers(1, 500), st.booleans())
     def test_a_step_does_that_of_the_model(self, changes, sequences, cached, flash):
         dimensions = dimensions_of(small_directory(**changes))
-        own = DEFAULT.step_kernels(dimensions, sequences, cached, BFLOAT16, flash)
+        own = DEFAULT.forms.step_kernels(dimensions, sequences, cached, BFLOAT16, flash)
         step = SERVED.step(sequences, cached + 1, dimensions, BFLOAT16, 16)
         # The model works out the angles of every sequence, though all are at the same position.
         assert work_of(step).macs == work_of(own).macs - angles(dimensions.decoder, sequences)
@@ -104,7 +104,7 @@ class TestMatrixWork:
 
     def test_vision_kernels_are_the_models_own_records(self):
         for workload in (planned(), planned(page=(100, 100)), planned(crop_mode=False)):
-            composed = DEFAULT.compose(REFERENCE, workload, BFLOAT16, False)
+            composed = DEFAULT.forms.compose(REFERENCE, workload, BFLOAT16, False)
             for stage in ("sam", "clip", "projector"):
                 launched = []
                 for view in workload.views:
@@ -129,7 +129,7 @@ class TestFusions:
         return {kernel.operator for kernel in kernels}
 
     def test_every_operator_that_the_model_does_not_have_is_a_fusion_that_is_explained(self):
-        composed = DEFAULT.compose(REFERENCE, planned(), BFLOAT16, True)
+        composed = DEFAULT.forms.compose(REFERENCE, planned(), BFLOAT16, True)
         own = {kernel.operator for stage in composed.stages.values() for kernel in stage.kernels}
         fusions = {fusion.operator for fusion in rules.FUSIONS}
         assert self.served_operators() - own == fusions

@@ -249,7 +249,7 @@ def _compare_stage(
     architecture: Architecture,
     expert_weights_bytes: int,
 ) -> StageAgreement:
-    rows = _modelled(traced, architecture.not_modelled)
+    rows = _modelled(traced, architecture.forms.not_modelled)
     closed = dict(analytic.own)
     if architecture.routed_expert is not None:
         _join_experts(rows.modules, closed, architecture.routed_expert, expert_weights_bytes)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from dsocr_analyze.errors import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Architecture",
+    "CacheUse",
+    "ClosedForms",
     "Composition",
     "CropGrids",
     "ModelDimensions",
@@ -48,7 +52,8 @@ class Stage:
         name: Its name.
         prefixes: Paths of the modules that it owns, with all below them.
         role: `vision` stages are booked what their own modules do; `prefill` the rest of the
-            prefill pass; `decode` all of a decode step. Exactly one stage has each of the latter.
+            prefill pass; `decode` all of a decode step. Exactly one stage is `prefill`, and at most
+            one, the last, is `decode`.
         notes: What a reader of its figures should know.
     """
 
@@ -197,28 +202,14 @@ class Served:
 
 
 @dataclass(frozen=True)
-class Architecture:
-    """One model architecture.
+class ClosedForms:
+    """Everything that is known of an architecture without running it.
 
     Attributes:
-        name: Its name on the command line and in reports.
-        title: Its name for readers.
-        stages: Stages in order; the last is the decode step.
-        modes: Named settings of the vision side, by name.
-        default_mode: Name of the mode in which pages run where none is named.
-        text_tokens: Tokens of its usual prompt besides the visual ones, BOS included.
-        reference: Directory of the built-in reference network: config and Python files.
-        published_code: SHA-256 of the published model's Python files, by file name; a directory
-            that holds exactly these runs the code whose repetition is declared.
-        routed_expert: Pattern of the paths of a routed expert and of what is in it, with groups
-            `experts` and `index`: what runs there is up to the routing. None without experts.
-        not_modelled: Operators that the closed forms leave out.
-        recognizes: Whether a parsed `config.json` belongs to it.
         dimensions: Dimensions from a parsed `config.json` and, the reference's where it is left
             out, whose code reads it; raises ConfigError.
         config_findings: What the keys of a config do that is no dimension, for whose code.
-        plan: A workload from a page, sizes and lengths; raises WorkloadError.
-        notes_of: What a reader of a workload's figures should know.
+        not_modelled: Operators that the closed forms leave out.
         compose: The closed forms of a workload, from dimensions, workload, type, whether attention
             is FlashAttention, and whose kernels run; raises ConfigError where a part has none.
         step_kernels: The records of one decode step with as many routed experts as are expected,
@@ -238,14 +229,6 @@ class Architecture:
             has some.
         repeats: What of a model's modules repeats: the name that alike modules share, by path, or
             None for a module that is like no other.
-        prefill_inputs: Keyword arguments of the model's forward for one prefill pass, as
-            `generate` gives them, the cache apart.
-        decode_inputs: The same of a decode step, from device, workload and the position of its
-            token.
-        decode_cache: The cache that a decode step finds, from the one that an earlier pass left,
-            where the steps between do not run.
-        without_window: A config as it is where the sliding window is switched off; None of a model
-            that has no such window.
         served: What a serving engine launches for it.
         pixel_work: What the CPU does to a page's pixels.
         pixel_work_of_pages: The same of many pages, from their widths, heights and the columns and
@@ -253,21 +236,9 @@ class Architecture:
             `base_size`, `image_size` and `crop_mode`.
     """
 
-    name: str
-    title: str
-    stages: tuple[Stage, ...]
-    modes: Mapping[str, Mode]
-    default_mode: str
-    text_tokens: int
-    reference: Path
-    published_code: Mapping[str, str]
-    routed_expert: re.Pattern[str] | None
-    not_modelled: tuple[NotModelled, ...]
-    recognizes: Callable[[Mapping[str, Any]], bool]
     dimensions: Callable[..., Any]
     config_findings: Callable[[Mapping[str, Any], Code], ConfigFindings]
-    plan: Callable[..., Workload]
-    notes_of: Callable[[Workload], list[str]]
+    not_modelled: tuple[NotModelled, ...]
     compose: Callable[[Any, Workload, Dtype, bool, KernelsOf], Composition]
     step_kernels: Callable[..., Sequence[Kernel]]
     page_totals: Callable[..., PageTotals]
@@ -279,13 +250,112 @@ class Architecture:
     expert_params: Callable[[Any], int]
     experts_touched: Callable[[Any, Workload, Dtype], Mapping[str, ExpertsTouched]]
     repeats: Callable[[Any], Callable[[str], str | None]]
-    prefill_inputs: Callable[[torch.device, torch.dtype, Workload], dict[str, Any]]
-    decode_inputs: Callable[[torch.device, Workload, int], dict[str, Any]]
-    decode_cache: Callable[[Any, DecodeStep], Any]
-    without_window: Callable[[Mapping[str, Any]], dict[str, Any]] | None
     served: Served
     pixel_work: Callable[[Workload], PixelWork]
     pixel_work_of_pages: Callable[..., PixelWork]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUse:
+    """How a model takes and returns its KV cache.
+
+    Attributes:
+        argument: Argument of the model's forward that takes it.
+        output: Attribute of what forward returns that holds it.
+        is_given: Whether the prefill pass is called with an empty one; else the model makes it.
+        carried: What of the prefill pass's output a decode step is given besides: by argument, the
+            attribute, or several that make a tuple.
+    """
+
+    argument: str = "past_key_values"
+    output: str = "past_key_values"
+    is_given: bool = True
+    carried: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One model architecture: what a trace asks, and the closed forms where it has some.
+
+    Attributes:
+        name: Its name on the command line and in reports.
+        title: Its name for readers.
+        stages: Stages in order; the last is the decode step, where the model decodes.
+        modes: Named settings of the vision side, by name; none where it reads no pages.
+        default_mode: Name of the mode in which pages run where none is named; empty without modes.
+        text_tokens: Tokens of its usual prompt besides the visual ones, BOS included.
+        built_in: Directory of the built-in reference network: config and Python files; None where
+            there is none.
+        published_code: SHA-256 of the published model's Python files, by file name; a directory
+            that holds exactly these runs the code whose repetition is declared.
+        routed_expert: Pattern of the paths of a routed expert and of what is in it, with groups
+            `experts` and `index`: what runs there is up to the routing. None without experts.
+        recognizes: Whether a parsed `config.json` belongs to it.
+        plan: A workload from what is asked: a page, sizes, lengths; raises WorkloadError.
+        notes_of: What a reader of a workload's figures should know.
+        prefill_inputs: Keyword arguments of the model's forward for one prefill pass, as
+            `generate` gives them, the cache apart.
+        decode_inputs: The same of a decode step, from device, workload and the position of its
+            token.
+        decode_cache: The cache that a decode step finds, from the one that an earlier pass left,
+            where the steps between do not run.
+        without_window: A config as it is where the sliding window is switched off; None of a model
+            that has no such window.
+        closed_forms: What is known of it without running it; None of a model that is only traced.
+        cache: How its forward takes and returns the KV cache.
+        left_out_where_unknown: Inputs that are given only where the model's forward names them.
+        model_class: Class of transformers that is built; None for the one that the config names.
+        attention: Attention implementation that is built where nobody asks for another.
+    """
+
+    name: str
+    title: str
+    stages: tuple[Stage, ...]
+    modes: Mapping[str, Mode]
+    default_mode: str
+    text_tokens: int
+    built_in: Path | None
+    published_code: Mapping[str, str]
+    routed_expert: re.Pattern[str] | None
+    recognizes: Callable[[Mapping[str, Any]], bool]
+    plan: Callable[..., Any]
+    notes_of: Callable[[Any], list[str]]
+    prefill_inputs: Callable[[torch.device, torch.dtype, Any], dict[str, Any]]
+    decode_inputs: Callable[[torch.device, Any, int], dict[str, Any]]
+    decode_cache: Callable[[Any, DecodeStep], Any]
+    without_window: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
+    closed_forms: ClosedForms | None = None
+    cache: CacheUse = CacheUse()
+    left_out_where_unknown: frozenset[str] = frozenset()
+    model_class: str | None = None
+    attention: str = "eager"
+
+    @property
+    def forms(self) -> ClosedForms:
+        """Its closed forms.
+
+        Raises:
+            ConfigError: It has none.
+        """
+        if self.closed_forms is None:
+            raise ConfigError(f"{self.title} has no closed forms: it can be traced, no more")
+        return self.closed_forms
+
+    @property
+    def reference(self) -> Path:
+        """Directory of the built-in reference network.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        if self.built_in is None:
+            raise ConfigError(f"{self.title} has no built-in reference network")
+        return self.built_in
+
+    @property
+    def decode(self) -> Stage | None:
+        """The stage that is one decode step; None of a model that does not decode."""
+        return next((stage for stage in self.stages if stage.role == "decode"), None)
 
     @property
     def stage_names(self) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ def count_pages(
     )
     pages = read_rows(batch)
     workloads = Workloads(
-        model.architecture.crop_grids.codes(pages.widths, pages.heights),
+        model.architecture.forms.crop_grids.codes(pages.widths, pages.heights),
         lengths.text_tokens if pages.text_tokens is None else pages.text_tokens,
         max_new_tokens if pages.max_new_tokens is None else pages.max_new_tokens,
     )

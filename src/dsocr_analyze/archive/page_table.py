@@ -37,7 +37,7 @@ def page_table(model: CountedModel, setting: Setting, pages: Pages) -> pa.Record
     import pyarrow as pa
 
     n = len(pages.numbers)
-    costs = evaluate(model, setting, pages.workloads(model.architecture.crop_grids))
+    costs = evaluate(model, setting, pages.workloads(model.architecture.forms.crop_grids))
     columns: dict[str, Any] = {"row": pages.numbers}
     if pages.paths is not None:
         columns["path"] = pages.paths

@@ -182,7 +182,7 @@ class ListTimer:
             for setting in settings
         ]
         self._modes = list(dict.fromkeys(setting.mode for setting in settings))
-        count = model.architecture.crop_grids.count
+        count = model.architecture.forms.crop_grids.count
         self._sizes = np.ones((2, count), np.int64)
 
     @property

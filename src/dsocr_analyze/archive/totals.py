@@ -134,7 +134,7 @@ def add_up(
     """
     import numpy as np
 
-    grids = model.architecture.crop_grids
+    grids = model.architecture.forms.crop_grids
     totals = [SettingTotals(setting) for setting in settings]
     malformed = Malformed()
     pages_by_code = np.zeros(grids.count, np.int64)

@@ -41,15 +41,15 @@ class CountedModel:
         architecture = architecture_of(config)
         return cls(
             architecture,
-            architecture.dimensions(config),
-            architecture.config_findings(config, "reference").warnings,
+            architecture.forms.dimensions(config),
+            architecture.forms.config_findings(config, "reference").warnings,
         )
 
     @classmethod
     def from_directory(cls, directory: ModelDirectory) -> CountedModel:
         """The model that the code of a directory builds; errors as of `from_config`."""
         return cls(
-            architecture_of(directory.config),
+            directory.architecture,
             directory.dimensions(),
             directory.config_findings.warnings,
         )
@@ -57,7 +57,7 @@ class CountedModel:
     @property
     def parameters(self) -> int:
         """Parameters of the whole model."""
-        return self.architecture.parameter_count(self.dimensions)
+        return self.architecture.forms.parameter_count(self.dimensions)
 
 
 @cache

@@ -61,8 +61,8 @@ def evaluate(model: CountedModel, setting: Setting, workloads: Workloads) -> Cos
     columns: Any = 1
     rows: Any = 1
     if mode.crop_mode:
-        columns, rows = model.architecture.crop_grids.columns_and_rows(workloads.grids)
-    totals = model.architecture.page_totals(
+        columns, rows = model.architecture.forms.crop_grids.columns_and_rows(workloads.grids)
+    totals = model.architecture.forms.page_totals(
         model.dimensions,
         base_size=mode.base_size,
         whole_resolution=mode.base_size if mode.crop_mode else mode.image_size,

@@ -25,10 +25,9 @@ def plot_throughput(path: Path, report: TimeReport) -> None:
     Raises:
         OutputError: The file cannot be written.
     """
-    width, height = report.workload.page
     figure, axes = new_figure(
         "Predicted throughput (solid, with band) and latency (dotted)",
-        f"page of {width} x {height} pixels, {report.workload.seq_len} prompt tokens",
+        report.workload.title,
     )
     latency = axes.twinx()
     for entry in report.time:

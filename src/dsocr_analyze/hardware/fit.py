@@ -185,9 +185,9 @@ def memory_need(
     """
     alone = replace(workload, batch_size=1)
     prefilling = workload if order == "at once" else alone
-    prefill = architecture.prefill_tide(dimensions, prefilling, dtype, flash_attention)
-    decode = architecture.decode_tide(dimensions, workload, dtype, flash_attention)
-    memory = architecture.memory(dimensions, alone, dtype, flash_attention)
+    prefill = architecture.forms.prefill_tide(dimensions, prefilling, dtype, flash_attention)
+    decode = architecture.forms.decode_tide(dimensions, workload, dtype, flash_attention)
+    memory = architecture.forms.memory(dimensions, alone, dtype, flash_attention)
     if order == "one at a time":
         decoding = (workload.batch_size - 1) * memory.kv_cache_bytes
         prefill = replace(prefill, cache_bytes=prefill.cache_bytes + decoding)

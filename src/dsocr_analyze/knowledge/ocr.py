@@ -376,7 +376,7 @@ repeat: hidden, cache = model(token, cache); logits = lm_head(hidden).float()"""
             "The prefill pass over the stated page takes"
             f" {scaled(figures.prefill_pass.flops, 'FLOPs')}, of which"
             f" {scaled(figures.prefill_pass.matrix_flops, 'FLOPs')} are matrix work;"
-            f" a decode step takes {scaled(figures.decode_step.flops, 'FLOPs')}.",
+            f" a decode step takes {scaled(figures.stages['decode'].work.flops, 'FLOPs')}.",
         ),
         memory_notes=(
             f"All weights take {scaled(weights_bytes, 'B')} in bf16"

@@ -75,7 +75,7 @@ machine.
 def seconds_page() -> str:
     """The page as Markdown; every figure on it is computed here."""
     workload = DEFAULT.plan(page=_PAGE, max_new_tokens=_TOKENS)
-    dimensions = DEFAULT.dimensions(ModelDirectory.read(DEFAULT.reference).config)
+    dimensions = DEFAULT.forms.dimensions(ModelDirectory.read(DEFAULT.reference).config)
     gpu = device(_GPU)
     model = TimedModel(DEFAULT, dimensions, BFLOAT16, False, gpu)
     prepared = estimated_preprocessing(DEFAULT, workload)

@@ -101,7 +101,7 @@ class Sweep:
         smallest_page = np.array([1])
         batch_size = np.array([self.batch_sizes.largest])
         largest = Workloads(
-            model.architecture.crop_grids.codes(smallest_page, smallest_page),
+            model.architecture.forms.crop_grids.codes(smallest_page, smallest_page),
             self.text_tokens.largest,
             self.max_new_tokens.largest,
             batch_size,
@@ -117,7 +117,7 @@ class Sweep:
         import numpy as np
 
         one = np.array([1])
-        grids = model.architecture.crop_grids.codes(one, one)
+        grids = model.architecture.forms.crop_grids.codes(one, one)
         smallest = Workloads(grids, 1, self.max_new_tokens.smallest)
         kinds, kind = pages_of_grids(model.architecture, setting.mode, grids, one, one)
         for profile in time.profiles:
@@ -165,7 +165,7 @@ class Sweep:
         first = int(page_index[0])
         widths, heights = self.pages.take(np.arange(first, int(page_index[-1]) + 1))
         architecture, mode = model.architecture, setting.mode
-        grids = architecture.crop_grids.codes(widths, heights)
+        grids = architecture.forms.crop_grids.codes(widths, heights)
         page_index -= first
         batch_size = self.batch_sizes.take(batch_index)
         workloads = Workloads(

@@ -34,7 +34,7 @@ thread of an AMD EPYC, CPU time, the least of 14 runs; median error 2.5 %, 90th 
 
 def estimated_preprocessing(architecture: Architecture, workload: Workload) -> float:
     """Seconds that one CPU thread takes to resize a page and make tensors of its views."""
-    return float(_seconds_of(architecture.pixel_work(workload)))
+    return float(_seconds_of(architecture.forms.pixel_work(workload)))
 
 
 def estimated_preprocessing_of_pages(
@@ -48,9 +48,9 @@ def estimated_preprocessing_of_pages(
         widths: Pixels, `[n]`.
         heights: Pixels, `[n]`.
     """
-    grids = architecture.crop_grids
+    grids = architecture.forms.crop_grids
     columns, rows = grids.columns_and_rows(grids.codes(widths, heights))
-    work = architecture.pixel_work_of_pages(
+    work = architecture.forms.pixel_work_of_pages(
         widths, heights, columns, rows, base_size=mode.base_size, image_size=mode.image_size,
         crop_mode=mode.crop_mode,
     )  # fmt: skip

@@ -276,7 +276,7 @@ class _Eager:
 
     def _records(self, batch: int) -> Mapping[str, Sequence[Kernel]]:
         model = self.model
-        composed = model.architecture.compose(
+        composed = model.architecture.forms.compose(
             model.dimensions, replace(self.workload, batch_size=batch), model.dtype,
             model.flash_attention, CUDA,
         )  # fmt: skip
@@ -302,7 +302,7 @@ class _Eager:
         model, first = self.model, self.workload.seq_len
 
         def step(cached: int, *, overwrites: bool = False) -> Span:
-            kernels = model.architecture.step_kernels(
+            kernels = model.architecture.forms.step_kernels(
                 model.dimensions, batch, cached, model.dtype, model.flash_attention, overwrites
             )
             return eager_step(kernels, model.device, self.assumptions.host, batch)

@@ -59,7 +59,7 @@ class ServedModel:
     )
 
     def __post_init__(self) -> None:
-        self.architecture.served.check(self.dimensions)
+        self.architecture.forms.served.check(self.dimensions)
 
     @property
     def cache_bits(self) -> int:
@@ -69,23 +69,23 @@ class ServedModel:
     @property
     def weights_bytes(self) -> int:
         """Bytes of all parameters, quantized ones with a scale of 16 bits per 128 weights."""
-        params = self.architecture.parameter_count(self.dimensions)
+        params = self.architecture.forms.parameter_count(self.dimensions)
         if self.precision.weights is None:
             return params * self.dtype.nbytes
-        quantized = self.architecture.served.quantizable_params(self.dimensions)
+        quantized = self.architecture.forms.served.quantizable_params(self.dimensions)
         packed = quantized * STORED_BITS[self.precision.weights] // 8 + quantized // 64
         return (params - quantized) * self.dtype.nbytes + packed
 
     @property
     def cache_bytes_per_token(self) -> int:
         """Bytes that a token takes in the KV cache."""
-        return self.architecture.served.cache_elements(self.dimensions) * self.cache_bits // 8
+        return self.architecture.forms.served.cache_elements(self.dimensions) * self.cache_bits // 8
 
     def vision_kernels(self, views: Sequence[View]) -> dict[str, tuple[Kernel, ...]]:
         """Kernels of a page's vision calls by stage."""
         found: dict[str, tuple[Kernel, ...]] = {}
         for count, resolution in views:
-            by_stage = self.architecture.served.views(
+            by_stage = self.architecture.forms.served.views(
                 count, resolution, self.dimensions, self.dtype
             )
             for stage, kernels in by_stage.items():
@@ -98,7 +98,7 @@ class ServedModel:
         tokens = ceil_div(T, chunks)
         keys = ceil_div(tokens * (chunks + 1), 2)
         visual = ceil_div(visual, chunks)
-        return self.architecture.served.prompt(
+        return self.architecture.forms.served.prompt(
             tokens, keys, visual, self.dimensions, self.dtype, self.cache_bits
         )
 
@@ -108,7 +108,9 @@ class ServedModel:
 
     def step_kernels(self, B: Any, K: Any) -> tuple[Kernel, ...]:
         """Kernels of one decode step of B sequences over K keys each."""
-        return self.architecture.served.step(B, K, self.dimensions, self.dtype, self.cache_bits)
+        return self.architecture.forms.served.step(
+            B, K, self.dimensions, self.dtype, self.cache_bits
+        )
 
     def prefill(self, views: Sequence[View], T: Any, visual: Any) -> dict[str, Span]:
         """The stages of one page's prefill pass, a stage's calls taken together.
@@ -202,11 +204,13 @@ class ServedModel:
 
     def fixed_bytes(self, workload: Workload) -> int:
         """Weights, and what a page's prefill pass needs besides; of a page with no others."""
-        memory = self.architecture.memory(self.dimensions, workload, self.dtype, True)
+        memory = self.architecture.forms.memory(self.dimensions, workload, self.dtype, True)
         # A prompt goes through the decoder in chunks.
         text_tokens = self.server.chunk_tokens - workload.visual_tokens
         chunk = replace(workload, text_tokens=max(1, min(workload.text_tokens, text_tokens)))
-        activations = self.architecture.served.activation_bytes(self.dimensions, chunk, self.dtype)
+        activations = self.architecture.forms.served.activation_bytes(
+            self.dimensions, chunk, self.dtype
+        )
         return self.weights_bytes + activations + memory.inputs_bytes
 
     def page_bytes(self, T: Any, longest: Any) -> Any:

@@ -12,6 +12,7 @@ from dsocr_analyze.workload.workload import (
     SMALLEST_VIEW,
     ViewBatch,
     Workload,
+    check_count,
 )
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ def plan_workload(
     if base_size is None:
         # Several pages have a blank patch as large as each of them.
         base_size = network.base_size if prompt_pages == 1 else image_size
-    _check_count("base_size", base_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels a side")
-    _check_count("image_size", image_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels a side")
+    check_count("base_size", base_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels a side")
+    check_count("image_size", image_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels a side")
     if not isinstance(crop_mode, bool):
         raise WorkloadError(
             f"crop_mode {crop_mode!r} is not possible; give True or False",
@@ -70,8 +71,8 @@ def plan_workload(
         )
     if prompt_pages > 1:
         _check_several(base_size, image_size, crop_mode)
-    _check_count("batch_size", batch_size, 1, LARGEST_COUNT, " pages")
-    _check_count("max_new_tokens", max_new_tokens, 1, LARGEST_COUNT, " tokens")
+    check_count("batch_size", batch_size, 1, LARGEST_COUNT, " pages")
+    check_count("max_new_tokens", max_new_tokens, 1, LARGEST_COUNT, " tokens")
     network.check_sizes(base_size, image_size, crop_mode)
     grid = network.crop.grid(*page) if crop_mode else (1, 1)
     visual = prompt_pages * network.visual_tokens(base_size, image_size, crop_mode, grid)
@@ -97,7 +98,7 @@ def _check_prompt_pages(pages: object, most: int) -> None:
             " leave prompt_pages out",
             arguments=["prompt_pages"],
         )
-    _check_count("prompt_pages", pages, 1, most, " pages in one prompt")
+    check_count("prompt_pages", pages, 1, most, " pages in one prompt")
 
 
 def _check_several(base_size: int, image_size: int, crop_mode: bool) -> None:
@@ -122,20 +123,6 @@ def _checked_pair(page: object) -> tuple[int, int]:
     return check_page(*page)
 
 
-def _check_count(argument: str, value: object, least: int, most: int, unit: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        wrong = "is not a whole number"
-    elif value < least:
-        wrong = "is too small"
-    elif value > most:
-        wrong = "is too large"
-    else:
-        return
-    raise WorkloadError(
-        f"{argument} {value!r} {wrong}; give {least} to {most}{unit}", arguments=[argument]
-    )
-
-
 def _views(
     base_size: int, image_size: int, crop_mode: bool, grid: tuple[int, int]
 ) -> tuple[ViewBatch, ...]:
@@ -151,7 +138,7 @@ def _views(
 def _text_tokens(text_tokens: int | None, seq_len: int | None, visual: int, default: int) -> int:
     """Tokens besides the visual ones, from either length."""
     if text_tokens is not None:
-        _check_count("text_tokens", text_tokens, 1, LARGEST_COUNT, " tokens, BOS included")
+        check_count("text_tokens", text_tokens, 1, LARGEST_COUNT, " tokens, BOS included")
     if seq_len is None:
         return default if text_tokens is None else text_tokens
     if isinstance(seq_len, bool) or not isinstance(seq_len, int):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dsocr_analyze.architectures.architecture import Architecture, Served
+from dsocr_analyze.architectures.architecture import Architecture, ClosedForms, Served
 from dsocr_analyze.architectures.config_rules import KeyTable, findings_of
 from dsocr_analyze.architectures.ocr_family.composition import (
     compose,
@@ -87,15 +87,30 @@ def relative(
         modes=modes,
         default_mode=default_mode,
         text_tokens=network.text_tokens,
-        reference=reference,
+        built_in=reference,
         published_code=published_code,
         routed_expert=ROUTED_EXPERT,
-        not_modelled=NOT_MODELLED,
         recognizes=partial(recognizes, model_class, model_types),
-        dimensions=partial(dimensions_of, read_dimensions, config_table),
-        config_findings=lambda config, code: findings_of(config, config_table, code),
         plan=partial(plan_workload, network),
         notes_of=network.notes_of,
+        prefill_inputs=_prefill_inputs,
+        decode_inputs=_decode_inputs,
+        decode_cache=decode_cache or _lengthened,
+        without_window=without_window,
+        closed_forms=_closed_forms(network, read_dimensions, config_table, repeats),
+    )
+
+
+def _closed_forms(
+    network: Network,
+    read_dimensions: Callable[[Mapping[str, Any]], Any],
+    config_table: KeyTable,
+    repeats: Callable[[Any], Callable[[str], str | None]],
+) -> ClosedForms:
+    return ClosedForms(
+        dimensions=partial(dimensions_of, read_dimensions, config_table),
+        config_findings=lambda config, code: findings_of(config, config_table, code),
+        not_modelled=NOT_MODELLED,
         compose=partial(compose, network),
         step_kernels=step_kernels,
         page_totals=partial(page_totals, network),
@@ -107,10 +122,6 @@ def relative(
         expert_params=expert_params,
         experts_touched=experts_by_stage,
         repeats=repeats,
-        prefill_inputs=_prefill_inputs,
-        decode_inputs=_decode_inputs,
-        decode_cache=decode_cache or _lengthened,
-        without_window=without_window,
         served=_served(network),
         pixel_work=pixel_work,
         pixel_work_of_pages=pixel_work_of_pages,
