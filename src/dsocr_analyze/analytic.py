@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from dsocr_analyze.architectures import architecture_of
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.figures import Ledger, PageFigures, Provenance
 from dsocr_analyze.kernels import CUDA, KernelsOf
@@ -51,10 +50,12 @@ def page_figures(
         ConfigError: The config lacks a key, or describes what has no closed form.
         DeviceError: No model can have that type.
     """
-    architecture = architecture_of(directory.config)
+    architecture = directory.architecture
     element = dtype_named(dtype)
     dimensions = directory.dimensions()
-    composition = architecture.compose(dimensions, workload, element, flash_attention, kernels_of)
+    composition = architecture.forms.compose(
+        dimensions, workload, element, flash_attention, kernels_of
+    )
     return figures_of_composition(
         composition,
         workload,
@@ -77,7 +78,7 @@ def page_figures(
             UNIFORM_ROUTING_NOTE,
             "the analytic engine evaluated closed forms; nothing was run",
             *directory.assumptions,
-            *(f"not modelled: {entry.reason}" for entry in architecture.not_modelled),
+            *(f"not modelled: {entry.reason}" for entry in architecture.forms.not_modelled),
         ],
     )
 

@@ -26,7 +26,7 @@ from dsocr_analyze.kernels import (
     total_work,
     with_ancestors,
 )
-from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import AnyWorkload
 
 __all__ = [
     "Engine",
@@ -40,11 +40,13 @@ __all__ = [
     "Parameters",
     "Peak",
     "Provenance",
+    "Source",
     "StageFigures",
     "Tide",
 ]
 
 Engine = Literal["trace", "analytic"]
+Source = Literal["reference", "directory", "config"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ class ModelSource:
 
     Attributes:
         architecture: Name of its architecture; None where none recognises it.
-        source: Whether it is the built-in reference or a directory.
+        source: Whether it is the built-in reference, a directory with code, or a config for code
+            that transformers has.
         id: Name for readers.
         config_digest: SHA-256 of the config's values.
         code_digest: SHA-256 over names and contents of all Python files.
@@ -62,7 +65,7 @@ class ModelSource:
     """
 
     architecture: str | None
-    source: Literal["reference", "directory"]
+    source: Source
     id: str
     config_digest: str
     code_digest: str
@@ -366,7 +369,7 @@ class PageFigures:
         workload: The page, its prompt and its batch.
         provenance: How the figures were obtained.
         stages: In the architecture's order; the last is one decode step over a cache of `seq_len`
-            tokens, the others together are the prefill pass.
+            tokens, where the model decodes; the others together are the prefill pass.
         parameters: Of the whole model.
         batch: The whole batch: the prefill pass and `max_new_tokens - 1` decode steps over growing
             caches.
@@ -374,11 +377,12 @@ class PageFigures:
         memory: What the batch holds.
         ledger: Every operator that ran.
         module_classes: Class of every module by path; empty where no model was built.
+        decodes: Whether the model decodes.
         warnings: Why a figure may be in doubt.
         notes: What a reader should know.
     """
 
-    workload: Workload
+    workload: AnyWorkload
     provenance: Provenance
     stages: Mapping[str, StageFigures]
     parameters: Parameters
@@ -387,6 +391,7 @@ class PageFigures:
     memory: Memory
     ledger: Ledger
     module_classes: Mapping[str, str] = field(default_factory=dict)
+    decodes: bool = True
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -395,9 +400,9 @@ class PageFigures:
         return replace(self, warnings=tuple(warnings), notes=(*warnings, *notes))
 
     @property
-    def decode(self) -> StageFigures:
-        """The decode step: the last stage."""
-        return list(self.stages.values())[-1]
+    def decode(self) -> StageFigures | None:
+        """The decode step: the last stage; None of a model that does not decode."""
+        return list(self.stages.values())[-1] if self.decodes else None
 
     @cached_property
     def prefill_pass(self) -> Work:
@@ -405,9 +410,9 @@ class PageFigures:
         return total_work(stage.work for stage in self.stages.values() if stage is not self.decode)
 
     @property
-    def decode_step(self) -> Work:
+    def decode_step(self) -> Work | None:
         """Work of one decode step over a cache of `seq_len` tokens."""
-        return self.decode.work
+        return None if self.decode is None else self.decode.work
 
     @property
     def page(self) -> WorkShare:

@@ -7,7 +7,7 @@ import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -15,7 +15,7 @@ import torch
 
 from dsocr_analyze.agreement import Agreement, compare
 from dsocr_analyze.analytic import UNIFORM_ROUTING_NOTE, figures_of_composition
-from dsocr_analyze.architectures import DEFAULT, architecture_of
+from dsocr_analyze.architectures import DEFAULT, described_architecture
 from dsocr_analyze.dtypes import Dtype, dtype_named
 from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
 from dsocr_analyze.figures import (
@@ -31,16 +31,18 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.loading import LoadedModel, load_model
-from dsocr_analyze.trace.passes import PassTraces, trace_passes
+from dsocr_analyze.trace.passes import PassTraces, RunStep, trace_passes
 from dsocr_analyze.trace.summary import (
     batch_work,
     experts_run,
+    growing_work,
     ledger_of,
+    linear_stretches,
     stage_figures,
     step_stretches,
 )
 from dsocr_analyze.version import VERSION
-from dsocr_analyze.workload import DecodeStep, Workload
+from dsocr_analyze.workload import AnyWorkload, DecodeStep, Lengths, Workload
 from dsocr_analyze.workload.workload import position_warnings
 
 if TYPE_CHECKING:
@@ -100,6 +102,7 @@ class DeepSeekOCRSession:
         flash_attention: bool = False,
         trust_remote_code: bool = False,
         config: Mapping[str, Any] | None = None,
+        stages: str | Path | None = None,
     ) -> Self:
         """Loads the model in `path`, or the built-in reference.
 
@@ -110,11 +113,15 @@ class DeepSeekOCRSession:
             flash_attention: Build the decoder with FlashAttention-2.
             trust_remote_code: Execute the directory's Python files without a trust record.
             config: Values in place of the directory's `config.json`.
+            stages: A stages file, which describes a model that is none of the known architectures.
 
         Raises:
             AnalyzeError: Its subclasses say what is wrong with an argument or the directory.
         """
-        directory = ModelDirectory.read(DEFAULT.reference if path is None else Path(path))
+        described = None if stages is None else described_architecture(Path(stages))
+        directory = ModelDirectory.read(
+            DEFAULT.reference if path is None else Path(path), described
+        )
         return cls.from_directory(
             directory if config is None else directory.with_config(config),
             device=device,
@@ -160,7 +167,7 @@ class DeepSeekOCRSession:
     @cached_property
     def architecture(self) -> Architecture:
         """The architecture that the directory's config belongs to."""
-        return architecture_of(self.loaded.directory.config)
+        return self.loaded.directory.architecture
 
     @cached_property
     def dtype(self) -> Dtype:
@@ -203,16 +210,30 @@ class DeepSeekOCRSession:
             modules = self.model.named_modules(remove_duplicate=False)
             return {path: type(module).__name__ for path, module in modules}
 
-    def plan(self, **arguments: Any) -> Workload:
-        """The workload of a page on this model: the arguments of `plan_workload`."""
+    def plan(self, **arguments: Any) -> Any:
+        """The workload of a page on this model: the arguments of `plan_workload`.
+
+        Of a model that a stages file describes: `seq_len`, `batch_size`, `max_new_tokens`.
+        """
         return self.architecture.plan(**arguments)
 
-    def trace(self, workload: Workload, *, on_progress: Announce = lambda _: None) -> PassTraces:
+    def trace(self, workload: AnyWorkload, *, on_progress: Announce = lambda _: None) -> PassTraces:
         """Runs the workload's passes under the hooks.
 
         Raises:
             WorkloadError: The batch is too large to be run page by page.
         """
+        trace = partial(
+            trace_passes,
+            self.loaded,
+            workload,
+            self.architecture,
+            repeats=self._repetition,
+            on_progress=on_progress,
+        )
+        if isinstance(workload, Lengths):
+            steps = range(workload.max_new_tokens - 1)
+            return trace(explore=lambda run: self._explored(steps, run))
         if workload.pages > LARGEST_TRACED_BATCH:
             raise WorkloadError(
                 f"a batch of {workload.pages} pages is too large to trace, as the vision stages"
@@ -221,21 +242,25 @@ class DeepSeekOCRSession:
                 arguments=["batch_size", "the analytic engine"],
             )
         # The second step of a stretch shows by how much a step grows with the cache.
-        numbers = {0}.union(*(stretch[:2] for stretch in self._stretches(workload)))
-        return trace_passes(
-            self.loaded,
-            workload,
-            self.architecture,
-            step_numbers=sorted(numbers),
-            repeats=self._repetition,
-            on_progress=on_progress,
-        )
+        numbers = {0}.union(*(stretch[:2] for stretch in self._declared_stretches(workload)))
+        return trace(step_numbers=sorted(numbers))
 
-    def _stretches(self, workload: Workload) -> list[range]:
+    def _stretches(self, workload: AnyWorkload, traces: PassTraces) -> list[range]:
         """Numbers of the decode steps between which a step's work is linear in the cache."""
+        if isinstance(workload, Workload):
+            return self._declared_stretches(workload)
+        traced = dict(zip(traces.step_numbers, traces.decode_steps, strict=True))
+        return self._explored(range(workload.max_new_tokens - 1), traced.__getitem__)
+
+    def _declared_stretches(self, workload: Workload) -> list[range]:
         dimensions = self._dimensions
         cuts = () if dimensions is None else dimensions.step_cuts(workload.seq_len)
         return step_stretches(workload.max_new_tokens, cuts)
+
+    def _explored(self, steps: range, run: RunStep) -> list[range]:
+        """The stretches of a model of which nothing is declared: its steps show them."""
+        routed_expert = self.architecture.routed_expert
+        return linear_stretches(steps, lambda number: growing_work(run(number), routed_expert))
 
     @cached_property
     def _dimensions(self) -> ModelDimensions | None:
@@ -250,10 +275,10 @@ class DeepSeekOCRSession:
         """What is declared to repeat: known of code that this project knows, and of no other."""
         if self.loaded.directory.code == "other" or self._dimensions is None:
             return None
-        return self.architecture.repeats(self._dimensions)
+        return self.architecture.forms.repeats(self._dimensions)
 
     def figures(
-        self, workload: Workload, *, on_progress: Announce = lambda _: None
+        self, workload: AnyWorkload, *, on_progress: Announce = lambda _: None
     ) -> tuple[PageFigures, Agreement | None]:
         """A workload's figures, traced, and how the closed forms agree with them.
 
@@ -277,11 +302,11 @@ class DeepSeekOCRSession:
             f"unknown operator {name}: {calls} calls are not counted"
             for name, calls in traced.ledger.unknown.items()
         ]
-        return traced.with_notes(warnings, self._notes(workload)), agreement
+        return traced.with_notes(warnings, self._notes(workload, traced)), agreement
 
     def analyze(
         self,
-        workload: Workload | None = None,
+        workload: AnyWorkload | None = None,
         *,
         on_progress: Announce = lambda _: None,
         **workload_arguments: Any,
@@ -305,17 +330,19 @@ class DeepSeekOCRSession:
 
     @cached_property
     def _expert_params(self) -> int:
-        return self.architecture.expert_params(self.loaded.directory.dimensions())
+        return self.architecture.forms.expert_params(self.loaded.directory.dimensions())
 
-    def _analytic(self, workload: Workload) -> tuple[PageFigures | None, list[str]]:
+    def _analytic(self, workload: AnyWorkload) -> tuple[PageFigures | None, list[str]]:
         """The closed forms of a workload, and why they or it may be in doubt.
 
         A model directory may describe what has no closed form.
         """
         architecture, directory = self.architecture, self.loaded.directory
+        if not isinstance(workload, Workload):
+            return None, []
         try:
             dimensions = directory.dimensions()
-            composition = architecture.compose(
+            composition = architecture.forms.compose(
                 dimensions,
                 workload,
                 self.dtype,
@@ -333,12 +360,13 @@ class DeepSeekOCRSession:
         return figures, warnings
 
     def _traced(
-        self, workload: Workload, traces: PassTraces, analytic: PageFigures | None
+        self, workload: AnyWorkload, traces: PassTraces, analytic: PageFigures | None
     ) -> PageFigures:
         stages = self._with_experts(
             workload, stage_figures(traces, self.architecture.stages, self.own_params)
         )
-        *prefill, _ = stages.values()
+        decode = self.architecture.decode
+        prefill = [stage for name, stage in stages.items() if decode is None or name != decode.name]
         prefill_pass = total_work(stage.work for stage in prefill)
         causal = sum(stage.causal_savable_flops for stage in prefill)
         if analytic is not None and self.loaded.attention == "eager":
@@ -350,22 +378,26 @@ class DeepSeekOCRSession:
             stages=stages,
             parameters=self.parameters,
             batch=batch_work(
-                prefill_pass, traces, self._stretches(workload), self.architecture.routed_expert
+                prefill_pass,
+                traces,
+                self._stretches(workload, traces),
+                self.architecture.routed_expert,
             ),
             causal_savable_flops=causal,
             memory=self._memory(workload, traces),
-            ledger=ledger_of(traces.prefill, traces.decode_steps[0]),
+            ledger=ledger_of(traces.prefill, *traces.decode_steps[:1]),
             module_classes=self.module_classes,
+            decodes=decode is not None,
         )
 
     def _with_experts(
-        self, workload: Workload, stages: Mapping[str, StageFigures]
+        self, workload: AnyWorkload, stages: Mapping[str, StageFigures]
     ) -> dict[str, StageFigures]:
         """The stages, with what they touch of the routed experts that the config describes."""
         architecture = self.architecture
-        if self._dimensions is None:
+        if self._dimensions is None or not isinstance(workload, Workload):
             return dict(stages)
-        experts = architecture.experts_touched(self._dimensions, workload, self.dtype)
+        experts = architecture.forms.experts_touched(self._dimensions, workload, self.dtype)
         return {
             name: stage
             if name not in experts
@@ -378,19 +410,30 @@ class DeepSeekOCRSession:
             for name, stage in stages.items()
         }
 
-    def _memory(self, workload: Workload, traces: PassTraces) -> Memory:
-        per_token, remainder = divmod(traces.kv_cache_bytes, workload.seq_len)
-        assert not remainder, "a cache holds every token alike"
+    def _memory(self, workload: AnyWorkload, traces: PassTraces) -> Memory:
         return Memory(
-            weights_bytes=self.parameters.total * self.dtype.nbytes,
+            weights_bytes=self._weights_bytes,
             inputs_bytes=traces.inputs_bytes,
             prefill_cache_bytes=traces.kv_cache_bytes,
-            kv_cache_bytes=per_token
-            * DecodeStep(
-                workload.seq_len, workload.max_new_tokens, self.loaded.sliding_window
-            ).cached_tokens,
+            kv_cache_bytes=self._cache_bytes(workload, traces),
             peak=traces.prefill.peak,
         )
+
+    def _cache_bytes(self, workload: AnyWorkload, traces: PassTraces) -> int:
+        """Bytes of the cache when the last decode step has run; that step runs, or is declared."""
+        if isinstance(workload, Lengths):
+            ran = workload.max_new_tokens > 1
+            return traces.step_cache_bytes[-1] if ran else traces.kv_cache_bytes
+        per_token, remainder = divmod(traces.kv_cache_bytes, workload.seq_len)
+        assert not remainder, "a cache holds every token alike"
+        last = DecodeStep(workload.seq_len, workload.max_new_tokens, self.loaded.sliding_window)
+        return per_token * last.cached_tokens
+
+    @cached_property
+    def _weights_bytes(self) -> int:
+        """Bytes of all parameters, each in its own type."""
+        with exclusive():
+            return sum(each.numel() * each.element_size() for each in self.model.parameters())
 
     @cached_property
     def model_source(self) -> ModelSource:
@@ -418,8 +461,10 @@ class DeepSeekOCRSession:
             },
         )
 
-    def _notes(self, workload: Workload) -> list[str]:
+    def _notes(self, workload: AnyWorkload, traced: PageFigures) -> list[str]:
         notes = self.architecture.notes_of(workload)
+        if self.architecture.closed_forms is None and "topk" not in traced.ledger.counted:
+            return notes  # nothing is routed
         if self._dimensions is not None:
             notes += self._dimensions.notes
         if not self.loaded.has_weights:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from dsocr_analyze.architectures.any_model import described_architecture
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.deepseek_ocr import DEEPSEEK_OCR
 from dsocr_analyze.architectures.deepseek_ocr_2 import DEEPSEEK_OCR_2
@@ -17,6 +18,7 @@ __all__ = [
     "DEFAULT",
     "architecture_named",
     "architecture_of",
+    "described_architecture",
     "plan_workload",
     "recognized_architecture",
 ]
@@ -58,7 +60,8 @@ def plan_workload(*, architecture: str = DEFAULT.name, **arguments: Any) -> Work
         PageError: The page's size is not possible.
         WorkloadError: A size or count is not possible, or the lengths contradict each other.
     """
-    return architecture_named(architecture).plan(**arguments)
+    workload: Workload = architecture_named(architecture).plan(**arguments)
+    return workload
 
 
 def recognized_architecture(config: Mapping[str, Any]) -> Architecture | None:
@@ -80,5 +83,7 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     named = auto_map.get("AutoModel") if isinstance(auto_map, Mapping) else None
     raise ConfigError(
         f"config.json describes no known architecture: its AutoModel is {named!r}, its model_type"
-        f" {config.get('model_type')!r}; known are {', '.join(ARCHITECTURES)}"
+        f" {config.get('model_type')!r}; known are {', '.join(ARCHITECTURES)}; to trace another,"
+        " describe it with stages=FILE",
+        arguments=["stages"],
     )

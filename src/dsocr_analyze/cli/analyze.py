@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.architectures import architecture_of
 from dsocr_analyze.cli import options, time_options
 from dsocr_analyze.cli.counting import ENGINES, Engine
 from dsocr_analyze.cli.streams import complain
@@ -76,6 +75,8 @@ def analyze(
     model: options.ModelOption = None,
     arch: options.ArchOption = None,
     config: options.ConfigOption = None,
+    stages: options.StagesOption = None,
+    hf_config: options.HfConfigOption = None,
     sliding_window: options.SlidingWindowOption = None,
     trust_remote_code: options.TrustOption = False,
     device: options.DeviceOption = "meta",
@@ -115,12 +116,13 @@ def analyze(
     # The analytic engine reads the directory's config and executes nothing of it.
     executable = trust_remote_code or engine == "analytic"
     directory = options.model_directory_from(
-        model, arch, config, trust_remote_code=executable, sliding_window=sliding_window
-    )
+        model, arch, config, trust_remote_code=executable, sliding_window=sliding_window,
+        stages=stages, hf_config=hf_config,
+    )  # fmt: skip
     if prompt is not None:
         text_tokens = options.prompt_tokens(prompt, directory)
-    workload = options.workload_from(
-        architecture_of(directory.config), mode=mode, base_size=base_size, image_size=image_size,
+    workload = options.any_workload_from(
+        directory.architecture, mode=mode, base_size=base_size, image_size=image_size,
         crop_mode=crop_mode, page=page, image=image, seq_len=seq_len, text_tokens=text_tokens,
         batch_size=batch_size, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip

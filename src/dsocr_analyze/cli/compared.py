@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from dsocr_analyze.architectures import ARCHITECTURES, architecture_of
+from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.cli import options
 from dsocr_analyze.columns.setting import Setting, is_mode_or_sizes, mode_or_sizes
 from dsocr_analyze.errors import WorkloadError
@@ -41,7 +41,7 @@ class ComparedModel:
     @property
     def architecture(self) -> Architecture:
         """Its architecture; raises ConfigError where none recognises it."""
-        return architecture_of(self.directory.config)
+        return self.directory.architecture
 
 
 class Models:
@@ -131,7 +131,7 @@ class Models:
         directory = options.model_directory_from(
             model, arch, file, trust_remote_code=self._trust_remote_code
         )
-        if self._sliding_window is not None and architecture_of(directory.config).without_window:
+        if self._sliding_window is not None and directory.architecture.without_window:
             directory = options.with_window(directory, self._sliding_window)
         return ComparedModel(directory, name)
 

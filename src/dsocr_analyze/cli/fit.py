@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.architectures import architecture_of
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.exits import NO
 
@@ -86,7 +85,7 @@ def fit(
     for each in named:
         check_has(each, element, flash_attention=flash_attention)
     directory = options.described_model(model, arch, config, sliding_window)
-    architecture = architecture_of(directory.config)
+    architecture = directory.architecture
     workload = options.workload_from(
         architecture, mode=mode, base_size=base_size, image_size=image_size, crop_mode=crop_mode,
         page=page, image=image, seq_len=seq_len, text_tokens=text_tokens, batch_size=batch_size,

@@ -11,7 +11,7 @@ import typer
 from dsocr_analyze import architectures
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.errors import ModelDirectoryError, WorkloadError
-from dsocr_analyze.workload import Mode, Workload, page_of_image, parse_page
+from dsocr_analyze.workload import AnyWorkload, Mode, Workload, page_of_image, parse_page
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
@@ -49,6 +49,26 @@ ConfigOption = Annotated[
         "--config",
         metavar="FILE",
         help="A config.json to run in place of the model directory's own.",
+        rich_help_panel=_MODEL,
+    ),
+]
+StagesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--stages",
+        metavar="FILE",
+        help="TOML file that says what the stages of another model are and what it is called with"
+        " (docs/any-model.md); it is traced, without closed forms.",
+        rich_help_panel=_MODEL,
+    ),
+]
+HfConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--hf-config",
+        metavar="FILE",
+        help="With --stages, in place of --model: config.json of a model whose code transformers"
+        " has.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -282,7 +302,7 @@ def workload_from(
         sizes["image_size"] = image_size
     if crop_mode is not None:
         sizes["crop_mode"] = switch("--crop-mode", crop_mode)
-    return architecture.plan(
+    workload: Workload = architecture.plan(
         page=page_of_image(image) if image is not None else parse_page(page or "a4"),
         seq_len=seq_len,
         text_tokens=text_tokens,
@@ -291,6 +311,15 @@ def workload_from(
         prompt_pages=prompt_pages,
         **sizes,
     )
+    return workload
+
+
+def any_workload_from(architecture: Architecture, **given: Any) -> AnyWorkload:
+    """The same of any architecture; one that reads no pages says so of what is asked of them."""
+    if architecture.modes:
+        return workload_from(architecture, **given)
+    workload: AnyWorkload = architecture.plan(**given)
+    return workload
 
 
 def _refuse_sizes_beside(
@@ -314,10 +343,24 @@ def model_directory_from(
     *,
     trust_remote_code: bool,
     sliding_window: int | None = None,
+    stages: Path | None = None,
+    hf_config: Path | None = None,
 ) -> ModelDirectory:
     """The model directory that the options name, its config replaced where another is given."""
     from dsocr_analyze.model.directory import ModelDirectory, read_config
 
+    if stages is not None:
+        if sliding_window is not None:
+            raise WorkloadError(
+                f"--sliding-window {sliding_window} is for known architectures; leave it out beside"
+                f" --stages {stages}"
+            )
+        return _described(stages, model, arch, config, hf_config)
+    if hf_config is not None:
+        raise WorkloadError(
+            f"--hf-config {hf_config} names a model alone; say what its stages are and what it is"
+            " called with: --stages FILE"
+        )
     values = None if config is None else read_config(config)
     if model not in (None, "reference"):
         directory = ModelDirectory.read(Path(str(model)))
@@ -350,6 +393,30 @@ def with_window(directory: ModelDirectory, sliding_window: int) -> ModelDirector
     return directory if is_on else directory.with_config(
         architecture.without_window(directory.config)
     )  # fmt: skip
+
+
+def _described(
+    stages: Path, model: str | None, arch: str | None, config: Path | None, hf_config: Path | None
+) -> ModelDirectory:
+    """The model that a stages file describes, in a directory or of transformers' own code."""
+    from dsocr_analyze.model.directory import ModelDirectory, read_config
+
+    if arch is not None:
+        raise WorkloadError(f"--stages {stages} describes an architecture; leave out --arch {arch}")
+    architecture = architectures.described_architecture(stages)
+    if hf_config is not None:
+        for option, value in (("--model", model), ("--config", config)):
+            if value is not None:
+                raise WorkloadError(
+                    f"--hf-config {hf_config} is all of the model; leave out {option} {value}"
+                )
+        return ModelDirectory.of_config(hf_config, architecture)
+    if model in (None, "reference"):
+        raise WorkloadError(
+            f"--stages {stages} describes a model; name it: --model DIR or --hf-config FILE"
+        )
+    directory = ModelDirectory.read(Path(str(model)), architecture)
+    return directory if config is None else directory.with_config(read_config(config))
 
 
 def _architecture_from(
@@ -406,7 +473,7 @@ def say_of_config(
     of = "" if name is None else f"{name}: "
     for warning in directory.config_findings.warnings:
         complain(f"warning: {of}{warning}")
-    if by_closed_forms:
+    if by_closed_forms and directory.recognized is not None:
         for note in directory.dimensions().notes:
             complain(f"note: {of}{note}")
         for assumption in directory.assumptions:
@@ -426,6 +493,11 @@ def prompt_tokens(prompt: str, directory: ModelDirectory) -> int:
     The vendor's `infer()` splits the prompt at `<image>`, encodes each part without special tokens
     and puts BOS first.
     """
+    if directory.described is not None:
+        raise WorkloadError(
+            f"--prompt counts the text of a page; that of {directory.described.name} stands in its"
+            " stages file: give --seq-len for another length"
+        )
     if directory.is_reference:
         raise ModelDirectoryError(
             "--prompt needs a model directory with tokenizer.json; the built-in reference has none,"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.architectures import architecture_of
 from dsocr_analyze.cli import options, time_options
 from dsocr_analyze.cli.many_options import check_files
 from dsocr_analyze.cli.streams import complain
@@ -89,7 +88,7 @@ def time(
     options.check_choice("--format", output_format, FORMATS)
     check_files(None, plot)
     directory = options.described_model(model, arch, config, sliding_window)
-    architecture = architecture_of(directory.config)
+    architecture = directory.architecture
     options.say_of_config(directory, by_closed_forms=True)
     workload = options.workload_from(
         architecture, mode=mode, base_size=base_size, image_size=image_size, crop_mode=crop_mode,

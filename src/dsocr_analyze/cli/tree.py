@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.architectures import DEFAULT, architecture_of, recognized_architecture
+from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.counting import Engine
 from dsocr_analyze.cli.progress import announced_steps
@@ -62,6 +62,8 @@ def tree(
     model: options.ModelOption = None,
     arch: options.ArchOption = None,
     config: options.ConfigOption = None,
+    stages: options.StagesOption = None,
+    hf_config: options.HfConfigOption = None,
     trust_remote_code: options.TrustOption = False,
     depth: DepthOption = None,
     stage: StageOption = None,
@@ -77,13 +79,14 @@ def tree(
     if depth is not None and depth < 0:
         raise WorkloadError(f"--depth {depth} is not possible; give 0 or more")
     directory = options.model_directory_from(
-        model, arch, config, trust_remote_code=trust_remote_code
-    )
+        model, arch, config, trust_remote_code=trust_remote_code, stages=stages,
+        hf_config=hf_config,
+    )  # fmt: skip
     options.say_of_config(directory, by_closed_forms=False)
     if stage is not None:
-        options.check_choice("--stage", stage, architecture_of(directory.config).stage_names)
+        options.check_choice("--stage", stage, directory.architecture.stage_names)
     # Without one, the model has no stages, but a tree all the same.
-    architecture = recognized_architecture(directory.config)
+    architecture = directory.recognized
     with announced_steps() as announce:
         announce("importing torch, building the model")
         session = Engine("trace", directory, trust_remote_code=trust_remote_code).session
@@ -147,7 +150,8 @@ def _tree(
 
     traced = None
     if is_traced:
-        workload = session.plan(page=parse_page("a4"), max_new_tokens=1)
+        asked = {"page": parse_page("a4")} if session.architecture.modes else {}
+        workload = session.plan(**asked, max_new_tokens=1)
         traced = traced_modules(session.trace(workload).prefill)
     root = build_tree(session.model, owner_of, traced)
     pruned = prune(root, depth=depth, stage=stage)

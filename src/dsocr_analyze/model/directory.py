@@ -21,7 +21,7 @@ from dsocr_analyze.errors import ConfigError, ModelDirectoryError
 from dsocr_analyze.figures import ModelSource
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import ModelDimensions
+    from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
     from dsocr_analyze.architectures.config_rules import Code
 
 __all__ = ["ModelDirectory", "Role", "read_config"]
@@ -44,10 +44,17 @@ class ModelDirectory:
     config: dict[str, Any]
     sources: dict[str, bytes]
     """Python files by their path within the directory, posix style."""
+    described: Architecture | None = None
+    """What a stages file says of the model; without one, its config says what it is."""
 
     @classmethod
-    def read(cls, path: Path) -> ModelDirectory:
-        """Reads `path`; raises ModelDirectoryError or ConfigError where no model lies."""
+    def read(cls, path: Path, described: Architecture | None = None) -> ModelDirectory:
+        """Reads `path`; raises ModelDirectoryError or ConfigError where no model lies.
+
+        Args:
+            path: The directory.
+            described: What a stages file says of the model, where there is one.
+        """
         try:
             if not path.is_dir():
                 what = "is not a directory" if path.exists() else "does not exist"
@@ -66,7 +73,47 @@ class ModelDirectory:
             raise ModelDirectoryError(
                 f"cannot read model directory {str(path)!r}: {error.strerror or error}"
             ) from error
-        return cls(path, config, sources)
+        return cls(path, config, sources, described)
+
+    @classmethod
+    def of_config(cls, file: Path, described: Architecture) -> ModelDirectory:
+        """A model of transformers' own code, as a `config.json` alone describes it.
+
+        Args:
+            file: The config.
+            described: What a stages file says of the model.
+        """
+        return cls(file, read_config(file), {}, described)
+
+    @cached_property
+    def architecture(self) -> Architecture:
+        """What the model is.
+
+        Raises:
+            ConfigError: Nobody describes it, and no architecture recognises its config.
+        """
+        return self.described or architecture_of(self.config)
+
+    @property
+    def recognized(self) -> Architecture | None:
+        """What the model is, as far as anybody knows."""
+        return self.described or recognized_architecture(self.config)
+
+    @property
+    def has_code(self) -> bool:
+        """Whether it names code of its own; without, transformers has the model's."""
+        return self.described is None or isinstance(self.config.get("auto_map"), dict)
+
+    @property
+    def model_role(self) -> str:
+        """The role in `auto_map` of the model's class: of the class that is named first, if any."""
+        auto_map, names = self.config.get("auto_map"), self.config.get("architectures")
+        if isinstance(auto_map, dict) and isinstance(names, list) and self.described is not None:
+            for role, reference in auto_map.items():
+                is_model = role.startswith("AutoModel") and isinstance(reference, str)
+                if is_model and reference.rpartition(".")[2] in names[:1]:
+                    return str(role)
+        return "AutoModel"
 
     def with_config(self, values: Mapping[str, Any]) -> ModelDirectory:
         """The same files under another config, whose `auto_map` stays: it names these files."""
@@ -84,7 +131,7 @@ class ModelDirectory:
         if self.is_reference:
             return "reference"
         try:
-            published = self.runs_code(architecture_of(self.config).published_code)
+            published = self.runs_code(self.architecture.published_code)
         except (ConfigError, ModelDirectoryError):
             published = False
         return "published" if published else "other"
@@ -96,23 +143,23 @@ class ModelDirectory:
             ConfigError: No architecture recognises the config, it describes no model, or one that
                 is not modelled.
         """
-        found: ModelDimensions = architecture_of(self.config).dimensions(self.config, self.code)
+        found: ModelDimensions = self.architecture.forms.dimensions(self.config, self.code)
         return found
 
     @cached_property
     def config_findings(self) -> ConfigFindings:
         """What keys of the config do, or fail to do; nothing of a model that is not known."""
-        architecture = recognized_architecture(self.config)
-        if architecture is None:
+        architecture = self.recognized
+        if architecture is None or architecture.closed_forms is None:
             return ConfigFindings((), ())
-        return architecture.config_findings(self.config, self.code)
+        return architecture.forms.config_findings(self.config, self.code)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What closed forms assume of the directory's code."""
         return (_READS_CONFIG,) if self.code == "other" else ()
 
-    def class_in(self, role: Role) -> tuple[str, str]:
+    def class_in(self, role: str) -> tuple[str, str]:
         """The file and the class that `auto_map` names for a role, as transformers reads it.
 
         Raises:
@@ -185,7 +232,7 @@ class ModelDirectory:
         """
         return ModelSource(
             architecture=architecture,
-            source="reference" if self.is_reference else "directory",
+            source="reference" if self.is_reference else "directory" if self.has_code else "config",
             id="built-in reference" if self.is_reference else self.path.resolve().name,
             config_digest=self.config_digest(),
             code_digest=self.code_digest(),

@@ -33,6 +33,7 @@ from dsocr_analyze.report.document import (
     View,
     Workload,
 )
+from dsocr_analyze.workload import Workload as PageWorkload
 
 if TYPE_CHECKING:
     from dsocr_analyze import agreement as comparing
@@ -124,8 +125,23 @@ def _metadata(provenance: Provenance, created: datetime) -> Metadata:
     )
 
 
-def workload_document(workload: planned.Workload) -> Workload:
+def workload_document(workload: planned.AnyWorkload) -> Workload:
     """The `workload` object."""
+    if not isinstance(workload, PageWorkload):
+        return Workload(
+            page=None,
+            base_size=None,
+            image_size=None,
+            crop_mode=None,
+            grid=None,
+            views=None,
+            visual_tokens=None,
+            text_tokens=None,
+            seq_len=workload.seq_len,
+            batch_size=workload.batch_size,
+            max_new_tokens=workload.max_new_tokens,
+            prompt_pages=None,
+        )
     return Workload(
         page=workload.page,
         base_size=workload.base_size,
@@ -149,14 +165,16 @@ def _total(figures: PageFigures) -> Total:
         **_counts(figures.batch),
         arithmetic_intensity=_intensity(figures.batch),
         max_new_tokens=workload.max_new_tokens,
-        decode_steps=workload.max_new_tokens - 1,
+        decode_steps=max(0, workload.max_new_tokens - 1),
     )
     return Total(
         **_counts(prefill),
         arithmetic_intensity=_intensity(prefill),
         params=figures.parameters.total,
         causal_savable_flops=figures.causal_savable_flops,
-        decode_step=DecodeStep(
+        decode_step=None
+        if step is None
+        else DecodeStep(
             **_counts(step),
             arithmetic_intensity=_intensity(step),
             cached_tokens=workload.seq_len,
@@ -173,8 +191,11 @@ def _stage(
         flops_analytic: int | None = agreement.stages[stage.name].analytic_flops
     else:
         flops_analytic = stage.work.flops if figures.provenance.engine == "analytic" else None
-    # The decoder's part of the prefill pass comes right before the decode step.
-    is_prefill = list(figures.stages)[-2:-1] == [stage.name]
+    # The decoder's part of the prefill pass is the last of it.
+    in_prefill_pass = [
+        name for name in figures.stages if figures.stages[name] is not figures.decode
+    ]
+    is_prefill = stage.name == in_prefill_pass[-1]
     return Stage(
         **_counts(stage.work),
         arithmetic_intensity=_intensity(stage.work),
@@ -220,7 +241,8 @@ def _modules(figures: PageFigures, stage: StageFigures) -> dict[str, Module]:
 
 def _memory(figures: PageFigures) -> Memory:
     memory, workload = figures.memory, figures.workload
-    tokens = workload.seq_len + workload.max_new_tokens - 1
+    tokens = workload.seq_len + max(0, workload.max_new_tokens - 1)
+    what = "page(s)" if isinstance(workload, PageWorkload) else "prompt(s)"
     return Memory(
         weights_bytes=memory.weights_bytes,
         inputs_bytes=memory.inputs_bytes,
@@ -229,10 +251,12 @@ def _memory(figures: PageFigures) -> Memory:
         peak_module=memory.peak.path,
         stated_for={
             "weights_bytes": f"all parameters in {figures.provenance.dtype.name}",
-            "inputs_bytes": f"what the prefill pass of {workload.batch_size} page(s) is called"
+            "inputs_bytes": f"what the prefill pass of {workload.batch_size} {what} is called"
             " with: pixels, token ids, masks",
-            "kv_cache_bytes": f"{tokens} tokens of {workload.batch_size} page(s): the prompt and"
-            " every new token but the last",
+            "kv_cache_bytes": f"{tokens} tokens of {workload.batch_size} {what}: the prompt and"
+            " every new token but the last"
+            if figures.decodes
+            else "the model does not decode",
             "peak_activation_bytes": "the prefill pass: tensors alive at once besides weights and"
             " inputs, the KV cache among them",
         },

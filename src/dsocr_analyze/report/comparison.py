@@ -59,7 +59,7 @@ class Comparison:
         headlines: Which model each report is of, and how it was counted.
         rows: One per quantity.
         architectures: Name of each report's architecture; None where it is unknown.
-        pages: Width and height of each report's page, in pixels.
+        pages: Width and height of each report's page, in pixels; None of a model that reads none.
         shared: What the first line says of all reports besides, as of their page; may be empty.
         config_names: Of the configs that were compared; empty where there were not several.
         config_differences: The keys in which these configs differ.
@@ -70,7 +70,7 @@ class Comparison:
     headlines: tuple[str, ...]
     rows: tuple[Row, ...]
     architectures: tuple[str | None, ...]
-    pages: tuple[tuple[int, int], ...]
+    pages: tuple[tuple[int, int] | None, ...]
     shared: str = ""
     config_names: tuple[str, ...] = ()
     config_differences: tuple[KeyDifference, ...] = ()
@@ -141,7 +141,7 @@ class Comparison:
                     "names": list(self.names),
                     "ran": list(self.headlines),
                     "architectures": list(self.architectures),
-                    "pages": [list(page) for page in self.pages],
+                    "pages": [page and list(page) for page in self.pages],
                     "rows": rows,
                     "config_differences": [
                         {"key": key.path, "values": key.by_name(self.config_names)}
@@ -255,9 +255,12 @@ def _has_several(architectures: Iterable[str | None]) -> bool:
 
 
 def _shared(reports: Sequence[Report]) -> str:
-    """The pages of all reports, and the sizes of views where all have the same."""
-    pages = list(dict.fromkeys("{} x {}".format(*report.workload.page) for report in reports))
-    sizes = {_sizes(report.workload) for report in reports}
+    """The pages of all reports that have some, and the sizes of views where all have the same."""
+    read = [(report, page) for report in reports if (page := report.workload.page) is not None]
+    if not read:
+        return ""
+    pages = list(dict.fromkeys(f"{width} x {height}" for _, (width, height) in read))
+    sizes = {_sizes(report.workload) for report, _ in read}
     what = f"page{'s' if len(pages) > 1 else ''} {', '.join(pages)} pixels"
     return f"; {what}, {sizes.pop()}" if len(sizes) == 1 else f"; {what}"
 
@@ -310,9 +313,11 @@ def _quantities(
 ) -> Iterator[tuple[_Quantity, Value]]:
     """Every quantity of a report and its value; None for a stage that only others have."""
     workload, total, memory = report.workload, report.total, report.memory
-    yield _Quantity("visual_tokens", "visual tokens", "tokens"), workload.visual_tokens
+    if workload.visual_tokens is not None:
+        yield _Quantity("visual_tokens", "visual tokens", "tokens"), workload.visual_tokens
     yield _Quantity("seq_len", "prompt", "tokens"), workload.seq_len
-    yield _Quantity("views", "views", "views"), sum(view.count for view in workload.views)
+    if workload.views is not None:
+        yield _Quantity("views", "views", "views"), sum(view.count for view in workload.views)
     if with_params:
         yield _Quantity("params", "parameters", "parameters"), total.params
     work = dict(zip(_stage_quantities(report), report.stages.values(), strict=True))
@@ -327,9 +332,10 @@ def _quantities(
     if with_batch:
         yield _Quantity("batch_flops", "batch", "FLOPs"), total.batch.flops
     yield _Quantity("prefill_pass_bytes", "prefill pass", "bytes"), total.bytes_moved
-    yield _Quantity("decode_step_bytes", "decode step", "bytes"), total.decode_step.bytes_moved
-    step = report.stages[report.decode_name]
-    if with_batch and step.bytes_read_expected is not None:
+    if total.decode_step is not None:
+        yield _Quantity("decode_step_bytes", "decode step", "bytes"), total.decode_step.bytes_moved
+    step = None if report.decode_name is None else report.stages[report.decode_name]
+    if with_batch and step is not None and step.bytes_read_expected is not None:
         yield (
             _Quantity("decode_step_expected_bytes", "decode step, expected experts", "bytes"),
             step.bytes_read_expected + step.bytes_written,

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, Self
 from msgspec import Meta, Struct, field
 
 from dsocr_analyze import kernels
-from dsocr_analyze.figures import Engine
+from dsocr_analyze.figures import Engine, Source
 from dsocr_analyze.kernels import KernelDevice
 from dsocr_analyze.report.time_entry import TimeEntry
 
@@ -124,7 +124,8 @@ class Batch(Work, frozen=True, kw_only=True):
 
     Attributes:
         max_new_tokens: Tokens that each page yields; the prefill pass yields the first.
-        decode_steps: Steps after the prefill pass: max_new_tokens - 1.
+        decode_steps: Steps after the prefill pass: max_new_tokens - 1, but 0 of a model that does
+            not decode.
     """
 
     max_new_tokens: Count
@@ -186,14 +187,15 @@ class Total(Work, frozen=True, kw_only=True):
     Attributes:
         params: Parameters of the whole model.
         causal_savable_flops: Matrix FLOPs of the prefill pass that a causal kernel may skip.
-        decode_step: One decode step over a cache of seq_len tokens.
+        decode_step: One decode step over a cache of seq_len tokens; null where the model does not
+            decode.
         batch: The whole batch.
         page: One page's share of the batch.
     """
 
     params: Count
     causal_savable_flops: Count
-    decode_step: DecodeStep
+    decode_step: DecodeStep | None
     batch: Batch
     page: PageShare
 
@@ -286,7 +288,8 @@ class Model(Struct, frozen=True, kw_only=True):
 
     Attributes:
         architecture: Name of its architecture; null if unknown.
-        source: Whether it is the built-in reference or a directory.
+        source: Whether it is the built-in reference, a directory with code, or a config for code
+            that transformers has.
         id: Name for readers.
         config_digest: SHA-256 of the config's values.
         code_digest: SHA-256 over names and contents of all Python files.
@@ -295,7 +298,7 @@ class Model(Struct, frozen=True, kw_only=True):
     """
 
     architecture: str | None
-    source: Literal["reference", "directory"]
+    source: Source
     id: str
     config_digest: str
     code_digest: str
@@ -343,10 +346,11 @@ class View(Struct, frozen=True, kw_only=True):
 
 
 class Workload(Struct, frozen=True, kw_only=True):
-    """The page, its prompt and its batch.
+    """The page, its prompt and its batch; of a model that reads no pages, only the latter.
 
     Attributes:
-        page: Width and height in pixels.
+        page: Width and height in pixels; null where the model reads no pages, as are all keys up
+            to text_tokens.
         base_size: Pixels a side of the global view in crop mode.
         image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
         crop_mode: Whether the page is cut into local views.
@@ -354,24 +358,33 @@ class Workload(Struct, frozen=True, kw_only=True):
         views: One entry for each vision call on one page.
         visual_tokens: Tokens of the prompt's pages.
         text_tokens: The other tokens of the prompt, BOS included.
-        seq_len: Tokens of one prompt: visual_tokens + text_tokens.
+        seq_len: Tokens of one prompt, of pages visual_tokens + text_tokens; 0 without a prompt.
         batch_size: Prompts of the batch, all alike.
-        max_new_tokens: Tokens that each prompt yields.
-        prompt_pages: Pages in one prompt, all alike.
+        max_new_tokens: Tokens that each prompt yields; 0 where the model does not decode.
+        prompt_pages: Pages in one prompt, all alike; null where the model reads no pages.
     """
 
-    page: tuple[Count, Count]
-    base_size: Count
-    image_size: Count
-    crop_mode: bool
-    grid: tuple[Count, Count]
-    views: tuple[View, ...]
-    visual_tokens: Count
-    text_tokens: Count
+    page: tuple[Count, Count] | None
+    base_size: Count | None
+    image_size: Count | None
+    crop_mode: bool | None
+    grid: tuple[Count, Count] | None
+    views: tuple[View, ...] | None
+    visual_tokens: Count | None
+    text_tokens: Count | None
     seq_len: Count
     batch_size: Positive
     max_new_tokens: Count
-    prompt_pages: Positive = 1
+    prompt_pages: Positive | None = 1
+
+    @property
+    def title(self) -> str:
+        """What it is, in a line for readers."""
+        prompt = f"{self.seq_len} prompt tokens"
+        if self.page is None:
+            return prompt
+        width, height = self.page
+        return f"page of {width} x {height} pixels, {prompt}"
 
 
 # --- memory, agreement, ledger -----------------------------------------------------------------
@@ -501,7 +514,7 @@ class Report(Struct, frozen=True, kw_only=True):
         workload: The page, its prompt and its batch.
         total: Parameters and work of the whole model.
         stages: Stages in the architecture's order; the last is one decode step over a cache of
-            seq_len tokens, the others together are the prefill pass.
+            seq_len tokens, where the model decodes; the others together are the prefill pass.
         unassigned: Parameters that no stage owns.
         memory: What the batch holds in memory.
         agreement: Whether the two engines agree; null where only one of them ran.
@@ -532,6 +545,6 @@ class Report(Struct, frozen=True, kw_only=True):
             )
 
     @property
-    def decode_name(self) -> str:
-        """Name of the stage that is one decode step."""
-        return list(self.stages)[-1]
+    def decode_name(self) -> str | None:
+        """Name of the stage that is one decode step; None where the model does not decode."""
+        return None if self.total.decode_step is None else list(self.stages)[-1]

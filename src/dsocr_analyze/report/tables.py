@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from dsocr_analyze.report.document import Agreement, Model, Report, Work
+from dsocr_analyze.report.document import Agreement, Model, Report, Work, Workload
 from dsocr_analyze.report.quantities import bytes_text, exact, ratio_text, scaled, share_text
 from dsocr_analyze.report.table import Table
 from dsocr_analyze.report.time_tables import time_tables
@@ -21,6 +21,8 @@ TOP_MODULES: Final = 12
 
 def model_text(model: Model | ModelSource) -> str:
     """Which model it is, with the beginnings of its digests."""
+    if model.source == "config":
+        return f"transformers' own code for {model.id} (config {model.config_digest[:12]})"
     what = (
         "built-in reference model" if model.source == "reference" else f"model directory {model.id}"
     )
@@ -56,28 +58,32 @@ def tables_of(report: Report) -> list[Table]:
 
 def _configuration(report: Report) -> Table:
     workload = report.workload
+    prompt = f"{workload.seq_len} tokens"
+    if workload.visual_tokens is not None:
+        prompt += f" = {workload.visual_tokens} visual + {workload.text_tokens} text (BOS included)"
+    rows = [
+        *_page(workload),
+        ("prompt", prompt),
+        ("batch", str(workload.batch_size)),
+        ("new tokens", str(workload.max_new_tokens)),
+    ]
+    return Table("Workload", ("what", "value"), tuple(rows), label_columns=2)
+
+
+def _page(workload: Workload) -> list[tuple[str, str]]:
+    """What is said of a page; nothing of a model that reads none."""
+    if workload.page is None or workload.grid is None or workload.views is None:
+        return []
     width, height = workload.page
     columns, rows = workload.grid
     views = " + ".join(f"{view.count} x {view.resolution}\u00b2" for view in workload.views)
     mode = f"on, {columns} x {rows} local views" if workload.crop_mode else "off"
-    return Table(
-        "Workload",
-        ("what", "value"),
-        (
-            ("page", f"{width} x {height} pixels"),
-            ("base size / image size", f"{workload.base_size} / {workload.image_size}"),
-            ("crop mode", mode),
-            ("views", views),
-            (
-                "prompt",
-                f"{workload.seq_len} tokens = {workload.visual_tokens} visual"
-                f" + {workload.text_tokens} text (BOS included)",
-            ),
-            ("batch", str(workload.batch_size)),
-            ("new tokens", str(workload.max_new_tokens)),
-        ),
-        label_columns=2,
-    )
+    return [
+        ("page", f"{width} x {height} pixels"),
+        ("base size / image size", f"{workload.base_size} / {workload.image_size}"),
+        ("crop mode", mode),
+        ("views", views),
+    ]
 
 
 _STAGE_COLUMNS: Final = (
@@ -110,9 +116,11 @@ def _stages(report: Report) -> Table:
     rows.append(("unassigned", exact(report.unassigned.params), *blank))
     rows.append(("model", exact(report.total.params), *blank))
     rows.append(_stage_row("prefill pass", "", "", report.total))
-    *in_prefill_pass, decode = report.stages
+    decode = report.decode_name
+    in_prefill_pass = " + ".join(name for name in report.stages if name != decode)
+    step = "" if decode is None else f"; {decode} is one step"
     return Table(
-        f"Stages (the prefill pass is {' + '.join(in_prefill_pass)}; {decode} is one step)",
+        f"Stages (the prefill pass is {in_prefill_pass}{step})",
         _STAGE_COLUMNS,
         tuple(rows),
         emphasized_rows=2,
@@ -122,12 +130,14 @@ def _stages(report: Report) -> Table:
 def _totals(report: Report) -> Table:
     """Totals to the last digit; a page's share beside them where it is not the whole batch."""
     total, page = report.total, report.total.page
-    what = "page" if page.pages == 1 else f"batch of {page.pages} pages"
-    parts: tuple[tuple[str, Work], ...] = (
-        ("prefill pass", total),
-        (f"decode step over {total.decode_step.cached_tokens} tokens", total.decode_step),
-        (f"{what}: prefill + {total.batch.decode_steps} decode steps", total.batch),
-    )
+    one = "prompt" if report.workload.page is None else "page"
+    what = one if page.pages == 1 else f"batch of {page.pages} {one}s"
+    parts: list[tuple[str, Work]] = [("prefill pass", total)]
+    if (step := total.decode_step) is not None:
+        parts += [
+            (f"decode step over {step.cached_tokens} tokens", step),
+            (f"{what}: prefill + {total.batch.decode_steps} decode steps", total.batch),
+        ]
     rows = [
         (name, exact(work.macs), exact(work.matrix_flops), exact(work.vector_flops),
          exact(work.flops))
@@ -135,7 +145,7 @@ def _totals(report: Report) -> Table:
     ]  # fmt: skip
     if page.pages > 1:
         rows.append(
-            (f"page: 1/{page.pages} of the batch", share_text(page.macs),
+            (f"{one}: 1/{page.pages} of the batch", share_text(page.macs),
              share_text(page.matrix_flops), share_text(page.vector_flops), share_text(page.flops))
         )  # fmt: skip
     return Table(

@@ -52,10 +52,9 @@ def time_report(
 
 def headline(report: TimeReport) -> str:
     """The first line of every output: which model, and which page."""
-    width, height = report.workload.page
     return (
         f"Predicted, nothing was run: {model_text(report.model)}\n"
-        f"Page of {width} x {height} pixels, {report.workload.seq_len} prompt tokens"
+        f"{report.workload.title[0].upper()}{report.workload.title[1:]}"
     )
 
 

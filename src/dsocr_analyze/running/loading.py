@@ -14,10 +14,11 @@ import torch
 
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.kernels import CUDA, KernelsOf
-from dsocr_analyze.model.directory import ModelDirectory, Role
+from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.trust import require_trust
 from dsocr_analyze.model.versions import require_transformers
 from dsocr_analyze.running.building import building
+from dsocr_analyze.running.described_model import check_stages, config_and_class, use_attention
 from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.source_package import import_file, importable
@@ -96,11 +97,15 @@ def load_model(
             f"a sliding window of {sliding_window} generated tokens is not possible; give 1 or"
             " more, or none to keep them all"
         )
-    if not trust_remote_code:
+    if directory.has_code and not trust_remote_code:
         require_trust(directory)
-    require_transformers(directory)
+    if directory.described is None:
+        require_transformers(directory)
+    attention = ATTENTION_IMPLEMENTATIONS[flash_attention]
+    if directory.described is not None and not flash_attention:
+        attention = directory.described.attention
     with exclusive():
-        model = _loaded(directory, device, dtype, ATTENTION_IMPLEMENTATIONS[flash_attention])
+        model = _loaded(directory, device, dtype, attention)
     if sliding_window is not None:
         setattr(model.module.config, _WINDOW, sliding_window)
     return model
@@ -109,9 +114,33 @@ def load_model(
 def _loaded(
     directory: ModelDirectory, device: torch.device, dtype: torch.dtype, attention: str
 ) -> LoadedModel:
+    if directory.has_code:
+        module = _of_its_code(directory, device, dtype, attention)
+    else:
+        with blamed_on(directory, "could not be built", str(device)), building(device, dtype):
+            config, model_class = config_and_class(directory)
+            use_attention(config, attention)
+            config.use_cache = True
+            module = model_class(config)
+            module.tie_weights()  # as in the initialisation that `building` leaves out
+    if directory.described is not None:
+        check_stages(module, directory.described)
+    module.eval()
+    has_weights = device.type != "meta" and bool(directory.weight_files())
+    if has_weights:
+        load_weights(module, directory)
+    elif device.type != "meta":
+        draw_weights(module)
+    return LoadedModel(module, directory, device, dtype, attention, has_weights)
+
+
+def _of_its_code(
+    directory: ModelDirectory, device: torch.device, dtype: torch.dtype, attention: str
+) -> torch.nn.Module:
+    """The model of the classes that `auto_map` names."""
     with importable(directory) as package:
         config_class = _class_in(directory, package, "AutoConfig")
-        model_class = _class_in(directory, package, "AutoModel")
+        model_class = _class_in(directory, package, directory.model_role)
         with blamed_on(directory, "could not be built", str(device)), building(device, dtype):
             values = copy.deepcopy(directory.config)
             config = config_class.from_dict(values, attn_implementation=attention)
@@ -124,16 +153,10 @@ def _loaded(
         raise ConfigError(
             f"{model_class.__name__} of {str(directory.path)!r} is no torch.nn.Module"
         )
-    module.eval()
-    has_weights = device.type != "meta" and bool(directory.weight_files())
-    if has_weights:
-        load_weights(module, directory)
-    elif device.type != "meta":
-        draw_weights(module)
-    return LoadedModel(module, directory, device, dtype, attention, has_weights)
+    return module
 
 
-def _class_in(directory: ModelDirectory, package: str, role: Role) -> Any:
+def _class_in(directory: ModelDirectory, package: str, role: str) -> Any:
     """The class that `auto_map` names for a role."""
     file, name = directory.class_in(role)
     found = getattr(import_file(directory, package, file), name, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dsocr_analyze.architectures.architecture import Stage
 from dsocr_analyze.figures import Ledger, StageFigures
@@ -13,7 +13,15 @@ from dsocr_analyze.kernels import Kernel, Work, merged, total_work
 from dsocr_analyze.trace.passes import PassTraces
 from dsocr_analyze.trace.record import Trace
 
-__all__ = ["batch_work", "experts_run", "ledger_of", "stage_figures", "step_stretches"]
+__all__ = [
+    "batch_work",
+    "experts_run",
+    "growing_work",
+    "ledger_of",
+    "linear_stretches",
+    "stage_figures",
+    "step_stretches",
+]
 
 
 def stage_figures(
@@ -36,9 +44,9 @@ def stage_figures(
         kernels[booked_to(kernel.path)].append(kernel)
     for path in traces.prefill.calls:
         calls[booked_to(path)][path] += 1
-    decode = next(stage.name for stage in stages if stage.role == "decode")
-    kernels[decode] = traces.decode_steps[0].kernels
-    calls[decode] = Counter(traces.decode_steps[0].calls)
+    for decode in (stage.name for stage in stages if stage.role == "decode"):
+        kernels[decode] = traces.decode_steps[0].kernels
+        calls[decode] = Counter(traces.decode_steps[0].calls)
     return {
         stage.name: StageFigures(
             name=stage.name,
@@ -118,8 +126,8 @@ def batch_work(
         first, steps = traced[stretch[0]], len(stretch)
         batch = batch.plus(total_work(kernel.total for kernel in first.kernels).times(steps))
         if steps > 1:
-            second = _growing(traced[stretch[1]], routed_expert)
-            growth = second.minus(_growing(first, routed_expert))
+            second = growing_work(traced[stretch[1]], routed_expert)
+            growth = second.minus(growing_work(first, routed_expert))
             batch = batch.plus(growth.times(steps * (steps - 1) // 2))
     return batch
 
@@ -137,7 +145,28 @@ def step_stretches(new_tokens: int, cuts: Sequence[int]) -> list[range]:
     return [stretch for stretch in stretches if stretch]
 
 
-def _growing(step: Trace, routed_expert: re.Pattern[str] | None) -> Work:
+def linear_stretches(steps: range, run: Callable[[int], Work]) -> list[range]:
+    """Numbers of decode steps, cut so that within a stretch work is linear in the number.
+
+    Of a stretch the first two steps, the middle one and the last run. Where these do not cost what
+    the first two foretell (a window has filled up, rotary angles are computed anew), either half is
+    looked at by itself.
+
+    Args:
+        steps: Numbers that follow one another.
+        run: Work of the step of a number.
+    """
+    if not steps:
+        return []
+    half, last = len(steps) // 2, len(steps) - 1
+    first = run(steps[0])
+    growth = run(steps[min(1, last)]).minus(first)
+    if all(run(steps[i]) == first.plus(growth.times(i)) for i in (half, last)):
+        return [steps]
+    return [*linear_stretches(steps[:half], run), *linear_stretches(steps[half:], run)]
+
+
+def growing_work(step: Trace, routed_expert: re.Pattern[str] | None) -> Work:
     """Work of a decode step without its routed experts."""
     return total_work(
         work

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from dsocr_analyze.workload.decode_step import DecodeStep
 from dsocr_analyze.workload.page import page_of_image, parse_page
-from dsocr_analyze.workload.workload import Mode, ViewBatch, Workload
+from dsocr_analyze.workload.workload import AnyWorkload, Lengths, Mode, ViewBatch, Workload
 
-__all__ = ["DecodeStep", "Mode", "ViewBatch", "Workload", "page_of_image", "parse_page"]
+__all__ = [
+    "AnyWorkload",
+    "DecodeStep",
+    "Lengths",
+    "Mode",
+    "ViewBatch",
+    "Workload",
+    "page_of_image",
+    "parse_page",
+]

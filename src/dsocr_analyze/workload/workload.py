@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
+
+from dsocr_analyze.errors import WorkloadError
 
 __all__ = [
     "LARGEST_COUNT",
     "LARGEST_VIEW",
     "SMALLEST_VIEW",
+    "AnyWorkload",
+    "Lengths",
     "Mode",
     "ViewBatch",
     "Workload",
+    "check_count",
     "position_warnings",
 ]
 
@@ -105,6 +110,57 @@ class Workload:
     def global_view(self) -> ViewBatch:
         """Batch of the one view that shows the whole page."""
         return self.views[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """What is asked of a model that reads no pages.
+
+    Attributes:
+        seq_len: Tokens of one prompt; 0 for a model without one.
+        batch_size: Prompts, all alike.
+        max_new_tokens: Tokens generated; the prefill pass yields the first. 0 for a model that does
+            not decode.
+    """
+
+    seq_len: int
+    batch_size: int
+    max_new_tokens: int
+
+    @property
+    def pages(self) -> int:
+        """Prompts of the whole batch, which stand where others have pages."""
+        return self.batch_size
+
+
+AnyWorkload: TypeAlias = Workload | Lengths
+"""What is asked of a model: a page, or what it is called with of itself."""
+
+
+def check_count(argument: str, value: object, least: int, most: int, unit: str) -> None:
+    """Refuses what is no whole number from `least` to `most`.
+
+    Args:
+        argument: What the caller calls it.
+        value: What was given.
+        least: The least that is possible.
+        most: The most.
+        unit: What it counts, with a space before, for the message.
+
+    Raises:
+        WorkloadError: It is not possible.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        wrong = "is not a whole number"
+    elif value < least:
+        wrong = "is too small"
+    elif value > most:
+        wrong = "is too large"
+    else:
+        return
+    raise WorkloadError(
+        f"{argument} {value!r} {wrong}; give {least} to {most}{unit}", arguments=[argument]
+    )
 
 
 def position_warnings(workload: Workload, max_positions: int) -> list[str]:

@@ -1,0 +1,135 @@
+"""Any model of transformers, described by a stages file: traced like the known architectures."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsocr_analyze.architectures.any_model.description import Description, read_description
+from dsocr_analyze.architectures.architecture import Architecture, CacheUse
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.workload import Lengths
+from dsocr_analyze.workload.workload import LARGEST_COUNT, check_count
+
+if TYPE_CHECKING:
+    import torch
+
+    from dsocr_analyze.workload import DecodeStep
+
+__all__ = ["described_architecture"]
+
+
+def described_architecture(path: Path) -> Architecture:
+    """The architecture that a stages file describes.
+
+    Args:
+        path: The file: see docs/any-model.md.
+
+    Raises:
+        ConfigError: It cannot be read, or describes no model.
+    """
+    description = read_description(path)
+    prompt, decode = description.prompt, description.decode
+    return Architecture(
+        name=description.name,
+        title=description.name,
+        stages=description.stages,
+        modes={},
+        default_mode="",
+        text_tokens=0 if prompt is None else prompt.tokens,
+        built_in=None,
+        published_code={},
+        routed_expert=description.routed_expert,
+        recognizes=lambda _: False,
+        plan=partial(_plan, description),
+        notes_of=partial(_notes, description),
+        prefill_inputs=partial(_prefill_inputs, description),
+        decode_inputs=partial(_decode_inputs, description),
+        decode_cache=_lengthened,
+        cache=CacheUse() if decode is None else decode.cache,
+        left_out_where_unknown=_usual_arguments(description),
+        model_class=description.model_class,
+        attention=description.attention,
+    )
+
+
+def _plan(
+    description: Description,
+    *,
+    seq_len: int | None = None,
+    batch_size: int = 1,
+    max_new_tokens: int = 1024,
+    prompt_pages: int = 1,
+    **of_pages: Any,
+) -> Lengths:
+    """What is asked of the model; what is asked of a page is refused.
+
+    Raises:
+        WorkloadError: A number is not possible, or the model knows no such argument.
+    """
+    of_pages["prompt_pages"] = None if prompt_pages == 1 else prompt_pages
+    for name, value in of_pages.items():
+        if value is not None:
+            raise WorkloadError(
+                f"{name} is asked of models that read pages; what {description.name} is called with"
+                f" stands in {description.file}",
+                arguments=[name],
+            )
+    prompt = description.prompt
+    if seq_len is None:
+        seq_len = 0 if prompt is None else prompt.tokens
+    elif prompt is None:
+        raise WorkloadError(
+            f"seq_len {seq_len} is not possible: {description.file} has no 'prompt'",
+            arguments=["seq_len"],
+        )
+    else:
+        check_count("seq_len", seq_len, 1, LARGEST_COUNT, " tokens")
+    check_count("batch_size", batch_size, 1, LARGEST_COUNT, " prompts")
+    check_count("max_new_tokens", max_new_tokens, 1, LARGEST_COUNT, " tokens")
+    return Lengths(seq_len, batch_size, 0 if description.decode is None else max_new_tokens)
+
+
+def _notes(description: Description, _: Lengths) -> list[str]:
+    notes = [f"{description.name} has no closed forms: its figures are traced, and stand alone"]
+    if description.decode is None:
+        notes.append(
+            "the model does not decode: its stages are one pass, and no token is generated"
+        )
+    return notes
+
+
+def _usual_arguments(description: Description) -> frozenset[str]:
+    """Arguments that are given unasked: those that forward does not name are left out."""
+    if description.prompt is None:
+        return frozenset()
+    family = description.prompt.argument.removesuffix("input_ids")
+    usual = {f"{family}attention_mask", f"{family}position_ids", "cache_position", "use_cache"}
+    asked = {*description.inputs, *(description.decode.inputs if description.decode else ())}
+    return frozenset(usual - asked)
+
+
+def _prefill_inputs(
+    description: Description, device: torch.device, dtype: torch.dtype, lengths: Lengths
+) -> dict[str, Any]:
+    # Imported here: it brings torch.
+    from dsocr_analyze.architectures.any_model.inputs import prefill_inputs
+
+    return prefill_inputs(description, device, dtype, lengths)
+
+
+def _decode_inputs(
+    description: Description, device: torch.device, lengths: Lengths, position: int
+) -> dict[str, Any]:
+    # Imported here: it brings torch.
+    from dsocr_analyze.architectures.any_model.inputs import decode_inputs
+
+    return decode_inputs(description, device, lengths, position)
+
+
+def _lengthened(cache: Any, step: DecodeStep) -> Any:
+    # Imported here: it brings torch.
+    from dsocr_analyze.architectures.any_model.decode_cache import lengthened
+
+    return lengthened(cache, step)

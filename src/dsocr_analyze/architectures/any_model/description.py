@@ -1,0 +1,384 @@
+"""What a stages file says of a model: its stages, what it is called with, how it decodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from dsocr_analyze.architectures.any_model.toml_table import REQUIRED, TomlTable, read_toml
+from dsocr_analyze.architectures.architecture import CacheUse, Stage
+from dsocr_analyze.errors import ConfigError
+
+__all__ = [
+    "ATTENTIONS",
+    "BATCH",
+    "KEYS",
+    "TOKENS",
+    "Decode",
+    "Description",
+    "Input",
+    "Prompt",
+    "Run",
+    "TensorInput",
+    "read_description",
+]
+
+BATCH: Final = "batch"
+TOKENS: Final = "tokens"
+KEYS: Final = "keys"
+"""Sizes that a workload sets: prompts of the batch, tokens that a pass is given, and all positions
+up to its last."""
+
+ATTENTIONS: Final = ("eager", "sdpa")
+MODEL_DTYPE: Final = "model"
+_FLOATS: Final = ("float32", "float16", "bfloat16", "float64")
+_WHOLES: Final = ("int64", "int32", "int16", "int8", "uint8")
+_DTYPES: Final = (MODEL_DTYPE, *_FLOATS, *_WHOLES, "bool")
+
+_ROLES: Final = ("prefill", "decode")
+_SIZE: Final = f'a whole number from 1, "{BATCH}", "{TOKENS}" or "{KEYS}"'
+
+Number: TypeAlias = bool | int | float
+Size: TypeAlias = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The same value at positions that follow one another.
+
+    Attributes:
+        value: The value.
+        start: The first position, from 0.
+        count: How many.
+    """
+
+    value: Number
+    start: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInput:
+    """A tensor that a pass is given.
+
+    Attributes:
+        shape: Its sizes; None where its values say them.
+        values: Its values, lists in lists; None where it is filled.
+        dtype: Name of its type; `model` for that of the weights.
+        fill: What it is filled with.
+        placed: Other values along its last dimension.
+        is_repeated: Whether every prompt of the batch brings it once, along its first dimension.
+    """
+
+    shape: tuple[Size, ...] | None
+    values: tuple[Any, ...] | None
+    dtype: str
+    fill: Number
+    placed: tuple[Run, ...]
+    is_repeated: bool
+
+
+Input: TypeAlias = TensorInput | Number | str | tuple["Input", ...]
+"""What one argument of forward is given: a tensor, a number, a text, or a list of such."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The prompt.
+
+    Attributes:
+        tokens: How many, where nobody asks for another number.
+        argument: Argument of forward that takes their ids.
+        fill: Id of a token that nothing else is said of.
+        placed: Ids of others.
+        without: Arguments that are not given, although they usually are.
+    """
+
+    tokens: int
+    argument: str
+    fill: int
+    placed: tuple[Run, ...]
+    without: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """How a decode step is called.
+
+    Attributes:
+        cache: How forward takes and returns the cache.
+        inputs: What it is given besides, by argument.
+        without: Arguments that are not given, although they usually are.
+    """
+
+    cache: CacheUse
+    inputs: Mapping[str, Input]
+    without: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Description:
+    """A stages file.
+
+    Attributes:
+        file: Where it lies.
+        name: Name of what it describes.
+        model_class: Class of transformers to build; None for the one that the config names.
+        attention: Attention implementation to build.
+        routed_expert: Pattern of the paths of routed experts; None without.
+        stages: Stages in order.
+        prompt: The prompt; None of a model that reads no tokens.
+        inputs: What the prefill pass is given besides, by argument.
+        decode: How a decode step is called; None of a model that does not decode.
+    """
+
+    file: str
+    name: str
+    model_class: str | None
+    attention: str
+    routed_expert: re.Pattern[str] | None
+    stages: tuple[Stage, ...]
+    prompt: Prompt | None
+    inputs: Mapping[str, Input]
+    decode: Decode | None
+
+
+def read_description(path: Path) -> Description:
+    """Reads a stages file.
+
+    Raises:
+        ConfigError: It cannot be read, a key is unknown or missing, or a value is not possible.
+    """
+    top = read_toml(path)
+    stages = _stages(top)
+    decodes = stages[-1].role == "decode"
+    found = Description(
+        file=top.file,
+        name=top.text("name"),
+        model_class=top.text("class", None),
+        attention=top.choice("attention", ATTENTIONS, ATTENTIONS[0]),
+        routed_expert=_routed_expert(top),
+        stages=stages,
+        prompt=_prompt(top, is_needed=decodes),
+        inputs=_inputs(top, in_decode=False),
+        decode=_decode(top, decodes=decodes),
+    )
+    top.done()
+    if found.prompt is None and not found.inputs:
+        raise ConfigError(
+            f"{top.file}: there is nothing to call the model with; give 'prompt' (tokens), 'inputs'"
+            " or both"
+        )
+    return found
+
+
+# --- stages ----------------------------------------------------------------------------------
+
+
+def _stages(top: TomlTable) -> tuple[Stage, ...]:
+    stages: list[Stage] = []
+    for table in top.tables("stages"):
+        role = table.choice("role", _ROLES, None)
+        stage = Stage(
+            name=table.text("name"),
+            prefixes=table.texts("prefixes", REQUIRED if role is None else []),
+            role=role or "vision",
+            notes=table.texts("notes", []),
+        )
+        table.done()
+        if role is None and not stage.prefixes:
+            raise table.refusal("prefixes", 'paths of modules, as ["model.layers"]')
+        if any(stage.name == other.name for other in stages):
+            raise table.refusal("name", "another name: two stages cannot share one")
+        for other in stages:
+            for prefix in filter(other.owns, stage.prefixes):
+                raise ConfigError(
+                    f"{top.file}: '{table.path('prefixes')}' has {prefix!r}, which stage"
+                    f" {other.name!r} owns already; put the stage of the longer path first"
+                )
+        stages.append(stage)
+    roles = [stage.role for stage in stages]
+    if roles.count("prefill") != 1 or sorted(roles, key=("vision", *_ROLES).index) != roles:
+        raise ConfigError(
+            f"{top.file}: the roles of 'stages' are"
+            f" {', '.join('none' if role == 'vision' else role for role in roles) or 'missing'};"
+            " give one stage the role 'prefill' (the rest of the pass), after those without a role,"
+            " and last, where the model decodes, one the role 'decode'"
+        )
+    return tuple(stages)
+
+
+def _routed_expert(top: TomlTable) -> re.Pattern[str] | None:
+    """The pattern of a path like `model.layers.*.mlp.experts.*`, its last star the expert."""
+    path = top.text("routed_expert", None)
+    if path is None:
+        return None
+    if not path.endswith(".*"):
+        raise top.refusal("routed_expert", "a path that ends in .*, as 'model.layers.*.experts.*'")
+    parts = [r"[^.]+" if part == "*" else re.escape(part) for part in path[:-2].split(".")]
+    experts = r"\.".join(parts)
+    return re.compile(rf"(?P<experts>{experts})\.(?P<index>[^.]+)(?:\..*)?")
+
+
+# --- what a pass is given --------------------------------------------------------------------
+
+
+def _prompt(top: TomlTable, *, is_needed: bool) -> Prompt | None:
+    table = top.table("prompt")
+    if table is None:
+        if is_needed:
+            raise ConfigError(
+                f"{top.file}: 'prompt' is missing; a model that decodes has one, as"
+                " [prompt] tokens = 100"
+            )
+        return None
+    prompt = Prompt(
+        tokens=table.whole("tokens", least=1),
+        argument=table.text("argument", "input_ids"),
+        fill=table.whole("fill", 0),
+        placed=_placed(table, (int,), "a whole number"),
+        without=table.texts("without", []),
+    )
+    table.done()
+    return prompt
+
+
+def _placed(table: TomlTable, kinds: tuple[type, ...], right: str) -> tuple[Run, ...]:
+    runs = []
+    for each in table.tables("placed", []):
+        run = Run(
+            each.value("value", REQUIRED, kinds, right),
+            each.whole("start"),
+            each.whole("count", 1, least=1),
+        )
+        each.done()
+        runs.append(run)
+    return tuple(runs)
+
+
+def _inputs(parent: TomlTable, *, in_decode: bool) -> dict[str, Input]:
+    table = parent.table("inputs")
+    if table is None:
+        return {}
+    return {key: _input(table, key, value, in_decode) for key, value in table.items()}
+
+
+def _input(table: TomlTable, key: str, value: Any, in_decode: bool) -> Input:
+    if isinstance(value, dict):
+        return _tensor(TomlTable(table.file, table.path(key), value), in_decode)
+    if isinstance(value, list):
+        return tuple(
+            _input(table, f"{key}[{index}]", item, in_decode) for index, item in enumerate(value)
+        )
+    if isinstance(value, bool | int | float | str):
+        return value
+    raise table.refusal(key, "a table that describes a tensor, a number, a text or a list of such")
+
+
+def _tensor(table: TomlTable, in_decode: bool) -> TensorInput:
+    shape, values = _shape(table), table.value("values", None, list, "numbers, in lists")
+    if (shape is None) == (values is None):
+        raise ConfigError(
+            f"{table.file}: '{table.path('shape')}' and 'values' are both"
+            f" {'missing' if shape is None else 'given'}; give one of them"
+        )
+    numbers = list(_numbers(table, values)) if values is not None else []
+    dtype = table.choice("dtype", _DTYPES, _usual_dtype(numbers))
+    if in_decode and dtype == MODEL_DTYPE:
+        raise ConfigError(
+            f"{table.file}: '{table.path('dtype')}' is missing or {MODEL_DTYPE!r}; give one of"
+            f" {', '.join(_DTYPES[1:])}"
+        )
+    found = TensorInput(
+        shape=shape,
+        values=None if values is None else tuple(values),
+        dtype=dtype,
+        fill=table.value("fill", 1, (int, float), "a number"),
+        placed=_placed(table, (int, float), "a number"),
+        is_repeated=table.choice("repeat", (BATCH,), None) is not None,
+    )
+    if values is not None:
+        for key in ("fill", "placed"):
+            if table.has(key):
+                raise table.refusal(key, "no such key beside 'values'")
+    table.done()
+    return found
+
+
+def _shape(table: TomlTable) -> tuple[Size, ...] | None:
+    found = table.value("shape", None, list, f"a list, each item {_SIZE}")
+    if found is None:
+        return None
+    for size in found:
+        is_number = isinstance(size, int) and not isinstance(size, bool) and size > 0
+        if not is_number and size not in (BATCH, TOKENS, KEYS):
+            raise table.refusal("shape", f"a list, each item {_SIZE}")
+    return tuple(found)
+
+
+def _numbers(table: TomlTable, values: Any) -> list[Number]:
+    """All numbers of lists in lists, which must be rectangular."""
+    if isinstance(values, bool | int | float):
+        return [values]
+    if not isinstance(values, list) or not values or len({_form(item) for item in values}) > 1:
+        raise table.refusal("values", "numbers, in lists of equal lengths")
+    return [number for item in values for number in _numbers(table, item)]
+
+
+def _form(value: Any) -> tuple[int, ...] | None:
+    """Sizes of lists in lists, by their first items."""
+    if not isinstance(value, list):
+        return ()
+    inner = _form(value[0]) if value else None
+    return None if inner is None else (len(value), *inner)
+
+
+def _usual_dtype(numbers: list[Number]) -> str:
+    """The type that values have in Python, where nobody says another; the model's without any."""
+    if numbers and all(isinstance(number, bool) for number in numbers):
+        return "bool"
+    if numbers and all(isinstance(number, int) for number in numbers):
+        return "int64"
+    return MODEL_DTYPE
+
+
+# --- decode steps ----------------------------------------------------------------------------
+
+
+def _decode(top: TomlTable, *, decodes: bool) -> Decode | None:
+    table = top.table("decode")
+    if not decodes:
+        if table is not None:
+            raise ConfigError(
+                f"{top.file}: 'decode' says how a decode step is called, and no stage has the role"
+                " 'decode'; give one that role, or leave the table out"
+            )
+        return None
+    if table is None:
+        return Decode(CacheUse(), {}, ())
+    argument = table.text("cache", CacheUse().argument)
+    decode = Decode(
+        cache=CacheUse(
+            argument=argument,
+            output=table.text("cache_output", argument),
+            is_given=table.flag("cache_given", True),
+            carried=_carried(table),
+        ),
+        inputs=_inputs(table, in_decode=True),
+        without=table.texts("without", []),
+    )
+    table.done()
+    return decode
+
+
+def _carried(decode: TomlTable) -> dict[str, str | tuple[str, ...]]:
+    table = decode.table("carried")
+    if table is None:
+        return {}
+    return {
+        key: tuple(table.texts(key)) if isinstance(value, list) else table.text(key)
+        for key, value in table.items()
+    }

@@ -1,0 +1,140 @@
+"""Checked reads of a TOML file: every refusal names file, key, value and the right values."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from dsocr_analyze.architectures.config_keys import shown
+from dsocr_analyze.errors import ConfigError
+
+__all__ = ["REQUIRED", "TomlTable", "read_toml"]
+
+
+class _Required:
+    """Marks a key without a default."""
+
+
+REQUIRED: Final = _Required()
+
+
+def read_toml(path: Path) -> TomlTable:
+    """The top-level table of a file; raises ConfigError where none can be read."""
+    name = repr(str(path))
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {name}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:  # of which TOMLDecodeError is one
+        raise ConfigError(f"{name} is not TOML: {error}") from error
+    return TomlTable(str(path), "", values)
+
+
+class TomlTable:
+    """One table, taken key by key; what nobody has taken is refused at the end.
+
+    Args:
+        file: Where it stands, for messages.
+        where: Its dotted path in the file, empty for the top level.
+        values: What it holds.
+    """
+
+    def __init__(self, file: str, where: str, values: Mapping[str, Any]) -> None:
+        self.file = file
+        self._where = where
+        self._values = values
+        self._asked: list[str] = []
+
+    def refusal(self, key: str, right: str) -> ConfigError:
+        """The error that names `key`, the value it has and the `right` ones."""
+        return ConfigError(
+            f"{self.file}: '{self.path(key)}' is {shown(self._values.get(key))}; give {right}"
+        )
+
+    def path(self, key: str) -> str:
+        """Dotted path of `key` from the top of the file."""
+        return f"{self._where}.{key}" if self._where else key
+
+    def has(self, key: str) -> bool:
+        """Whether `key` is there."""
+        return key in self._values
+
+    def value(self, key: str, default: Any, kind: type | tuple[type, ...], right: str) -> Any:
+        """Value at `key`, of a kind; what may be called so stands in messages as `right`."""
+        self._asked.append(key)
+        if key not in self._values:
+            if default is REQUIRED:
+                raise ConfigError(f"{self.file}: '{self.path(key)}' is missing; give {right}")
+            return default
+        value = self._values[key]
+        is_flag = isinstance(value, bool) and kind is not bool
+        if is_flag or not isinstance(value, kind):
+            raise self.refusal(key, right)
+        return value
+
+    def text(self, key: str, default: Any = REQUIRED) -> Any:
+        """A text that is not empty, or the default."""
+        found = self.value(key, default, str, "a text")
+        if found == "":
+            raise self.refusal(key, "a text")
+        return found
+
+    def choice(self, key: str, choices: Sequence[str], default: Any = REQUIRED) -> Any:
+        """One of some texts, or the default."""
+        found = self.value(key, default, str, f"one of {', '.join(choices)}")
+        if found is not default and found not in choices:
+            raise self.refusal(key, f"one of {', '.join(choices)}")
+        return found
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        return bool(self.value(key, default, bool, "true or false"))
+
+    def whole(self, key: str, default: Any = REQUIRED, *, least: int = 0) -> int:
+        """A whole number from `least`."""
+        right = f"a whole number from {least}"
+        found: int = self.value(key, default, int, right)
+        if found < least:
+            raise self.refusal(key, right)
+        return found
+
+    def texts(self, key: str, default: Any = REQUIRED) -> tuple[str, ...]:
+        """A list of texts, none of them empty."""
+        right = 'a list of texts, as ["a", "b"]'
+        found = self.value(key, default, list, right)
+        if not all(isinstance(item, str) and item for item in found):
+            raise self.refusal(key, right)
+        return tuple(found)
+
+    def table(self, key: str) -> TomlTable | None:
+        """A table; None where it is not there."""
+        found = self.value(key, None, dict, "a table")
+        return None if found is None else TomlTable(self.file, self.path(key), found)
+
+    def tables(self, key: str, default: Any = REQUIRED) -> list[TomlTable]:
+        """A list of tables."""
+        right = "a list of tables"
+        found = self.value(key, default, list, right)
+        if not all(isinstance(item, dict) for item in found):
+            raise self.refusal(key, right)
+        return [
+            TomlTable(self.file, f"{self.path(key)}[{index}]", item)
+            for index, item in enumerate(found)
+        ]
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Every key and its value, of a table whose keys are names."""
+        for key, value in self._values.items():
+            self._asked.append(key)
+            yield key, value
+
+    def done(self) -> None:
+        """Refuses keys that nobody has asked for."""
+        for key in self._values:
+            if key not in self._asked:
+                known = ", ".join(dict.fromkeys(self._asked))
+                raise ConfigError(
+                    f"{self.file}: '{self.path(key)}' is unknown; known there are {known}"
+                )

@@ -1,0 +1,85 @@
+"""A model that a stages file describes and whose code is transformers' own."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from typing import Any
+
+import torch
+
+from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.model.directory import ModelDirectory
+
+__all__ = ["check_stages", "config_and_class", "use_attention"]
+
+
+def config_and_class(directory: ModelDirectory) -> tuple[Any, type]:
+    """The config object of a directory without code, and the class that is built from it.
+
+    Raises:
+        ConfigError: The installed transformers does not know the one or the other.
+    """
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    path, values = str(directory.path), copy.deepcopy(directory.config)
+    here = f"transformers {transformers.__version__}"
+    model_type = values.get("model_type")
+    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
+        raise ConfigError(
+            f"config.json of {path!r} has model_type {model_type!r} and no 'auto_map' for code of"
+            f" its own; give a type that {here} knows, or install a version that knows this one"
+        )
+    name = _class_name(directory)
+    model_class = getattr(transformers, name, None)
+    if not isinstance(model_class, type) or not issubclass(model_class, torch.nn.Module):
+        raise ConfigError(
+            f"{here} has no model class {name!r}, which config.json of {path!r} or the stages file"
+            " names; give one of its own, as 'LlamaForCausalLM'"
+        )
+    return CONFIG_MAPPING[model_type].from_dict(values), model_class
+
+
+def _class_name(directory: ModelDirectory) -> str:
+    described = directory.described
+    if described is not None and described.model_class is not None:
+        return described.model_class
+    names = directory.config.get("architectures")
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise ConfigError(
+            f"config.json of {str(directory.path)!r} names no class in 'architectures' (it is"
+            f" {names!r}); give 'class' in the stages file"
+        )
+    return names[0]
+
+
+def use_attention(config: Any, attention: str) -> None:
+    """Sets the attention implementation of a config and of those within it."""
+    from transformers import PretrainedConfig
+
+    config._attn_implementation = attention
+    for part in list(vars(config).values()):
+        if isinstance(part, PretrainedConfig):
+            use_attention(part, attention)
+
+
+def check_stages(module: torch.nn.Module, architecture: Architecture) -> None:
+    """Refuses a stage whose prefix is the path of nothing in the model.
+
+    Raises:
+        ConfigError: There is such a stage.
+    """
+    paths = {name for name, _ in module.named_modules(remove_duplicate=False)}
+    paths |= {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    for stage in architecture.stages:
+        for prefix in stage.prefixes:
+            if prefix not in paths:
+                alike = difflib.get_close_matches(prefix, paths, 3, 0.5)
+                first = [name for name, _ in module.named_children()]
+                raise ConfigError(
+                    f"stage {stage.name!r} of {architecture.name!r} has the prefix {prefix!r}, and"
+                    f" {type(module).__name__} has nothing there; give a path such as"
+                    f" {', '.join(alike or first)}"
+                )
