@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -13,19 +14,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import main
 from dsocr_analyze.costs.linear import linear as linear_kernels
 from dsocr_analyze.dtypes import FLOAT32
-from dsocr_analyze.errors import KnowledgeError
+from dsocr_analyze.errors import KnowledgeError, WorkloadError
+from dsocr_analyze.knowledge.architecture_pages import PAGES as PAGES_BY_ARCHITECTURE
+from dsocr_analyze.knowledge.architecture_pages import pages_of
+from dsocr_analyze.knowledge.chapter import checked_chapters
 from dsocr_analyze.knowledge.corrections import SOURCES
 from dsocr_analyze.knowledge.evidence import check
+from dsocr_analyze.knowledge.facts import Facts
 from dsocr_analyze.knowledge.generate import documents
 from dsocr_analyze.knowledge.notation import evaluate, names_in, typeset
 from dsocr_analyze.knowledge.page import Case, Formulas, Page, Parameter, Symbol
 from dsocr_analyze.knowledge.references import REFERENCES
 from dsocr_analyze.knowledge.signature import definition_of
 from dsocr_analyze.model.directory import read_config
+from dsocr_analyze.session import DeepSeekOCRSession
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -46,6 +52,24 @@ NoTPTransformer VitModel MLPBlock LayerNorm2d ImageEncoderViT Block Attention Pa
 get_abs_pos get_abs_pos_sam add_decomposed_rel_pos
 BaseTransform BasicImageTransform NoEOSTextStreamer
 """.split()
+
+
+OF_RELATIVES = {
+    "deepseek-ocr-2": """
+DeepseekOCR2Config DeepseekOCR2Model DeepseekOCR2ForCausalLM
+Qwen2Decoder2Encoder CustomQwen2Decoder CustomQwen2ModelInner Qwen2DecoderLayer Qwen2SdpaAttention
+Qwen2MLP Qwen2RMSNorm Qwen2RotaryEmbedding
+""".split(),
+    "unlimited-ocr": """
+UnlimitedOCRConfig UnlimitedOCRModel UnlimitedOCRForCausalLM SlidingWindowLlamaAttention
+""".split(),
+}
+"""What only a relative has."""
+
+ALL = {*PLANNED, *itertools.chain(*OF_RELATIVES.values())}
+
+WITHOUT_A_PAGE = {"LlamaAttention", "LlamaRotaryEmbedding"}
+"""Classes of transformers: the page of the layer that has them says what they do."""
 
 
 def name_of(page):
@@ -97,7 +121,20 @@ SECTIONS = (
 
 
 def test_every_planned_module_has_a_page():
-    assert {name_of(page) for page in PAGES} == set(PLANNED)
+    assert {name_of(page) for page in PAGES} == ALL
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES.values(), ids=lambda each: each.name)
+def test_every_class_of_a_model_that_runs_has_a_page(architecture):
+    model = DeepSeekOCRSession.from_local(architecture.reference).model
+    classes = {type(module) for module in model.modules()}
+    own = {each.__name__ for each in classes if not each.__module__.startswith("torch.")}
+    assert len(own) > 15
+    assert own - ALL <= WITHOUT_A_PAGE
+
+
+def test_every_architecture_has_pages():
+    assert list(PAGES_BY_ARCHITECTURE) == list(ARCHITECTURES)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -129,7 +166,38 @@ def test_pages_link_to_each_other_and_index_and_catalogue_to_all():
         assert all((page.parent / target).is_file() for target in targets)
     for name in ("modules/index.md", "module_catalog.md", "module_formulations.md"):
         text = (DOCS / name).read_text("utf-8")
-        assert {f"op-{name}.md" for name in PLANNED} <= set(re.findall(r"op-\w+\.md", text))
+        assert {f"op-{name}.md" for name in ALL} == set(re.findall(r"op-\w+\.md", text))
+
+
+def section(text, title):
+    """What stands under a heading of the second level."""
+    (found,) = re.findall(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    return found
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES.values(), ids=lambda each: each.name)
+def test_catalogue_has_every_stage_of_an_architecture_in_order(architecture):
+    text = section((DOCS / "module_catalog.md").read_text("utf-8"), architecture.title)
+    stages = list(architecture.stage_names)
+    assert re.findall(r"^### (.+)$", text, re.M) == ["Stages", *stages, "Outside the stages"]
+    table = text.partition("### Stages")[2].partition("### ")[0]
+    assert re.findall(r"^\| (\w+) \| `", table, re.M) == stages
+    for prefix in itertools.chain(*(stage.prefixes for stage in architecture.stages)):
+        assert f"`{prefix}`" in table
+
+
+@pytest.mark.parametrize("name", ["modules/index.md", "module_catalog.md"])
+def test_index_and_catalogue_tell_what_a_relative_has_from_what_it_shares(name):
+    text = (DOCS / name).read_text("utf-8")
+    for architecture, own in OF_RELATIVES.items():
+        part = section(text, ARCHITECTURES[architecture].title)
+        rows = "\n".join(line for line in part.splitlines() if line.startswith("|"))
+        prose = "\n".join(line for line in part.splitlines() if not line.startswith("|"))
+        assert set(re.findall(r"op-(\w+)\.md", rows)) == set(own)
+        shared = set(re.findall(r"op-(\w+)\.md", prose))
+        assert shared < set(PLANNED)
+        assert {"ImageEncoderViT", "MlpProjector", "DeepseekV2DecoderLayer"} <= shared
+        assert ("VitModel" in shared) == (architecture == "unlimited-ocr")
 
 
 def test_corrections_stand_on_one_page_that_says_what_it_corrects():
@@ -149,8 +217,9 @@ def test_corrections_stand_on_one_page_that_says_what_it_corrects():
 
 def test_catalogue_names_closed_forms_that_exist():
     text = (DOCS / "module_catalog.md").read_text("utf-8")
-    named = set(re.findall(r"\b(costs|architectures\.ocr_family)\.(\w+)(?:\.(\w+))?", text))
+    named = set(re.findall(r"\b(costs|architectures\.\w+)\.(\w+)(?:\.(\w+))?", text))
     assert len(named) > 15
+    assert {room for room, _, _ in named} > {"costs", "architectures.ocr_family"}
     for room, module, function in named:
         file = ROOT / "src" / "dsocr_analyze" / room.replace(".", "/") / f"{module}.py"
         source = file.read_text("utf-8")
@@ -173,6 +242,38 @@ def test_figures_of_the_facts_are_on_their_pages():
     assert "129,280" in text_of("DeepseekV2ForCausalLM")
 
 
+def test_figures_of_the_relatives_facts_are_on_their_pages():
+    # Measured on the vendors' own models, outside this program.
+    def text_of(name):
+        return (DOCS / "modules" / f"op-{name}.md").read_text("utf-8")
+
+    assert "3,389,119,360 parameters" in text_of("DeepseekOCR2ForCausalLM")
+    assert "| 358,256,512 | 716,513,024 |" in text_of("Qwen2Decoder2Encoder")
+    assert re.search(r"\$n_u\$ .* \| 400 \| 400 \|", text_of("Qwen2Decoder2Encoder"))  # 144 + 256
+    inner = text_of("CustomQwen2ModelInner")
+    assert f"| {24 * 14_912_384 + 896:,} |" in inner  # 24 layers and a norm
+    # A view of 1024 pixels has n = 256: 1 + 2 n writes, and n^2 + n^2 + n (n + 1) / 2 zeros.
+    assert "takes 513 index writes" in inner
+    assert f"set {2 * 256**2 + 256 * 257 // 2:,} of {512**2:,} entries" in inner
+    assert "1,280 parameters are the separator" in text_of("DeepseekOCR2Model")
+    catalogue = (DOCS / "module_catalog.md").read_text("utf-8")
+    of_ocr2, of_unlimited = (
+        section(catalogue, "DeepSeek-OCR-2"),
+        section(catalogue, "Unlimited-OCR"),
+    )
+    for stage, prefix, params in (
+        ("sam", "`model.sam_model`", "94,979,328"),
+        ("encoder", "`model.qwen2_model`", "358,256,512"),
+        ("projector", "`model.projector`", "1,148,160"),
+    ):
+        assert f"| {stage} | {prefix} | {params} |" in of_ocr2
+    assert "| projector | `model.projector` | 2,622,720 |" in of_unlimited
+    assert "3,336,106,240 parameters" in text_of("UnlimitedOCRForCausalLM")
+    window = text_of("SlidingWindowLlamaAttention")
+    assert "| 908 | 909 | 1,036 | 1,036 |" in window  # K = S + min(i, 128), S = 903 + 5
+    assert f"{(908 + 128) * 61_440:,} bytes" in window
+
+
 # What a browser draws -----------------------------------------------------------------------------
 
 
@@ -190,7 +291,7 @@ def test_diagrams_and_formulas_parse_with_what_the_site_draws_them_with():
         inline = re.findall(r"(?<!\$)\$([^$\n]+)\$(?!\$)", text)
         for number, latex in enumerate([*display, *inline]):
             formulas[f"{path.name} formula {number}"] = latex
-    assert len(diagrams) == len(PLANNED)
+    assert len(diagrams) == len(ALL)
     assert len(formulas) > 200
     diagrams["broken on purpose"] = "flowchart LR\n  a[[ --> b"
     formulas["wrong on purpose"] = r"\frac{1}{"
@@ -230,8 +331,9 @@ def numbers_in(source):
 @pytest.mark.parametrize(
     "name",
     [
-        "corrections", "decoder", "decoder_parts", "ocr", "overview", "render", "vision_clip",
-        "vision_sam",
+        "corrections", "decoder", "decoder_parts", "deepseek_ocr", "deepseek_ocr_2", "ocr",
+        "overview", "qwen_encoder", "render", "unlimited_ocr", "vision_clip", "vision_sam",
+        "whole_model",
     ],
 )  # fmt: skip
 def test_no_page_holds_a_number_written_by_hand(name):
@@ -265,6 +367,7 @@ def test_scan_for_numbers_sees_one():
         ("ceil_log2(a * a)", 4, r"\left\lceil \log_2 a\,a \right\rceil"),
         ("(a > 1) * b + (a != 3)", 5, r"[a > 1]\,b + [a \neq 3]"),
         ("max(2, a)", 3, r"\max\left(2, a\right)"),
+        ("b + min(a, 2)", 7, r"b + \min\left(a, 2\right)"),
     ],
 )
 def test_a_formula_has_one_text_for_value_and_print(formula, value, latex):
@@ -385,6 +488,87 @@ def test_closed_form_may_name_the_modules_that_run_its_kernels():
     assert checked.kernels == (KERNEL,)
 
 
+# Architectures ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ocr2():
+    return Facts(ARCHITECTURES["deepseek-ocr-2"])
+
+
+def test_alike_modules_are_recorded_once_and_counted_as_often_as_they_run(ocr2):
+    page = next(page for page in pages_of(ocr2) if page.name == "Qwen2Decoder2Encoder")
+    assert all(case.alike is not None for case in page.cases)
+    every = dataclasses.replace(
+        page, cases=tuple(dataclasses.replace(case, alike=None) for case in page.cases)
+    )
+    for once, ran in zip(check(page), check(every), strict=True):
+        assert (once.kernels, once.peak_bytes) == (ran.kernels, ran.peak_bytes)
+
+
+def test_a_formula_of_a_relative_that_is_wrong_is_refused(ocr2):
+    page = next(page for page in pages_of(ocr2) if page.name == "Qwen2SdpaAttention")
+    causal = page.formulas.macs.replace("T ** 2", "T * (T + 1) / 2")
+    wrong = dataclasses.replace(page, formulas=dataclasses.replace(page.formulas, macs=causal))
+    with pytest.raises(KnowledgeError, match=r"Qwen2SdpaAttention \(global view\): macs"):
+        check(wrong)
+
+
+def test_a_name_that_means_two_modules_is_refused(ocr2, monkeypatch):
+    def other(facts):
+        page = next(page for page in pages_of(ocr2) if page.name == "Qwen2MLP")
+        return [dataclasses.replace(page, name="Block")]
+
+    monkeypatch.setattr("dsocr_analyze.knowledge.chapter.pages_of", lambda facts: (
+        other(facts) if facts is ocr2 else
+        [page for page in pages_of(facts) if page.name == "Block"]
+    ))  # fmt: skip
+    with pytest.raises(KnowledgeError, match="Block of DeepSeek-OCR-2 is another module"):
+        checked_chapters([Facts(), ocr2])
+
+
+def test_an_architecture_without_pages_is_refused_by_name(ocr2, monkeypatch):
+    monkeypatch.setattr(ocr2, "architecture", dataclasses.replace(DEFAULT, name="new-ocr"))
+    with pytest.raises(WorkloadError, match="new-ocr has no pages; deepseek-ocr, deepseek-ocr-2"):
+        pages_of(ocr2)
+
+
+def written_for(folder):
+    """Pages in a folder by name, checked to link to one another alone."""
+    pages = {name_of(path): path.read_text("utf-8") for path in folder.glob("modules/op-*.md")}
+    for text in pages.values():
+        assert set(re.findall(r"\]\(op-(\w+)\.md\)", text)) <= pages.keys()
+    for name in ("modules/index.md", "module_catalog.md", "module_formulations.md"):
+        text = (folder / name).read_text("utf-8")
+        assert set(re.findall(r"op-(\w+)\.md", text)) == pages.keys()
+    return pages
+
+
+def run_snippets(pages):
+    for name, text in pages.items():
+        snippet = blocks(text, "python")[-1]
+        exec(compile(snippet, f"{name}: usage", "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize(
+    ("arch", "sam_params", "without"),
+    [
+        ("deepseek-ocr-2", "94,979,328", {"VitModel", "DeepseekOCRModel", "LayerNormfp32"}),
+        ("unlimited-ocr", "95,569,152", {"Qwen2MLP", "DeepseekOCRModel", "DeepseekV2Model"}),
+    ],
+)
+def test_a_single_architecture_has_all_of_its_pages_with_its_own_figures(
+    arch, sam_params, without, tmp_path
+):
+    assert main(["docs", "--arch", arch, "--output", str(tmp_path)]) == 0
+    pages = written_for(tmp_path)
+    assert {*OF_RELATIVES[arch], "ImageEncoderViT", "DeepseekV2DecoderLayer"} <= pages.keys()
+    assert pages.keys().isdisjoint(without)
+    assert f"| {sam_params} |" in pages["ImageEncoderViT"]  # another last convolution
+    assert not (tmp_path / "corrections.md").exists()
+    run_snippets(pages)
+
+
 # Other configurations -----------------------------------------------------------------------------
 
 CONFIGS = {
@@ -440,6 +624,95 @@ def test_documents_of_any_config_are_written_and_checked(changes, tmp_path, monk
     for page in (folder / "modules").glob("op-*.md"):
         snippet = blocks(page.read_text("utf-8"), "python")[-1]
         exec(compile(snippet, page.name, "exec"), {"__name__": "__main__"})
+
+
+def with_changes(config, changes):
+    """A config with other values, those of its sections merged."""
+    return {
+        key: with_changes(config.get(key) or {}, value) if isinstance(value, dict) else value
+        for key, value in {**config, **changes}.items()
+        if key in changes
+    } | {key: value for key, value in config.items() if key not in changes}
+
+
+LATENT = {
+    "use_mla": True,
+    "kv_lora_rank": 64,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 24,
+    "num_hidden_layers": 3,
+}
+
+
+def encoder(**settings):
+    return {"vision_config": {"width": {"qwen2-0-5b": settings}}}
+
+
+RELATIVE_CONFIGS = {
+    "one shared key head, latent attention behind": (
+        "deepseek-ocr-2",
+        {**encoder(layers=2, key_value_heads=1), **LATENT},
+        {"Qwen2Decoder2Encoder": "`num_key_value_heads` | Key and value heads. |  | `1` |"},
+    ),
+    "a key head for each query head, dense decoder": (
+        "deepseek-ocr-2",
+        {
+            **encoder(layers=3, heads=7, key_value_heads=7, intermediate_size=100),
+            "n_routed_experts": None,
+            "num_hidden_layers": 2,
+        },
+        {"Qwen2MLP": "896 to 100"},
+    ),
+    "no window": (
+        "unlimited-ocr",
+        {"sliding_window_size": None, "sliding_window": None, "num_hidden_layers": 3},
+        {
+            "UnlimitedOCRModel": "no window: every decode step attends to all tokens",
+            "SlidingWindowLlamaAttention": "has no window, so the figures on this page are those",
+        },
+    ),
+    "a window of two, grouped queries": (
+        "unlimited-ocr",
+        {"sliding_window_size": 2, "num_key_value_heads": 2, "num_hidden_layers": 3},
+        {"SlidingWindowLlamaAttention": "| 908 | 909 | 910 | 910 |"},
+    ),
+    "latent attention, which knows no window": (
+        "unlimited-ocr",
+        LATENT,
+        {"DeepseekV2DecoderLayer": "`DeepseekV2Attention`, latent and eager"},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("arch", "changes", "said"), RELATIVE_CONFIGS.values(), ids=RELATIVE_CONFIGS
+)
+def test_documents_of_any_config_of_a_relative_are_written_and_checked(
+    arch, changes, said, tmp_path, monkeypatch
+):
+    published = read_config(ARCHITECTURES[arch].reference / "config.json")
+    config = with_changes(published, changes)
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    arguments = ["docs", "--config", str(tmp_path / "config.json"), "--output", str(tmp_path)]
+    assert main(arguments) == 0
+    pages = written_for(tmp_path)
+    assert set(OF_RELATIVES[arch]) <= pages.keys()
+    for name, text in said.items():
+        assert text in pages[name]
+    monkeypatch.chdir(tmp_path)  # where the snippets find config.json
+    run_snippets({name: text for name, text in pages.items() if name in OF_RELATIVES[arch]})
+
+
+def test_arch_and_config_that_contradict_are_refused(tmp_path, capsys):
+    config = ARCHITECTURES["unlimited-ocr"].reference / "config.json"
+    arguments = ["docs", "--arch", "deepseek-ocr-2", "--config", str(config)]
+    assert main([*arguments, "--output", str(tmp_path)]) == 2
+    assert "--arch deepseek-ocr-2 contradicts" in capsys.readouterr().err
+    assert main(["docs", "--arch", "new-ocr", "--output", str(tmp_path)]) == 2
+    assert "'new-ocr' is unknown" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_bad_input_is_one_line(tmp_path, capsys):

@@ -8,14 +8,13 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from alive_tensors import Alive
 from vendor_checkout import VENDOR, needs_vendor
-from vendor_pages import cases_of, traced
+from vendor_pages import cases_of, names_in_index, traced
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.model.directory import ModelDirectory
@@ -26,7 +25,6 @@ from dsocr_analyze.workload import Workload
 
 pytestmark = [pytest.mark.vendor, needs_vendor]
 
-DOCS = Path(__file__).parent.parent / "docs"
 META = torch.device("meta")
 
 WIDTH = 1280  # the vendor hard-codes the vision side and its width
@@ -186,7 +184,7 @@ def test_as_many_bytes_are_alive_after_every_operator(seed):
 # --------------------------------------------------------------------------------- pages alone
 
 
-NAMES = sorted(path.stem.removeprefix("op-") for path in DOCS.glob("modules/op-*.md"))
+NAMES = sorted(names_in_index(DEFAULT.name))
 WITHOUT_TENSORS = {"BaseTransform", "DeepseekOCRConfig", "NoEOSTextStreamer"}
 NEEDS_TORCHVISION = {"BasicImageTransform"}
 

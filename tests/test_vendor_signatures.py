@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers.models.llama import modeling_llama
 from vendor_checkout import needs_vendor
-from vendor_pages import reference_facts, reference_pages, vendor_facts, vendor_pages
+from vendor_pages import (
+    names_in_index,
+    reference_facts,
+    reference_pages,
+    vendor_facts,
+    vendor_pages,
+)
 
+from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.deepseek_ocr.reference import (
     configuration_deepseek_v2,
     deepencoder,
@@ -29,8 +35,7 @@ from dsocr_analyze.running.building import building
 pytestmark = [pytest.mark.vendor, needs_vendor]
 
 FILES = (configuration_deepseek_v2, deepencoder, modeling_deepseekocr, modeling_deepseekv2)
-DOCS = Path(__file__).parent.parent / "docs"
-NAMES = sorted(path.stem.removeprefix("op-") for path in DOCS.glob("modules/op-*.md"))
+NAMES = sorted(names_in_index(DEFAULT.name))
 
 METHODS = ("__init__", "forward", "backward", "__call__", "set_rng", "on_finalized_text")
 

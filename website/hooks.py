@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,28 @@ def _title(page: Path) -> str:
 
 
 def _groups(docs: Path) -> list[Any]:
+    """Pages by architecture and group; what an architecture shares stands under its first."""
     index = (docs / "modules" / "index.md").read_text(encoding="utf-8")
-    groups = []
-    for section in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
+    return [
+        {architecture: [group for group in _sections(body, "###", _links) if any(group.values())]}
+        for section in _sections(index, "##", str)
+        for architecture, body in section.items()
+    ]
+
+
+def _sections(text: str, marks: str, read: Callable[[str], Any]) -> list[dict[str, Any]]:
+    """What stands under each heading of a level, read."""
+    found = []
+    for section in re.split(rf"^{marks} ", text, flags=re.MULTILINE)[1:]:
         heading, _, body = section.partition("\n")
-        pages = re.findall(r"^\| \[([^\]]+)\]\(([^)]+)\)", body, re.MULTILINE)
-        groups.append({heading: [{name: f"modules/{target}"} for name, target in pages]})
-    return groups
+        found.append({heading: read(body)})
+    return found
+
+
+def _links(body: str) -> list[dict[str, str]]:
+    """Pages in the first column of a table."""
+    pages = re.findall(r"^\| \[([^\]]+)\]\(([^)]+)\)", body, re.MULTILINE)
+    return [{name: f"modules/{target}"} for name, target in pages]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures import architecture_of
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.reference import command_reference
@@ -22,23 +22,29 @@ def docs(
     output: Annotated[
         Path, typer.Option("--output", metavar="DIR", help="Folder to write into.")
     ] = Path("docs"),
+    arch: options.ArchOption = None,
     config: options.ConfigOption = None,
     debug: options.DebugOption = False,
 ) -> None:
-    """Write the module catalogue, the formulations, a page for every module, and the commands."""
+    """Write the module catalogue, the formulations, a page for every module, and the commands.
+
+    Of all architectures; with --arch or --config of that one only.
+    """
     start_torch()
     from dsocr_analyze.knowledge.generate import documents, write_documents
-    from dsocr_analyze.model.directory import ModelDirectory, read_config
     from dsocr_analyze.report.files import prepare_directory
 
-    values = None if config is None else read_config(config)
-    if values is not None:
-        directory = ModelDirectory.read(DEFAULT.reference).with_config(values)
-        options.say_of_config(directory, by_closed_forms=True)
+    architecture = values = None
+    if arch is not None or config is not None:
+        directory = options.model_directory_from("reference", arch, config, trust_remote_code=False)
+        architecture = architecture_of(directory.config)
+        if config is not None:
+            values = directory.config
+            options.say_of_config(directory, by_closed_forms=True)
     prepare_directory(output)
     with announced_steps() as announce:
         announce("tracing every module and checking its formulas")
-        texts = documents(values)
+        texts = documents(architecture, values)
     texts |= {"commands.md": command_reference(context.find_root().command)}
     context.obj.begin_writing()
     written = write_documents(texts, output)

@@ -110,7 +110,7 @@ def _of_vision(checked: Checked, facts: Facts) -> list[Correction]:
         [item.work.matrix_flops for item in checked[name]]
         for name in ("ImageEncoderViT", "VitModel", "MlpProjector")
     )
-    tokens = facts.clip_grid(facts.views[0][2]) ** 2 + 1
+    tokens = facts.token_side(facts.views[0][2]) ** 2 + 1
     views = " and ".join(f"{n} of {count(side)} pixels a side" for _, n, side in facts.views)
     twice = "the earlier formula counts multiply-accumulates, which are two FLOPs each"
     return [

@@ -215,14 +215,15 @@ def _rope_terms(facts: Facts) -> str:
     return f"K * R / 2 + 2 * K * R{extra} + 7 / 2 * B * T * R * (H + 1)"
 
 
-def _latent_formulas(facts: Facts) -> Formulas:
-    """Of latent attention, eager."""
+def _latent_formulas(facts: Facts, *, masks_steps: bool = True) -> Formulas:
+    """Of latent attention, eager; the mask is one of the FLOPs of a score."""
+    score = "8" if masks_steps else "(7 + (T > 1))"
     macs, vector, params, outputs = _query_terms(facts)
     rope = _rope_terms(facts)
     return Formulas(
         macs=f"{macs} + B * T * d * (r + R) + B * H * T * r * (P + v)"
         " + B * H * T * K * (R + 2 * r) + B * T * H * v * d",
-        vector_flops=f"{vector} + B * T * (4 * r + 2) + {rope} + 8 * B * H * T * K",
+        vector_flops=f"{vector} + B * T * (4 * r + 2) + {rope} + {score} * B * H * T * K",
         params=f"{params} + d * (r + R) + r + r * H * (P + v) + H * v * d",
         activations=f"{outputs} + B * T * (r + R) + B * H * T * (2 * r + v)"
         " + 2 * B * H * T * K + B * T * d",
@@ -381,12 +382,13 @@ def attention_formulas(facts: Facts) -> Formulas:
     """Of the attention that the model's layers have, eager; its cache is one layer's."""
     decoder = facts.decoder
     if decoder.use_mla:
-        return _latent_formulas(facts)
+        return _latent_formulas(facts, masks_steps=decoder.masks_steps)
     bias = " + B * T * (D * (H + 2 * G) + d)" if decoder.attention_bias else ""
     bias_params = " + D * (H + 2 * G) + d" if decoder.attention_bias else ""
+    score = "7" if decoder.masks_steps else "(6 + (T > 1))"
     return Formulas(
         macs="2 * B * T * d * D * (H + G) + B * T * D / 2 + 2 * B * H * T * K * D",
-        vector_flops=f"4 * B * T * D + 7 / 2 * B * T * D * (H + G) + 7 * B * H * T * K{bias}",
+        vector_flops=f"4 * B * T * D + 7 / 2 * B * T * D * (H + G) + {score} * B * H * T * K{bias}",
         params=f"2 * d * D * (H + G){bias_params}",
         activations="B * T * D * (2 * H + 2 * G) + B * T * d + B * T * D / 2 + B * H * T * K",
         cache_bytes="2 * B * K * G * D * e",
@@ -398,14 +400,17 @@ _PLAIN_NOTE: Final = (
     " without `use_mla`: projections, rotary positions computed anew by each layer, the whole"
     " product of T queries and K keys, softmax in fp32."
 )
-_LATENT_NOTE: Final = (
-    "Attention here is `DeepseekV2Attention`, latent and eager, as the class table chooses it with"
-    " `use_mla`."
-)
 
 
 def _attention_note(facts: Facts) -> str:
-    return _LATENT_NOTE if facts.decoder.use_mla else _PLAIN_NOTE
+    name = facts.class_at("model.layers.0.self_attn").__name__
+    if name == "LlamaAttention":
+        return _PLAIN_NOTE
+    variant = ", latent and eager," if facts.decoder.use_mla else ""
+    with_key = "with" if facts.decoder.use_mla else "without"
+    return (
+        f"Attention here is `{name}`{variant} as the class table chooses it {with_key} `use_mla`."
+    )
 
 
 def stack_symbols(facts: Facts, *, layers: bool) -> dict[str, Symbol]:
@@ -492,7 +497,7 @@ def _layer(facts: Facts) -> Page:
         def keywords() -> dict[str, Any]:
             cache = facts.cache(1, K - T)
             return {
-                "attention_mask": tensor(1, 1, T, K),
+                "attention_mask": facts.mask(T, K),
                 "position_ids": facts.positions(T),
                 "past_key_value": cache,
             }
@@ -612,10 +617,11 @@ def stack_formulas(facts: Facts) -> Formulas:
             return f"(L - X) * {dense_part}"
         return f"(L - X) * {dense_part} + X * {mixed_part}"
 
+    masked = "" if decoder.masks_steps else "(T > 1) * "
     return Formulas(
         macs=f"L * Am + {both('Dm', 'Xm')}",
         vector_flops=f"L * (Av + 2 * Nv + 2 * B * T * d) + {both('Dv', 'Xv')} + Nv"
-        " + B * T * K + (T > 1) * (T + T ** 2)",
+        f" + {masked}B * T * K + (T > 1) * (T + T ** 2)",
         params=f"V * d + L * (Ap + 2 * d) + {both('3 * d * m', 'Xp')} + d",
         activations=f"L * Aa + {both('B * T * (2 * m + d)', 'Xa')}",
         cache_bytes="L * Ac",
@@ -623,7 +629,10 @@ def stack_formulas(facts: Facts) -> Formulas:
 
 
 def _stack_cases(
-    facts: Facts, build: Callable[[], Any], closed: Callable[[int, int], Kernels]
+    facts: Facts,
+    build: Callable[[], Any],
+    closed: Callable[[int, int], Kernels],
+    below: str = "",
 ) -> tuple[Case, ...]:
     decoder = facts.decoder
 
@@ -643,6 +652,7 @@ def _stack_cases(
             build,
             keywords=keywords,
             closed_form=lambda: closed(T, K - T),
+            alike=facts.alike(below),
         )
 
     return tuple(case(*step) for step in facts.steps)
@@ -707,6 +717,7 @@ return norm(x), cache""",
             facts,
             lambda: facts.make("DeepseekV2Model", facts.config),
             lambda T, past: below_model(facts.decoder_kernels(T, past)),
+            below="model",
         ),
         flops_notes=(
             _attention_note(facts),
@@ -721,7 +732,7 @@ return norm(x), cache""",
             "DeepseekV2DecoderLayer",
             "DeepseekV2RMSNorm",
             "DeepseekV2ForCausalLM",
-            "DeepseekOCRModel",
+            facts.model_class,
         ),
         usage=f"""import torch
 from dsocr_analyze.session import DeepSeekOCRSession
@@ -789,7 +800,7 @@ loss = cross_entropy(logits[:, :-1], labels[:, 1:]) if labels is not None else N
         ),
         related=(
             "DeepseekV2Model",
-            "DeepseekOCRForCausalLM",
+            facts.whole_class,
             "DeepseekV2ForSequenceClassification",
         ),
         usage=f"""import torch

@@ -13,13 +13,7 @@ from dsocr_analyze.costs import normalization, rope, swiglu
 from dsocr_analyze.costs.activations import activation_flops
 from dsocr_analyze.costs.operators import Kernels
 from dsocr_analyze.dtypes import BFLOAT16
-from dsocr_analyze.knowledge.facts import (
-    Facts,
-    config_value,
-    count,
-    published_facts,
-    tensor,
-)
+from dsocr_analyze.knowledge.facts import Facts, config_value, count, tensor
 from dsocr_analyze.knowledge.page import Case, Formulas, Page, Parameter, Symbol
 from dsocr_analyze.knowledge.signature import import_line
 
@@ -507,7 +501,7 @@ def fallback_notes(own: Facts, used: Facts, why: str) -> tuple[str, ...]:
 
 def with_mixture(facts: Facts) -> Facts:
     """The facts themselves, or those of the published config where theirs has no experts."""
-    return facts if facts.decoder.n_routed_experts is not None else published_facts()
+    return facts if facts.decoder.n_routed_experts is not None else facts.published
 
 
 def gate_formulas(decoder: DecoderDimensions) -> Formulas:

@@ -80,7 +80,7 @@ def _checked(page: Page, case: Case) -> CheckedCase:
     module = built if isinstance(built, torch.nn.Module) else FunctionModule(built)
     arguments, keywords = case.arguments(), dict(case.keywords())
     _check_inputs(page, where, built, arguments, keywords, values)
-    trace, output = trace_alone(module, device, *arguments, **keywords)
+    trace, output = trace_alone(module, device, *arguments, repeats=case.alike, **keywords)
     _check_output(page, where, output, values)
     if trace.unknown:
         names = ", ".join(sorted(trace.unknown))

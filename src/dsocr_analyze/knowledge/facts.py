@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property
+from itertools import takewhile
 from typing import Any, Final
 
 import torch
 
 from dsocr_analyze.analytic import page_figures
-from dsocr_analyze.architectures import plan_workload
+from dsocr_analyze.architectures import DEFAULT, architecture_named
+from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.ocr_family.decoder import decoder_sections
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     ClipDimensions,
     DecoderDimensions,
     ModelDimensions,
     ProjectorDimensions,
+    RelativeDimensions,
     SamDimensions,
 )
 from dsocr_analyze.costs.operators import Kernels
@@ -26,6 +29,7 @@ from dsocr_analyze.costs.sums import ModuleKernels
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.figures import PageFigures, StageFigures
 from dsocr_analyze.kernels import Kernel
+from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.module_tree import TreeNode, build_tree
 from dsocr_analyze.running.building import building
 from dsocr_analyze.session import DeepSeekOCRSession
@@ -49,25 +53,43 @@ _META: Final = torch.device("meta")
 
 
 class Facts:
-    """The reference model with one config, and the page whose figures are stated.
+    """The reference model of an architecture with one config, and the page that is stated.
 
     Args:
+        architecture: The architecture.
         config: Values in place of the published `config.json`; None for the published ones.
     """
 
-    def __init__(self, config: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, architecture: Architecture = DEFAULT, config: dict[str, Any] | None = None
+    ) -> None:
+        directory = ModelDirectory.read(architecture.reference)
         if config is not None:
-            ModelDimensions.from_config(config)  # says what is wrong with it before anything runs
-        self.session = DeepSeekOCRSession.from_local(config=config)
+            directory = directory.with_config(config)
+        self.architecture = architecture
+        # Says what is wrong with a config before anything runs.
+        self.dimensions: RelativeDimensions = architecture.forms.dimensions(
+            directory.config, directory.code
+        )
+        self.session = DeepSeekOCRSession.from_directory(directory)
         self.is_published = config is None
-        dimensions = ModelDimensions.from_config(self.session.loaded.directory.config)
-        self.sam: SamDimensions = dimensions.sam
-        self.clip: ClipDimensions = dimensions.clip
-        self.projector: ProjectorDimensions = dimensions.projector
-        self.decoder: DecoderDimensions = dimensions.decoder
-        self.workload: Workload = plan_workload(page=parse_page("a4"), max_new_tokens=2)
+        self.sam: SamDimensions = self.dimensions.sam
+        self.projector: ProjectorDimensions = self.dimensions.projector
+        self.decoder: DecoderDimensions = self.dimensions.decoder
+        self.workload: Workload = architecture.plan(page=parse_page("a4"), max_new_tokens=2)
         self.config: Any = self.session.model.config
-        self.model_name = "DeepSeek-OCR" if config is None else "the given config"
+        self.model_name = architecture.title if config is None else "the given config"
+
+    @property
+    def clip(self) -> ClipDimensions:
+        """The CLIP encoder, of a relative that has it."""
+        assert isinstance(self.dimensions, ModelDimensions)
+        return self.dimensions.clip
+
+    @property
+    def published(self) -> Facts:
+        """Of the same architecture's published config, where a given one has nothing to say."""
+        return self if self.is_published else published_facts(self.architecture.name)
 
     # the model
 
@@ -92,14 +114,45 @@ class Facts:
         return stage_figures(self.traces, session.architecture.stages, session.own_params)
 
     def get(self, name: str) -> Any:
-        """A class or function of the model's files, by name."""
-        package = type(self.session.model).__module__.rpartition(".")[0]
-        for file in ("deepencoder", "modeling_deepseekv2", "modeling_deepseekocr"):
-            module = sys.modules[f"{package}.{file}"]
-            found = getattr(module, name, None)
-            if found is not None:
-                return found
+        """A class or function by name: of the model's own files, else of those it builds on."""
+        classes = takewhile(
+            lambda each: not each.__module__.startswith("transformers."),
+            type(self.session.model).__mro__,
+        )
+        for package in dict.fromkeys(each.__module__.rpartition(".")[0] for each in classes):
+            for module in [sys.modules[file] for file in sys.modules if _is_in(file, package)]:
+                found = getattr(module, name, None)
+                if found is not None:
+                    return found
         raise KeyError(name)
+
+    def class_at(self, path: str) -> type[torch.nn.Module]:
+        """The class of the module at `path`."""
+        return type(self.at(path))
+
+    @property
+    def model_class(self) -> str:
+        """Name of the class of the model without its head."""
+        return self.class_at("model").__name__
+
+    @property
+    def whole_class(self) -> str:
+        """Name of the class of the whole model."""
+        return self.class_at("").__name__
+
+    @property
+    def second_encoder(self) -> str:
+        """Name of the class of the vision stage that follows SAM."""
+        return self.class_at(self.architecture.stages[1].prefixes[0]).__name__
+
+    def alike(self, below: str = "") -> Callable[[str], str | None]:
+        """Which modules below `below` repeat, by their paths there; see `Architecture.repeats`."""
+        repeats = self.architecture.forms.repeats(self.dimensions)
+
+        def name(path: str) -> str | None:
+            return repeats(".".join(part for part in (below, path) if part))
+
+        return name
 
     def default(self, name: str, parameter: str) -> Any:
         """Default of a constructor's parameter."""
@@ -122,8 +175,7 @@ class Facts:
         """The model; a fresh one where rotary tables would be kept from an earlier pass."""
         if not self.decoder.use_mla:
             return self.session.model
-        config = self.session.loaded.directory.config
-        return DeepSeekOCRSession.from_local(config=config).model
+        return DeepSeekOCRSession.from_directory(self.session.loaded.directory).model
 
     def at(self, path: str) -> torch.nn.Module:
         """The module at `path` of the model."""
@@ -176,12 +228,21 @@ class Facts:
         path = f"model.layers.{index}"
         return next(s for s in self._sections(T, cached) if path in s.paths).modules
 
-    def decoder_kernels(self, T: int, cached: int) -> Kernels:
+    def decoder_kernels(self, T: int, cached: int, *, overwrites: bool = False) -> Kernels:
         """Kernels of embedding, layers, norm and head, each with its path."""
-        return kernels_of(self._sections(T, cached))
+        return kernels_of(self._sections(T, cached, overwrites=overwrites))
 
-    def _sections(self, T: int, cached: int) -> list[Section]:
-        return decoder_sections(1, T, cached, self.decoder, BFLOAT16, flash=False, each_expert=True)
+    def _sections(self, T: int, cached: int, *, overwrites: bool = False) -> list[Section]:
+        return decoder_sections(
+            1,
+            T,
+            cached,
+            self.decoder,
+            BFLOAT16,
+            flash=False,
+            each_expert=True,
+            overwrites=overwrites,
+        )
 
     # numbers of the stated page
 
@@ -194,8 +255,8 @@ class Facts:
         """Patches a side that SAM's blocks see of a view."""
         return resolution // self.sam.patch
 
-    def clip_grid(self, resolution: int) -> int:
-        """Patches a side that SAM puts out and CLIP takes: two stride-2 convolutions later."""
+    def token_side(self, resolution: int) -> int:
+        """Tokens a side that SAM puts out: its patches, two stride-2 convolutions later."""
         grid = self.sam_grid(resolution)
         for _ in self.sam.downsample_channels:
             grid = (grid - 1) // 2 + 1
@@ -216,6 +277,14 @@ class Facts:
         """Decoder passes of the stated page: label, new tokens, keys."""
         return [("prefill", self.tokens, self.tokens), ("decode step", 1, self.tokens + 1)]
 
+    def hidden(self, T: int) -> torch.Tensor:
+        """Features of T tokens, `[1, T, d]`."""
+        return tensor(1, T, self.decoder.hidden_size)
+
+    def mask(self, T: int, K: int) -> torch.Tensor | None:
+        """The mask `[1, 1, T, K]` that a layer is called with; None where there is none."""
+        return tensor(1, 1, T, K) if self.decoder.masks_steps or T > 1 else None
+
     @cached_property
     def workload_text(self) -> str:
         """The stated workload in a sentence."""
@@ -234,9 +303,13 @@ class Facts:
 
 
 @cache
-def published_facts() -> Facts:
-    """The facts of the published config, for pages that a given one has nothing to say about."""
-    return Facts()
+def published_facts(architecture: str) -> Facts:
+    """The facts of an architecture's published config."""
+    return Facts(architecture_named(architecture))
+
+
+def _is_in(module: str, package: str) -> bool:
+    return module.rpartition(".")[0] == package
 
 
 def kernels_of(sections: Iterable[Section]) -> Kernels:

@@ -2,69 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
+from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.errors import KnowledgeError, OutputError
+from dsocr_analyze.knowledge.architecture_pages import PAGES
+from dsocr_analyze.knowledge.chapter import Chapter, checked_chapters
 from dsocr_analyze.knowledge.corrections import corrections_page
-from dsocr_analyze.knowledge.decoder import decoder_pages
-from dsocr_analyze.knowledge.decoder_parts import decoder_parts
-from dsocr_analyze.knowledge.evidence import check
 from dsocr_analyze.knowledge.facts import Facts
-from dsocr_analyze.knowledge.ocr import model_pages, preprocessing_pages
 from dsocr_analyze.knowledge.overview import catalogue, formulations, index
-from dsocr_analyze.knowledge.page import Page
 from dsocr_analyze.knowledge.render import render_page
 from dsocr_analyze.knowledge.seconds import seconds_page
-from dsocr_analyze.knowledge.vision_clip import clip_pages, projector_pages
-from dsocr_analyze.knowledge.vision_sam import sam_pages
 from dsocr_analyze.report.files import prepare_directory, write_texts
 
-__all__ = ["all_pages", "documents", "write_documents"]
+__all__ = ["documents", "write_documents"]
 
 
-def all_pages(facts: Facts) -> list[Page]:
-    """Every page, in reading order."""
-    return [
-        *model_pages(facts),
-        *sam_pages(facts),
-        *clip_pages(facts),
-        *projector_pages(facts),
-        *decoder_pages(facts),
-        *decoder_parts(facts),
-        *preprocessing_pages(facts),
-    ]
-
-
-def documents(config: dict[str, Any] | None = None) -> dict[str, str]:
+def documents(
+    architecture: Architecture | None = None, config: dict[str, Any] | None = None
+) -> dict[str, str]:
     """Every document by its path in the folder, checked.
 
     Args:
-        config: Values in place of the published `config.json`.
+        architecture: The only one that is written of; None for all of them.
+        config: Values in place of its published `config.json`, the default architecture's where
+            none is named.
 
     Raises:
         KnowledgeError: A formula, a closed form and a trace disagree, or a page names another that
             there is not.
     """
-    facts = Facts(config)
-    pages = all_pages(facts)
+    if architecture is None and config is None:
+        chapters = checked_chapters(Facts(ARCHITECTURES[name]) for name in PAGES)
+        _check_related(chapters)
+    else:
+        chapters = checked_chapters([Facts(architecture or DEFAULT, config)])
+    names = {page.name for chapter in chapters for page in chapter.pages}
+    texts = {
+        f"modules/{page.file_name}": render_page(
+            page, chapter.checked[page.name], chapter.facts, names
+        )
+        for chapter in chapters
+        for page in chapter.pages
+    }
+    texts["modules/index.md"] = index(chapters)
+    texts["module_catalog.md"] = catalogue(chapters)
+    texts["module_formulations.md"] = formulations(chapters)
+    first = chapters[0]
+    if first.facts.architecture is DEFAULT and first.facts.is_published:
+        texts["corrections.md"] = corrections_page(first.pages, first.checked, first.facts)
+        texts["seconds.md"] = seconds_page()
+    return texts
+
+
+def _check_related(chapters: Iterable[Chapter]) -> None:
+    """Every page that is named is there; a single architecture's may name another's."""
+    pages = [page for chapter in chapters for page in chapter.pages]
     names = {page.name for page in pages}
-    checked = {}
     for page in pages:
         missing = sorted(set(page.related) - names)
         if missing:
             raise KnowledgeError(f"{page.name}: no page for {', '.join(missing)}")
-        checked[page.name] = check(page)
-    texts = {
-        f"modules/{page.file_name}": render_page(page, checked[page.name], facts) for page in pages
-    }
-    texts["modules/index.md"] = index(pages, checked, facts)
-    texts["module_catalog.md"] = catalogue(pages, checked, facts)
-    texts["module_formulations.md"] = formulations(pages, facts)
-    if facts.is_published:
-        texts["corrections.md"] = corrections_page(pages, checked, facts)
-        texts["seconds.md"] = seconds_page()
-    return texts
 
 
 def write_documents(texts: dict[str, str], folder: Path) -> list[Path]:

@@ -1,8 +1,8 @@
 """Formulas written once: the same text is evaluated to an integer and typeset as LaTeX.
 
 A formula is a Python expression in named symbols with `+ - * / **`, comparisons (1 where they hold,
-0 elsewhere), `ceil(a / b)`, `ceil_log2(a)` and `max(a, b)`. Arithmetic is exact: `7 / 2 * T` is a
-fraction until the end, and the value of a formula must be whole.
+0 elsewhere), `ceil(a / b)`, `ceil_log2(a)`, `max(a, b)` and `min(a, b)`. Arithmetic is exact:
+`7 / 2 * T` is a fraction until the end, and the value of a formula must be whole.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ _FUNCTIONS: Final[dict[str, tuple[Callable[..., _Number], str]]] = {
         r"\left\lceil \log_2 {} \right\rceil",
     ),
     "max": (lambda *a: max(a), r"\max\left({}\right)"),
+    "min": (lambda *a: min(a), r"\min\left({}\right)"),
 }
 
 

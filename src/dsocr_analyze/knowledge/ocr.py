@@ -1,4 +1,4 @@
-"""Pages of the whole model: its config, the model with its vision side, the head, the helpers."""
+"""Pages that all relatives have: config, model, model with head; preprocessing and streaming."""
 
 from __future__ import annotations
 
@@ -8,37 +8,32 @@ from typing import Any, Final
 
 import numpy as np
 
-from dsocr_analyze.costs.operators import Kernels
+from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import BFLOAT16
-from dsocr_analyze.figures import StageFigures
-from dsocr_analyze.knowledge.decoder import (
-    stack_formulas,
-    stack_parameters,
-    stack_symbols,
-    stack_values,
-)
-from dsocr_analyze.knowledge.evidence import all_values
-from dsocr_analyze.knowledge.facts import Facts, below_model, config_value, count, scaled
-from dsocr_analyze.knowledge.notation import evaluate
+from dsocr_analyze.knowledge.decoder import stack_parameters
+from dsocr_analyze.knowledge.facts import Facts, config_value, count, scaled
 from dsocr_analyze.knowledge.page import Case, Formulas, Page, Parameter, Symbol
 from dsocr_analyze.knowledge.signature import import_line
-from dsocr_analyze.knowledge.vision_clip import (
-    clip_pages,
-    has_projector_formulas,
-    projector_pages,
-)
-from dsocr_analyze.knowledge.vision_sam import sam_pages
-from dsocr_analyze.running.forward import running
+from dsocr_analyze.knowledge.whole_model import WholeModel
 
-__all__ = ["model_pages", "preprocessing_pages"]
+__all__ = [
+    "PIXELS_NOTE",
+    "causal_lm_page",
+    "config_page",
+    "group_of",
+    "model_page",
+    "preprocessing_pages",
+    "vision_parameters",
+]
 
 _FILE: Final = "dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekocr"
-_GROUP: Final = "The OCR model"
 
 
-def model_pages(facts: Facts) -> list[Page]:
-    """Config, model and model with head."""
-    return [_config(facts), _model(facts), _causal_lm(facts)]
+def group_of(facts: Facts) -> str:
+    """Heading of the pages of a relative's own model."""
+    if facts.architecture is DEFAULT:
+        return "The OCR model"
+    return f"{facts.architecture.title}: the model"
 
 
 _MEANINGS: Final = {
@@ -86,29 +81,51 @@ _MEANINGS: Final = {
 }
 
 
-def _config(facts: Facts) -> Page:
-    config, decoder = facts.get("DeepseekOCRConfig"), facts.decoder
+def config_page(
+    facts: Facts, reference: str, adds: str = "", keys: Mapping[str, str] | None = None
+) -> Page:
+    """The page of the config's class.
+
+    Args:
+        facts: The model.
+        reference: Key of the model's paper.
+        adds: What it adds to the decoder's; nothing but its name for an empty text.
+        keys: Meanings of the keys that it adds.
+    """
+    config, decoder = type(facts.config), facts.decoder
+    name = config.__name__
     embedding = decoder.vocab_size * decoder.hidden_size * BFLOAT16.nbytes
     memory = facts.analytic.memory
+    declared = "".join(f"\n    {key} = None" for key in keys or ())
+    parameters = inspect.signature(config).parameters
+    meanings = {**_MEANINGS, **(keys or {})}
     return Page(
-        name="DeepseekOCRConfig",
-        group=_GROUP,
+        name=name,
+        group=group_of(facts),
         subject=config,
         also=(facts.get("DeepseekV2Config"),),
-        what="The configuration of the model. It adds nothing to `DeepseekV2Config` but its name:"
-        " every decoder key of `config.json` becomes an attribute, with the defaults of that class"
+        what="The configuration of the model. "
+        + (adds or "It adds nothing to `DeepseekV2Config` but its name:")
+        + " every decoder key of `config.json` becomes an attribute, with the defaults of that class"
         " where the file is silent; `vision_config` and `projector_config` come along unchanged"
         " and are read by the model's constructor.",
         blocks=(),
         layer="none: no tensors; `dsocr_analyze.architectures.ocr_family.dimensions` reads the same keys",
         parameters={
-            key: Parameter(_MEANINGS[key], config_value(facts.config, key))
-            for key, parameter in inspect.signature(config).parameters.items()
-            if parameter.kind is not parameter.VAR_KEYWORD
+            **{
+                key: Parameter(meanings[key], config_value(facts.config, key))
+                for key, parameter in parameters.items()
+                if parameter.kind is not parameter.VAR_KEYWORD
+            },
+            **{
+                f"config.{key}": Parameter(meaning, config_value(facts.config, key))
+                for key, meaning in (keys or {}).items()
+                if key not in parameters
+            },
         },
-        diagram="""sequenceDiagram
+        diagram=f"""sequenceDiagram
   participant File as config.json
-  participant OCR as DeepseekOCRConfig
+  participant OCR as {name}
   participant V2 as DeepseekV2Config
   participant HF as PretrainedConfig
   File->>OCR: from_dict(keys)
@@ -116,8 +133,8 @@ def _config(facts: Facts) -> Page:
   V2->>V2: decoder keys, defaults where absent
   V2->>HF: token ids, tie_word_embeddings and the rest: vision_config, projector_config
   HF-->>OCR: attributes""",
-        pseudo_code="""class DeepseekOCRConfig(DeepseekV2Config):
-    model_type = "DeepseekOCR"
+        pseudo_code=f"""class {name}(DeepseekV2Config):
+    model_type = "{config.model_type}"{declared}
 
 def __init__(every key below with its default, **kwargs):
     if num_key_value_heads is None:
@@ -131,202 +148,36 @@ def __init__(every key below with its default, **kwargs):
             f" {scaled(embedding, 'B')}, all weights {scaled(memory.weights_bytes, 'B')},"
             f" the KV cache {count(facts.cache_bytes_per_token)} bytes a token.",
         ),
-        related=("DeepseekOCRModel", "DeepseekOCRForCausalLM", "DeepseekV2Model"),
+        related=(facts.model_class, facts.whole_class, "DeepseekV2Model"),
         usage=f"""from dsocr_analyze.session import DeepSeekOCRSession
 
 config = DeepSeekOCRSession.from_local().model.config
-assert type(config).__name__ == "DeepseekOCRConfig"
+assert type(config).__name__ == "{name}"
 assert config.hidden_size == {facts.config.hidden_size}
 assert config.num_hidden_layers == {facts.config.num_hidden_layers}""",
         notes="configuration; no tensors",
-        references=("deepseekocr",),
+        references=(reference,),
     )
 
 
 # --- the model -------------------------------------------------------------------------------
 
 
-def _vision_figures(facts: Facts) -> dict[str, int]:
-    """MACs, vector FLOPs, matrix outputs (of all views) and parameters, by the pages' formulas."""
-    wanted = ["ImageEncoderViT", "VitModel"]
-    pages = [*sam_pages(facts), *clip_pages(facts)]
-    sums = {"Mv": 0, "Vv": 0, "Av": 0, "Pv": 0}
-    if has_projector_formulas(facts):
-        wanted.append("MlpProjector")
-        pages += projector_pages(facts)
-    else:  # its page shows the published variant
-        projector = facts.analytic.stages["projector"]
-        work = projector.work
-        sums = {
-            "Mv": work.macs,
-            "Vv": work.vector_flops,
-            "Av": work.activations,
-            "Pv": projector.params,
-        }
-    for page in pages:
-        if page.name not in wanted or page.formulas is None:
-            continue
-        for index, case in enumerate(page.cases):
-            values = all_values(page, case)
-            sums["Mv"] += evaluate(page.formulas.macs, values)
-            sums["Vv"] += evaluate(page.formulas.vector_flops, values)
-            sums["Av"] += evaluate(page.formulas.activations, values)
-            if not index:
-                sums["Pv"] += evaluate(page.formulas.params, values)
-    return sums
-
-
-def _pixels(facts: Facts) -> int:
-    """Values that are summed to find out whether there is an image, and local views."""
-    views = sum(view.count * view.resolution**2 for view in facts.workload.views)
-    blank = 0 if facts.workload.local_views else facts.workload.base_size**2
-    return facts.channels * (views + blank)
-
-
-_VISION_SYMBOLS: Final = {
-    "Mv": Symbol("M_{vision}", "MACs of SAM, CLIP and projector over all views, by their pages"),
-    "Vv2": Symbol("V_{vision}", "their vector FLOPs"),
-    "Av2": Symbol("A_{vision}", "their matrix outputs"),
-    "Pv": Symbol("P_{vision}", "their parameters"),
-    "px": Symbol("n_{px}", "values of the views, summed to find out whether there is an image"),
-    "cut": Symbol("n_{cut}", "1 where the page is cut: its grid's sides are multiplied, 3 times"),
-}
-
-
-def _whole_formulas(facts: Facts, *, head: bool) -> Formulas:
-    stack = stack_formulas(facts)
-    own_head = " + d * V" if head and not facts.decoder.tie_word_embeddings else ""
-    return Formulas(
-        macs=f"Mv + {stack.macs}" + (" + B * T * d * V" if head else ""),
-        vector_flops=f"Vv2 + px + 3 * cut + {stack.vector_flops}",
-        params=f"Pv + 2 * d + {stack.params}{own_head}",
-        activations=f"Av2 + {stack.activations}" + (" + B * T * V" if head else ""),
-        cache_bytes=stack.cache_bytes,
-    )
-
-
-def _whole_cases(facts: Facts, *, head: bool) -> tuple[Case, ...]:
-    decoder = facts.decoder
-    figures = _vision_figures(facts)
-    vision = {
-        "Mv": figures["Mv"],
-        "Vv2": figures["Vv"],
-        "Av2": figures["Av"],
-        "Pv": figures["Pv"],
-        "px": _pixels(facts),
-        "cut": int(facts.workload.local_views is not None),
-    }
-    *prefill, decode = facts.analytic.stages.values()
-    none = dict.fromkeys(vision, 0) | {"Pv": figures["Pv"]}
-
-    def closed(*stages: StageFigures) -> Kernels:
-        kernels = tuple(kernel for stage in stages for kernel in stage.kernels)
-        return kernels if head else below_model(kernels)
-
-    def build() -> Any:
-        model = facts.whole_model()
-        return model if head else model.model
-
-    def page() -> Mapping[str, Any]:
-        session, device = facts.session, facts.session.loaded.device
-        with running(device):  # where the numbers that fill pixels are known
-            return session.architecture.prefill_inputs(device, session.loaded.dtype, facts.workload)
-
-    def step() -> Mapping[str, Any]:
-        session, device = facts.session, facts.session.loaded.device
-        with running(device):
-            inputs = session.architecture.decode_inputs(device, facts.workload, facts.tokens)
-        return {**inputs, "past_key_values": facts.cache(decoder.layers, facts.tokens)}
-
-    return (
-        Case(
-            "prefill",
-            {**stack_values(facts), **vision, "T": facts.tokens, "K": facts.tokens},
-            build,
-            keywords=page,
-            closed_form=lambda: closed(*prefill),
-        ),
-        Case(
-            "decode step",
-            {**stack_values(facts), **none, "T": 1, "K": facts.tokens + 1},
-            build,
-            keywords=step,
-            closed_form=lambda: closed(decode),
-        ),
-    )
-
-
-def _model(facts: Facts) -> Page:
-    decoder, workload = facts.decoder, facts.workload
-    d = decoder.hidden_size
-    figures = facts.analytic
-    unassigned = sum(figures.parameters.unassigned.values())
-    views = " and ".join(f"{N} of {count(R)} pixels a side" for _, N, R in facts.views)
+def model_page(whole: WholeModel, **texts: Any) -> Page:
+    """The page of a model without its head; what relatives say differently is in `texts`."""
+    facts = whole.facts
+    workload, figures = facts.workload, facts.analytic
     return Page(
-        name="DeepseekOCRModel",
-        group=_GROUP,
-        subject=facts.get("DeepseekOCRModel"),
-        what="The decoder with its vision side on top. Where a pass brings images, it runs SAM,"
-        " CLIP and the projector over the local views as one batch and over the global view as"
-        " another, lays the features out in rows with a learned newline embedding behind each and a"
-        " learned separator at the end, and writes them over the placeholders of the prompt. A"
-        " decode step is the decoder alone.",
+        name=facts.model_class,
+        group=group_of(facts),
+        subject=facts.class_at("model"),
         blocks=(("prefill", "visual tokens into the prompt"),),
         layer="architectures.ocr_family.composition.compose (without the head)",
         inputs={"input_ids": "B, T"},
         output="B, T, d",
-        parameters={
-            **stack_parameters(facts),
-            "config.vision_config": Parameter(
-                "Widths, layers, heads of SAM and CLIP.", "see ImageEncoderViT and VitModel"
-            ),
-            "config.projector_config": Parameter("Variant and widths.", "see MlpProjector"),
-        },
-        diagram=f"""flowchart TB
-  ids["input_ids [B, T]"] --> embed["embed_tokens"]
-  views["views: {views}"] --> sam["sam_model: ImageEncoderViT"]
-  sam --> clip["vision_model: VitModel"]
-  views --> clip
-  sam --> cat["concatenate"]
-  clip --> cat
-  cat --> proj["projector: MlpProjector"]
-  proj --> rows["rows, image_newline behind each,<br/>view_seperator at the end"]
-  rows --> scatter["masked_scatter_ over the placeholders:<br/>{count(workload.visual_tokens)} visual tokens"]
-  embed --> scatter
-  scatter --> decoder["DeepseekV2Model: {decoder.layers} layers"]
-  decoder --> y["hidden states [B, T, {d}]"]""",
-        pseudo_code="""x = embed_tokens(input_ids)
-if T > 1 and images and images.global_view.sum() != 0:
-    parts = []
-    if images.local_views.sum() != 0:
-        parts.append(rows(features(local_views), grid))
-    parts += [rows(features(global_view)), view_seperator]
-    x.masked_scatter_(images_seq_mask, cat(parts))
-return decoder(inputs_embeds=x, cache)
-
-features(v) = projector(cat([vision_model(v, s)[:, 1:], s.flatten()])) where s = sam_model(v)""",
-        mathematics=r"z(v) = W \left[\mathrm{clip}(v, \mathrm{sam}(v));\ \mathrm{sam}(v)\right],"
-        r" \quad x_t = \begin{cases} z_t & t \text{ is a placeholder} \\ W_e[t] &"
-        r" \text{otherwise} \end{cases}",
-        symbols={**stack_symbols(facts, layers=True), **_VISION_SYMBOLS},
-        formulas=_whole_formulas(facts, head=False),
-        cases=_whole_cases(facts, head=False),
-        flops_notes=(
-            "Summing the pixels, by which the vendor's code tells an image from a blank, counts one"
-            " FLOP a value.",
-        ),
-        memory_notes=(
-            f"{count(unassigned)} parameters are the newline and the separator"
-            " embedding, which no stage owns.",
-        ),
-        related=(
-            "DeepseekOCRForCausalLM",
-            "DeepseekOCRConfig",
-            "ImageEncoderViT",
-            "VitModel",
-            "MlpProjector",
-            "DeepseekV2Model",
-        ),
+        symbols=whole.symbols,
+        formulas=whole.formulas,
+        cases=whole.cases,
         usage=f"""from dsocr_analyze.session import DeepSeekOCRSession
 
 session = DeepSeekOCRSession.from_local()
@@ -334,30 +185,53 @@ report = session.analyze(page={workload.page})
 assert report.workload.visual_tokens == {workload.visual_tokens}
 assert report.stages["sam"].matrix_flops == {figures.stages["sam"].work.matrix_flops}""",
         notes="vision side and decoder as one module",
-        references=("deepseekocr",),
+        **texts,
     )
 
 
-def _causal_lm(facts: Facts) -> Page:
+PIXELS_NOTE: Final = (
+    "Summing the pixels, by which the vendor's code tells an image from a blank, counts one FLOP a"
+    " value."
+)
+
+
+def vision_parameters(facts: Facts) -> dict[str, Parameter]:
+    """The config keys of a model with its vision side."""
+    encoders = f"ImageEncoderViT and {facts.second_encoder}"
+    return {
+        **stack_parameters(facts),
+        "config.vision_config": Parameter("Widths, layers, heads.", f"see {encoders}"),
+        "config.projector_config": Parameter("Variant and widths.", "see MlpProjector"),
+    }
+
+
+def causal_lm_page(
+    whole: WholeModel,
+    *,
+    what: str,
+    related: tuple[str, ...],
+    references: tuple[str, ...],
+    flops_notes: tuple[str, ...] = (),
+    memory_notes: tuple[str, ...] = (),
+) -> Page:
+    """The page of a whole model; what is not said here is as in `Page`."""
+    facts = whole.facts
     decoder, workload = facts.decoder, facts.workload
     d, vocabulary = decoder.hidden_size, decoder.vocab_size
     figures, per_token = facts.analytic, facts.cache_bytes_per_token
     params, weights_bytes = figures.parameters.total, figures.memory.weights_bytes
     return Page(
-        name="DeepseekOCRForCausalLM",
-        group=_GROUP,
-        subject=facts.get("DeepseekOCRForCausalLM"),
-        what="The whole model: `DeepseekOCRModel` and the head over the vocabulary. Its forward"
-        " takes images beside the decoder's arguments. (The vendor's class also has `infer()`,"
-        " which cuts the page, builds the prompt and generates; the workload planner of this"
-        " project works the same sizes out without it.)",
+        name=facts.whole_class,
+        group=group_of(facts),
+        subject=facts.class_at(""),
+        what=what,
         blocks=(("prefill", "whole model"), ("decode", "whole model")),
         layer="architectures.ocr_family.composition.compose",
         inputs={"input_ids": "B, T"},
         output="B, T, V",
         parameters=stack_parameters(facts),
         diagram=f"""flowchart LR
-  ids["input_ids [B, T]"] --> model["model: DeepseekOCRModel"]
+  ids["input_ids [B, T]"] --> model["model: {facts.model_class}"]
   images["images"] --> model
   model --> head["lm_head<br/>{d} to {count(vocabulary)}"]
   head --> cast["cast to fp32"]
@@ -369,27 +243,23 @@ logits = lm_head(hidden).float()
 token = logits[:, -1].argmax()
 repeat: hidden, cache = model(token, cache); logits = lm_head(hidden).float()""",
         mathematics=r"p(t_{n+1} \mid t_{\le n}, v) = \mathrm{softmax}(W_{lm}\, y_n)",
-        symbols={**stack_symbols(facts, layers=True), **_VISION_SYMBOLS},
-        formulas=_whole_formulas(facts, head=True),
-        cases=_whole_cases(facts, head=True),
+        symbols=whole.symbols,
+        formulas=whole.formulas,
+        cases=whole.cases,
         flops_notes=(
             "The prefill pass over the stated page takes"
             f" {scaled(figures.prefill_pass.flops, 'FLOPs')}, of which"
             f" {scaled(figures.prefill_pass.matrix_flops, 'FLOPs')} are matrix work;"
             f" a decode step takes {scaled(figures.stages['decode'].work.flops, 'FLOPs')}.",
+            *flops_notes,
         ),
         memory_notes=(
             f"All weights take {scaled(weights_bytes, 'B')} in bf16"
             f" ({count(params)} parameters); the KV cache"
             f" {count(per_token)} bytes a token.",
+            *memory_notes,
         ),
-        related=(
-            "DeepseekOCRModel",
-            "DeepseekOCRConfig",
-            "DeepseekV2ForCausalLM",
-            "NoEOSTextStreamer",
-            "BasicImageTransform",
-        ),
+        related=related,
         usage=f"""from dsocr_analyze.session import DeepSeekOCRSession
 
 session = DeepSeekOCRSession.from_local()
@@ -397,7 +267,7 @@ report = session.analyze(page={workload.page})
 assert report.total.params == {params}
 assert report.total.matrix_flops == {figures.prefill_pass.matrix_flops}""",
         notes="the whole model",
-        references=("deepseekocr",),
+        references=references,
     )
 
 
@@ -499,7 +369,7 @@ return (x - mean) / std""",
         cases=tuple(case(f"one {label.removesuffix('s')}", R) for label, _, R in facts.views),
         flops_notes=("A division, a subtraction, a division for each value; traced on the CPU.",),
         memory_notes=("No parameters; a view in fp32 takes four bytes a value.",),
-        related=("BaseTransform", "DeepseekOCRForCausalLM", "ImageEncoderViT"),
+        related=("BaseTransform", facts.whole_class, "ImageEncoderViT"),
         usage=f"""import numpy as np
 {import_line(_FILE, "BasicImageTransform")}
 
@@ -536,7 +406,7 @@ def _streamer(facts: Facts) -> Page:
         mathematics=r"\text{(no computation)}",
         flops_notes=("No computation on tensors.",),
         memory_notes=("No parameters; it keeps the tokens of the word that is not finished.",),
-        related=("DeepseekOCRForCausalLM",),
+        related=(facts.whole_class,),
         usage=f"""{import_line(_FILE, "NoEOSTextStreamer")}
 
 

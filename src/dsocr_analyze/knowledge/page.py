@@ -63,6 +63,8 @@ class Case:
         closed_form: Its kernels by the closed forms, or own kernels by path of the module's parts;
             None without closed forms.
         device: Where it is traced; only what needs pixels needs `cpu`.
+        alike: Which of its modules are alike, where it is large: equal calls of these are recorded
+            once, as in the main job.
     """
 
     label: str
@@ -72,6 +74,7 @@ class Case:
     keywords: Callable[[], Mapping[str, Any]] = dict
     closed_form: Callable[[], Kernels | ModuleKernels] | None = None
     device: str = "meta"
+    alike: Callable[[str], str | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,11 @@ REFERENCES: Final[dict[str, Reference]] = {
     "deepseekocr": Reference(
         "Wei et al.", "DeepSeek-OCR: Contexts Optical Compression", 2025, "2510.18234"
     ),
+    "deepseekocr2": Reference(
+        "Wei et al.", "DeepSeek-OCR 2: Visual Causal Flow", 2026, "2601.20552"
+    ),
+    "unlimitedocr": Reference("Yin et al.", "Unlimited OCR Works", 2026, "2606.23050"),
+    "qwen2": Reference("Yang et al.", "Qwen2 Technical Report", 2024, "2407.10671"),
     "deepseekv2": Reference(
         "DeepSeek-AI",
         "DeepSeek-V2: A Strong, Economical, and Efficient Mixture-of-Experts Language Model",

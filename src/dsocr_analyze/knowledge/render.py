@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.knowledge.evidence import CheckedCase
 from dsocr_analyze.knowledge.facts import Facts, count, scaled
@@ -20,8 +21,17 @@ __all__ = ["defaults_of", "display", "paths_of", "render_page", "table"]
 GENERATED = "<!-- Written by `dsocr-analyze docs`; edit src/dsocr_analyze/knowledge instead. -->"
 
 
-def render_page(page: Page, cases: Sequence[CheckedCase], facts: Facts) -> str:
-    """The page's Markdown."""
+def render_page(
+    page: Page, cases: Sequence[CheckedCase], facts: Facts, names: Collection[str]
+) -> str:
+    """The page's Markdown.
+
+    Args:
+        page: The page.
+        cases: Its cases, checked.
+        facts: The model that it is written from.
+        names: Pages that it may link to.
+    """
     parts = [
         GENERATED,
         f"# {page.name}",
@@ -45,7 +55,7 @@ def render_page(page: Page, cases: Sequence[CheckedCase], facts: Facts) -> str:
         "## Memory",
         *_memory(page, cases),
         "## Related modules",
-        _bullets(f"[{name}](op-{name}.md)" for name in page.related),
+        _bullets(f"[{name}](op-{name}.md)" for name in page.related if name in names),
         "## Usage pattern",
         _code("python", _usage(page, facts)),
     ]
@@ -88,14 +98,39 @@ def _math(latex: str) -> str:
 
 
 def _usage(page: Page, facts: Facts) -> str:
-    """The page's code; for a given config it is read from the folder where the code runs."""
+    """The page's code; a given config is read from the folder where the code runs."""
     plain = "DeepSeekOCRSession.from_local()"
-    if facts.is_published or not page.runs_given_config or plain not in page.usage:
-        return page.usage
-    read = 'given = json.loads(Path("config.json").read_text())'
-    imports, blank, rest = page.usage.partition("\n\n")
-    code = f"import json\nfrom pathlib import Path\n\n{imports}{blank}{read}\n{rest}"
-    return code.replace(plain, "DeepSeekOCRSession.from_local(config=given)")
+    code = page.usage
+    if plain not in code:
+        return code
+    arguments, setup, imports = [], [], code.split("\n\n")[0].splitlines()
+    if facts.architecture is not DEFAULT:
+        arguments.append("reference")
+        setup.append(f'reference = architecture_named("{facts.architecture.name}").reference')
+        imports = _with_import(
+            imports, "from dsocr_analyze.architectures import architecture_named"
+        )
+    if not facts.is_published and page.runs_given_config:
+        arguments.append("config=given")
+        setup.append('given = json.loads(Path("config.json").read_text())')
+        imports = ["import json", "from pathlib import Path", "", *imports]
+    if not setup:
+        return code
+    rest = code.partition("\n\n")[2].replace(
+        plain, f"DeepSeekOCRSession.from_local({', '.join(arguments)})"
+    )
+    return "\n".join([*imports, "", *setup, rest])
+
+
+def _with_import(imports: Sequence[str], line: str) -> list[str]:
+    """One more import of this package, in its place among them."""
+    later = (
+        index
+        for index, other in enumerate(imports)
+        if other.startswith("from dsocr_analyze.") and other > line
+    )
+    place = next(later, len(imports))
+    return [*imports[:place], line, *imports[place:]]
 
 
 # --- sections --------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def definition_of(subject: Any) -> str:
         if inspect.isfunction(function):
             body.append(_function(name, function, "    "))
     if not body:
-        body.append("    ...  # constructor and call are inherited")
+        return f"{lines[0]} ...  # constructor and call are inherited"
     return "\n".join([*lines, *body])
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 from dsocr_analyze.architectures.ocr_family import projector as projector_costs
 from dsocr_analyze.architectures.ocr_family import vision
@@ -17,11 +18,11 @@ from dsocr_analyze.costs.self_attention import self_attention
 from dsocr_analyze.costs.sums import ModuleKernels
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.knowledge.decoder_parts import fallback_notes
-from dsocr_analyze.knowledge.facts import Facts, count, kernels_of, published_facts, tensor
+from dsocr_analyze.knowledge.facts import Facts, count, kernels_of, tensor
 from dsocr_analyze.knowledge.page import NO_DEFAULT, Case, Formulas, Page, Parameter, Symbol
 from dsocr_analyze.knowledge.vision_sam import resize_formula
 
-__all__ = ["clip_pages", "has_projector_formulas", "projector_pages"]
+__all__ = ["Projected", "clip_pages", "projector_pages"]
 
 _GROUP: Final = "Vision: CLIP encoder"
 _FILE: Final = "dsocr_analyze.architectures.deepseek_ocr.reference.deepencoder"
@@ -63,7 +64,7 @@ def _values(facts: Facts, N: int, R: int) -> dict[str, int]:
     return {
         "N": N,
         "R": R,
-        "q": facts.clip_grid(R),
+        "q": facts.token_side(R),
         "d": clip.width,
         "H": clip.heads,
         "m": clip.mlp,
@@ -75,7 +76,7 @@ def _values(facts: Facts, N: int, R: int) -> dict[str, int]:
 
 
 def _tokens(facts: Facts, R: int) -> int:
-    return facts.clip_grid(R) ** 2 + 1
+    return facts.token_side(R) ** 2 + 1
 
 
 _ATTENTION: Final = Formulas(
@@ -144,7 +145,7 @@ def _setting_parameters(facts: Facts, *keys: str) -> dict[str, Parameter]:
 
 def _sections(facts: Facts, N: int, R: int) -> list[Section]:
     """The frame around the blocks, and the blocks."""
-    return vision.clip_sections(N, facts.clip_grid(R), facts.clip, BFLOAT16)
+    return vision.clip_sections(N, facts.token_side(R), facts.clip, BFLOAT16)
 
 
 def _attention(facts: Facts) -> Page:
@@ -399,7 +400,7 @@ def _embeddings(facts: Facts) -> Page:
         return {path: own for path, own in frame.items() if path.startswith("embeddings")}
 
     def case(label: str, N: int, R: int) -> Case:
-        q = facts.clip_grid(R)
+        q = facts.token_side(R)
         return Case(
             label,
             {**_values(facts, N, R), "o": 0},
@@ -469,7 +470,7 @@ return tokens + get_abs_pos(position_embedding(position_ids), tokens.shape[1])""
 from dsocr_analyze.session import DeepSeekOCRSession
 
 embeddings = DeepSeekOCRSession.from_local().model.model.vision_model.embeddings
-side = {facts.clip_grid(facts.views[0][2])}
+side = {facts.token_side(facts.views[0][2])}
 features = torch.empty(1, {d}, side, side, dtype=torch.bfloat16, device="meta")
 pixels = torch.empty(1, {facts.channels}, {facts.views[0][2]}, {facts.views[0][2]}, dtype=torch.bfloat16, device="meta")
 assert embeddings(pixels, features).shape == (1, side * side + 1, {d})""",
@@ -483,7 +484,7 @@ def _vit(facts: Facts) -> Page:
     d = clip.width
 
     def case(label: str, N: int, R: int) -> Case:
-        q = facts.clip_grid(R)
+        q = facts.token_side(R)
         return Case(
             label,
             _values(facts, N, R),
@@ -604,7 +605,7 @@ def _abs_pos(facts: Facts) -> Page:
     d, side = clip.width, clip.image_size // clip.patch_size
 
     def case(label: str, R: int) -> Case:
-        q = facts.clip_grid(R)
+        q = facts.token_side(R)
 
         def closed() -> Kernels:
             if q == side:
@@ -706,17 +707,49 @@ def has_projector_formulas(facts: Facts) -> bool:
     return shape.projector_type in _PROJECTORS and not (shape.token_pooling or shape.conv_fusion)
 
 
-def projector_pages(facts: Facts) -> list[Page]:
-    """The page of the projector."""
-    own, facts = facts, facts if has_projector_formulas(facts) else published_facts()
+class Projected(NamedTuple):
+    """What a relative's projector gets, where relatives differ."""
+
+    source: str
+    """In a sentence."""
+    diagram: str
+    """Lines of a flowchart up to a node `joined`."""
+    pseudo_code: str
+    mathematics: str
+
+
+def _clip_and_sam(facts: Facts) -> Projected:
+    clip, sam, width = facts.clip, facts.sam, facts.projector.input_channels
+    return Projected(
+        "What it gets are the CLIP features without their class token beside the SAM features of"
+        " the same patches.",
+        f"""  clip["CLIP features [N, q q + 1, {clip.width}]"] --> drop["drop the class token"]
+  sam["SAM features [N, {sam.out_channels}, q, q]"] --> flat["flatten, tokens first"]
+  drop --> joined["concatenate [N, q q, {width}]"]
+  flat --> joined""",
+        "x = cat([clip[:, 1:], sam.flatten(2).transpose(1, 2)], dim=-1)   # by the model",
+        r"y = f\left([x_{clip};\ x_{sam}]\right)",
+    )
+
+
+def projector_pages(
+    facts: Facts, projected: Callable[[Facts], Projected] = _clip_and_sam
+) -> list[Page]:
+    """The page of the projector.
+
+    Args:
+        facts: The model.
+        projected: What it gets, from the facts that the page's figures are of.
+    """
+    own, facts = facts, facts if has_projector_formulas(facts) else facts.published
     defaults = facts.get("MlpProjector").DEFAULTS
     shape = facts.projector
     d_in, d_out = shape.input_channels, shape.n_embed
-    clip, sam, kind = facts.clip, facts.sam, shape.projector_type
+    kind, given = shape.projector_type, projected(facts)
     layers = _PROJECTOR_LAYERS[kind].format(c=d_in, d=d_out, n=shape.depth)
 
     def case(label: str, N: int, R: int) -> Case:
-        q = facts.clip_grid(R)
+        q = facts.token_side(R)
         return Case(
             label,
             {"N": N, "q": q, "c": d_in, "d": d_out, "n": shape.depth},
@@ -740,15 +773,14 @@ def projector_pages(facts: Facts) -> list[Page]:
     }
     config = own.config.projector_config
     R = facts.views[0][2]
-    q = facts.clip_grid(R)
+    q = facts.token_side(R)
     page = Page(
         name="MlpProjector",
         group="Vision: projector",
         subject=facts.get("MlpProjector"),
         what="Maps vision features to the width of the decoder."
         f" It has {len(facts.get('MlpProjector').VARIANTS)} variants;"
-        f" {own.model_name} uses `{own.projector.projector_type}`. What it gets are the CLIP"
-        " features without their class token beside the SAM features of the same patches.",
+        f" {own.model_name} uses `{own.projector.projector_type}`. {given.source}",
         blocks=(("projector", "vision-to-text projector"),),
         layer="architectures.ocr_family.projector.projector",
         inputs={"x": "N, q ** 2, c"},
@@ -763,15 +795,12 @@ def projector_pages(facts: Facts) -> list[Page]:
             },
         },
         diagram=f"""flowchart LR
-  clip["CLIP features [N, q q + 1, {clip.width}]"] --> drop["drop the class token"]
-  sam["SAM features [N, {sam.out_channels}, q, q]"] --> flat["flatten, tokens first"]
-  drop --> cat["concatenate [N, q q, {d_in}]"]
-  flat --> cat
-  cat --> layers["layers: {layers}"]
+{given.diagram}
+  joined --> layers["layers: {layers}"]
   layers --> y["visual tokens [N, q q, {d_out}]"]""",
-        pseudo_code="""x = cat([clip[:, 1:], sam.flatten(2).transpose(1, 2)], dim=-1)   # by the model
+        pseudo_code=f"""{given.pseudo_code}
 return layers(x)                                                  # the variant""",
-        mathematics=r"y = f\left([x_{clip};\ x_{sam}]\right), \quad"
+        mathematics=rf"{given.mathematics}, \quad"
         r" f_{linear}(x) = x\, W^T + b, \quad"
         r" f_{mlp}(x) = W_n\,\mathrm{gelu}(\dots \mathrm{gelu}(W_1 x + b_1) \dots) + b_n",
         symbols={
@@ -790,7 +819,7 @@ return layers(x)                                                  # the variant"
             " form for each of them.",
         ),
         memory_notes=("Nothing of it is needed after the prefill pass.",),
-        related=("ImageEncoderViT", "VitModel", "DeepseekOCRModel"),
+        related=("ImageEncoderViT", facts.second_encoder, facts.model_class),
         usage=f"""import torch
 from dsocr_analyze.session import DeepSeekOCRSession
 

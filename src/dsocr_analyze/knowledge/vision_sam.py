@@ -460,7 +460,7 @@ def _encoder(facts: Facts) -> Page:
         what=f"The SAM encoder: patches, a learned position table resized to the view, {sam.layers}"
         " transformer blocks of which most attend within windows, a convolutional neck, and two"
         " stride-2 convolutions that leave one token for each square of four by four patches. It"
-        " sees every view first; CLIP takes its features as patch embeddings.",
+        f" sees every view first, and `{facts.second_encoder}` takes its features.",
         blocks=(("sam", "SAM encoder"), ("sam", "neck and downsampling convolutions")),
         layer="architectures.ocr_family.vision.sam_sections",
         inputs={"x": "N, C, R, R"},
@@ -517,15 +517,15 @@ return net_3(net_2(x).clone())""",
             "Attention",
             "LayerNorm2d",
             "get_abs_pos_sam",
-            "VitModel",
-            "DeepseekOCRModel",
+            facts.second_encoder,
+            facts.model_class,
         ),
         usage=f"""import torch
 from dsocr_analyze.session import DeepSeekOCRSession
 
 sam = DeepSeekOCRSession.from_local().model.model.sam_model
 view = torch.empty({N}, {facts.channels}, {R}, {R}, dtype=torch.bfloat16, device="meta")
-assert sam(view).shape == ({N}, {out}, {facts.clip_grid(R)}, {facts.clip_grid(R)})""",
+assert sam(view).shape == ({N}, {out}, {facts.token_side(R)}, {facts.token_side(R)})""",
         notes="the largest share of a page's work",
         references=("sam", "vitdet", "deepseekocr"),
     )

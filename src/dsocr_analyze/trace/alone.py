@@ -11,6 +11,7 @@ from dsocr_analyze.running.forward import running
 from dsocr_analyze.trace.passes import recorded_flash_attention
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
+from dsocr_analyze.trace.repetition import Alike
 
 __all__ = ["FunctionModule", "trace_alone"]
 
@@ -28,7 +29,11 @@ class FunctionModule(torch.nn.Module):
 
 
 def trace_alone(
-    module: torch.nn.Module, device: torch.device, *args: Any, **kwargs: Any
+    module: torch.nn.Module,
+    device: torch.device,
+    *args: Any,
+    repeats: Alike | None = None,
+    **kwargs: Any,
 ) -> tuple[Trace, Any]:
     """One call under the recorder.
 
@@ -36,12 +41,14 @@ def trace_alone(
         module: Any module.
         device: Where its parameters are and its inputs come from.
         *args: Arguments of its forward.
+        repeats: Which of its modules are alike: on `meta`, equal calls of these are recorded once.
+            None runs every module.
         **kwargs: The same by keyword.
 
     Returns:
         The trace, and what the module returned.
     """
-    recorder = Recorder(module)
+    recorder = Recorder(module, repeats if device.type == "meta" else None)
     flash = recorded_flash_attention(recorder)
     with running(device, flash), recorder:
         trace = recorder.begin()

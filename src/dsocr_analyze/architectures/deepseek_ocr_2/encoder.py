@@ -162,13 +162,15 @@ def _attention(N: Count, T: Count, encoder: EncoderDimensions, dtype: Dtype) -> 
     if H > kv > 1:
         size = dtype.nbytes * n
         repeats = moved("clone", n * H * D, size * (kv * D), size * (H * D), dtype)
-    shape = Attention(N, H, H if kv == H or kv > 1 else 1, T, T, D, D, masked=True)
+    # The kernel is called with H heads of keys; of a single one, expanded, it reads that one.
+    read = Attention(N, H, H if kv > 1 else 1, T, T, D, D, masked=True)
+    (attended,) = attention("scaled_dot_product_attention", read, dtype, mask=N * T * T)
     return {
         "": (
             *rotation(N, T, H, D, dtype, pairs=False, rows_of_tables=T),
             *rotation(N, T, kv, D, dtype, pairs=False, rows_of_tables=T),
             *2 * repeats,
-            *attention("scaled_dot_product_attention", shape, dtype, mask=N * T * T),
+            attended._replace(dimensions=read._replace(kv_heads=H)),
         ),
         "q_proj": linear(n, d, H * D, dtype, bias=True),
         "k_proj": held,
