@@ -42,14 +42,15 @@ def architecture_of(weights, prefill, decode, cache):
     def tide(parts, workload):
         return Tide(*(workload.batch_size * part * MB for part in parts))
 
-    return replace(
-        DEFAULT,
+    forms = replace(
+        DEFAULT.forms,
         memory=lambda _, workload, *__: Memory(
             weights * MB, 0, 0, workload.batch_size * cache * MB, Peak(0, "")
         ),
         prefill_tide=lambda _, workload, *__: tide(prefill, workload),
         decode_tide=lambda _, workload, *__: tide(decode, workload),
     )
+    return replace(DEFAULT, closed_forms=forms)
 
 
 def fit_by_hand(memory_gb, batch=1, **parts):
