@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsocr_analyze.analytic import page_figures
@@ -133,6 +133,7 @@ SIDES = st.one_of(st.integers(1, 6000), st.sampled_from([640, 641, 768, 769, 128
 
 
 @pytest.mark.parametrize("architecture", [OCR2, UNLIMITED], ids=lambda each: each.name)
+@settings(deadline=None)  # the first example makes the tables
 @given(pages=st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=100))
 def test_grids_of_many_pages_are_those_of_each(architecture, pages):
     sides = np.array(pages, np.int64)
