@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
-from dsocr_analyze.architectures.any_model import described_architecture
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.deepseek_ocr import DEEPSEEK_OCR
 from dsocr_analyze.architectures.deepseek_ocr_2 import DEEPSEEK_OCR_2
@@ -62,6 +62,14 @@ def plan_workload(*, architecture: str = DEFAULT.name, **arguments: Any) -> Work
     """
     workload: Workload = architecture_named(architecture).plan(**arguments)
     return workload
+
+
+def described_architecture(path: Path) -> Architecture:
+    """The architecture that a stages file describes; errors as of `any_model`."""
+    # Imported here: few runs need it, and it takes a part of the time of those that don't.
+    from dsocr_analyze.architectures import any_model
+
+    return any_model.described_architecture(path)
 
 
 def recognized_architecture(config: Mapping[str, Any]) -> Architecture | None:
