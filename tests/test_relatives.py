@@ -167,7 +167,7 @@ def test_parameters(name, total, tensors):
     session = DeepSeekOCRSession.from_directory(directory)
     assert session.parameters.total == total
     assert len(list(session.model.named_parameters())) == tensors
-    assert ARCHITECTURES[name].parameter_count(directory.dimensions()) == total
+    assert ARCHITECTURES[name].forms.parameter_count(directory.dimensions()) == total
 
 
 # --- one engine against the other ------------------------------------------------------------
