@@ -18,7 +18,7 @@ from dsocr_analyze.timing.prediction import (
     cost_per_thousand_pages,
 )
 from dsocr_analyze.timing.served_loads import ServedPages, served_loads
-from dsocr_analyze.timing.serving import ServedModel
+from dsocr_analyze.timing.serving import ServedModel, View
 from dsocr_analyze.timing.span import Span, mean_step, total_span
 
 if TYPE_CHECKING:
@@ -199,6 +199,11 @@ def _cost(price: float, rate: Band) -> Band:
     return Band(*costs)
 
 
+def _views_of(workload: Workload) -> list[View]:
+    """Views of every vision call on the pages of a prompt."""
+    return workload.prompt_pages * [(view.count, view.resolution) for view in workload.views]
+
+
 # --- serving ---------------------------------------------------------------------------------
 
 
@@ -212,8 +217,7 @@ class _Serving:
             assumptions.precision,
         )  # fmt: skip
         T = workload.seq_len
-        views = workload.prompt_pages * [(view.count, view.resolution) for view in workload.views]
-        prefill = self.served.prefill(views, T, workload.visual_tokens)
+        prefill = self.served.prefill(_views_of(workload), T, workload.visual_tokens)
         self.prefill = {name: span.at(0) for name, span in prefill.items()}
         decode = model.architecture.stages[-1].name
         self.stages = {**self.prefill, decode: self.served.step(1, T + 1)}
@@ -286,9 +290,7 @@ class _Eager:
         *prefill, decode = records
         host = self.assumptions.host
         spans = eager_pass({name: records[name] for name in prefill}, self.model.device, host)
-        views = self.workload.prompt_pages * [
-            (view.count, view.resolution) for view in self.workload.views
-        ]
+        views = _views_of(self.workload)
         first = prefill[0]
         spans[first] = spans[first].plus(Span(host=batch * host.copy_seconds(views)))
         spans[decode] = eager_step(records[decode], self.model.device, host, batch)
