@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import run
@@ -20,10 +18,9 @@ from dsocr_analyze.architectures.ocr_family.crop_grid import CropRule
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     DecoderDimensions,
     ProjectorDimensions,
+    RelativeDimensions,
     SamDimensions,
     check_projector,
-    decoder_notes,
-    step_cuts,
 )
 from dsocr_analyze.architectures.ocr_family.network import Network
 from dsocr_analyze.architectures.ocr_family.projector import projector_params
@@ -36,7 +33,11 @@ from dsocr_analyze.architectures.ocr_family.vision import (
     sam_sections,
     token_side,
 )
-from dsocr_analyze.architectures.ocr_family.vision_lifetimes import replay_projector, replay_sam
+from dsocr_analyze.architectures.ocr_family.vision_lifetimes import (
+    ViewFeatures,
+    replay_projector,
+    replay_sam,
+)
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.workload import Mode
@@ -112,27 +113,7 @@ class ToyOCRForCausalLM(DeepseekOCRForCausalLM):
 """
 
 
-@dataclass(frozen=True)
-class ToyDimensions:
-    sam: SamDimensions
-    projector: ProjectorDimensions
-    decoder: DecoderDimensions
-
-    @property
-    def max_positions(self):
-        return self.decoder.max_position_embeddings
-
-    @property
-    def sliding_window(self):
-        return None
-
-    @property
-    def notes(self):
-        return decoder_notes(self.decoder)
-
-    def step_cuts(self, seq_len):
-        return step_cuts(self.decoder, seq_len)
-
+class ToyDimensions(RelativeDimensions):
     @classmethod
     def from_config(cls, config):
         found = cls(
@@ -176,29 +157,13 @@ class Toy(Network):
     def local_layout(self, columns, rows, q, dimensions, dtype):
         return ()
 
-    def replay_pages(self, lives, dimensions, workload):
-        held: Any = None
-        for _ in range(min(2, workload.batch_size)):
-            held = self._replay_page(lives, dimensions, workload, held)
-        views, tokens = held
-        return sum(map(sum, views)) + 2 * tokens
-
-    def _replay_page(self, lives, dimensions, workload, before):
-        old_views, old = before or ([(0, 0)] * len(workload.views), 0)
-        lives.free(old)
-        views = []
-        for view, (old_spatial, old_tokens) in zip(workload.views, old_views, strict=True):
-            n = view.count * token_side(view.resolution, dimensions.sam) ** 2
-            spatial = replay_sam(lives, view.count, view.resolution, dimensions.sam)
-            lives.free(old_spatial, old_tokens)
-            copied = view.count > 1
-            tokens = replay_projector(lives, n, dimensions.projector, is_copied=copied)
-            views.append((spatial, tokens))
-        lives.path = "model"
-        tokens = lives.features(workload.visual_tokens * dimensions.decoder.hidden_size)
-        lives.free(old)
-        lives.features(workload.visual_tokens * dimensions.decoder.hidden_size)
-        return views, tokens
+    def replay_views(self, lives, view, dimensions, before):
+        n = view.count * token_side(view.resolution, dimensions.sam) ** 2
+        spatial = replay_sam(lives, view.count, view.resolution, dimensions.sam)
+        lives.free(before.spatial, before.tokens)
+        copied = view.count > 1
+        tokens = replay_projector(lives, n, dimensions.projector, is_copied=copied)
+        return ViewFeatures(spatial, 0, tokens)
 
 
 @pytest.fixture

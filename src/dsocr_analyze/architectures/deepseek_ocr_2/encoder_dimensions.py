@@ -14,10 +14,9 @@ from dsocr_analyze.architectures.config_keys import LARGEST_WIDTH, MOST_LAYERS, 
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     DecoderDimensions,
     ProjectorDimensions,
+    RelativeDimensions,
     SamDimensions,
     check_projector,
-    decoder_notes,
-    step_cuts,
 )
 from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
 
@@ -94,39 +93,14 @@ def _view_sizes(keys: ConfigKeys) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class OCR2Dimensions:
-    """Every dimension of one model.
+class OCR2Dimensions(RelativeDimensions):
+    """Every dimension of one model; SAM's last convolution has the other encoder's width.
 
     Attributes:
-        sam: The SAM encoder; its last convolution has the other encoder's width.
         encoder: Qwen2 as encoder.
-        projector: The projector between encoder and decoder.
-        decoder: The decoder.
     """
 
-    sam: SamDimensions
     encoder: EncoderDimensions
-    projector: ProjectorDimensions
-    decoder: DecoderDimensions
-
-    @property
-    def max_positions(self) -> int:
-        """Positions that the decoder was trained for."""
-        return self.decoder.max_position_embeddings
-
-    @property
-    def sliding_window(self) -> int | None:
-        """Generated tokens that the cache keeps; None for all."""
-        return self.decoder.sliding_window
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader of the model's figures should know."""
-        return decoder_notes(self.decoder)
-
-    def step_cuts(self, seq_len: int) -> tuple[int, ...]:
-        """Numbers of the decode steps at which a step begins to do other work."""
-        return step_cuts(self.decoder, seq_len)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> OCR2Dimensions:

@@ -5,7 +5,7 @@ Source: `DeepseekOCR2Model.forward` (`modeling_deepseekocr2.py`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.architectures.deepseek_ocr_2.encoder import encoder_params, encoder_sections
 from dsocr_analyze.architectures.deepseek_ocr_2.encoder_dimensions import VIEW_SIZES
@@ -22,7 +22,11 @@ from dsocr_analyze.architectures.ocr_family.vision import (
     sam_sections,
     token_side,
 )
-from dsocr_analyze.architectures.ocr_family.vision_lifetimes import replay_projector, replay_sam
+from dsocr_analyze.architectures.ocr_family.vision_lifetimes import (
+    ViewFeatures,
+    replay_projector,
+    replay_sam,
+)
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import CUDA
 
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.costs.sections import Section
     from dsocr_analyze.dtypes import Dtype
     from dsocr_analyze.kernels import KernelsOf
-    from dsocr_analyze.workload import ViewBatch, Workload
+    from dsocr_analyze.workload import ViewBatch
 
 __all__ = ["NETWORK"]
 
@@ -111,13 +115,19 @@ class _OCR2(Network):
         """Nothing: views lie one behind the other."""
         return ()
 
-    def replay_pages(self, lives: Lifetimes, dimensions: OCR2Dimensions, workload: Workload) -> int:
-        """Views of the pages one by one; what a page leaves goes name by name."""
-        page = _replay_page(lives, dimensions, workload, None)
-        if workload.batch_size > 1:
-            # While the second page is looked at, what the first one left is still there.
-            page = _replay_page(lives, dimensions, workload, page)
-        return page.nbytes
+    def replay_views(
+        self, lives: Lifetimes, view: ViewBatch, dimensions: OCR2Dimensions, before: ViewFeatures
+    ) -> ViewFeatures:
+        """SAM, encoder and projector; the encoder's features hold its image tokens as well."""
+        N, q = view.count, token_side(view.resolution, dimensions.sam)
+        spatial = replay_sam(lives, N, view.resolution, dimensions.sam)
+        lives.free(before.spatial)
+        semantic = replay_encoder(lives, N, q * q, dimensions.encoder)
+        lives.free(before.semantic)
+        lives.path = "model"
+        lives.free(before.tokens)
+        projected = replay_projector(lives, N * q * q, dimensions.projector, is_copied=N > 1)
+        return ViewFeatures(spatial, semantic, projected)
 
 
 NETWORK: Final = _OCR2()
@@ -136,73 +146,3 @@ def _check_view(argument: str, size: int) -> None:
             f" {tokens_per_side(size) ** 2} tokens of such a view; give {sizes}",
             arguments=[argument],
         )
-
-
-class _Features(NamedTuple):
-    """Bytes of what views leave behind, each under a name that the next page's replaces."""
-
-    spatial: int
-    """SAM's features."""
-    semantic: int
-    """The encoder's, image tokens included."""
-    tokens: int
-    """Projected."""
-
-
-class _Page(NamedTuple):
-    """Bytes of what a page leaves behind until the pass ends or the next page replaces it."""
-
-    views: tuple[_Features, ...]
-    tokens: int
-    """All of its visual tokens; a copy of them is as large."""
-
-    @property
-    def nbytes(self) -> int:
-        return sum(map(sum, self.views)) + 2 * self.tokens
-
-
-def _replay_page(
-    lives: Lifetimes, dimensions: OCR2Dimensions, workload: Workload, before: _Page | None
-) -> _Page:
-    """One page's views.
-
-    Args:
-        lives: What is alive.
-        dimensions: The model.
-        workload: The page.
-        before: What the page before has left, if there was one.
-    """
-    if before is not None:
-        lives.free(before.tokens)  # the copy; the rest goes name by name
-    old = [_Features(0, 0, 0)] * len(workload.views) if before is None else before.views
-    views = tuple(
-        _replay_views(lives, view, dimensions, left)
-        for view, left in zip(workload.views, old, strict=True)
-    )
-    lives.path = "model"
-    visual = lives.features(workload.visual_tokens * dimensions.decoder.hidden_size)
-    lives.free(before.tokens if before is not None else 0)
-    lives.features(workload.visual_tokens * dimensions.decoder.hidden_size)
-    return _Page(views, visual)
-
-
-def _replay_views(
-    lives: Lifetimes, view: ViewBatch, dimensions: OCR2Dimensions, before: _Features
-) -> _Features:
-    """SAM, encoder and projector on N views.
-
-    Args:
-        lives: What is alive.
-        view: The views.
-        dimensions: The model.
-        before: What the views of the page before have left, which goes name by name.
-    """
-    N, q = view.count, token_side(view.resolution, dimensions.sam)
-    spatial = replay_sam(lives, N, view.resolution, dimensions.sam)
-    lives.free(before.spatial)
-    semantic = replay_encoder(lives, N, q * q, dimensions.encoder)
-    lives.free(before.semantic)
-    lives.path = "model"
-    lives.free(before.tokens)
-    projected = replay_projector(lives, N * q * q, dimensions.projector, is_copied=N > 1)
-    return _Features(spatial, semantic, projected)

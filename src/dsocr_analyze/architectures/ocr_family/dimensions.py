@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from dsocr_analyze.architectures.config_keys import ConfigKeys
 from dsocr_analyze.architectures.config_rules import Code, KeyTable, findings_of
@@ -40,41 +40,21 @@ __all__ = [
     "RopeScaling",
     "SamDimensions",
     "check_projector",
-    "decoder_notes",
     "dimensions_of",
-    "step_cuts",
 ]
 
 
-class RelativeDimensions(Protocol):
-    """The dimensions that all relatives have."""
-
-    @property
-    def sam(self) -> SamDimensions:
-        """The SAM encoder."""
-
-    @property
-    def projector(self) -> ProjectorDimensions:
-        """The projector between encoders and decoder."""
-
-    @property
-    def decoder(self) -> DecoderDimensions:
-        """The decoder."""
-
-
 @dataclass(frozen=True, slots=True)
-class ModelDimensions:
-    """Every dimension of a model with SAM and CLIP.
+class RelativeDimensions:
+    """The dimensions that all relatives have.
 
     Attributes:
         sam: The SAM encoder.
-        clip: The CLIP encoder.
         projector: The projector between encoders and decoder.
         decoder: The decoder.
     """
 
     sam: SamDimensions
-    clip: ClipDimensions
     projector: ProjectorDimensions
     decoder: DecoderDimensions
 
@@ -91,11 +71,42 @@ class ModelDimensions:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the model's figures should know."""
-        return decoder_notes(self.decoder)
+        decoder = self.decoder
+        if decoder.masks_steps or decoder.use_mla:
+            return ()
+        if decoder.sliding_window is None:
+            return ("the sliding window is off: the KV cache keeps every token",)
+        return (
+            "the sliding window is on, as infer() runs the model: a decode step attends to the"
+            f" prompt and the last {decoder.sliding_window} generated tokens, its own among them",
+        )
 
     def step_cuts(self, seq_len: int) -> tuple[int, ...]:
-        """Numbers of the decode steps at which a step begins to do other work."""
-        return step_cuts(self.decoder, seq_len)
+        """Numbers of the decode steps, from 0, at which a step begins to do other work.
+
+        Beyond the trained length "dynamic" positions work out new rotary tables; once a sliding
+        window is full, the cache grows no more.
+
+        Args:
+            seq_len: Tokens of the prompt; step i reaches `seq_len + i + 1` positions.
+        """
+        decoder, cuts = self.decoder, []
+        if decoder.rope_scaling is not None and decoder.rope_scaling.kind == "dynamic":
+            cuts.append(max(0, decoder.max_position_embeddings - seq_len))
+        if decoder.sliding_window is not None:
+            cuts.append(decoder.sliding_window)
+        return tuple(sorted(cuts))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDimensions(RelativeDimensions):
+    """Every dimension of a model with SAM and CLIP.
+
+    Attributes:
+        clip: The CLIP encoder.
+    """
+
+    clip: ClipDimensions
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> ModelDimensions:
@@ -139,36 +150,6 @@ class ModelDimensions:
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{str(path)!r} is not JSON: {error}") from error
         return cls.from_config(config)
-
-
-def decoder_notes(decoder: DecoderDimensions) -> tuple[str, ...]:
-    """What a reader of the decoder's figures should know."""
-    if decoder.masks_steps or decoder.use_mla:
-        return ()
-    if decoder.sliding_window is None:
-        return ("the sliding window is off: the KV cache keeps every token",)
-    return (
-        "the sliding window is on, as infer() runs the model: a decode step attends to the prompt"
-        f" and the last {decoder.sliding_window} generated tokens, its own among them",
-    )
-
-
-def step_cuts(decoder: DecoderDimensions, seq_len: int) -> tuple[int, ...]:
-    """Numbers of the decode steps, from 0, at which a step begins to do other work.
-
-    Beyond the trained length "dynamic" positions work out new rotary tables; once a sliding window
-    is full, the cache grows no more.
-
-    Args:
-        decoder: The decoder.
-        seq_len: Tokens of the prompt; step i reaches `seq_len + i + 1` positions.
-    """
-    cuts = []
-    if decoder.rope_scaling is not None and decoder.rope_scaling.kind == "dynamic":
-        cuts.append(max(0, decoder.max_position_embeddings - seq_len))
-    if decoder.sliding_window is not None:
-        cuts.append(decoder.sliding_window)
-    return tuple(sorted(cuts))
 
 
 _Dimensions = TypeVar("_Dimensions")

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dsocr_analyze.architectures.architecture import Stage
+    from dsocr_analyze.architectures.ocr_family.vision_lifetimes import ViewFeatures
     from dsocr_analyze.costs.integers import Count
     from dsocr_analyze.costs.lifetimes import Lifetimes
     from dsocr_analyze.costs.operators import Kernels
     from dsocr_analyze.costs.sections import Section
     from dsocr_analyze.dtypes import Dtype
     from dsocr_analyze.kernels import KernelsOf
-    from dsocr_analyze.workload import Workload
+    from dsocr_analyze.workload import ViewBatch, Workload
 
 __all__ = ["Network"]
 
@@ -162,10 +163,34 @@ class Network(ABC):
             dtype: Type of features.
         """
 
-    @abstractmethod
-    def replay_pages(self, lives: Lifetimes, dimensions: Any, workload: Workload) -> int:
-        """The lives of the tensors of the vision side, for all pages of a batch.
+    # --- the lives of tensors
 
-        Returns:
-            Bytes that are held until the decoder is through.
+    @abstractmethod
+    def replay_views(
+        self, lives: Lifetimes, view: ViewBatch, dimensions: Any, before: ViewFeatures
+    ) -> ViewFeatures:
+        """The vision stages on N views.
+
+        Args:
+            lives: What is alive.
+            view: The views.
+            dimensions: The model.
+            before: What the views of the page before have left, which goes name by name.
         """
+
+    def replay_layout(
+        self,
+        lives: Lifetimes,
+        views: tuple[ViewFeatures, ...],
+        dimensions: Any,
+        workload: Workload,
+    ) -> tuple[ViewFeatures, ...]:
+        """A page's views laid out as tokens; as they are, unless a relative says otherwise.
+
+        Args:
+            lives: What is alive; the model's own forward runs.
+            views: What the vision stages have left of each call's views.
+            dimensions: The model.
+            workload: The page.
+        """
+        return views

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsocr_analyze.architectures.ocr_family.decoder_lifetimes import replay_decoder, replay_head
+from dsocr_analyze.architectures.ocr_family.page_lifetimes import replay_pages
 from dsocr_analyze.costs.lifetimes import Lifetimes
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.figures import Peak
@@ -48,7 +49,7 @@ def peak(
     decoder, B, T = dimensions.decoder, workload.batch_size, workload.seq_len
     lives.path = "model.embed_tokens"
     inputs = lives.features(B * T * decoder.hidden_size)
-    inputs += network.replay_pages(lives, dimensions, workload)
+    inputs += replay_pages(network, lives, dimensions, workload)
     replay_decoder(lives, B, T, decoder, flash=flash_attention, inputs=inputs)
     if has_logits:
         replay_head(lives, B * T, decoder)

@@ -43,7 +43,7 @@ class ViewFeatures(NamedTuple):
     spatial: int
     """SAM's features."""
     semantic: int
-    """CLIP's."""
+    """The second encoder's; 0 without one."""
     tokens: int
     """Projected, and laid out at last."""
 
