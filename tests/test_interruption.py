@@ -17,6 +17,7 @@ import weakref
 
 import pytest
 import torch
+import typer
 from both_engines import small_directory
 from process_state import process_settings, settings
 
@@ -641,6 +642,45 @@ def test_the_main_job_interrupted_at_random(chunk, tmp_path):
         assert everything() == before
         ended.append(code)
     assert sum(code in codes.values() for code in ended) > POINTS / 8
+
+
+def test_a_library_that_changes_the_environment_while_it_parses_puts_it_back(tmp_path, monkeypatch):
+    """Typer sets a variable before the `try` that takes it away again."""
+    job = Job(tmp_path)
+    before = dict(os.environ)
+    changes = []
+
+    class Struck(type(os.environ)):
+        def __setitem__(self, key, value):
+            super().__setitem__(key, value)
+            changes.append(key)
+            strike()
+
+    with monkeypatch.context() as patch:  # pytest changes the environment after each step
+        patch.setattr(os.environ, "__class__", Struck)
+        code = job.run()
+    assert changes
+    assert code == 130
+    assert dict(os.environ) == before
+
+
+def test_an_interruption_while_a_command_line_is_parsed_waits(tmp_path, monkeypatch):
+    job = Job(tmp_path)
+    steps = []
+    get_command = typer.main.get_command
+
+    def struck(app):
+        strike()
+        steps.append("struck")
+        command = get_command(app)
+        steps.append("went on")
+        return command
+
+    monkeypatch.setattr(typer.main, "get_command", struck)
+    job.make_old()
+    assert job.run() == 130
+    assert steps == ["struck", "went on"]
+    assert job.written() == ["old", "old"]
 
 
 def test_a_session_interrupted_at_random_can_be_used_again():

@@ -16,6 +16,7 @@ from dsocr_analyze.cli import (
     tree,
     trust,
 )
+from dsocr_analyze.interruption import interruptible
 
 __all__ = ["app"]
 
@@ -25,13 +26,15 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.callback(invoke_without_command=True)(analyze.analyze)
-app.command("compare")(compare.compare)
-app.command("fit")(fit.fit)
-app.command("time")(time.time)
-app.command("devices")(devices.devices)
-app.command("sweep")(sweep.sweep)
-app.command("archive")(archive.archive)
-app.command("trust")(trust.trust)
-app.command("tree")(tree.tree)
-app.command("docs")(docs.docs)
+# What parses is held, since it changes settings of the process on its way; what a command does then
+# may be interrupted anywhere.
+app.callback(invoke_without_command=True)(interruptible()(analyze.analyze))
+app.command("compare")(interruptible()(compare.compare))
+app.command("fit")(interruptible()(fit.fit))
+app.command("time")(interruptible()(time.time))
+app.command("devices")(interruptible()(devices.devices))
+app.command("sweep")(interruptible()(sweep.sweep))
+app.command("archive")(interruptible()(archive.archive))
+app.command("trust")(interruptible()(trust.trust))
+app.command("tree")(interruptible()(tree.tree))
+app.command("docs")(interruptible()(docs.docs))

@@ -32,11 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from dsocr_analyze.cli.exits import Invocation
         from dsocr_analyze.cli.streams import named_failures
-        from dsocr_analyze.interruption import held, interruptible
+        from dsocr_analyze.interruption import held
 
         invocation = Invocation()
         # Libraries add filters of their own when they are imported.
-        with held(), warnings.catch_warnings(), named_failures(), interruptible():
+        with held(), warnings.catch_warnings(), named_failures():
             if not sys.warnoptions:  # else it is asked for by -W or PYTHONWARNINGS
                 # To whoever calls what a library will drop, which is no user of a command.
                 warnings.simplefilter("ignore", FutureWarning)
