@@ -325,6 +325,27 @@ def test_the_peak_is_the_traced_one_and_so_is_its_module(
     assert composed.path in modules
 
 
+@pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn"])
+@pytest.mark.parametrize("trained", [50, 8192])
+@pytest.mark.parametrize("rotary", [16, 2000])
+def test_rotary_frequencies_that_a_layer_works_out_are_alive_to_the_end(kind, trained, rotary):
+    """At the logits they are in every layer; with many of them, a layer's tables are the peak."""
+    changes = {
+        **LATENT,
+        "num_hidden_layers": 4,
+        "qk_rope_head_dim": rotary,
+        "max_position_embeddings": trained,
+        "rope_scaling": {"type": kind, "factor": 2.0},
+        "vocab_size": 20_000 if rotary == 16 else 50,
+    }
+    page = by_both_engines(
+        small_directory(**changes), flash=True, page=(9, 9), base_size=64, text_tokens=200
+    )
+    traced, composed = page.traced.memory.peak, page.analytic.memory.peak
+    assert composed == traced
+    assert composed.path in (["", "lm_head"] if rotary == 16 else ["model.layers.3.self_attn"])
+
+
 def test_what_a_causal_kernel_may_skip_is_what_the_trace_notes():
     page = by_both_engines(small_directory(), flash=True, page=(500, 500), base_size=256)
     assert page.traced.causal_savable_flops == page.analytic.causal_savable_flops > 0

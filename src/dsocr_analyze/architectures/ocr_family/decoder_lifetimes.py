@@ -81,11 +81,20 @@ class _Prompt:
         self.stream = self.n * decoder.hidden_size * e
         self.layer_cache = self.n * cache_width(decoder, flash=flash) * e
         if decoder.use_mla:
-            # Each layer keeps its cosines and sines.
-            self.layer_cache += 2 * T * decoder.qk_rope_head_dim * e
+            # Each layer keeps its cosines and sines, and frequencies that it works out anew.
+            self.layer_cache += 2 * T * decoder.qk_rope_head_dim * e + _FP32 * self.frequencies
             if flash and decoder.v_head_dim == decoder.head_dim:
                 # Values that need no padding are kept with the keys they were projected with.
                 self.layer_cache += self.n * decoder.heads * decoder.qk_nope_head_dim * e
+
+    @property
+    def frequencies(self) -> int:
+        """How many rotary frequencies a layer with latent attention works out for this length."""
+        scaling, trained = self.decoder.rope_scaling, self.decoder.max_position_embeddings
+        if scaling is None or scaling.kind == "linear":
+            return 0
+        tunes = scaling.kind == "yarn" or trained < self.T
+        return self.decoder.qk_rope_head_dim // 2 if tunes else 0
 
     def mask(self) -> int:
         """The additive mask `[B, 1, T, T]`; returns its size."""
@@ -339,17 +348,26 @@ class _Prompt:
         return attend(path, query, joint)
 
     def _latent_tables(self, path: str) -> None:
-        """Cosines and sines of T positions, which the layer keeps."""
+        """Cosines and sines of T positions, which the layer keeps, and new frequencies likewise."""
         lives, elements = self.lives, self.T * self.decoder.qk_rope_head_dim
+        scaling = self.decoder.rope_scaling
+        is_yarn = scaling is not None and scaling.kind == "yarn"
         lives.path = f"{path}.rotary_emb"
+        lives.wide(self.frequencies)
+        # What YaRN blends them of is held until the tables are there.
+        blended = sum(lives.wide(self.frequencies) for _ in range(3)) if is_yarn else 0
         positions = lives.wide(self.T)
         angles = lives.wide(elements // 2)
         both = lives.wide(elements)
         for _ in range(2):
             wide = lives.wide(elements)
+            if is_yarn:
+                scaled = lives.wide(elements)
+                lives.free(wide)
+                wide = scaled
             if lives.narrowed(elements):
                 lives.free(wide)
-        lives.free(positions, angles, both)
+        lives.free(positions, angles, both, blended)
         lives.path = path
 
     def _turned_pairs(self) -> int:
