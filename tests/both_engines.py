@@ -18,7 +18,7 @@ from dsocr_analyze.workload import Workload
 
 PUBLISHED = ModelDirectory.read(DEFAULT.reference)
 
-SMALL_DECODER = {
+SMALL = {
     "num_hidden_layers": 3,
     "hidden_size": 320,
     "vocab_size": 1000,
@@ -27,8 +27,23 @@ SMALL_DECODER = {
     "n_routed_experts": 8,
     "num_attention_heads": 5,
     "num_key_value_heads": 5,
-    "projector_config": {"n_embed": 320},
-}
+    "projector_config": {"n_embed": 320, "input_dim": 256},
+    "vision_config": {
+        "image_size": 256,
+        "width": {
+            "clip-l-14-224": {
+                "heads": 4, "image_size": 112, "layers": 2, "patch_size": 14, "width": 128,
+            },
+            "sam_vit_b": {
+                "downsample_channels": [96, 128],
+                "global_attn_indexes": [1, 3],
+                "heads": 3,
+                "layers": 4,
+                "width": 96,
+            },
+        },
+    },
+}  # fmt: skip
 
 LATENT = {
     "use_mla": True,
@@ -57,8 +72,8 @@ def directory_with(**changes) -> ModelDirectory:
 
 
 def small_directory(**changes) -> ModelDirectory:
-    """The same around a decoder that is traced in a blink."""
-    merged = dict(SMALL_DECODER)
+    """The same around a model that is traced in a blink."""
+    merged = copy.deepcopy(SMALL)
     for key, value in changes.items():
         merged[key] = {**merged[key], **value} if key == "projector_config" else value
     return directory_with(**merged)

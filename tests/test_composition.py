@@ -155,15 +155,15 @@ DECODERS = {
     "split projector": {
         "projector_config": {
             "projector_type": "hybrid_split_feature_mlp_gelu",
-            "input_dim": [1024, 1024],
+            "input_dim": [128, 128],
             "depth": 2,
         }
     },
     "identity projector": {
-        "hidden_size": 2048,
+        "hidden_size": 256,
         "num_attention_heads": 8,
         "num_key_value_heads": 8,
-        "projector_config": {"projector_type": "identity", "n_embed": 2048},
+        "projector_config": {"projector_type": "identity", "n_embed": 256},
     },
 }
 

@@ -63,7 +63,7 @@ GROUPS = {
     "num_experts_per_tok": 3,
 }
 DOWNSAMPLE = {"projector_type": "downsample_mlp_gelu", "downsample_ratio": 2, "depth": 3}
-SPLIT = {"projector_type": "hybrid_split_feature_mlp_gelu", "input_dim": [1024, 1024]}
+SPLIT = {"projector_type": "hybrid_split_feature_mlp_gelu", "input_dim": [128, 128]}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
 
@@ -15,25 +14,6 @@ from vendor_checkout import VENDOR, needs_vendor
 from dsocr_analyze.session import DeepSeekOCRSession
 
 TOLERANCE = {"float32": 0.02, "bfloat16": 0.05}
-
-SMALL_VISION = {
-    "vision_config": {
-        "image_size": 256,
-        "width": {
-            "clip-l-14-224": {
-                "heads": 4, "image_size": 112, "layers": 2, "patch_size": 14, "width": 128,
-            },
-            "sam_vit_b": {
-                "downsample_channels": [96, 128],
-                "global_attn_indexes": [1, 3],
-                "heads": 3,
-                "layers": 4,
-                "width": 96,
-            },
-        },
-    },
-    "projector_config": {"n_embed": 320, "input_dim": 256},
-}  # fmt: skip
 
 ONE_VIEW = {"page": (600, 500), "image_size": 256, "base_size": 256, "crop_mode": False}
 CUT = {"page": (700, 900), "base_size": 256, "image_size": 192}
@@ -70,7 +50,7 @@ def peaks(session: DeepSeekOCRSession, page: dict) -> tuple[int, int, int]:
 @dtypes
 @pytest.mark.parametrize(("model", "page"), CASES)
 def test_of_the_reference(model, page, dtype):
-    directory = small_directory(**copy.deepcopy(SMALL_VISION), **model)
+    directory = small_directory(**model)
     session = DeepSeekOCRSession.from_directory(directory, device="cpu", dtype=dtype)
     allocated, traced, analytic = peaks(session, page)
     assert traced == pytest.approx(allocated, rel=TOLERANCE[dtype])
@@ -85,7 +65,11 @@ def test_of_the_published_code(model, page, dtype, tmp_path):
     for file in VENDOR.glob("*.py"):
         shutil.copy(file, tmp_path)
     # Its encoders and its projector are as wide as published, whatever the config says.
-    wide = {"hidden_size": 1280, "num_hidden_layers": 2, "projector_config": {"n_embed": 1280}}
+    wide = {
+        "hidden_size": 1280,
+        "num_hidden_layers": 2,
+        "projector_config": {"n_embed": 1280, "input_dim": 2048},
+    }
     directory = small_directory(**wide, **model)
     (tmp_path / "config.json").write_text(json.dumps(dict(directory.config)))
     session = DeepSeekOCRSession.from_local(
@@ -101,7 +85,7 @@ def test_of_the_published_code(model, page, dtype, tmp_path):
 @dtypes
 @pytest.mark.parametrize(("model", "page"), CASES)
 def test_on_cuda(model, page, dtype):
-    directory = small_directory(**copy.deepcopy(SMALL_VISION), **model)
+    directory = small_directory(**model)
     session = DeepSeekOCRSession.from_directory(directory, device="cuda:0", dtype=dtype)
     workload = session.plan(max_new_tokens=1, **page)
     figures, agreement = session.figures(workload)  # also warms up: workspaces are there now

@@ -21,10 +21,10 @@ DECODERS = {
     "latent": LATENT,
     "normalized": {"norm_topk_prob": True, "n_shared_experts": None},
     "identity projector": {
-        "hidden_size": 2048,
+        "hidden_size": 256,
         "num_attention_heads": 8,
         "num_key_value_heads": 8,
-        "projector_config": {"projector_type": "identity", "n_embed": 2048},
+        "projector_config": {"projector_type": "identity", "n_embed": 256},
     },
 }
 
