@@ -8,6 +8,7 @@ from pathlib import Path
 import jsonschema
 import msgspec
 import pytest
+from both_engines import small_directory
 
 from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.report.files import dump_json
@@ -99,7 +100,8 @@ def test_modules_add_up_to_their_parent_and_to_their_stage(report):
         assert sums[""] == counts_of(stage)
 
 
-def test_the_batch_is_the_prefill_pass_and_every_decode_step_over_a_growing_cache(session):
+def test_the_batch_is_the_prefill_pass_and_every_decode_step_over_a_growing_cache():
+    session = DeepSeekOCRSession.from_directory(small_directory())
     base = {"page": (600, 500), "crop_mode": False, "image_size": 512}
     for new_tokens in (1, 2, 3, 6):
         report = session.analyze(**base, text_tokens=10, max_new_tokens=new_tokens)

@@ -14,7 +14,7 @@ from transformers import DynamicCache
 from unlimited import CPU, META, REFERENCE, Generation, decoder, load, small, traced, workload
 from vendor_checkout import VENDOR_UNLIMITED, needs_vendor_unlimited
 
-from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import KeyValueCache
 from dsocr_analyze.architectures.key_value_cache import lengthened
 from dsocr_analyze.architectures.unlimited_ocr.decode_cache import decode_cache
@@ -407,8 +407,14 @@ def test_the_trace_counts_what_was_recorded(path, golden):
         (128, golden["decode_steps"]),
         (None, [golden["decode_step_1000_without_ring"]]),
     ):
+        model, architecture = load(path, window), ARCHITECTURES["unlimited-ocr"]
+        alike = architecture.forms.repeats(architecture.forms.dimensions(model.directory.config))
         traces = traced(
-            load(path, window), page, step_numbers=[row["step"] - 1 for row in recorded]
+            model,
+            page,
+            step_numbers=[row["step"] - 1 for row in recorded],
+            # Which changes nothing: a test above says so. Of other code nothing is declared.
+            repeats=alike if path == REFERENCE else None,
         )
         assert flops_by_stage(traces) == golden["matrix_flops"]
         assert traces.kv_cache_bytes == BYTES_A_TOKEN * page.seq_len
