@@ -14,8 +14,9 @@ import sys
 import time
 from collections.abc import Callable
 
+from dsocr_analyze.running.generation import run_prefill
 from dsocr_analyze.session import DeepSeekOCRSession
-from dsocr_analyze.trace.passes import run_prefill, trace_passes
+from dsocr_analyze.trace.passes import trace_passes
 
 PAGE = (1191, 1684)
 ROUNDS = 9

@@ -9,8 +9,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from dsocr_analyze.running.forward import running
+from dsocr_analyze.running.generation import empty_cache
 from dsocr_analyze.session import DeepSeekOCRSession
-from dsocr_analyze.trace.passes import empty_cache
 from dsocr_analyze.workload import Workload
 
 

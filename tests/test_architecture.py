@@ -30,6 +30,7 @@ ROOMS = (
     ("agreement", "analytic"),
     ("hardware",),
     ("timing",),
+    ("measuring",),
     ("report",),
     ("columns",),
     ("sweep", "archive"),

@@ -9,7 +9,7 @@ from transformers import DynamicCache
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.key_value_cache import GrowingCache, lengthened
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.trace.passes import empty_cache
+from dsocr_analyze.running.generation import empty_cache
 from dsocr_analyze.workload import DecodeStep
 
 

@@ -19,8 +19,9 @@ from vendor_pages import cases_of, names_in_index, traced
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.forward import running
+from dsocr_analyze.running.generation import flash_attention
 from dsocr_analyze.running.loading import LoadedModel, load_model
-from dsocr_analyze.trace.passes import flash_attention, trace_passes
+from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.workload import Workload
 
 pytestmark = [pytest.mark.vendor, needs_vendor]

@@ -31,7 +31,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vendor_checkout import VENDOR_OCR2, needs_vendor_ocr2
 
 from dsocr_analyze.running.forward import running
-from dsocr_analyze.trace.passes import flash_attention
+from dsocr_analyze.running.generation import flash_attention
 from dsocr_analyze.trace.summary import ledger_of
 
 pytestmark = [pytest.mark.vendor, needs_vendor_ocr2]

@@ -29,9 +29,9 @@ from dsocr_analyze.running.process_settings import (
 )
 from dsocr_analyze.running.source_package import REMOTE_PACKAGE
 from dsocr_analyze.running.unheard import unheard
-from dsocr_analyze.running.uniform_routing import UniformRouting
+from dsocr_analyze.running.uniform_routing import UniformRouting, routed_uniformly
 
-__all__ = ["running"]
+__all__ = ["running", "running_unwatched"]
 
 _ARCHITECTURES: Final = "dsocr_analyze.architectures."
 
@@ -51,17 +51,9 @@ def running(
         has_weights: Whether the parameters hold a checkpoint's values; routing by drawn ones would
             be chance, so it is uniform then, as on `meta`.
     """
-    with exclusive(), contextlib.ExitStack() as stack:
-        stack.enter_context(unheard())  # the vendor's forward prints feature shapes
-        stack.enter_context(quiet_transformers())
+    with _asked_by_model_code(flash_attention) as stack:
         stack.enter_context(without_compiler())
         stack.enter_context(unfused_scripts())
-        stack.enter_context(torch.no_grad())
-        if flash_attention is not None:
-            for module in _modules_calling_flash_attention():
-                stack.enter_context(answered(module, "flash_attn_func", flash_attention))
-                if not hasattr(module, "_flash_supports_window_size"):
-                    stack.enter_context(replaced(module, "_flash_supports_window_size", False))
         if device.type == "meta":
             autocast = torch.amp.autocast_mode.autocast
             stack.enter_context(
@@ -76,6 +68,55 @@ def running(
             if not has_weights:
                 stack.enter_context(UniformRouting())
         yield
+
+
+@contextlib.contextmanager
+def running_unwatched(
+    device: torch.device,
+    flash_attention: Callable[..., torch.Tensor] | None = None,
+    *,
+    has_weights: bool = False,
+) -> Iterator[None]:
+    """The same for a clock: nothing looks at each function, and scripts run as they would anyway.
+
+    Args:
+        device: Where the model's parameters are; not `meta`.
+        flash_attention: As in `running`.
+        has_weights: As in `running`.
+    """
+    with _asked_by_model_code(flash_attention) as stack:
+        if device.type != "cuda":
+            stack.enter_context(answered(torch.Tensor, "cuda", lambda self, *_: self.to(device)))
+        if not has_weights:
+            for owner in (torch, torch.Tensor):
+                stack.enter_context(answered(owner, "topk", _uniform_top_k(owner.topk)))
+        yield
+
+
+def _uniform_top_k(top_k: Callable[..., Any]) -> Callable[..., Any]:
+    def uniform(*args: Any, **kwargs: Any) -> Any:
+        result = top_k(*args, **kwargs)
+        result[1].copy_(routed_uniformly(result[1], args, kwargs)())
+        return result
+
+    return uniform
+
+
+@contextlib.contextmanager
+def _asked_by_model_code(
+    flash_attention: Callable[..., torch.Tensor] | None,
+) -> Iterator[contextlib.ExitStack]:
+    """What holds wherever a model runs; more may be entered beside it."""
+    with exclusive(), contextlib.ExitStack() as stack:
+        stack.enter_context(unheard())  # the vendor's forward prints feature shapes
+        stack.enter_context(quiet_transformers())
+        stack.enter_context(torch.no_grad())
+        if flash_attention is not None:
+            for module in _modules_calling_flash_attention():
+                stack.enter_context(answered(module, "flash_attn_func", flash_attention))
+                if not hasattr(module, "_flash_supports_window_size"):
+                    stack.enter_context(replaced(module, "_flash_supports_window_size", False))
+        yield stack
 
 
 def _modules_calling_flash_attention() -> list[types.ModuleType]:

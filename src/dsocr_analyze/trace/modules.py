@@ -37,11 +37,15 @@ class RunningModules:
         model: Any module tree.
         run: What runs in place of a module's forward: gets the module, its path, that forward and
             its arguments.
+        only: Paths of the modules that are seen; None for all.
     """
 
-    def __init__(self, model: torch.nn.Module, run: Run) -> None:
+    def __init__(
+        self, model: torch.nn.Module, run: Run, *, only: frozenset[str] | None = None
+    ) -> None:
         self._model = model
         self._run = run
+        self._only = only
         self._stack: list[_Frame] = []
         self._paths: dict[torch.nn.Module, list[str]] = {}
         self._hooks: list[RemovableHandle] = []
@@ -68,6 +72,12 @@ class RunningModules:
     def attached(self) -> Iterator[None]:
         """While it lasts, calls are seen; after it, also in an error, modules are as they were."""
         self._add(self._model, "")
+        if self._only is not None:
+            self._paths = {
+                module: seen
+                for module, paths in self._paths.items()
+                if (seen := [path for path in paths if path in self._only])
+            }
         customized = {module for module in self._paths if _is_customized(module)}
         self.customized = frozenset(
             above

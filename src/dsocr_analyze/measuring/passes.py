@@ -1,0 +1,203 @@
+"""Real passes of a page, timed stage by stage."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.interruption import safe_point
+from dsocr_analyze.measuring.memory import allocated_at_most
+from dsocr_analyze.measuring.stage_clock import Laps, StageClock
+from dsocr_analyze.measuring.timers import Timer, timer_of
+from dsocr_analyze.running.exclusive import exclusive
+from dsocr_analyze.running.failures import blamed_on
+from dsocr_analyze.running.forward import running_unwatched
+from dsocr_analyze.running.generation import Generation, flash_attention, left_as_it_was
+from dsocr_analyze.running.loading import LoadedModel
+from dsocr_analyze.workload import AnyWorkload
+
+__all__ = ["MeasuredPage", "Protocol", "Samples", "measure_page"]
+
+_REFERENCE_SIZE: Final = 1024
+"""Of the square product that shows how busy the machine's neighbours are."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How it is measured.
+
+    Attributes:
+        repeats: Timed repeats of all passes.
+        warmups: Untimed ones before them.
+        steps: Decode steps per repeat; a sample is their mean.
+        autocast: Whether passes run under the autocast of the vendor's `infer()`, in bfloat16.
+
+    Raises:
+        WorkloadError: A number is not possible.
+    """
+
+    repeats: int = 5
+    warmups: int = 1
+    steps: int = 4
+    autocast: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("repeats", 1), ("warmups", 0), ("steps", 1)):
+            value = getattr(self, name)
+            if value < least:
+                raise WorkloadError(
+                    f"{name} {value} is not possible; give {least} or more", arguments=[name]
+                )
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Seconds of something that was repeated, in the order of the repeats."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def fastest(self) -> float:
+        """The least: what it takes where nobody disturbs it."""
+        return min(self.seconds)
+
+    @property
+    def median(self) -> float:
+        """The median."""
+        return statistics.median(self.seconds)
+
+    @property
+    def spread(self) -> float:
+        """Greatest minus least, as a part of the median."""
+        return (max(self.seconds) - min(self.seconds)) / self.median
+
+
+@dataclass(frozen=True)
+class MeasuredPage:
+    """What the passes of a page, or of a batch of pages, took.
+
+    Attributes:
+        stages: By stage, in the architecture's order; of the decode stage one step.
+        reference: A product of fixed size, run before every repeat.
+        peak_bytes: Most bytes that the prefill pass held besides weights and inputs.
+    """
+
+    stages: Mapping[str, Samples]
+    reference: Samples
+    peak_bytes: int
+
+
+def measure_page(
+    model: LoadedModel,
+    workload: AnyWorkload,
+    architecture: Architecture,
+    protocol: Protocol,
+    *,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> MeasuredPage:
+    """Runs a workload's prefill pass and first decode steps, again and again.
+
+    Args:
+        model: A model on a device that computes.
+        workload: The page, the text and the batch.
+        architecture: The model's architecture.
+        protocol: How often, and under what.
+        on_progress: Told what starts.
+
+    Raises:
+        ModelCodeError: The model's code raised.
+        DeviceError: The device ran out of memory.
+    """
+    timer = timer_of(model.device)
+    clock = StageClock(model.module, architecture.stages, timer)
+    repeats: list[dict[str, float]] = []
+    reference: list[float] = []
+    with _ready(model, protocol):
+        for number in range(-protocol.warmups, protocol.repeats):
+            name = f"warm-up {number + protocol.warmups + 1} of {protocol.warmups}"
+            if number >= 0:
+                name = f"repeat {number + 1} of {protocol.repeats}"
+            on_progress(name)
+            busy = _reference_seconds(model, timer)
+            seconds = _repeat(model, workload, architecture, clock, protocol.steps)
+            if number >= 0:
+                reference.append(busy)
+                repeats.append(seconds)
+        on_progress("memory of the prefill pass")
+        peak = _peak_bytes(model, workload, architecture)
+    stages = {
+        stage.name: Samples(tuple(each[stage.name] for each in repeats))
+        for stage in architecture.stages
+        if stage.name in repeats[0]
+    }
+    return MeasuredPage(stages, Samples(tuple(reference)), peak)
+
+
+@contextlib.contextmanager
+def _ready(model: LoadedModel, protocol: Protocol) -> Iterator[None]:
+    """Around passes that are measured."""
+    device = model.device
+    with (
+        exclusive(),
+        blamed_on(model.directory, f"failed on {device}", str(device)),
+        left_as_it_was(model.module),
+        running_unwatched(device, flash_attention, has_weights=model.has_weights),
+        torch.autocast(device.type, torch.bfloat16, enabled=protocol.autocast),
+    ):
+        yield
+
+
+def _repeat(
+    model: LoadedModel,
+    workload: AnyWorkload,
+    architecture: Architecture,
+    clock: StageClock,
+    steps: int,
+) -> dict[str, float]:
+    """Seconds by stage of one prefill pass, and of a decode step after it."""
+    safe_point()
+    clock.is_decoding = False
+    generation = Generation(model, workload, architecture, clock.begin)
+    with clock.attached():
+        seconds = _seconds_of(generation.prefill)
+        clock.is_decoding = True
+        if architecture.decode is not None and workload.max_new_tokens > 1:
+            count = min(steps, workload.max_new_tokens - 1)
+            name = architecture.decode.name
+            total = 0.0
+            for number in range(count):
+                safe_point()
+                total += _seconds_of(partial(generation.step, number))[name]
+            seconds[name] = total / count
+    return seconds
+
+
+def _seconds_of(run: Callable[[], Laps]) -> dict[str, float]:
+    laps = run()
+    laps.finish()
+    return laps.seconds()
+
+
+def _peak_bytes(model: LoadedModel, workload: AnyWorkload, architecture: Architecture) -> int:
+    generation = Generation(model, workload, architecture, lambda: None)
+    return allocated_at_most(model.device, generation.prefill)
+
+
+def _reference_seconds(model: LoadedModel, timer: Timer) -> float:
+    """Seconds of a square product: the fastest of a few."""
+    size = _REFERENCE_SIZE
+    factor: Any = torch.ones(size, size, device=model.device, dtype=model.dtype)
+    found = []
+    for _ in range(5):
+        start = timer.mark()
+        factor @ factor
+        found.append(timer.seconds(start, timer.mark()))
+    return min(found)

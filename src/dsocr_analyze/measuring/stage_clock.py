@@ -1,0 +1,123 @@
+"""Seconds of stages: the time line of a pass, cut where a stage's own modules start and end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dsocr_analyze.trace.modules import RunningModules
+
+if TYPE_CHECKING:
+    import torch
+
+    from dsocr_analyze.architectures.architecture import Stage
+    from dsocr_analyze.measuring.timers import Timer
+
+__all__ = ["Laps", "StageClock"]
+
+
+class Laps:
+    """The time line of one pass.
+
+    Args:
+        timer: The device's clock.
+        stage: The stage in which the pass begins.
+    """
+
+    def __init__(self, timer: Timer, stage: str) -> None:
+        self._timer = timer
+        self._marks: list[tuple[str, Any]] = []
+        self._open = 0
+        self.enter(stage)
+
+    def enter(self, stage: str) -> None:
+        """A stage begins within the one that is under way."""
+        self._timer.open_range(stage)
+        self._open += 1
+        self._marks.append((stage, self._timer.mark()))
+
+    def leave(self, back_to: str) -> None:
+        """It ends, and the one around it goes on."""
+        self._marks.append((back_to, self._timer.mark()))
+        self._open -= 1
+        self._timer.close_range()
+
+    def finish(self) -> None:
+        """The pass has been issued as a whole."""
+        self._marks.append(("", self._timer.mark()))
+        while self._open:
+            self._open -= 1
+            self._timer.close_range()
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds of each stage that ran; they add up to those of the pass."""
+        found: dict[str, float] = {}
+        for (stage, start), (_, end) in zip(self._marks, self._marks[1:], strict=False):
+            found[stage] = found.get(stage, 0.0) + self._timer.seconds(start, end)
+        return found
+
+
+class StageClock:
+    """Times the passes of a model by stage, at the modules by which a trace books operators.
+
+    Vision stages take the time of their own modules, the prefill stage the rest of the prefill
+    pass, the decode stage all of a step.
+
+    Args:
+        model: The model.
+        stages: The architecture's stages.
+        timer: The clock of the device on which it runs.
+
+    Attributes:
+        is_decoding: Whether the passes that begin from here on are decode steps.
+    """
+
+    def __init__(self, model: torch.nn.Module, stages: Sequence[Stage], timer: Timer) -> None:
+        self._timer = timer
+        self._stages = stages
+        self._laps: Laps | None = None
+        self._within: list[str] = []
+        self._owners = {
+            path: stage.name
+            for stage in stages
+            if stage.role == "vision"
+            for path, _ in model.named_modules()
+            if path in stage.prefixes
+        }
+        self._modules = RunningModules(model, self._run, only=frozenset(self._owners))
+        self.is_decoding = False
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        """While it lasts, passes are timed; after it, modules are as they were."""
+        with self._modules.attached():
+            yield
+
+    def begin(self) -> Laps:
+        """Starts the time line of another pass."""
+        role = "decode" if self.is_decoding else "prefill"
+        stage = next(each.name for each in self._stages if each.role == role)
+        self._modules.begin([])
+        self._within = [stage]
+        self._laps = Laps(self._timer, stage)
+        return self._laps
+
+    def _run(
+        self,
+        _: torch.nn.Module,
+        path: str,
+        forward: Callable[..., Any],
+        args: Any,
+        kwargs: dict[str, Any],
+    ) -> Any:
+        stage, laps = self._owners[path], self._laps
+        if laps is None or stage == self._within[-1] or self.is_decoding:
+            return forward(*args, **kwargs)
+        laps.enter(stage)
+        self._within.append(stage)
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            self._within.pop()
+            laps.leave(self._within[-1])
