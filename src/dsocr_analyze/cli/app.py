@@ -7,10 +7,12 @@ import typer
 from dsocr_analyze.cli import (
     analyze,
     archive,
+    calibrate,
     compare,
     devices,
     docs,
     fit,
+    measure,
     sweep,
     time,
     tree,
@@ -32,6 +34,8 @@ app.callback(invoke_without_command=True)(interruptible()(analyze.analyze))
 app.command("compare")(interruptible()(compare.compare))
 app.command("fit")(interruptible()(fit.fit))
 app.command("time")(interruptible()(time.time))
+app.command("calibrate")(interruptible()(calibrate.calibrate))
+app.command("measure")(interruptible()(measure.measure))
 app.command("devices")(interruptible()(devices.devices))
 app.command("sweep")(interruptible()(sweep.sweep))
 app.command("archive")(interruptible()(archive.archive))

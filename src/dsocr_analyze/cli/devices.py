@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.hardware.profile import Fitted, Profile
     from dsocr_analyze.report.tables import Table
 
-__all__ = ["devices", "user_profiles"]
+__all__ = ["devices", "profile_folder", "user_profiles"]
 
 FORMATS = ("table", "markdown", "json")
 _SHORT = {
@@ -44,9 +44,13 @@ FormatOption = Annotated[
 
 def user_profiles(given: Sequence[Path] | None) -> list[Path]:
     """Profiles in the user's config folder, by name, then those given."""
+    return [*sorted(profile_folder().glob("*.toml")), *(given or ())]
+
+
+def profile_folder() -> Path:
+    """The user's folder of profiles, which every command reads."""
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    folder = Path(base) / "dsocr-analyze" / "devices"
-    return [*sorted(folder.glob("*.toml")), *(given or ())]
+    return Path(base) / "dsocr-analyze" / "devices"
 
 
 def devices(

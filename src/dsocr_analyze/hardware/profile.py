@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.hardware.cpu.contributions import names_of
+from dsocr_analyze.hardware.cpu.kernels import CpuKernels, Family
 from dsocr_analyze.hardware.devices import Gpu, catalogue_name, gpu_catalogue
 from dsocr_analyze.hardware.kernel_times.coefficients import (
     COEFFICIENTS,
@@ -37,7 +39,8 @@ _DERIVED_ERROR: Final = (0.15, 0.4)
 _STATED: Final = ("framework", "derived", "training_rows", "training_median", "held_out_rows",
                   "held_out_groups", "held_out_median", "held_out_p90", "left_out_median",
                   "left_out_p90")  # fmt: skip
-_TOP: Final = ("name", "source", "licence", "system", "gpu", *COEFFICIENTS)
+_TOP: Final = ("name", "source", "licence", "system", "gpu", "cpu", "kernels", *COEFFICIENTS)
+_STATED_OF_CPU: Final = ("training_rows", "held_out_rows", "held_out_median", "held_out_p90")
 
 
 @dataclass(frozen=True)
@@ -73,17 +76,21 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Profile:
-    """A GPU and its fitted kinds by (kind, element type), those of another GPU included."""
+    """A GPU and its fitted kinds by (kind, element type), those of another GPU included.
+
+    Of a CPU, which has its own families of kernels, `gpu` holds what it was measured to reach.
+    """
 
     gpu: Gpu
     source: str
     licence: str
     fitted: Mapping[tuple[str, str], Fitted]
+    cpu: CpuKernels | None = None
 
     @property
     def extrapolated(self) -> bool:
-        """Whether no kind was measured on this GPU."""
-        return all(each.extrapolated for each in self.fitted.values())
+        """Whether no kind was measured on this device."""
+        return self.cpu is None and all(each.extrapolated for each in self.fitted.values())
 
 
 def all_profiles(files: Iterable[Path] = ()) -> dict[str, Profile]:
@@ -161,6 +168,9 @@ def profile_from_file(file: Path, known: Mapping[str, Profile] | None = None) ->
     if not isinstance(name, str) or not name or name != name.lower():
         raise DeviceError(f"{file}: name must be a text in lower case, not {name!r}")
     gpu = _gpu(table, name, str(file), known)
+    if "cpu" in table:
+        kernels = _cpu_kernels(table, str(file))
+        return Profile(gpu, str(table.get("source", file)), "", {}, kernels)
     kinds = _own_kinds(table, name, str(file))
     base = known[catalogue_name(gpu.like, known)] if gpu.like else None
     if not kinds and base is None:
@@ -190,6 +200,47 @@ def _gpu(table: Mapping[str, Any], name: str, where: str, known: Mapping[str, Pr
     if entry.get("tensor_dtype", "bfloat16") not in ("bfloat16", "float16"):
         raise DeviceError(f"{where}: gpu.tensor_dtype must be bfloat16 or float16")
     return Gpu(name=name, **entry)
+
+
+def _cpu_kernels(table: Mapping[str, Any], where: str) -> CpuKernels:
+    """What a CPU's profile says of its kernels; raises DeviceError."""
+    cpu = table["cpu"]
+    if not isinstance(cpu, dict):
+        raise DeviceError(f"{where}: cpu must be a table")
+    _refuse_unknown(cpu, ("threads", "operator_us"), f"{where}: cpu")
+    for key, whole in (("threads", True), ("operator_us", False)):
+        if not _positive(cpu.get(key)) or (whole and not isinstance(cpu[key], int)):
+            raise DeviceError(f"{where}: cpu.{key} must be a number above 0, not {cpu.get(key)!r}")
+    families = {}
+    kernels = table.get("kernels", {})
+    if not isinstance(kernels, dict) or not all(isinstance(e, dict) for e in kernels.values()):
+        raise DeviceError(f"{where}: kernels must be a table of families by element type")
+    for family, types in kernels.items():
+        for dtype, entry in types.items():
+            families[family, dtype] = _family(entry, family, f"{where}: kernels.{family}.{dtype}")
+    if not any(family == "product" for family, _ in families):
+        raise DeviceError(f"{where}: kernels.product is missing; calibrate again")
+    return CpuKernels(cpu["threads"], float(cpu["operator_us"]), families)
+
+
+def _family(entry: Any, family: str, where: str) -> Family:
+    if not isinstance(entry, dict) or not isinstance(entry.get("coefficients"), dict):
+        raise DeviceError(f"{where} must be a table with a table of coefficients")
+    _refuse_unknown(entry, ("coefficients", *_STATED_OF_CPU), where)
+    given = entry["coefficients"]
+    _refuse_unknown(given, names_of(family), f"{where}.coefficients")
+    for name, value in given.items():
+        if value != 0 and not _positive(value):
+            raise DeviceError(f"{where}.coefficients.{name} must be 0 or above, not {value!r}")
+    for name in _STATED_OF_CPU:
+        value = entry.get(name)
+        if value != 0 and not _positive(value):
+            raise DeviceError(f"{where}.{name} must be a number, not {value!r}")
+    return Family(
+        {name: float(value) for name, value in given.items()},
+        float(entry["held_out_median"]), float(entry["held_out_p90"]),
+        int(entry["held_out_rows"]), int(entry["training_rows"]),
+    )  # fmt: skip
 
 
 def _own_kinds(table: Mapping[str, Any], gpu: str, where: str) -> dict[tuple[str, str], Fitted]:

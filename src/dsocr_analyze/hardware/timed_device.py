@@ -18,11 +18,13 @@ from dsocr_analyze.hardware.weight_types import (
     dtype_name,
     product_types,
 )
+from dsocr_analyze.kernels import CUDA, KernelsOf
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from dsocr_analyze.hardware.cpu.kernels import CpuKernels
     from dsocr_analyze.hardware.kernel_times.machine import Machine
 
     Sizes: TypeAlias = int | float | NDArray[np.int64] | NDArray[np.float64]
@@ -71,6 +73,16 @@ class Device:
     def name(self) -> str:
         """Its name in the catalogue."""
         return self.gpu.name
+
+    @property
+    def cpu(self) -> CpuKernels | None:
+        """What was measured of it, where it is a CPU; its kernels have no other formulas then."""
+        return self.profile.cpu
+
+    @property
+    def kernels_of(self) -> KernelsOf:
+        """Whose kernels run on it."""
+        return CUDA if self.cpu is None else KernelsOf("cpu", self.cpu.threads)
 
     def fitted(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.memory import allocated_at_most
+from dsocr_analyze.measuring.samples import Samples
 from dsocr_analyze.measuring.stage_clock import Laps, StageClock
 from dsocr_analyze.measuring.timers import Timer, timer_of
 from dsocr_analyze.running.exclusive import exclusive
@@ -24,7 +24,7 @@ from dsocr_analyze.running.generation import Generation, flash_attention, left_a
 from dsocr_analyze.running.loading import LoadedModel
 from dsocr_analyze.workload import AnyWorkload
 
-__all__ = ["MeasuredPage", "Protocol", "Samples", "measure_page"]
+__all__ = ["MeasuredPage", "Protocol", "measure_page"]
 
 _REFERENCE_SIZE: Final = 1024
 """Of the square product that shows how busy the machine's neighbours are."""
@@ -59,38 +59,18 @@ class Protocol:
 
 
 @dataclass(frozen=True)
-class Samples:
-    """Seconds of something that was repeated, in the order of the repeats."""
-
-    seconds: tuple[float, ...]
-
-    @property
-    def fastest(self) -> float:
-        """The least: what it takes where nobody disturbs it."""
-        return min(self.seconds)
-
-    @property
-    def median(self) -> float:
-        """The median."""
-        return statistics.median(self.seconds)
-
-    @property
-    def spread(self) -> float:
-        """Greatest minus least, as a part of the median."""
-        return (max(self.seconds) - min(self.seconds)) / self.median
-
-
-@dataclass(frozen=True)
 class MeasuredPage:
     """What the passes of a page, or of a batch of pages, took.
 
     Attributes:
         stages: By stage, in the architecture's order; of the decode stage one step.
+        prefill: The prefill pass.
         reference: A product of fixed size, run before every repeat.
         peak_bytes: Most bytes that the prefill pass held besides weights and inputs.
     """
 
     stages: Mapping[str, Samples]
+    prefill: Samples
     reference: Samples
     peak_bytes: int
 
@@ -138,7 +118,11 @@ def measure_page(
         for stage in architecture.stages
         if stage.name in repeats[0]
     }
-    return MeasuredPage(stages, Samples(tuple(reference)), peak)
+    decode = None if architecture.decode is None else architecture.decode.name
+    prefill = Samples(
+        tuple(sum(each[name] for name in stages if name != decode) for each in repeats)
+    )
+    return MeasuredPage(stages, prefill, Samples(tuple(reference)), peak)
 
 
 @contextlib.contextmanager

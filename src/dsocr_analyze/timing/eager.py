@@ -55,6 +55,8 @@ def eager_pass(
     Raises:
         DeviceError: The GPU lacks an element type.
     """
+    if device.cpu is not None:
+        return {name: _on_cpu(kernels, device) for name, kernels in stages.items()}
     clock = _Clock(host)
     return {name: clock.run(kernel_seconds(launched(kernels), device))
             for name, kernels in stages.items()}  # fmt: skip
@@ -69,9 +71,20 @@ def eager_step(kernels: Sequence[Kernel], device: Device, host: Host, sequences:
         host: The runtime's host.
         sequences: Pages of the batch.
     """
+    if device.cpu is not None:
+        return _on_cpu(kernels, device)
     span = _Clock(host).run(kernel_seconds(launched(kernels), device))
     between = (host.step_us + host.sequence_us * sequences) * _US
     return span.plus(Span(host=between))
+
+
+def _on_cpu(kernels: Sequence[Kernel], device: Device) -> Span:
+    """The host computes by itself: an operator begins when the one before it has ended."""
+    assert device.cpu is not None, "it is a CPU"
+    priced = kernel_seconds(launched(kernels), device)
+    calls = sum(kernel.calls for kernel in kernels)
+    span = span_of_kernels(priced, launches=calls * device.cpu.operator_us * _US)
+    return span.at(0)
 
 
 def _is_waited_for(kernel: Kernel) -> bool:

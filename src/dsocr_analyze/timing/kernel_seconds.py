@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from dsocr_analyze.hardware.cpu.kernels import CpuKernels
+    from dsocr_analyze.hardware.devices import Gpu
     from dsocr_analyze.hardware.profile import Fitted
     from dsocr_analyze.hardware.timed_device import Device
 
@@ -148,6 +150,8 @@ def kernel_seconds(
     Raises:
         DeviceError: The GPU lacks an element type.
     """
+    if device.cpu is not None:
+        return _on_cpu(kernels, device.cpu, device.gpu)
     cold = _weight_bytes(kernels) > _L2_USABLE * device.gpu.l2_mb * 1e6
     places: dict[Any, int] = {}
     try:
@@ -163,6 +167,28 @@ def kernel_seconds(
         [priced.errors[place] for place in alike],
         _more_bytes(kernels, device, precision),
     )
+
+
+def _on_cpu(kernels: Sequence[Kernel], cpu: CpuKernels, peaks: Gpu) -> KernelSeconds:
+    """Of a CPU, where a kernel's seconds do not depend on what ran before it."""
+    import numpy as np
+
+    families = [cpu.family(kernel) for kernel in kernels]
+    seconds = np.array([[cpu.seconds(kernel)] for kernel in kernels])
+    flops = np.array([2.0 * kernel.work.macs for kernel in kernels])
+    rates = np.array([_cpu_flops_per_second(peaks, kernel.dtype) for kernel in kernels])
+    moved = np.array([float(kernel.work.bytes_moved) for kernel in kernels])
+    errors = [
+        KindError(f"{name}.{dtype}", cpu.families[name, dtype].median,
+                  cpu.families[name, dtype].p90, False, False)
+        for name, dtype in families
+    ]  # fmt: skip
+    is_memory = moved / (peaks.bandwidth_gb_s * 1e9) > flops / rates
+    return KernelSeconds(kernels, seconds, is_memory[:, None], errors, np.zeros(1))
+
+
+def _cpu_flops_per_second(peaks: Gpu, dtype: str) -> float:
+    return 1e12 * (peaks.float32_tflops if dtype == "float32" else peaks.tensor_tflops)
 
 
 def _weight_bytes(kernels: Sequence[Kernel]) -> int:

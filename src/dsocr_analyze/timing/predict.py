@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware.lacks import check_has
-from dsocr_analyze.kernels import CUDA
 from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.prediction import (
     Band,
@@ -100,6 +99,18 @@ def check_model(model: TimedModel, *, is_eager: bool) -> None:
     Raises:
         DeviceError: The type is float32, or the GPU lacks it or FlashAttention-2.
     """
+    if model.device.cpu is not None:
+        if not is_eager:
+            raise DeviceError(
+                "serving engines are not predicted on a CPU; use runtime eager",
+                arguments=["runtime"],
+            )
+        if model.flash_attention:
+            raise DeviceError(
+                "a CPU has no FlashAttention-2; use flash_attention=False",
+                arguments=["flash_attention"],
+            )
+        return
     if model.dtype == FLOAT32:
         raise DeviceError(
             "dtype float32: attention was measured in 16 bits only; use bfloat16 or float16",
@@ -282,7 +293,7 @@ class _Eager:
         model = self.model
         composed = model.architecture.forms.compose(
             model.dimensions, replace(self.workload, batch_size=batch), model.dtype,
-            model.flash_attention, CUDA,
+            model.flash_attention, model.device.kernels_of,
         )  # fmt: skip
         return {name: stage.kernels for name, stage in composed.stages.items()}
 
@@ -292,7 +303,8 @@ class _Eager:
         spans = eager_pass({name: records[name] for name in prefill}, self.model.device, host)
         views = _views_of(self.workload)
         first = prefill[0]
-        spans[first] = spans[first].plus(Span(host=batch * host.copy_seconds(views)))
+        if self.model.device.cpu is None:
+            spans[first] = spans[first].plus(Span(host=batch * host.copy_seconds(views)))
         spans[decode] = eager_step(records[decode], self.model.device, host, batch)
         return spans
 

@@ -1,0 +1,269 @@
+"""`dsocr-analyze measure`: real passes on a real device, beside what is predicted of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsocr_analyze.cli import options
+from dsocr_analyze.cli.devices import ProfileOption, user_profiles
+from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze.cli.torch_start import start_torch
+from dsocr_analyze.errors import DeviceError
+
+if TYPE_CHECKING:
+    from dsocr_analyze.measuring.passes import Protocol
+    from dsocr_analyze.model.directory import ModelDirectory
+    from dsocr_analyze.report.measurement import Measurement
+    from dsocr_analyze.session import DeepSeekOCRSession
+    from dsocr_analyze.workload import AnyWorkload
+
+__all__ = ["measure"]
+
+FORMATS = ("table", "markdown", "json")
+
+DeviceOption = Annotated[
+    str, typer.Option("--device", metavar="cpu|cuda:N", help="Where the passes run.")
+]
+RepeatsOption = Annotated[int, typer.Option("--repeats", metavar="N", help="Timed repeats.")]
+WarmupsOption = Annotated[
+    int, typer.Option("--warmups", metavar="N", help="Untimed repeats before them.")
+]
+StepsOption = Annotated[
+    int, typer.Option("--steps", metavar="N", help="Decode steps of each repeat.")
+]
+AutocastOption = Annotated[
+    int,
+    typer.Option(
+        "--autocast",
+        metavar="0|1",
+        help="Run under the autocast of the vendor's infer(), in bfloat16.",
+    ),
+]
+FormatOption = Annotated[
+    str, typer.Option("--format", metavar="|".join(FORMATS), help="What is printed.")
+]
+JsonOption = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Also write the JSON document here.")
+]
+
+
+def measure(
+    context: typer.Context,
+    model: options.ModelOption = None,
+    arch: options.ArchOption = None,
+    config: options.ConfigOption = None,
+    stages: options.StagesOption = None,
+    hf_config: options.HfConfigOption = None,
+    sliding_window: options.SlidingWindowOption = None,
+    trust_remote_code: options.TrustOption = False,
+    device: DeviceOption = "cpu",
+    dtype: options.DtypeOption = "bfloat16",
+    use_flash_attn: options.FlashOption = 0,
+    mode: options.ModeOption = None,
+    base_size: options.BaseSizeOption = None,
+    image_size: options.ImageSizeOption = None,
+    crop_mode: options.CropModeOption = None,
+    page: options.PageOption = None,
+    image: options.ImageOption = None,
+    seq_len: options.SeqLenOption = None,
+    text_tokens: options.TextTokensOption = None,
+    max_new_tokens: options.NewTokensOption = 1024,
+    batch_size: options.BatchOption = 1,
+    prompt_pages: options.PromptPagesOption = 1,
+    repeats: RepeatsOption = 5,
+    warmups: WarmupsOption = 1,
+    steps: StepsOption = 4,
+    autocast: AutocastOption = 0,
+    profile: ProfileOption = None,
+    output_format: FormatOption = "table",
+    json_file: JsonOption = None,
+    debug: options.DebugOption = False,
+) -> None:
+    """Run a page's passes on a device, and hold them against the prediction."""
+    options.check_choice("--format", output_format, FORMATS)
+    under_autocast = options.switch("--autocast", autocast)
+    flash_attention = options.switch("--use-flash-attn", use_flash_attn)
+    directory = options.model_directory_from(
+        model, arch, config, trust_remote_code=trust_remote_code, sliding_window=sliding_window,
+        stages=stages, hf_config=hf_config,
+    )  # fmt: skip
+    workload = options.any_workload_from(
+        directory.architecture, mode=mode, base_size=base_size, image_size=image_size,
+        crop_mode=crop_mode, page=page, image=image, seq_len=seq_len, text_tokens=text_tokens,
+        batch_size=batch_size, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
+    )  # fmt: skip
+    start_torch()
+    from dsocr_analyze.measuring.passes import Protocol
+    from dsocr_analyze.session import DeepSeekOCRSession, parse_device
+
+    protocol = Protocol(repeats, warmups, steps, under_autocast)
+    if parse_device(device).type == "meta":
+        raise DeviceError("--device meta computes nothing; use cpu or cuda:N")
+    _check_memory(directory, workload, device=device, dtype=dtype, flash_attention=flash_attention)
+    with announced_steps() as announce:
+        announce("building the model")
+        session = DeepSeekOCRSession.from_directory(
+            directory, device=device, dtype=dtype, flash_attention=flash_attention,
+            trust_remote_code=trust_remote_code,
+        )  # fmt: skip
+        found = _measured(session, workload, protocol, user_profiles(profile), announce)
+    context.obj.begin_writing()
+    _print(found, output_format, json_file)
+
+
+def _check_memory(
+    directory: ModelDirectory,
+    workload: AnyWorkload,
+    *,
+    device: str,
+    dtype: str,
+    flash_attention: bool,
+) -> None:
+    """Refuses what cannot fit, before gigabytes are touched; says what would.
+
+    Raises:
+        DeviceError: Weights and the higher tide of memory exceed what is free.
+    """
+    from dataclasses import replace
+
+    from dsocr_analyze.dtypes import dtype_named
+    from dsocr_analyze.hardware.fit import memory_need
+    from dsocr_analyze.measuring.machine import free_bytes
+    from dsocr_analyze.report.quantities import bytes_text
+    from dsocr_analyze.session import parse_device
+    from dsocr_analyze.workload import Workload
+
+    architecture = directory.architecture
+    if architecture.closed_forms is None or not isinstance(workload, Workload):
+        return
+
+    def needed(batch: int, name: str) -> int:
+        return memory_need(
+            architecture, directory.dimensions(), replace(workload, batch_size=batch),
+            dtype=dtype_named(name), flash_attention=flash_attention,
+        ).total_bytes  # fmt: skip
+
+    free = free_bytes(parse_device(device))
+    need = needed(workload.batch_size, dtype)
+    if need <= free:
+        return
+    fitting = [
+        f"--batch-size {batch}"
+        for batch in range(workload.batch_size - 1, 0, -1)
+        if needed(batch, dtype) <= free
+    ][:1]
+    if dtype == "float32" and needed(workload.batch_size, "bfloat16") <= free:
+        fitting.append("--dtype bfloat16")
+    fits = f"{' or '.join(fitting)} would fit" if fitting else "not even one page fits"
+    raise DeviceError(
+        f"--device {device} has {bytes_text(free)} free, and the passes need {bytes_text(need)};"
+        f" {fits}"
+    )
+
+
+def _measured(
+    session: DeepSeekOCRSession,
+    workload: AnyWorkload,
+    protocol: Protocol,
+    profiles: Sequence[Path],
+    announce: Callable[[str], None],
+) -> Measurement:
+    import torch
+
+    from dsocr_analyze.hardware.profile import all_profiles
+    from dsocr_analyze.measuring.machine import device_title, matching_device, versions
+    from dsocr_analyze.measuring.passes import measure_page
+    from dsocr_analyze.measuring.predicted import predicted_page
+    from dsocr_analyze.measuring.preprocessing import measured_preprocessing
+    from dsocr_analyze.report.build import model_document, workload_document
+    from dsocr_analyze.report.measurement import (
+        MEASUREMENT_SCHEMA_VERSION,
+        Measurement,
+        measured_bytes,
+        measured_seconds,
+    )
+    from dsocr_analyze.timing.assumptions import estimated_preprocessing
+    from dsocr_analyze.workload import Workload
+
+    model, architecture = session.loaded, session.architecture
+    device = matching_device(model.device, all_profiles(profiles))
+    announce("prediction")
+    predicted = predicted_page(model, workload, architecture, protocol, device)
+    found = measure_page(model, workload, architecture, protocol, on_progress=announce)
+    preprocessing = None
+    if isinstance(workload, Workload) and architecture.closed_forms is not None:
+        announce("preprocessing")
+        preprocessing = measured_seconds(
+            measured_preprocessing(workload, protocol.repeats),
+            estimated_preprocessing(architecture, workload),
+        )
+    seconds = {name: float(span.seconds) for name, span in predicted.stages.items()}
+    decode = None if architecture.decode is None else architecture.decode.name
+    whole = sum(each for name, each in seconds.items() if name != decode)
+    return Measurement(
+        schema_version=MEASUREMENT_SCHEMA_VERSION,
+        created=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        model=model_document(session.model_source),
+        workload=workload_document(workload),
+        device=str(model.device),
+        title=device_title(model.device),
+        versions=versions(model.device),
+        threads=torch.get_num_threads(),
+        dtype=session.dtype.name,
+        attention=model.attention,
+        weights="checkpoint" if model.has_weights else "random",
+        autocast=protocol.autocast,
+        repeats=protocol.repeats,
+        warmups=protocol.warmups,
+        steps=protocol.steps,
+        profile=None if device is None else device.profile.source,
+        stages={
+            name: measured_seconds(samples, seconds.get(name))
+            for name, samples in found.stages.items()
+        },
+        prefill=measured_seconds(found.prefill, whole if seconds else None),
+        reference=measured_seconds(found.reference, None),
+        preprocessing=preprocessing,
+        peak=measured_bytes(found.peak_bytes, predicted.peak_bytes),
+    )
+
+
+def _print(found: Measurement, output_format: str, json_file: Path | None) -> None:
+    from dsocr_analyze.report.measurement import (
+        measurement_notes,
+        measurement_tables,
+        measurement_text,
+    )
+    from dsocr_analyze.report.tables import model_text
+
+    if json_file is not None:
+        from dsocr_analyze.report.files import write_files
+
+        write_files({json_file: measurement_text(found)})
+    if output_format == "json":
+        sys.stdout.write(measurement_text(found))
+        return
+    head = f"Measured: {model_text(found.model)}, {found.dtype}, {found.attention} attention"
+    tables, notes = measurement_tables(found), measurement_notes(found)
+    if output_format == "markdown":
+        from dsocr_analyze.report.markdown import markdown_table
+
+        parts = [head]
+        for table in tables:
+            parts += [f"## {table.title}", markdown_table(table)]
+        parts.append("\n".join(f"- {note}" for note in notes))
+        sys.stdout.write("\n\n".join(parts) + "\n")
+        return
+    from dsocr_analyze.cli.printing import print_table
+
+    print(head)
+    for table in tables:
+        print_table(table)
+    for note in notes:
+        print(note)

@@ -1,0 +1,1 @@
+"""Kernels of a CPU: what their seconds are made of, and a profile of the CPU at hand."""

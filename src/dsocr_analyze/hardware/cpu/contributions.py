@@ -1,0 +1,137 @@
+"""What a CPU kernel's time is made of: contributions that add up, each a size times a coefficient.
+
+A kernel's coefficient changes with its size (of few rows weights are read for little work, of large
+outputs every page is new), so a contribution may be split among nodes of that size: `macs@64` takes
+most of a product of 70 rows, `macs@256` the rest. The sum is linear in its coefficients, which are
+found by non-negative least squares. Coefficients are microseconds: for each call, for a million
+multiply-accumulates, a million elements or a million bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from dsocr_analyze.kernels import Attention, Convolution, Gemm, Kernel, Kind
+
+__all__ = ["contributions", "family_of", "known_family", "names_of"]
+
+_WEIGHT_PRODUCTS: Final = frozenset({"linear", "addmm", "mm"})
+_ROWS: Final = (1, 2, 4, 16, 64, 256, 1024, 4096)
+_KEYS: Final = (64, 256, 1024, 4096)
+_TAPS: Final = (1, 9, 256)
+_BYTES: Final = (10**5, 10**6, 10**7, 10**8)
+
+_STAND_INS: Final[Mapping[Kind, str]] = {
+    "elementwise": "mul",
+    "activation": "gelu",
+    "normalization": "native_layer_norm",
+    "softmax": "softmax",
+    "reduction": "sum",
+    "routing": "topk",
+    "interpolation": "clone",
+    "pooling": "clone",
+    "movement": "clone",
+}
+"""Whose coefficients an operator takes that was not measured, by its kind."""
+
+_PRODUCTS: Final = ("product", "batched_product")
+_ATTENTION: Final = ("attention", "masked_attention")
+
+
+def family_of(kernel: Kernel) -> str:
+    """What is measured together: products, attention, convolutions, or an operator by its name."""
+    dimensions = kernel.dimensions
+    if isinstance(dimensions, Gemm):
+        has_weights = kernel.operator in _WEIGHT_PRODUCTS
+        return "product" if has_weights else "batched_product"
+    if isinstance(dimensions, Attention):
+        return "masked_attention" if dimensions.masked else "attention"
+    if isinstance(dimensions, Convolution):
+        return "convolution"
+    return kernel.operator
+
+
+def known_family(kernel: Kernel, known: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
+    """The family and type whose coefficients a kernel takes; None where no such was measured.
+
+    Its own; but for products and attention, else those of its operator in another type, and else
+    those of an operator of its kind.
+
+    Args:
+        kernel: The record.
+        known: Families and types that were measured.
+    """
+    every = list(known)
+    family = family_of(kernel)
+    if (family, kernel.dtype) in every:
+        return family, kernel.dtype
+    if family in (*_PRODUCTS, *_ATTENTION, "convolution"):
+        return None
+    stand_in = _STAND_INS.get(kernel.kind, family)
+    candidates = [each for each in every if each[0] == family]
+    candidates += [(stand_in, kernel.dtype)] if (stand_in, kernel.dtype) in every else []
+    candidates += [each for each in every if each[0] == stand_in]
+    return next(iter(candidates), None)
+
+
+def contributions(kernel: Kernel) -> dict[str, float]:
+    """Sizes of what a call's time is made of, by the names of their coefficients."""
+    found = {"call": 1.0}
+    for name, size in _sizes(kernel):
+        found[name] = found.get(name, 0.0) + size / 1e6
+    return {name: size for name, size in found.items() if size}
+
+
+def names_of(family: str) -> tuple[str, ...]:
+    """Names of the coefficients that a family has."""
+    if family in _PRODUCTS:
+        return ("call", *_named("macs", _ROWS), "inputs", "outputs", "weights")
+    if family in _ATTENTION:
+        return ("call", *_named("macs", _KEYS), "queries", "bias")
+    if family == "convolution":
+        return ("call", *_named("macs", _TAPS), "inputs", "outputs")
+    return ("call", *_named("read", _BYTES), *_named("written", _BYTES))
+
+
+def _named(name: str, nodes: Iterable[int]) -> list[str]:
+    return [f"{name}@{node}" for node in nodes]
+
+
+def _sizes(kernel: Kernel) -> Iterator[tuple[str, float]]:
+    sizes, work = kernel.dimensions, kernel.work
+    if isinstance(sizes, Gemm):
+        yield from _split("macs", float(work.macs), sizes.m, _ROWS)
+        yield "inputs", float(sizes.batch * sizes.m * sizes.k)
+        yield "outputs", float(sizes.batch * sizes.m * sizes.n)
+        if sizes.m > 1:  # a library lays weights out anew, but not for one row
+            yield "weights", float(sizes.batch * sizes.n * sizes.k)
+    elif isinstance(sizes, Attention):
+        rows = sizes.batch * sizes.heads * sizes.queries
+        yield from _split("macs", float(work.macs), sizes.keys, _KEYS)
+        yield "queries", float(rows)
+        if sizes.masked:
+            yield "bias", float(rows * sizes.keys)
+    elif isinstance(sizes, Convolution):
+        images = sizes.images
+        yield from _split("macs", float(work.macs), sizes.taps, _TAPS)
+        yield "inputs", float(images * sizes.positions * sizes.in_channels * sizes.taps)
+        yield "outputs", float(images * sizes.positions * sizes.out_channels)
+    else:
+        yield from _split("read", float(work.bytes_read), work.bytes_read, _BYTES)
+        yield from _split("written", float(work.bytes_written), work.bytes_written, _BYTES)
+
+
+def _split(
+    name: str, amount: float, size: float, nodes: tuple[int, ...]
+) -> Iterator[tuple[str, float]]:
+    """An amount, shared out between the two nodes around a size by its logarithm."""
+    place = min(max(size, nodes[0]), nodes[-1])
+    for low, high in itertools.pairwise(nodes):
+        if low <= place <= high:
+            share = math.log(place / low) / math.log(high / low)
+            yield f"{name}@{low}", amount * (1 - share)
+            yield f"{name}@{high}", amount * share
+            return

@@ -1,0 +1,167 @@
+"""A profile of the CPU at hand: kernels measured and fitted, and what Python adds to them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import datetime as dt
+import os
+import platform
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.dtypes import dtype_named
+from dsocr_analyze.hardware.cpu.contributions import contributions, family_of, names_of
+from dsocr_analyze.hardware.cpu.kernels import CpuKernels, Family
+from dsocr_analyze.hardware.devices import Gpu
+from dsocr_analyze.hardware.profile import Profile
+from dsocr_analyze.kernels import Gemm, Kernel, KernelsOf
+from dsocr_analyze.measuring.cpu_samples import MeasuredKernel, measured_kernels
+from dsocr_analyze.measuring.least_squares import fitted
+from dsocr_analyze.measuring.passes import Protocol, measure_page
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.running.loading import load_model
+
+__all__ = ["CPU_NAME", "calibrated_cpu", "cpu_title", "fitted_families"]
+
+CPU_NAME: Final = "cpu"
+"""Under which the profile of the CPU at hand is known."""
+_FEWEST: Final = 4
+"""Kernels that a fit needs; of fewer, all are taken and none is held out."""
+
+_TINY: Final[Mapping[str, Any]] = {
+    "num_hidden_layers": 12, "hidden_size": 64, "intermediate_size": 64, "vocab_size": 64,
+    "moe_intermediate_size": 16, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "projector_config": {"n_embed": 64},
+}  # fmt: skip
+"""A decoder whose kernels take next to no time: what is left is what Python takes."""
+
+
+def calibrated_cpu(
+    *,
+    budget_seconds: float,
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16),
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> Profile:
+    """Measures the CPU with as many threads as torch uses.
+
+    Args:
+        budget_seconds: About how long measuring kernels may take.
+        dtypes: Element types.
+        on_progress: Told what is measured.
+    """
+    measured = measured_kernels(dtypes, budget_seconds=budget_seconds, on_progress=on_progress)
+    families = fitted_families(measured)
+    on_progress("operators of a tiny model")
+    without_python = CpuKernels(torch.get_num_threads(), 0.0, families)
+    kernels = dataclasses.replace(without_python, operator_us=_operator_us(without_python))
+    now = dt.datetime.now(dt.UTC).date().isoformat()
+    source = f"dsocr-analyze calibrate, {now}, torch {torch.__version__}, {kernels.threads} threads"
+    return Profile(_peaks(measured, kernels.threads, source), source, "", {}, kernels)
+
+
+def fitted_families(measured: Iterable[MeasuredKernel]) -> dict[tuple[str, str], Family]:
+    """Coefficients of each family, and their error on the groups that no fit has seen."""
+    rows: dict[tuple[str, str], list[MeasuredKernel]] = defaultdict(list)
+    for each in measured:
+        rows[family_of(each.kernel), each.kernel.dtype].append(each)
+    return {key: _family(key[0], members) for key, members in sorted(rows.items())}
+
+
+def _family(family: str, members: list[MeasuredKernel]) -> Family:
+    names = names_of(family)
+    parts = [contributions(each.kernel) for each in members]
+    sizes = np.array([[part.get(name, 0.0) for name in names] for part in parts])
+    microseconds = np.array([1e6 * each.seconds for each in members])
+    training = np.array([not each.is_held_out for each in members])
+    if training.sum() < _FEWEST:
+        training[:] = True
+    found = fitted(sizes[training], microseconds[training])
+    errors = np.abs(sizes @ found / microseconds - 1)
+    held_out = errors[~training] if not training.all() else errors
+    return Family(
+        {name: float(f"{value:.5g}") for name, value in zip(names, found, strict=True) if value},
+        float(f"{np.median(held_out):.3g}"),
+        float(f"{np.quantile(held_out, 0.9):.3g}"),
+        int((~training).sum()),
+        int(training.sum()),
+    )
+
+
+# --- what Python adds ------------------------------------------------------------------------
+
+
+def _operator_us(kernels: CpuKernels) -> float:
+    """Microseconds of an operator of a model that its kernel does not explain."""
+    directory = ModelDirectory.read(DEFAULT.reference)
+    config = copy.deepcopy(dict(directory.config))
+    for key, value in _TINY.items():
+        config[key] = {**config[key], **value} if isinstance(value, dict) else value
+    directory = directory.with_config(config)
+    model = load_model(directory, device=torch.device("cpu"), dtype=torch.float32)
+    workload = DEFAULT.plan(page=(64, 64), crop_mode=False, image_size=64, max_new_tokens=64)
+    measured = measure_page(model, workload, DEFAULT, Protocol(repeats=5, warmups=2, steps=16))
+    composed = DEFAULT.forms.compose(
+        DEFAULT.forms.dimensions(directory.config), workload, dtype_named("float32"), False,
+        KernelsOf("cpu", kernels.threads),
+    )  # fmt: skip
+    step = composed.stages["decode"].kernels
+    explained = sum(each.calls * kernels.seconds(each) for each in step)
+    calls = sum(each.calls for each in step)
+    left = measured.stages["decode"].fastest - explained
+    return max(0.01, 1e6 * left / calls)
+
+
+# --- what it reaches -------------------------------------------------------------------------
+
+
+def _peaks(measured: Iterable[MeasuredKernel], threads: int, source: str) -> Gpu:
+    """The highest rates that any kernel reached."""
+    rows = list(measured)
+    rates = {"float32": 0.0, "bfloat16": 0.0}
+    for each in rows:
+        if isinstance(each.kernel.dimensions, Gemm) and each.kernel.dtype in rates:
+            rate = 2 * each.kernel.work.macs / each.seconds
+            rates[each.kernel.dtype] = max(rates[each.kernel.dtype], rate)
+    moved = max(_bytes_per_second(each.kernel, each.seconds) for each in rows)
+    highest = max(rates.values())
+    return Gpu(
+        name=CPU_NAME,
+        title=f"{cpu_title()}, {threads} threads",
+        tensor_tflops=float(f"{(rates['bfloat16'] or highest) / 1e12:.4g}"),
+        float32_tflops=float(f"{(rates['float32'] or highest) / 1e12:.4g}"),
+        bandwidth_gb_s=float(f"{moved / 1e9:.4g}"),
+        memory_gb=max(1, round(_memory_bytes() / 1e9)),
+        source=source,
+        sms=threads,
+        l2_mb=1,
+    )
+
+
+def _bytes_per_second(kernel: Kernel, seconds: float) -> float:
+    """Of kernels that go through far more than caches hold; 0 of others."""
+    large = kernel.work.bytes_moved > 10**8 or (
+        isinstance(kernel.dimensions, Gemm) and kernel.dimensions.m == 1
+    )
+    return kernel.work.bytes_moved / seconds if large else 0.0
+
+
+def cpu_title() -> str:
+    """The CPU's name as the system has it."""
+    file = Path("/proc/cpuinfo")
+    if file.is_file():
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name" and value.strip():
+                return " ".join(value.split())
+    return platform.processor() or platform.machine()
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,289 @@
+"""Kernels that a page runs on a CPU, each on its own: what to call, and with which tensors.
+
+Sizes are those of the published networks and others drawn between, so that a profile holds for
+models and pages that nobody measured.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch.nn import functional as F
+
+__all__ = ["Sample", "samples"]
+
+_COLD_BYTES: Final = 300e6
+"""Weights are taken in turn from so many bytes: in a pass none is still in a cache."""
+_MOST_MACS: Final = 40e9
+"""Of one call; what is larger takes as long for each."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A kernel to be measured.
+
+    Attributes:
+        group: What it shares with samples of nearly its size; a group is held out as a whole.
+        run: Calls it once.
+    """
+
+    group: str
+    run: Callable[[], Any]
+
+
+def samples(dtype: torch.dtype, chance: random.Random) -> Iterator[Callable[[], Sample]]:
+    """Makers of all samples in an element type; each holds its tensors only while it is used."""
+    yield from _products(dtype, chance)
+    yield from _batched_products(dtype, chance)
+    yield from _attention(dtype)
+    yield from _convolutions(dtype)
+    yield from _elements(dtype, chance)
+
+
+def _drawn(chance: random.Random, low: int, high: int) -> int:
+    """A whole number, its logarithm evenly drawn."""
+    return round(math.exp(chance.uniform(math.log(low), math.log(high))))
+
+
+# --- products --------------------------------------------------------------------------------
+
+_WIDTHS: Final = (
+    (768, 768), (2304, 768), (3072, 768), (768, 3072),  # SAM
+    (1024, 1024), (3072, 1024), (4096, 1024), (1024, 4096),  # CLIP
+    (1280, 1280), (896, 1280), (1280, 896), (1792, 1280), (6848, 1280), (1280, 6848),  # decoder
+    (64, 1280), (1280, 2048),  # router, projector
+    (896, 896), (128, 896), (4864, 896), (896, 4864),  # the encoder of DeepSeek-OCR-2
+)  # fmt: skip
+"""Columns and depths of the published networks' layers."""
+
+
+def _products(dtype: torch.dtype, chance: random.Random) -> Iterator[Callable[[], Sample]]:
+    rows = [1, 1, 2, 3, 6, 12, 28, 57, 84, 130, 257, 420, 785, 1100, 2048, 4096]
+    for n, k in _WIDTHS:
+        for m in rows:
+            near = m if m in (1, 2) else _drawn(chance, max(2, round(0.75 * m)), round(1.3 * m))
+            if near * n * k <= _MOST_MACS:
+                yield partial(_product, near, n, k, dtype)
+    for m in (1, 2, 30, 270):  # the head, which is by far the widest
+        yield partial(_product, m, 129_280, 1280, dtype)
+    for _ in range(40):
+        m, n, k = _drawn(chance, 1, 4096), _drawn(chance, 64, 8192), _drawn(chance, 64, 8192)
+        if m * n * k <= _MOST_MACS:
+            yield partial(_product, m, n, k, dtype)
+
+
+def _product(m: int, n: int, k: int, dtype: torch.dtype) -> Sample:
+    copies = max(2, math.ceil(_COLD_BYTES / (n * k * dtype.itemsize)))
+    copies = min(copies, 64)
+    weights = [torch.full((n, k), 0.01, dtype=dtype) for _ in range(copies)]
+    x = torch.randn(m, k).to(dtype)
+    turn = iter(range(10**9))
+    return Sample(
+        f"product {round(2 * math.log2(m))} {n} {k}",
+        lambda: F.linear(x, weights[next(turn) % copies]),
+    )
+
+
+def _batched_products(dtype: torch.dtype, chance: random.Random) -> Iterator[Callable[[], Sample]]:
+    for _ in range(24):  # eager attention over a prompt
+        T, heads = _drawn(chance, 40, 1600), chance.choice([1, 5, 10])
+        yield partial(_batched, heads, T, T, 128, dtype)
+        yield partial(_batched, heads, T, 128, T, dtype)
+    for _ in range(12):  # and over a cache
+        K, heads = _drawn(chance, 40, 3000), 10
+        yield partial(_batched, heads, 1, K, 128, dtype)
+        yield partial(_batched, heads, 1, 128, K, dtype)
+    for _ in range(12):  # SAM's relative positions: few columns
+        windows = _drawn(chance, 4, 300)
+        yield partial(_batched, 14, windows * 14, 14, 64, dtype)
+        yield partial(_batched, 64, windows * 8, 64, 64, dtype)
+
+
+def _batched(batch: int, m: int, n: int, k: int, dtype: torch.dtype) -> Sample:
+    one, other = torch.randn(batch, m, k).to(dtype), torch.randn(batch, k, n).to(dtype)
+    return Sample(
+        f"batched {round(math.log2(m))} {round(math.log2(n))} {round(math.log2(k))}",
+        lambda: torch.matmul(one, other),
+    )
+
+
+# --- attention and convolutions --------------------------------------------------------------
+
+
+def _attention(dtype: torch.dtype) -> Iterator[Callable[[], Sample]]:
+    for batch in (4, 9, 25, 50):
+        yield partial(_attended, batch, 12, 196, 196, dtype, masked=True)
+    for side in (16, 24, 32, 40, 52, 64):
+        yield partial(_attended, 1, 12, side * side, side * side, dtype, masked=True)
+    for batch, tokens in ((1, 65), (1, 101), (2, 101), (6, 101), (1, 197), (1, 257), (4, 257),
+                          (1, 401), (1, 800), (1, 1300)):  # fmt: skip
+        yield partial(_attended, batch, 16, tokens, tokens, dtype, masked=False)
+
+
+def _attended(
+    batch: int, heads: int, queries: int, keys: int, dtype: torch.dtype, *, masked: bool
+) -> Sample:
+    q = torch.randn(batch, heads, queries, 64).to(dtype)
+    k, v = (torch.randn(batch, heads, keys, 64).to(dtype) for _ in range(2))
+    bias = torch.randn(batch, heads, queries, keys).to(dtype) if masked else None
+    return Sample(
+        f"attention {masked} {batch} {keys}",
+        lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=bias),
+    )
+
+
+def _convolutions(dtype: torch.dtype) -> Iterator[Callable[[], Sample]]:
+    for images, side in ((1, 512), (1, 640), (1, 896), (1, 1024), (4, 640), (2, 512)):
+        grid = side // 16
+        for inputs, outputs, size, step, pixels in (
+            (3, 768, 16, 16, side),
+            (768, 256, 1, 1, grid),
+            (256, 256, 3, 1, grid),
+            (256, 512, 3, 2, grid),
+            (512, 1024, 3, 2, grid // 2),
+        ):
+            yield partial(_convolved, (images, inputs, pixels), outputs, size, step, dtype)
+    for images in (1, 4):
+        yield partial(_convolved, (images, 3, 224), 1024, 14, 14, dtype)
+
+
+def _convolved(
+    shape: tuple[int, int, int], outputs: int, size: int, step: int, dtype: torch.dtype
+) -> Sample:
+    images, inputs, pixels = shape
+    x = torch.randn(images, inputs, pixels, pixels).to(dtype)
+    weight = torch.randn(outputs, inputs, size, size).to(dtype)
+    return Sample(
+        f"convolution {shape} {size}",
+        lambda: F.conv2d(x, weight, stride=step, padding=1 if size == 3 else 0),
+    )
+
+
+# --- everything else -------------------------------------------------------------------------
+
+_SIZES: Final = (1_300, 13_000, 80_000, 400_000, 1_600_000, 5_000_000, 20_000_000)
+"""Elements."""
+
+
+def _elements(dtype: torch.dtype, chance: random.Random) -> Iterator[Callable[[], Sample]]:
+    every = [*_of_two(), *_of_one(dtype), *_of_layouts()]
+    for name, make in every:
+        for size in _SIZES:
+            near = _drawn(chance, round(0.6 * size), round(1.6 * size))
+            rows = max(1, near // 1280)
+            yield partial(_element, name, make, rows, dtype)
+
+
+def _element(name: str, make: Make, rows: int, dtype: torch.dtype) -> Sample:
+    return Sample(f"{name} {rows}", make(rows, dtype))
+
+
+Make = Callable[[int, torch.dtype], Callable[[], Any]]
+"""From rows of 1280 elements, and their type, to a call."""
+
+
+def _of_two() -> Iterator[tuple[str, Make]]:
+    operators: dict[str, Callable[[Any, Any], Any]] = {
+        "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
+    }  # fmt: skip
+    for name, operator in operators.items():
+        yield name, _pairwise(operator)
+        yield f"{name} of a row", _with_row(operator)
+
+
+def _pairwise(operator: Callable[[Any, Any], Any]) -> Make:
+    def make(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
+        x, y = _tensor(rows, dtype), _tensor(rows, dtype)
+        return lambda: operator(x, y)
+
+    return make
+
+
+def _with_row(operator: Callable[[Any, Any], Any]) -> Make:
+    def make(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
+        x, y = _tensor(rows, dtype), _tensor(1, dtype)
+        return lambda: operator(x, y)
+
+    return make
+
+
+def _of_one(dtype: torch.dtype) -> Iterator[tuple[str, Make]]:
+    wide = torch.float32
+    other = wide if dtype != wide else torch.bfloat16
+    weight = torch.ones(1280, dtype=dtype)
+    operators: dict[str, Callable[[Any], Any]] = {
+        "neg": torch.neg, "sigmoid": torch.sigmoid, "gelu": F.gelu, "silu": F.silu,
+        "cos": torch.cos, "sin": torch.sin, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt,
+        "pow": lambda x: x.pow(2), "mul by a number": lambda x: x * 1.702,
+        "mean": lambda x: x.mean(-1, keepdim=True), "sum": lambda x: x.sum(-1),
+        "softmax": lambda x: F.softmax(x, dim=-1, dtype=wide),
+        "native_layer_norm": lambda x: F.layer_norm(x, (1280,), weight, weight, 1e-6),
+        "_to_copy": lambda x: x.to(other),
+        "topk": lambda x: torch.topk(x, 6, dim=-1),
+        "sort": lambda x: x.view(-1)[: 6 * len(x)].argsort(),
+        "masked_fill": lambda x: x.masked_fill(x > 0, 0.0),
+    }  # fmt: skip
+    for name, operator in operators.items():
+        yield name, _alone(operator)
+
+
+def _alone(operator: Callable[[Any], Any]) -> Make:
+    def make(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
+        x = _tensor(rows, dtype)
+        return lambda: operator(x)
+
+    return make
+
+
+def _of_layouts() -> Iterator[tuple[str, Make]]:
+    def heads(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
+        x = _tensor(rows, dtype).view(rows, 10, 128).transpose(0, 1)
+        return x.contiguous
+
+    def windows(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
+        side = max(1, rows // 14)
+        x = torch.zeros(1, 14, side, 14, 92, dtype=dtype).permute(0, 2, 1, 3, 4)
+        return x.contiguous
+
+    def cat(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
+        x, y = _tensor(rows, dtype), _tensor(1, dtype)
+        return lambda: torch.cat((x, y))
+
+    def index(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
+        x, places = _tensor(rows, dtype), torch.randint(rows, (rows,))
+        return lambda: x[places]
+
+    def index_put(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
+        x, y, places = _tensor(rows, dtype), _tensor(rows, dtype), torch.randperm(rows)
+
+        def put() -> None:
+            x[places] = y
+
+        return put
+
+    def embedding(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
+        table, places = torch.zeros(20_000, 1280, dtype=dtype), torch.randint(20_000, (rows,))
+        return lambda: F.embedding(places, table)
+
+    def pad(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
+        side = max(1, math.isqrt(rows))
+        x = torch.zeros(1, side, side, 1280, dtype=dtype)
+        return lambda: F.pad(x, (0, 0, 0, 6, 0, 6))
+
+    yield "clone of heads", heads
+    yield "clone of windows", windows
+    yield "cat", cat
+    yield "index", index
+    yield "index_put", index_put
+    yield "embedding", embedding
+    yield "constant_pad_nd", pad
+
+
+def _tensor(rows: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.rand(rows, 1280).to(dtype)

@@ -1,0 +1,106 @@
+"""Samples of kernels, measured: the record that a trace has of each, and its seconds."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from dsocr_analyze.interruption import safe_point
+from dsocr_analyze.kernels import Kernel, KernelsOf
+from dsocr_analyze.measuring.cpu_kernels import Sample, samples
+from dsocr_analyze.trace.alone import FunctionModule
+from dsocr_analyze.trace.recorder import Recorder
+
+__all__ = ["MeasuredKernel", "measured_kernels"]
+
+_KEPT: Final = 3
+"""Outputs that stay alive, so that the next one is written elsewhere, as in a pass."""
+_HELD_OUT: Final = 64
+"""Of 256: the part of all groups that a fit does not see."""
+
+
+@dataclass(frozen=True)
+class MeasuredKernel:
+    """A kernel record and how long it took.
+
+    Attributes:
+        kernel: The record.
+        seconds: Of one call.
+        is_held_out: Whether it is kept back to tell the error of a fit.
+    """
+
+    kernel: Kernel
+    seconds: float
+    is_held_out: bool
+
+
+def measured_kernels(
+    dtypes: tuple[torch.dtype, ...],
+    *,
+    budget_seconds: float,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> list[MeasuredKernel]:
+    """Every sample that is one kernel, measured on the CPU.
+
+    Args:
+        dtypes: Element types.
+        budget_seconds: About how long it may take.
+        on_progress: Told what is measured.
+    """
+    chance = random.Random(0)
+    makers = [(dtype, make) for dtype in dtypes for make in samples(dtype, chance)]
+    chance.shuffle(makers)  # a disturbance hits some of each kind
+    each = budget_seconds / len(makers)
+    found = []
+    began = time.perf_counter()
+    for number, (_, make) in enumerate(makers):
+        safe_point()
+        if number % 50 == 0:
+            spent = time.perf_counter() - began
+            on_progress(f"kernel {number + 1} of {len(makers)}, {spent:.0f} s")
+        sample = make()
+        kernel = _record_of(sample)
+        if kernel is not None:
+            seconds = _seconds_of(sample.run, each)
+            found.append(MeasuredKernel(kernel, seconds, _is_held_out(sample.group)))
+    return found
+
+
+def _is_held_out(group: str) -> bool:
+    return hashlib.sha256(group.encode()).digest()[0] < _HELD_OUT
+
+
+def _record_of(sample: Sample) -> Kernel | None:
+    """What a trace has of the call; None where it is no single kernel."""
+    module = FunctionModule(sample.run)
+    recorder = Recorder(module, kernels_of=KernelsOf("cpu", torch.get_num_threads()))
+    with torch.no_grad(), recorder:
+        trace = recorder.begin()
+        module()
+    kernels = trace.kernels
+    if len(kernels) != 1 or kernels[0].calls != 1:
+        return None
+    return kernels[0]._replace(path="", stage="")
+
+
+def _seconds_of(run: Callable[[], Any], budget: float) -> float:
+    """The lower quartile of some calls: what it takes where hardly anybody disturbs it."""
+    kept: list[Any] = [None] * _KEPT
+    found: list[float] = []
+    with torch.no_grad():
+        kept[0] = run()
+        began = time.perf_counter()
+        while len(found) < 5 or (time.perf_counter() - began < budget and len(found) < 200):
+            start = time.perf_counter()
+            output = run()
+            found.append(time.perf_counter() - start)
+            kept[len(found) % _KEPT] = output
+            del output
+    found.sort()
+    return found[len(found) // 4]

@@ -1,0 +1,66 @@
+"""The device at hand: its name, its versions, and the memory that is free."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.hardware.devices import catalogue_name
+from dsocr_analyze.hardware.profile import Profile
+from dsocr_analyze.hardware.timed_device import Device
+from dsocr_analyze.measuring.cpu_calibration import CPU_NAME, cpu_title
+
+__all__ = ["device_title", "free_bytes", "matching_device", "versions"]
+
+
+def device_title(device: torch.device) -> str:
+    """What a reader calls the device."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{cpu_title()}, {torch.get_num_threads()} threads"
+
+
+def versions(device: torch.device) -> dict[str, str]:
+    """Versions on which its speed depends."""
+    found = {"torch": str(torch.__version__)}
+    if device.type == "cuda":
+        found["cuda"] = str(torch.version.cuda)
+    return found
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes that could be allocated now."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free)
+    meminfo = Path("/proc/meminfo")
+    if meminfo.is_file():
+        for line in meminfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def matching_device(device: torch.device, known: Mapping[str, Profile]) -> Device | None:
+    """The device with its profile, where there is one for the very device.
+
+    A CPU's has to be of the same CPU with as many threads.
+
+    Args:
+        device: The device.
+        known: Profiles by name.
+    """
+    if device.type == "cpu":
+        profile = known.get(CPU_NAME)
+        if profile is None or profile.gpu.title != device_title(device):
+            return None
+        return Device(profile)
+    try:
+        name = catalogue_name(torch.cuda.get_device_name(device), known)
+    except DeviceError:
+        return None
+    return Device(known[name])

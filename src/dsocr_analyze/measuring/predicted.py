@@ -1,0 +1,117 @@
+"""What is predicted of a page that is measured: seconds of its stages, and its peak memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.dtypes import Dtype, dtype_named
+from dsocr_analyze.hardware.timed_device import Device
+from dsocr_analyze.kernels import Kernel
+from dsocr_analyze.measuring.passes import Protocol
+from dsocr_analyze.running.loading import LoadedModel
+from dsocr_analyze.timing.eager import eager_pass, eager_step
+from dsocr_analyze.timing.runtimes import EAGER
+from dsocr_analyze.timing.span import Span
+from dsocr_analyze.trace.passes import trace_passes
+from dsocr_analyze.trace.summary import stage_figures
+from dsocr_analyze.workload import AnyWorkload, Workload
+
+__all__ = ["Predicted", "predicted_page"]
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What the kernel records of a page say.
+
+    Attributes:
+        stages: Seconds by stage; none without a profile of the device.
+        peak_bytes: Most bytes that the prefill pass holds besides weights and inputs.
+        is_traced: Whether the records are a trace's; else the closed forms'.
+    """
+
+    stages: Mapping[str, Span]
+    peak_bytes: int
+    is_traced: bool
+
+
+def predicted_page(
+    model: LoadedModel,
+    workload: AnyWorkload,
+    architecture: Architecture,
+    protocol: Protocol,
+    device: Device | None,
+) -> Predicted:
+    """Predicts what `measure_page` measures with the same arguments.
+
+    Args:
+        model: The model on the device that computes.
+        workload: The page.
+        architecture: The model's architecture.
+        protocol: How it is measured: under autocast, and where there are no closed forms, the
+            records are those of a trace on the device itself.
+        device: The device's profile; None where there is none.
+    """
+    has_forms = architecture.closed_forms is not None and isinstance(workload, Workload)
+    if has_forms and not protocol.autocast:
+        records, peak = _composed(model, workload, architecture, protocol)  # type: ignore[arg-type]  # has_forms
+    else:
+        records, peak = _traced(model, workload, architecture, protocol)
+    spans: dict[str, Span] = {}
+    if device is not None:
+        decode = None if architecture.decode is None else architecture.decode.name
+        prefill = {name: kernels for name, kernels in records.items() if name != decode}
+        spans = eager_pass(prefill, device, EAGER)
+        if decode is not None and decode in records:
+            spans[decode] = _step(records[decode], device, workload.batch_size)
+    return Predicted(spans, peak, is_traced=not has_forms or protocol.autocast)
+
+
+def _step(kernels: Sequence[Kernel], device: Device, batch: int) -> Span:
+    """A forward pass alone, without what `generate` does between two of them."""
+    step = eager_step(kernels, device, EAGER, batch)
+    if device.cpu is not None:
+        return step
+    return step.plus(Span(host=-1e-6 * (EAGER.step_us + EAGER.sequence_us * batch)))
+
+
+def _composed(
+    model: LoadedModel, workload: Workload, architecture: Architecture, protocol: Protocol
+) -> tuple[dict[str, Sequence[Kernel]], int]:
+    dimensions = model.directory.dimensions()
+    dtype = _dtype_of(model)
+    composed = architecture.forms.compose(
+        dimensions, workload, dtype, model.attention != "eager", model.kernels_of
+    )
+    records: dict[str, Sequence[Kernel]] = {
+        name: stage.kernels for name, stage in composed.stages.items()
+    }
+    return records, composed.memory.peak.nbytes
+
+
+def _traced(
+    model: LoadedModel, workload: AnyWorkload, architecture: Architecture, protocol: Protocol
+) -> tuple[dict[str, Sequence[Kernel]], int]:
+    with _autocast(model.device, protocol):
+        decodes = architecture.decode is not None and workload.max_new_tokens > 1
+        traces = trace_passes(model, workload, architecture, step_numbers=[0] if decodes else [])
+    nothing: dict[str, dict[str, int]] = {name: {} for name in architecture.stage_names}
+    stages = stage_figures(traces, architecture.stages, nothing)
+    records: dict[str, Sequence[Kernel]] = {
+        name: stage.kernels for name, stage in stages.items() if stage.kernels
+    }
+    return records, traces.prefill.peak.nbytes
+
+
+@contextlib.contextmanager
+def _autocast(device: torch.device, protocol: Protocol) -> Iterator[None]:
+    with torch.autocast(device.type, torch.bfloat16, enabled=protocol.autocast):
+        yield
+
+
+def _dtype_of(model: LoadedModel) -> Dtype:
+    return dtype_named(str(model.dtype).removeprefix("torch."))

@@ -1,0 +1,70 @@
+"""Seconds of a page's preprocessing: the resizes and tensors that the vendor's `infer()` makes."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+
+from dsocr_analyze.interruption import safe_point
+from dsocr_analyze.measuring.samples import Samples
+
+if TYPE_CHECKING:
+    from dsocr_analyze.workload import Workload
+
+__all__ = ["measured_preprocessing"]
+
+_SQUARE_UP_TO = 640
+"""Without crops, a page is squeezed into a view of at most so many pixels a side, else padded."""
+
+
+def measured_preprocessing(workload: Workload, repeats: int) -> Samples:
+    """Seconds of one CPU thread per prompt, on pages of noise.
+
+    Args:
+        workload: The page, its mode and how many of it a prompt holds.
+        repeats: Times that it is done.
+    """
+    width, height = workload.page
+    noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    page = Image.fromarray(noise)
+    threads = torch.get_num_threads()
+    found = []
+    torch.set_num_threads(1)
+    try:
+        for _ in range(repeats + 1):
+            safe_point()
+            start = time.perf_counter()
+            for _ in range(workload.prompt_pages):
+                _prepare(page, workload)
+            found.append(time.perf_counter() - start)
+    finally:
+        torch.set_num_threads(threads)
+    return Samples(tuple(found[1:]))  # the first one warms up
+
+
+def _prepare(page: Any, workload: Workload) -> list[torch.Tensor]:
+    image_size, base_size = workload.image_size, workload.base_size
+    if not workload.crop_mode:
+        if image_size <= _SQUARE_UP_TO:
+            return [_tensor(page.resize((image_size, image_size)))]
+        return [_tensor(ImageOps.pad(page, (image_size, image_size), color=(127, 127, 127)))]
+    views = [_tensor(ImageOps.pad(page, (base_size, base_size), color=(127, 127, 127)))]
+    columns, rows = workload.grid
+    if columns * rows > 1:
+        large = page.resize((columns * image_size, rows * image_size))
+        for row in range(rows):
+            for column in range(columns):
+                left, top = column * image_size, row * image_size
+                tile = large.crop((left, top, left + image_size, top + image_size))
+                views.append(_tensor(tile))
+    return views
+
+
+def _tensor(view: Any) -> torch.Tensor:
+    """`[3, side, side]`, -1 to 1, in bfloat16."""
+    pixels = torch.from_numpy(np.array(view)).permute(2, 0, 1).contiguous().to(torch.float32)
+    return pixels.div_(255).sub_(0.5).div_(0.5).to(torch.bfloat16)

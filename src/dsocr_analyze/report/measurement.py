@@ -1,0 +1,205 @@
+"""The document of `dsocr-analyze measure`: what was measured, and what had been predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from dsocr_analyze.report.document import Model, Workload
+from dsocr_analyze.report.quantities import bytes_text
+from dsocr_analyze.report.table import Table
+from dsocr_analyze.report.time_tables import seconds_text
+
+if TYPE_CHECKING:
+    from dsocr_analyze.measuring.samples import Samples
+
+__all__ = [
+    "MeasuredBytes",
+    "MeasuredSeconds",
+    "Measurement",
+    "measured_bytes",
+    "measured_seconds",
+    "measurement_notes",
+    "measurement_tables",
+    "measurement_text",
+]
+
+MEASUREMENT_SCHEMA_VERSION: Final = "2"
+
+Seconds = Annotated[float, Meta(ge=0)]
+
+
+class MeasuredSeconds(Struct, frozen=True, kw_only=True):
+    """Seconds of something that ran several times.
+
+    Attributes:
+        fastest: The least.
+        median: The median.
+        spread: Greatest minus least, as a part of the median.
+        samples: All of them, in the order in which they were taken.
+        predicted: What was predicted; null for nothing.
+        error: Predicted over fastest, less 1; null without a prediction.
+    """
+
+    fastest: Seconds
+    median: Seconds
+    spread: Seconds
+    samples: tuple[Seconds, ...]
+    predicted: Seconds | None
+    error: float | None
+
+
+class MeasuredBytes(Struct, frozen=True, kw_only=True):
+    """Most bytes that the prefill pass held besides weights and inputs.
+
+    Attributes:
+        measured: By the device's allocator.
+        predicted: By closed forms, or a trace where there are none.
+        error: Predicted over measured, less 1.
+    """
+
+    measured: int
+    predicted: int
+    error: float
+
+
+class Measurement(Struct, frozen=True, kw_only=True):
+    """Real passes of a page on a device.
+
+    Attributes:
+        schema_version: That of the reports.
+        created: When, in UTC.
+        model: The model.
+        workload: The page and its prompt.
+        device: Name of the device.
+        title: Name of the device for readers.
+        versions: Versions on which its speed depends.
+        threads: Threads of the CPU.
+        dtype: Type of weights and activations.
+        attention: Implementation of the decoder's attention.
+        weights: Whether the weights are a checkpoint's or drawn; with drawn ones every expert is
+            chosen equally often.
+        autocast: Whether passes ran under the autocast of the vendor's `infer()`.
+        repeats: Timed repeats.
+        warmups: Untimed ones before them.
+        steps: Decode steps per repeat.
+        profile: Where predicted seconds come from; null without a profile of the device.
+        stages: By stage; of the decode stage one step.
+        prefill: The whole prefill pass.
+        reference: A product of fixed size before each repeat: its spread shows the neighbours.
+        preprocessing: One CPU thread on one prompt; null of a model that reads no pages.
+        peak: Memory.
+    """
+
+    schema_version: str
+    created: str
+    model: Model
+    workload: Workload
+    device: str
+    title: str
+    versions: Mapping[str, str]
+    threads: int
+    dtype: str
+    attention: str
+    weights: Literal["random", "checkpoint"]
+    autocast: bool
+    repeats: int
+    warmups: int
+    steps: int
+    profile: str | None
+    stages: Mapping[str, MeasuredSeconds]
+    prefill: MeasuredSeconds
+    reference: MeasuredSeconds
+    preprocessing: MeasuredSeconds | None
+    peak: MeasuredBytes
+
+
+def measured_seconds(samples: Samples, predicted: float | None) -> MeasuredSeconds:
+    """Samples beside a prediction."""
+    return MeasuredSeconds(
+        fastest=samples.fastest,
+        median=samples.median,
+        spread=samples.spread,
+        samples=samples.seconds,
+        predicted=predicted,
+        error=None if predicted is None else predicted / samples.fastest - 1,
+    )
+
+
+def measured_bytes(measured: int, predicted: int) -> MeasuredBytes:
+    """Measured bytes beside predicted ones."""
+    error = predicted / measured - 1 if measured else 0.0
+    return MeasuredBytes(measured=measured, predicted=predicted, error=error)
+
+
+def measurement_text(measurement: Measurement) -> str:
+    """The document as JSON."""
+    return msgspec.json.format(msgspec.json.encode(measurement), indent=2).decode() + "\n"
+
+
+def measurement_tables(measurement: Measurement) -> list[Table]:
+    """Seconds and memory, at most 80 columns wide."""
+    decode = measurement.workload.max_new_tokens > 1
+    names = list(measurement.stages)
+    rows = [
+        _row(f"{name}, one step" if decode and name == names[-1] else name, each)
+        for name, each in measurement.stages.items()
+    ]
+    rows.append(_row("prefill pass", measurement.prefill))
+    if measurement.preprocessing is not None:
+        rows.append(_row("preprocessing", measurement.preprocessing))
+    peak = measurement.peak
+    return [
+        Table(
+            f"{measurement.title}: seconds, the fastest of {measurement.repeats}",
+            ("what", "measured", "median", "spread", "predicted", "error"),
+            tuple(rows),
+        ),
+        Table(
+            "Peak memory of the prefill pass, besides weights and inputs",
+            ("measured", "predicted", "error"),
+            ((bytes_text(peak.measured), bytes_text(peak.predicted), _signed(peak.error)),),
+            label_columns=0,
+        ),
+    ]
+
+
+def _row(name: str, each: MeasuredSeconds) -> tuple[str, ...]:
+    return (
+        name,
+        seconds_text(each.fastest),
+        seconds_text(each.median),
+        f"{100 * each.spread:.1f} %",
+        "-" if each.predicted is None else seconds_text(each.predicted),
+        "-" if each.error is None else _signed(each.error),
+    )
+
+
+def _signed(error: float) -> str:
+    return f"{100 * error:+.1f} %"
+
+
+def measurement_notes(measurement: Measurement) -> list[str]:
+    """Under what it was measured, a sentence each."""
+    chosen = "drawn at random, and every expert is chosen equally often"
+    if measurement.weights == "checkpoint":
+        chosen = "the checkpoint's"
+    autocast = "under the autocast of infer(), in bfloat16" if measurement.autocast else "none"
+    notes = [
+        f"weights: {chosen}",
+        f"autocast: {autocast}",
+        f"{measurement.warmups} warm-ups, {measurement.repeats} repeats,"
+        f" {measurement.steps} decode steps each",
+        f"a fixed product before each repeat varied by {100 * measurement.reference.spread:.0f} %",
+    ]
+    if measurement.profile is None:
+        notes.append(
+            "no seconds are predicted: there is no profile of this device; measure one with"
+            " dsocr-analyze calibrate"
+        )
+    else:
+        notes.append(f"predicted from: {measurement.profile}")
+    return notes
