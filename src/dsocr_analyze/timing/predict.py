@@ -10,6 +10,7 @@ from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware.lacks import check_has
 from dsocr_analyze.kernels import CUDA
+from dsocr_analyze.timing.correction import corrected_decode, corrected_prefill
 from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.prediction import (
     Band,
@@ -148,7 +149,10 @@ def _prediction(
     concurrency: Sequence[int],
     pages: int,
 ) -> PagePrediction:
-    prepared = assumptions.preprocess_seconds
+    correction = assumptions.correction
+    # Measured first tokens have the preprocessing in them.
+    factor = 1.0 if correction is None else correction.first_token
+    prepared = factor * assumptions.preprocess_seconds
     *prefill, _ = runtime.stages.values()
     first, decode, steps = total_span(prefill), runtime.decode, assumptions.steps
     return PagePrediction(
@@ -219,9 +223,16 @@ class _Serving:
         T = workload.seq_len
         prefill = self.served.prefill(_views_of(workload), T, workload.visual_tokens)
         self.prefill = {name: span.at(0) for name, span in prefill.items()}
-        decode = model.architecture.stages[-1].name
-        self.stages = {**self.prefill, decode: self.served.step(1, T + 1)}
-        self.decode = self.served.steps(1, T, assumptions.steps).at(0)
+        self.correction = assumptions.correction
+        decode = self.served.steps(1, T, assumptions.steps).at(0)
+        self.decode = corrected_decode(decode, self.correction)
+        self.stages = {
+            **{name: corrected_prefill(each, self.correction)
+               for name, each in self.prefill.items()},
+            model.architecture.stages[-1].name: corrected_decode(
+                self.served.step(1, T + 1), self.correction
+            ),
+        }  # fmt: skip
         self.fixed_bytes = self.served.fixed_bytes(workload)
         self.page_bytes: int = self.served.page_bytes(T, assumptions.lengths.longest)
 
@@ -252,10 +263,14 @@ class _Serving:
             fitting=np.array([self.largest_concurrency]),
         )
         load = served_loads(
-            self.served, pages, workers=assumptions.workers, is_offline=assumptions.is_offline
-        )
+            self.served, pages, workers=assumptions.workers, is_offline=assumptions.is_offline,
+            correction=self.correction,
+        )  # fmt: skip
         together = int(load.together[0])
-        work = first.plus(self.served.step(together, keys).times(mean / together))
+        steps = self.served.step(together, keys).times(mean / together)
+        work = corrected_prefill(first, self.correction).plus(
+            corrected_decode(steps, self.correction)
+        )
         return _Load(
             float(load.pages_per_second[0]), float(load.first_token[0]), float(load.page[0]), work
         )
