@@ -74,7 +74,7 @@ def kept_benchmarks() -> list[KeptBenchmark]:
     except OSError as error:
         raise _unreadable(corrections_folder(), error) from error
     benchmarks = filter(None, map(_read, files))
-    return sorted(benchmarks, key=lambda each: (each.kept, each.digest))
+    return sorted(benchmarks, key=lambda each: (each.kept, each.id))
 
 
 def keep(benchmarks: Sequence[KeptBenchmark]) -> Path:
@@ -90,7 +90,7 @@ def keep(benchmarks: Sequence[KeptBenchmark]) -> Path:
     folder = corrections_folder()
     prepare_directory(folder)
     texts = (msgspec.json.format(msgspec.json.encode(each)).decode() for each in benchmarks)
-    paths = (folder / f"{each.digest}.json" for each in benchmarks)
+    paths = (folder / f"{each.id}.json" for each in benchmarks)
     write_files({path: f"{text}\n" for path, text in zip(paths, texts, strict=True)})
     return folder
 
@@ -98,7 +98,7 @@ def keep(benchmarks: Sequence[KeptBenchmark]) -> Path:
 def forget(benchmarks: Sequence[KeptBenchmark]) -> None:
     """Removes benchmarks; raises OutputError for one that cannot be removed."""
     for each in benchmarks:
-        file = corrections_folder() / f"{each.digest}.json"
+        file = corrections_folder() / f"{each.id}.json"
         try:
             file.unlink(missing_ok=True)
         except OSError as error:
@@ -119,13 +119,12 @@ def _read(file: Path) -> KeptBenchmark | None:
         return None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _unreadable(file, error) from error
-    if kept.digest != file.stem:
-        raise _unreadable(file, f"its digest is {kept.digest!r}, not its name")
+    if kept.id != file.stem:
+        raise _unreadable(file, f"its id is {kept.id!r}, not its name")
     return kept
 
 
 def _unreadable(file: Path, error: object) -> BenchmarkError:
     return BenchmarkError(
-        f"{str(file)!r} holds no kept benchmark ({error}); remove it, or give corrections=0",
-        arguments=["corrections"],
+        f"{str(file)!r} holds no kept benchmark ({error}); remove it, or put it back"
     )

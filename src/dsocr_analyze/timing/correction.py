@@ -44,7 +44,7 @@ class KeptBenchmark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         format: Of this record.
-        digest: Of what it is of and of the result; its name in lists.
+        id: A digest of the result and of what it is of; its name in lists.
         gpu: Name of the GPU.
         server: Name of the serving engine.
         version: The engine's; `UNKNOWN_VERSION` where nobody said it.
@@ -58,7 +58,7 @@ class KeptBenchmark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """
 
     format: Literal[1] = 1
-    digest: Name
+    id: Name
     gpu: Name
     server: Name
     version: Name
@@ -177,7 +177,7 @@ class Corrections:
         ]
         if not fitting:
             return None
-        newest = max(fitting, key=lambda each: (each.kept, each.digest))
+        newest = max(fitting, key=lambda each: (each.kept, each.id))
         version = newest.version if self.version is None else self.version
         found = tuple(each for each in fitting if each.version == version)
         others = sorted({each.version for each in fitting} - {version})
@@ -191,7 +191,7 @@ class Corrections:
 
     def with_these(self, benchmarks: Iterable[KeptBenchmark]) -> Corrections:
         """With more; one that is there already is replaced."""
-        every = {each.digest: each for each in (*self.benchmarks, *benchmarks)}
+        every = {each.id: each for each in (*self.benchmarks, *benchmarks)}
         return Corrections(tuple(every.values()), self.version)
 
 
@@ -214,7 +214,7 @@ def corrected_decode(span: Span, correction: Correction | None) -> Span:
 
 
 def _by_age(benchmarks: Iterable[KeptBenchmark]) -> tuple[KeptBenchmark, ...]:
-    return tuple(sorted(benchmarks, key=lambda each: (each.kept, each.digest)))
+    return tuple(sorted(benchmarks, key=lambda each: (each.kept, each.id)))
 
 
 def _geometric_mean(factors: Sequence[float]) -> float:

@@ -117,7 +117,7 @@ class Predictor:
         key = "\n".join((*names, benchmark.source.digest))
         gpu, server, version, architecture = names
         return KeptBenchmark(
-            digest=hashlib.sha256(key.encode()).hexdigest()[:16],
+            id=hashlib.sha256(key.encode()).hexdigest()[:16],
             gpu=gpu, server=server, version=version, architecture=architecture,
             first_token=first_token, per_token=per_token, requests=benchmark.load.requests,
             concurrency=benchmark.load.concurrency, file=benchmark.source.file[:300], kept=when,

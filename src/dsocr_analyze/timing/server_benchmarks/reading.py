@@ -57,7 +57,7 @@ def _text(path: Path) -> str:
 def _results(path: Path, text: str) -> Iterator[tuple[str, str]]:
     """The results in a file and where each is: one, or one in every line that is not empty."""
     named = repr(str(path))
-    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+    lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     if len(lines) > 1 and _is_table(lines[0][1]):
         if len(lines) > _MOST_RESULTS:
             raise BenchmarkError(f"{named} holds more than {_MOST_RESULTS} results; give fewer")
@@ -89,10 +89,10 @@ def _parsed(text: str, where: str) -> Fields:
 def _benchmark(text: str, where: str, file: str) -> ServerBenchmark:
     fields = _parsed(text, where)
     digest = hashlib.sha256(text.strip().encode()).hexdigest()
-    if genai_perf.recognises(fields):
-        return genai_perf.benchmark(fields, file, digest)
     for script in (VLLM, SGLANG):
         if script.recognises(fields):
             return script.benchmark(fields, file, digest)
+    if genai_perf.recognises(fields):
+        return genai_perf.benchmark(fields, file, digest)
     keys = ", ".join(shown(key) for key in list(fields.values)[:8]) or "none"
     raise BenchmarkError(f"{fields.where} is no result of a benchmark (its keys: {keys}); {_RIGHT}")

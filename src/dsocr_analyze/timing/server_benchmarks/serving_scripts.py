@@ -47,8 +47,12 @@ class ServingScript:
 
     def recognises(self, fields: Fields) -> bool:
         """Whether a result is this program's."""
-        is_of_both = "mean_ttft_ms" in fields.values or "request_throughput" in fields.values
-        return is_of_both and any(mark in fields.values for mark in self.marks)
+        values = fields.values
+        is_of_both = "mean_ttft_ms" in values or "request_throughput" in values
+        # AIPerf's metrics are tables, whatever they are called.
+        return is_of_both and any(
+            mark in values and not isinstance(values[mark], dict) for mark in self.marks
+        )
 
     def benchmark(self, fields: Fields, file: str, digest: str) -> ServerBenchmark:
         """The benchmark in a result; raises BenchmarkError for what is missing or impossible."""
