@@ -43,8 +43,8 @@ def corrections_asked_for(
     if not options.switch("--corrections", corrections):
         if server_version is not None:
             raise BenchmarkError(
-                f"server_version {server_version} chooses among corrections; leave it out, or"
-                " corrections=0",
+                f"server_version {server_version} says which benchmarks correct, and corrections=0"
+                " that none does; leave one out",
                 arguments=["server_version", "corrections"],
             )
         return NO_CORRECTIONS
