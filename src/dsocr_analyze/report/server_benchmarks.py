@@ -1,4 +1,4 @@
-"""The document of `dsocr-analyze time --from-benchmark`, and its tables."""
+"""The document of benchmarks of a server beside their predictions, and its tables."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def _concurrency(config: Fields) -> int:
         if key in place.values and place.values[key] not in (None, "", False):
             raise BenchmarkError(
                 f"{place.wrong(key, 'absent')}: requests that come by a timetable or in sessions"
-                " are not predicted; measure with --concurrency N"
+                " are not predicted; measure with a number of clients (stimulus: concurrency)"
             )
     return place.count("concurrency")
 
