@@ -1,6 +1,7 @@
 """What benchmarks of servers correct: factors, their error, and corrected predictions."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,7 @@ from dsocr_analyze.columns.counted_model import published_model
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware.timed_device import device
 from dsocr_analyze.timing.assumptions import JobAssumptions
-from dsocr_analyze.timing.correction import Correction, Corrections, KeptBenchmark
+from dsocr_analyze.timing.correction import Correction, Corrections, KeptBenchmark, basis_of
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.predict import TimedModel, predict
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS
@@ -17,13 +18,16 @@ from dsocr_analyze.timing.span import Span
 
 PAGE = DEFAULT.plan(page=(1240, 1754))
 TOKENS = 300
+H100, VLLM = device("h100-sxm").profile, SERVERS["vllm"]
+BASIS = basis_of(H100, VLLM)
+SPAN = Span(host=1.0)
 
 
 def kept(first_token=1.0, per_token=1.0, **changes):
     return KeptBenchmark(**{
         "id": f"{first_token}-{per_token}", "gpu": "h100-sxm", "server": "vllm",
         "version": "0.14.1", "architecture": "deepseek-ocr", "first_token": first_token,
-        "per_token": per_token, "requests": 100, "concurrency": 8, "file": "a.json",
+        "per_token": per_token, "basis": BASIS, "requests": 100, "concurrency": 8, "file": "a.json",
         "kept": "2026-01-31T12:00:00Z", **changes,
     })  # fmt: skip
 
@@ -34,7 +38,7 @@ def predicted(*benchmarks, concurrency=(1, 16), prepare=0.05, host=SERVERS["vllm
     lengths = OutputLengths.fixed(TOKENS)
     job = JobAssumptions(host, lambda _: lengths, prepare, workers, is_offline=offline,
                          corrections=Corrections(benchmarks))  # fmt: skip
-    return predict(model, PAGE, job.of(DEFAULT, PAGE, gpu=gpu), concurrency)
+    return predict(model, PAGE, job.of(DEFAULT, PAGE, profile=model.device.profile), concurrency)
 
 
 class TestCombination:
@@ -56,36 +60,59 @@ class TestCombination:
         assert three.first_token_error == pytest.approx(math.sqrt(8) - 1)
 
     def test_the_sentence_says_how_much_from_what_and_when(self):
-        one = Correction((kept(1.5, 0.8),)).sentence()
+        one = Correction((kept(1.5, 0.8),)).sentences()[0]
         assert one == (
             "corrected on h100-sxm under vllm (0.14.1): the first token takes 1.5 times and each"
             " token after it 0.8 times as long as predicted without, by a benchmark of 100"
             " requests, 8 at a time (a.json, kept 2026-01-31)"
         )
         later = kept(1.2, 0.8, file="b.json", kept="2026-02-02T00:00:00Z", requests=1000)
-        both = Correction((kept(1.5, 0.8), later), ("0.15.0",)).sentence()
+        both = Correction((kept(1.5, 0.8), later), ("0.15.0",)).sentences()[0]
         assert "2 benchmarks of 1,100 requests (a.json, b.json, kept 2026-01-31 to" in both
         assert "each lies within 25 % and 0 % of what the others say, which is the band" in both
         assert both.endswith("; kept for other versions, too: 0.15.0")
-        assert "vllm (unknown version)" in Correction((kept(version="unknown"),)).sentence()
+        assert "vllm (unknown version)" in Correction((kept(version="unknown"),)).sentences()[0]
 
 
 class TestChoice:
     def test_it_is_of_the_gpu_the_server_and_the_model(self):
         corrections = Corrections((kept(1.5),))
-        assert corrections.of("h100-sxm", "vllm", "deepseek-ocr").first_token == 1.5
-        for other in (("l4", "vllm", "deepseek-ocr"), ("h100-sxm", "vllm-v1", "deepseek-ocr"),
-                      ("h100-sxm", "vllm", "deepseek-ocr-2")):  # fmt: skip
-            assert corrections.of(*other) is None
+        assert corrections.of(H100, VLLM, "deepseek-ocr").first_token == 1.5
+        for other in ((device("l4").profile, VLLM, "deepseek-ocr"),
+                      (H100, SERVERS["vllm-v1"], "deepseek-ocr"),
+                      (H100, VLLM, "deepseek-ocr-2")):  # fmt: skip
+            assert corrections.of(*other) == Correction()
+
+    def test_where_nothing_is_kept_nothing_changes(self):
+        nothing = Correction()
+        assert (nothing.is_nothing, nothing.first_token, nothing.per_token) == (True, 1, 1)
+        assert (nothing.first_token_error, nothing.per_token_error) == (None, None)
+        assert nothing.sentences() == []
+        assert nothing.prefill(SPAN) is nothing.decode(SPAN) is SPAN
 
     def test_the_version_kept_last_is_taken_unless_another_is_named(self):
         old, new = kept(1.5), kept(2, version="0.15.0", kept="2026-02-01T00:00:00Z")
-        names = ("h100-sxm", "vllm", "deepseek-ocr")
+        names = (H100, VLLM, "deepseek-ocr")
         found = Corrections((new, old)).of(*names)
-        assert (found.version, found.first_token) == ("0.15.0", 2)
+        assert (found.benchmarks, found.first_token) == ((new,), 2)
         assert found.other_versions == ("0.14.1",)
         assert Corrections((new, old), "0.14.1").of(*names).first_token == 1.5
-        assert Corrections((new, old), "0.13").of(*names) is None
+        assert Corrections((new, old), "0.13").of(*names).is_nothing
+
+    def test_other_kernel_times_or_host_figures_are_not_corrected(self):
+        corrections = Corrections((kept(1.5),))
+        fitted = H100.fitted["gemm", "bfloat16"]
+        other = replace(fitted, coefficients=device("a100-sxm").profile.fitted["gemm", "bfloat16"]
+                        .coefficients)  # fmt: skip
+        calibrated = replace(H100, fitted={**H100.fitted, ("gemm", "bfloat16"): other})
+        for asked in ((calibrated, VLLM), (H100, replace(VLLM, hidden_step_us=501.0))):
+            found = corrections.of(*asked, "deepseek-ocr")
+            assert found.is_nothing
+            [said] = found.sentences()
+            assert said.startswith("not corrected on h100-sxm under vllm (0.14.1) by a benchmark")
+            assert "(a.json, kept 2026-01-31), which was compared with other kernel times" in said
+        rewritten = replace(H100, source="the same figures from elsewhere")
+        assert corrections.of(rewritten, VLLM, "deepseek-ocr").first_token == 1.5
 
     def test_the_same_benchmark_counts_once(self):
         twice = Corrections((kept(1.5),)).with_these([kept(2, id="1.5-1.0"), kept(3)])

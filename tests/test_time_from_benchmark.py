@@ -379,7 +379,7 @@ def test_programs_that_keep_at_the_same_time_lose_nothing(tmp_path):
     def kept(number):
         return KeptBenchmark(
             id=f"{number:04}", gpu="h100-sxm", server="vllm", version="1", architecture="x",
-            first_token=1.0, per_token=1.0, requests=1, concurrency=1, file="f",
+            basis="b", first_token=1.0, per_token=1.0, requests=1, concurrency=1, file="f",
             kept="2026-01-31T12:00:00Z",
         )  # fmt: skip
 

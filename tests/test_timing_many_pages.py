@@ -8,7 +8,7 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
 from dsocr_analyze.timing.assumptions import Assumptions, JobAssumptions
-from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections, KeptBenchmark
+from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections, KeptBenchmark, basis_of
 from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision
 from dsocr_analyze.timing.many_pages import ManyPages, PageTimer
 from dsocr_analyze.timing.output_lengths import OutputLengths
@@ -48,6 +48,7 @@ CORRECTIONS = Corrections(
             id=str(first_token), gpu="l40s", server="vllm", version="0.14", requests=100,
             architecture=DEFAULT.name, first_token=first_token, per_token=per_token, concurrency=4,
             file="result.json", kept="2026-01-31T12:00:00Z",
+            basis=basis_of(device("l40s").profile, SERVERS["vllm"]),
         )
         for first_token, per_token in ((0.4, 1.5), (0.5, 1.3))
     )
@@ -65,7 +66,7 @@ def times(host, dimensions, given, *, precision=NATIVE, offline=False, correctio
             given.workload(row),
             Assumptions(host, lengths(int(given.max_new_tokens[row])), float(given.prepare[row]),
                         workers=2, precision=precision, is_offline=offline,
-                        correction=job.correction_of(DEFAULT, "l40s")),
+                        correction=job.correction_of(DEFAULT, device("l40s").profile)),
             (int(given.concurrency[row]),),
         )
         for row in range(len(given))

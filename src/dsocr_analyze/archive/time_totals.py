@@ -14,6 +14,7 @@ from dsocr_analyze.columns.time_columns import (
     preprocessing_of_pages,
 )
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.timing.correction import NO_CORRECTION, Correction
 from dsocr_analyze.timing.many_pages import ManyPages
 from dsocr_analyze.timing.span import Span
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.columns.evaluate import Workloads
     from dsocr_analyze.columns.setting import Setting
     from dsocr_analyze.hardware.profile import Profile
-    from dsocr_analyze.timing.correction import Correction
     from dsocr_analyze.timing.many_pages import ManyTimes, PageTimer
 
 __all__ = ["METHOD", "ListTime", "ListTimer", "TimeTotals"]
@@ -67,7 +67,7 @@ class TimeTotals:
         setting: Mode, element type and attention.
         profile: The GPU's profile.
         time: What was asked.
-        correction: What benchmarks of the server say on the GPU; None for nothing.
+        correction: What benchmarks of the server say on the GPU.
         pages: How many.
         gpu_seconds: Seconds of one GPU for all pages.
         cpu_seconds: CPU work of all pages before the model.
@@ -78,7 +78,7 @@ class TimeTotals:
     setting: Setting
     profile: Profile
     time: ListTime
-    correction: Correction | None = None
+    correction: Correction = NO_CORRECTION
     pages: int = 0
     gpu_seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -157,8 +157,7 @@ class TimeTotals:
         if extrapolated:
             kinds = ", ".join(extrapolated)
             said.append(f"{self.gpu}: extrapolated from another GPU, with a wider band: {kinds}")
-        said += self.time.requested.sentences
-        return said if self.correction is None else [*said, self.correction.sentence()]
+        return [*said, *self.time.requested.sentences, *self.correction.sentences()]
 
 
 class ListTimer:

@@ -223,11 +223,8 @@ def _report(
         )
         for each, record, note in zip(measured.benchmarks, kept, notes, strict=True)
     ]  # fmt: skip
-    correction = corrections.of(predictor.model.device.name, measured.server, architecture.name)
-    assert correction is not None, "it was just added"
-    return benchmark_report(
-        directory.source(architecture.name), workload, entries, correction, kept=measured.is_kept
-    )
+    source = directory.source(architecture.name)
+    return benchmark_report(source, workload, entries, kept=measured.is_kept)
 
 
 def _print(report: BenchmarkReport, output_format: str, folder: Path | None) -> None:

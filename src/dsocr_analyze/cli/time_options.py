@@ -252,7 +252,7 @@ class TimeRequest:
                 architecture, dimensions, dtype_named(dtype), flash_attention, Device(profile)
             )
             for job in self.jobs:
-                assumptions = job.of(architecture, workload, gpu=profile.gpu.name)
+                assumptions = job.of(architecture, workload, profile=profile)
                 try:
                     check_precision(model.device, assumptions.precision)
                     prediction = predict(

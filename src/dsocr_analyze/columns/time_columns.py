@@ -64,8 +64,8 @@ class TimeRequested:
 
     def sentences_of(self, architecture: Architecture) -> tuple[str, ...]:
         """The same, and what benchmarks of servers correct for a model on these GPUs."""
-        found = (self.job.correction_of(architecture, each.gpu.name) for each in self.profiles)
-        return (*self.sentences, *(each.sentence() for each in found if each is not None))
+        found = (self.job.correction_of(architecture, each) for each in self.profiles)
+        return (*self.sentences, *(said for each in found for said in each.sentences()))
 
 
 def page_timer(

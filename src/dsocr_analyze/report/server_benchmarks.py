@@ -10,14 +10,14 @@ from msgspec import Meta, Struct
 from dsocr_analyze.report.build import model_document, workload_document
 from dsocr_analyze.report.document import Model, Workload
 from dsocr_analyze.report.table import Table
-from dsocr_analyze.report.time_entry import TimeCorrection, TimeEntry, time_correction, time_entry
+from dsocr_analyze.report.time_entry import TimeCorrection, TimeEntry, time_entry
 from dsocr_analyze.report.time_report import TIME_SCHEMA_VERSION
 from dsocr_analyze.report.time_tables import seconds_text
 
 if TYPE_CHECKING:
     from dsocr_analyze import workload as planned
     from dsocr_analyze.figures import ModelSource
-    from dsocr_analyze.timing.correction import Correction, KeptBenchmark
+    from dsocr_analyze.timing.correction import KeptBenchmark
     from dsocr_analyze.timing.server_benchmarks.comparison import Compared
 
 __all__ = [
@@ -111,7 +111,7 @@ class BenchmarkReport(Struct, frozen=True, kw_only=True):
         model: The model.
         workload: The page, or pages, of a request.
         benchmarks: One entry per result.
-        correction: What is corrected from now on.
+        correction: What they correct, together with those that were kept before.
         kept: Whether it is kept for later predictions.
     """
 
@@ -119,7 +119,7 @@ class BenchmarkReport(Struct, frozen=True, kw_only=True):
     model: Model
     workload: Workload
     benchmarks: tuple[BenchmarkEntry, ...]
-    correction: TimeCorrection
+    correction: TimeCorrection | None
     kept: bool
 
 
@@ -127,7 +127,6 @@ def benchmark_report(
     model: ModelSource,
     workload: planned.Workload,
     entries: Sequence[BenchmarkEntry],
-    correction: Correction,
     *,
     kept: bool,
 ) -> BenchmarkReport:
@@ -136,16 +135,15 @@ def benchmark_report(
     Args:
         model: The model.
         workload: The page, or pages, of a request.
-        entries: The benchmarks.
-        correction: What is corrected from now on.
-        kept: Whether it is kept for later predictions.
+        entries: The benchmarks, one or more.
+        kept: Whether their correction is kept for later predictions.
     """
     return BenchmarkReport(
         schema_version=TIME_SCHEMA_VERSION,
         model=model_document(model),
         workload=workload_document(workload),
         benchmarks=tuple(entries),
-        correction=time_correction(correction),
+        correction=entries[0].time.assumptions.correction,
         kept=kept,
     )
 
@@ -201,9 +199,8 @@ def benchmark_tables(report: BenchmarkReport) -> list[Table]:
 
 
 def _table(entry: BenchmarkEntry) -> Table:
-    version = f" ({entry.server_version})"
     return Table(
-        f"{entry.gpu}, {entry.server}{version}: predicted beside {entry.file}, {entry.program};"
+        f"{entry.gpu}, {entry.server} (version {entry.server_version}): predicted beside {entry.file}, {entry.program};"
         f" {entry.requests:,} requests, {entry.concurrency:,} at a time,"
         f" {entry.new_tokens:,.4g} tokens each",
         ("what", "predicted", "measured", "error", "corrected", "error"),

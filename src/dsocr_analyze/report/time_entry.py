@@ -20,7 +20,6 @@ __all__ = [
     "TimeEntry",
     "TimeProfile",
     "TimeStage",
-    "time_correction",
     "time_entry",
 ]
 
@@ -259,10 +258,11 @@ def _loaded(load: Throughput) -> LoadedGpu:
     )
 
 
-def time_correction(correction: Correction) -> TimeCorrection:
-    """A correction as a report has it."""
+def _correction(correction: Correction) -> TimeCorrection | None:
+    if correction.is_nothing:
+        return None
     return TimeCorrection(
-        server_version=correction.version,
+        server_version=correction.benchmarks[0].version,
         first_token=correction.first_token,
         per_token=correction.per_token,
         first_token_error=correction.first_token_error,
@@ -286,8 +286,6 @@ def _assumptions(assumptions: Assumptions) -> TimeAssumptions:
         kv_dtype=assumptions.precision.cache,
         reserved=assumptions.reserved,
         price_per_hour=assumptions.price_per_hour,
-        correction=None
-        if assumptions.correction is None
-        else time_correction(assumptions.correction),
+        correction=_correction(assumptions.correction),
         sentences=tuple(assumptions.sentences()),
     )

@@ -2,11 +2,13 @@
 
 A benchmark says how many times as long as predicted the first token takes, and each token after it.
 Several of one GPU, server, version and model are combined by the geometric mean of these factors;
-how far each lies from what the others say is the error that is left.
+how far each lies from what the others say is the error that is left. A factor corrects only what
+was predicted with the kernel times and host figures that it was measured against.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,17 +17,19 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from msgspec import Meta, Struct
 
 if TYPE_CHECKING:
+    from dsocr_analyze.hardware.profile import Profile
+    from dsocr_analyze.timing.runtimes import Host
     from dsocr_analyze.timing.span import Span
 
 __all__ = [
     "LARGEST_FACTOR",
+    "NO_CORRECTION",
     "NO_CORRECTIONS",
     "UNKNOWN_VERSION",
     "Correction",
     "Corrections",
     "KeptBenchmark",
-    "corrected_decode",
-    "corrected_prefill",
+    "basis_of",
 ]
 
 LARGEST_FACTOR: Final = 5.0
@@ -49,6 +53,7 @@ class KeptBenchmark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         server: Name of the serving engine.
         version: The engine's; `UNKNOWN_VERSION` where nobody said it.
         architecture: Name of the model's architecture.
+        basis: What was predicted with, as `basis_of` has it.
         first_token: Measured over predicted seconds until the first token.
         per_token: The same of each token after it.
         requests: How many were answered.
@@ -63,6 +68,7 @@ class KeptBenchmark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     server: Name
     version: Name
     architecture: Name
+    basis: Name
     first_token: Factor
     per_token: Factor
     requests: Count
@@ -76,16 +82,23 @@ class Correction:
     """What benchmarks of one GPU, server, version and model say together.
 
     Attributes:
-        benchmarks: One or more.
+        benchmarks: The oldest first; where there is none, nothing is corrected.
         other_versions: Versions of which others are kept.
+        left_out: Others of the version, of predictions with other kernel times or host figures.
     """
 
-    benchmarks: tuple[KeptBenchmark, ...]
+    benchmarks: tuple[KeptBenchmark, ...] = ()
     other_versions: tuple[str, ...] = ()
+    left_out: tuple[KeptBenchmark, ...] = ()
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether there is no benchmark."""
+        return not self.benchmarks
 
     @property
     def first_token(self) -> float:
-        """Measured over predicted seconds until the first token."""
+        """Measured over predicted seconds until the first token; 1 where nothing was measured."""
         return _geometric_mean(self._first_tokens)
 
     @property
@@ -95,7 +108,7 @@ class Correction:
 
     @property
     def first_token_error(self) -> float | None:
-        """How far a benchmark's first token lies from what the others say; None for a single one.
+        """How far a benchmark's first token lies from what the others say; None without others.
 
         The largest of all, as a ratio less 1.
         """
@@ -105,11 +118,6 @@ class Correction:
     def per_token_error(self) -> float | None:
         """The same of each token after it."""
         return _left_out_error(self._per_tokens)
-
-    @property
-    def version(self) -> str:
-        """The server's."""
-        return self.benchmarks[0].version
 
     @property
     def requests(self) -> int:
@@ -124,12 +132,29 @@ class Correction:
     def _per_tokens(self) -> list[float]:
         return [each.per_token for each in self.benchmarks]
 
-    def sentence(self) -> str:
-        """What was corrected by how much, and by what."""
-        one = self.benchmarks[0]
-        named = "unknown version" if one.version == UNKNOWN_VERSION else one.version
+    def prefill(self, span: Span) -> Span:
+        """A part of the first token, corrected."""
+        if self.is_nothing:
+            return span
+        return span.corrected(self.first_token, self.first_token_error)
+
+    def decode(self, span: Span) -> Span:
+        """Decode steps, corrected."""
+        return span if self.is_nothing else span.corrected(self.per_token, self.per_token_error)
+
+    def sentences(self) -> list[str]:
+        """What was corrected by how much and by what, and what was not."""
+        said = [] if self.is_nothing else [self._corrected()]
+        if self.left_out:
+            said.append(
+                f"not corrected on {_subject(self.left_out[0])} by {_origin(self.left_out)}, which"
+                " was compared with other kernel times or host figures; compare it again"
+            )
+        return said
+
+    def _corrected(self) -> str:
         said = (
-            f"corrected on {one.gpu} under {one.server} ({named}): the first token takes"
+            f"corrected on {_subject(self.benchmarks[0])}: the first token takes"
             f" {self.first_token:.3g} times and each token after it {self.per_token:.3g} times as"
             f" long as predicted without, by {_origin(self.benchmarks)}"
         )
@@ -142,6 +167,11 @@ class Correction:
         if self.other_versions:
             said += f"; kept for other versions, too: {', '.join(self.other_versions)}"
         return said
+
+
+def _subject(kept: KeptBenchmark) -> str:
+    version = "unknown version" if kept.version == UNKNOWN_VERSION else kept.version
+    return f"{kept.gpu} under {kept.server} ({version})"
 
 
 def _origin(benchmarks: Sequence[KeptBenchmark]) -> str:
@@ -168,20 +198,29 @@ class Corrections:
     benchmarks: tuple[KeptBenchmark, ...] = ()
     version: str | None = None
 
-    def of(self, gpu: str, server: str, architecture: str) -> Correction | None:
-        """What is kept for a GPU, a serving engine and a model; None where nothing is."""
+    def of(self, profile: Profile, host: Host, architecture: str) -> Correction:
+        """What is kept for a GPU, a serving engine and a model.
+
+        Args:
+            profile: The GPU's profile.
+            host: The engine.
+            architecture: Name of the model's architecture.
+        """
+        names = (profile.gpu.name, host.name, architecture)
         fitting = [
-            each
-            for each in self.benchmarks
-            if (each.gpu, each.server, each.architecture) == (gpu, server, architecture)
+            each for each in self.benchmarks if (each.gpu, each.server, each.architecture) == names
         ]
         if not fitting:
-            return None
+            return NO_CORRECTION
         newest = max(fitting, key=lambda each: (each.kept, each.id))
         version = newest.version if self.version is None else self.version
-        found = tuple(each for each in fitting if each.version == version)
-        others = sorted({each.version for each in fitting} - {version})
-        return Correction(_by_age(found), tuple(others)) if found else None
+        of_version = _by_age(each for each in fitting if each.version == version)
+        basis = basis_of(profile, host)
+        return Correction(
+            benchmarks=tuple(each for each in of_version if each.basis == basis),
+            other_versions=tuple(sorted({each.version for each in fitting} - {version})),
+            left_out=tuple(each for each in of_version if each.basis != basis),
+        )
 
     def versions(self, gpu: str, server: str) -> list[str]:
         """Versions of a serving engine of which something is kept for a GPU."""
@@ -195,35 +234,28 @@ class Corrections:
         return Corrections(tuple(every.values()), self.version)
 
 
+NO_CORRECTION: Final = Correction()
 NO_CORRECTIONS: Final = Corrections()
 """Nothing is corrected."""
 
 
-def corrected_prefill(span: Span, correction: Correction | None) -> Span:
-    """A part of the first token, corrected where something is known of it."""
-    if correction is None:
-        return span
-    return span.corrected(correction.first_token, correction.first_token_error)
+def basis_of(profile: Profile, host: Host) -> str:
+    """A digest of what seconds are predicted with: a GPU's kernel times and an engine's figures."""
+    fitted = [(key, each.coefficients) for key, each in sorted(profile.fitted.items())]
+    return hashlib.sha256(repr((profile.gpu, fitted, host)).encode()).hexdigest()[:16]
 
 
-def corrected_decode(span: Span, correction: Correction | None) -> Span:
-    """Decode steps, corrected where something is known of them."""
-    if correction is None:
-        return span
-    return span.corrected(correction.per_token, correction.per_token_error)
-
-
-def _by_age(benchmarks: Iterable[KeptBenchmark]) -> tuple[KeptBenchmark, ...]:
-    return tuple(sorted(benchmarks, key=lambda each: (each.kept, each.id)))
+def _by_age(benchmarks: Iterable[KeptBenchmark]) -> list[KeptBenchmark]:
+    return sorted(benchmarks, key=lambda each: (each.kept, each.id))
 
 
 def _geometric_mean(factors: Sequence[float]) -> float:
-    return math.exp(math.fsum(map(math.log, factors)) / len(factors))
+    return math.exp(math.fsum(map(math.log, factors)) / max(1, len(factors)))
 
 
 def _left_out_error(factors: Sequence[float]) -> float | None:
-    """The largest ratio, less 1, of a factor to the mean of the others; None for a single one."""
-    if len(factors) == 1:
+    """The largest ratio, less 1, of a factor to the mean of the others; None without others."""
+    if len(factors) < 2:
         return None
     logarithms = [math.log(each) for each in factors]
     total, others = math.fsum(logarithms), len(factors) - 1

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dsocr_analyze.timing.correction import corrected_decode, corrected_prefill
 from dsocr_analyze.timing.predict import check_model, predict
 from dsocr_analyze.timing.served_loads import ServedPages, served_loads
 from dsocr_analyze.timing.serving import ServedModel
@@ -119,7 +118,7 @@ class PageTimer:
         """
         check_model(model, is_eager=job.is_eager)
         self.model, self.job = model, job
-        self.correction = job.correction_of(model.architecture, model.device.name)
+        self.correction = job.correction_of(model.architecture, model.device.profile)
         self._lengths = cache(job.lengths)
         self._fixed: dict[Any, int] = {}
         self._served: ServedModel | None = None
@@ -176,22 +175,18 @@ class PageTimer:
         decode = page - first
         alone = np.flatnonzero(pages.concurrency == 1)
         if len(alone):
-            first_token, per_token = (
-                (1.0, 1.0)
-                if self.correction is None
-                else (self.correction.first_token, self.correction.per_token)
-            )
-            decode[alone] = per_token * served.steps(1, T[alone], steps[alone]).seconds
-            first[alone] = first_token * (pages.prepare[alone] + prefill[alone])
+            one_by_one = served.steps(1, T[alone], steps[alone])
+            decode[alone] = self.correction.per_token * one_by_one.seconds
+            begun = pages.prepare[alone] + prefill[alone]
+            first[alone] = self.correction.first_token * begun
             page[alone] = first[alone] + decode[alone]
         work = None
         if weights is not None:
             each_step = weights * steps / loads.together
             by_step = _distinct_steps(served, loads.together, keys, each_step)
             passes = (_weighted(each.span, each.place, weights[each.rows]) for each in prompts)
-            work = corrected_prefill(total_span(passes), self.correction).plus(
-                corrected_decode(by_step, self.correction)
-            )
+            prefilled = self.correction.prefill(total_span(passes))
+            work = prefilled.plus(self.correction.decode(by_step))
         return ManyTimes(
             first, _per_step(decode, steps), page, loads.pages_per_second,
             lengths.mean * loads.pages_per_second, pages.concurrency <= fitting, work,
@@ -250,7 +245,10 @@ class PageTimer:
             workload = pages.workload(rows[0])
             concurrency = sorted({int(pages.concurrency[row]) for row in rows})
             assumptions = self.job.of(
-                self.model.architecture, workload, gpu=self.model.device.name, prepare=prepare
+                self.model.architecture,
+                workload,
+                profile=self.model.device.profile,
+                prepare=prepare,
             )
             found = predict(self.model, workload, assumptions, concurrency)
             loads = {each.concurrency: each for each in found.throughput}

@@ -10,7 +10,6 @@ from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware.lacks import check_has
 from dsocr_analyze.kernels import CUDA
-from dsocr_analyze.timing.correction import corrected_decode, corrected_prefill
 from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.prediction import (
     Band,
@@ -149,10 +148,8 @@ def _prediction(
     concurrency: Sequence[int],
     pages: int,
 ) -> PagePrediction:
-    correction = assumptions.correction
     # Measured first tokens have the preprocessing in them.
-    factor = 1.0 if correction is None else correction.first_token
-    prepared = factor * assumptions.preprocess_seconds
+    prepared = assumptions.correction.first_token * assumptions.preprocess_seconds
     *prefill, _ = runtime.stages.values()
     first, decode, steps = total_span(prefill), runtime.decode, assumptions.steps
     return PagePrediction(
@@ -225,14 +222,10 @@ class _Serving:
         self.prefill = {name: span.at(0) for name, span in prefill.items()}
         self.correction = assumptions.correction
         decode = self.served.steps(1, T, assumptions.steps).at(0)
-        self.decode = corrected_decode(decode, self.correction)
-        self.stages = {
-            **{name: corrected_prefill(each, self.correction)
-               for name, each in self.prefill.items()},
-            model.architecture.stages[-1].name: corrected_decode(
-                self.served.step(1, T + 1), self.correction
-            ),
-        }  # fmt: skip
+        self.decode = self.correction.decode(decode)
+        self.stages = {name: self.correction.prefill(each) for name, each in self.prefill.items()}
+        step = self.served.step(1, T + 1)
+        self.stages[model.architecture.stages[-1].name] = self.correction.decode(step)
         self.fixed_bytes = self.served.fixed_bytes(workload)
         self.page_bytes: int = self.served.page_bytes(T, assumptions.lengths.longest)
 
@@ -268,9 +261,7 @@ class _Serving:
         )  # fmt: skip
         together = int(load.together[0])
         steps = self.served.step(together, keys).times(mean / together)
-        work = corrected_prefill(first, self.correction).plus(
-            corrected_decode(steps, self.correction)
-        )
+        work = self.correction.prefill(first).plus(self.correction.decode(steps))
         return _Load(
             float(load.pages_per_second[0]), float(load.first_token[0]), float(load.page[0]), work
         )

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dsocr_analyze.timing.closed_loop import LoopTimes, closed_loop
+from dsocr_analyze.timing.correction import NO_CORRECTION, Correction
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dsocr_analyze.timing.correction import Correction
     from dsocr_analyze.timing.serving import ServedModel
 
     Floats = NDArray[np.float64]
@@ -63,7 +63,7 @@ def served_loads(
     *,
     workers: int,
     is_offline: bool,
-    correction: Correction | None = None,
+    correction: Correction = NO_CORRECTION,
 ) -> ServedLoads:
     """The closed loop of each page's clients; those that do not fit wait outside.
 
@@ -72,7 +72,7 @@ def served_loads(
         pages: The pages.
         workers: Pages that the CPU prepares at a time.
         is_offline: Whether it prepares all pages before the first one runs.
-        correction: What benchmarks of the server say; None for none.
+        correction: What benchmarks of the server say.
     """
     import numpy as np
 
@@ -100,7 +100,7 @@ def served_loads(
         for column, values in zip(columns, found, strict=True):
             column[rows] = values
     rate, first_token, page, together = columns
-    if correction is not None:
+    if not correction.is_nothing:
         prepare = np.zeros(n) if is_offline else pages.prepare / workers
         first_token, page = _corrected(correction, pages.concurrency, first_token, page, prepare)
         rate = pages.concurrency / page

@@ -18,6 +18,7 @@ from dsocr_analyze.timing.correction import (
     UNKNOWN_VERSION,
     Corrections,
     KeptBenchmark,
+    basis_of,
 )
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.predict import predict
@@ -99,7 +100,7 @@ class Predictor:
         lengths = OutputLengths.mean_and_limit(mean, math.floor(mean) + 2, 0.0)
         job = replace(self.job, lengths=lambda _: lengths, corrections=corrections)
         model = self.model
-        return job.of(model.architecture, self.workload, gpu=model.device.name)
+        return job.of(model.architecture, self.workload, profile=model.device.profile)
 
     def kept(self, benchmark: ServerBenchmark, version: str, when: str) -> KeptBenchmark:
         """What a benchmark corrects.
@@ -113,15 +114,23 @@ class Predictor:
             BenchmarkError: It is so far from its prediction that something else was measured.
         """
         first_token, per_token = self._factors(benchmark)
-        names = (self.model.device.name, self.job.host.name, version, self.model.architecture.name)
-        key = "\n".join((*names, benchmark.source.digest))
-        gpu, server, version, architecture = names
+        device, host, load = self.model.device, self.job.host, benchmark.load
+        architecture = self.model.architecture.name
+        key = "\n".join((device.name, host.name, version, architecture, benchmark.source.digest))
         return KeptBenchmark(
             id=hashlib.sha256(key.encode()).hexdigest()[:16],
-            gpu=gpu, server=server, version=version, architecture=architecture,
-            first_token=first_token, per_token=per_token, requests=benchmark.load.requests,
-            concurrency=benchmark.load.concurrency, file=benchmark.source.file[:300], kept=when,
-        )  # fmt: skip
+            gpu=device.name,
+            server=host.name,
+            version=version,
+            architecture=architecture,
+            basis=basis_of(device.profile, host),
+            first_token=first_token,
+            per_token=per_token,
+            requests=load.requests,
+            concurrency=load.concurrency,
+            file=benchmark.source.file,
+            kept=when,
+        )
 
     def _factors(self, benchmark: ServerBenchmark) -> tuple[float, float]:
         """Measured over predicted: the first token, and each after it."""
@@ -187,11 +196,12 @@ class Compared:
 
 def _figures(prediction: PagePrediction) -> Mapping[str, float]:
     [load] = prediction.throughput
+    assert load.tpot_seconds is not None, "requests have more than one token"
     return {
         "pages_per_second": load.pages_per_second.value,
         "tokens_per_second": load.tokens_per_second.value,
         "ttft_seconds": load.ttft_seconds,
-        "tpot_seconds": load.tpot_seconds or 0.0,
+        "tpot_seconds": load.tpot_seconds,
         "request_seconds": load.page_seconds,
     }
 

@@ -28,6 +28,8 @@ __all__ = ["SGLANG", "VLLM", "ServingScript"]
 
 _VERSION: Final = re.compile(r"v?[0-9]+(\.[0-9a-z+-]+)+", re.ASCII | re.IGNORECASE)
 
+_LONGEST_VERSION: Final = 64
+
 
 @dataclass(frozen=True)
 class ServingScript:
@@ -123,8 +125,8 @@ def _check_rate(fields: Fields) -> None:
 def _refuse_speculation(fields: Fields) -> None:
     """Refuses speculative decoding, of which no prediction knows."""
     for key in ("spec_decode_acceptance_length", "accept_length"):
-        accepted = fields.some_number(key)
-        if accepted is not None and accepted > 1:
+        accepted = fields.values.get(key)
+        if isinstance(accepted, int | float) and accepted > 1:
             raise fields.wrong(key, "absent: speculative decoding is not predicted; switch it off")
 
 
@@ -141,7 +143,9 @@ def _first_text(fields: Fields, *keys: str) -> str | None:
 
 def _version(fields: Fields, *keys: str) -> str | None:
     text = _first_text(fields, *keys)
-    return text.removeprefix("v") if text is not None and _VERSION.fullmatch(text) else None
+    if text is None or len(text) > _LONGEST_VERSION or not _VERSION.fullmatch(text):
+        return None
+    return text.removeprefix("v")
 
 
 def _milliseconds(value: float | None) -> float | None:
