@@ -14,6 +14,7 @@ from dsocr_analyze.timing.correction import Correction, Corrections, KeptBenchma
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.predict import TimedModel, predict
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS
+from dsocr_analyze.timing.serving import ServedModel
 from dsocr_analyze.timing.span import Span
 
 PAGE = DEFAULT.plan(page=(1240, 1754))
@@ -199,3 +200,25 @@ class TestSpans:
         assert first.plus(first).error == 0.1
         assert first.times(3).at(0).error == 0.1
         assert Span().corrected(2, None) == Span()
+
+
+class TestBursts:
+    """Requests that all come at once, against the closed loop that predicts them."""
+
+    @pytest.mark.parametrize("server", ["vllm", "sglang"])
+    @pytest.mark.parametrize("requests", [16, 64])
+    def test_only_the_whole_request_is_that_of_a_steady_load(self, server, requests):
+        host = SERVERS[server]
+        bare = predicted(concurrency=(requests,), prepare=0.0, host=host)
+        [load] = bare.throughput
+        *prefill, _ = bare.stages.values()
+        one = sum(float(span.seconds) for span in prefill)
+        served = ServedModel(
+            DEFAULT, published_model().dimensions, BFLOAT16, device("h100-sxm"), host
+        )
+        # One prompt after the other, then all tokens of all requests together.
+        steps = [float(served.step(requests, PAGE.seq_len + done).seconds)
+                 for done in range(1, TOKENS)]  # fmt: skip
+        whole = requests * one + sum(steps)
+        assert whole == pytest.approx(load.page_seconds, rel=0.08)
+        assert (requests + 1) / 2 * one > 4 * load.ttft_seconds

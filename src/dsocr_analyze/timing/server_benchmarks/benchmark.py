@@ -45,7 +45,8 @@ class Load:
         failed: How many it did not.
         concurrency: Requests under way at a time.
         is_steady: Whether every client sent request after request. If not, most of them came at
-            once: what one waits for before its first token another waits for after it.
+            once: what requests of a steady load wait for between two tokens, the prompts of others,
+            these wait for before their first one. The whole request takes as long.
         prompt_tokens: Of a request on average, as the program counts them; None where it did not.
         new_tokens: That a request generated, on average.
     """
