@@ -200,9 +200,9 @@ def benchmark_tables(report: BenchmarkReport) -> list[Table]:
 
 def _table(entry: BenchmarkEntry) -> Table:
     return Table(
-        f"{entry.gpu}, {entry.server} (version {entry.server_version}): predicted beside {entry.file}, {entry.program};"
-        f" {entry.requests:,} requests, {entry.concurrency:,} at a time,"
-        f" {entry.new_tokens:,.4g} tokens each",
+        f"{entry.gpu}, {entry.server} (version {entry.server_version}): predicted beside"
+        f" {entry.file}, {entry.program}; {entry.requests:,} requests,"
+        f" {entry.concurrency:,} at a time, {entry.new_tokens:,.4g} tokens each",
         ("what", "predicted", "measured", "error", "corrected", "error"),
         tuple(
             (_TITLES[each.name], _shown(each, each.predicted), _shown(each, each.measured),
