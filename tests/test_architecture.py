@@ -304,7 +304,8 @@ class TestPrinting:
     ["dsocr_analyze", "dsocr_analyze.cli.app", "dsocr_analyze.analytic",
      "dsocr_analyze.architectures", "dsocr_analyze.costs", "dsocr_analyze.hardware.fit",
      "dsocr_analyze.report.markdown", "dsocr_analyze.sweep", "dsocr_analyze.archive",
-     "dsocr_analyze.timing.length_files", "dsocr_analyze.workload"],
+     "dsocr_analyze.timing.length_files", "dsocr_analyze.timing.server_benchmarks.comparison",
+     "dsocr_analyze.timing.server_benchmarks.reading", "dsocr_analyze.workload"],
 )  # fmt: skip
 def test_torch_is_not_imported_by(module):
     code = (

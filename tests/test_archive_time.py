@@ -36,6 +36,7 @@ KEYS = {
 @pytest.fixture(autouse=True)
 def _somewhere_else(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
 def write(pages, **columns):

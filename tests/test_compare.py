@@ -14,6 +14,7 @@ from dsocr_analyze.cli import main
 @pytest.fixture(autouse=True)
 def _somewhere_else(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
 def rows_of(capsys, *arguments):

@@ -59,7 +59,7 @@ def document(report):
     return json.loads(dump_json(report))
 
 
-LATER_KEYS = {"Workload": {"prompt_pages"}}
+LATER_KEYS = {"TimeAssumptions": {"correction"}, "Workload": {"prompt_pages"}}
 """Keys that every report has now, and that reports of an earlier release are read without."""
 
 

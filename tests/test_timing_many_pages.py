@@ -8,6 +8,7 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
 from dsocr_analyze.timing.assumptions import Assumptions, JobAssumptions
+from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections, KeptBenchmark, basis_of
 from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision
 from dsocr_analyze.timing.many_pages import ManyPages, PageTimer
 from dsocr_analyze.timing.output_lengths import OutputLengths
@@ -41,16 +42,31 @@ def pages(concurrency):
     )
 
 
-def times(host, dimensions, given, *, precision=NATIVE, offline=False):
+CORRECTIONS = Corrections(
+    tuple(
+        KeptBenchmark(
+            id=str(first_token), gpu="l40s", server="vllm", version="0.14", requests=100,
+            architecture=DEFAULT.name, first_token=first_token, per_token=per_token, concurrency=4,
+            file="result.json", kept="2026-01-31T12:00:00Z",
+            basis=basis_of(device("l40s").profile, SERVERS["vllm"]),
+        )
+        for first_token, per_token in ((0.4, 1.5), (0.5, 1.3))
+    )
+)  # fmt: skip
+
+
+def times(host, dimensions, given, *, precision=NATIVE, offline=False, corrections=NO_CORRECTIONS):
     model = TimedModel(DEFAULT, dimensions, BFLOAT16, False, device("l40s"))
-    job = JobAssumptions(host, lengths, None, workers=2, precision=precision, is_offline=offline)
+    job = JobAssumptions(host, lengths, None, workers=2, precision=precision, is_offline=offline,
+                         corrections=corrections)  # fmt: skip
     found = PageTimer(model, job).times(given)
     one_by_one = [
         predict(
             model,
             given.workload(row),
             Assumptions(host, lengths(int(given.max_new_tokens[row])), float(given.prepare[row]),
-                        workers=2, precision=precision, is_offline=offline),
+                        workers=2, precision=precision, is_offline=offline,
+                        correction=job.correction_of(DEFAULT, device("l40s").profile)),
             (int(given.concurrency[row]),),
         )
         for row in range(len(given))
@@ -83,6 +99,35 @@ class TestEachPage:
     def test_every_page_takes_what_it_takes_alone(self, host):
         given = pages([1, 1, 1, 2, 4, 16, 3, 1])
         assert_alike(*times(HOSTS[host], DIMENSIONS["small"], given))
+
+    @pytest.mark.parametrize("offline", [False, True])
+    def test_corrected_pages_too(self, offline):
+        given = pages([1, 1, 2, 4, 16, 3, 1])
+        corrected, one_by_one = times(SERVERS["vllm"], DIMENSIONS["small"], given, offline=offline,
+                                      corrections=CORRECTIONS)  # fmt: skip
+        assert_alike(corrected, one_by_one)
+        bare, _ = times(SERVERS["vllm"], DIMENSIONS["small"], given, offline=offline)
+        longer = ~np.isnan(bare.tpot_seconds)
+        ratio = corrected.tpot_seconds[longer] / bare.tpot_seconds[longer]
+        assert ratio == pytest.approx((1.5 * 1.3) ** 0.5)
+
+    def test_the_work_of_corrected_pages_is_longer_in_both_parts(self):
+        given = pages([2, 4, 16])
+        weights = np.array([3, 1, 2])
+        model = TimedModel(DEFAULT, DIMENSIONS["small"], BFLOAT16, False, device("l40s"))
+        for new_tokens, factor in ((1, (0.4 * 0.5) ** 0.5), (100_000, (1.5 * 1.3) ** 0.5)):
+            fixed = OutputLengths.fixed(new_tokens)
+            found = [
+                PageTimer(model, JobAssumptions(SERVERS["vllm"], lambda _, fixed=fixed: fixed, 0.0,
+                                                corrections=each)).times(given, weights=weights)
+                for each in (NO_CORRECTIONS, CORRECTIONS)
+            ]  # fmt: skip
+            seconds = [float(each.work.seconds) for each in found]
+            assert seconds[1] / seconds[0] == pytest.approx(factor, rel=0.01)
+            assert found[0].work.measured_error is None
+            # The two differ by 25 % in the first token and by 15 % in the others.
+            expected = 0.25 if new_tokens == 1 else 1.5 / 1.3 - 1
+            assert found[1].work.error == pytest.approx(expected, rel=0.01)
 
     def test_pages_that_do_not_fit_wait_outside(self):
         given = pages([100_000, 1])

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 __all__ = [
     "AnalyzeError",
+    "BenchmarkError",
     "ConfigError",
     "DeviceError",
     "FormatError",
@@ -70,6 +71,10 @@ class ModelCodeError(AnalyzeError):
 
 class UncountableError(AnalyzeError):
     """A kind of tensor, or an operator, whose cost a trace cannot state."""
+
+
+class BenchmarkError(AnalyzeError):
+    """A server's benchmark, or what is kept of one, that no prediction can be held against."""
 
 
 class DeviceError(AnalyzeError):

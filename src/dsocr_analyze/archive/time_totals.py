@@ -14,6 +14,7 @@ from dsocr_analyze.columns.time_columns import (
     preprocessing_of_pages,
 )
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.timing.correction import NO_CORRECTION, Correction
 from dsocr_analyze.timing.many_pages import ManyPages
 from dsocr_analyze.timing.span import Span
 
@@ -66,6 +67,7 @@ class TimeTotals:
         setting: Mode, element type and attention.
         profile: The GPU's profile.
         time: What was asked.
+        correction: What benchmarks of the server say on the GPU.
         pages: How many.
         gpu_seconds: Seconds of one GPU for all pages.
         cpu_seconds: CPU work of all pages before the model.
@@ -76,6 +78,7 @@ class TimeTotals:
     setting: Setting
     profile: Profile
     time: ListTime
+    correction: Correction = NO_CORRECTION
     pages: int = 0
     gpu_seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -154,7 +157,7 @@ class TimeTotals:
         if extrapolated:
             kinds = ", ".join(extrapolated)
             said.append(f"{self.gpu}: extrapolated from another GPU, with a wider band: {kinds}")
-        return [*said, *self.time.requested.sentences]
+        return [*said, *self.time.requested.sentences, *self.correction.sentences()]
 
 
 class ListTimer:
@@ -176,11 +179,12 @@ class ListTimer:
 
         self._model, self._time = model, time
         job = time.requested.job
-        self._timed: list[tuple[PageTimer, TimeTotals]] = [
-            (page_timer(model, setting, profile, job), TimeTotals(setting, profile, time))
-            for profile in time.requested.profiles
-            for setting in settings
-        ]
+        self._timed: list[tuple[PageTimer, TimeTotals]] = []
+        for profile in time.requested.profiles:
+            for setting in settings:
+                timer = page_timer(model, setting, profile, job)
+                totals = TimeTotals(setting, profile, time, timer.correction)
+                self._timed.append((timer, totals))
         self._modes = list(dict.fromkeys(setting.mode for setting in settings))
         count = model.architecture.forms.crop_grids.count
         self._sizes = np.ones((2, count), np.int64)

@@ -101,6 +101,7 @@ def analyze(
     preprocess_ms: time_options.PreprocessOption = None,
     workers: time_options.WorkersOption = 1,
     price: time_options.PriceOption = None,
+    corrections: time_options.CorrectionsOption = 1,
     output: OutputOption = DEFAULT_OUTPUT,
     output_format: FormatOption = "table",
     json_file: JsonOption = None,
@@ -130,11 +131,10 @@ def analyze(
     options.prepare_output(output)
     asked = time_options.request_with_report(
         context, gpu, runtime=runtime, concurrency=concurrency, preprocess_ms=preprocess_ms,
-        workers=workers, price=price, max_new_tokens=max_new_tokens,
+        workers=workers, price=price, corrections=corrections, max_new_tokens=max_new_tokens,
     )  # fmt: skip
-    report = Engine(
-        engine, directory, dtype, flash_attention, device, trust_remote_code, asked
-    ).report(workload)  # fmt: skip
+    counts = Engine(engine, directory, dtype, flash_attention, device, trust_remote_code, asked)
+    report = counts.report(workload)
     context.obj.begin_writing()
     written = _write(report, output, json_file)
     if not quiet:

@@ -125,6 +125,8 @@ def archive(
     share_at_limit: time_options.LimitShareOption = 0.0,
     offline: time_options.OfflineOption = False,
     reserved: time_options.ReservedOption = 0.1,
+    corrections: time_options.CorrectionsOption = 1,
+    server_version: time_options.ServerVersionOption = None,
     profile: time_options.ProfileOption = None,
     quiet: many_options.QuietOption = False,
     strict: many_options.StrictOption = False,
@@ -135,7 +137,8 @@ def archive(
         context, gpu, profile=profile, runtime=runtime, server=server, preprocess_ms=preprocess_ms,
         workers=workers, price=price, weights_dtype=weights_dtype, kv_dtype=kv_dtype,
         new_tokens_from=new_tokens_from, mean_new_tokens=mean_new_tokens,
-        share_at_limit=share_at_limit, reserved=reserved, offline=offline,
+        share_at_limit=share_at_limit, reserved=reserved, offline=offline, corrections=corrections,
+        server_version=server_version,
     )  # fmt: skip
     count_list(
         context, pages, mode, dtype, use_flash_attn, text_tokens, max_new_tokens, model, arch,

@@ -78,6 +78,7 @@ def compare(
     preprocess_ms: time_options.PreprocessOption = None,
     workers: time_options.WorkersOption = 1,
     price: time_options.PriceOption = None,
+    corrections: time_options.CorrectionsOption = 1,
     output_format: FormatOption = "table",
     output: OutputOption = None,
     debug: options.DebugOption = False,
@@ -87,7 +88,7 @@ def compare(
     options.check_choice("--engine", engine, ENGINES)
     asked = time_options.request_with_report(
         context, gpu, runtime=runtime, concurrency=concurrency, preprocess_ms=preprocess_ms,
-        workers=workers, price=price, max_new_tokens=max_new_tokens,
+        workers=workers, price=price, corrections=corrections, max_new_tokens=max_new_tokens,
     )  # fmt: skip
     from dsocr_analyze.cli import compared
     from dsocr_analyze.report import comparison

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsocr_analyze.cli import options
+from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.hardware.profile import Fitted, Profile
     from dsocr_analyze.report.tables import Table
+    from dsocr_analyze.timing.correction import KeptBenchmark
 
 __all__ = ["devices", "profile_folder", "user_profiles"]
 
@@ -40,6 +42,22 @@ ProfileOption = Annotated[
 FormatOption = Annotated[
     str, typer.Option("--format", metavar="|".join(FORMATS), help="What is printed.")
 ]
+CorrectionsOption = Annotated[
+    bool,
+    typer.Option(
+        "--corrections",
+        help="List instead what time --from-benchmark kept of servers' benchmarks.",
+    ),
+]
+ForgetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--forget",
+        metavar="ID|all",
+        help="Remove a kept benchmark, by its id in --corrections, or all of the GPUs that are"
+        " named. May be given several times.",
+    ),
+]
 
 
 def user_profiles(given: Sequence[Path] | None) -> list[Path]:
@@ -56,21 +74,78 @@ def profile_folder() -> Path:
 def devices(
     gpu: GpuArgument = None,
     profile: ProfileOption = None,
+    corrections: CorrectionsOption = False,
+    forget: ForgetOption = None,
     output_format: FormatOption = "table",
     debug: options.DebugOption = False,
 ) -> None:
     """List the GPUs: peaks, memory, and the error of their predicted kernel times."""
+    from msgspec import to_builtins
+
     from dsocr_analyze.hardware.devices import catalogue_name
     from dsocr_analyze.hardware.profile import all_profiles
 
     options.check_choice("--format", output_format, FORMATS)
     known = all_profiles(user_profiles(profile))
-    names = [catalogue_name(name, known) for name in gpu] if gpu else list(known)
-    profiles = [known[name] for name in names]
-    if output_format == "json":
-        sys.stdout.write(json.dumps([_as_dict(each) for each in profiles], indent=2) + "\n")
+    names = [catalogue_name(name, known) for name in gpu or ()]
+    if forget:
+        _forget(forget, names)
         return
-    table = _table(profiles)
+    if corrections:
+        kept = _kept_of(names)
+        _print(_corrections_table(kept), [to_builtins(each) for each in kept], output_format)
+        return
+    profiles = [known[name] for name in names or known]
+    _print(_table(profiles), [_as_dict(each) for each in profiles], output_format)
+
+
+def _kept_of(gpus: Sequence[str]) -> list[KeptBenchmark]:
+    """Kept benchmarks of some GPUs; of all where none is named."""
+    from dsocr_analyze.cli.kept_corrections import kept_benchmarks
+
+    return [each for each in kept_benchmarks() if not gpus or each.gpu in gpus]
+
+
+def _forget(which: Sequence[str], gpus: Sequence[str]) -> None:
+    """Removes kept benchmarks; raises WorkloadError for one that is not there."""
+    from dsocr_analyze.cli.kept_corrections import forget
+
+    if "all" in which and not gpus:
+        raise WorkloadError("--forget all is for GPUs that are named; name one or more")
+    kept = {each.id: each for each in _kept_of(gpus)}
+    if unknown := [each for each in which if each != "all" and each not in kept]:
+        raise WorkloadError(
+            f"--forget {unknown[0]}: nothing of that id is kept; dsocr-analyze devices"
+            " --corrections lists what is"
+        )
+    chosen = [each for each in kept.values() if "all" in which or each.id in which]
+    forget(chosen)
+    for each in chosen:
+        print(f"forgot {each.id}: {each.file}, {each.gpu}, {each.server} {each.version}")
+
+
+def _corrections_table(kept: Sequence[KeptBenchmark]) -> Table:
+    from dsocr_analyze.report.tables import Table
+
+    return Table(
+        "Benchmarks of servers that correct predictions: measured over predicted, of the first"
+        " token and of each after it",
+        ("id", "GPU", "server", "version", "model", "file", "kept", "first token", "per token",
+         "requests", "at once"),
+        tuple(
+            (each.id, each.gpu, each.server, each.version, each.architecture, each.file,
+             each.kept[:10], f"{each.first_token:.3g}", f"{each.per_token:.3g}",
+             f"{each.requests:,}", f"{each.concurrency:,}")
+            for each in kept
+        ),
+        label_columns=7,
+    )  # fmt: skip
+
+
+def _print(table: Table, records: Sequence[Any], output_format: str) -> None:
+    if output_format == "json":
+        sys.stdout.write(json.dumps(records, indent=2) + "\n")
+        return
     if output_format == "markdown":
         from dsocr_analyze.report.markdown import markdown_table
 

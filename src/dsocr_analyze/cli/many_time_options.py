@@ -127,11 +127,14 @@ def time_requested(
     share_at_limit: float,
     reserved: float,
     offline: bool,
+    corrections: int,
+    server_version: str | None,
 ) -> TimeRequested | None:
     """What the options ask for, None without a GPU; raises an AnalyzeError for the impossible."""
     if not gpu:
         time_options.refuse_without_gpu(context)
         return None
+    from dsocr_analyze.cli.kept_corrections import corrections_asked_for
     from dsocr_analyze.columns.time_columns import TimeRequested
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.sweep.axes import parse_names
@@ -149,7 +152,7 @@ def time_requested(
     job = JobAssumptions(
         EAGER if runtime == "eager" else host, lengths,
         None if preprocess_ms is None else preprocess_ms / 1e3, workers, precision, reserved, price,
-        offline,
+        offline, corrections_asked_for(corrections, server_version, profiles, server),
     )  # fmt: skip
     said = "every page generates as many tokens as it may"
     if new_tokens_from is not None:

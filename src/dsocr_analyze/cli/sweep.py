@@ -169,6 +169,8 @@ def sweep(
     share_at_limit: time_options.LimitShareOption = 0.0,
     offline: time_options.OfflineOption = False,
     reserved: time_options.ReservedOption = 0.1,
+    corrections: time_options.CorrectionsOption = 1,
+    server_version: time_options.ServerVersionOption = None,
     profile: time_options.ProfileOption = None,
     yes: YesOption = False,
     quiet: many_options.QuietOption = False,
@@ -177,8 +179,7 @@ def sweep(
 ) -> None:
     """Count every combination of some ranges, and predict its seconds on a GPU."""
     _check_options(
-        pages, plot,
-        of_sweeps={"--page": page, "--batch-size": batch_size},
+        pages, plot, of_sweeps={"--page": page, "--batch-size": batch_size},
         of_plots={"--quantity": quantity, "--x": x},
         of_lists={"--histogram": histogram, "--format": output_format, "--deadline": deadline,
                   "--concurrency": None if concurrency is None else str(concurrency)},
@@ -187,7 +188,8 @@ def sweep(
         context, gpu, profile=profile, runtime=runtime, server=server, preprocess_ms=preprocess_ms,
         workers=workers, price=price, weights_dtype=weights_dtype, kv_dtype=kv_dtype,
         new_tokens_from=new_tokens_from, mean_new_tokens=mean_new_tokens,
-        share_at_limit=share_at_limit, reserved=reserved, offline=offline,
+        share_at_limit=share_at_limit, reserved=reserved, offline=offline, corrections=corrections,
+        server_version=server_version,
     )  # fmt: skip
     if pages is not None:
         archive.count_list(
@@ -195,8 +197,7 @@ def sweep(
             _one_number("max_new_tokens", max_new_tokens), model, arch, config, output, plot,
             histogram or "grid", output_format or "table",
             many_time_options.list_time(time, concurrency, deadline, new_tokens_from,
-                                        mean_new_tokens),
-            quiet=quiet, strict=strict,
+                                        mean_new_tokens), quiet=quiet, strict=strict,
         )  # fmt: skip
         return
     asked = (page or "a4", mode, text_tokens, max_new_tokens, batch_size or "1", dtype,
@@ -247,7 +248,7 @@ def _run(
     combinations = _combinations(counted.architecture, *asked, time)
     if len(combinations.max_new_tokens) > 1:
         _refuse_lengths(new_tokens_from)
-    notes = () if combinations.time is None else combinations.time.sentences
+    notes = () if time is None else time.sentences_of(counted.architecture)
     metadata = metadata_of(directory, counted.architecture, combinations.modes, notes)
     picture = None
     if chosen is not None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import options, time_options
+from dsocr_analyze.cli import options, server_benchmarks, time_options
 from dsocr_analyze.cli.many_options import check_files
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.words import in_options
 from dsocr_analyze.errors import DeviceError, WorkloadError
 
 if TYPE_CHECKING:
-    from dsocr_analyze.figures import ModelSource
+    from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.report.time_entry import TimeEntry
     from dsocr_analyze.report.time_report import TimeReport
     from dsocr_analyze.workload import Workload
@@ -78,56 +78,78 @@ def time(
     offline: time_options.OfflineOption = False,
     reserved: time_options.ReservedOption = 0.1,
     profile: time_options.ProfileOption = None,
+    corrections: time_options.CorrectionsOption = 1,
+    server_version: time_options.ServerVersionOption = None,
+    from_benchmark: server_benchmarks.FilesOption = None,
+    keep: server_benchmarks.KeepOption = 1,
     output_format: FormatOption = "table",
     plot: PlotOption = None,
     debug: options.DebugOption = False,
 ) -> None:
     """Predict seconds of a page, pages per second and money on a GPU."""
-    from dsocr_analyze.hardware.devices import gpu_catalogue
-
     options.check_choice("--format", output_format, FORMATS)
     check_files(None, plot)
+    measured = server_benchmarks.benchmarks_given(context, from_benchmark, keep=keep)
     directory = options.described_model(model, arch, config, sliding_window)
-    architecture = directory.architecture
     options.say_of_config(directory, by_closed_forms=True)
     workload = options.workload_from(
-        architecture, mode=mode, base_size=base_size, image_size=image_size, crop_mode=crop_mode,
-        page=page, image=image, seq_len=seq_len, text_tokens=text_tokens, batch_size=1,
-        max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
+        directory.architecture, mode=mode, base_size=base_size, image_size=image_size,
+        crop_mode=crop_mode, page=page, image=image, seq_len=seq_len, text_tokens=text_tokens,
+        batch_size=1, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
-    names = list(gpu or gpu_catalogue())
     request = time_options.time_request(
-        names, profile=profile, runtime=runtime, server=server, concurrency=concurrency,
+        gpu or _all_gpus(), profile=profile, runtime=runtime,
+        server=server if measured is None else measured.server, concurrency=concurrency,
         preprocess_ms=preprocess_ms, workers=workers, price=price, weights_dtype=weights_dtype,
         kv_dtype=kv_dtype, new_tokens_from=new_tokens_from, mean_new_tokens=mean_new_tokens,
-        share_at_limit=share_at_limit, reserved=reserved, offline=offline,
-        max_new_tokens=max_new_tokens,
+        share_at_limit=share_at_limit, reserved=reserved, offline=offline, corrections=corrections,
+        server_version=None if measured else server_version, max_new_tokens=max_new_tokens,
     )  # fmt: skip
+    if measured is not None:
+        server_benchmarks.show(context, measured, request, directory, workload, output_format)
+        return
     entries = request.entries(
-        architecture, directory.dimensions(), workload, dtype=dtype,
+        directory.architecture, directory.dimensions(), workload, dtype=dtype,
         flash_attention=flash_attention, leave_out=None if gpu else _say_left_out,
     )  # fmt: skip
-    report = _report(directory.source(architecture.name), workload, entries)
-    if plot is not None:
-        from dsocr_analyze.columns.throughput_plot import plot_throughput
-
-        context.obj.begin_writing()
-        plot_throughput(plot, report)
-    _print(report, output_format, written=plot)
+    _show(context, _report(directory, workload, entries), output_format, plot)
 
 
-def _report(model: ModelSource, workload: Workload, entries: Sequence[TimeEntry]) -> TimeReport:
+def _all_gpus() -> list[str]:
+    from dsocr_analyze.hardware.devices import gpu_catalogue
+
+    return list(gpu_catalogue())
+
+
+def _report(
+    directory: ModelDirectory, workload: Workload, entries: Sequence[TimeEntry]
+) -> TimeReport:
     from dsocr_analyze.report.time_report import time_report
 
     if not entries:
         raise WorkloadError("no GPU of the catalogue has these types; give other ones")
-    return time_report(model, workload, entries)
+    return time_report(directory.source(directory.architecture.name), workload, entries)
+
+
+def _plot(context: typer.Context, file: Path, report: TimeReport) -> None:
+    from dsocr_analyze.columns.throughput_plot import plot_throughput
+
+    context.obj.begin_writing()
+    plot_throughput(file, report)
 
 
 def _say_left_out(error: DeviceError) -> None:
     # One of the whole catalogue may lack a type or an attention kernel.
     complain(f"left out: {in_options(str(error), error.arguments)}")
+
+
+def _show(
+    context: typer.Context, report: TimeReport, output_format: str, plot: Path | None
+) -> None:
+    if plot is not None:
+        _plot(context, plot, report)
+    _print(report, output_format, written=plot)
 
 
 def _print(report: TimeReport, output_format: str, *, written: Path | None) -> None:
@@ -144,7 +166,7 @@ def _print(report: TimeReport, output_format: str, *, written: Path | None) -> N
     if output_format == "markdown":
         from dsocr_analyze.report.markdown import markdown_table
 
-        parts = [headline(report)]
+        parts = [headline(report.model, report.workload)]
         for table in tables:
             parts += [f"## {table.title}", markdown_table(table)]
         parts += ["## Assumptions", "\n".join(f"- {note}" for note in notes)]
@@ -152,7 +174,7 @@ def _print(report: TimeReport, output_format: str, *, written: Path | None) -> N
         return
     from dsocr_analyze.cli.printing import print_assumptions, print_table
 
-    print(headline(report))
+    print(headline(report.model, report.workload))
     for table in tables:
         print_table(table)
     print_assumptions(notes)

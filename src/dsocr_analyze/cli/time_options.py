@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.kernels import Kernel
     from dsocr_analyze.report.time_entry import TimeEntry
-    from dsocr_analyze.timing.assumptions import Assumptions
+    from dsocr_analyze.timing.assumptions import JobAssumptions
     from dsocr_analyze.timing.kernel_seconds import Precision
     from dsocr_analyze.timing.output_lengths import OutputLengths
     from dsocr_analyze.timing.prediction import PagePrediction
@@ -29,6 +29,7 @@ __all__ = [
     "MOST_CONCURRENCY",
     "PANEL",
     "ConcurrencyOption",
+    "CorrectionsOption",
     "GpuOption",
     "KvDtypeOption",
     "LimitShareOption",
@@ -41,6 +42,7 @@ __all__ = [
     "ReservedOption",
     "RuntimeOption",
     "ServerOption",
+    "ServerVersionOption",
     "TimeRequest",
     "WeightsDtypeOption",
     "WorkersOption",
@@ -185,6 +187,24 @@ ReservedOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
+CorrectionsOption = Annotated[
+    int,
+    typer.Option(
+        "--corrections",
+        metavar="0|1",
+        help="Correct by the benchmarks of servers that time --from-benchmark kept; 0 for not.",
+        rich_help_panel=PANEL,
+    ),
+]
+ServerVersionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--server-version",
+        metavar="VERSION",
+        help="Version of the serving engine: whose benchmarks correct. Default: the one kept last.",
+        rich_help_panel=PANEL,
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -193,14 +213,12 @@ class TimeRequest:
 
     Attributes:
         profiles: Of the GPUs.
-        assumptions: For a runtime and a page.
-        runtimes: Which.
+        jobs: What is taken for granted of each runtime.
         concurrency: Pages under way at a time.
     """
 
     profiles: Sequence[Profile]
-    assumptions: Callable[[str, Architecture, Workload], Assumptions]
-    runtimes: Sequence[str]
+    jobs: Sequence[JobAssumptions]
     concurrency: Sequence[int]
 
     def predictions(
@@ -233,8 +251,8 @@ class TimeRequest:
             model = TimedModel(
                 architecture, dimensions, dtype_named(dtype), flash_attention, Device(profile)
             )
-            for runtime in self.runtimes:
-                assumptions = self.assumptions(runtime, architecture, workload)
+            for job in self.jobs:
+                assumptions = job.of(architecture, workload, profile=profile)
                 try:
                     check_precision(model.device, assumptions.precision)
                     prediction = predict(
@@ -285,9 +303,12 @@ def time_request(
     share_at_limit: float = 0.0,
     reserved: float = 0.1,
     offline: bool = False,
+    corrections: int = 1,
+    server_version: str | None = None,
     max_new_tokens: int,
 ) -> TimeRequest:
     """What the options ask for; raises an AnalyzeError for what is not possible."""
+    from dsocr_analyze.cli.kept_corrections import corrections_asked_for
     from dsocr_analyze.timing.assumptions import JobAssumptions
     from dsocr_analyze.timing.kernel_seconds import NATIVE
     from dsocr_analyze.timing.runtimes import EAGER, RUNTIMES, server_named
@@ -301,21 +322,22 @@ def time_request(
     precision = precision_of(weights_dtype, kv_dtype, runtimes)
     seconds = None if preprocess_ms is None else preprocess_ms / 1e3
 
-    def assumptions(runtime: str, architecture: Architecture, workload: Workload) -> Assumptions:
-        is_eager = runtime == "eager"
-        job = JobAssumptions(
-            EAGER if is_eager else host, lambda _: lengths, seconds, workers,
-            NATIVE if is_eager else precision, reserved, price, offline,
-        )  # fmt: skip
-        return job.of(architecture, workload)
-
-    return TimeRequest(profiles, assumptions, runtimes, _concurrencies(concurrency))
+    kept = corrections_asked_for(corrections, server_version, profiles, server)
+    jobs = [
+        JobAssumptions(EAGER, lambda _: lengths, seconds, workers, NATIVE, reserved, price, offline)
+        if each == "eager"
+        else JobAssumptions(
+            host, lambda _: lengths, seconds, workers, precision, reserved, price, offline, kept
+        )
+        for each in runtimes
+    ]
+    return TimeRequest(profiles, jobs, _concurrencies(concurrency))
 
 
 _TIME_OPTIONS: Final = (
     "runtime", "server", "concurrency", "deadline", "preprocess_ms", "workers", "price",
     "weights_dtype", "kv_dtype", "new_tokens_from", "mean_new_tokens", "share_at_limit",
-    "reserved", "offline", "profile",
+    "reserved", "offline", "profile", "corrections", "server_version",
 )  # fmt: skip
 
 
@@ -340,6 +362,7 @@ def request_with_report(
     preprocess_ms: float | None,
     workers: int,
     price: float | None,
+    corrections: int,
     max_new_tokens: int,
 ) -> TimeRequest | None:
     """What is asked for beside a report; None without a GPU. Errors as of `time_request`."""
@@ -348,7 +371,8 @@ def request_with_report(
         return None
     return time_request(
         gpu, profile=None, runtime=runtime, server="vllm", concurrency=concurrency,
-        preprocess_ms=preprocess_ms, workers=workers, price=price, max_new_tokens=max_new_tokens,
+        preprocess_ms=preprocess_ms, workers=workers, price=price, corrections=corrections,
+        max_new_tokens=max_new_tokens,
     )  # fmt: skip
 
 

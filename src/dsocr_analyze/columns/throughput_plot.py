@@ -34,7 +34,10 @@ def plot_throughput(path: Path, report: TimeReport) -> None:
         at = [load.concurrency for load in entry.throughput]
         rates = [load.pages_per_second for load in entry.throughput]
         bands = [load.pages_per_second_band for load in entry.throughput]
-        (line,) = axes.plot(at, rates, marker="o", label=f"{entry.gpu}, {entry.runtime}")
+        label = f"{entry.gpu}, {entry.runtime}"
+        if entry.assumptions.correction is not None:
+            label += ", corrected by benchmarks"
+        (line,) = axes.plot(at, rates, marker="o", label=label)
         colour = line.get_color()
         axes.fill_between(
             at, [each.low for each in bands], [each.high for each in bands], color=colour, alpha=0.2

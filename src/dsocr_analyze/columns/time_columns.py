@@ -62,6 +62,11 @@ class TimeRequested:
     job: JobAssumptions
     sentences: tuple[str, ...] = ()
 
+    def sentences_of(self, architecture: Architecture) -> tuple[str, ...]:
+        """The same, and what benchmarks of servers correct for a model on these GPUs."""
+        found = (self.job.correction_of(architecture, each) for each in self.profiles)
+        return (*self.sentences, *(said for each in found for said in each.sentences()))
+
 
 def page_timer(
     model: CountedModel, setting: Setting, profile: Profile, job: JobAssumptions

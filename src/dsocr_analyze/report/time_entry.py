@@ -9,12 +9,14 @@ from msgspec import Meta, Struct
 
 if TYPE_CHECKING:
     from dsocr_analyze.timing.assumptions import Assumptions
+    from dsocr_analyze.timing.correction import Correction
     from dsocr_analyze.timing.prediction import Band, PagePrediction, Throughput
 
 __all__ = [
     "Interval",
     "LoadedGpu",
     "TimeAssumptions",
+    "TimeCorrection",
     "TimeEntry",
     "TimeProfile",
     "TimeStage",
@@ -105,6 +107,31 @@ class LoadedGpu(Struct, frozen=True, kw_only=True):
     cost_band: Interval | None
 
 
+class TimeCorrection(Struct, frozen=True, kw_only=True):
+    """What benchmarks of the server correct; it is in the predicted figures.
+
+    Attributes:
+        server_version: The server's version; `unknown` where nobody said it.
+        first_token: How many times as long the first token takes, preprocessing included.
+        per_token: How many times as long each token after it takes.
+        first_token_error: Largest deviation of a benchmark from the others, as a ratio less 1; null
+            for a single one, which leaves the band as wide as it was.
+        per_token_error: The same of each token after it.
+        benchmarks: Names of their files, the oldest first.
+        requests: How many were answered in all of them.
+        kept: When the last one was kept, in UTC.
+    """
+
+    server_version: str
+    first_token: Share
+    per_token: Share
+    first_token_error: Share | None
+    per_token_error: Share | None
+    benchmarks: tuple[str, ...]
+    requests: int
+    kept: str
+
+
 class TimeAssumptions(Struct, frozen=True, kw_only=True):
     """What a prediction takes for granted.
 
@@ -120,6 +147,7 @@ class TimeAssumptions(Struct, frozen=True, kw_only=True):
         kv_dtype: Type of cached keys and values; null for the model's own.
         reserved: Part of the memory that is kept free.
         price_per_hour: Of one GPU; null for none.
+        correction: What benchmarks of the server correct; null for nothing.
         sentences: All of it in words.
     """
 
@@ -134,6 +162,7 @@ class TimeAssumptions(Struct, frozen=True, kw_only=True):
     kv_dtype: str | None
     reserved: Share
     price_per_hour: Share | None
+    correction: TimeCorrection | None = None
     sentences: tuple[str, ...]
 
 
@@ -229,6 +258,21 @@ def _loaded(load: Throughput) -> LoadedGpu:
     )
 
 
+def _correction(correction: Correction) -> TimeCorrection | None:
+    if correction.is_nothing:
+        return None
+    return TimeCorrection(
+        server_version=correction.benchmarks[0].version,
+        first_token=correction.first_token,
+        per_token=correction.per_token,
+        first_token_error=correction.first_token_error,
+        per_token_error=correction.per_token_error,
+        benchmarks=tuple(each.file for each in correction.benchmarks),
+        requests=correction.requests,
+        kept=correction.benchmarks[-1].kept,
+    )
+
+
 def _assumptions(assumptions: Assumptions) -> TimeAssumptions:
     return TimeAssumptions(
         host=assumptions.host.name,
@@ -242,5 +286,6 @@ def _assumptions(assumptions: Assumptions) -> TimeAssumptions:
         kv_dtype=assumptions.precision.cache,
         reserved=assumptions.reserved,
         price_per_hour=assumptions.price_per_hour,
+        correction=_correction(assumptions.correction),
         sentences=tuple(assumptions.sentences()),
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dsocr_analyze import workload as planned
     from dsocr_analyze.figures import ModelSource
 
-__all__ = ["TimeReport", "headline", "report_text", "time_report"]
+__all__ = ["TIME_SCHEMA_VERSION", "TimeReport", "headline", "report_text", "time_report"]
 
 TIME_SCHEMA_VERSION: Final = "2"
 
@@ -50,14 +50,14 @@ def time_report(
     )
 
 
-def headline(report: TimeReport) -> str:
+def headline(model: Model, workload: Workload) -> str:
     """The first line of every output: which model, and which page."""
     return (
-        f"Predicted, nothing was run: {model_text(report.model)}\n"
-        f"{report.workload.title[0].upper()}{report.workload.title[1:]}"
+        f"Predicted, nothing was run: {model_text(model)}\n"
+        f"{workload.title[0].upper()}{workload.title[1:]}"
     )
 
 
-def report_text(report: TimeReport) -> str:
-    """The document as JSON."""
+def report_text(report: Struct) -> str:
+    """A document as JSON."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.timing.correction import NO_CORRECTION, NO_CORRECTIONS, Correction, Corrections
 from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision
 from dsocr_analyze.timing.runtimes import Host
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, PixelWork
+    from dsocr_analyze.hardware.profile import Profile
     from dsocr_analyze.timing.output_lengths import OutputLengths
     from dsocr_analyze.workload import Mode, Workload
 
@@ -76,6 +78,7 @@ class Assumptions:
         price_per_hour: Of one GPU; None for none.
         is_offline: Whether the CPU prepares all pages before the first one runs, as an offline
             script does; else it works ahead of the GPU.
+        correction: What benchmarks of the server say, on the GPU in question.
 
     Raises:
         WorkloadError: A number is not possible.
@@ -90,6 +93,7 @@ class Assumptions:
     reserved: float = 0.1
     price_per_hour: float | None = None
     is_offline: bool = False
+    correction: Correction = NO_CORRECTION
 
     def __post_init__(self) -> None:
         _check_numbers(self.preprocess_seconds, self.workers, self.reserved, self.price_per_hour)
@@ -112,6 +116,7 @@ class Assumptions:
             f"preprocessing takes {1e3 * self.preprocess_seconds:.1f} ms of CPU per page"
             f" ({origin}), {self.workers} at a time, {_order(self.is_offline)}",
             *_runtime_sentences(self.host, self.reserved, self.precision),
+            *self.correction.sentences(),
         ]
 
 
@@ -128,6 +133,7 @@ class JobAssumptions:
         reserved: Part of the memory kept for the driver, the allocator and kernels.
         price_per_hour: Of one GPU; None for none.
         is_offline: Whether the CPU prepares all pages before the first one runs.
+        corrections: What benchmarks of servers say.
 
     Raises:
         WorkloadError: A number is not possible.
@@ -141,6 +147,7 @@ class JobAssumptions:
     reserved: float = 0.1
     price_per_hour: float | None = None
     is_offline: bool = False
+    corrections: Corrections = NO_CORRECTIONS
 
     def __post_init__(self) -> None:
         _check_numbers(
@@ -157,14 +164,24 @@ class JobAssumptions:
         """`eager` or `serving`."""
         return "eager" if self.is_eager else "serving"
 
+    def correction_of(self, architecture: Architecture, profile: Profile) -> Correction:
+        """What benchmarks of the server say of a model on a GPU."""
+        return self.corrections.of(profile, self.host, architecture.name)
+
     def of(
-        self, architecture: Architecture, workload: Workload, *, prepare: float | None = None
+        self,
+        architecture: Architecture,
+        workload: Workload,
+        *,
+        profile: Profile,
+        prepare: float | None = None,
     ) -> Assumptions:
         """Those of one page.
 
         Args:
             architecture: Whose model it is.
             workload: The page, and the tokens that it is allowed.
+            profile: The GPU's profile.
             prepare: CPU seconds, where something is known of them besides the page.
         """
         if prepare is None:
@@ -174,7 +191,7 @@ class JobAssumptions:
         return Assumptions(
             self.host, self.lengths(workload.max_new_tokens), prepare,
             self.preprocess_seconds is None, self.workers, self.precision, self.reserved,
-            self.price_per_hour, self.is_offline,
+            self.price_per_hour, self.is_offline, self.correction_of(architecture, profile),
         )  # fmt: skip
 
     def sentences(self, lengths: str) -> list[str]:

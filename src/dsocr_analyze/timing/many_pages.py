@@ -118,6 +118,7 @@ class PageTimer:
         """
         check_model(model, is_eager=job.is_eager)
         self.model, self.job = model, job
+        self.correction = job.correction_of(model.architecture, model.device.profile)
         self._lengths = cache(job.lengths)
         self._fixed: dict[Any, int] = {}
         self._served: ServedModel | None = None
@@ -166,20 +167,26 @@ class PageTimer:
         fitting = served.fitting(fixed, served.page_bytes(T, lengths.longest), job.reserved)
         keys = served.keys(T, lengths.running)
         asked = ServedPages(T, prefill, keys, steps, pages.prepare, pages.concurrency, fitting)
-        loads = served_loads(served, asked, workers=job.workers, is_offline=job.is_offline)
+        loads = served_loads(
+            served, asked, workers=job.workers, is_offline=job.is_offline,
+            correction=self.correction,
+        )  # fmt: skip
         first, page = loads.first_token, loads.page
         decode = page - first
         alone = np.flatnonzero(pages.concurrency == 1)
         if len(alone):
-            decode[alone] = served.steps(1, T[alone], steps[alone]).seconds
-            first[alone] = pages.prepare[alone] + prefill[alone]
+            one_by_one = served.steps(1, T[alone], steps[alone])
+            decode[alone] = self.correction.per_token * one_by_one.seconds
+            begun = pages.prepare[alone] + prefill[alone]
+            first[alone] = self.correction.first_token * begun
             page[alone] = first[alone] + decode[alone]
         work = None
         if weights is not None:
             each_step = weights * steps / loads.together
             by_step = _distinct_steps(served, loads.together, keys, each_step)
             passes = (_weighted(each.span, each.place, weights[each.rows]) for each in prompts)
-            work = total_span((*passes, by_step))
+            prefilled = self.correction.prefill(total_span(passes))
+            work = prefilled.plus(self.correction.decode(by_step))
         return ManyTimes(
             first, _per_step(decode, steps), page, loads.pages_per_second,
             lengths.mean * loads.pages_per_second, pages.concurrency <= fitting, work,
@@ -237,7 +244,12 @@ class PageTimer:
         for (*_, prepare), rows in rows_of.items():
             workload = pages.workload(rows[0])
             concurrency = sorted({int(pages.concurrency[row]) for row in rows})
-            assumptions = self.job.of(self.model.architecture, workload, prepare=prepare)
+            assumptions = self.job.of(
+                self.model.architecture,
+                workload,
+                profile=self.model.device.profile,
+                prepare=prepare,
+            )
             found = predict(self.model, workload, assumptions, concurrency)
             loads = {each.concurrency: each for each in found.throughput}
             for row in rows:

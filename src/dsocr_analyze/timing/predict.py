@@ -159,7 +159,8 @@ def _prediction(
     concurrency: Sequence[int],
     pages: int,
 ) -> PagePrediction:
-    prepared = assumptions.preprocess_seconds
+    # Measured first tokens have the preprocessing in them.
+    prepared = assumptions.correction.first_token * assumptions.preprocess_seconds
     *prefill, _ = runtime.stages.values()
     first, decode, steps = total_span(prefill), runtime.decode, assumptions.steps
     return PagePrediction(
@@ -230,9 +231,12 @@ class _Serving:
         T = workload.seq_len
         prefill = self.served.prefill(_views_of(workload), T, workload.visual_tokens)
         self.prefill = {name: span.at(0) for name, span in prefill.items()}
-        decode = model.architecture.stages[-1].name
-        self.stages = {**self.prefill, decode: self.served.step(1, T + 1)}
-        self.decode = self.served.steps(1, T, assumptions.steps).at(0)
+        self.correction = assumptions.correction
+        decode = self.served.steps(1, T, assumptions.steps).at(0)
+        self.decode = self.correction.decode(decode)
+        self.stages = {name: self.correction.prefill(each) for name, each in self.prefill.items()}
+        step = self.served.step(1, T + 1)
+        self.stages[model.architecture.stages[-1].name] = self.correction.decode(step)
         self.fixed_bytes = self.served.fixed_bytes(workload)
         self.page_bytes: int = self.served.page_bytes(T, assumptions.lengths.longest)
 
@@ -263,10 +267,12 @@ class _Serving:
             fitting=np.array([self.largest_concurrency]),
         )
         load = served_loads(
-            self.served, pages, workers=assumptions.workers, is_offline=assumptions.is_offline
-        )
+            self.served, pages, workers=assumptions.workers, is_offline=assumptions.is_offline,
+            correction=self.correction,
+        )  # fmt: skip
         together = int(load.together[0])
-        work = first.plus(self.served.step(together, keys).times(mean / together))
+        steps = self.served.step(together, keys).times(mean / together)
+        work = self.correction.prefill(first).plus(self.correction.decode(steps))
         return _Load(
             float(load.pages_per_second[0]), float(load.first_token[0]), float(load.page[0]), work
         )

@@ -43,7 +43,12 @@ class Band:
 
     @classmethod
     def of(cls, span: Span, *, known: float = 0.0) -> Band:
-        """Seconds of a span, and `known` seconds besides that are exact."""
+        """Seconds of a span, and `known` seconds besides that are exact.
+
+        Where the span's error was measured, it was measured of the two together.
+        """
+        if span.measured_error is not None:
+            return cls.within(float(span.seconds) + known, span.measured_error)
         return cls(float(span.seconds) + known, span.low + known, span.high + known)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dsocr_analyze.timing.closed_loop import LoopTimes, closed_loop
+from dsocr_analyze.timing.correction import NO_CORRECTION, Correction
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,7 +58,12 @@ class ServedLoads(NamedTuple):
 
 
 def served_loads(
-    served: ServedModel, pages: ServedPages, *, workers: int, is_offline: bool
+    served: ServedModel,
+    pages: ServedPages,
+    *,
+    workers: int,
+    is_offline: bool,
+    correction: Correction = NO_CORRECTION,
 ) -> ServedLoads:
     """The closed loop of each page's clients; those that do not fit wait outside.
 
@@ -66,6 +72,7 @@ def served_loads(
         pages: The pages.
         workers: Pages that the CPU prepares at a time.
         is_offline: Whether it prepares all pages before the first one runs.
+        correction: What benchmarks of the server say.
     """
     import numpy as np
 
@@ -93,9 +100,28 @@ def served_loads(
         for column, values in zip(columns, found, strict=True):
             column[rows] = values
     rate, first_token, page, together = columns
+    if not correction.is_nothing:
+        prepare = np.zeros(n) if is_offline else pages.prepare / workers
+        first_token, page = _corrected(correction, pages.concurrency, first_token, page, prepare)
+        rate = pages.concurrency / page
     if is_offline:
         rate = 1 / (1 / rate + pages.prepare / workers)
     return ServedLoads(rate, first_token, page, together.astype(np.int64))
+
+
+def _corrected(
+    correction: Correction, clients: Integers, first_token: Floats, page: Floats, prepare: Floats
+) -> tuple[Floats, Floats]:
+    """Seconds until the first token and of a page, `[n]`, as benchmarks of the server say.
+
+    By Little's law they say the throughput, too: a client's pages come one after the other. The CPU
+    prepares a page in `prepare` seconds at best; pages that would be faster wait for it.
+    """
+    import numpy as np
+
+    decode = correction.per_token * (page - first_token)
+    page = np.maximum(correction.first_token * first_token + decode, clients * prepare)
+    return page - decode, page
 
 
 def _by_keys(keys: Integers, running: Integers) -> Iterator[tuple[Integers, Integers, Integers]]:

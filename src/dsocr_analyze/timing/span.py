@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsocr_analyze.timing.kernel_seconds import KindError
@@ -31,6 +31,8 @@ class Span:
         host: Seconds in which it waited for other work of the host.
         flops: Matrix FLOPs.
         nbytes: Bytes read and written.
+        measured_error: Relative half-width of the band, where benchmarks of a server say it of
+            the whole; None where it follows from the kinds.
     """
 
     kinds: Mapping[KindError, Any] = field(default_factory=dict)
@@ -39,6 +41,7 @@ class Span:
     host: Any = 0.0
     flops: Any = 0.0
     nbytes: Any = 0.0
+    measured_error: float | None = None
 
     @property
     def device(self) -> Any:
@@ -64,6 +67,8 @@ class Span:
     @property
     def error(self) -> float:
         """Relative half-width of the band: errors of one kind add up, kinds are independent."""
+        if self.measured_error is not None:
+            return self.measured_error
         parts = [kind.p90 * float(seconds) for kind, seconds in self.kinds.items()]
         parts.append(HOST_ERROR.p90 * float(self.launches + self.host))
         seconds = float(self.seconds)
@@ -84,8 +89,19 @@ class Span:
         return Span(
             {kind: factor * seconds for kind, seconds in self.kinds.items()},
             factor * self.memory, factor * self.launches, factor * self.host,
-            factor * self.flops, factor * self.nbytes,
+            factor * self.flops, factor * self.nbytes, self.measured_error,
         )  # fmt: skip
+
+    def corrected(self, factor: float, error: float | None) -> Span:
+        """As long as benchmarks of a server say.
+
+        Args:
+            factor: Measured over predicted.
+            error: How well they agree, as a ratio; None where a single one says nothing of that.
+        """
+        seconds = self.times(factor)
+        # What is computed and moved stays what it was, however long it takes.
+        return replace(seconds, flops=self.flops, nbytes=self.nbytes, measured_error=error)
 
     def plus(self, other: Span) -> Span:
         """The two, one after the other."""
@@ -95,6 +111,7 @@ class Span:
         return Span(
             kinds, self.memory + other.memory, self.launches + other.launches,
             self.host + other.host, self.flops + other.flops, self.nbytes + other.nbytes,
+            _error_of_both(self, other),
         )  # fmt: skip
 
     def at(self, index: Any) -> Span:
@@ -103,10 +120,20 @@ class Span:
         def taken(values: Any) -> Any:
             return values[index] if getattr(values, "ndim", 0) else values
 
-        return Span(
+        chosen = Span(
             {kind: taken(seconds) for kind, seconds in self.kinds.items()},
             *map(taken, (self.memory, self.launches, self.host, self.flops, self.nbytes)),
         )
+        return replace(chosen, measured_error=self.measured_error)
+
+
+def _error_of_both(span: Span, other: Span) -> float | None:
+    """The measured error of two spans (of floats, where theirs differ): such errors add up."""
+    if span.measured_error == other.measured_error:
+        return span.measured_error
+    seconds = float(span.seconds), float(other.seconds)
+    errors = span.error * seconds[0] + other.error * seconds[1]
+    return errors / sum(seconds) if any(seconds) else None
 
 
 def total_span(spans: Iterable[Span]) -> Span:

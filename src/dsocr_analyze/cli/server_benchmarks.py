@@ -1,0 +1,261 @@
+"""`dsocr-analyze time --from-benchmark`: predicted beside what a server's benchmark measured."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from dsocr_analyze.cli import options, time_options
+from dsocr_analyze.errors import BenchmarkError, WorkloadError
+
+if TYPE_CHECKING:
+    from dsocr_analyze.cli.time_options import TimeRequest
+    from dsocr_analyze.model.directory import ModelDirectory
+    from dsocr_analyze.report.server_benchmarks import BenchmarkReport
+    from dsocr_analyze.timing.correction import Corrections, KeptBenchmark
+    from dsocr_analyze.timing.server_benchmarks.benchmark import ServerBenchmark
+    from dsocr_analyze.timing.server_benchmarks.comparison import Predictor
+    from dsocr_analyze.workload import Workload
+
+__all__ = ["FilesOption", "KeepOption", "MeasuredServer", "benchmarks_given", "show"]
+
+FilesOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--from-benchmark",
+        metavar="FILE",
+        help="Compare with what a server's benchmark measured on the one GPU that is named, and"
+        " correct later predictions by it: a result of vllm bench serve, sglang.bench_serving,"
+        " genai-perf or AIPerf. May be given several times.",
+        rich_help_panel=time_options.PANEL,
+    ),
+]
+KeepOption = Annotated[
+    int,
+    typer.Option(
+        "--keep",
+        metavar="0|1",
+        help="Keep the correction of --from-benchmark for later predictions; 0 for not.",
+        rich_help_panel=time_options.PANEL,
+    ),
+]
+
+_SAID_BY_FILES: Final = (
+    "concurrency", "max_new_tokens", "new_tokens_from", "mean_new_tokens", "share_at_limit",
+)  # fmt: skip
+_WITHOUT_EFFECT: Final = ("offline", "price", "plot", "corrections")
+
+
+@dataclass(frozen=True)
+class MeasuredServer:
+    """The benchmarks that were given.
+
+    Attributes:
+        benchmarks: One or more.
+        server: Name of the serving engine.
+        version: Its version.
+        is_kept: Whether what they correct is to be kept.
+    """
+
+    benchmarks: Sequence[ServerBenchmark]
+    server: str
+    version: str
+    is_kept: bool
+
+
+def benchmarks_given(
+    context: typer.Context, files: Sequence[Path] | None, *, keep: int
+) -> MeasuredServer | None:
+    """The benchmarks in the files; None where there is no file.
+
+    Args:
+        context: Of the command, with its other options.
+        files: The files.
+        keep: As `--keep` has it.
+
+    Raises:
+        BenchmarkError: A file holds none, or they are of several engines or versions.
+        WorkloadError: Other options contradict them.
+    """
+    is_kept = options.switch("--keep", keep)
+    if not files:
+        if _is_given(context, "keep"):
+            raise WorkloadError(f"--keep {keep} is for --from-benchmark FILE; leave it out")
+        return None
+    _check_options(context)
+    from dsocr_analyze.timing.runtimes import server_named
+    from dsocr_analyze.timing.server_benchmarks.comparison import (
+        check_engine,
+        server_of,
+        version_of,
+    )
+    from dsocr_analyze.timing.server_benchmarks.reading import read_benchmarks
+
+    benchmarks = [each for file in files for each in read_benchmarks(file)]
+    server, version = context.params["server"], context.params["server_version"]
+    if not _is_given(context, "server"):
+        server = server_of(benchmarks[0], server)
+    server = server_named(server).name
+    for each in benchmarks:
+        check_engine(each, server)
+    versions = list(dict.fromkeys(version_of(each, version) for each in benchmarks))
+    if len(versions) > 1:
+        raise BenchmarkError(
+            f"the benchmarks are of several versions ({', '.join(versions)}); give one version's at"
+            " a time, and server_version for files that do not say it",
+            arguments=["server_version"],
+        )
+    return MeasuredServer(benchmarks, server, versions[0], is_kept)
+
+
+def _is_given(context: typer.Context, parameter: str) -> bool:
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _check_options(context: typer.Context) -> None:
+    """Refuses options that contradict a benchmark or would have no effect."""
+    gpus = context.params["gpu"] or ()
+    if len(gpus) != 1:
+        raise WorkloadError(
+            "--from-benchmark needs the one GPU that was measured, as in: dsocr-analyze time"
+            f" h100-sxm --from-benchmark FILE; {len(gpus)} are named"
+        )
+    if context.params["runtime"] != "serving":
+        raise WorkloadError(
+            f"--from-benchmark is of a serving engine; leave out --runtime"
+            f" {context.params['runtime']}"
+        )
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name in (*_SAID_BY_FILES, *_WITHOUT_EFFECT) and _is_given(context, name):
+            why = "the file says it" if name in _SAID_BY_FILES else "it has no effect there"
+            option = parameter.opts[0]
+            raise WorkloadError(f"leave out {option} with --from-benchmark: {why}")
+
+
+def show(
+    context: typer.Context,
+    measured: MeasuredServer,
+    request: TimeRequest,
+    directory: ModelDirectory,
+    workload: Workload,
+    output_format: str,
+) -> None:
+    """Prints predicted beside measured, and keeps the correction where that is wanted.
+
+    Args:
+        context: Of the command.
+        measured: The benchmarks.
+        request: What else the options ask for, of one GPU under a serving engine.
+        directory: The model.
+        workload: The page, or pages, of one request.
+        output_format: As `--format` has it.
+
+    Raises:
+        BenchmarkError: A benchmark is of another model, or too far from its prediction.
+        OutputError: The correction cannot be kept.
+    """
+    from dsocr_analyze.cli.kept_corrections import keep, kept_benchmarks
+    from dsocr_analyze.timing.correction import Corrections
+    from dsocr_analyze.timing.server_benchmarks.comparison import check_model
+
+    predictor = _predictor(request, directory, workload, context.params["dtype"])
+    named = _is_given(context, "model") or _is_given(context, "arch")
+    notes = [check_model(each, directory.architecture, is_given=named)
+             for each in measured.benchmarks]  # fmt: skip
+    when = _now()
+    kept = [predictor.kept(each, measured.version, when) for each in measured.benchmarks]
+    corrections = Corrections(tuple(kept_benchmarks()), measured.version).with_these(kept)
+    report = _report(measured, predictor, directory, kept, corrections, notes)
+    folder = None
+    if measured.is_kept:
+        context.obj.begin_writing()
+        folder = keep(kept)
+    _print(report, output_format, folder)
+
+
+def _predictor(
+    request: TimeRequest, directory: ModelDirectory, workload: Workload, dtype: str
+) -> Predictor:
+    """What predicts them, on the one GPU of a request."""
+    from dsocr_analyze.dtypes import dtype_named
+    from dsocr_analyze.hardware.timed_device import Device
+    from dsocr_analyze.timing.predict import TimedModel
+    from dsocr_analyze.timing.server_benchmarks.comparison import Predictor
+
+    [profile], [job] = request.profiles, request.jobs
+    device = Device(profile)
+    time_options.check_precision(device, job.precision)
+    model = TimedModel(
+        directory.architecture, directory.dimensions(), dtype_named(dtype), False, device
+    )
+    return Predictor(model, workload, job)
+
+
+def _now() -> str:
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _report(
+    measured: MeasuredServer,
+    predictor: Predictor,
+    directory: ModelDirectory,
+    kept: Sequence[KeptBenchmark],
+    corrections: Corrections,
+    notes: Sequence[str | None],
+) -> BenchmarkReport:
+    """The document; `notes` are about the models of the benchmarks."""
+    from dsocr_analyze.report.server_benchmarks import benchmark_entry, benchmark_report
+
+    workload, architecture = predictor.workload, predictor.model.architecture
+    entries = [
+        benchmark_entry(
+            predictor.compared(each, corrections), record,
+            [*filter(None, [note]), *predictor.doubts(each)], workload.prompt_pages,
+        )
+        for each, record, note in zip(measured.benchmarks, kept, notes, strict=True)
+    ]  # fmt: skip
+    source = directory.source(architecture.name)
+    return benchmark_report(source, workload, entries, kept=measured.is_kept)
+
+
+def _print(report: BenchmarkReport, output_format: str, folder: Path | None) -> None:
+    from dsocr_analyze.report.server_benchmarks import benchmark_tables
+    from dsocr_analyze.report.time_report import headline, report_text
+    from dsocr_analyze.report.time_tables import time_notes
+
+    if output_format == "json":
+        sys.stdout.write(report_text(report))
+        return
+    tables = benchmark_tables(report)
+    doubts = [f"{each.file}: {doubt}" for each in report.benchmarks for doubt in each.doubts]
+    notes = list(time_notes(each.time for each in report.benchmarks))
+    where = "not kept" if folder is None else f"kept in {folder}"
+    if output_format == "markdown":
+        from dsocr_analyze.report.markdown import markdown_table
+
+        parts = [headline(report.model, report.workload)]
+        for table in tables:
+            parts += [f"## {table.title}", markdown_table(table)]
+        parts += ["\n".join(f"- {doubt}" for doubt in doubts)] if doubts else []
+        parts += ["## Assumptions", "\n".join(f"- {note}" for note in notes), where]
+        sys.stdout.write("\n\n".join(parts) + "\n")
+        return
+    from dsocr_analyze.cli.printing import print_assumptions, print_table
+    from dsocr_analyze.cli.streams import visible
+
+    print(headline(report.model, report.workload))
+    for table in tables:
+        print_table(table)
+    for doubt in doubts:
+        print(f"Note: {doubt}")
+    print_assumptions(notes)
+    print(visible(where))

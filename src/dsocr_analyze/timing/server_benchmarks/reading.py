@@ -1,0 +1,98 @@
+"""Reads a file of benchmark results, whichever program wrote it and whatever its name is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from dsocr_analyze.errors import BenchmarkError
+from dsocr_analyze.timing.server_benchmarks import genai_perf
+from dsocr_analyze.timing.server_benchmarks.benchmark import ServerBenchmark
+from dsocr_analyze.timing.server_benchmarks.fields import Fields, shown
+from dsocr_analyze.timing.server_benchmarks.serving_scripts import SGLANG, VLLM
+
+__all__ = ["read_benchmarks"]
+
+_LARGEST_BYTES: Final = 64 << 20
+_MOST_RESULTS: Final = 100
+_RIGHT: Final = (
+    "give what vllm bench serve --save-result, sglang.bench_serving --output-file or genai-perf"
+    " (profile_export_genai_perf.json) writes"
+)
+
+
+def read_benchmarks(path: Path) -> list[ServerBenchmark]:
+    """The benchmarks in a file: one, or one in every line.
+
+    Args:
+        path: The file.
+
+    Raises:
+        BenchmarkError: It cannot be read, is not of one of the programs, or lacks a figure.
+    """
+    name = "".join(each if each.isprintable() else "?" for each in path.name) or "?"
+    return [_benchmark(text, where, name) for text, where in _results(path, _text(path))]
+
+
+def _text(path: Path) -> str:
+    named = repr(str(path))
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_BYTES + 1)
+        text = data.decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise BenchmarkError(f"cannot read {named}: {reason}; {_RIGHT}") from error
+    if len(data) > _LARGEST_BYTES:
+        raise BenchmarkError(
+            f"{named} has more than {_LARGEST_BYTES >> 20} MiB; measure without --save-detailed or"
+            " --output-details, which write every request"
+        )
+    return text
+
+
+def _results(path: Path, text: str) -> Iterator[tuple[str, str]]:
+    """The results in a file and where each is: one, or one in every line that is not empty."""
+    named = repr(str(path))
+    lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if len(lines) > 1 and _is_table(lines[0][1]):
+        if len(lines) > _MOST_RESULTS:
+            raise BenchmarkError(f"{named} holds more than {_MOST_RESULTS} results; give fewer")
+        yield from ((line, f"line {number} of {named}") for number, line in lines)
+    else:
+        yield text, named
+
+
+def _is_table(line: str) -> bool:
+    """Whether a line is whole on its own."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _parsed(text: str, where: str) -> Fields:
+    try:
+        value: Any = json.loads(text)
+    except RecursionError as error:
+        raise BenchmarkError(f"{where} is nested too deeply; {_RIGHT}") from error
+    except ValueError as error:
+        raise BenchmarkError(f"{where} is not JSON ({error}); {_RIGHT}") from error
+    if not isinstance(value, dict):
+        raise BenchmarkError(f"{where} holds {shown(value)}, no result of a benchmark; {_RIGHT}")
+    return Fields(value, where)
+
+
+def _benchmark(text: str, where: str, file: str) -> ServerBenchmark:
+    fields = _parsed(text, where)
+    digest = hashlib.sha256(text.strip().encode()).hexdigest()
+    for script in (VLLM, SGLANG):
+        if script.recognises(fields):
+            return script.benchmark(fields, file, digest)
+    if genai_perf.recognises(fields):
+        return genai_perf.benchmark(fields, file, digest)
+    keys = ", ".join(shown(key) for key in list(fields.values)[:8]) or "none"
+    raise BenchmarkError(f"{fields.where} is no result of a benchmark (its keys: {keys}); {_RIGHT}")
