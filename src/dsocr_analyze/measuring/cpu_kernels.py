@@ -6,9 +6,10 @@ models and pages that nobody measured.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -16,7 +17,7 @@ from typing import Any, Final
 import torch
 from torch.nn import functional as F
 
-__all__ = ["Sample", "samples"]
+__all__ = ["Make", "Sample", "sample_makers"]
 
 _COLD_BYTES: Final = 300e6
 """Weights are taken in turn from so many bytes: in a pass none is still in a cache."""
@@ -37,8 +38,12 @@ class Sample:
     run: Callable[[], Any]
 
 
-def samples(dtype: torch.dtype, chance: random.Random) -> Iterator[Callable[[], Sample]]:
-    """Makers of all samples in an element type; each holds its tensors only while it is used."""
+Make = Callable[[], list[Sample]]
+"""Makes samples that share tensors; these live only while the samples are used."""
+
+
+def sample_makers(dtype: torch.dtype, chance: random.Random) -> Iterator[Make]:
+    """Makers of all samples in an element type."""
     yield from _products(dtype, chance)
     yield from _batched_products(dtype, chance)
     yield from _attention(dtype)
@@ -63,46 +68,48 @@ _WIDTHS: Final = (
 """Columns and depths of the published networks' layers."""
 
 
-def _products(dtype: torch.dtype, chance: random.Random) -> Iterator[Callable[[], Sample]]:
-    rows = [1, 1, 2, 3, 6, 12, 28, 57, 84, 130, 257, 420, 785, 1100, 2048, 4096]
+_ROWS: Final = (1, 1, 2, 3, 6, 12, 28, 57, 84, 130, 257, 420, 785, 1100, 2048, 4096)
+
+
+def _products(dtype: torch.dtype, chance: random.Random) -> Iterator[Make]:
     for n, k in _WIDTHS:
-        for m in rows:
-            near = m if m in (1, 2) else _drawn(chance, max(2, round(0.75 * m)), round(1.3 * m))
-            if near * n * k <= _MOST_MACS:
-                yield partial(_product, near, n, k, dtype)
-    for m in (1, 2, 30, 270):  # the head, which is by far the widest
-        yield partial(_product, m, 129_280, 1280, dtype)
-    for _ in range(40):
-        m, n, k = _drawn(chance, 1, 4096), _drawn(chance, 64, 8192), _drawn(chance, 64, 8192)
-        if m * n * k <= _MOST_MACS:
-            yield partial(_product, m, n, k, dtype)
+        near = [m if m < 3 else _drawn(chance, round(0.75 * m), round(1.3 * m)) for m in _ROWS]
+        yield partial(_products_of, near, n, k, dtype)
+    # The head, which is by far the widest.
+    yield partial(_products_of, [1, 1, 1, 2, 30, 270], 129_280, 1280, dtype)
+    for _ in range(16):
+        n, k = _drawn(chance, 64, 8192), _drawn(chance, 64, 8192)
+        yield partial(_products_of, [1, *(_drawn(chance, 2, 4096) for _ in range(3))], n, k, dtype)
 
 
-def _product(m: int, n: int, k: int, dtype: torch.dtype) -> Sample:
-    copies = max(2, math.ceil(_COLD_BYTES / (n * k * dtype.itemsize)))
-    copies = min(copies, 64)
-    weights = [torch.full((n, k), 0.01, dtype=dtype) for _ in range(copies)]
-    x = torch.randn(m, k).to(dtype)
-    turn = iter(range(10**9))
-    return Sample(
-        f"product {round(2 * math.log2(m))} {n} {k}",
-        lambda: F.linear(x, weights[next(turn) % copies]),
-    )
+def _products_of(rows: Iterable[int], n: int, k: int, dtype: torch.dtype) -> list[Sample]:
+    copies = min(64, max(2, math.ceil(_COLD_BYTES / (n * k * dtype.itemsize))))
+    weights = itertools.cycle([torch.full((n, k), 0.01, dtype=dtype) for _ in range(copies)])
+    return [_product(m, weights, n, k, dtype) for m in rows if m * n * k <= _MOST_MACS]
 
 
-def _batched_products(dtype: torch.dtype, chance: random.Random) -> Iterator[Callable[[], Sample]]:
+def _product(m: int, weights: Iterator[torch.Tensor], n: int, k: int, dtype: torch.dtype) -> Sample:
+    x = torch.rand(m, k).to(dtype)
+    return Sample(f"product {round(2 * math.log2(m))} {n} {k}", lambda: F.linear(x, next(weights)))
+
+
+def _batched_products(dtype: torch.dtype, chance: random.Random) -> Iterator[Make]:
     for _ in range(24):  # eager attention over a prompt
         T, heads = _drawn(chance, 40, 1600), chance.choice([1, 5, 10])
-        yield partial(_batched, heads, T, T, 128, dtype)
-        yield partial(_batched, heads, T, 128, T, dtype)
+        yield partial(_alone_of, _batched, heads, T, T, 128, dtype)
+        yield partial(_alone_of, _batched, heads, T, 128, T, dtype)
     for _ in range(12):  # and over a cache
         K, heads = _drawn(chance, 40, 3000), 10
-        yield partial(_batched, heads, 1, K, 128, dtype)
-        yield partial(_batched, heads, 1, 128, K, dtype)
+        yield partial(_alone_of, _batched, heads, 1, K, 128, dtype)
+        yield partial(_alone_of, _batched, heads, 1, 128, K, dtype)
     for _ in range(12):  # SAM's relative positions: few columns
         windows = _drawn(chance, 4, 300)
-        yield partial(_batched, 14, windows * 14, 14, 64, dtype)
-        yield partial(_batched, 64, windows * 8, 64, 64, dtype)
+        yield partial(_alone_of, _batched, 14, windows * 14, 14, 64, dtype)
+        yield partial(_alone_of, _batched, 64, windows * 8, 64, 64, dtype)
+
+
+def _alone_of(make: Callable[..., Sample], *args: Any, **kwargs: Any) -> list[Sample]:
+    return [make(*args, **kwargs)]
 
 
 def _batched(batch: int, m: int, n: int, k: int, dtype: torch.dtype) -> Sample:
@@ -116,14 +123,14 @@ def _batched(batch: int, m: int, n: int, k: int, dtype: torch.dtype) -> Sample:
 # --- attention and convolutions --------------------------------------------------------------
 
 
-def _attention(dtype: torch.dtype) -> Iterator[Callable[[], Sample]]:
+def _attention(dtype: torch.dtype) -> Iterator[Make]:
     for batch in (4, 9, 25, 50):
-        yield partial(_attended, batch, 12, 196, 196, dtype, masked=True)
+        yield partial(_alone_of, _attended, batch, 12, 196, 196, dtype, masked=True)
     for side in (16, 24, 32, 40, 52, 64):
-        yield partial(_attended, 1, 12, side * side, side * side, dtype, masked=True)
+        yield partial(_alone_of, _attended, 1, 12, side * side, side * side, dtype, masked=True)
     for batch, tokens in ((1, 65), (1, 101), (2, 101), (6, 101), (1, 197), (1, 257), (4, 257),
                           (1, 401), (1, 800), (1, 1300)):  # fmt: skip
-        yield partial(_attended, batch, 16, tokens, tokens, dtype, masked=False)
+        yield partial(_alone_of, _attended, batch, 16, tokens, tokens, dtype, masked=False)
 
 
 def _attended(
@@ -138,7 +145,7 @@ def _attended(
     )
 
 
-def _convolutions(dtype: torch.dtype) -> Iterator[Callable[[], Sample]]:
+def _convolutions(dtype: torch.dtype) -> Iterator[Make]:
     for images, side in ((1, 512), (1, 640), (1, 896), (1, 1024), (4, 640), (2, 512)):
         grid = side // 16
         for inputs, outputs, size, step, pixels in (
@@ -148,9 +155,11 @@ def _convolutions(dtype: torch.dtype) -> Iterator[Callable[[], Sample]]:
             (256, 512, 3, 2, grid),
             (512, 1024, 3, 2, grid // 2),
         ):
-            yield partial(_convolved, (images, inputs, pixels), outputs, size, step, dtype)
+            yield partial(
+                _alone_of, _convolved, (images, inputs, pixels), outputs, size, step, dtype
+            )
     for images in (1, 4):
-        yield partial(_convolved, (images, 3, 224), 1024, 14, 14, dtype)
+        yield partial(_alone_of, _convolved, (images, 3, 224), 1024, 14, 14, dtype)
 
 
 def _convolved(
@@ -167,28 +176,26 @@ def _convolved(
 
 # --- everything else -------------------------------------------------------------------------
 
-_SIZES: Final = (1_300, 13_000, 80_000, 400_000, 1_600_000, 5_000_000, 20_000_000)
+_SIZES: Final = (1_300, 5_000, 20_000, 80_000, 250_000, 800_000, 2_500_000, 6_000_000, 20_000_000)
 """Elements."""
 
 
-def _elements(dtype: torch.dtype, chance: random.Random) -> Iterator[Callable[[], Sample]]:
-    every = [*_of_two(), *_of_one(dtype), *_of_layouts()]
-    for name, make in every:
+def _elements(dtype: torch.dtype, chance: random.Random) -> Iterator[Make]:
+    for name, call_of in (*_of_two(), *_of_one(dtype), *_of_layouts()):
         for size in _SIZES:
-            near = _drawn(chance, round(0.6 * size), round(1.6 * size))
-            rows = max(1, near // 1280)
-            yield partial(_element, name, make, rows, dtype)
+            rows = max(1, _drawn(chance, round(0.6 * size), round(1.6 * size)) // 1280)
+            yield partial(_element, name, call_of, rows, dtype)
 
 
-def _element(name: str, make: Make, rows: int, dtype: torch.dtype) -> Sample:
-    return Sample(f"{name} {rows}", make(rows, dtype))
+def _element(name: str, call_of: CallOf, rows: int, dtype: torch.dtype) -> list[Sample]:
+    return [Sample(f"{name} {rows}", call_of(rows, dtype))]
 
 
-Make = Callable[[int, torch.dtype], Callable[[], Any]]
+CallOf = Callable[[int, torch.dtype], Callable[[], Any]]
 """From rows of 1280 elements, and their type, to a call."""
 
 
-def _of_two() -> Iterator[tuple[str, Make]]:
+def _of_two() -> Iterator[tuple[str, CallOf]]:
     operators: dict[str, Callable[[Any, Any], Any]] = {
         "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
     }  # fmt: skip
@@ -197,7 +204,7 @@ def _of_two() -> Iterator[tuple[str, Make]]:
         yield f"{name} of a row", _with_row(operator)
 
 
-def _pairwise(operator: Callable[[Any, Any], Any]) -> Make:
+def _pairwise(operator: Callable[[Any, Any], Any]) -> CallOf:
     def make(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
         x, y = _tensor(rows, dtype), _tensor(rows, dtype)
         return lambda: operator(x, y)
@@ -205,7 +212,7 @@ def _pairwise(operator: Callable[[Any, Any], Any]) -> Make:
     return make
 
 
-def _with_row(operator: Callable[[Any, Any], Any]) -> Make:
+def _with_row(operator: Callable[[Any, Any], Any]) -> CallOf:
     def make(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
         x, y = _tensor(rows, dtype), _tensor(1, dtype)
         return lambda: operator(x, y)
@@ -213,7 +220,7 @@ def _with_row(operator: Callable[[Any, Any], Any]) -> Make:
     return make
 
 
-def _of_one(dtype: torch.dtype) -> Iterator[tuple[str, Make]]:
+def _of_one(dtype: torch.dtype) -> Iterator[tuple[str, CallOf]]:
     wide = torch.float32
     other = wide if dtype != wide else torch.bfloat16
     weight = torch.ones(1280, dtype=dtype)
@@ -233,7 +240,7 @@ def _of_one(dtype: torch.dtype) -> Iterator[tuple[str, Make]]:
         yield name, _alone(operator)
 
 
-def _alone(operator: Callable[[Any], Any]) -> Make:
+def _alone(operator: Callable[[Any], Any]) -> CallOf:
     def make(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
         x = _tensor(rows, dtype)
         return lambda: operator(x)
@@ -241,7 +248,7 @@ def _alone(operator: Callable[[Any], Any]) -> Make:
     return make
 
 
-def _of_layouts() -> Iterator[tuple[str, Make]]:
+def _of_layouts() -> Iterator[tuple[str, CallOf]]:
     def heads(rows: int, dtype: torch.dtype) -> Callable[[], Any]:
         x = _tensor(rows, dtype).view(rows, 10, 128).transpose(0, 1)
         return x.contiguous

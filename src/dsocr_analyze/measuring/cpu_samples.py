@@ -13,7 +13,7 @@ import torch
 
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Kernel, KernelsOf
-from dsocr_analyze.measuring.cpu_kernels import Sample, samples
+from dsocr_analyze.measuring.cpu_kernels import Sample, sample_makers
 from dsocr_analyze.trace.alone import FunctionModule
 from dsocr_analyze.trace.recorder import Recorder
 
@@ -54,21 +54,21 @@ def measured_kernels(
         on_progress: Told what is measured.
     """
     chance = random.Random(0)
-    makers = [(dtype, make) for dtype in dtypes for make in samples(dtype, chance)]
+    makers = [make for dtype in dtypes for make in sample_makers(dtype, chance)]
     chance.shuffle(makers)  # a disturbance hits some of each kind
-    each = budget_seconds / len(makers)
+    each = budget_seconds / (2.5 * len(makers))
     found = []
     began = time.perf_counter()
-    for number, (_, make) in enumerate(makers):
-        safe_point()
-        if number % 50 == 0:
+    for number, make in enumerate(makers):
+        if number % 20 == 0:
             spent = time.perf_counter() - began
-            on_progress(f"kernel {number + 1} of {len(makers)}, {spent:.0f} s")
-        sample = make()
-        kernel = _record_of(sample)
-        if kernel is not None:
-            seconds = _seconds_of(sample.run, each)
-            found.append(MeasuredKernel(kernel, seconds, _is_held_out(sample.group)))
+            on_progress(f"kernels: {number} of {len(makers)} sizes in {spent:.0f} s")
+        for sample in make():
+            safe_point()
+            kernel = _record_of(sample)
+            if kernel is not None:
+                seconds = _seconds_of(sample.run, each)
+                found.append(MeasuredKernel(kernel, seconds, _is_held_out(sample.group)))
     return found
 
 

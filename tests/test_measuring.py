@@ -1,0 +1,484 @@
+"""Real passes are timed stage by stage, their memory is the allocator's, kernels are fitted."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from both_engines import small_directory
+
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.cli import main
+from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.hardware.cpu.contributions import contributions, family_of, names_of
+from dsocr_analyze.hardware.cpu.kernels import CpuKernels, Family
+from dsocr_analyze.hardware.profile import Profile, profile_from_file
+from dsocr_analyze.hardware.timed_device import Device
+from dsocr_analyze.kernels import Attention, Elements, Gemm, Kernel, Work
+from dsocr_analyze.measuring import machine, memory
+from dsocr_analyze.measuring.cpu_calibration import fitted_families
+from dsocr_analyze.measuring.cpu_samples import MeasuredKernel
+from dsocr_analyze.measuring.least_squares import fitted
+from dsocr_analyze.measuring.passes import Protocol, measure_page
+from dsocr_analyze.measuring.predicted import predicted_page
+from dsocr_analyze.measuring.preprocessing import measured_preprocessing
+from dsocr_analyze.measuring.profile_text import cpu_profile_text
+from dsocr_analyze.measuring.samples import Samples
+from dsocr_analyze.measuring.stage_clock import StageClock
+from dsocr_analyze.session import DeepSeekOCRSession
+
+PAGE = {"page": (600, 500), "base_size": 128, "image_size": 64}
+CPU = torch.device("cpu")
+
+
+class Ticks:
+    """A clock that a test moves."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.ranges = []
+
+    def mark(self):
+        return self.now
+
+    def seconds(self, start, end):
+        return end - start
+
+    def open_range(self, name):
+        self.ranges.append(name)
+
+    def close_range(self):
+        self.ranges.append(None)
+
+    def wait(self):
+        """Nothing is under way."""
+
+
+@pytest.fixture(scope="module")
+def session():
+    return DeepSeekOCRSession.from_directory(small_directory(), device="cpu", dtype="float32")
+
+
+# Seconds of stages ---------------------------------------------------------------------------
+
+
+class Worker(torch.nn.Module):
+    def __init__(self, timer, seconds, **children):
+        super().__init__()
+        self.timer, self.work = timer, seconds
+        for name, child in children.items():
+            self.add_module(name, child)
+
+    def forward(self, direct=False):
+        self.timer.now += self.work
+        for child in self.children():
+            (child.forward if direct else child)()
+        self.timer.now += self.work
+
+
+def stage(name, role, *prefixes):
+    return dataclasses.replace(DEFAULT.stages[0], name=name, prefixes=prefixes, role=role)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_pass_is_cut_where_a_stages_own_modules_start_and_end(direct):
+    timer = Ticks()
+    inner = Worker(timer, 8.0)
+    model = Worker(timer, 1.0, sam=Worker(timer, 2.0), clip=Worker(timer, 4.0, own=inner))
+    stages = (
+        stage("sam", "vision", "sam"),
+        stage("clip", "vision", "clip", "a.parameter"),
+        stage("prefill", "prefill", "layers"),
+        stage("decode", "decode"),
+    )
+    clock = StageClock(model, stages, timer)
+    before = {name: dict(vars(module)) for name, module in model.named_modules()}
+    with clock.attached():
+        laps = clock.begin()
+        model(direct)
+        laps.finish()
+        assert laps.seconds() == {"prefill": 2.0, "sam": 4.0, "clip": 24.0}
+        assert timer.ranges == ["prefill", "sam", None, "clip", None, None]
+        clock.is_decoding = True
+        laps = clock.begin()
+        model(direct)
+        laps.finish()
+        assert laps.seconds() == {"decode": 30.0}
+    after = {name: dict(vars(module)) for name, module in model.named_modules()}
+    assert before == after
+
+
+def test_an_error_within_a_stage_leaves_the_model_as_it_was():
+    timer = Ticks()
+    model = Worker(timer, 1.0, sam=Worker(timer, 1.0))
+    model.sam.timer = None
+    stages = (stage("sam", "vision", "sam"), stage("prefill", "prefill"))
+    clock = StageClock(model, stages, timer)
+    before = dict(vars(model.sam))
+
+    def run():
+        with clock.attached():
+            clock.begin()
+            model()
+
+    with pytest.raises(AttributeError):
+        run()
+    assert vars(model.sam) == before
+
+
+def test_every_stage_of_a_page_is_measured(session):
+    workload = session.plan(**PAGE, max_new_tokens=9)
+    found = measure_page(session.loaded, workload, session.architecture, Protocol(3, 1, 2))
+    assert list(found.stages) == list(session.architecture.stage_names)
+    for samples in found.stages.values():
+        assert len(samples.seconds) == 3
+        assert 0 < samples.fastest <= samples.median
+    parts = [found.stages[name].seconds for name in ("sam", "clip", "projector", "prefill")]
+    assert found.prefill.seconds == pytest.approx([sum(each) for each in zip(*parts, strict=True)])
+    assert len(found.reference.seconds) == 3
+
+
+def test_without_a_second_token_nothing_is_decoded(session):
+    workload = session.plan(**PAGE, max_new_tokens=1)
+    found = measure_page(session.loaded, workload, session.architecture, Protocol(1, 0, 2))
+    assert "decode" not in found.stages
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [({"repeats": 0}, "repeats 0"), ({"warmups": -1}, "warmups -1"), ({"steps": 0}, "steps 0")],
+)
+def test_a_protocol_that_measures_nothing_is_refused(changes, named):
+    with pytest.raises(WorkloadError, match=named):
+        Protocol(**changes)
+
+
+def test_the_same_experts_are_chosen_as_in_a_trace(session):
+    """Drawn weights route by chance; what is measured is what was counted."""
+    from dsocr_analyze.running.forward import running_unwatched
+
+    before = torch.topk, torch.Tensor.topk, torch.Tensor.cuda
+    with running_unwatched(CPU):
+        scores = torch.rand(12, 8)
+        for choices in (torch.topk(scores, 2, dim=-1)[1], scores.topk(2)[1]):
+            assert choices.flatten().bincount().tolist() == [3] * 8
+        assert scores.cuda() is scores
+    with running_unwatched(CPU, has_weights=True):
+        assert torch.topk(scores, 1)[1].flatten().tolist() == scores.argmax(-1).tolist()
+    assert (torch.topk, torch.Tensor.topk, torch.Tensor.cuda) == before
+
+
+# Memory --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_measured_peak_is_the_predicted_one(dtype):
+    session = DeepSeekOCRSession.from_directory(small_directory(), device="cpu", dtype=dtype)
+    workload = session.plan(page=(600, 500), base_size=256, text_tokens=500, max_new_tokens=2)
+    protocol = Protocol(1, 0, 1)
+    found = measure_page(session.loaded, workload, DEFAULT, protocol)
+    predicted = predicted_page(session.loaded, workload, DEFAULT, protocol, None)
+    assert predicted.peak_bytes == pytest.approx(found.peak_bytes, rel=0.05)
+    assert predicted.stages == {}
+
+
+def test_memory_that_a_call_gives_back_counts_while_it_has_it():
+    def call():
+        big = torch.zeros(1000, dtype=torch.uint8)
+        return big[:10].clone()
+
+    assert 1000 <= memory.allocated_at_most(CPU, call) < 1100
+
+
+# Fits ----------------------------------------------------------------------------------------
+
+
+def test_coefficients_come_back_from_what_they_make():
+    chance = np.random.default_rng(0)
+    sizes = chance.uniform(0, 1, (200, 4)) * [1, 10, 100, 1]
+    right = np.array([5.0, 0.3, 0.01, 0.0])
+    assert fitted(sizes, sizes @ right) == pytest.approx(right, rel=1e-3, abs=1e-3)
+
+
+def test_a_disturbed_row_changes_little():
+    chance = np.random.default_rng(1)
+    sizes = chance.uniform(0.1, 1, (100, 2))
+    seconds = sizes @ [2.0, 3.0]
+    seconds[::10] *= 4
+    assert fitted(sizes, seconds) == pytest.approx([2.0, 3.0], rel=0.08)
+
+
+def product(m, n=1280, k=1280, dtype="float32"):
+    work = Work(m * n * k, 0, m * n, 4 * (m * k + n * k), 4 * m * n)
+    return Kernel("gemm", "linear", Gemm(1, m, n, k), dtype, dtype, work)
+
+
+def test_a_size_between_two_nodes_is_shared_by_its_logarithm():
+    assert contributions(product(64)) == pytest.approx(
+        {"call": 1, "macs@64": 104.8576, "inputs": 0.08192, "outputs": 0.08192, "weights": 1.6384}
+    )
+    between = contributions(product(128))
+    assert between["macs@64"] == pytest.approx(between["macs@256"]) == pytest.approx(104.8576)
+    assert "weights" not in contributions(product(1))
+    beyond = contributions(product(100_000))
+    assert [name for name in beyond if name.startswith("macs")] == ["macs@4096"]
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        product(3),
+        product(3)._replace(operator="bmm"),
+        Kernel("attention", "scaled_dot_product_attention", Attention(1, 2, 2, 9, 9, 8, 8, True),
+               "float32", "float32", Work(100)),
+        Kernel("elementwise", "add", Elements(9), "float32", "float32", Work(0, 9, 0, 72, 36)),
+    ],
+    ids=lambda kernel: kernel.operator,
+)  # fmt: skip
+def test_every_contribution_has_a_coefficient(kernel):
+    assert contributions(kernel).keys() <= set(names_of(family_of(kernel)))
+
+
+def measured_by(rule, noise=0.0):
+    """Kernels of a made-up CPU."""
+    chance = random.Random(0)
+    rows = []
+    for m, n in itertools.product((1, 2, 8, 30, 70, 250, 900, 4000), (64, 300, 1280, 4096)):
+        for k in (64, 768, 3072):
+            for dtype in ("float32", "bfloat16"):
+                kernel = product(m, n, k, dtype)
+                seconds = rule(kernel) * (1 + chance.uniform(-noise, noise))
+                rows.append(MeasuredKernel(kernel, seconds, chance.random() < 0.25))
+    for number in range(1, 60):
+        work = Work(0, 0, 0, 9000 * number**2, 4500 * number**2)
+        for operator, kind in (("add", "elementwise"), ("clone", "movement")):
+            kernel = Kernel(kind, operator, Elements(number), "float32", "float32", work)
+            rows.append(MeasuredKernel(kernel, rule(kernel), chance.random() < 0.25))
+    return rows
+
+
+def roofline(kernel):
+    rate = 1e11 if kernel.dtype == "float32" else 5e11
+    return 3e-6 + 2 * kernel.work.macs / rate + kernel.work.bytes_moved / 2e10
+
+
+def test_kernels_of_a_made_up_cpu_are_predicted_where_none_was_measured():
+    families = fitted_families(measured_by(roofline, noise=0.03))
+    for (name, _), family in families.items():
+        assert family.median < 0.05, name
+        assert family.held_out_rows > 5
+    cpu = CpuKernels(2, 1.0, families)
+    for m, n, k in ((3, 700, 900), (170, 2000, 1000), (2500, 512, 2048)):
+        kernel = product(m, n, k)
+        assert cpu.seconds(kernel) == pytest.approx(roofline(kernel), rel=0.15)
+
+
+def test_what_was_not_measured_takes_its_kinds_coefficients_or_is_refused():
+    families = fitted_families(measured_by(roofline))
+    cpu = CpuKernels(2, 1.0, families)
+    work = Work(0, 0, 0, 10**6, 10**6)
+    unknown = Kernel("movement", "roll", Elements(5), "int64", "int64", work)
+    assert cpu.family(unknown) == ("clone", "float32")
+    with pytest.raises(DeviceError, match="no linear in float16; use dtype bfloat16 or float32"):
+        cpu.seconds(product(5, dtype="float16"))
+
+
+# The profile ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def profile(monkeypatch):
+    families = dict(fitted_families(measured_by(roofline)))
+    # Whatever else a page runs.
+    for name in ("batched_product", "attention", "masked_attention", "convolution", "mul", "sum",
+                 "gelu", "native_layer_norm", "softmax", "topk"):  # fmt: skip
+        for dtype in ("float32", "bfloat16"):
+            families[name, dtype] = Family({"call": 7.0}, 0.1, 0.2, 3, 9)
+    reference = profile_of_gpu()
+    title = machine.device_title(CPU)
+    gpu = dataclasses.replace(reference, name="cpu", title=title, like="", float32_tflops=0.2)
+    return Profile(gpu, "a test", "", {}, CpuKernels(torch.get_num_threads(), 2.5, families))
+
+
+def profile_of_gpu():
+    from dsocr_analyze.hardware.devices import gpu_named
+
+    return gpu_named("a10")
+
+
+def test_a_profile_is_read_as_it_was_written(profile, tmp_path):
+    file = tmp_path / "cpu.toml"
+    file.write_text(cpu_profile_text(profile))
+    read = profile_from_file(file)
+    assert read.gpu == profile.gpu
+    assert read.cpu == profile.cpu
+    assert not read.extrapolated
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"threads" = ', '"threads" = -', "cpu.threads must be a number above 0"),
+        ('"operator_us" = 2.5', '"operator_us" = "fast"', "cpu.operator_us must be a number"),
+        ("[kernels.product.", "[kernels.products.", "unknown macs@1"),
+        ('"call" = 7.0', '"call" = -7.0', "call must be 0 or above"),
+        ('"call" = 7.0', '"colour" = 7.0', "unknown colour"),
+        ('"held_out_p90" = 0.2', "", "held_out_p90 must be a number"),
+        ("[cpu]", "cpu = 3\n[other]", "unknown other|cpu must be a table"),
+    ],
+)
+def test_a_damaged_profile_is_refused_by_name(profile, tmp_path, old, new, message):
+    text = cpu_profile_text(profile)
+    assert old in text
+    file = tmp_path / "cpu.toml"
+    file.write_text(text.replace(old, new))
+    with pytest.raises(DeviceError, match=message):
+        profile_from_file(file)
+
+
+def test_seconds_of_a_cpu_are_the_sum_of_its_kernels(profile, session):
+    device = Device(profile)
+    workload = session.plan(**PAGE, max_new_tokens=9)
+    predicted = predicted_page(session.loaded, workload, DEFAULT, Protocol(), device)
+    composed = DEFAULT.forms.compose(
+        session.loaded.directory.dimensions(), workload, session.dtype, False,
+        session.loaded.kernels_of,
+    )  # fmt: skip
+    assert list(predicted.stages) == list(composed.stages)
+    for name, span in predicted.stages.items():
+        kernels = composed.stages[name].kernels
+        expected = sum(each.calls * (profile.cpu.seconds(each) + 2.5e-6) for each in kernels)
+        assert float(span.seconds) == pytest.approx(expected)
+
+
+def test_a_profile_serves_the_very_device_only(profile):
+    assert machine.matching_device(CPU, {"cpu": profile}).cpu is profile.cpu
+    other = dataclasses.replace(profile.gpu, title="Another CPU, 2 threads")
+    assert machine.matching_device(CPU, {"cpu": dataclasses.replace(profile, gpu=other)}) is None
+    assert machine.matching_device(CPU, {}) is None
+
+
+# Commands ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path
+
+
+@pytest.fixture
+def config(home):
+    file = home / "config.json"
+    file.write_text(json.dumps(small_directory().config))
+    return file
+
+
+RUN = ("--page", "600x500", "--base-size", "128", "--image-size", "64", "--dtype", "float32",
+       "--repeats", "2", "--warmups", "0", "--steps", "1")  # fmt: skip
+
+
+def test_measure_says_what_it_measured(config, home, capsys):
+    out = home / "measured.json"
+    assert main(["measure", "--config", str(config), *RUN, "--json", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "weights: drawn at random" in text
+    assert "autocast: none" in text
+    assert "there is no profile of this device" in text
+    document = json.loads(out.read_text())
+    assert list(document["stages"]) == ["sam", "clip", "projector", "prefill", "decode"]
+    assert document["weights"] == "random"
+    assert document["profile"] is None
+    assert all(len(each["samples"]) == 2 for each in document["stages"].values())
+    assert document["peak"]["measured"] == pytest.approx(document["peak"]["predicted"], rel=0.05)
+
+
+def test_measure_takes_a_profile_of_this_device(config, home, profile, capsys):
+    file = home / "profile.toml"
+    file.write_text(cpu_profile_text(profile))
+    arguments = ["measure", "--config", str(config), *RUN, "--profile", str(file)]
+    assert main([*arguments, "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["profile"] == "a test"
+    for each in document["stages"].values():
+        assert each["error"] == pytest.approx(each["predicted"] / each["fastest"] - 1)
+    assert main([*arguments, "--format", "markdown"]) == 0
+    assert "predicted from: a test" in capsys.readouterr().out
+
+
+def test_autocast_is_measured_and_said(config, capsys):
+    arguments = ["measure", "--config", str(config), *RUN, "--autocast", "1", "--format", "json"]
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["autocast"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--device", "meta"], "--device meta computes nothing; use cpu or cuda:N"),
+        (["--device", "tpu"], "'tpu' is unknown"),
+        (["--repeats", "0"], "--repeats 0 is not possible"),
+        (["--autocast", "2"], "--autocast"),
+        (["--use-flash-attn", "1"], "flash"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(config, capsys, arguments, message):
+    assert main(["measure", "--config", str(config), *RUN, *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_what_does_not_fit_is_refused_before_it_is_built(home, capsys, monkeypatch):
+    monkeypatch.setattr(machine, "free_bytes", lambda _: 12 * 10**9)
+    arguments = ["measure", "--page", "1191x1684", "--batch-size", "3"]
+    assert main([*arguments, "--dtype", "float32"]) == 2
+    error = capsys.readouterr().err
+    assert "has 12.00 GB free" in error
+    assert "--dtype bfloat16 would fit" in error
+
+
+def test_predicted_seconds_of_a_cpu(home, profile, capsys):
+    file = home / "profile.toml"
+    file.write_text(cpu_profile_text(profile))
+    arguments = ["time", "cpu", "--profile", str(file), "--runtime", "eager"]
+    assert main([*arguments, "--dtype", "float32", "--format", "json"]) == 0
+    [entry] = json.loads(capsys.readouterr().out)["time"]
+    assert entry["gpu"] == "cpu"
+    assert main(["time", "cpu", "--profile", str(file)]) == 2
+    assert "serving engines are not predicted on a CPU" in capsys.readouterr().err
+    assert main([*arguments, "--use-flash-attn", "1"]) == 2
+    assert "FlashAttention-2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--seconds", "5"], "--seconds 5 is not possible; give 20 to 3600"),
+        (["--device", "meta"], "computes nothing"),
+        (["--device", "cuda:99"], "cuda:99"),
+    ],
+)
+def test_calibrate_refuses_what_it_cannot_measure(home, capsys, arguments, message):
+    assert main(["calibrate", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+# Preprocessing -------------------------------------------------------------------------------
+
+
+def test_preprocessing_is_measured_per_prompt():
+    one = measured_preprocessing(DEFAULT.plan(page=(900, 1200)), 2)
+    assert len(one.seconds) == 2
+    assert one.fastest > 0
+    threads = torch.get_num_threads()
+    measured_preprocessing(DEFAULT.plan(page=(90, 120), crop_mode=False, image_size=512), 1)
+    assert torch.get_num_threads() == threads
+
+
+def test_samples():
+    samples = Samples((3.0, 1.0, 2.0))
+    assert (samples.fastest, samples.median, samples.spread) == (1.0, 2.0, 1.0)
