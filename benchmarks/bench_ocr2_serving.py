@@ -55,7 +55,7 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
     after = architecture_named("deepseek-ocr-2")
     workload = after.plan(page=parse_page(PAGE), max_new_tokens=1)
-    dimensions = after.dimensions(ModelDirectory.read(after.reference).config)
+    dimensions = after.forms.dimensions(ModelDirectory.read(after.reference).config)
     prepared = estimated_preprocessing(after, workload)
     for when, architecture in (("before", before_the_change(after)), ("after", after)):
         model = TimedModel(architecture, dimensions, BFLOAT16, False, device("a10"))

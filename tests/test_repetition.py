@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 from vendor_checkout import VENDOR, needs_vendor
 
 from dsocr_analyze import DeepSeekOCRSession
@@ -113,6 +114,37 @@ def test_alike_modules_of_the_published_model_do_alike(flash):
 @pytest.mark.parametrize("name", ["small", "other global blocks"])
 def test_alike_modules_of_the_published_files_do_alike(name, flash):
     check(directory_with(VENDOR, **CONFIGS[name]), PAGES.values(), flash)
+
+
+def forwards_run(monkeypatch, session):
+    """How often a report ran CLIP layers and mixtures of experts."""
+    ran = []
+    for module in session.model.modules():
+        if type(module).__name__ in ("DeepseekV2MoE", "NoTPTransformerBlock"):
+            forward = type(module).forward
+
+            def counted(self, *args, forward=forward, **kwargs):
+                ran.append(type(self).__name__)
+                return forward(self, *args, **kwargs)
+
+            if forward.__name__ != "counted":
+                monkeypatch.setattr(type(module), "forward", counted)
+    session.analyze(page=(300, 200), crop_mode=False, image_size=64, max_new_tokens=1)
+    return {name: ran.count(name) for name in dict.fromkeys(ran)}
+
+
+def test_an_equal_call_of_an_alike_module_is_not_run_again(monkeypatch):
+    session = DeepSeekOCRSession.from_local()
+    ran = forwards_run(monkeypatch, session)
+    assert ran["NoTPTransformerBlock"] < 6  # of 24
+    assert ran["DeepseekV2MoE"] < 6  # of 11 in each of two passes
+
+
+def test_whoever_watches_operators_sees_all_of_them(monkeypatch):
+    session = DeepSeekOCRSession.from_local()
+    with FlopCounterMode(display=False):
+        ran = forwards_run(monkeypatch, session)
+    assert ran == {"NoTPTransformerBlock": 24, "DeepseekV2MoE": 22}
 
 
 def test_alike_modules_share_a_name():

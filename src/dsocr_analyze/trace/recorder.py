@@ -16,10 +16,11 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch._ops import HigherOrderOperator
 from torch.nn.modules.module import _has_any_global_hook
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import CUDA, Kernel, KernelsOf
+from dsocr_analyze.running.known_shapes import KnownShapes
 from dsocr_analyze.trace.call import Call, Rule
 from dsocr_analyze.trace.complex_rules import complex_rule
 from dsocr_analyze.trace.composites import Composites
@@ -85,7 +86,7 @@ class Recorder:
                 refuse_uncountable("parameters and buffers", existing)
                 self._memory = LiveTensors(existing)
             # A global hook or another mode would miss what is not run again.
-            if self._alike and not (_has_any_global_hook() or _get_current_dispatch_mode()):
+            if self._alike and not (_has_any_global_hook() or _is_watched()):
                 self._repetition = Repetition(self._alike, self._memory)
             uses_dynamo = "torch._dynamo" in sys.modules
             stack.enter_context((_OperatorsBesideDynamo if uses_dynamo else _Operators)(self))
@@ -364,6 +365,12 @@ def _signature(values: Any) -> tuple[Any, ...]:
         else:
             signature.append(value)
     return tuple(signature)
+
+
+def _is_watched() -> bool:
+    """Whether somebody else's dispatch mode sees operators; one that only answers is ours."""
+    modes = _get_current_dispatch_mode_stack()
+    return any(not isinstance(mode, KnownShapes) for mode in modes)
 
 
 def _is_transformed() -> bool:
