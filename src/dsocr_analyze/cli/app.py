@@ -11,6 +11,7 @@ from dsocr_analyze.cli import (
     devices,
     docs,
     fit,
+    infer,
     sweep,
     time,
     tree,
@@ -32,6 +33,7 @@ app.callback(invoke_without_command=True)(interruptible()(analyze.analyze))
 app.command("compare")(interruptible()(compare.compare))
 app.command("fit")(interruptible()(fit.fit))
 app.command("time")(interruptible()(time.time))
+app.command("infer")(interruptible()(infer.infer))
 app.command("devices")(interruptible()(devices.devices))
 app.command("sweep")(interruptible()(sweep.sweep))
 app.command("archive")(interruptible()(archive.archive))

@@ -503,7 +503,7 @@ def prompt_tokens(prompt: str, directory: ModelDirectory) -> int:
             "--prompt needs a model directory with tokenizer.json; the built-in reference has none,"
             " give --text-tokens instead"
         )
-    file = directory.path / "tokenizer.json"
+    file = directory.tokenizer_file
     if not file.is_file():
         raise ModelDirectoryError(
             f"--prompt needs {str(file)!r}, which does not exist; give --text-tokens instead"

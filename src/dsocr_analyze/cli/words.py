@@ -28,7 +28,9 @@ OPTIONS: Final[dict[str, str]] = {
     "page": "--page",
     "preprocess_ms": "--preprocess-ms",
     "price": "--price",
+    "prompt": "--prompt",
     "prompt_pages": "--prompt-pages",
+    "random_weights": "--random-weights",
     "reserved": "--reserved",
     "seq_len": "--seq-len",
     "server": "--server",
@@ -41,7 +43,7 @@ OPTIONS: Final[dict[str, str]] = {
 }
 """The option that sets each argument that an error may name."""
 
-_WITHOUT_VALUE: Final = ("--trust-remote-code",)
+_WITHOUT_VALUE: Final = ("--random-weights", "--trust-remote-code")
 
 _VALUE: Final = r"""=(?P<value>'[^']*'|"[^"]*"|[\w.+-]*\w)"""
 
