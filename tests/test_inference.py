@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import infer_like
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -28,18 +30,23 @@ from vendor_checkout import (
 )
 
 from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.cli.infer import predicted_seconds
 from dsocr_analyze.errors import ConfigError, ModelCodeError, ModelDirectoryError, WorkloadError
 from dsocr_analyze.measuring.inference import (
-    IMAGE_TOKEN,
     MeasuredInference,
     PassShape,
     Question,
     measure_inference,
 )
 from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.report.inference import inference_report, inference_tables
+from dsocr_analyze.report.quantities import bytes_text, scaled
+from dsocr_analyze.report.time_entry import TimeEntry
+from dsocr_analyze.report.time_tables import seconds_text
 from dsocr_analyze.running import picture_transforms
 from dsocr_analyze.running.loading import load_model
 from dsocr_analyze.running.tokenizer import load_tokenizer, stand_in_tokenizer, text_tokens
+from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.workload import ViewBatch
 
 ROOT = Path(__file__).parent.parent
@@ -111,8 +118,8 @@ class TestTokenizer:
 
     def test_text_tokens_are_counted_as_infer_lays_them_out(self):
         # BOS, then "\nFree OCR." of 10 bytes; what strip() takes off is no token.
-        assert text_tokens(stand_in_tokenizer(), "<image>\nFree OCR. ", IMAGE_TOKEN) == 11
-        assert text_tokens(stand_in_tokenizer(), " ab<image>c ", IMAGE_TOKEN) == 1 + 2 + 1
+        assert text_tokens(stand_in_tokenizer(), "<image>\nFree OCR. ") == 11
+        assert text_tokens(stand_in_tokenizer(), " ab<image>c ") == 1 + 2 + 1
 
     def test_a_directorys_own_is_read_and_nothing_of_its_code(self, tmp_path):
         path = vendor_like.write(tmp_path / "m", modeling_tiny="raise OSError")
@@ -304,8 +311,10 @@ class TestMeasured:
             measured(path, question(image, tmp_path))
 
     def test_a_model_without_it_is_refused(self, tmp_path, image):
+        modeling = infer_like.MODELING.replace("def infer(", "def read(")
+        path = infer_like.write(tmp_path / "m", modeling=modeling)
         with pytest.raises(ConfigError, match=r"DeepseekOCRForCausalLM .* has no infer\(\)"):
-            measured(DEFAULT.reference, question(image, tmp_path))
+            measured(path, question(image, tmp_path))
 
 
 @pytest.mark.parametrize("prompt", ["Free OCR.", "<image><image>", ""])
@@ -447,6 +456,74 @@ class TestCommand:
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith("Ran: infer() of model directory m ")
         assert (tmp_path / "o/result.txt").exists()
+
+
+class TestPrediction:
+    @pytest.fixture
+    def session(self):
+        """On `meta`, but said to be on a GPU: nothing of it runs."""
+        loaded = DeepSeekOCRSession.from_local().loaded
+        return DeepSeekOCRSession(dataclasses.replace(loaded, device=torch.device("cuda", 0)))
+
+    def named(self, monkeypatch, name):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+
+    def test_it_is_that_of_the_device_that_ran(self, session, monkeypatch, capsys, tmp_path):
+        self.named(monkeypatch, "NVIDIA H100 80GB HBM3")
+        workload = DEFAULT.plan(page=(1191, 1684), max_new_tokens=100)
+        entry = predicted_seconds(session, workload, None)
+        _, out, _ = run(
+            capsys, "time", "h100-sxm", "--runtime", "eager", "--page", "1191x1684",
+            "--max-new-tokens", 100, "--concurrency", 1, "--format", "json",
+        )  # fmt: skip
+        (expected,) = json.loads(out)["time"]
+        assert entry == msgspec.convert(expected, TimeEntry)
+
+    def test_a_device_without_a_profile_has_none_and_says_so(self, session, monkeypatch, capsys):
+        self.named(monkeypatch, "Some GPU")
+        assert predicted_seconds(session, DEFAULT.plan(page=(9, 9)), None) is None
+        assert "no seconds are predicted: no GPU 'Some GPU'" in capsys.readouterr().err
+
+    def test_a_cpu_has_none(self):
+        session = DeepSeekOCRSession.from_local()
+        assert predicted_seconds(session, DEFAULT.plan(page=(9, 9)), None) is None
+
+    def test_errors_are_relative_to_what_was_measured(self, session, monkeypatch):
+        self.named(monkeypatch, "NVIDIA H100 80GB HBM3")
+        workload = DEFAULT.plan(page=(1191, 1684), max_new_tokens=3)
+        entry = predicted_seconds(session, workload, None)
+        prefill = {
+            name: 2 * entry.stages[name].seconds for name in entry.stages if name != "decode"
+        }
+        steps = (entry.tpot_seconds / 2,) * 2
+        passes = sum(prefill.values()) + sum(steps)
+        measured = MeasuredInference(
+            ran=PassShape.planned(workload), text="", tokens=3, prefill=prefill, steps=steps,
+            preprocess_seconds=1.0, generate_seconds=passes + entry.tpot_seconds,
+            infer_seconds=4 * entry.page_seconds, peak_bytes=1000,
+        )  # fmt: skip
+        figures = session.composed(workload)
+        report = inference_report(
+            measured, figures, workload, entry, image="page.png", prompt=PROMPT,
+            weights="checkpoint", tokenizer="directory", notes=(),
+        )  # fmt: skip
+        for name in prefill:
+            assert report.stages[name].seconds.error == pytest.approx(-0.5)
+        assert report.stages["decode"].seconds.error == pytest.approx(1.0)
+        # Besides its passes, generate took one more step's time: half of it after each step.
+        assert report.next_token_seconds.error == pytest.approx(0.0)
+        assert report.infer_seconds.error == pytest.approx(-0.75)
+        assert report.tokens_per_second == pytest.approx(3 / (4 * entry.page_seconds))
+        assert report.peak_bytes.error == pytest.approx(figures.memory.peak.nbytes / 1000 - 1)
+        stages, page, memory = inference_tables(report)
+        assert page.title == "The page; predicted: h100-sxm"
+        *parts, total = stages.rows
+        assert total[0] == "all passes"
+        assert total[1] == scaled(figures.batch.flops)
+        assert total[2] == bytes_text(figures.batch.bytes_moved)
+        assert total[3] == seconds_text(passes)
+        assert len(parts) == 5
+        assert memory.rows[0][2] == "6.672 GB"
 
 
 class TestRefusals:
@@ -595,7 +672,8 @@ def test_published_infer_runs_the_pass_that_is_counted(capsys, tmp_path, vendor,
     image = infer_like.picture(tmp_path / "page.png", (1300, 640))
     code, out, err = run(
         capsys, "infer", "--model", tiny(vendor, tmp_path / "m"), "--image", image, "--output",
-        tmp_path / "o", *TRIAL, *sizes, "--max-new-tokens", 3, "--format", "json",
+        tmp_path / "o", "--prompt", f" {PROMPT} ", *TRIAL, *sizes, "--max-new-tokens", 3,
+        "--format", "json",
     )  # fmt: skip
     assert (code, err) == (0, "")
     report = json.loads(out)

@@ -209,7 +209,7 @@ def _inferred(
     announce: Callable[[str], None],
 ) -> InferenceReport:
     """What one call took, beside what its passes cost."""
-    from dsocr_analyze.measuring.inference import IMAGE_TOKEN, measure_inference
+    from dsocr_analyze.measuring.inference import measure_inference
     from dsocr_analyze.report.inference import inference_report
     from dsocr_analyze.running.tokenizer import load_tokenizer, stand_in_tokenizer, text_tokens
 
@@ -223,7 +223,7 @@ def _inferred(
         base_size=planned.base_size,
         image_size=planned.image_size,
         crop_mode=planned.crop_mode,
-        text_tokens=text_tokens(tokenizer, question.prompt, IMAGE_TOKEN),
+        text_tokens=text_tokens(tokenizer, question.prompt),
         max_new_tokens=measured.tokens,
     )
     return inference_report(
@@ -248,9 +248,6 @@ def predicted_seconds(
         session: The model and its device.
         workload: The page.
         profile: Profiles of the user's own.
-
-    Raises:
-        DeviceError: The GPU's profile lacks what the model needs.
     """
     import torch
 
@@ -265,12 +262,13 @@ def predicted_seconds(
             concurrency="1", preprocess_ms=None, workers=1, price=None,
             max_new_tokens=workload.max_new_tokens,
         )  # fmt: skip
-    except DeviceError:
+        (entry,) = request.entries(
+            session.architecture, session.loaded.directory.dimensions(), workload,
+            dtype=session.dtype.name, flash_attention=session.loaded.attention != "eager",
+        )  # fmt: skip
+    except DeviceError as error:  # which is no reason to throw away what was measured
+        complain(f"no seconds are predicted: {error}")
         return None
-    (entry,) = request.entries(
-        session.architecture, session.loaded.directory.dimensions(), workload,
-        dtype=session.dtype.name, flash_attention=session.loaded.attention != "eager",
-    )  # fmt: skip
     return entry
 
 
@@ -279,13 +277,18 @@ def _notes(session: DeepSeekOCRSession) -> tuple[str, ...]:
 
     notes = [
         "FLOPs, bytes and memory are counted for the passes without autocast; infer() runs them in"
-        " autocast to bfloat16, whose casts take time and memory of their own",
+        " autocast to bfloat16, whose casts add no FLOPs, but bytes",
         "bytes are those of every operator on its own: caches serve some of them, so the bandwidth"
         " may be more than the memory has",
         "each token after the first includes what generate does between two passes; a stage's"
         " seconds do not",
     ]
-    if not session.loaded.has_weights:
+    if session.loaded.has_weights:
+        notes.append(
+            "bytes of experts' weights are counted for tokens that spread evenly; the checkpoint's"
+            " own routing touches as many experts or fewer"
+        )
+    else:
         notes.append("routing is uniform, as with drawn weights it would be chance")
     if stands_in_for_torchvision(session.loaded):
         notes.append(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -24,18 +24,15 @@ from dsocr_analyze.running.infer_call import inferring
 from dsocr_analyze.running.loading import LoadedModel
 from dsocr_analyze.running.process_settings import replaced
 from dsocr_analyze.workload import ViewBatch, Workload
+from dsocr_analyze.workload.prompt import IMAGE_TOKEN
 
 __all__ = [
-    "IMAGE_TOKEN",
     "MeasuredInference",
     "PassShape",
     "Question",
     "check_image",
     "measure_inference",
 ]
-
-IMAGE_TOKEN: Final = "<image>"
-"""What stands for the page in a prompt."""
 
 RunPass = Callable[[Callable[[], Any]], Any]
 """Runs a pass of the model, and returns what it returned."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import Meta, Struct
@@ -215,13 +215,31 @@ def _stages(
 
 
 def _stage(calls: int, work: Work, seconds: float, predicted: float | None) -> MeasuredStage:
+    return _rated(calls, work.flops, work.bytes_moved, _compared(seconds, predicted))
+
+
+def _rated(calls: int, flops: int, bytes_moved: int, seconds: Compared) -> MeasuredStage:
     return MeasuredStage(
         calls=calls,
-        flops=work.flops,
-        bytes_moved=work.bytes_moved,
-        seconds=_compared(seconds, predicted),
-        flops_per_second=work.flops / seconds,
-        bytes_per_second=work.bytes_moved / seconds,
+        flops=flops,
+        bytes_moved=bytes_moved,
+        seconds=seconds,
+        flops_per_second=flops / seconds.measured,
+        bytes_per_second=bytes_moved / seconds.measured,
+    )
+
+
+def _together(stages: Collection[MeasuredStage]) -> MeasuredStage:
+    """All passes; predicted where every stage is."""
+    known = [stage.seconds.predicted for stage in stages if stage.seconds.predicted is not None]
+    return _rated(
+        max(stage.calls for stage in stages),
+        sum(stage.flops for stage in stages),
+        sum(stage.bytes_moved for stage in stages),
+        _compared(
+            sum(stage.seconds.measured for stage in stages),
+            sum(known) if len(known) == len(stages) else None,
+        ),
     )
 
 
@@ -257,16 +275,27 @@ def inference_tables(report: InferenceReport) -> list[Table]:
 
 
 def _stage_table(report: InferenceReport) -> Table:
-    rows = tuple(
-        (name if stage.calls == 1 else f"{name}, {stage.calls} steps", scaled(stage.flops),
-         bytes_text(stage.bytes_moved), *_cells(stage.seconds, seconds_text),
-         f"{scaled(stage.flops_per_second)}FLOP/s", f"{bytes_text(stage.bytes_per_second)}/s")
+    rows = [
+        _stage_row(name if stage.calls == 1 else f"{name}, {stage.calls} steps", stage)
         for name, stage in report.stages.items()
-    )  # fmt: skip
+    ]
+    rows.append(_stage_row("all passes", _together(report.stages.values())))
     return Table(
         "Stages: counted, measured, predicted",
         ("stage", "FLOPs", "bytes", "measured", "predicted", "error", "rate", "bandwidth"),
-        rows,
+        tuple(rows),
+        emphasized_rows=1,
+    )
+
+
+def _stage_row(label: str, stage: MeasuredStage) -> tuple[str, ...]:
+    return (
+        label,
+        scaled(stage.flops),
+        bytes_text(stage.bytes_moved),
+        *_cells(stage.seconds, seconds_text),
+        f"{scaled(stage.flops_per_second)}FLOP/s",
+        f"{bytes_text(stage.bytes_per_second)}/s",
     )
 
 
@@ -283,9 +312,9 @@ def _page_table(report: InferenceReport) -> Table:
         if seconds is not None
     ]
     rows.append(("tokens per second", f"{report.tokens_per_second:.3g}", "-", "-"))
-    gpu = "no profile" if report.predicted_for is None else report.predicted_for
+    whose = "no device profile matches" if report.predicted_for is None else report.predicted_for
     return Table(
-        f"The page, predicted with {gpu}", ("what", "measured", "predicted", "error"), tuple(rows)
+        f"The page; predicted: {whose}", ("what", "measured", "predicted", "error"), tuple(rows)
     )
 
 

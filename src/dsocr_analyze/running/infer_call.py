@@ -65,7 +65,9 @@ def _code_of(model: LoadedModel) -> types.ModuleType:
 def _autocast_on(device: torch.device, original: Callable[..., None]) -> Callable[..., None]:
     """The constructor of a region, in which CUDA's is the device's own."""
 
-    def __init__(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - stands in for it
+    def __init__(  # noqa: N807 - stands in for it
+        self: Any, device_type: str, *args: Any, **kwargs: Any
+    ) -> None:
         original(self, device.type if device_type == "cuda" else device_type, *args, **kwargs)
 
     return __init__

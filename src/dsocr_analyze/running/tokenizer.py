@@ -7,6 +7,7 @@ from typing import Any, Final
 from dsocr_analyze.errors import ModelDirectoryError
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.process_settings import quiet_transformers
+from dsocr_analyze.workload.prompt import text_parts
 
 __all__ = ["load_tokenizer", "stand_in_tokenizer", "text_tokens"]
 
@@ -64,11 +65,7 @@ def stand_in_tokenizer() -> Any:
     )
 
 
-def text_tokens(tokenizer: Any, prompt: str, image_token: str) -> int:
-    """Tokens of a prompt besides its image's, BOS included.
-
-    `infer()` strips the prompt, splits it at the image, encodes each part without special tokens
-    and puts BOS first.
-    """
-    parts = prompt.strip().split(image_token)
-    return 1 + sum(len(tokenizer.encode(part, add_special_tokens=False)) for part in parts)
+def text_tokens(tokenizer: Any, prompt: str) -> int:
+    """Tokens of a prompt besides its page's, BOS included."""
+    parts = (tokenizer.encode(part, add_special_tokens=False) for part in text_parts(prompt))
+    return 1 + sum(map(len, parts))
