@@ -102,7 +102,7 @@ def gpu_scripts(*parts: str) -> list[str]:
 
 
 def option_in(script: str, option: str) -> str:
-    found = re.search(rf"{option} \"?([^\s\"]+)", script)
+    found = re.search(rf'{option} "?([^\s")]+)', script)
     assert found is not None, f"{option} in {script}"
     return found[1]
 
@@ -134,7 +134,9 @@ def test_gpu_workflow_shows_and_keeps_predicted_against_measured(tmp_path):
     )
     kept = upload["with"]["path"]
     for script in gpu_scripts("dsocr-analyze measure"):
-        target = option_in(script, ">").replace("$format", "markdown")
+        (target,) = re.findall(r'^ *measured="(.*)"$', script, re.MULTILINE)
+        assert option_in(script, ">") == "$measured"
+        target = target.replace("$format", "markdown")
         assert target.startswith(kept)
         (tmp_path / target).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / target).write_text(f"measured: {target}\n", encoding="utf-8")
