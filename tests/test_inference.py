@@ -576,6 +576,15 @@ class TestRefusals:
         assert "tokenizer.json" in err
         assert "--random-weights" in err
 
+    def test_a_tokenizer_that_cannot_be_read_before_the_model_is_built(
+        self, capsys, tmp_path, image
+    ):
+        path = infer_like.write(tmp_path / "m", modeling="raise OSError('it ran')")
+        (path / "tokenizer.json").write_text("{}")
+        err = self.refused(capsys, "--model", path, "--image", image, "--output", tmp_path, *TRIAL)
+        assert "cannot read" in err
+        assert "it ran" not in err
+
     @pytest.mark.directory
     def test_code_that_nobody_trusts(self, capsys, tmp_path, image, monkeypatch):
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

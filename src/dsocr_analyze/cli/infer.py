@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -142,8 +142,9 @@ def infer(
             image, prompt, planned.base_size, planned.image_size, planned.crop_mode, output, saves,
             max_new_tokens,
         )  # fmt: skip
+        tokenizer = _tokenizer(directory)
         session = _session(directory, device, flash_attention, random_weights, trust_remote_code)
-        report = _inferred(session, question, planned, profile, announce)
+        report = _inferred(session, tokenizer, question, planned, profile, announce)
     context.obj.begin_writing()
     written = _write(report, output)
     for line in report.differences:
@@ -201,8 +202,17 @@ def _session(
     )
 
 
+def _tokenizer(directory: ModelDirectory) -> Any:
+    """The directory's tokenizer, or the stand-in where it has none."""
+    from dsocr_analyze.running.tokenizer import load_tokenizer, stand_in_tokenizer
+
+    has_own = directory.tokenizer_file.is_file()
+    return load_tokenizer(directory) if has_own else stand_in_tokenizer()
+
+
 def _inferred(
     session: DeepSeekOCRSession,
+    tokenizer: Any,
     question: Question,
     planned: Workload,
     profile: list[Path] | None,
@@ -211,11 +221,9 @@ def _inferred(
     """What one call took, beside what its passes cost."""
     from dsocr_analyze.measuring.inference import measure_inference
     from dsocr_analyze.report.inference import inference_report
-    from dsocr_analyze.running.tokenizer import load_tokenizer, stand_in_tokenizer, text_tokens
+    from dsocr_analyze.running.tokenizer import text_tokens
 
     loaded, architecture = session.loaded, session.architecture
-    own = loaded.directory.tokenizer_file.is_file()
-    tokenizer = load_tokenizer(loaded.directory) if own else stand_in_tokenizer()
     measured = measure_inference(loaded, tokenizer, question, architecture, on_progress=announce)
     # Worked out from the question alone, so that it can differ from what has run.
     counted: Workload = architecture.plan(
@@ -234,7 +242,7 @@ def _inferred(
         image=str(question.image_file),
         prompt=question.prompt,
         weights="checkpoint" if loaded.has_weights else "random",
-        tokenizer="directory" if own else "stand-in",
+        tokenizer="directory" if loaded.directory.tokenizer_file.is_file() else "stand-in",
         notes=_notes(session),
     )
 
