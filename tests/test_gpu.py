@@ -1,8 +1,10 @@
 """On a CUDA device the real forward pass gives the counts of `meta` (pytest -m gpu)."""
 
 import importlib.util
+import json
 from pathlib import Path
 
+import infer_like
 import msgspec
 import pytest
 import torch
@@ -74,6 +76,29 @@ def test_the_command_runs_on_cuda(capsys, tmp_path):
     assert main(["--device", "cuda:0", "--mode", "tiny", "--output", str(tmp_path)]) == 0
     assert "on cuda:0" in capsys.readouterr().out.splitlines()[0]
     assert (Path(tmp_path) / "static_compute.json").exists()
+
+
+@pytest.mark.directory
+@pytest.mark.parametrize(
+    "flash_attention", [0, pytest.param(1, marks=needs_flash_attention)], ids=["eager", "flash"]
+)
+def test_infer_is_measured_on_cuda(capsys, tmp_path, flash_attention):
+    path = infer_like.write(tmp_path / "m")
+    image = infer_like.picture(tmp_path / "page.png")
+    arguments = [
+        "infer", "--model", path, "--image", image, "--output", tmp_path / "o", "--device",
+        "cuda:0", "--use-flash-attn", flash_attention, "--random-weights", "--trust-remote-code",
+        "--base-size", 256, "--image-size", 256, "--crop-mode", 0, "--max-new-tokens", 4,
+        "--format", "json",
+    ]  # fmt: skip
+    assert main([str(argument) for argument in arguments]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["device"] == "cuda:0"
+    assert report["differences"] == []
+    assert report["tokens"] == 4
+    assert all(stage["seconds"]["measured"] > 0 for stage in report["stages"].values())
+    passes = sum(stage["seconds"]["measured"] for stage in report["stages"].values())
+    assert passes < report["infer_seconds"]["measured"]
 
 
 def test_a_device_that_is_not_there_is_refused(capsys):

@@ -273,6 +273,16 @@ class TestWeights:
         for name, parameter in loaded.module.named_parameters():
             assert torch.equal(parameter, tensors[name])
 
+    def test_random_ones_are_drawn_where_there_is_a_checkpoint(self, path):
+        without = load(path, "cpu")
+        tensors = without.module.state_dict()
+        save_file({n: torch.full_like(t, 2) for n, t in tensors.items()}, path / "m.safetensors")
+        drawn, read = load(path, "cpu", random_weights=True), load(path, "cpu")
+        assert not drawn.has_weights
+        assert torch.equal(drawn.module.scale, without.module.scale)
+        assert read.has_weights
+        assert (read.module.scale == 2).all()
+
     def test_are_not_read_on_meta(self, path):
         (path / "model.safetensors").write_bytes(b"not safetensors")
         assert not load(path).has_weights

@@ -114,7 +114,7 @@ def test_every_subcommand_that_a_task_or_workflow_calls_exists():
     }
     assert "trust" in subcommands
     for subcommand in sorted(subcommands):
-        code = "from dsocr_analyze.cli import main; main()"
+        code = "import sys; from dsocr_analyze.cli import main; sys.exit(main())"
         call = [sys.executable, "-c", code, subcommand, "--help"]
         result = subprocess.run(call, capture_output=True, text=True)
         assert result.returncode == 0, f"{subcommand}: {result.stderr}"

@@ -1,5 +1,6 @@
 """The GitHub workflows are valid and do what they are there for."""
 
+import os
 import re
 import subprocess
 import sys
@@ -90,10 +91,67 @@ def test_ci_runs_under_the_newest_torch_and_transformers_without_pins():
 
 @pytest.mark.parametrize("flash_attention", [0, 1])
 def test_gpu_workflow_analyses_the_vendor_on_cuda(flash_attention):
-    runs = [script for script in scripts_of("gpu.yml") if "--device cuda:0" in script]
-    chosen = [script for script in runs if f"--use-flash-attn {flash_attention}" in script]
-    assert len(chosen) == 1
-    assert "--model models/deepseek-ocr" in chosen[0]
+    (analysis,) = gpu_scripts("dsocr-analyze --model", f"--use-flash-attn {flash_attention}")
+    assert "--device cuda:0" in analysis
+    assert "dsocr-analyze --model models/deepseek-ocr" in analysis
+
+
+def gpu_scripts(*parts: str) -> list[str]:
+    """Scripts of the GPU workflow in which all of these stand."""
+    return [script for script in scripts_of("gpu.yml") if all(part in script for part in parts)]
+
+
+def option_in(script: str, option: str) -> str:
+    found = re.search(rf'{option} "?([^\s")]+)', script)
+    assert found is not None, f"{option} in {script}"
+    return found[1]
+
+
+def test_gpu_workflow_calibrates_before_it_measures_with_that_profile():
+    scripts = scripts_of("gpu.yml")
+    (calibration,) = gpu_scripts("dsocr-analyze calibrate")
+    measurements = gpu_scripts("dsocr-analyze measure")
+    assert option_in(calibration, "--device") == "cuda:0"
+    assert measurements
+    for script in measurements:
+        assert scripts.index(calibration) < scripts.index(script)
+        assert option_in(script, "--profile") == option_in(calibration, "--output")
+
+
+@pytest.mark.parametrize("flash_attention", [0, 1])
+def test_gpu_workflow_measures_the_vendor_for_programs_and_for_readers(flash_attention):
+    (script,) = gpu_scripts("dsocr-analyze measure", f"--use-flash-attn {flash_attention}")
+    assert option_in(script, "--model") == "models/deepseek-ocr"
+    assert option_in(script, "--device") == "cuda:0"
+    assert "for format in json markdown; do" in script
+    assert option_in(script, "--format") == "$format"
+
+
+def test_gpu_workflow_shows_and_keeps_predicted_against_measured(tmp_path):
+    summary, upload = (
+        next(step for step in steps_of("gpu.yml") if text in str(step))
+        for text in ("GITHUB_STEP_SUMMARY", "upload-artifact")
+    )
+    kept = upload["with"]["path"]
+    for script in gpu_scripts("dsocr-analyze measure"):
+        (target,) = re.findall(r'^ *measured="(.*)"$', script, re.MULTILINE)
+        assert option_in(script, ">") == "$measured"
+        target = target.replace("$format", "markdown")
+        assert target.startswith(kept)
+        (tmp_path / target).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / target).write_text(f"measured: {target}\n", encoding="utf-8")
+    shown = tmp_path / "summary.md"
+    subprocess.run(
+        ["bash", "-e", "-c", summary["run"]],
+        cwd=tmp_path,
+        env={"GITHUB_STEP_SUMMARY": str(shown), "PATH": os.environ["PATH"]},
+        check=True,
+    )
+    lines = shown.read_text(encoding="utf-8").splitlines()
+    measured = [line for line in lines if line.startswith("measured: ")]
+    assert len(measured) == 2
+    assert "# flash-attn-off" in lines
+    assert "# flash-attn-on" in lines
 
 
 def test_gpu_workflow_trusts_before_it_runs():

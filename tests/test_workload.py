@@ -23,6 +23,7 @@ from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.workload import Mode, ViewBatch
 from dsocr_analyze.workload.page import page_of_image, parse_page
+from dsocr_analyze.workload.prompt import text_parts
 from dsocr_analyze.workload.workload import position_warnings
 
 DATA = Path(__file__).parent / "data"
@@ -502,3 +503,16 @@ def test_the_room_needs_neither_torch_nor_numpy_nor_pillow_to_be_imported():
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "parts"),
+    [
+        ("<image>\nFree OCR. ", ["", "\nFree OCR."]),
+        (" before <image> after\n", ["before ", " after"]),
+        ("text alone", ["text alone"]),
+        ("<image>", ["", ""]),
+    ],
+)
+def test_a_prompts_texts_are_stripped_around_the_whole_prompt_only(prompt, parts):
+    assert text_parts(prompt) == parts

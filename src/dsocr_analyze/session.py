@@ -57,12 +57,22 @@ LARGEST_TRACED_BATCH: Final = 1024
 Announce = Callable[[str], None]
 
 
-def parse_device(name: str) -> torch.device:
-    """The device called `name`; raises DeviceError where there is none."""
+def parse_device(name: str, *, computes: bool = False) -> torch.device:
+    """The device called `name`.
+
+    Args:
+        name: `meta`, `cpu` or `cuda:N`.
+        computes: Whether it has to compute, as `meta` does not.
+
+    Raises:
+        DeviceError: There is none.
+    """
+    kinds = ("cpu",) if computes else ("meta", "cpu")
     kind, _, index = name.partition(":")
-    if kind not in ("meta", "cpu", "cuda") or (index and not index.isdecimal()):
+    if kind not in (*kinds, "cuda") or (index and not index.isdecimal()):
+        wrong = "computes nothing" if computes and name == "meta" else "is unknown"
         raise DeviceError(
-            f"device {name!r} is unknown; use meta, cpu or cuda:N", arguments=["device"]
+            f"device {name!r} {wrong}; use {', '.join(kinds)} or cuda:N", arguments=["device"]
         )
     if kind != "cuda":
         if index:
@@ -72,7 +82,8 @@ def parse_device(name: str) -> torch.device:
     if int(index or 0) >= present:
         here = f"{present} here" if present else "no CUDA GPU here"
         raise DeviceError(
-            f"device {name!r} is not there ({here}); use meta or cpu", arguments=["device"]
+            f"device {name!r} is not there ({here}); use {' or '.join(kinds)}",
+            arguments=["device"],
         )
     return torch.device("cuda", int(index or 0))
 
@@ -138,11 +149,13 @@ class DeepSeekOCRSession:
         device: str = "meta",
         dtype: str = "bfloat16",
         flash_attention: bool = False,
+        random_weights: bool = False,
         trust_remote_code: bool = False,
     ) -> Self:
         """Loads the model of a directory that has been read; arguments and errors as there.
 
-        A config with a key that no trace counts is refused, by the key's name.
+        With `random_weights`, those that the directory may hold are not read. A config with a key
+        that no trace counts is refused, by the key's name.
         """
         directory.config_findings.check_traced(directory.code)
         torch_device = parse_device(device)
@@ -155,6 +168,7 @@ class DeepSeekOCRSession:
                 dtype=getattr(torch, dtype_named(dtype).name),
                 flash_attention=flash_attention,
                 sliding_window=_sliding_window(directory),
+                random_weights=random_weights,
                 trust_remote_code=trust_remote_code,
             )
         )
@@ -304,6 +318,26 @@ class DeepSeekOCRSession:
         ]
         return traced.with_notes(warnings, self._notes(workload, traced)), agreement
 
+    def composed(self, workload: Workload) -> PageFigures:
+        """A page's figures by the closed forms, for this session's model, device and attention.
+
+        Raises:
+            ConfigError: The model has none.
+        """
+        directory = self.loaded.directory
+        dimensions = directory.dimensions()
+        composition = self.architecture.forms.compose(
+            dimensions,
+            workload,
+            self.dtype,
+            self.loaded.attention != "eager",
+            self.loaded.kernels_of,
+        )
+        warnings = position_warnings(workload, dimensions.max_positions)
+        return figures_of_composition(
+            composition, workload, self._provenance, warnings=warnings, notes=[]
+        )
+
     def analyze(
         self,
         workload: AnyWorkload | None = None,
@@ -337,27 +371,15 @@ class DeepSeekOCRSession:
 
         A model directory may describe what has no closed form.
         """
-        architecture, directory = self.architecture, self.loaded.directory
         if not isinstance(workload, Workload):
             return None, []
         try:
-            dimensions = directory.dimensions()
-            composition = architecture.forms.compose(
-                dimensions,
-                workload,
-                self.dtype,
-                self.loaded.attention != "eager",
-                self.loaded.kernels_of,
-            )
+            figures = self.composed(workload)
         except ConfigError as error:
-            if directory.is_reference:
+            if self.loaded.directory.is_reference:
                 raise
             return None, [f"no analytic figures to compare the trace with: {error}"]
-        warnings = position_warnings(workload, dimensions.max_positions)
-        figures = figures_of_composition(
-            composition, workload, self._provenance, warnings=warnings, notes=[]
-        )
-        return figures, warnings
+        return figures, list(figures.warnings)
 
     def _traced(
         self, workload: AnyWorkload, traces: PassTraces, analytic: PageFigures | None

@@ -12,6 +12,7 @@ from dsocr_analyze.cli import (
     devices,
     docs,
     fit,
+    infer,
     measure,
     sweep,
     time,
@@ -36,6 +37,7 @@ app.command("fit")(interruptible()(fit.fit))
 app.command("time")(interruptible()(time.time))
 app.command("calibrate")(interruptible()(calibrate.calibrate))
 app.command("measure")(interruptible()(measure.measure))
+app.command("infer")(interruptible()(infer.infer))
 app.command("devices")(interruptible()(devices.devices))
 app.command("sweep")(interruptible()(sweep.sweep))
 app.command("archive")(interruptible()(archive.archive))

@@ -12,6 +12,7 @@ from dsocr_analyze import architectures
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.errors import ModelDirectoryError, WorkloadError
 from dsocr_analyze.workload import AnyWorkload, Mode, Workload, page_of_image, parse_page
+from dsocr_analyze.workload.prompt import text_parts
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
@@ -490,8 +491,7 @@ def prepare_output(directory: Path) -> None:
 def prompt_tokens(prompt: str, directory: ModelDirectory) -> int:
     """Text tokens of `prompt`, BOS included and `<image>` left out, by the model's tokenizer.
 
-    The vendor's `infer()` splits the prompt at `<image>`, encodes each part without special tokens
-    and puts BOS first.
+    As the vendor's `infer()` lays it out: see `text_parts`.
     """
     if directory.described is not None:
         raise WorkloadError(
@@ -503,7 +503,7 @@ def prompt_tokens(prompt: str, directory: ModelDirectory) -> int:
             "--prompt needs a model directory with tokenizer.json; the built-in reference has none,"
             " give --text-tokens instead"
         )
-    file = directory.path / "tokenizer.json"
+    file = directory.tokenizer_file
     if not file.is_file():
         raise ModelDirectoryError(
             f"--prompt needs {str(file)!r}, which does not exist; give --text-tokens instead"
@@ -513,7 +513,7 @@ def prompt_tokens(prompt: str, directory: ModelDirectory) -> int:
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(file))
         parts = [
-            tokenizer.encode(part, add_special_tokens=False).ids for part in prompt.split("<image>")
+            tokenizer.encode(part, add_special_tokens=False).ids for part in text_parts(prompt)
         ]
     except (KeyboardInterrupt, MemoryError):
         raise

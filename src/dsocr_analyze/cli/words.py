@@ -29,7 +29,9 @@ OPTIONS: Final[dict[str, str]] = {
     "page": "--page",
     "preprocess_ms": "--preprocess-ms",
     "price": "--price",
+    "prompt": "--prompt",
     "prompt_pages": "--prompt-pages",
+    "random_weights": "--random-weights",
     "repeats": "--repeats",
     "reserved": "--reserved",
     "runtime": "--runtime",
@@ -47,7 +49,7 @@ OPTIONS: Final[dict[str, str]] = {
 }
 """The option that sets each argument that an error may name."""
 
-_WITHOUT_VALUE: Final = ("--trust-remote-code",)
+_WITHOUT_VALUE: Final = ("--random-weights", "--trust-remote-code")
 
 _VALUE: Final = r"""=(?P<value>'[^']*'|"[^"]*"|[\w.+-]*\w)"""
 

@@ -244,6 +244,11 @@ class ModelDirectory:
         """The directory's safetensors files."""
         return sorted(self.path.glob("*.safetensors"))
 
+    @property
+    def tokenizer_file(self) -> Path:
+        """Where its tokenizer lies, if it has one."""
+        return self.path / "tokenizer.json"
+
 
 def read_config(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; raises ModelDirectoryError or ConfigError where none is."""

@@ -69,6 +69,7 @@ def load_model(
     dtype: torch.dtype,
     flash_attention: bool = False,
     sliding_window: int | None = None,
+    random_weights: bool = False,
     trust_remote_code: bool = False,
 ) -> LoadedModel:
     """Builds the directory's model on `device`, with its weights where it holds any.
@@ -83,6 +84,7 @@ def load_model(
         flash_attention: Build the decoder with FlashAttention-2 instead of eager attention.
         sliding_window: Generated tokens that the decoder keeps in its cache, from 1, where its code
             knows such a window; None leaves it off, as a bare forward pass does.
+        random_weights: Draw the weights even where the directory holds some.
         trust_remote_code: The user agreed to execute the directory's Python files.
 
     Raises:
@@ -105,14 +107,18 @@ def load_model(
     if directory.described is not None and not flash_attention:
         attention = directory.described.attention
     with exclusive():
-        model = _loaded(directory, device, dtype, attention)
+        model = _loaded(directory, device, dtype, attention, random_weights)
     if sliding_window is not None:
         setattr(model.module.config, _WINDOW, sliding_window)
     return model
 
 
 def _loaded(
-    directory: ModelDirectory, device: torch.device, dtype: torch.dtype, attention: str
+    directory: ModelDirectory,
+    device: torch.device,
+    dtype: torch.dtype,
+    attention: str,
+    random_weights: bool,
 ) -> LoadedModel:
     if directory.has_code:
         module = _of_its_code(directory, device, dtype, attention)
@@ -126,10 +132,11 @@ def _loaded(
     if directory.described is not None:
         check_stages(module, directory.described)
     module.eval()
-    has_weights = device.type != "meta" and bool(directory.weight_files())
+    is_real = device.type != "meta"
+    has_weights = is_real and not random_weights and bool(directory.weight_files())
     if has_weights:
         load_weights(module, directory)
-    elif device.type != "meta":
+    elif is_real:
         draw_weights(module)
     return LoadedModel(module, directory, device, dtype, attention, has_weights)
 

@@ -10,7 +10,7 @@ import types
 from collections.abc import Iterator
 from typing import Any, Final
 
-__all__ = ["missing_packages_stood_in"]
+__all__ = ["is_missing", "missing_packages_stood_in"]
 
 _STAND_INS: Final[dict[str, tuple[str, ...]]] = {
     "torchvision": (),
@@ -34,6 +34,11 @@ def missing_packages_stood_in() -> Iterator[None]:
     finally:
         for name in added:
             sys.modules.pop(name, None)
+
+
+def is_missing(found: object) -> bool:
+    """Whether what model code has imported is only the name of what is not installed."""
+    return isinstance(found, _Missing)
 
 
 def _torchvision_works() -> bool:

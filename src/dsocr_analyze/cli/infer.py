@@ -1,0 +1,343 @@
+"""`dsocr-analyze infer`: the vendor's `infer()` on one image, beside what its passes cost."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dsocr_analyze.cli import options
+from dsocr_analyze.cli.devices import ProfileOption
+from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze.cli.streams import complain
+from dsocr_analyze.cli.torch_start import start_torch
+from dsocr_analyze.errors import DeviceError, ModelDirectoryError
+from dsocr_analyze.workload import Workload
+
+if TYPE_CHECKING:
+    from dsocr_analyze.measuring.inference import Question
+    from dsocr_analyze.model.directory import ModelDirectory
+    from dsocr_analyze.report.inference import InferenceReport
+    from dsocr_analyze.report.time_entry import TimeEntry
+    from dsocr_analyze.session import DeepSeekOCRSession
+
+__all__ = ["infer", "predicted_seconds"]
+
+DEFAULT_OUTPUT = Path("tmp/dsocr-infer-one")
+DEFAULT_PROMPT = "<image>\n<|grounding|>Convert the document to markdown."
+TRIAL_TOKENS = 16
+FORMATS = ("table", "markdown", "json", "text")
+
+ImageOption = Annotated[
+    Path,
+    typer.Option("--image", "--input", "-i", metavar="FILE", help="The image of the page."),
+]
+OutputOption = Annotated[
+    Path,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="DIR",
+        help="Where infer_one.json, infer_one.md and the text (result.txt) go, and the folders that"
+        " infer() makes.",
+    ),
+]
+PromptOption = Annotated[
+    str,
+    typer.Option(
+        "--prompt", metavar="TEXT", help="The prompt, with <image> where the page belongs."
+    ),
+]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="cpu|cuda:N",
+        help="Where it runs. Default: the first CUDA GPU, else the CPU.",
+    ),
+]
+RandomWeightsOption = Annotated[
+    bool,
+    typer.Option(
+        "--random-weights",
+        help="A trial without a checkpoint: weights are drawn, and where the directory has no"
+        " tokenizer.json, a tokenizer is made on the spot. The text means nothing.",
+    ),
+]
+TokensOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-new-tokens",
+        metavar="TOKENS",
+        help="Tokens after which generation ends. Default: infer()'s own limit, but"
+        f" {TRIAL_TOKENS} with --random-weights.",
+    ),
+]
+SaveOption = Annotated[
+    int,
+    typer.Option(
+        "--save-results",
+        metavar="0|1",
+        help="1: infer() also writes what it makes of the text (result.mmd, pictures with boxes);"
+        " of a chart, it evaluates the text as Python.",
+    ),
+]
+FormatOption = Annotated[
+    str,
+    typer.Option(
+        "--format", metavar="|".join(FORMATS), help="What is printed; text is what was read, alone."
+    ),
+]
+
+
+def infer(
+    context: typer.Context,
+    image: ImageOption,
+    output: OutputOption = DEFAULT_OUTPUT,
+    model: options.ModelOption = None,
+    arch: options.ArchOption = None,
+    trust_remote_code: options.TrustOption = False,
+    random_weights: RandomWeightsOption = False,
+    device: DeviceOption = None,
+    use_flash_attn: options.FlashOption = 0,
+    mode: options.ModeOption = None,
+    base_size: options.BaseSizeOption = None,
+    image_size: options.ImageSizeOption = None,
+    crop_mode: options.CropModeOption = None,
+    prompt: PromptOption = DEFAULT_PROMPT,
+    max_new_tokens: TokensOption = None,
+    profile: ProfileOption = None,
+    save_results: SaveOption = 0,
+    output_format: FormatOption = "table",
+    debug: options.DebugOption = False,
+) -> None:
+    """Read one image with the vendor's own code: its cost, counted, predicted and measured.
+
+    Its infer() is called briefly, for the memory of its prefill pass, then once more, timed.
+    """
+    options.check_choice("--format", output_format, FORMATS)
+    if max_new_tokens is None and random_weights:
+        max_new_tokens = TRIAL_TOKENS
+    directory = options.model_directory_from(model, arch, None, trust_remote_code=trust_remote_code)
+    # Refuses what is not possible before anything is loaded.
+    planned = options.workload_from(
+        directory.architecture, mode=mode, base_size=base_size, image_size=image_size,
+        crop_mode=crop_mode, page=None, image=image, text_tokens=None, batch_size=1,
+        max_new_tokens=1 if max_new_tokens is None else max_new_tokens,
+    )  # fmt: skip
+    flash_attention = options.switch("--use-flash-attn", use_flash_attn)
+    saves = options.switch("--save-results", save_results)
+    _check_files(directory, random_weights=random_weights)
+    options.prepare_output(output)
+    with announced_steps() as announce:
+        announce("importing torch, building the model")
+        start_torch()
+        from dsocr_analyze.measuring.inference import Question, check_image
+
+        check_image(image)
+        question = Question(
+            image, prompt, planned.base_size, planned.image_size, planned.crop_mode, output, saves,
+            max_new_tokens,
+        )  # fmt: skip
+        tokenizer = _tokenizer(directory)
+        session = _session(directory, device, flash_attention, random_weights, trust_remote_code)
+        report = _inferred(session, tokenizer, question, planned, profile, announce)
+    context.obj.begin_writing()
+    written = _write(report, output)
+    for line in report.differences:
+        complain(f"warning: {line}")
+    _print(report, output_format, written)
+
+
+def _check_files(directory: ModelDirectory, *, random_weights: bool) -> None:
+    """Refuses a directory that cannot answer, before its code is imported.
+
+    Raises:
+        ModelDirectoryError: It is the reference, or weights or the tokenizer are missing.
+    """
+    if directory.is_reference:
+        raise ModelDirectoryError(
+            "the built-in reference network has no infer(); give the vendor's own directory, as"
+            " --model models/deepseek-ocr (models/README.md says where it comes from)"
+        )
+    if random_weights:
+        return
+    if not directory.weight_files():
+        raise ModelDirectoryError(
+            f"{str(directory.path)!r} holds no weights (*.safetensors); models/README.md says where"
+            " they come from, and --random-weights runs a trial without any"
+        )
+    if not directory.tokenizer_file.is_file():
+        raise ModelDirectoryError(
+            f"infer() needs {str(directory.tokenizer_file)!r}, which does not exist;"
+            " models/README.md says where it comes from, and --random-weights runs a trial with a"
+            " stand-in"
+        )
+
+
+def _session(
+    directory: ModelDirectory,
+    device: str | None,
+    flash_attention: bool,
+    random_weights: bool,
+    trust_remote_code: bool,
+) -> DeepSeekOCRSession:
+    """The model, on a device that computes."""
+    import torch
+
+    from dsocr_analyze.session import DeepSeekOCRSession, parse_device
+
+    if device is None:
+        device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    parse_device(device, computes=True)
+    return DeepSeekOCRSession.from_directory(
+        directory,
+        device=device,
+        flash_attention=flash_attention,
+        random_weights=random_weights,
+        trust_remote_code=trust_remote_code,
+    )
+
+
+def _tokenizer(directory: ModelDirectory) -> Any:
+    """The directory's tokenizer, or the stand-in where it has none."""
+    from dsocr_analyze.running.tokenizer import load_tokenizer, stand_in_tokenizer
+
+    has_own = directory.tokenizer_file.is_file()
+    return load_tokenizer(directory) if has_own else stand_in_tokenizer()
+
+
+def _inferred(
+    session: DeepSeekOCRSession,
+    tokenizer: Any,
+    question: Question,
+    planned: Workload,
+    profile: list[Path] | None,
+    announce: Callable[[str], None],
+) -> InferenceReport:
+    """What one call took, beside what its passes cost."""
+    from dsocr_analyze.measuring.inference import measure_inference
+    from dsocr_analyze.report.inference import inference_report
+    from dsocr_analyze.running.tokenizer import text_tokens
+
+    loaded, architecture = session.loaded, session.architecture
+    measured = measure_inference(loaded, tokenizer, question, architecture, on_progress=announce)
+    # Worked out from the question alone, so that it can differ from what has run.
+    counted: Workload = architecture.plan(
+        page=planned.page,
+        base_size=planned.base_size,
+        image_size=planned.image_size,
+        crop_mode=planned.crop_mode,
+        text_tokens=text_tokens(tokenizer, question.prompt),
+        max_new_tokens=measured.tokens,
+    )
+    return inference_report(
+        measured,
+        session.composed(counted),
+        counted,
+        predicted_seconds(session, counted, profile),
+        image=str(question.image_file),
+        prompt=question.prompt,
+        weights="checkpoint" if loaded.has_weights else "random",
+        tokenizer="directory" if loaded.directory.tokenizer_file.is_file() else "stand-in",
+        notes=_notes(session),
+    )
+
+
+def predicted_seconds(
+    session: DeepSeekOCRSession, workload: Workload, profile: list[Path] | None
+) -> TimeEntry | None:
+    """Seconds that a profile of the session's own device predicts; None where there is none.
+
+    Args:
+        session: The model and its device.
+        workload: The page.
+        profile: Profiles of the user's own.
+    """
+    import torch
+
+    from dsocr_analyze.cli.time_options import time_request
+
+    device = session.loaded.device
+    if device.type != "cuda":
+        return None
+    try:
+        request = time_request(
+            [torch.cuda.get_device_name(device)], profile=profile, runtime="eager", server="vllm",
+            concurrency="1", preprocess_ms=None, workers=1, price=None,
+            max_new_tokens=workload.max_new_tokens,
+        )  # fmt: skip
+        (entry,) = request.entries(
+            session.architecture, session.loaded.directory.dimensions(), workload,
+            dtype=session.dtype.name, flash_attention=session.loaded.attention != "eager",
+        )  # fmt: skip
+    except DeviceError as error:  # which is no reason to throw away what was measured
+        complain(f"no seconds are predicted: {error}")
+        return None
+    return entry
+
+
+def _notes(session: DeepSeekOCRSession) -> tuple[str, ...]:
+    from dsocr_analyze.running.infer_call import stands_in_for_torchvision
+
+    notes = [
+        "FLOPs, bytes and memory are counted for the passes without autocast; infer() runs them in"
+        " autocast to bfloat16, whose casts add no FLOPs, but bytes",
+        "bytes are those of every operator on its own: caches serve some of them, so the bandwidth"
+        " may be more than the memory has",
+        "each token after the first includes what generate does between two passes; a stage's"
+        " seconds do not",
+    ]
+    if session.loaded.has_weights:
+        notes.append(
+            "bytes of experts' weights are counted for tokens that spread evenly; the checkpoint's"
+            " own routing touches as many experts or fewer"
+        )
+    else:
+        notes.append("routing is uniform, as with drawn weights it would be chance")
+    if stands_in_for_torchvision(session.loaded):
+        notes.append(
+            "torchvision is not installed: its three transforms have stand-ins that compute the"
+            " same values; preprocessing may take other times"
+        )
+    return tuple(notes)
+
+
+def _write(report: InferenceReport, output: Path) -> list[Path]:
+    from dsocr_analyze.report.files import dump_json, write_files
+    from dsocr_analyze.report.inference import inference_markdown
+
+    return write_files(
+        {
+            output / "infer_one.json": dump_json(report),
+            output / "infer_one.md": inference_markdown(report),
+            output / "result.txt": report.text + "\n",
+        }
+    )
+
+
+def _print(report: InferenceReport, output_format: str, written: Sequence[Path]) -> None:
+    if output_format == "json":
+        from dsocr_analyze.report.files import dump_json
+
+        sys.stdout.write(dump_json(report))
+    elif output_format == "markdown":
+        from dsocr_analyze.report.inference import inference_markdown
+
+        sys.stdout.write(inference_markdown(report))
+    elif output_format == "text":
+        sys.stdout.write(report.text + "\n")
+    else:
+        from dsocr_analyze.cli.printing import print_table
+        from dsocr_analyze.report.inference import inference_headline, inference_tables
+
+        print(inference_headline(report))
+        for table in inference_tables(report):
+            print_table(table)
+        for note in report.notes:
+            print(f"- {note}")
+        for path in written:
+            print(f"wrote {path}")

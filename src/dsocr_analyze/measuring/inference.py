@@ -1,0 +1,382 @@
+"""The vendor's `infer()` on one image, timed pass by pass and stage by stage while it runs."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.errors import ConfigError, ModelCodeError, PageError, WorkloadError
+from dsocr_analyze.interruption import safe_point
+from dsocr_analyze.measuring.memory import allocated_at_most
+from dsocr_analyze.measuring.stage_clock import Laps, StageClock
+from dsocr_analyze.measuring.timers import timer_of
+from dsocr_analyze.running.exclusive import exclusive
+from dsocr_analyze.running.failures import blamed_on
+from dsocr_analyze.running.generation import left_as_it_was
+from dsocr_analyze.running.infer_call import inferring
+from dsocr_analyze.running.loading import LoadedModel
+from dsocr_analyze.running.process_settings import replaced
+from dsocr_analyze.workload import ViewBatch, Workload
+from dsocr_analyze.workload.prompt import IMAGE_TOKEN
+
+__all__ = [
+    "MeasuredInference",
+    "PassShape",
+    "Question",
+    "check_image",
+    "measure_inference",
+]
+
+RunPass = Callable[[Callable[[], Any]], Any]
+"""Runs a pass of the model, and returns what it returned."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What `infer()` is asked, under its own names.
+
+    Attributes:
+        image_file: The image.
+        prompt: The prompt, which holds `IMAGE_TOKEN` once.
+        base_size: Pixels a side of the global view in crop mode.
+        image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
+        crop_mode: Whether the page is cut into local views.
+        output_path: The folder in which `infer()` makes its own.
+        save_results: Whether it also writes what it makes of the text there.
+        most_tokens: Tokens after which it ends, from 1; None for `infer()`'s own limit.
+
+    Raises:
+        WorkloadError: The prompt has no place for the page, or several.
+    """
+
+    image_file: Path
+    prompt: str
+    base_size: int
+    image_size: int
+    crop_mode: bool
+    output_path: Path
+    save_results: bool = False
+    most_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        count = self.prompt.count(IMAGE_TOKEN)
+        if count != 1:  # of which infer() would make something else than one page and its text
+            raise WorkloadError(
+                f"prompt {self.prompt!r} holds {IMAGE_TOKEN} {count} times; give it once, where the"
+                " page belongs",
+                arguments=["prompt"],
+            )
+
+
+def check_image(file: Path) -> None:
+    """Refuses an image whose pixels cannot be had; raises PageError."""
+    from PIL import Image
+
+    try:
+        with Image.open(file) as image:
+            image.load()
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise PageError(f"cannot read image {str(file)!r}: {error}") from error
+
+
+@dataclass(frozen=True)
+class PassShape:
+    """All of a prefill pass's input that decides what the pass costs.
+
+    Attributes:
+        batch_size: Prompts.
+        seq_len: Tokens of one prompt.
+        visual_tokens: Of these, the page's.
+        grid: Columns and rows of local views.
+        views: One batch for each vision call.
+    """
+
+    batch_size: int
+    seq_len: int
+    visual_tokens: int
+    grid: tuple[int, int]
+    views: tuple[ViewBatch, ...]
+
+    @classmethod
+    def planned(cls, workload: Workload) -> PassShape:
+        """Of the pass that is counted."""
+        return cls(
+            workload.batch_size,
+            workload.seq_len,
+            workload.visual_tokens,
+            workload.grid,
+            workload.views,
+        )
+
+    @classmethod
+    def given(cls, inputs: Mapping[str, Any]) -> PassShape:
+        """Of the pass that `infer()` runs, from what it calls the model's forward with."""
+        ids, ((patches, overview), *_) = inputs["input_ids"], inputs["images"]
+        columns, rows = (int(side) for side in inputs["images_spatial_crop"][0])
+        # The model's code looks only at pixels that are not blank, which it tells by their sum.
+        seen = [each for each in (patches, overview) if torch.sum(each).item() != 0]
+        return cls(
+            batch_size=ids.shape[0],
+            seq_len=ids.shape[1],
+            visual_tokens=int(inputs["images_seq_mask"][0].sum()),
+            grid=(columns, rows),
+            views=tuple(ViewBatch(each.shape[0], each.shape[-1]) for each in seen),
+        )
+
+
+@dataclass(frozen=True)
+class MeasuredInference:
+    """What one call of `infer()` did and took.
+
+    Attributes:
+        ran: Its prefill pass.
+        text: What it read, without the token that ends it.
+        tokens: Tokens that it generated, that one included.
+        prefill: Seconds of the prefill pass by stage.
+        steps: Seconds of each decode step.
+        preprocess_seconds: Before the model is asked: the image's pixels, the prompt's tokens.
+        generate_seconds: Inside `generate`: all passes, and what is between them.
+        infer_seconds: All of it.
+        peak_bytes: Most bytes that a prefill pass held besides weights and inputs.
+    """
+
+    ran: PassShape
+    text: str
+    tokens: int
+    prefill: Mapping[str, float]
+    steps: tuple[float, ...]
+    preprocess_seconds: float
+    generate_seconds: float
+    infer_seconds: float
+    peak_bytes: int
+
+    def differences(self, counted: Workload) -> tuple[str, ...]:
+        """In what it ran other passes than those that are counted, a line each.
+
+        Args:
+            counted: What is counted, for as many tokens.
+        """
+        planned = PassShape.planned(counted)
+        pairs = [
+            (field.name, getattr(self.ran, field.name), getattr(planned, field.name))
+            for field in fields(PassShape)
+        ]
+        pairs.append(("decode steps", len(self.steps), counted.max_new_tokens - 1))
+        return tuple(
+            f"infer() ran with {name} {_text(ran)}, and counted is {_text(count)}"
+            for name, ran, count in pairs
+            if ran != count
+        )
+
+    @property
+    def prefill_seconds(self) -> float:
+        """Seconds of the prefill pass."""
+        return sum(self.prefill.values())
+
+
+def _text(value: Any) -> str:
+    """A field of a `PassShape` as a reader knows it."""
+    if not isinstance(value, tuple):
+        return str(value)
+    if all(isinstance(each, ViewBatch) for each in value):
+        return " + ".join(f"{each.count} x {each.resolution}\u00b2" for each in value) or "none"
+    return " x ".join(map(str, value))
+
+
+def measure_inference(
+    model: LoadedModel,
+    tokenizer: Any,
+    question: Question,
+    architecture: Architecture,
+    *,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> MeasuredInference:
+    """Calls the model's `infer()`: for the memory of its prefill pass, then for its seconds.
+
+    Args:
+        model: A vendor's model, on a device that computes.
+        tokenizer: What `infer()` is given as its tokenizer.
+        question: What it is asked.
+        architecture: The model's architecture.
+        on_progress: Told what starts.
+
+    Raises:
+        ConfigError: The model has no `infer()`.
+        ModelCodeError: Its code raised, or does not generate as published code does.
+        DeviceError: The device ran out of memory.
+    """
+    _check_infers(model)
+    device = model.device
+    with (
+        exclusive(),
+        blamed_on(model.directory, f"failed in infer() on {device}", str(device)),
+        left_as_it_was(model.module),
+        inferring(model),
+    ):
+        on_progress("memory of the prefill pass")
+        scale = _Scale(device)
+        if device.type == "cuda":  # where the first pass also makes what libraries keep
+            _Call(model, _run, 1).run(tokenizer, question, save_results=False)
+        _Call(model, scale.run, 1).run(tokenizer, question, save_results=False)
+        clock = StageClock(model.module, architecture.stages, timer_of(device))
+        watch = _Stopwatch(clock, on_progress)
+        call = _Call(model, watch.run, question.most_tokens)
+        with clock.attached():
+            call.run(tokenizer, question, save_results=question.save_results)
+        ran = call.first_pass
+        prefill, *steps = (laps.seconds() for laps in watch.passes)
+    return MeasuredInference(
+        ran=ran,
+        text=_text_of(tokenizer, call.new_ids),
+        tokens=len(call.new_ids),
+        prefill=prefill,
+        steps=tuple(sum(step.values()) for step in steps),
+        preprocess_seconds=call.generate_began - call.began,
+        generate_seconds=call.generate_ended - call.generate_began,
+        infer_seconds=call.ended - call.began,
+        peak_bytes=scale.peak_bytes or 0,
+    )
+
+
+def _check_infers(model: LoadedModel) -> None:
+    if callable(getattr(model.module, "infer", None)):
+        return
+    raise ConfigError(
+        f"{type(model.module).__name__} in {str(model.directory.path)!r} has no infer(); give a"
+        " directory of DeepSeek-OCR, DeepSeek-OCR-2 or Unlimited-OCR"
+    )
+
+
+def _text_of(tokenizer: Any, ids: list[int]) -> str:
+    ended = bool(ids) and ids[-1] == tokenizer.eos_token_id
+    text: str = tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=False)
+    return text.strip()
+
+
+def _run(forward: Callable[[], Any]) -> Any:
+    return forward()
+
+
+class _Call:
+    """One call of `infer()`, seen from its `generate` and from the model's forward.
+
+    Args:
+        model: The model.
+        run_pass: Runs each pass.
+        most_tokens: Tokens after which generation ends; None for what `infer()` asks for.
+
+    Attributes:
+        began: When `infer()` began, in seconds of the host's clock.
+        generate_began: Likewise `generate`.
+        generate_ended: When that had ended.
+        ended: When `infer()` had.
+        new_ids: What was generated.
+    """
+
+    def __init__(self, model: LoadedModel, run_pass: RunPass, most_tokens: int | None) -> None:
+        self._model, self._run_pass, self._most_tokens = model, run_pass, most_tokens
+        self._timer = timer_of(model.device)
+        self._first_pass: PassShape | None = None
+        self.began = self.generate_began = self.generate_ended = self.ended = 0.0
+        self.new_ids: list[int] = []
+
+    def run(self, tokenizer: Any, question: Question, *, save_results: bool) -> None:
+        """Calls it, once."""
+        module: Any = self._model.module
+        with (
+            replaced(module, "generate", self._watched_generate(module.generate)),
+            replaced(module, "forward", self._watched_forward(module.forward)),
+        ):
+            self.began = self._now()
+            module.infer(
+                tokenizer,
+                prompt=question.prompt,
+                image_file=str(question.image_file),
+                output_path=str(question.output_path),
+                base_size=question.base_size,
+                image_size=question.image_size,
+                crop_mode=question.crop_mode,
+                save_results=save_results,
+            )
+            self.ended = self._now()
+
+    @property
+    def first_pass(self) -> PassShape:
+        """The prefill pass."""
+        if self._first_pass is None or not self.new_ids:
+            raise ModelCodeError(
+                f"infer() of {str(self._model.directory.path)!r} did not call generate(), which is"
+                " where its passes are measured"
+            )
+        return self._first_pass
+
+    def _now(self) -> float:
+        self._timer.wait()
+        return time.perf_counter()
+
+    def _watched_generate(self, generate: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(generate)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            if self._most_tokens is not None:
+                kwargs.pop("max_length", None)  # Unlimited-OCR's way to say it
+                kwargs["max_new_tokens"] = self._most_tokens
+            self.generate_began = self._now()
+            ids = generate(*args, **kwargs)
+            self.generate_ended = self._now()
+            prompt = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
+            self.new_ids = ids[0, prompt.shape[1] :].tolist()
+            return ids
+
+        return watched
+
+    def _watched_forward(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(forward)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            safe_point()
+            if self._first_pass is None:
+                self._first_pass = PassShape.given(kwargs)
+            return self._run_pass(functools.partial(forward, *args, **kwargs))
+
+        return watched
+
+
+class _Scale:
+    """Weighs the first pass that it runs."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.peak_bytes: int | None = None
+
+    def run(self, forward: Callable[[], Any]) -> Any:
+        """Runs one pass."""
+        if self.peak_bytes is not None:
+            return forward()
+        kept = []
+        self.peak_bytes = allocated_at_most(self._device, lambda: kept.append(forward()))
+        return kept[0]
+
+
+class _Stopwatch:
+    """Times every pass that it runs; the first is the prefill pass."""
+
+    def __init__(self, clock: StageClock, on_progress: Callable[[str], None]) -> None:
+        self._clock, self._on_progress = clock, on_progress
+        self.passes: list[Laps] = []
+
+    def run(self, forward: Callable[[], Any]) -> Any:
+        """Runs one pass."""
+        number = len(self.passes)
+        self._on_progress(f"infer(), token {number + 1}")
+        self._clock.is_decoding = number > 0
+        laps = self._clock.begin()
+        output = forward()
+        laps.finish()
+        self.passes.append(laps)
+        return output

@@ -1,0 +1,345 @@
+"""The document of one measured `infer()`: what its passes cost, what they took, what it read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+
+from dsocr_analyze.report.build import model_document, workload_document
+from dsocr_analyze.report.document import Count, Model, Share, Workload
+from dsocr_analyze.report.markdown import markdown_table
+from dsocr_analyze.report.quantities import bytes_text, scaled
+from dsocr_analyze.report.table import Table
+from dsocr_analyze.report.tables import model_text
+from dsocr_analyze.report.time_tables import seconds_text
+
+if TYPE_CHECKING:
+    from dsocr_analyze import workload as planned
+    from dsocr_analyze.figures import PageFigures
+    from dsocr_analyze.kernels import Work
+    from dsocr_analyze.measuring.inference import MeasuredInference
+    from dsocr_analyze.report.time_entry import TimeEntry
+
+__all__ = [
+    "InferenceReport",
+    "inference_headline",
+    "inference_markdown",
+    "inference_report",
+    "inference_tables",
+]
+
+INFERENCE_SCHEMA_VERSION: Final = "1"
+
+Error = Annotated[float, Meta(ge=-1)]
+
+
+class Compared(Struct, frozen=True, kw_only=True):
+    """A figure, measured and predicted.
+
+    Attributes:
+        measured: What was measured.
+        predicted: What was predicted; null where nothing predicts it.
+        error: predicted / measured - 1; null likewise.
+    """
+
+    measured: Share
+    predicted: Share | None
+    error: Error | None
+
+
+class MeasuredStage(Struct, frozen=True, kw_only=True):
+    """A stage: a part of the prefill pass or, the last, all decode steps together.
+
+    Attributes:
+        calls: Passes that it took part in.
+        flops: FLOPs that are counted for it.
+        bytes_moved: Bytes that its operators read and write, likewise.
+        seconds: What it took.
+        flops_per_second: flops over measured seconds.
+        bytes_per_second: bytes_moved over measured seconds.
+    """
+
+    calls: Count
+    flops: Count
+    bytes_moved: Count
+    seconds: Compared
+    flops_per_second: Share
+    bytes_per_second: Share
+
+
+class InferenceReport(Struct, frozen=True, kw_only=True):
+    """One `infer()` on one image.
+
+    Attributes:
+        schema_version: Of this document.
+        model: The model.
+        device: Where it ran.
+        dtype: Type of weights and activations.
+        attention: The decoder's attention, as transformers names it.
+        autocast: Type of the autocast in which `infer()` runs its passes.
+        weights: Whether they are a checkpoint's, or drawn.
+        tokenizer: Whether it is the directory's, or made on the spot.
+        versions: Of this program and of the packages that took part.
+        image: The image's file.
+        prompt: The prompt.
+        workload: What is counted; as many new tokens as were generated.
+        stages: By stage, in the architecture's order.
+        preprocess_seconds: The image's pixels and the prompt's tokens, on the CPU.
+        first_token_seconds: From the start of `infer()` to the end of the prefill pass.
+        next_token_seconds: Per token after the first, what `generate` does between passes
+            included; null where there is one token.
+        infer_seconds: All of `infer()`.
+        tokens: Tokens generated.
+        tokens_per_second: tokens over infer_seconds.
+        weights_bytes: Of all parameters.
+        peak_bytes: Most bytes that the prefill pass holds besides weights and inputs; what is
+            counted stands for a prediction.
+        predicted_for: The GPU that seconds are predicted for; null for none.
+        differences: In what `infer()` ran other passes than those that are counted.
+        notes: What a reader should know.
+        text: What it read.
+    """
+
+    schema_version: str
+    model: Model
+    device: str
+    dtype: str
+    attention: str
+    autocast: str
+    weights: Literal["checkpoint", "random"]
+    tokenizer: Literal["directory", "stand-in"]
+    versions: Mapping[str, str]
+    image: str
+    prompt: str
+    workload: Workload
+    stages: Mapping[str, MeasuredStage]
+    preprocess_seconds: Compared
+    first_token_seconds: Compared
+    next_token_seconds: Compared | None
+    infer_seconds: Compared
+    tokens: Count
+    tokens_per_second: Share
+    weights_bytes: Count
+    peak_bytes: Compared
+    predicted_for: str | None
+    differences: tuple[str, ...]
+    notes: tuple[str, ...]
+    text: str
+
+
+def inference_report(
+    measured: MeasuredInference,
+    figures: PageFigures,
+    counted: planned.Workload,
+    predicted: TimeEntry | None,
+    *,
+    image: str,
+    prompt: str,
+    weights: Literal["checkpoint", "random"],
+    tokenizer: Literal["directory", "stand-in"],
+    notes: tuple[str, ...],
+) -> InferenceReport:
+    """The document of one call.
+
+    Args:
+        measured: What it took.
+        figures: What its passes cost, as they are counted on the device that ran them.
+        counted: The workload of these figures.
+        predicted: Predicted seconds, where a device profile matches.
+        image: The image's file.
+        prompt: The prompt.
+        weights: Whose they are.
+        tokenizer: Whose it is.
+        notes: What a reader should know.
+    """
+    steps = len(measured.steps)
+    after_first = measured.generate_seconds - measured.prefill_seconds
+    provenance = figures.provenance
+    return InferenceReport(
+        schema_version=INFERENCE_SCHEMA_VERSION,
+        model=model_document(provenance.model),
+        device=provenance.device,
+        dtype=provenance.dtype.name,
+        attention=provenance.attention,
+        autocast="bfloat16",
+        weights=weights,
+        tokenizer=tokenizer,
+        versions=dict(provenance.versions),
+        image=image,
+        prompt=prompt,
+        workload=workload_document(counted),
+        stages=_stages(measured, figures, predicted),
+        preprocess_seconds=_compared(
+            measured.preprocess_seconds,
+            None if predicted is None else predicted.assumptions.preprocess_seconds,
+        ),
+        first_token_seconds=_compared(
+            measured.preprocess_seconds + measured.prefill_seconds,
+            None if predicted is None else predicted.ttft_seconds,
+        ),
+        next_token_seconds=None
+        if not steps
+        else _compared(after_first / steps, None if predicted is None else predicted.tpot_seconds),
+        infer_seconds=_compared(
+            measured.infer_seconds, None if predicted is None else predicted.page_seconds
+        ),
+        tokens=measured.tokens,
+        tokens_per_second=measured.tokens / measured.infer_seconds,
+        weights_bytes=figures.memory.weights_bytes,
+        peak_bytes=_compared(measured.peak_bytes, figures.memory.peak.nbytes),
+        predicted_for=None if predicted is None else predicted.gpu,
+        differences=measured.differences(counted),
+        notes=notes,
+        text=measured.text,
+    )
+
+
+def _stages(
+    measured: MeasuredInference, figures: PageFigures, predicted: TimeEntry | None
+) -> dict[str, MeasuredStage]:
+    decode, steps = figures.decode, len(measured.steps)
+    found = {}
+    for name, stage in figures.stages.items():
+        foreseen = None if predicted is None else predicted.stages[name].seconds
+        if name in measured.prefill:  # not a view that infer() left out
+            found[name] = _stage(1, stage.work, measured.prefill[name], foreseen)
+        elif stage is decode and steps:
+            if predicted is not None and predicted.tpot_seconds is not None:
+                foreseen = steps * predicted.tpot_seconds
+            work = figures.batch.minus(figures.prefill_pass)
+            found[name] = _stage(steps, work, sum(measured.steps), foreseen)
+    return found
+
+
+def _stage(calls: int, work: Work, seconds: float, predicted: float | None) -> MeasuredStage:
+    return _rated(calls, work.flops, work.bytes_moved, _compared(seconds, predicted))
+
+
+def _rated(calls: int, flops: int, bytes_moved: int, seconds: Compared) -> MeasuredStage:
+    return MeasuredStage(
+        calls=calls,
+        flops=flops,
+        bytes_moved=bytes_moved,
+        seconds=seconds,
+        flops_per_second=flops / seconds.measured,
+        bytes_per_second=bytes_moved / seconds.measured,
+    )
+
+
+def _together(stages: Collection[MeasuredStage]) -> MeasuredStage:
+    """All passes; predicted where every stage is."""
+    known = [stage.seconds.predicted for stage in stages if stage.seconds.predicted is not None]
+    return _rated(
+        max(stage.calls for stage in stages),
+        sum(stage.flops for stage in stages),
+        sum(stage.bytes_moved for stage in stages),
+        _compared(
+            sum(stage.seconds.measured for stage in stages),
+            sum(known) if len(known) == len(stages) else None,
+        ),
+    )
+
+
+def _compared(measured: float, predicted: float | None) -> Compared:
+    error = None if predicted is None or not measured else predicted / measured - 1
+    return Compared(measured=measured, predicted=predicted, error=error)
+
+
+# --- for readers ---------------------------------------------------------------------------------
+
+
+def inference_headline(report: InferenceReport) -> str:
+    """The first lines of every output: what ran, on what, and what of it is no checkpoint's."""
+    lines = [
+        f"Ran: infer() of {model_text(report.model)} on {report.device}, {report.dtype},"
+        f" {report.attention} attention, in autocast to {report.autocast}",
+        f"Page: {report.workload.title}, {report.tokens} tokens generated",
+    ]
+    lines += [f"Differs: {line}" for line in report.differences]
+    if report.weights == "random":
+        lines.append("Trial: the weights are random, so the text means nothing")
+    if report.tokenizer == "stand-in":
+        lines.append(
+            "Trial: the tokenizer is a stand-in made on the spot (one token per byte), so the"
+            " prompt has other tokens than with the model's own"
+        )
+    return "\n".join(lines)
+
+
+def inference_tables(report: InferenceReport) -> list[Table]:
+    """All tables of a document."""
+    return [_stage_table(report), _page_table(report), _memory_table(report)]
+
+
+def _stage_table(report: InferenceReport) -> Table:
+    rows = [
+        _stage_row(name if stage.calls == 1 else f"{name}, {stage.calls} steps", stage)
+        for name, stage in report.stages.items()
+    ]
+    rows.append(_stage_row("all passes", _together(report.stages.values())))
+    return Table(
+        "Stages: counted, measured, predicted",
+        ("stage", "FLOPs", "bytes", "measured", "predicted", "error", "rate", "bandwidth"),
+        tuple(rows),
+        emphasized_rows=1,
+    )
+
+
+def _stage_row(label: str, stage: MeasuredStage) -> tuple[str, ...]:
+    return (
+        label,
+        scaled(stage.flops),
+        bytes_text(stage.bytes_moved),
+        *_cells(stage.seconds, seconds_text),
+        f"{scaled(stage.flops_per_second)}FLOP/s",
+        f"{bytes_text(stage.bytes_per_second)}/s",
+    )
+
+
+def _page_table(report: InferenceReport) -> Table:
+    figures = {
+        "preprocessing": report.preprocess_seconds,
+        "first token": report.first_token_seconds,
+        "each token after it": report.next_token_seconds,
+        "infer() as a whole": report.infer_seconds,
+    }
+    rows = [
+        (label, *_cells(seconds, seconds_text))
+        for label, seconds in figures.items()
+        if seconds is not None
+    ]
+    rows.append(("tokens per second", f"{report.tokens_per_second:.3g}", "-", "-"))
+    whose = "no device profile matches" if report.predicted_for is None else report.predicted_for
+    return Table(
+        f"The page; predicted: {whose}", ("what", "measured", "predicted", "error"), tuple(rows)
+    )
+
+
+def _memory_table(report: InferenceReport) -> Table:
+    rows = (
+        ("weights", "-", bytes_text(report.weights_bytes), "-"),
+        ("peak of the prefill pass besides weights and inputs",
+         *_cells(report.peak_bytes, bytes_text)),
+    )  # fmt: skip
+    return Table("Memory", ("what", "measured", "counted", "error"), rows)
+
+
+def _cells(figure: Compared, text: Callable[[float], str]) -> tuple[str, str, str]:
+    """Measured, predicted, and the error in percent."""
+    predicted = "-" if figure.predicted is None else text(figure.predicted)
+    error = "-" if figure.error is None else f"{100 * figure.error:+.1f} %"
+    return text(figure.measured), predicted, error
+
+
+def inference_markdown(report: InferenceReport) -> str:
+    """Markdown text of a document, what was read at its end."""
+    parts = [f"# infer() on {report.image}", inference_headline(report)]
+    for table in inference_tables(report):
+        parts += [f"## {table.title}", markdown_table(table)]
+    parts += ["## Notes", "\n".join(f"- {note}" for note in report.notes)]
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", report.text)), default=0))
+    parts += ["## Text", f"{fence}text\n{report.text}\n{fence}"]
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,71 @@
+"""The tokenizer that a model's `infer()` is given: the directory's, or one made on the spot."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from dsocr_analyze.errors import ModelDirectoryError
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.running.process_settings import quiet_transformers
+from dsocr_analyze.workload.prompt import text_parts
+
+__all__ = ["load_tokenizer", "stand_in_tokenizer", "text_tokens"]
+
+_BOS: Final = "<bos>"
+_EOS: Final = "<eos>"
+
+
+def load_tokenizer(directory: ModelDirectory) -> Any:
+    """The directory's tokenizer, as transformers has it; no code of the directory is executed.
+
+    Raises:
+        ModelDirectoryError: It cannot be read, or names no end of sequence.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    try:
+        with quiet_transformers():
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(
+                str(directory.path), local_files_only=True
+            )
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except BaseException as error:
+        # tokenizers raises a bare Exception for a file it cannot read; a panic in it is not even
+        # that.
+        raise ModelDirectoryError(
+            f"cannot read {str(directory.tokenizer_file)!r}: {error}"
+        ) from error
+    if tokenizer.eos_token_id is None:
+        raise ModelDirectoryError(
+            f"the tokenizer in {str(directory.path)!r} names no 'eos_token'; its"
+            " tokenizer_config.json says which token that is"
+        )
+    return tokenizer
+
+
+def stand_in_tokenizer() -> Any:
+    """A tokenizer of 258 tokens: BOS (0), the end of sequence (1), and every byte.
+
+    Text becomes more tokens than with a trained one; tokens beyond these have no text.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: number for number, token in enumerate([_BOS, _EOS, *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=_BOS,
+        eos_token=_EOS,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def text_tokens(tokenizer: Any, prompt: str) -> int:
+    """Tokens of a prompt besides its page's, BOS included."""
+    parts = (tokenizer.encode(part, add_special_tokens=False) for part in text_parts(prompt))
+    return 1 + sum(map(len, parts))
