@@ -27,13 +27,22 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from kernel_tables import KINDS, SYSTEMS, Rows, data_directory, predicted, read_rows
+from kernel_tables import KINDS, SYSTEMS, data_directory, read_rows
 from numpy.typing import NDArray
 
 from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue
 from dsocr_analyze.hardware.kernel_times import coefficients as records
 from dsocr_analyze.hardware.kernel_times.experts import BEST_64, BEST_128, BY_EXPERTS, BY_TOKENS
+from dsocr_analyze.hardware.kernel_times.fitting import (
+    SEED,
+    first_guess,
+    fit_errors,
+    fitted,
+    with_slow_sizes,
+)
+from dsocr_analyze.hardware.kernel_times.rows import Rows, predicted
 from dsocr_analyze.hardware.kernel_times.scaled_gemm import TILES
+from dsocr_analyze.hardware.profile_text import kind_text
 
 PROFILES: Final = Path(__file__).parent.parent / "src/dsocr_analyze/hardware/profiles"
 SAMPLE: Final = Path(__file__).parent.parent / "tests/data/kernel_times_sample.json"
@@ -41,7 +50,6 @@ SAMPLED: Final = 8
 """Rows of the sample a GPU and kind."""
 SOURCE: Final = "aiconfigurator-core 0.12.0"
 LICENCE: Final = "tables: Apache-2.0, NVIDIA CORPORATION & AFFILIATES; fitted here, not copied"
-SEED: Final = 20240715
 DTYPES: Final = {
     "gemm": ("bfloat16", "float8"),
     "encoder_attention": ("bfloat16",),
@@ -56,47 +64,12 @@ _FLASH2: Final = ("a100-80gb-sxm", "l40s", "rtx-pro-6000")
 _BLACKWELL: Final = ("b200", "b300", "gb200", "gb300")
 _HOPPER: Final = ("h100-sxm", "h200-sxm")
 
-GEMM: Final = records.GemmCoefficients(
-    0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.5, 0.5, 1.5, 1.0, 0.1, 0.7, 1.5, 1.5, 1.5, 1.0, 0.05, 0, 0, 0.3
-)
-SCALED: Final = records.ScaledGemmCoefficients(
-    0, 0.4, 0.5, 0.5, 0.6, 0.7, 0.5, 1.0, 2.0, 0.8, 1.5, 1.0, 2.0, 2.0, 0.1, 0.5, 2.0, 0.7,
-    1.0,
-)  # fmt: skip
-PREFILL: Final = records.PrefillCoefficients(
-    128, 128, 1, 1, 0, 0.8, 40.0, 0.05, 1.0, 1.0, 3.0, 0.7, 2.0, 2.0, 2.0, 5.0, 3.0, 300.0, 0.1
-)
-GENERATION: Final = records.GenerationCoefficients(
-    64, 128, 1, 0, 2.0, 0.1, 0.5, 2.0, 2.0, 0.5, 0.9, 2.0, 0.8, 4.0, 1.0, 7.0, 1.0, 0.01, 1.0
-)
-EXPERTS: Final = records.ExpertsCoefficients(
-    0, 1, 0.7, 1.2, 2.0, 0.55, 1.0, 1.0, 0.1, 0.9, 0.05, 2.0, 0.9, 5.0, 2.0, 1.0, 12.0,
-    0.3, 10.0, 1.8,
-)  # fmt: skip
-MOVEMENT: Final = records.MovementCoefficients(0.8, 1.5, 0.1, 2.0)
 OUR_ROWS: Final = 2
 """How often rows of such products are taken besides."""
-FEW_ROWS: Final = 8
-CLEARLY: Final = 0.975
-"""What such sizes have to make of the error, or they are none."""
-SLOW_COLUMNS: Final = (1536, 2048, 2560, 3072, 4096, 5120)
-SLOW_DEPTHS: Final = (1536, 2048, 2560, 3584, 4096)
-STARTS: Final = {
-    "movement": MOVEMENT,
-    "gemm": GEMM,
-    "generation_attention": GENERATION,
-    "experts": EXPERTS,
-}
 SECOND_KERNEL: Final[dict[str, Any]] = {
     "fallback_movement": 1.0, "fallback_us": 1e-6, "fallback_tile_us": 1e-6
 }  # fmt: skip
 """Of experts where every row was measured with the same kernel: unused."""
-
-_LIMITS: Final = {"share": (0.02, 1.0), "l2_share": (0.3, 8.0), "us": (1e-3, 300.0),
-                  "norm": (0.05, 30.0), "late_keys": (10.0, 3000.0), "wide_memory": (1e-3, 1.0),
-                  "unaligned_ns": (1e-4, 3.0), "fallback_movement": (0.05, 1.0),
-                  "rate": (0.02, 20.0)}  # fmt: skip
-_EXPERTS: Final = {"l2_share": (0.5, 8.0), "l2_part": (0.3, 1.5), "ramp_mb": (1e-4, 30.0)}
 
 
 def options(kind: str, dtype: str, gpu: str) -> list[dict[str, int]]:
@@ -129,66 +102,12 @@ def options(kind: str, dtype: str, gpu: str) -> list[dict[str, int]]:
     return [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
 
 
-def limits(name: str, kind: str) -> tuple[float, float]:
-    """Least and greatest value of a coefficient."""
-    if (kind, name) == ("generation_attention", "whole_waves"):
-        # Libraries split keys so that SMs are evenly busy; tables hold powers of two alone, which
-        # fit whole waves as well and say nothing of the sizes between.
-        return 1e-4, 0.7
-    if kind == "experts" and name in _EXPERTS:
-        return _EXPERTS[name]
-    if name in ("l2_share", "movement_share", "combine_share", "quantize_share"):
-        return _LIMITS["l2_share"]
-    if "share" in name:
-        return _LIMITS["share"]
-    if name.startswith("rate"):
-        return _LIMITS["rate"]
-    if name.endswith("_us"):
-        return _LIMITS["us"]
-    return _LIMITS.get(name, (1e-4, 1e3))
-
-
-def fitted(
-    kind: str, rows: Rows, gpu: Gpu, dtype: str, start: records.Coefficients,
-    *, starts: int, evaluations: int,
-) -> tuple[records.Coefficients, float]:  # fmt: skip
-    """Coefficients by robust least squares on log time, and the cost that is left."""
-    from scipy.optimize import least_squares
-
-    whole = {f.name for f in dataclasses.fields(start) if isinstance(getattr(start, f.name), int)}
-    names = [f.name for f in dataclasses.fields(start) if f.name not in whole]
-    low, high = np.log(np.array([limits(name, kind) for name in names])).T
-    centre = np.clip(np.log([getattr(start, name) for name in names]), low + 1e-3, high - 1e-3)
-    target = np.log(rows.seconds)
-    random = np.random.default_rng(SEED)
-
-    def record(x: NDArray[Any]) -> records.Coefficients:
-        return dataclasses.replace(start, **dict(zip(names, np.exp(x).tolist(), strict=True)))
-
-    def residuals(x: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(np.log(predicted(kind, rows, gpu, dtype, record(x))) - target)
-
-    best: tuple[float, NDArray[Any]] | None = None
-    for number in range(starts):
-        jitter = random.normal(0, 0.3, len(names)) if number else 0.0
-        at = np.clip(centre + jitter, low + 1e-3, high - 1e-3)
-        found = least_squares(
-            residuals, at, bounds=(low, high), loss="soft_l1", f_scale=0.06, max_nfev=evaluations
-        )
-        if best is None or found.cost < best[0]:
-            best = float(found.cost), found.x
-    assert best is not None
-    return record(np.array([float(f"{value:.6g}") for value in best[1]])), best[0]
-
-
 def fit_kind(kind: str, rows: Rows, gpu: Gpu, dtype: str) -> records.Coefficients:
     """The best coefficients on the training groups."""
     training = rows.taken(~rows.held_out)
     random = np.random.default_rng(SEED)
     order = random.permutation(len(training.seconds))
-    first: Any = STARTS.get(kind, PREFILL)
-    if (kind, dtype) == ("gemm", "float8"):
-        first = SCALED
+    first: Any = first_guess(kind, dtype)
     tried = [dataclasses.replace(first, **choice) for choice in options(kind, dtype, gpu.name)]
     if len(tried) > 1:
         few = training.taken(order[:700])
@@ -235,33 +154,6 @@ def of_our_cache(rows: Rows) -> NDArray[np.bool_]:
     return alike
 
 
-def with_slow_sizes(
-    fit: records.GemmCoefficients, training: Rows, gpu: Gpu
-) -> records.GemmCoefficients:
-    """With the sizes at which the library takes a slow kernel for few rows, as rows show them."""
-
-    def cost(c: records.GemmCoefficients) -> float:
-        ratio = np.log(predicted("gemm", training, gpu, "bfloat16", c) / training.seconds)
-        return float(np.abs(ratio)[training.sizes["m"] <= FEW_ROWS].mean())
-
-    best, least = fit, CLEARLY * cost(fit)
-    for columns, depth in product(SLOW_COLUMNS, SLOW_DEPTHS):
-        tried = dataclasses.replace(fit, slow_columns=columns, slow_depth=depth, slow=1.0)
-        plain = predicted("gemm", training, gpu, "bfloat16", fit)
-        inside = predicted("gemm", training, gpu, "bfloat16", tried) > 1.5 * plain
-        slow = float(np.median(training.seconds[inside] / plain[inside])) - 1
-        tried = dataclasses.replace(tried, slow=max(slow, 1e-3))
-        if cost(tried) < least:
-            best, least = tried, cost(tried)
-    return best
-
-
-def errors(measured: Rows, seconds: NDArray[Any]) -> tuple[float, float]:
-    """Median and 90th percentile of the relative error."""
-    error = np.abs(seconds / measured.seconds - 1)
-    return float(np.median(error)), float(np.percentile(error, 90))
-
-
 def left_out(rows: Rows, gpu: Gpu, dtype: str, fit: records.Coefficients) -> tuple[float, float]:
     """As `errors`, of each training group of experts under a fit to the other training groups.
 
@@ -292,26 +184,12 @@ def section(kind: str, dtype: str, rows: Rows, gpu: Gpu, sixteen: str) -> str:
         # No training group ran the second kernel in this type: it is as much slower as in 16 bits.
         known = tomllib.loads(sixteen)[kind]["bfloat16"]["coefficients"]
         fit = dataclasses.replace(fit, **{name: known[name] for name in SECOND_KERNEL})
-    held = rows.taken(rows.held_out & rows.within)
-    train = rows.taken(~rows.held_out)
-    median, ninety = errors(held, predicted(kind, held, gpu, dtype, fit))
-    trained, _ = errors(train, predicted(kind, train, gpu, dtype, fit))
+    stated = fit_errors(kind, rows, gpu, dtype, fit)
     across = left_out(rows, gpu, dtype, fit) if kind == "experts" else None
-    print(f"{gpu.name} {kind} {dtype}: held out {median:.1%} / {ninety:.1%}"
-          f" (training {trained:.1%}, left out {across}, {time.perf_counter() - began:.0f} s)",
-          flush=True)  # fmt: skip
-    lines = [
-        f"[{kind}.{dtype}]", f'framework = "{rows.version}"',
-        f"training_rows = {len(train.seconds)}", f"training_median = {trained:.4f}",
-        f"held_out_rows = {len(held.seconds)}",
-        f"held_out_groups = {len(np.unique(held.group, axis=0))}",
-        f"held_out_median = {median:.4f}", f"held_out_p90 = {ninety:.4f}",
-        *([] if across is None
-          else [f"left_out_median = {across[0]:.4f}", f"left_out_p90 = {across[1]:.4f}"]),
-        "", f"[{kind}.{dtype}.coefficients]",
-        *(f"{name} = {value:.6g}" for name, value in dataclasses.asdict(fit).items()),
-    ]  # fmt: skip
-    return "\n".join(lines) + "\n"
+    print(f"{gpu.name} {kind} {dtype}: held out {stated.held_out_median:.1%} /"
+          f" {stated.held_out_p90:.1%} (training {stated.training_median:.1%}, left out {across},"
+          f" {time.perf_counter() - began:.0f} s)", flush=True)  # fmt: skip
+    return kind_text(kind, dtype, fit, stated, rows.version, across)
 
 
 def movement_of(another: str) -> str:

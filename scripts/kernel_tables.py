@@ -1,14 +1,8 @@
-"""Measured kernel times of `aiconfigurator-core`, as columns ready for the formulas.
-
-Whole groups of rows are held out of every fit, decided by a hash of the sizes that make a group.
-"""
+"""Measured kernel times of `aiconfigurator-core`, as columns ready for the formulas."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,18 +10,8 @@ import numpy as np
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
-from dsocr_analyze.hardware.devices import Gpu
-from dsocr_analyze.hardware.kernel_times import coefficients as records
-from dsocr_analyze.hardware.kernel_times.experts import ExpertSizes, experts_seconds
-from dsocr_analyze.hardware.kernel_times.gemm import gemm_seconds
-from dsocr_analyze.hardware.kernel_times.generation_attention import generation_attention_seconds
-from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine
-from dsocr_analyze.hardware.kernel_times.movement import movement_seconds
-from dsocr_analyze.hardware.kernel_times.prefill_attention import (
-    AttentionSizes,
-    prefill_attention_seconds,
-)
-from dsocr_analyze.hardware.kernel_times.scaled_gemm import scaled_gemm_seconds
+from dsocr_analyze.hardware.kernel_times.machine import Floats
+from dsocr_analyze.hardware.kernel_times.rows import Rows, held_out_groups, predicted
 
 __all__ = [
     "KINDS",
@@ -69,7 +53,6 @@ _TABLES: Final = {
 """Folder and file of each kind. Elementwise kernels stand for all that only move bytes: elements of
 16 bits are read, scaled, and written in 8."""
 _DTYPES: Final = {"bfloat16": "bfloat16", "float8": "fp8"}
-_HELD_OUT_BELOW: Final = 77
 _FEWEST: Final = 50
 """Rows that make a table of integer weights worth a look."""
 _UNGATED: Final = ((2688, 1856), (2048, 5120))
@@ -80,35 +63,6 @@ bandwidth of every GPU, and all others at 0.8 to 0.96 of it.
 """
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows of one table.
-
-    Attributes:
-        sizes: Columns by name, floats.
-        seconds: Measured.
-        held_out: Whether a row's group is held out.
-        within: Whether a row lies where errors are stated.
-        group: Sizes that make the group, a row.
-        version: The framework and its version.
-    """
-
-    sizes: dict[str, Floats]
-    seconds: Floats
-    held_out: NDArray[np.bool_]
-    within: NDArray[np.bool_]
-    group: NDArray[np.int64]
-    version: str
-
-    def taken(self, which: NDArray[Any]) -> Rows:
-        """Some of the rows."""
-        return Rows(
-            {name: column[which] for name, column in self.sizes.items()},
-            self.seconds[which], self.held_out[which], self.within[which], self.group[which],
-            self.version,
-        )  # fmt: skip
-
-
 def data_directory(given: Path | None) -> Path:
     """Folder of the tables: `given`, or that of the installed package."""
     if given is not None:
@@ -117,14 +71,6 @@ def data_directory(given: Path | None) -> Path:
     if found is None or not found.submodule_search_locations:
         raise SystemExit("aiconfigurator-core is not installed; install the extra `profiles`")
     return Path(found.submodule_search_locations[0]) / "systems" / "data"
-
-
-def _held_out(groups: Sequence[tuple[int, ...]]) -> NDArray[np.bool_]:
-    known: dict[tuple[int, ...], bool] = {}
-    for group in set(groups):
-        digest = hashlib.sha256(",".join(map(str, group)).encode()).digest()
-        known[group] = digest[0] < _HELD_OUT_BELOW
-    return np.array([known[group] for group in groups], dtype=bool)
 
 
 def read_rows(data: Path, gpu: str, kind: str, dtype: str) -> Rows | None:
@@ -147,7 +93,7 @@ def read_rows(data: Path, gpu: str, kind: str, dtype: str) -> Rows | None:
         # SGLang's collector gave every expert a gate: 2688 x 1856, too, takes three matrices' time.
         sizes["gated"] = np.ones(len(within))
     group = np.stack([np.asarray(columns[key], dtype=np.int64) for key in keys], axis=1)
-    held_out = _held_out([tuple(map(int, row)) for row in group])
+    held_out = held_out_groups([tuple(map(int, row)) for row in group])
     seconds = np.asarray(columns["latency"], dtype=float) / 1e3
     version = f"{framework} {found[-1].parent.name}"
     return Rows(sizes, seconds, held_out, within, group, version)
@@ -230,33 +176,3 @@ def _sizes(
     sizes = {name: columns[key].astype(float) for name, key in names.items()}
     sizes["keys"] = sizes["queries"] + columns.get("step", 0)
     return sizes, (heads, "head_dim", kv_heads), np.ones(len(sizes["keys"]), dtype=bool)
-
-
-def machine_of(gpu: Gpu, dtype: str) -> Machine:
-    """The chip in an element type."""
-    return Machine(gpu.tflops(dtype) * 1e12, gpu.bandwidth_gb_s * 1e9, gpu.sms, gpu.l2_mb * 1e6)
-
-
-def predicted(kind: str, rows: Rows, gpu: Gpu, dtype: str, c: records.Coefficients) -> Floats:
-    """Seconds that the formula says for each row."""
-    size, nbytes = rows.sizes, 1 if dtype == "float8" else 2
-    if isinstance(c, records.GemmCoefficients):
-        machine = machine_of(gpu, dtype)
-        return gemm_seconds(size["m"], size["n"], size["k"], nbytes, machine, c)
-    if isinstance(c, records.ScaledGemmCoefficients):
-        return scaled_gemm_seconds(size["m"], size["n"], size["k"], machine_of(gpu, dtype), c)
-    if isinstance(c, records.ExpertsCoefficients):
-        experts = ExpertSizes(
-            size["tokens"], size["hidden"], size["inter"], size["experts"], size["top_k"],
-            size["touched"], size["gated"] > 0, size["fallback"] > 0,
-        )  # fmt: skip
-        return experts_seconds(experts, machine_of(gpu, dtype), c, weight_bytes=nbytes)
-    if isinstance(c, records.MovementCoefficients):
-        return movement_seconds(size["moved"], machine_of(gpu, dtype), c)
-    machine = machine_of(gpu, "bfloat16")  # keys and values of eight bits are multiplied in 16
-    attention = AttentionSizes(*(size[name] for name in AttentionSizes._fields))
-    if isinstance(c, records.PrefillCoefficients):
-        causal = kind == "context_attention"
-        return prefill_attention_seconds(attention, machine, c, causal=causal, element_bytes=nbytes)
-    assert isinstance(c, records.GenerationCoefficients)
-    return generation_attention_seconds(attention, machine, c, element_bytes=nbytes)

@@ -31,7 +31,11 @@ class StubDevice:
         self.gpu = Gpu("stub", "Stub", tensor_tflops=100, bandwidth_gb_s=1000, memory_gb=80,
                        source="", sms=100, l2_mb=50, float32_tflops=50)  # fmt: skip
         self.profile = None
+        self.host = None
         self.calls: list[tuple[str, dict[str, Any]]] = []
+
+    def is_measured(self, kind, dtype="bfloat16"):
+        return False
 
     def fitted(self, kind, dtype="bfloat16", **_):
         return StubFit(0.1, 0.2)

@@ -12,7 +12,11 @@ from dsocr_analyze.cli import main
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware import device
 from dsocr_analyze.hardware.devices import gpu_aliases, gpu_catalogue, gpu_named
-from dsocr_analyze.hardware.kernel_times.coefficients import COEFFICIENTS, coefficients_of
+from dsocr_analyze.hardware.kernel_times.coefficients import (
+    COEFFICIENTS,
+    OPTIONAL,
+    coefficients_of,
+)
 from dsocr_analyze.hardware.kernel_times.experts import experts_touched
 from dsocr_analyze.hardware.profile import EXTRAPOLATED_BAND, all_profiles, profile_from_file
 from dsocr_analyze.hardware.weight_types import WEIGHT_ONLY_ERROR
@@ -304,7 +308,7 @@ class TestNames:
 class TestProfiles:
     def test_every_gpu_has_every_kind(self):
         for profile in all_profiles().values():
-            assert {kind for kind, _ in profile.fitted} == set(COEFFICIENTS)
+            assert {kind for kind, _ in profile.fitted} == set(COEFFICIENTS) - set(OPTIONAL)
 
     def test_no_kind_has_more_than_20_coefficients(self):
         for kind in COEFFICIENTS:
@@ -449,7 +453,7 @@ class TestCommand:
         listed = json.loads(capsys.readouterr().out)
         assert [each["name"] for each in listed] == list(gpu_catalogue())
         for each in listed:
-            assert {kind["kind"] for kind in each["kinds"]} == set(COEFFICIENTS)
+            assert {kind["kind"] for kind in each["kinds"]} == set(COEFFICIENTS) - set(OPTIONAL)
 
     @pytest.mark.parametrize("output_format", ["table", "markdown"])
     def test_the_table_shows_what_is_extrapolated(self, capsys, output_format):

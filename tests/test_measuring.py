@@ -302,7 +302,7 @@ def profile(monkeypatch):
     reference = profile_of_gpu()
     title = machine.device_title(CPU)
     gpu = dataclasses.replace(reference, name="cpu", title=title, like="", float32_tflops=0.2)
-    return Profile(gpu, "a test", "", {}, CpuKernels(torch.get_num_threads(), 2.5, families))
+    return Profile(gpu, "a test", "", {}, cpu=CpuKernels(torch.get_num_threads(), 2.5, families))
 
 
 def profile_of_gpu():

@@ -162,4 +162,4 @@ def time_requested(
             f"pages that end by themselves generate {mean_new_tokens:g} tokens on average;"
             f" {100 * share_at_limit:g} % of pages generate as many as they may"
         )
-    return TimeRequested(profiles, job, tuple(job.sentences(said)))
+    return TimeRequested(profiles, job, tuple(job.sentences(said, profiles)))

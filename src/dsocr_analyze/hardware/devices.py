@@ -97,8 +97,10 @@ class Gpu:
 
     def tflops(self, dtype: str) -> float:
         """Dense rate of an element type that it has, 10^12 operations/s."""
-        eight = {"float8": self.float8_tflops, "int8": self.int8_tops}
-        return eight.get(dtype, self.tensor_tflops)
+        others = {
+            "float8": self.float8_tflops, "int8": self.int8_tops, "float32": self.float32_tflops
+        }  # fmt: skip
+        return others.get(dtype, self.tensor_tflops)
 
     @property
     def memory_bytes(self) -> int:

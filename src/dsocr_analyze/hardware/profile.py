@@ -2,7 +2,9 @@
 
 A shipped profile is `profiles/<name>.toml`; a user's has the same format, and a table `[gpu]` where
 it describes a GPU that is not in the catalogue. A kind without coefficients of its own takes those
-of the GPU that `like` names, with this GPU's own peaks: it is extrapolated.
+of the GPU that `like` names, with this GPU's own peaks: it is extrapolated. A user's profile of a
+GPU that has a shipped one leaves to it what it does not say. `[host]` holds what was measured of
+the machine around the GPU.
 
 A kind states `held_out_median` and `held_out_p90`, measured on sizes that the fit did not see, or
 `derived` where its coefficients were not fitted: its errors are then assumed. Experts state
@@ -29,17 +31,27 @@ from dsocr_analyze.hardware.kernel_times.coefficients import (
     coefficients_of,
 )
 
-__all__ = ["EXTRAPOLATED_BAND", "Fitted", "Profile", "all_profiles", "profile_from_file"]
+__all__ = [
+    "EXTRAPOLATED_BAND",
+    "Fitted",
+    "MeasuredHost",
+    "Profile",
+    "all_profiles",
+    "profile_from_file",
+]
 
 EXTRAPOLATED_BAND: Final = 2.0
 """How much wider an error is assumed where a kind is another GPU's."""
 DTYPES: Final = ("bfloat16", "float16", "float8")
+_PRODUCT_DTYPES: Final = (*DTYPES, "float32")
+"""Types of products; other kinds compute in float32 only as movement does."""
 _DERIVED_ERROR: Final = (0.15, 0.4)
 """Of kinds that no table holds: median and 90th percentile assumed, not measured."""
 _STATED: Final = ("framework", "derived", "training_rows", "training_median", "held_out_rows",
                   "held_out_groups", "held_out_median", "held_out_p90", "left_out_median",
                   "left_out_p90")  # fmt: skip
-_TOP: Final = ("name", "source", "licence", "system", "gpu", "cpu", "kernels", *COEFFICIENTS)
+_TOP: Final = ("name", "source", "licence", "system", "gpu", "host", "cpu", "kernels",
+               *COEFFICIENTS)  # fmt: skip
 _STATED_OF_CPU: Final = ("training_rows", "held_out_rows", "held_out_median", "held_out_p90")
 
 
@@ -75,16 +87,44 @@ class Fitted:
 
 
 @dataclass(frozen=True)
-class Profile:
-    """A GPU and its fitted kinds by (kind, element type), those of another GPU included.
+class MeasuredHost:
+    """What the machine around a GPU takes, measured.
 
-    Of a CPU, which has its own families of kernels, `gpu` holds what it was measured to reach.
+    Attributes:
+        launch_us: Of one operator of uncompiled model code, views and Python around it included,
+            microseconds.
+        sync_us: Of a value that the host waits for, likewise.
+        step_us: Between two decode steps of `generate`, likewise.
+        graph_us: Of starting a CUDA graph, likewise.
+        link_gb_s: From memory that is not pinned to the GPU, GB/s.
+    """
+
+    launch_us: float
+    sync_us: float
+    step_us: float
+    graph_us: float
+    link_gb_s: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A GPU and how long its kernels take.
+
+    Attributes:
+        gpu: The GPU.
+        source: Where the figures come from.
+        licence: Under which they may be used.
+        fitted: Kinds by (kind, element type), those of another GPU included.
+        host: What was measured of the machine around it; None for nothing.
+        cpu: What was measured of it where it is a CPU, which has families of kernels of its own;
+            `gpu` holds the rates that it reached then.
     """
 
     gpu: Gpu
     source: str
     licence: str
     fitted: Mapping[tuple[str, str], Fitted]
+    host: MeasuredHost | None = None
     cpu: CpuKernels | None = None
 
     @property
@@ -132,10 +172,11 @@ def _profile(
     table: Mapping[str, Any],
     kinds: Mapping[tuple[str, str], Fitted],
     base: Profile | None,
+    host: MeasuredHost | None = None,
 ) -> Profile:
     every = dict(kinds)
     for key, fitted in base.fitted.items() if base else ():
-        if key not in every and (key[1] != "float8" or gpu.float8_tflops):
+        if key not in every and (key[1] not in ("float8", "float32") or gpu.tflops(key[1])):
             wider = 1.0 if fitted.extrapolated else EXTRAPOLATED_BAND
             every[key] = replace(
                 fitted, median=wider * fitted.median, p90=wider * fitted.p90, extrapolated=True
@@ -144,7 +185,7 @@ def _profile(
     source, licence = table.get("source", ""), table.get("licence", "")
     if base and not kinds:
         source, licence = f"extrapolated from {base.gpu.name}: {base.source}", base.licence
-    return Profile(gpu, source, licence, {key: every[key] for key in ordered})
+    return Profile(gpu, source, licence, {key: every[key] for key in ordered}, host)
 
 
 def profile_from_file(file: Path, known: Mapping[str, Profile] | None = None) -> Profile:
@@ -170,12 +211,31 @@ def profile_from_file(file: Path, known: Mapping[str, Profile] | None = None) ->
     gpu = _gpu(table, name, str(file), known)
     if "cpu" in table:
         kernels = _cpu_kernels(table, str(file))
-        return Profile(gpu, str(table.get("source", file)), "", {}, kernels)
+        return Profile(gpu, str(table.get("source", file)), "", {}, cpu=kernels)
     kinds = _own_kinds(table, name, str(file))
+    host = _host(table, str(file))
+    if name in known and "gpu" not in table:
+        kinds = {**known[name].fitted, **kinds}
     base = known[catalogue_name(gpu.like, known)] if gpu.like else None
     if not kinds and base is None:
         raise DeviceError(f"{file}: give coefficients of {', '.join(COEFFICIENTS)}, or gpu.like")
-    return _profile(gpu, {"source": str(file), **table}, kinds, base)
+    return _profile(gpu, {"source": str(file), **table}, kinds, base, host)
+
+
+def _host(table: Mapping[str, Any], where: str) -> MeasuredHost | None:
+    entry = table.get("host")
+    if entry is None:
+        return None
+    names = [field.name for field in fields(MeasuredHost)]
+    if not isinstance(entry, dict):
+        raise DeviceError(f"{where}: host must be a table")
+    _refuse_unknown(entry, names, f"{where}: host")
+    if missing := [name for name in names if name not in entry]:
+        raise DeviceError(f"{where}: host lacks {', '.join(missing)}")
+    for name, value in entry.items():
+        if not _positive(value):
+            raise DeviceError(f"{where}: host.{name} must be a positive number, not {value!r}")
+    return MeasuredHost(**{name: float(value) for name, value in entry.items()})
 
 
 def _gpu(table: Mapping[str, Any], name: str, where: str, known: Mapping[str, Profile]) -> Gpu:
@@ -247,8 +307,9 @@ def _own_kinds(table: Mapping[str, Any], gpu: str, where: str) -> dict[tuple[str
     found = {}
     for kind in COEFFICIENTS:
         for dtype, entry in table.get(kind, {}).items():
-            if dtype not in DTYPES:
-                raise DeviceError(f"{where}: {kind}.{dtype} is no type; use {', '.join(DTYPES)}")
+            types = _PRODUCT_DTYPES if kind == "gemm" else DTYPES
+            if dtype not in types:
+                raise DeviceError(f"{where}: {kind}.{dtype} is no type; use {', '.join(types)}")
             found[kind, dtype] = _fitted(entry, kind, dtype, gpu, where)
     return found
 

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware.devices import Gpu, catalogue_name
 from dsocr_analyze.hardware.kernel_times import coefficients as records
-from dsocr_analyze.hardware.profile import EXTRAPOLATED_BAND, Fitted, Profile, all_profiles
+from dsocr_analyze.hardware.profile import (
+    EXTRAPOLATED_BAND,
+    Fitted,
+    MeasuredHost,
+    Profile,
+    all_profiles,
+)
 from dsocr_analyze.hardware.weight_types import (
     NBYTES,
     STORED_BITS,
@@ -84,6 +90,15 @@ class Device:
         """Whose kernels run on it."""
         return CUDA if self.cpu is None else KernelsOf("cpu", self.cpu.threads)
 
+    @property
+    def host(self) -> MeasuredHost | None:
+        """What was measured of the machine around it; None for nothing."""
+        return self.profile.host
+
+    def is_measured(self, kind: str, dtype: str = "bfloat16") -> bool:
+        """Whether its profile has a kernel kind in an element type, of its own or another GPU's."""
+        return (kind, "bfloat16" if dtype == "float16" else dtype) in self.profile.fitted
+
     def fitted(
         self,
         kind: str,
@@ -129,7 +144,7 @@ class Device:
         stored = "bfloat16" if name == "float16" else name
         found = self.profile.fitted.get((kind, stored))
         if found is None:
-            there = [each for each in self.gpu.dtypes if self._measured(kind, each)]
+            there = [each for each in self.gpu.dtypes if self.is_measured(kind, each)]
             raise DeviceError(
                 f"{self.gpu.title} has no {kind} in {dtype}; use dtype {' or '.join(there)}"
                 if there else f"the profile of {self.gpu.title} has no {kind}",
@@ -181,6 +196,64 @@ class Device:
         gemm = cast("records.GemmCoefficients", c)
         seconds = gemm_seconds(M, N, K, types.weight_bytes, machine, gemm, batch=products)
         return _like(seconds, m, n, k, batch)
+
+    def float32_gemm_seconds(
+        self, m: Sizes, n: Sizes, k: Sizes, *, batch: Sizes = 1, cold: bool = False
+    ) -> Seconds:
+        """Seconds of one kernel with `batch` products in float32; arguments as of `gemm_seconds`.
+
+        Raises:
+            DeviceError: They were not measured.
+            WorkloadError: A size below 1.
+        """
+        from dsocr_analyze.hardware.kernel_times.gemm import gemm_seconds
+
+        found = self.profile.fitted.get(("gemm", "float32"))
+        if found is None:
+            raise DeviceError(f"the profile of {self.gpu.title} has no gemm in float32")
+        M, N, K, products = _arrays(m=m, n=n, k=k, batch=batch)
+        c = cast("records.GemmCoefficients", found.coefficients)
+        seconds = gemm_seconds(
+            M, N, K, 4, self._machine("float32", cold), c, batch=products, activation_bytes=4
+        )
+        return _like(seconds, m, n, k, batch)
+
+    def masked_attention_seconds(
+        self,
+        batch: Sizes,
+        queries: Sizes,
+        keys: Sizes,
+        heads: Sizes,
+        head_dim: Sizes,
+        *,
+        moved: Sizes,
+    ) -> Seconds:
+        """Seconds of fused attention to whose scores a bias tensor is added.
+
+        Args:
+            batch: Sequences.
+            queries: Queries a sequence.
+            keys: Keys a sequence.
+            heads: Heads.
+            head_dim: Elements of a head.
+            moved: Bytes read and written, those of the bias included.
+
+        Raises:
+            DeviceError: It was not measured.
+            WorkloadError: A size below 1.
+        """
+        from dsocr_analyze.hardware.kernel_times import masked_attention
+        from dsocr_analyze.hardware.kernel_times.prefill_attention import AttentionSizes
+
+        found = self._fitted("masked_attention", "bfloat16", "bfloat16")
+        B, Q, K, H, D, nbytes = _arrays(batch=batch, queries=queries, keys=keys, heads=heads,
+                                        head_dim=head_dim, moved=moved)  # fmt: skip
+        seconds = masked_attention.masked_attention_seconds(
+            AttentionSizes(B, Q, K, H, D, H), nbytes,
+            self._machine(self.gpu.tensor_dtype, cold=False),
+            cast("records.MaskedCoefficients", found.coefficients),
+        )  # fmt: skip
+        return _like(seconds, batch, queries, keys, heads, head_dim, moved)
 
     def attention_seconds(
         self,
@@ -345,20 +418,14 @@ class Device:
                 f"{self.gpu.title} has no float8; use kv_dtype int8 or {self.gpu.tensor_dtype}",
                 arguments=["kv_dtype"],
             )
-        if cached == "float8" and self._measured(kind, cached):
+        if cached == "float8" and self.is_measured(kind, cached):
             return self.profile.fitted[kind, cached]
         return self.fitted(kind, dtype)
 
-    def _measured(self, kind: str, dtype: str) -> bool:
-        return (kind, "bfloat16" if dtype == "float16" else dtype) in self.profile.fitted
-
     def _machine(self, dtype: str, cold: bool) -> Machine:
-        from dsocr_analyze.hardware.kernel_times.machine import Machine
+        from dsocr_analyze.hardware.kernel_times.rows import machine_of
 
-        gpu = self.gpu
-        l2_bytes = 0.0 if cold else gpu.l2_mb * 1e6
-        flops = gpu.tflops(dtype) * 1e12
-        return Machine(flops, gpu.bandwidth_gb_s * 1e9, gpu.sms, l2_bytes)
+        return machine_of(self.gpu, dtype, cold=cold)
 
 
 def _arrays(**sizes: Sizes) -> list[NDArray[np.float64]]:

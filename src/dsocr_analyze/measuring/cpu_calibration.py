@@ -63,7 +63,7 @@ def calibrated_cpu(
     kernels = dataclasses.replace(without_python, operator_us=_operator_us(without_python))
     now = dt.datetime.now(dt.UTC).date().isoformat()
     source = f"dsocr-analyze calibrate, {now}, torch {torch.__version__}, {kernels.threads} threads"
-    return Profile(_peaks(measured, kernels.threads, source), source, "", {}, kernels)
+    return Profile(_peaks(measured, kernels.threads, source), source, "", {}, cpu=kernels)
 
 
 def fitted_families(measured: Iterable[MeasuredKernel]) -> dict[tuple[str, str], Family]:

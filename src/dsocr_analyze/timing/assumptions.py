@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dsocr_analyze.errors import WorkloadError
@@ -14,6 +14,7 @@ from dsocr_analyze.timing.runtimes import Host
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, PixelWork
     from dsocr_analyze.hardware.profile import Profile
+    from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.timing.output_lengths import OutputLengths
     from dsocr_analyze.workload import Mode, Workload
 
@@ -98,6 +99,10 @@ class Assumptions:
     def __post_init__(self) -> None:
         _check_numbers(self.preprocess_seconds, self.workers, self.reserved, self.price_per_hour)
 
+    def on(self, device: Device) -> Assumptions:
+        """The same on a GPU, whose profile may say what the machine around it takes."""
+        return replace(self, host=self.host.on(device.host))
+
     @property
     def runtime(self) -> str:
         """`eager` or `serving`."""
@@ -115,6 +120,7 @@ class Assumptions:
             lengths_sentence(self.lengths),
             f"preprocessing takes {1e3 * self.preprocess_seconds:.1f} ms of CPU per page"
             f" ({origin}), {self.workers} at a time, {_order(self.is_offline)}",
+            *_host_sentences(self.host),
             *_runtime_sentences(self.host, self.reserved, self.precision),
             *self.correction.sentences(),
         ]
@@ -194,12 +200,21 @@ class JobAssumptions:
             self.price_per_hour, self.is_offline, self.correction_of(architecture, profile),
         )  # fmt: skip
 
-    def sentences(self, lengths: str) -> list[str]:
+    def sentences(self, lengths: str, profiles: Iterable[Profile] = ()) -> list[str]:
         """What was assumed of all pages, a sentence each.
 
         Args:
             lengths: The sentence about how many tokens pages generate.
+            profiles: Of the GPUs, which may say what the machines around them take.
         """
+        gpus_of: dict[Host, list[str]] = {}
+        for profile in profiles:
+            gpus_of.setdefault(self.host.on(profile.host), []).append(profile.gpu.name)
+        hosts = [
+            f"{', '.join(gpus)}: {said}" if len(gpus_of) > 1 else said
+            for host, gpus in (gpus_of or {self.host: []}).items()
+            for said in _host_sentences(host)
+        ]
         preprocessing = "preprocessing is estimated from each page's pixels"
         if self.preprocess_seconds is not None:
             given = f"{1e3 * self.preprocess_seconds:.1f} ms"
@@ -207,6 +222,7 @@ class JobAssumptions:
         return [
             lengths,
             f"{preprocessing}, {self.workers} at a time, {_order(self.is_offline)}",
+            *hosts,
             *_runtime_sentences(self.host, self.reserved, self.precision),
         ]
 
@@ -246,11 +262,16 @@ def _order(is_offline: bool) -> str:
     return "before the first page runs" if is_offline else "while the GPU works"
 
 
-def _runtime_sentences(host: Host, reserved: float, precision: Precision) -> list[str]:
-    said = [
+def _host_sentences(host: Host) -> list[str]:
+    return [
         f"host: {host.title}; {host.launch_us:g} us to launch an operator ({host.source})",
         f"pixel values of {host.pixel_bytes} bytes reach the GPU at {host.link_gb_s:g} GB/s"
-        " (assumed)",
+        f" ({host.link_source})",
+    ]
+
+
+def _runtime_sentences(host: Host, reserved: float, precision: Precision) -> list[str]:
+    said = [
         f"{100 * reserved:g} % of the GPU's memory is kept free",
         "experts are chosen independently and evenly",
     ]

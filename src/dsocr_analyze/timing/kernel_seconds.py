@@ -27,9 +27,16 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["NATIVE", "KernelSeconds", "KindError", "Precision", "kernel_seconds"]
+__all__ = [
+    "ACTIVATION_PRODUCTS",
+    "NATIVE",
+    "KernelSeconds",
+    "KindError",
+    "Precision",
+    "kernel_seconds",
+]
 
-_ACTIVATION_PRODUCTS: Final = frozenset({"matmul", "bmm", "baddbmm", "einsum"})
+ACTIVATION_PRODUCTS: Final = frozenset({"matmul", "bmm", "baddbmm", "einsum"})
 """Products without weights: their factors were just written, and may lie in L2."""
 
 _RECORDED_SIZE: Final = 2
@@ -39,10 +46,11 @@ _L2_USABLE: Final = 0.8
 """Part of L2 that weights may fill and still be there the next time."""
 
 _FLOAT32_SHARE: Final = 0.5
-"""Share of the fp32 rate that a product in fp32 reaches; assumed."""
+"""Share of the fp32 rate that a product in fp32 reaches; assumed where a profile has none."""
 
 _MASKED_SHARE: Final = 0.33
-"""Share of the `mma.sync` rate that attention with a bias tensor reaches on whole blocks.
+"""Share of the `mma.sync` rate that attention with a bias tensor reaches on whole blocks, where a
+profile has no such kernels.
 
 Measured once: `fmha_cutlassF_bf16_aligned_64x64` on SAM's windows, 160.7 us on an RTX 5090
 (github.com/CodeGandee/llm-perf-opt, reports/20251107-dsocr).
@@ -196,7 +204,7 @@ def _weight_bytes(kernels: Sequence[Kernel]) -> int:
     total = 0
     for kernel in kernels:
         sizes = kernel.dimensions
-        if isinstance(sizes, Gemm) and kernel.operator not in _ACTIVATION_PRODUCTS:
+        if isinstance(sizes, Gemm) and kernel.operator not in ACTIVATION_PRODUCTS:
             total += 2 * kernel.calls * sizes.n * sizes.k
         elif isinstance(sizes, Convolution):
             total += 2 * kernel.calls * sizes.out_channels * sizes.in_channels * sizes.taps
@@ -268,7 +276,7 @@ def _weight_bytes_besides(
     if precision.weights is None or not isinstance(members[0].dimensions, Gemm):
         return np.zeros((len(members), *width))
     fewer = [
-        0.0 if each.operator in _ACTIVATION_PRODUCTS
+        0.0 if each.operator in ACTIVATION_PRODUCTS
         else _weight_size(each, device, precision) - _RECORDED_SIZE
         for each in members
     ]  # fmt: skip
@@ -291,9 +299,9 @@ def _group(kernel: Kernel) -> tuple[Any, ...]:
     """What prices the kernel, and what kernels priced together must share."""
     dimensions = kernel.dimensions
     if isinstance(dimensions, Gemm | Convolution) and kernel.dtype == "float32":
-        return (_float32_product,)
+        return _float32_product, type(dimensions), kernel.operator in ACTIVATION_PRODUCTS
     if isinstance(dimensions, Gemm):
-        has_weights = kernel.operator not in _ACTIVATION_PRODUCTS
+        has_weights = kernel.operator not in ACTIVATION_PRODUCTS
         return _product, kernel.dtype, has_weights, kernel.operator in UNQUANTIZED, kernel.stage
     if isinstance(dimensions, Convolution):
         return _convolution, kernel.dtype
@@ -371,7 +379,7 @@ def _product(
     members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
 ) -> tuple[Floats, KindError]:
     first = members[0]
-    has_weights = first.operator not in _ACTIVATION_PRODUCTS
+    has_weights = first.operator not in ACTIVATION_PRODUCTS
     weights = precision.weights if has_weights and first.operator not in UNQUANTIZED else None
     batch, m, n, k = _columns(members, width, "batch", "m", "n", "k")
     seconds: Any = device.gemm_seconds(
@@ -397,12 +405,32 @@ def _convolution(
 def _float32_product(
     members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
 ) -> tuple[Floats, KindError]:
+    """As measured, where it was; else each at a share of the fp32 rate, its bytes besides."""
     import numpy as np
 
+    if device.is_measured("gemm", "float32"):
+        has_weights = members[0].operator not in ACTIVATION_PRODUCTS
+        return _measured_float32_product(members, device, width, has_weights and cold)
     macs = np.asarray([np.broadcast_to(each.work.macs, width) for each in members], np.float64)
     rate = _FLOAT32_SHARE * _flops_per_second(device, "float32")
     moved: Any = device.elementwise_seconds(_bytes(members, width), cold=cold)
     return moved + 2 * macs / rate, KindError("gemm.float32", *_FLOAT32_ERROR, False, True)
+
+
+def _measured_float32_product(
+    members: Sequence[Kernel], device: Device, width: Shape, cold: bool
+) -> tuple[Floats, KindError]:
+    import numpy as np
+
+    if isinstance(members[0].dimensions, Convolution):
+        images, positions, channels, n, taps = _columns(
+            members, width, "images", "positions", "in_channels", "out_channels", "taps"
+        )
+        batch, m, k = np.ones_like(n), images * positions, channels * taps
+    else:
+        batch, m, n, k = _columns(members, width, "batch", "m", "n", "k")
+    seconds: Any = device.float32_gemm_seconds(m, n, k, batch=batch, cold=cold)
+    return seconds, _error("gemm", "float32", device.profile.fitted["gemm", "float32"])
 
 
 def _experts(
@@ -439,9 +467,14 @@ def _attention(
 def _masked_attention(
     members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
 ) -> tuple[Floats, KindError]:
-    """Attention with a bias: no flash kernel takes one; whole blocks, and the bias from memory."""
+    """As measured, where it was; else whole blocks at a share of the peak, or all its bytes."""
     import numpy as np
 
+    if device.is_measured("masked_attention"):
+        sizes = _columns(members, width, "batch", "queries", "keys", "heads", "head_dim")
+        measured: Any = device.masked_attention_seconds(*sizes, moved=_bytes(members, width))
+        fitted = device.fitted("masked_attention", members[0].dtype)
+        return measured, _error("masked_attention", members[0].dtype, fitted)
     batch, queries, keys, heads, head_dim, value_dim = _columns(
         members, width, "batch", "queries", "keys", "heads", "head_dim", "value_dim"
     )

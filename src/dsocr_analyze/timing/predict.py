@@ -80,6 +80,7 @@ def predict(
                 f"concurrency {count} is not possible; give 1 or more", arguments=["concurrency"]
             )
     check_model(model, is_eager=assumptions.runtime == "eager")
+    assumptions = assumptions.on(model.device)
     one = replace(workload, batch_size=1)
     runtime: _Runtime
     if assumptions.runtime == "eager":

@@ -1,17 +1,21 @@
 """Runtimes: what the host does while a GPU computes, in microseconds, each figure with its source.
 
 `eager` is the vendor's own code under `generate`; `serving` is one of the engines below. None of
-the figures was fitted to a measurement of DeepSeek-OCR.
+the figures was fitted to a measurement of DeepSeek-OCR. Where a device profile says what its
+machine takes, the eager runtime goes by that.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.errors import WorkloadError
+
+if TYPE_CHECKING:
+    from dsocr_analyze.hardware.profile import MeasuredHost
 
 __all__ = ["EAGER", "RUNTIMES", "SERVERS", "Host", "server_named"]
 
@@ -36,8 +40,9 @@ class Host:
         chunk_tokens: Most tokens of a prompt that one pass takes.
         mixes_prefill: Whether a pass over a prompt carries the running sequences one token further.
         pixel_bytes: Of a pixel value on its way to the GPU.
-        link_gb_s: At which rate pixels get there, from memory that is not pinned; assumed.
+        link_gb_s: At which rate pixels get there, from memory that is not pinned.
         source: Where the figures come from.
+        link_source: Where that rate comes from.
     """
 
     name: str
@@ -55,6 +60,27 @@ class Host:
     pixel_bytes: int
     link_gb_s: float
     source: str
+    link_source: str = "assumed"
+
+    def on(self, measured: MeasuredHost | None) -> Host:
+        """The host on a machine that was measured: its figures where this is what they are of.
+
+        They are of the model's own code under `generate`; a serving engine's host, and figures that
+        somebody gave, stay as they are.
+        """
+        if measured is None or self != EAGER:
+            return self
+        return replace(
+            self,
+            launch_us=measured.launch_us,
+            compiled_launch_us=measured.launch_us,
+            graph_us=measured.graph_us,
+            sync_us=measured.sync_us,
+            step_us=measured.step_us,
+            link_gb_s=measured.link_gb_s,
+            source="measured",
+            link_source="measured",
+        )
 
     @property
     def is_eager(self) -> bool:

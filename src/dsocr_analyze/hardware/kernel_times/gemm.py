@@ -13,7 +13,6 @@ __all__ = ["gemm_seconds"]
 
 _TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 64), (64, 32))
 _SPLITS: Final = (1, 2, 4, 8)
-_ACTIVATION_BYTES: Final = 2
 _FEW_ROWS: Final = 8
 _NARROW: Final = 512
 _PARTIAL_BYTES: Final = 8
@@ -29,6 +28,7 @@ def gemm_seconds(
     c: GemmCoefficients,
     *,
     batch: Floats | float = 1.0,
+    activation_bytes: float = 2.0,
 ) -> Floats:
     """Seconds of one kernel with `batch` products.
 
@@ -41,10 +41,11 @@ def gemm_seconds(
         m: Rows.
         n: Columns.
         k: Inner size; all three broadcast.
-        weight_bytes: Bytes of an element of the `[k, n]` weights; inputs and outputs have two.
+        weight_bytes: Bytes of an element of the `[k, n]` weights.
         machine: The chip.
         c: Its coefficients.
         batch: Products side by side, each with factors of its own.
+        activation_bytes: Bytes of an element of inputs and outputs.
     """
     tiles = dict(zip(_TILES, (
         c.share_256x128, c.share_128x256, c.share_128x128,
@@ -63,7 +64,7 @@ def gemm_seconds(
             if split > 1:
                 seconds = seconds + split * (c.split_us * 1e-6 + partial)
             compute = np.minimum(compute, seconds)
-    moved = batch * (n * k * weight_bytes + (m * k + m * n) * _ACTIVATION_BYTES)
+    moved = batch * (n * k * weight_bytes + (m * k + m * n) * activation_bytes)
     in_l2 = machine.in_l2(moved)
     bandwidth = np.where(in_l2, c.l2_share, c.memory_share) * machine.bytes_per_second
     memory = (moved + c.ramp_mb * 1e6) / bandwidth

@@ -1,0 +1,213 @@
+"""Coefficients from measured rows: robust least squares on log time, from several starts.
+
+A fit sees the training groups only; its error is stated on the groups held out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from itertools import product
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.hardware.devices import Gpu
+from dsocr_analyze.hardware.kernel_times import coefficients as records
+from dsocr_analyze.hardware.kernel_times.rows import Rows, predicted
+from dsocr_analyze.interruption import safe_point
+
+__all__ = [
+    "FEW_ROWS",
+    "SEED",
+    "FitErrors",
+    "check_can_fit",
+    "errors",
+    "first_guess",
+    "fit_errors",
+    "fitted",
+    "with_slow_sizes",
+]
+
+SEED: Final = 20240715
+
+_GEMM: Final = records.GemmCoefficients(
+    0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.5, 0.5, 1.5, 1.0, 0.1, 0.7, 1.5, 1.5, 1.5, 1.0, 0.05, 0, 0, 0.3
+)
+_SCALED: Final = records.ScaledGemmCoefficients(
+    0, 0.4, 0.5, 0.5, 0.6, 0.7, 0.5, 1.0, 2.0, 0.8, 1.5, 1.0, 2.0, 2.0, 0.1, 0.5, 2.0, 0.7,
+    1.0,
+)  # fmt: skip
+_PREFILL: Final = records.PrefillCoefficients(
+    128, 128, 1, 1, 0, 0.8, 40.0, 0.05, 1.0, 1.0, 3.0, 0.7, 2.0, 2.0, 2.0, 5.0, 3.0, 300.0, 0.1
+)
+_GENERATION: Final = records.GenerationCoefficients(
+    64, 128, 1, 0, 2.0, 0.1, 0.5, 2.0, 2.0, 0.5, 0.9, 2.0, 0.8, 4.0, 1.0, 7.0, 1.0, 0.01, 1.0
+)
+_EXPERTS: Final = records.ExpertsCoefficients(
+    0, 1, 0.7, 1.2, 2.0, 0.55, 1.0, 1.0, 0.1, 0.9, 0.05, 2.0, 0.9, 5.0, 2.0, 1.0, 12.0,
+    0.3, 10.0, 1.8,
+)  # fmt: skip
+_MASKED: Final = records.MaskedCoefficients(64, 64, 0.35, 20.0, 1.0, 1.0, 0.8, 2.0, 2.0, 2.0, 3.0)
+_MOVEMENT: Final = records.MovementCoefficients(0.8, 1.5, 0.1, 2.0)
+_STARTS: Final[dict[str, records.Coefficients]] = {
+    "gemm": _GEMM,
+    "encoder_attention": _PREFILL,
+    "context_attention": _PREFILL,
+    "generation_attention": _GENERATION,
+    "masked_attention": _MASKED,
+    "experts": _EXPERTS,
+    "movement": _MOVEMENT,
+}
+
+FEW_ROWS: Final = 8
+_CLEARLY: Final = 0.975
+"""What sizes of a slow kernel have to make of the error, or they are none."""
+_SLOW_COLUMNS: Final = (1536, 2048, 2560, 3072, 4096, 5120)
+_SLOW_DEPTHS: Final = (1536, 2048, 2560, 3584, 4096)
+
+_LIMITS: Final = {"share": (0.02, 1.0), "l2_share": (0.3, 8.0), "us": (1e-3, 300.0),
+                  "norm": (0.05, 30.0), "late_keys": (10.0, 3000.0), "wide_memory": (1e-3, 1.0),
+                  "unaligned_ns": (1e-4, 3.0), "fallback_movement": (0.05, 1.0),
+                  "rate": (0.02, 20.0)}  # fmt: skip
+_EXPERT_LIMITS: Final = {"l2_share": (0.5, 8.0), "l2_part": (0.3, 1.5), "ramp_mb": (1e-4, 30.0)}
+
+
+@dataclasses.dataclass(frozen=True)
+class FitErrors:
+    """How well a fit says what was measured; errors are relative.
+
+    Attributes:
+        training_rows: Rows of the fit.
+        training_median: Median error on them.
+        held_out_rows: Rows that the fit did not see.
+        held_out_groups: Groups of those rows.
+        held_out_median: Median error on them.
+        held_out_p90: 90th percentile of it.
+    """
+
+    training_rows: int
+    training_median: float
+    held_out_rows: int
+    held_out_groups: int
+    held_out_median: float
+    held_out_p90: float
+
+
+def check_can_fit() -> None:
+    """Raises DeviceError where scipy, which fits, is not installed."""
+    if importlib.util.find_spec("scipy") is None:
+        raise DeviceError(
+            "fitting a device profile needs scipy, the optional extra 'calibrate';"
+            " install it with pip install 'dsocr-analyze[calibrate]'"
+        )
+
+
+def first_guess(kind: str, dtype: str) -> records.Coefficients:
+    """Where the fit of a kind in an element type starts."""
+    return _SCALED if (kind, dtype) == ("gemm", "float8") else _STARTS[kind]
+
+
+def _limits(name: str, kind: str) -> tuple[float, float]:
+    """Least and greatest value of a coefficient."""
+    if (kind, name) == ("generation_attention", "whole_waves"):
+        # Libraries split keys so that SMs are evenly busy; tables hold powers of two alone, which
+        # fit whole waves as well and say nothing of the sizes between.
+        return 1e-4, 0.7
+    if kind == "experts" and name in _EXPERT_LIMITS:
+        return _EXPERT_LIMITS[name]
+    if name in ("l2_share", "movement_share", "combine_share", "quantize_share"):
+        return _LIMITS["l2_share"]
+    if "share" in name:
+        return _LIMITS["share"]
+    if name.startswith("rate"):
+        return _LIMITS["rate"]
+    if name.endswith("_us"):
+        return _LIMITS["us"]
+    return _LIMITS.get(name, (1e-4, 1e3))
+
+
+def fitted(
+    kind: str, rows: Rows, gpu: Gpu, dtype: str, start: records.Coefficients,
+    *, starts: int, evaluations: int,
+) -> tuple[records.Coefficients, float]:  # fmt: skip
+    """Coefficients by robust least squares on log time, and the cost that is left.
+
+    Args:
+        kind: The kernel kind.
+        rows: What was measured.
+        gpu: The chip, with its peaks.
+        dtype: Element type.
+        start: The first guess; whole-numbered coefficients stay as they are there.
+        starts: How often to start, the first time at the guess and then near it.
+        evaluations: Most evaluations from one start.
+    """
+    from scipy.optimize import least_squares
+
+    whole = {f.name for f in dataclasses.fields(start) if isinstance(getattr(start, f.name), int)}
+    names = [f.name for f in dataclasses.fields(start) if f.name not in whole]
+    low, high = np.log(np.array([_limits(name, kind) for name in names])).T
+    centre = np.clip(np.log([getattr(start, name) for name in names]), low + 1e-3, high - 1e-3)
+    target = np.log(rows.seconds)
+    random = np.random.default_rng(SEED)
+
+    def record(x: NDArray[Any]) -> records.Coefficients:
+        return dataclasses.replace(start, **dict(zip(names, np.exp(x).tolist(), strict=True)))
+
+    def residuals(x: NDArray[Any]) -> NDArray[Any]:
+        safe_point()
+        return np.asarray(np.log(predicted(kind, rows, gpu, dtype, record(x))) - target)
+
+    best: tuple[float, NDArray[Any]] | None = None
+    for number in range(starts):
+        jitter = random.normal(0, 0.3, len(names)) if number else 0.0
+        at = np.clip(centre + jitter, low + 1e-3, high - 1e-3)
+        found = least_squares(
+            residuals, at, bounds=(low, high), loss="soft_l1", f_scale=0.06, max_nfev=evaluations
+        )
+        if best is None or found.cost < best[0]:
+            best = float(found.cost), found.x
+    assert best is not None
+    return record(np.array([float(f"{value:.6g}") for value in best[1]])), best[0]
+
+
+def with_slow_sizes(
+    fit: records.GemmCoefficients, training: Rows, gpu: Gpu
+) -> records.GemmCoefficients:
+    """With the sizes at which the library takes a slow kernel for few rows, as rows show them."""
+
+    def cost(c: records.GemmCoefficients) -> float:
+        ratio = np.log(predicted("gemm", training, gpu, "bfloat16", c) / training.seconds)
+        return float(np.abs(ratio)[training.sizes["m"] <= FEW_ROWS].mean())
+
+    if not (training.sizes["m"] <= FEW_ROWS).any():
+        return fit
+    best, least = fit, _CLEARLY * cost(fit)
+    for columns, depth in product(_SLOW_COLUMNS, _SLOW_DEPTHS):
+        tried = dataclasses.replace(fit, slow_columns=columns, slow_depth=depth, slow=1.0)
+        plain = predicted("gemm", training, gpu, "bfloat16", fit)
+        inside = predicted("gemm", training, gpu, "bfloat16", tried) > 1.5 * plain
+        if not inside.any():
+            continue
+        slow = float(np.median(training.seconds[inside] / plain[inside])) - 1
+        tried = dataclasses.replace(tried, slow=max(slow, 1e-3))
+        if cost(tried) < least:
+            best, least = tried, cost(tried)
+    return best
+
+
+def errors(measured: Rows, seconds: NDArray[Any]) -> tuple[float, float]:
+    """Median and 90th percentile of the relative error."""
+    error = np.abs(seconds / measured.seconds - 1)
+    return float(np.median(error)), float(np.percentile(error, 90))
+
+
+def fit_errors(kind: str, rows: Rows, gpu: Gpu, dtype: str, fit: records.Coefficients) -> FitErrors:
+    """How well a fit to the training groups of some rows says the rows."""
+    held, training = rows.taken(rows.held_out & rows.within), rows.taken(~rows.held_out)
+    median, ninety = errors(held, predicted(kind, held, gpu, dtype, fit))
+    trained, _ = errors(training, predicted(kind, training, gpu, dtype, fit))
+    groups = len(np.unique(held.group, axis=0))
+    return FitErrors(len(training.seconds), trained, len(held.seconds), groups, median, ninety)

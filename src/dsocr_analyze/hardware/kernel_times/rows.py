@@ -1,0 +1,126 @@
+"""Measured kernel times as columns ready for the formulas, and what the formulas say of them.
+
+Whole groups of rows are held out of every fit, decided by a hash of the sizes that make a group.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsocr_analyze.hardware.devices import Gpu
+from dsocr_analyze.hardware.kernel_times import coefficients as records
+from dsocr_analyze.hardware.kernel_times.experts import ExpertSizes, experts_seconds
+from dsocr_analyze.hardware.kernel_times.gemm import gemm_seconds
+from dsocr_analyze.hardware.kernel_times.generation_attention import generation_attention_seconds
+from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine
+from dsocr_analyze.hardware.kernel_times.masked_attention import (
+    masked_attention_seconds,
+    masked_bytes,
+)
+from dsocr_analyze.hardware.kernel_times.movement import movement_seconds
+from dsocr_analyze.hardware.kernel_times.prefill_attention import (
+    AttentionSizes,
+    prefill_attention_seconds,
+)
+from dsocr_analyze.hardware.kernel_times.scaled_gemm import scaled_gemm_seconds
+
+__all__ = ["Rows", "held_out_groups", "machine_of", "predicted"]
+
+_HELD_OUT_BELOW: Final = 77
+"""Of a hash's first byte: three groups of ten."""
+_NBYTES: Final = {"float8": 1, "float32": 4}
+"""Bytes of an element in types that do not have 16 bits."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one table.
+
+    Attributes:
+        sizes: Columns by name, floats. `batch` of products and `cold` may be missing: then every
+            row is one product, and its bytes may lie in L2.
+        seconds: Measured.
+        held_out: Whether a row's group is held out.
+        within: Whether a row lies where errors are stated.
+        group: Sizes that make the group, a row.
+        version: What launched the kernels, with its version.
+    """
+
+    sizes: dict[str, Floats]
+    seconds: Floats
+    held_out: NDArray[np.bool_]
+    within: NDArray[np.bool_]
+    group: NDArray[np.int64]
+    version: str
+
+    def taken(self, which: NDArray[Any]) -> Rows:
+        """Some of the rows."""
+        return Rows(
+            {name: column[which] for name, column in self.sizes.items()},
+            self.seconds[which], self.held_out[which], self.within[which], self.group[which],
+            self.version,
+        )  # fmt: skip
+
+
+def held_out_groups(groups: Sequence[tuple[int, ...]]) -> NDArray[np.bool_]:
+    """Which of some groups, one for each row, are held out of a fit."""
+    known: dict[tuple[int, ...], bool] = {}
+    for group in set(groups):
+        digest = hashlib.sha256(",".join(map(str, group)).encode()).digest()
+        known[group] = digest[0] < _HELD_OUT_BELOW
+    return np.array([known[group] for group in groups], dtype=bool)
+
+
+def machine_of(gpu: Gpu, dtype: str, *, cold: bool = False) -> Machine:
+    """The chip in an element type; `cold` where everything shall come from device memory."""
+    l2_bytes = 0.0 if cold else gpu.l2_mb * 1e6
+    return Machine(gpu.tflops(dtype) * 1e12, gpu.bandwidth_gb_s * 1e9, gpu.sms, l2_bytes)
+
+
+def predicted(kind: str, rows: Rows, gpu: Gpu, dtype: str, c: records.Coefficients) -> Floats:
+    """Seconds that the formula says for each row."""
+    cold = rows.sizes.get("cold")
+    if cold is None:
+        return _predicted(kind, rows.sizes, gpu, dtype, c, cold=False)
+    seconds = np.empty(len(cold))
+    for value in (False, True):
+        those = (cold > 0) == value
+        sizes = {name: column[those] for name, column in rows.sizes.items()}
+        seconds[those] = _predicted(kind, sizes, gpu, dtype, c, cold=value)
+    return seconds
+
+
+def _predicted(
+    kind: str, size: dict[str, Floats], gpu: Gpu, dtype: str, c: records.Coefficients, *, cold: bool
+) -> Floats:
+    nbytes = _NBYTES.get(dtype, 2)
+    machine = machine_of(gpu, dtype, cold=cold)
+    if isinstance(c, records.GemmCoefficients):
+        return gemm_seconds(
+            size["m"], size["n"], size["k"], nbytes, machine, c, batch=size.get("batch", 1.0),
+            activation_bytes=max(2, nbytes),
+        )  # fmt: skip
+    if isinstance(c, records.ScaledGemmCoefficients):
+        return scaled_gemm_seconds(size["m"], size["n"], size["k"], machine, c)
+    if isinstance(c, records.ExpertsCoefficients):
+        experts = ExpertSizes(
+            size["tokens"], size["hidden"], size["inter"], size["experts"], size["top_k"],
+            size["touched"], size["gated"] > 0, size["fallback"] > 0,
+        )  # fmt: skip
+        return experts_seconds(experts, machine, c, weight_bytes=nbytes)
+    if isinstance(c, records.MovementCoefficients):
+        return movement_seconds(size["moved"], machine, c)
+    machine = machine_of(gpu, "bfloat16", cold=cold)  # keys of eight bits are multiplied in 16
+    attention = AttentionSizes(*(size[name] for name in AttentionSizes._fields))
+    if isinstance(c, records.MaskedCoefficients):
+        return masked_attention_seconds(attention, masked_bytes(attention), machine, c)
+    if isinstance(c, records.PrefillCoefficients):
+        causal = kind == "context_attention"
+        return prefill_attention_seconds(attention, machine, c, causal=causal, element_bytes=nbytes)
+    return generation_attention_seconds(attention, machine, c, element_bytes=nbytes)

@@ -1,0 +1,84 @@
+"""The text of a device profile, as `profile_from_file` reads it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dsocr_analyze.hardware.devices import Gpu
+    from dsocr_analyze.hardware.kernel_times.coefficients import Coefficients
+    from dsocr_analyze.hardware.kernel_times.fitting import FitErrors
+    from dsocr_analyze.hardware.profile import MeasuredHost
+
+__all__ = ["gpu_text", "host_text", "kind_text", "top_text"]
+
+_LEAST_ERROR: Final = 1e-4
+"""An error of 0 would say that nothing was held out."""
+
+
+def top_text(**entries: str) -> str:
+    """What stands above all tables: `name`, `source`, `licence`."""
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in entries.items())
+
+
+def gpu_text(gpu: Gpu) -> str:
+    """The table of a GPU that is not in the catalogue."""
+    defaults = {field.name: field.default for field in dataclasses.fields(gpu)}
+    values: Mapping[str, str | float] = dataclasses.asdict(gpu)
+    lines = [
+        f"{key} = {json.dumps(value) if isinstance(value, str) else _number(value)}"
+        for key, value in values.items()
+        if key != "name" and value != defaults[key]
+    ]
+    return "\n".join(["[gpu]", *lines]) + "\n"
+
+
+def host_text(host: MeasuredHost) -> str:
+    """The table of what the host takes."""
+    values: Mapping[str, float] = dataclasses.asdict(host)
+    return "".join(["[host]\n", *(f"{key} = {_number(each)}\n" for key, each in values.items())])
+
+
+def kind_text(
+    kind: str,
+    dtype: str,
+    coefficients: Coefficients,
+    errors: FitErrors,
+    framework: str,
+    left_out: tuple[float, float] | None = None,
+) -> str:
+    """The tables of a kernel kind in an element type.
+
+    Args:
+        kind: The kernel kind.
+        dtype: Element type.
+        coefficients: What was fitted.
+        errors: How well it says what was measured.
+        framework: What launched the kernels, with its version.
+        left_out: Of experts: median and 90th percentile of the error on each training group under
+            a fit to the others.
+    """
+    median, ninety = (max(_LEAST_ERROR, e) for e in (errors.held_out_median, errors.held_out_p90))
+    lines = [
+        f"[{kind}.{dtype}]", f"framework = {json.dumps(framework)}",
+        f"training_rows = {errors.training_rows}",
+        f"training_median = {errors.training_median:.4f}",
+        f"held_out_rows = {errors.held_out_rows}",
+        f"held_out_groups = {errors.held_out_groups}",
+        f"held_out_median = {median:.4f}", f"held_out_p90 = {ninety:.4f}",
+        *([] if left_out is None
+          else [f"left_out_median = {left_out[0]:.4f}", f"left_out_p90 = {left_out[1]:.4f}"]),
+        "", f"[{kind}.{dtype}.coefficients]",
+        *(f"{name} = {_number(value)}"
+          for name, value in dataclasses.asdict(coefficients).items()),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _number(value: float) -> str:
+    """Six digits, and an integer as an integer."""
+    return f"{value:.6g}"

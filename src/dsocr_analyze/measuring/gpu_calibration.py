@@ -1,0 +1,179 @@
+"""The CUDA GPU at hand, measured: its kernels and its host, as the text of a device profile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import torch
+
+from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.hardware.devices import Gpu
+from dsocr_analyze.hardware.kernel_times.fitting import check_can_fit
+from dsocr_analyze.hardware.kernel_times.rows import Rows
+from dsocr_analyze.hardware.profile import MeasuredHost, all_profiles
+from dsocr_analyze.hardware.profile_text import gpu_text, host_text, top_text
+from dsocr_analyze.interruption import safe_point
+from dsocr_analyze.measuring.gpu_cases import Case, gpu_cases, rows_of
+from dsocr_analyze.measuring.gpu_fit import fitted_kind, is_enough
+from dsocr_analyze.measuring.gpu_host import host_figures
+from dsocr_analyze.measuring.gpu_kernels import GpuKernels
+from dsocr_analyze.measuring.gpu_peaks import FoundGpu, KernelTimer, found_gpu
+from dsocr_analyze.running.exclusive import exclusive
+from dsocr_analyze.running.failures import is_out_of_memory
+
+__all__ = ["BUDGET_SECONDS", "calibrated_gpu", "calibrated_profile"]
+
+BUDGET_SECONDS: Final = 180.0
+"""Of measuring the kernels; the fits take about half a minute besides."""
+
+_SHARES: Final = {
+    ("gemm", "bfloat16"): 0.34,
+    ("gemm", "float32"): 0.08,
+    ("encoder_attention", "bfloat16"): 0.11,
+    ("context_attention", "bfloat16"): 0.11,
+    ("generation_attention", "bfloat16"): 0.12,
+    ("masked_attention", "bfloat16"): 0.08,
+    ("experts", "bfloat16"): 0.11,
+    ("movement", "bfloat16"): 0.05,
+}
+"""Kernel kinds that are measured, by element type, and each one's part of the time."""
+
+Say = Callable[[str], None]
+
+
+def calibrated_gpu(
+    device: torch.device, *, on_progress: Say, budget_seconds: float = BUDGET_SECONDS
+) -> str:
+    """Measures a GPU and its host.
+
+    Args:
+        device: A CUDA device.
+        on_progress: Told what is being measured, and how well its fit does.
+        budget_seconds: How long kernels are measured.
+
+    Returns:
+        The text of a device profile, as `profile_from_file` reads it.
+
+    Raises:
+        DeviceError: There is no such GPU, its memory is taken, or scipy is not installed.
+    """
+    check_can_fit()
+    if device.type != "cuda" or not torch.cuda.is_available():
+        raise DeviceError(f"device {device} is no CUDA GPU; give cuda:0", arguments=["device"])
+    dtype = "bfloat16" if _has_bfloat16(device) else "float16"
+    try:
+        with exclusive(), torch.cuda.device(device), torch.random.fork_rng([device]):
+            kernels = GpuKernels(device, getattr(torch, dtype))
+            on_progress("clocks are warming up")
+            kernels.warm_up()
+            found = found_gpu(device, dtype, kernels)
+            on_progress(f"{found.gpu.title}: the host")
+            host = host_figures(device)
+            return calibrated_profile(found, kernels, host, budget_seconds, on_progress)
+    except (RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise DeviceError(
+                f"{device} has not enough free memory to be calibrated: end what else runs there"
+            ) from error
+        first_line = (str(error).splitlines() or [""])[0]
+        raise DeviceError(f"{device} could not be calibrated: {first_line}") from error
+    finally:
+        torch.cuda.empty_cache()
+
+
+def _has_bfloat16(device: torch.device) -> bool:
+    """Whether matrix units multiply it; others only emulate it."""
+    if torch.version.hip is not None:
+        return True
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def calibrated_profile(
+    found: FoundGpu,
+    timer: KernelTimer,
+    host: MeasuredHost,
+    budget_seconds: float,
+    on_progress: Say,
+    *,
+    cases: Callable[[str, str], Sequence[Case]] = gpu_cases,
+) -> str:
+    """The text of a profile of a GPU whose kernels something times.
+
+    Args:
+        found: The GPU.
+        timer: Times its kernels.
+        host: What its host takes.
+        budget_seconds: How long kernels are measured.
+        on_progress: Told what is being measured.
+        cases: What is measured of a kind in an element type, the most telling first.
+
+    Raises:
+        DeviceError: Of no kind was enough measured.
+    """
+    wanted = {key: share for key, share in _SHARES.items() if _is_wanted(*key, found.gpu, timer)}
+    parts = []
+    seconds_left, shares_left = budget_seconds, sum(wanted.values())
+    for (kind, dtype), share in wanted.items():
+        name = f"{kind} in {dtype if dtype == 'float32' else '16 bits'}"
+        began = time.monotonic()
+        rows = _measured_rows(
+            kind, cases(kind, dtype), timer, began + seconds_left * share / shares_left, name,
+            on_progress,
+        )  # fmt: skip
+        seconds_left = max(0.0, seconds_left - (time.monotonic() - began))
+        shares_left -= share
+        if rows is None or not is_enough(rows):
+            on_progress(f"{name}: too little was measured; it is left out")
+            continue
+        text, median = fitted_kind(kind, dtype, rows, found.gpu)
+        on_progress(
+            f"{name}: {len(rows.seconds)} kernels measured;"
+            f" the fit is off by {100 * median:.1f} % where it has not seen them"
+        )
+        parts.append(text)
+    if not parts:
+        raise DeviceError(
+            f"of {found.gpu.title} too little could be measured in {budget_seconds:g} s;"
+            " give it more time, or more of its memory"
+        )
+    head = top_text(name=found.gpu.name, source=found.source)
+    own = [] if found.is_catalogued else [gpu_text(found.gpu)]
+    return "\n".join([head, *own, host_text(host), *parts])
+
+
+def _is_wanted(kind: str, dtype: str, gpu: Gpu, timer: KernelTimer) -> bool:
+    """Whether a kind is to be measured here.
+
+    Grouped experts are a serving engine's: where its own were measured on this GPU, torch's tell
+    nothing.
+    """
+    shipped = all_profiles().get(gpu.name)
+    if kind == "experts" and shipped is not None:
+        known = shipped.fitted.get((kind, dtype))
+        if known is not None and not known.extrapolated:
+            return False
+    return timer.can_launch(kind)
+
+
+def _measured_rows(
+    kind: str, cases: Sequence[Case], timer: KernelTimer, deadline: float, name: str,
+    on_progress: Say,
+) -> Rows | None:  # fmt: skip
+    """As many of the cases as there is time for; those that do not fit are passed over."""
+    done: list[Case] = []
+    seconds: list[float] = []
+    on_progress(f"{name}: {len(cases)} kernels, as many as there is time for")
+    for case in cases:
+        safe_point()
+        if time.monotonic() >= deadline:
+            break
+        try:
+            seconds.append(timer.seconds(case))
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            continue
+        done.append(case)
+    return rows_of(done, seconds, timer.framework(kind)) if done else None

@@ -1,0 +1,354 @@
+"""What is measured of a GPU: kernels as pages of the known models launch them, and others besides.
+
+Each kind's cases come in a random order that is always the same, so that the first of them, however
+many there is time for, are a fair sample.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from dsocr_analyze.architectures import ARCHITECTURES
+from dsocr_analyze.costs.moe import experts_touched
+from dsocr_analyze.dtypes import BFLOAT16
+from dsocr_analyze.hardware.kernel_times.fitting import SEED
+from dsocr_analyze.hardware.kernel_times.rows import Rows, held_out_groups
+from dsocr_analyze.kernels import CUDA, Attention, Convolution, Elements, Experts, Gemm, Kernel
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.timing.kernel_seconds import ACTIVATION_PRODUCTS
+
+__all__ = ["MOVED_BYTES", "Case", "gpu_cases", "rows_of"]
+
+CaseSizes: TypeAlias = Gemm | Attention | Experts | Elements
+
+MOVED_BYTES: Final = {"mul": 6, "silu": 4, "clone": 4, "float": 6, "layer_norm": 4}
+"""Bytes that operators read and write for each element of 16 bits; `float` makes it 32."""
+
+_PAGE: Final = (1654, 2339)
+"""A4 at 200 dpi."""
+_SEQUENCES: Final = 8
+"""Of the decode steps whose kernels are looked at."""
+_MOST_BYTES: Final = 1 << 30
+_MOST_ELEMENTS: Final = _MOST_BYTES >> 3
+"""Of the largest tensor of a call of attention."""
+_MOST_MACS: Final = 1 << 42
+_ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_EACH: Final = 10
+"""Numbers of rows, batches or lengths that are measured of every group of sizes."""
+_EACH_KNOWN: Final = 20
+"""Likewise of a group of sizes that a model has."""
+_OTHERS: Final = {"gemm": 90, "float32": 12, "attention": 36, "experts": 14}
+"""Groups of sizes besides those of the models."""
+
+
+class Case(NamedTuple):
+    """One kernel, or one layer's worth of experts, in 16 bits unless it says otherwise."""
+
+    kind: str
+    """As in a device profile."""
+    sizes: CaseSizes
+    cold: bool = False
+    """Whether weights, or cached keys and values, come from device memory."""
+    dtype: str = "bfloat16"
+    """As in a device profile: `bfloat16` stands for the GPU's own type of 16 bits."""
+    operator: str = ""
+    """Of movement: a key of `MOVED_BYTES`."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes read and written."""
+        size = 4 if self.dtype == "float32" else 2
+        match self.sizes:
+            case Gemm(batch, m, n, k):
+                return size * batch * (m * k + n * k + m * n)
+            case Attention():
+                s = self.sizes
+                rows = 2 * s.heads * s.queries + 2 * s.kv_heads * s.keys
+                bias = s.heads * s.queries * s.keys if s.masked else 0
+                return size * s.batch * (rows * s.head_dim + bias)
+            case Experts(tokens, hidden, inter, experts, top_k):
+                return size * (3 * experts * hidden * inter + tokens * top_k * (hidden + 3 * inter))
+            case Elements(elements):
+                return MOVED_BYTES[self.operator] * elements
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates."""
+        match self.sizes:
+            case Gemm(batch, m, n, k):
+                return batch * m * n * k
+            case Attention():
+                s = self.sizes
+                return 2 * s.batch * s.heads * s.queries * s.keys * s.head_dim
+            case Experts(tokens, hidden, inter, _, top_k):
+                return 3 * tokens * top_k * hidden * inter
+            case Elements():
+                return 0
+
+    @property
+    def group(self) -> tuple[int, ...]:
+        """Sizes that make its group, which is held out of a fit as a whole."""
+        match self.sizes:
+            case Gemm(_, _, n, k):
+                return n, k
+            case Attention():
+                s = self.sizes
+                return s.heads, s.head_dim, s.kv_heads, s.keys if s.masked else 0
+            case Experts(_, hidden, inter, experts, top_k):
+                return hidden, inter, top_k, experts
+            case Elements(elements):
+                return (elements,)
+
+
+def gpu_cases(kind: str, dtype: str = "bfloat16") -> list[Case]:
+    """What is measured of a kernel kind, in the order in which it is."""
+    draw = random.Random(f"{SEED} {kind} {dtype}")
+    makers = {
+        "gemm": _float32_products if dtype == "float32" else _products,
+        "encoder_attention": _encoders,
+        "context_attention": _contexts,
+        "generation_attention": _generations,
+        "masked_attention": _masked,
+        "experts": _experts,
+        "movement": _movement,
+    }
+    found = dict.fromkeys(makers[kind](draw))
+    cases = [each for each in found if each.nbytes <= _MOST_BYTES and each.macs <= _MOST_MACS]
+    draw.shuffle(cases)
+    return cases
+
+
+def rows_of(cases: Sequence[Case], seconds: Sequence[float], version: str) -> Rows:
+    """Cases of one kind as columns for its formula.
+
+    Args:
+        cases: The cases.
+        seconds: What each took.
+        version: What launched the kernels.
+    """
+    groups = [case.group for case in cases]
+    return Rows(
+        _columns(cases), np.array(seconds), held_out_groups(groups), np.ones(len(cases), bool),
+        np.array(groups, dtype=np.int64), version,
+    )  # fmt: skip
+
+
+def _columns(cases: Sequence[Case]) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]:
+    def column(values: Iterable[float]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        return np.array([*values], dtype=np.float64)
+
+    if isinstance(cases[0].sizes, Elements):
+        return {"moved": column(case.nbytes for case in cases)}
+    names = [name for name in cases[0].sizes._fields if name not in _NO_COLUMN]
+    columns = {name: column(getattr(case.sizes, name) for case in cases) for name in names}
+    columns["cold"] = column(case.cold for case in cases)
+    if isinstance(cases[0].sizes, Experts):
+        columns["touched"] = np.asarray(
+            experts_touched(*(columns[name] for name in ("tokens", "experts", "top_k")))
+        )
+        columns |= {"gated": np.ones(len(cases)), "fallback": np.zeros(len(cases))}
+    return columns
+
+
+_NO_COLUMN: Final = ("value_dim", "masked", "skippable_scores")
+
+
+# --- what the models launch ------------------------------------------------------------------
+
+
+@cache
+def _launched() -> tuple[Kernel, ...]:
+    """Kernels of a page in every mode of every known model, by its own code and served."""
+    found: dict[Kernel, None] = {}
+    for architecture in ARCHITECTURES.values():
+        forms = architecture.forms
+        dimensions = ModelDirectory.read(architecture.reference).dimensions()
+        for mode in architecture.modes.values():
+            workload = architecture.plan(
+                page=_PAGE, text_tokens=architecture.text_tokens, max_new_tokens=2,
+                base_size=mode.base_size, image_size=mode.image_size, crop_mode=mode.crop_mode,
+            )  # fmt: skip
+            T, visual = workload.seq_len, workload.visual_tokens
+            stages = forms.compose(dimensions, workload, BFLOAT16, False, CUDA).stages.values()
+            for kernels in (
+                *(stage.kernels for stage in stages),
+                *(kernels for view in workload.views for kernels in
+                  forms.served.views(view.count, view.resolution, dimensions, BFLOAT16).values()),
+                forms.served.prompt(T, T, visual, dimensions, BFLOAT16, 16),
+                forms.served.step(_SEQUENCES, T, dimensions, BFLOAT16, 16),
+            ):  # fmt: skip
+                found.update(dict.fromkeys(each._replace(path="", calls=1) for each in kernels))
+    return tuple(found)
+
+
+def _has_weights(kernel: Kernel) -> bool:
+    return kernel.operator not in ACTIVATION_PRODUCTS
+
+
+def _as_product(kernel: Kernel) -> Gemm | None:
+    """The product that a kernel is, or amounts to."""
+    match kernel.dimensions:
+        case Gemm():
+            return kernel.dimensions
+        case Convolution(images, positions, channels, outputs, taps):
+            return Gemm(1, images * positions, outputs, channels * taps)
+        case _:
+            return None
+
+
+def _launched_products(dtype: str) -> list[tuple[Gemm, bool]]:
+    """Products in an element type, and whether one factor of them is weights."""
+    found = ((_as_product(each), _has_weights(each)) for each in _launched() if each.dtype == dtype)
+    return [*dict.fromkeys((sizes, weights) for sizes, weights in found if sizes)]
+
+
+def _launched_attention(*, masked: bool) -> list[Attention]:
+    found = (each.dimensions for each in _launched())
+    return [*dict.fromkeys(
+        each for each in found if isinstance(each, Attention) and each.masked == masked
+    )]  # fmt: skip
+
+
+# --- cases by kind ---------------------------------------------------------------------------
+
+
+def _between(draw: random.Random, low: int, high: int, step: int = 1) -> int:
+    """A multiple of `step` from `low` to `high`, every order of magnitude alike."""
+    value = math.exp(draw.uniform(math.log(low), math.log(high)))
+    return max(step, round(value / step) * step)
+
+
+def _several_rows(draw: random.Random, known: Iterable[int] = ()) -> list[int]:
+    """Numbers of rows of one matrix: those that are known, round ones and any."""
+    of_models = sorted(set(known))
+    chosen = draw.sample(of_models, min(_EACH_KNOWN // 3, len(of_models)))
+    others = (_EACH_KNOWN if of_models else _EACH) - len(chosen)
+    return [
+        *chosen,
+        *draw.sample(_ROWS, others // 2),
+        *(_between(draw, 1, _ROWS[-1]) for _ in range(others - others // 2)),
+    ]
+
+
+def _products(draw: random.Random) -> Iterator[Case]:
+    weights: dict[tuple[int, int], list[int]] = {}
+    for sizes, has_weights in _launched_products("bfloat16"):
+        if has_weights:
+            weights.setdefault((sizes.n, sizes.k), []).append(sizes.m)
+        else:
+            yield Case("gemm", sizes)
+            for _ in range(2):  # of prompts and windows of other lengths
+                m, n, k = (_between(draw, max(1, each // 2), 2 * each) for each in sizes[1:])
+                yield Case("gemm", Gemm(sizes.batch, m, n, k))
+    for _ in range(_OTHERS["gemm"]):
+        weights.setdefault((_between(draw, 64, 16384, 64), _between(draw, 64, 8192, 64)), [])
+    for (n, k), known in weights.items():
+        for m in _several_rows(draw, known):
+            yield Case("gemm", Gemm(1, m, n, k), cold=draw.random() < 0.6)
+
+
+def _float32_products(draw: random.Random) -> Iterator[Case]:
+    groups = dict.fromkeys((sizes.n, sizes.k) for sizes, _ in _launched_products("float32"))
+    for sizes, _ in _launched_products("float32"):
+        yield Case("gemm", sizes, dtype="float32")
+    for _ in range(_OTHERS["float32"]):
+        groups[_between(draw, 16, 2048, 16), _between(draw, 64, 4096, 64)] = None
+    for n, k in groups:
+        for m in _several_rows(draw):
+            yield Case("gemm", Gemm(1, m, n, k), draw.random() < 0.5, "float32")
+
+
+def _heads(draw: random.Random, known: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Numbers of heads and their sizes: those that are known, and others."""
+    others = (
+        (draw.choice((4, 6, 8, 10, 12, 14, 16, 20, 24, 32)), draw.choice((64, 80, 96, 128)))
+        for _ in range(_OTHERS["attention"])
+    )
+    return [*dict.fromkeys((*known, *others))]
+
+
+def _attention(batch: int, queries: int, keys: int, heads: int, head_dim: int) -> Attention:
+    return Attention(batch, heads, heads, queries, keys, head_dim, head_dim)
+
+
+def _batch(draw: random.Random, most: int, elements: int) -> int:
+    """A batch of sequences whose largest tensor has so many elements each."""
+    return _between(draw, 1, max(1, min(most, _MOST_ELEMENTS // elements)))
+
+
+def _encoders(draw: random.Random) -> Iterator[Case]:
+    known = [each for each in _launched_attention(masked=False) if not _is_causal(each)]
+    for each in known:
+        yield Case("encoder_attention", each)
+    for heads, size in _heads(draw, [(each.heads, each.head_dim) for each in known]):
+        for _ in range(_EACH):
+            length = _between(draw, 32, 4608)
+            batch = _batch(draw, 64, length * heads * size)
+            yield Case("encoder_attention", _attention(batch, length, length, heads, size))
+
+
+def _is_causal(sizes: Attention) -> bool:
+    return sizes.queries == 1 or bool(sizes.skippable_scores)
+
+
+def _contexts(draw: random.Random) -> Iterator[Case]:
+    every = _launched_attention(masked=False)
+    known = [each for each in every if _is_causal(each) and each.queries == each.keys > 1]
+    for each in known:
+        yield Case("context_attention", each._replace(skippable_scores=0))
+    for heads, size in _heads(draw, [(each.heads, each.head_dim) for each in known]):
+        for _ in range(_EACH):
+            length = _between(draw, 32, 16384)
+            batch = _batch(draw, 8, length * heads * size)
+            yield Case("context_attention", _attention(batch, length, length, heads, size))
+
+
+def _generations(draw: random.Random) -> Iterator[Case]:
+    known = [each for each in _launched_attention(masked=False) if each.queries == 1]
+    for each in known:
+        yield Case("generation_attention", each, cold=True)
+    for heads, size in _heads(draw, [(each.heads, each.head_dim) for each in known]):
+        for _ in range(_EACH):
+            keys = _between(draw, 64, 16384)
+            batch = _batch(draw, 128, keys * heads * size)
+            sizes = _attention(batch, 1, keys, heads, size)
+            yield Case("generation_attention", sizes, cold=draw.random() < 0.75)
+
+
+def _masked(draw: random.Random) -> Iterator[Case]:
+    known = _launched_attention(masked=True)
+    for each in known:
+        yield Case("masked_attention", each)
+    for heads, size in _heads(draw, [(each.heads, each.head_dim) for each in known]):
+        lengths = [each.keys for each in known if each.heads == heads]
+        lengths += [_between(draw, 49, 4096), _between(draw, 64, 4096, 8)]
+        for length in dict.fromkeys(lengths):
+            for _ in range(_EACH // 3):
+                batch = _batch(draw, 128, length * heads * (length + size))
+                sizes = _attention(batch, length, length, heads, size)._replace(masked=True)
+                yield Case("masked_attention", sizes)
+
+
+def _experts(draw: random.Random) -> Iterator[Case]:
+    found = (each.dimensions for each in _launched())
+    layers = dict.fromkeys(each._replace(tokens=1) for each in found if isinstance(each, Experts))
+    for _ in range(_OTHERS["experts"]):
+        experts = draw.choice((8, 16, 32, 64, 128))
+        hidden, inter = _between(draw, 512, 4096, 128), _between(draw, 256, 2048, 64)
+        layers[Experts(1, hidden, inter, experts, draw.choice((1, 2, 4, 6, 8)))] = None
+    for layer in layers:
+        for tokens in _several_rows(draw):
+            yield Case("experts", layer._replace(tokens=tokens), cold=draw.random() < 0.6)
+
+
+def _movement(draw: random.Random) -> Iterator[Case]:
+    for operator in MOVED_BYTES:
+        for _ in range(6 * _EACH):
+            elements = Elements(_between(draw, 1024, 1 << 27, 1024))
+            yield Case("movement", elements, operator=operator)
