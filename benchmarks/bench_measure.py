@@ -21,12 +21,12 @@ import torch
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.hardware.profile import profile_from_file
+from dsocr_analyze.hardware.profile_text import cpu_profile_text
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.measuring.cpu_calibration import calibrated_cpu
 from dsocr_analyze.measuring.machine import device_title
 from dsocr_analyze.measuring.passes import Protocol, measure_page
 from dsocr_analyze.measuring.predicted import predicted_page
-from dsocr_analyze.measuring.profile_text import cpu_profile_text
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
+from dsocr_analyze.measuring import memory
 from dsocr_analyze.running.forward import running
 from dsocr_analyze.running.generation import empty_cache
 from dsocr_analyze.session import DeepSeekOCRSession
@@ -16,19 +16,8 @@ from dsocr_analyze.workload import Workload
 
 def allocated_at_most(function: Callable[..., Any], *args: Any) -> int:
     """The most bytes that a call held at once; what was there before does not count."""
-    with torch.no_grad(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as ran:
-        kept = function(*args)
-    del kept
-    changes = sorted(
-        (event.start_ns(), place, event.nbytes())
-        for place, event in enumerate(ran.profiler.kineto_results.events())
-        if event.name() == "[memory]"
-    )
-    alive = most = 0
-    for _, _, nbytes in changes:
-        alive += nbytes
-        most = max(most, alive)
-    return most
+    with torch.no_grad():
+        return memory.allocated_at_most(torch.device("cpu"), lambda: function(*args))
 
 
 def allocated_by_prefill(session: DeepSeekOCRSession, workload: Workload) -> int:

@@ -18,6 +18,7 @@ from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware.cpu.contributions import contributions, family_of, names_of
 from dsocr_analyze.hardware.cpu.kernels import CpuKernels, Family
 from dsocr_analyze.hardware.profile import Profile, profile_from_file
+from dsocr_analyze.hardware.profile_text import cpu_profile_text
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Attention, Elements, Gemm, Kernel, Work
 from dsocr_analyze.measuring import machine, memory
@@ -27,7 +28,6 @@ from dsocr_analyze.measuring.least_squares import fitted
 from dsocr_analyze.measuring.passes import Protocol, measure_page
 from dsocr_analyze.measuring.predicted import predicted_page
 from dsocr_analyze.measuring.preprocessing import measured_preprocessing
-from dsocr_analyze.measuring.profile_text import cpu_profile_text
 from dsocr_analyze.measuring.samples import Samples
 from dsocr_analyze.measuring.stage_clock import StageClock
 from dsocr_analyze.session import DeepSeekOCRSession
@@ -323,12 +323,12 @@ def test_a_profile_is_read_as_it_was_written(profile, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"threads" = ', '"threads" = -', "cpu.threads must be a number above 0"),
-        ('"operator_us" = 2.5', '"operator_us" = "fast"', "cpu.operator_us must be a number"),
+        ("\nthreads = ", "\nthreads = -", "cpu.threads must be a number above 0"),
+        ("operator_us = 2.5", 'operator_us = "fast"', "cpu.operator_us must be a number"),
         ("[kernels.product.", "[kernels.products.", "unknown macs@1"),
-        ('"call" = 7.0', '"call" = -7.0', "call must be 0 or above"),
-        ('"call" = 7.0', '"colour" = 7.0', "unknown colour"),
-        ('"held_out_p90" = 0.2', "", "held_out_p90 must be a number"),
+        ('"call" = 7', '"call" = -7', "call must be 0 or above"),
+        ('"call" = 7', '"colour" = 7', "unknown colour"),
+        ("held_out_p90 = 0.2", "", "held_out_p90 must be a number"),
         ("[cpu]", "cpu = 3\n[other]", "unknown other|cpu must be a table"),
     ],
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,8 +16,10 @@ from dsocr_analyze.cli.torch_start import start_torch
 from dsocr_analyze.errors import DeviceError, WorkloadError
 
 if TYPE_CHECKING:
+    import torch
+
     from dsocr_analyze.hardware.cpu.kernels import Family
-    from dsocr_analyze.report.tables import Table
+    from dsocr_analyze.hardware.profile import Fitted
 
 __all__ = ["calibrate"]
 
@@ -57,19 +60,24 @@ def calibrate(
     if torch_device.type == "meta":
         raise DeviceError("--device meta computes nothing; use cpu or cuda:N")
     with announced_steps() as announce:
-        from dsocr_analyze.measuring.cpu_calibration import calibrated_cpu
-        from dsocr_analyze.measuring.profile_text import cpu_profile_text
-
-        profile = calibrated_cpu(budget_seconds=seconds, on_progress=announce)
-    file = output or profile_folder() / f"{profile.gpu.name}.toml"
+        text = _calibrated(torch_device, seconds, announce)
+    name = tomllib.loads(text)["name"]
+    file = output or profile_folder() / f"{name}.toml"
     context.obj.begin_writing()
-    _write(file, cpu_profile_text(profile))
-    from dsocr_analyze.cli.printing import print_table
+    _write(file, text)
+    _print(file, device)
 
-    assert profile.cpu is not None, "a CPU was measured"
-    print_table(_table(profile.gpu.title, profile.cpu.families))
-    print(f"an operator of a model adds {profile.cpu.operator_us:.1f} us")
-    print(f"wrote {file}; use it with: dsocr-analyze measure --device {device}")
+
+def _calibrated(device: torch.device, seconds: float, announce: Callable[[str], None]) -> str:
+    """The text of a profile of the device."""
+    if device.type == "cuda":
+        from dsocr_analyze.measuring.gpu_calibration import calibrated_gpu
+
+        return calibrated_gpu(device, on_progress=announce, budget_seconds=seconds)
+    from dsocr_analyze.hardware.profile_text import cpu_profile_text
+    from dsocr_analyze.measuring.cpu_calibration import calibrated_cpu
+
+    return cpu_profile_text(calibrated_cpu(budget_seconds=seconds, on_progress=announce))
 
 
 def _write(file: Path, text: str) -> None:
@@ -79,16 +87,24 @@ def _write(file: Path, text: str) -> None:
     write_files({file: text})
 
 
-def _table(title: str, families: Mapping[tuple[str, str], Family]) -> Table:
+def _print(file: Path, device: str) -> None:
+    """What was measured, as any command will read it."""
+    from dsocr_analyze.cli.printing import print_table
+    from dsocr_analyze.hardware.profile import profile_from_file
     from dsocr_analyze.report.tables import Table
 
-    return Table(
-        f"{title}: error of predicted kernel times on sizes held out of the fit",
-        ("kernel", "type", "median", "90th", "held out", "fitted"),
-        tuple(
-            (name, dtype, f"{100 * each.median:.1f} %", f"{100 * each.p90:.0f} %",
-             str(each.held_out_rows), str(each.training_rows))
-            for (name, dtype), each in families.items()
-        ),
-        label_columns=2,
+    profile = profile_from_file(file)
+    measured: Mapping[tuple[str, str], Fitted | Family] = profile.fitted
+    if profile.cpu is not None:
+        measured = profile.cpu.families
+    rows = tuple(
+        (name, dtype, f"{100 * each.median:.1f} %", f"{100 * each.p90:.0f} %",
+         str(each.held_out_rows), str(each.training_rows))
+        for (name, dtype), each in measured.items()
     )  # fmt: skip
+    title = f"{profile.gpu.title}: error of predicted kernel times on sizes held out of the fit"
+    columns = ("kernel", "type", "median", "90th", "held out", "fitted")
+    print_table(Table(title, columns, rows, label_columns=2))
+    if profile.cpu is not None:
+        print(f"an operator of a model adds {profile.cpu.operator_us:.1f} us")
+    print(f"wrote {file}; use it with: dsocr-analyze measure --device {device}")

@@ -257,16 +257,18 @@ def predicted_seconds(
         workload: The page.
         profile: Profiles of the user's own.
     """
-    import torch
-
+    from dsocr_analyze.cli.devices import user_profiles
     from dsocr_analyze.cli.time_options import time_request
+    from dsocr_analyze.hardware.profile import all_profiles
+    from dsocr_analyze.measuring.machine import matching_device
 
-    device = session.loaded.device
-    if device.type != "cuda":
-        return None
     try:
+        known = all_profiles(user_profiles(profile))
+        device = matching_device(session.loaded.device, known)
+        if device is None:
+            return None
         request = time_request(
-            [torch.cuda.get_device_name(device)], profile=profile, runtime="eager", server="vllm",
+            [device.name], profile=profile, runtime="eager", server="vllm",
             concurrency="1", preprocess_ms=None, workers=1, price=None,
             max_new_tokens=workload.max_new_tokens,
         )  # fmt: skip

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from dsocr_analyze.hardware.devices import Gpu
     from dsocr_analyze.hardware.kernel_times.coefficients import Coefficients
     from dsocr_analyze.hardware.kernel_times.fitting import FitErrors
-    from dsocr_analyze.hardware.profile import MeasuredHost
+    from dsocr_analyze.hardware.profile import MeasuredHost, Profile
 
-__all__ = ["gpu_text", "host_text", "kind_text", "top_text"]
+__all__ = ["cpu_profile_text", "gpu_text", "host_text", "kind_text", "top_text"]
 
 _LEAST_ERROR: Final = 1e-4
 """An error of 0 would say that nothing was held out."""
@@ -77,6 +77,30 @@ def kind_text(
           for name, value in dataclasses.asdict(coefficients).items()),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def cpu_profile_text(profile: Profile) -> str:
+    """The whole profile of a CPU."""
+    cpu = profile.cpu
+    assert cpu is not None, "it is a CPU's"
+    tables = [
+        top_text(name=profile.gpu.name, source=profile.source),
+        gpu_text(profile.gpu),
+        f"[cpu]\nthreads = {cpu.threads}\noperator_us = {_number(cpu.operator_us)}\n",
+    ]
+    for (family, dtype), entry in cpu.families.items():
+        lines = [
+            f"[kernels.{family}.{dtype}]",
+            f"training_rows = {entry.training_rows}",
+            f"held_out_rows = {entry.held_out_rows}",
+            f"held_out_median = {_number(entry.median)}",
+            f"held_out_p90 = {_number(entry.p90)}",
+            "",
+            f"[kernels.{family}.{dtype}.coefficients]",
+            *(f'"{name}" = {_number(value)}' for name, value in entry.coefficients.items()),
+        ]
+        tables.append("\n".join(lines) + "\n")
+    return "\n".join(tables)
 
 
 def _number(value: float) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -28,7 +30,9 @@ def allocated_at_most(device: torch.device, function: Callable[[], Any]) -> int:
         most: int = torch.cuda.max_memory_allocated(device) - before
         del kept
         return most
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as ran:
+    with _quiet_profiler(), profile(
+        activities=[ProfilerActivity.CPU], profile_memory=True
+    ) as ran:  # fmt: skip
         kept = function()
     del kept
     changes = sorted(
@@ -41,3 +45,17 @@ def allocated_at_most(device: torch.device, function: Callable[[], Any]) -> int:
         alive += nbytes
         most = max(most, alive)
     return most
+
+
+@contextlib.contextmanager
+def _quiet_profiler() -> Iterator[None]:
+    """Without the profiler's lines on stderr, which nobody who measures has asked for."""
+    name = "KINETO_LOG_LEVEL"  # read when a process profiles for the first time
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "99"
+    try:
+        yield
+    finally:
+        del os.environ[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,7 +15,7 @@ from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.measuring.passes import Protocol
 from dsocr_analyze.running.loading import LoadedModel
 from dsocr_analyze.timing.eager import eager_pass, eager_step
-from dsocr_analyze.timing.runtimes import EAGER
+from dsocr_analyze.timing.runtimes import EAGER, Host
 from dsocr_analyze.timing.span import Span
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.trace.summary import stage_figures
@@ -65,18 +65,16 @@ def predicted_page(
     if device is not None:
         decode = None if architecture.decode is None else architecture.decode.name
         prefill = {name: kernels for name, kernels in records.items() if name != decode}
-        spans = eager_pass(prefill, device, EAGER)
+        host = EAGER.on(device.host)
+        spans = eager_pass(prefill, device, host)
         if decode is not None and decode in records:
-            spans[decode] = _step(records[decode], device, workload.batch_size)
+            spans[decode] = _step(records[decode], device, host, workload.batch_size)
     return Predicted(spans, peak, is_traced=not has_forms or protocol.autocast)
 
 
-def _step(kernels: Sequence[Kernel], device: Device, batch: int) -> Span:
+def _step(kernels: Sequence[Kernel], device: Device, host: Host, batch: int) -> Span:
     """A forward pass alone, without what `generate` does between two of them."""
-    step = eager_step(kernels, device, EAGER, batch)
-    if device.cpu is not None:
-        return step
-    return step.plus(Span(host=-1e-6 * (EAGER.step_us + EAGER.sequence_us * batch)))
+    return eager_step(kernels, device, replace(host, step_us=0.0, sequence_us=0.0), batch)
 
 
 def _composed(
