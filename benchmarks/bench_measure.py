@@ -42,7 +42,7 @@ def main() -> int:
     errors: list[float] = []
     peaks: list[float] = []
     records = []
-    protocol = Protocol(asked.repeats, 2, 4)
+    protocol = Protocol(asked.repeats, 1, 4)
     for dtype in asked.dtypes.split(","):
         session = DeepSeekOCRSession.from_directory(
             directory(asked.layers), device="cpu", dtype=dtype

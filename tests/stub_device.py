@@ -32,6 +32,7 @@ class StubDevice:
                        source="", sms=100, l2_mb=50, float32_tflops=50)  # fmt: skip
         self.profile = None
         self.host = None
+        self.cpu = None
         self.calls: list[tuple[str, dict[str, Any]]] = []
 
     def is_measured(self, kind, dtype="bfloat16"):

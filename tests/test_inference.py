@@ -482,9 +482,11 @@ class TestPrediction:
     def test_a_device_without_a_profile_has_none_and_says_so(self, session, monkeypatch, capsys):
         self.named(monkeypatch, "Some GPU")
         assert predicted_seconds(session, DEFAULT.plan(page=(9, 9)), None) is None
-        assert "no seconds are predicted: no GPU 'Some GPU'" in capsys.readouterr().err
+        assert (
+            "no seconds are predicted: there is no profile of Some GPU" in capsys.readouterr().err
+        )
 
-    def test_a_cpu_has_none(self):
+    def test_meta_has_none(self):
         session = DeepSeekOCRSession.from_local()
         assert predicted_seconds(session, DEFAULT.plan(page=(9, 9)), None) is None
 

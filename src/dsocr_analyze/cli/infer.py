@@ -260,12 +260,15 @@ def predicted_seconds(
     from dsocr_analyze.cli.devices import user_profiles
     from dsocr_analyze.cli.time_options import time_request
     from dsocr_analyze.hardware.profile import all_profiles
-    from dsocr_analyze.measuring.machine import matching_device
+    from dsocr_analyze.measuring.machine import device_title, matching_device
 
     try:
         known = all_profiles(user_profiles(profile))
         device = matching_device(session.loaded.device, known)
         if device is None:
+            if session.loaded.device.type == "cuda":
+                title = device_title(session.loaded.device)
+                complain(f"no seconds are predicted: there is no profile of {title}")
             return None
         request = time_request(
             [device.name], profile=profile, runtime="eager", server="vllm",

@@ -54,6 +54,8 @@ def matching_device(device: torch.device, known: Mapping[str, Profile]) -> Devic
         device: The device.
         known: Profiles by name.
     """
+    if device.type == "meta":
+        return None
     if device.type == "cpu":
         profile = known.get(CPU_NAME)
         if profile is None or profile.gpu.title != device_title(device):
