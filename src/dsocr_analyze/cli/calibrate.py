@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -61,6 +60,8 @@ def calibrate(
         raise DeviceError("--device meta computes nothing; use cpu or cuda:N")
     with announced_steps() as announce:
         text = _calibrated(torch_device, seconds, announce)
+    import tomllib
+
     name = tomllib.loads(text)["name"]
     file = output or profile_folder() / f"{name}.toml"
     context.obj.begin_writing()
