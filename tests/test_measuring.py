@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import random
+import re
 
 import numpy as np
 import pytest
@@ -398,6 +399,17 @@ def test_measure_says_what_it_measured(config, home, capsys):
     assert document["peak"]["measured"] == pytest.approx(document["peak"]["predicted"], rel=0.05)
 
 
+def test_a_profile_without_the_type_predicts_nothing_and_measures(config, home, profile, capsys):
+    file = home / "profile.toml"
+    file.write_text(cpu_profile_text(profile))
+    arguments = ["measure", "--config", str(config), *RUN, "--profile", str(file)]
+    assert main([*arguments, "--dtype", "float16", "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["profile"] is None
+    assert "in float16; use --dtype bfloat16 or float32" in document["unpredicted"]
+    assert all(each["predicted"] is None for each in document["stages"].values())
+
+
 def test_measure_takes_a_profile_of_this_device(config, home, profile, capsys):
     file = home / "profile.toml"
     file.write_text(cpu_profile_text(profile))
@@ -439,6 +451,9 @@ def test_what_does_not_fit_is_refused_before_it_is_built(home, capsys, monkeypat
     error = capsys.readouterr().err
     assert "has 12.00 GB free" in error
     assert "--dtype bfloat16 would fit" in error
+    assert main(["measure", "--page", "1191x1684", "--batch-size", "100000"]) == 2
+    named = re.search(r"; --batch-size (\d+) would fit", capsys.readouterr().err)
+    assert 1 < int(named[1]) < 100
 
 
 def test_predicted_seconds_of_a_cpu(home, profile, capsys):
@@ -448,6 +463,20 @@ def test_predicted_seconds_of_a_cpu(home, profile, capsys):
     assert main([*arguments, "--dtype", "float32", "--format", "json"]) == 0
     [entry] = json.loads(capsys.readouterr().out)["time"]
     assert entry["gpu"] == "cpu"
+    assert (
+        main([*arguments, "--dtype", "float32", "--max-new-tokens", "2", "--format", "json"]) == 0
+    )
+    [short] = json.loads(capsys.readouterr().out)["time"]
+    # The step after a prompt is the stage's, by whichever records it is timed.
+    assert short["tpot_seconds"] == pytest.approx(short["stages"]["decode"]["seconds"])
+    sentences = " ".join(entry["assumptions"]["sentences"])
+    assert "on the CPU that computes; each operator adds 2.5 us" in sentences
+    assert "reach the GPU" not in sentences
+    # The list of all GPUs has it, with the error of its kernels.
+    assert main(["devices", "cpu", "--profile", str(file), "--format", "json"]) == 0
+    [listed] = json.loads(capsys.readouterr().out)
+    families = {(each["family"], each["dtype"]) for each in listed["families"]}
+    assert families == set(profile.cpu.families)
     assert main(["time", "cpu", "--profile", str(file)]) == 2
     assert "serving engines are not predicted on a CPU" in capsys.readouterr().err
     assert main([*arguments, "--use-flash-attn", "1"]) == 2

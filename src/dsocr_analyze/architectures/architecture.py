@@ -213,8 +213,9 @@ class ClosedForms:
         compose: The closed forms of a workload, from dimensions, workload, type, whether attention
             is FlashAttention, and whose kernels run; raises ConfigError where a part has none.
         step_kernels: The records of one decode step with as many routed experts as are expected,
-            from dimensions, batch, cached tokens, type, whether attention is FlashAttention, and
-            whether the new token takes the place of one more in a full window.
+            from dimensions, batch, cached tokens, type, whether attention is FlashAttention,
+            whether the new token takes the place of one more in a full window, and whose kernels
+            run.
         page_totals: The closed forms of many workloads at once, from dimensions and, by keyword,
             `base_size`, `whole_resolution`, `local_resolution`, `columns`, `rows`, `text_tokens`,
             `max_new_tokens`, `batch_size` (each an integer for all workloads, or an array `[n]`),

@@ -15,6 +15,7 @@ from dsocr_analyze.cli import options
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
+    from dsocr_analyze.hardware.cpu.kernels import Family
     from dsocr_analyze.hardware.profile import Fitted, Profile
     from dsocr_analyze.report.tables import Table
     from dsocr_analyze.timing.correction import KeptBenchmark
@@ -26,6 +27,9 @@ _SHORT = {
     "gemm": "GEMM", "encoder_attention": "encoder", "context_attention": "context",
     "generation_attention": "generation", "experts": "experts", "movement": "elementwise",
 }  # fmt: skip
+
+_FAMILIES = {"gemm": "product", "encoder_attention": "attention", "movement": "clone"}
+"""Which of a CPU's families stands for a kind of a GPU's kernels."""
 
 GpuArgument = Annotated[
     list[str] | None, typer.Argument(metavar="GPU", help="GPUs to list. Default: all.")
@@ -168,16 +172,27 @@ def _table(profiles: Sequence[Profile]) -> Table:
             (each.gpu.name, f"{each.gpu.tensor_tflops:g}",
              f"{each.gpu.float8_tflops:g}" if each.gpu.float8_tflops else "-",
              f"{each.gpu.bandwidth_gb_s:g}", f"{each.gpu.memory_gb:g}",
-             *(_error(each.fitted.get((kind, "bfloat16"))) for kind in _SHORT))
+             *(_error(_fitted(each, kind)) for kind in _SHORT))
             for each in profiles
         ),
     )  # fmt: skip
 
 
-def _error(fitted: Fitted | None) -> str:
+def _fitted(profile: Profile, kind: str) -> Fitted | Family | None:
+    """What is known of a kind in 16 bits; of a CPU, of its family of kernels."""
+    if profile.cpu is None:
+        return profile.fitted.get((kind, "bfloat16"))
+    return profile.cpu.families.get((_FAMILIES.get(kind, kind), "bfloat16"))
+
+
+def _error(fitted: Fitted | Family | None) -> str:
+    from dsocr_analyze.hardware.profile import Fitted
+
     if fitted is None:
         return "-"
-    mark = ("~" if fitted.extrapolated else "") + ("?" if fitted.assumed else "")
+    mark = ""
+    if isinstance(fitted, Fitted):
+        mark = ("~" if fitted.extrapolated else "") + ("?" if fitted.assumed else "")
     return f"{mark}{100 * fitted.median:.1f} / {100 * fitted.p90:.0f}"
 
 
@@ -216,5 +231,16 @@ def _as_dict(profile: Profile) -> dict[str, Any]:
                 "training_rows": fitted.training_rows,
             }
             for (kind, dtype), fitted in profile.fitted.items()
+        ],
+        "families": [
+            {
+                "family": family,
+                "dtype": dtype,
+                "median_error": fitted.median,
+                "p90_error": fitted.p90,
+                "held_out_rows": fitted.held_out_rows,
+                "training_rows": fitted.training_rows,
+            }
+            for (family, dtype), fitted in (profile.cpu.families if profile.cpu else {}).items()
         ],
     }  # fmt: skip

@@ -14,10 +14,12 @@ from dsocr_analyze.cli import options
 from dsocr_analyze.cli.devices import ProfileOption, user_profiles
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.torch_start import start_torch
+from dsocr_analyze.cli.words import in_options
 from dsocr_analyze.errors import DeviceError
 
 if TYPE_CHECKING:
     from dsocr_analyze.measuring.passes import Protocol
+    from dsocr_analyze.measuring.predicted import Predicted
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.report.measurement import Measurement
     from dsocr_analyze.session import DeepSeekOCRSession
@@ -133,7 +135,7 @@ def _check_memory(
     from dataclasses import replace
 
     from dsocr_analyze.dtypes import dtype_named
-    from dsocr_analyze.hardware.fit import memory_need
+    from dsocr_analyze.hardware.fit import largest_batch, memory_need
     from dsocr_analyze.measuring.machine import free_bytes
     from dsocr_analyze.report.quantities import bytes_text
     from dsocr_analyze.session import parse_device
@@ -153,11 +155,8 @@ def _check_memory(
     need = needed(workload.batch_size, dtype)
     if need <= free:
         return
-    fitting = [
-        f"--batch-size {batch}"
-        for batch in range(workload.batch_size - 1, 0, -1)
-        if needed(batch, dtype) <= free
-    ][:1]
+    largest = largest_batch(lambda batch: needed(batch, dtype) <= free)
+    fitting = [f"--batch-size {largest}"] if largest else []
     if dtype == "float32" and needed(workload.batch_size, "bfloat16") <= free:
         fitting.append("--dtype bfloat16")
     fits = f"{' or '.join(fitting)} would fit" if fitting else "not even one page fits"
@@ -176,10 +175,8 @@ def _measured(
 ) -> Measurement:
     import torch
 
-    from dsocr_analyze.hardware.profile import all_profiles
-    from dsocr_analyze.measuring.machine import device_title, matching_device, versions
+    from dsocr_analyze.measuring.machine import device_title, versions
     from dsocr_analyze.measuring.passes import measure_page
-    from dsocr_analyze.measuring.predicted import predicted_page
     from dsocr_analyze.measuring.preprocessing import measured_preprocessing
     from dsocr_analyze.report.build import model_document, workload_document
     from dsocr_analyze.report.measurement import (
@@ -192,9 +189,8 @@ def _measured(
     from dsocr_analyze.workload import Workload
 
     model, architecture = session.loaded, session.architecture
-    device = matching_device(model.device, all_profiles(profiles))
     announce("prediction")
-    predicted = predicted_page(model, workload, architecture, protocol, device)
+    predicted, source, unpredicted = _predicted(session, workload, protocol, profiles)
     found = measure_page(model, workload, architecture, protocol, on_progress=announce)
     preprocessing = None
     if isinstance(workload, Workload) and architecture.closed_forms is not None:
@@ -222,7 +218,8 @@ def _measured(
         repeats=protocol.repeats,
         warmups=protocol.warmups,
         steps=protocol.steps,
-        profile=None if device is None else device.profile.source,
+        profile=source,
+        unpredicted=unpredicted,
         stages={
             name: measured_seconds(samples, seconds.get(name))
             for name, samples in found.stages.items()
@@ -232,6 +229,33 @@ def _measured(
         preprocessing=preprocessing,
         peak=measured_bytes(found.peak_bytes, predicted.peak_bytes),
     )
+
+
+def _predicted(
+    session: DeepSeekOCRSession,
+    workload: AnyWorkload,
+    protocol: Protocol,
+    profiles: Sequence[Path],
+) -> tuple[Predicted, str | None, str | None]:
+    """What is predicted; where its seconds come from, and where there are none, why."""
+    from dsocr_analyze.hardware.profile import all_profiles
+    from dsocr_analyze.measuring.machine import matching_device
+    from dsocr_analyze.measuring.predicted import predicted_page
+
+    model, architecture = session.loaded, session.architecture
+    device = matching_device(model.device, all_profiles(profiles))
+    why = (
+        "there is no profile of this device; measure one with dsocr-analyze calibrate --device"
+        f" {model.device}"
+    )
+    if device is not None:
+        try:
+            found = predicted_page(model, workload, architecture, protocol, device)
+        except DeviceError as error:  # which is no reason not to measure
+            why = in_options(str(error), error.arguments)
+        else:
+            return found, device.profile.source, None
+    return predicted_page(model, workload, architecture, protocol, None), None, why
 
 
 def _print(found: Measurement, output_format: str, json_file: Path | None) -> None:

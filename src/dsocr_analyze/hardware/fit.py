@@ -25,6 +25,7 @@ __all__ = [
     "MemoryNeed",
     "Order",
     "fit",
+    "largest_batch",
     "memory_need",
 ]
 
@@ -238,7 +239,7 @@ def fit(
                 order=order,
             )
 
-        largest = _largest(lambda batch: need(batch).total_bytes <= usable)
+        largest = largest_batch(lambda batch: need(batch).total_bytes <= usable)
         limit = need(largest + 1).limit(usable) if largest < LARGEST_BATCH else None
         return BatchFit(usable, need(workload.batch_size), largest, limit)
 
@@ -246,7 +247,7 @@ def fit(
     return Fit(gpu, lacks, batch_fit("at once"), batch_fit("one at a time"))
 
 
-def _largest(possible: Callable[[int], bool]) -> int:
+def largest_batch(possible: Callable[[int], bool]) -> int:
     """The largest batch that is possible, where every smaller one is; 0 for none."""
     if not possible(1):
         return 0

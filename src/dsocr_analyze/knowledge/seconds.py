@@ -69,6 +69,19 @@ made in five steps.
 
 What is not in it: the network, PDF rendering, sampling beyond the largest logit, other jobs on the
 machine.
+
+## Held against what was measured
+
+`dsocr-analyze calibrate` measures the device at hand and writes a profile of it. A GPU's has the
+formulas above, and what its host takes. A CPU computes by itself, so its seconds are a plain sum: a
+kernel's time is made of contributions, each a size times a coefficient (of a product the
+multiply-accumulates, split by its number of rows, its inputs, outputs and weights; of any other
+operator the bytes it reads and writes), found by non-negative least squares on relative errors; Python
+adds the same to every operator. Every family of kernels states its error on sizes that no fit saw.
+
+`dsocr-analyze measure` runs the real passes beside that prediction, and `time --from-benchmark` takes a
+server's own benchmark: it multiplies the first token and each token after it by what was measured over
+what was predicted, and says so in every later output.
 """
 
 

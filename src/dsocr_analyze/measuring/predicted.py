@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
-from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.architectures.architecture import Architecture, ClosedForms
 from dsocr_analyze.dtypes import Dtype, dtype_named
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Kernel
@@ -31,12 +30,10 @@ class Predicted:
     Attributes:
         stages: Seconds by stage; none without a profile of the device.
         peak_bytes: Most bytes that the prefill pass holds besides weights and inputs.
-        is_traced: Whether the records are a trace's; else the closed forms'.
     """
 
     stages: Mapping[str, Span]
     peak_bytes: int
-    is_traced: bool
 
 
 def predicted_page(
@@ -55,21 +52,24 @@ def predicted_page(
         protocol: How it is measured: under autocast, and where there are no closed forms, the
             records are those of a trace on the device itself.
         device: The device's profile; None where there is none.
+
+    Raises:
+        DeviceError: The profile lacks the element type.
     """
-    has_forms = architecture.closed_forms is not None and isinstance(workload, Workload)
-    if has_forms and not protocol.autocast:
-        records, peak = _composed(model, workload, architecture, protocol)  # type: ignore[arg-type]  # has_forms
-    else:
+    forms = None if protocol.autocast else architecture.closed_forms
+    if forms is None or not isinstance(workload, Workload):
         records, peak = _traced(model, workload, architecture, protocol)
+    else:
+        records, peak = _composed(model, workload, forms)
     spans: dict[str, Span] = {}
     if device is not None:
         decode = None if architecture.decode is None else architecture.decode.name
         prefill = {name: kernels for name, kernels in records.items() if name != decode}
-        host = EAGER.on(device.host)
+        host = EAGER.on(device.profile)
         spans = eager_pass(prefill, device, host)
         if decode is not None and decode in records:
             spans[decode] = _step(records[decode], device, host, workload.batch_size)
-    return Predicted(spans, peak, is_traced=not has_forms or protocol.autocast)
+    return Predicted(spans, peak)
 
 
 def _step(kernels: Sequence[Kernel], device: Device, host: Host, batch: int) -> Span:
@@ -78,13 +78,12 @@ def _step(kernels: Sequence[Kernel], device: Device, host: Host, batch: int) -> 
 
 
 def _composed(
-    model: LoadedModel, workload: Workload, architecture: Architecture, protocol: Protocol
+    model: LoadedModel, workload: Workload, forms: ClosedForms
 ) -> tuple[dict[str, Sequence[Kernel]], int]:
-    dimensions = model.directory.dimensions()
-    dtype = _dtype_of(model)
-    composed = architecture.forms.compose(
-        dimensions, workload, dtype, model.attention != "eager", model.kernels_of
-    )
+    composed = forms.compose(
+        model.directory.dimensions(), workload, _dtype_of(model), model.attention != "eager",
+        model.kernels_of,
+    )  # fmt: skip
     records: dict[str, Sequence[Kernel]] = {
         name: stage.kernels for name, stage in composed.stages.items()
     }
@@ -94,7 +93,7 @@ def _composed(
 def _traced(
     model: LoadedModel, workload: AnyWorkload, architecture: Architecture, protocol: Protocol
 ) -> tuple[dict[str, Sequence[Kernel]], int]:
-    with _autocast(model.device, protocol):
+    with torch.autocast(model.device.type, torch.bfloat16, enabled=protocol.autocast):
         decodes = architecture.decode is not None and workload.max_new_tokens > 1
         traces = trace_passes(model, workload, architecture, step_numbers=[0] if decodes else [])
     nothing: dict[str, dict[str, int]] = {name: {} for name in architecture.stage_names}
@@ -103,12 +102,6 @@ def _traced(
         name: stage.kernels for name, stage in stages.items() if stage.kernels
     }
     return records, traces.prefill.peak.nbytes
-
-
-@contextlib.contextmanager
-def _autocast(device: torch.device, protocol: Protocol) -> Iterator[None]:
-    with torch.autocast(device.type, torch.bfloat16, enabled=protocol.autocast):
-        yield
 
 
 def _dtype_of(model: LoadedModel) -> Dtype:

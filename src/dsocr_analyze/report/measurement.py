@@ -86,7 +86,8 @@ class Measurement(Struct, frozen=True, kw_only=True):
         repeats: Timed repeats.
         warmups: Untimed ones before them.
         steps: Decode steps per repeat.
-        profile: Where predicted seconds come from; null without a profile of the device.
+        profile: Where predicted seconds come from; null where none are predicted.
+        unpredicted: Why none are predicted; null where they are.
         stages: By stage; of the decode stage one step.
         prefill: The whole prefill pass.
         reference: A product of fixed size before each repeat: its spread shows the neighbours.
@@ -110,6 +111,7 @@ class Measurement(Struct, frozen=True, kw_only=True):
     warmups: int
     steps: int
     profile: str | None
+    unpredicted: str | None
     stages: Mapping[str, MeasuredSeconds]
     prefill: MeasuredSeconds
     reference: MeasuredSeconds
@@ -195,11 +197,8 @@ def measurement_notes(measurement: Measurement) -> list[str]:
         f" {measurement.steps} decode steps each",
         f"a fixed product before each repeat varied by {100 * measurement.reference.spread:.0f} %",
     ]
-    if measurement.profile is None:
-        notes.append(
-            "no seconds are predicted: there is no profile of this device; measure one with"
-            " dsocr-analyze calibrate"
-        )
+    if measurement.unpredicted is not None:
+        notes.append(f"no seconds are predicted: {measurement.unpredicted}")
     else:
         notes.append(f"predicted from: {measurement.profile}")
     return notes

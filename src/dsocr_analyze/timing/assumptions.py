@@ -101,7 +101,7 @@ class Assumptions:
 
     def on(self, device: Device) -> Assumptions:
         """The same on a GPU, whose profile may say what the machine around it takes."""
-        return replace(self, host=self.host.on(device.host))
+        return replace(self, host=self.host.on(device.profile))
 
     @property
     def runtime(self) -> str:
@@ -209,7 +209,7 @@ class JobAssumptions:
         """
         gpus_of: dict[Host, list[str]] = {}
         for profile in profiles:
-            gpus_of.setdefault(self.host.on(profile.host), []).append(profile.gpu.name)
+            gpus_of.setdefault(self.host.on(profile), []).append(profile.gpu.name)
         hosts = [
             f"{', '.join(gpus)}: {said}" if len(gpus_of) > 1 else said
             for host, gpus in (gpus_of or {self.host: []}).items()
@@ -263,6 +263,12 @@ def _order(is_offline: bool) -> str:
 
 
 def _host_sentences(host: Host) -> list[str]:
+    if host.computes:
+        return [
+            f"host: {host.title}, on the CPU that computes; each operator adds"
+            f" {host.launch_us:.3g} us of Python ({host.source}), each step of generate"
+            f" {host.step_us:g} us (assumed)"
+        ]
     return [
         f"host: {host.title}; {host.launch_us:g} us to launch an operator ({host.source})",
         f"pixel values of {host.pixel_bytes} bytes reach the GPU at {host.link_gb_s:g} GB/s"

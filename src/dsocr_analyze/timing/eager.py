@@ -56,7 +56,7 @@ def eager_pass(
         DeviceError: The GPU lacks an element type.
     """
     if device.cpu is not None:
-        return {name: _on_cpu(kernels, device) for name, kernels in stages.items()}
+        return {name: _on_cpu(kernels, device, host) for name, kernels in stages.items()}
     clock = _Clock(host)
     return {name: clock.run(kernel_seconds(launched(kernels), device))
             for name, kernels in stages.items()}  # fmt: skip
@@ -72,19 +72,18 @@ def eager_step(kernels: Sequence[Kernel], device: Device, host: Host, sequences:
         sequences: Pages of the batch.
     """
     if device.cpu is not None:
-        return _on_cpu(kernels, device)
-    span = _Clock(host).run(kernel_seconds(launched(kernels), device))
+        span = _on_cpu(kernels, device, host)
+    else:
+        span = _Clock(host).run(kernel_seconds(launched(kernels), device))
     between = (host.step_us + host.sequence_us * sequences) * _US
     return span.plus(Span(host=between))
 
 
-def _on_cpu(kernels: Sequence[Kernel], device: Device) -> Span:
+def _on_cpu(kernels: Sequence[Kernel], device: Device, host: Host) -> Span:
     """The host computes by itself: an operator begins when the one before it has ended."""
-    assert device.cpu is not None, "it is a CPU"
     priced = kernel_seconds(launched(kernels), device)
     calls = sum(kernel.calls for kernel in kernels)
-    span = span_of_kernels(priced, launches=calls * device.cpu.operator_us * _US)
-    return span.at(0)
+    return span_of_kernels(priced, launches=calls * host.launch_us * _US).at(0)
 
 
 def _is_waited_for(kernel: Kernel) -> bool:

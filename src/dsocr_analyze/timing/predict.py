@@ -324,8 +324,9 @@ class _Eager:
 
         def step(cached: int, *, overwrites: bool = False) -> Span:
             kernels = model.architecture.forms.step_kernels(
-                model.dimensions, batch, cached, model.dtype, model.flash_attention, overwrites
-            )
+                model.dimensions, batch, cached, model.dtype, model.flash_attention, overwrites,
+                model.device.kernels_of,
+            )  # fmt: skip
             return eager_step(kernels, model.device, self.assumptions.host, batch)
 
         window = model.dimensions.sliding_window

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
-    from dsocr_analyze.hardware.profile import MeasuredHost
+    from dsocr_analyze.hardware.profile import Profile
 
 __all__ = ["EAGER", "RUNTIMES", "SERVERS", "Host", "server_named"]
 
@@ -43,6 +43,7 @@ class Host:
         link_gb_s: At which rate pixels get there, from memory that is not pinned.
         source: Where the figures come from.
         link_source: Where that rate comes from.
+        computes: Whether it is the device itself: a CPU, to which nothing is sent.
     """
 
     name: str
@@ -61,14 +62,22 @@ class Host:
     link_gb_s: float
     source: str
     link_source: str = "assumed"
+    computes: bool = False
 
-    def on(self, measured: MeasuredHost | None) -> Host:
+    def on(self, profile: Profile) -> Host:
         """The host on a machine that was measured: its figures where this is what they are of.
 
         They are of the model's own code under `generate`; a serving engine's host, and figures that
         somebody gave, stay as they are.
         """
-        if measured is None or self != EAGER:
+        if self != EAGER:
+            return self
+        if profile.cpu is not None:
+            return replace(
+                self, launch_us=profile.cpu.operator_us, source="measured", computes=True
+            )
+        measured = profile.host
+        if measured is None:
             return self
         return replace(
             self,

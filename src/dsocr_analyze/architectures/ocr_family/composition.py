@@ -186,6 +186,7 @@ def step_kernels(
     dtype: Dtype,
     flash_attention: bool,
     overwrites: bool = False,
+    kernels_of: KernelsOf = CUDA,
 ) -> tuple[Kernel, ...]:
     """The records of one decode step over caches of `cached` tokens, as it is to be expected.
 
@@ -204,6 +205,7 @@ def step_kernels(
         dtype,
         flash=flash_attention,
         each_expert=True,
+        kernels_of=kernels_of,
         touched=None if experts is None else round(experts.expected),
         overwrites=overwrites,
     )
