@@ -138,7 +138,7 @@ def _bound_note(facts: Facts) -> str:
 
 def _attention(facts: Facts) -> Page:
     own, facts = facts, _with_window(facts)
-    decoder, window, S = facts.decoder, _window(facts), facts.tokens
+    decoder, window = facts.decoder, _window(facts)
     assert window is not None
     d, H, kv, D = decoder.hidden_size, decoder.heads, decoder.kv_heads, decoder.head_dim
     fallback = (
@@ -150,59 +150,11 @@ def _attention(facts: Facts) -> Page:
         )
     )
 
-    def values(number: int, T: int) -> dict[str, int]:
-        sizes = {"B": 1, "d": d, "H": H, "G": kv, "D": D, "e": BFLOAT16.nbytes}
-        return {**sizes, **_values(facts, number), "T": T}
-
-    def build() -> Any:
-        return facts.at("model.layers.0.self_attn")
-
-    def closed(T: int, cached: int, *, overwrites: bool) -> Any:
-        return decoder_attention(
-            1,
-            T,
-            cached,
-            d,
-            H,
-            kv,
-            D,
-            BFLOAT16,
-            flash=False,
-            bias=decoder.attention_bias,
-            is_masked=T > 1,
-            overwrites=overwrites,
-        )
-
-    def decode(label: str, step: DecodeStep) -> Case:
-        return Case(
-            label,
-            values(step.number, 1),
-            build,
-            lambda: [facts.hidden(1)],
-            lambda: {
-                "position_ids": facts.positions(1),
-                "past_key_value": _cache(facts, 1, step),
-            },
-            closed_form=lambda: closed(1, step.keys - 1, overwrites=step.slot is not None),
-        )
-
-    prompt = Case(
-        "prefill",
-        values(0, S),
-        build,
-        lambda: [facts.hidden(S)],
-        lambda: {
-            "attention_mask": facts.mask(S, S),
-            "position_ids": facts.positions(S),
-            "past_key_value": facts.cache(1, 0),
-        },
-        closed_form=lambda: closed(S, 0, overwrites=False),
-    )
     per_token = facts.cache_bytes_per_token
     return Page(
         name="SlidingWindowLlamaAttention",
         group=f"{facts.architecture.title}: the decoder's attention",
-        subject=type(build()),
+        subject=type(_attention_of(facts)),
         what="Multi-head attention, eager, over the whole prompt and a window of what was generated"
         " after it: the vendor calls it R-SWA, reference sliding window attention. The pass over the"
         " prompt is that of `LlamaAttention`, causal and without a window, and all its keys stay."
@@ -233,38 +185,12 @@ def _attention(facts: Facts) -> Page:
                 for key, meaning in _KEYS.items()
             },
         },
-        diagram=f"""flowchart TB
-  x["x [B, T, {d}]"] --> q["q_proj, rotated<br/>[B, {H}, T, {D}]"]
-  x --> kv["k_proj, rotated; v_proj<br/>[B, {kv}, T, {D}]"]
-  kv --> full{{"generated tokens kept = W?"}}
-  full -->|"no: the prompt, steps 1 to W"| append["append, a copy of the cache"]
-  full -->|"yes: from step W + 1"| ring["overwrite the oldest generated slot, in place"]
-  append --> cache[("cache: S + min(i, W) tokens")]
-  ring --> cache
-  q --> scores["scores of all keys kept;<br/>a causal mask for the prompt only"]
-  cache --> scores
-  scores --> softmax["softmax in fp32"]
-  softmax --> mix["weights times values"]
-  cache --> mix
-  mix --> o["o_proj"]
-  o --> y["y [B, T, {d}]"]""",
-        pseudo_code="""q, key, value = rotate(q_proj(x)), rotate(k_proj(x)), v_proj(x)
-if cache.tokens < S + W:                       # the prompt, and decode steps 1 to W
-    keys, values = cache.update(key, value)    # S is noted before the first decode step
-else:
-    slot = S + next_slot                       # a slice of the cache, written in place
-    keys[:, :, slot], values[:, :, slot] = key, value
-    next_slot = (next_slot + 1) % W
-    mask = None
-weights = softmax(q @ keys.T / sqrt(D) + mask)
-return o_proj(weights @ values)""",
-        mathematics=r"y_{S+i} = W_o \sum_{j \in \mathcal{K}_i} \mathrm{softmax}_j"
-        r"\left(\frac{q_{S+i}^T k_j}{\sqrt{D}}\right) v_j,"
-        r" \quad \mathcal{K}_i = \{1, \dots, S\} \cup \{S + \max(1, i - W + 1), \dots, S + i\},"
-        r" \quad |\mathcal{K}_i| = S + \min(i, W)",
+        diagram=_attention_diagram(d, H, kv, D),
+        pseudo_code=_ATTENTION_PSEUDO_CODE,
+        mathematics=_ATTENTION_MATHEMATICS,
         symbols={**_WINDOW, **pick("B T d H G D e")},
         formulas=attention_formulas(facts),
-        cases=(prompt, *(decode(*stated) for stated in _stated_steps(facts))),
+        cases=_attention_cases(facts),
         runs_given_config=own is facts,
         flops_notes=(
             *fallback,
@@ -286,7 +212,89 @@ return o_proj(weights @ values)""",
             "repeat_kv",
             "DeepseekV2Attention",
         ),
-        usage=f"""import torch
+        usage=_attention_usage(d, kv, D),
+        notes="prompt kept, generated tokens in a ring of W",
+        references=("unlimitedocr", "attention", "rope"),
+    )
+
+
+def _attention_of(facts: Facts) -> Any:
+    return facts.at("model.layers.0.self_attn")
+
+
+def _attention_cases(facts: Facts) -> tuple[Case, ...]:
+    """The prompt, and the decode steps that are stated."""
+    decoder, S = facts.decoder, facts.tokens
+    d, H, kv, D = decoder.hidden_size, decoder.heads, decoder.kv_heads, decoder.head_dim
+
+    def values(number: int, T: int) -> dict[str, int]:
+        sizes = {"B": 1, "d": d, "H": H, "G": kv, "D": D, "e": BFLOAT16.nbytes}
+        return {**sizes, **_values(facts, number), "T": T}
+
+    def closed(T: int, cached: int, *, overwrites: bool) -> Any:
+        return decoder_attention(
+            1,
+            T,
+            cached,
+            d,
+            H,
+            kv,
+            D,
+            BFLOAT16,
+            flash=False,
+            bias=decoder.attention_bias,
+            is_masked=T > 1,
+            overwrites=overwrites,
+        )
+
+    def decode(label: str, step: DecodeStep) -> Case:
+        return Case(
+            label,
+            values(step.number, 1),
+            lambda: _attention_of(facts),
+            lambda: [facts.hidden(1)],
+            lambda: {
+                "position_ids": facts.positions(1),
+                "past_key_value": _cache(facts, 1, step),
+            },
+            closed_form=lambda: closed(1, step.keys - 1, overwrites=step.slot is not None),
+        )
+
+    prompt = Case(
+        "prefill",
+        values(0, S),
+        lambda: _attention_of(facts),
+        lambda: [facts.hidden(S)],
+        lambda: {
+            "attention_mask": facts.mask(S, S),
+            "position_ids": facts.positions(S),
+            "past_key_value": facts.cache(1, 0),
+        },
+        closed_form=lambda: closed(S, 0, overwrites=False),
+    )
+    return (prompt, *(decode(*stated) for stated in _stated_steps(facts)))
+
+
+def _attention_diagram(d: int, H: int, kv: int, D: int) -> str:
+    return f"""flowchart TB
+  x["x [B, T, {d}]"] --> q["q_proj, rotated<br/>[B, {H}, T, {D}]"]
+  x --> kv["k_proj, rotated; v_proj<br/>[B, {kv}, T, {D}]"]
+  kv --> full{{"generated tokens kept = W?"}}
+  full -->|"no: the prompt, steps 1 to W"| append["append, a copy of the cache"]
+  full -->|"yes: from step W + 1"| ring["overwrite the oldest generated slot, in place"]
+  append --> cache[("cache: S + min(i, W) tokens")]
+  ring --> cache
+  q --> scores["scores of all keys kept;<br/>a causal mask for the prompt only"]
+  cache --> scores
+  scores --> softmax["softmax in fp32"]
+  softmax --> mix["weights times values"]
+  cache --> mix
+  mix --> o["o_proj"]
+  o --> y["y [B, T, {d}]"]"""
+
+
+def _attention_usage(d: int, kv: int, D: int) -> str:
+    return f"""import torch
 from {_DECODER_FILE} import KeyValueCache
 from dsocr_analyze.running.forward import running
 from dsocr_analyze.session import DeepSeekOCRSession
@@ -300,10 +308,26 @@ with running(torch.device("meta")):
     for step in range(1, W + 3):
         attention(x, position_ids=torch.tensor([[8 + step]], device="meta"), past_key_value=cache)
         kept.append(cache.get_seq_length())
-assert kept == [9 + min(step, W) for step in range(1, W + 3)]""",
-        notes="prompt kept, generated tokens in a ring of W",
-        references=("unlimitedocr", "attention", "rope"),
-    )
+assert kept == [9 + min(step, W) for step in range(1, W + 3)]"""
+
+
+_ATTENTION_PSEUDO_CODE: Final = """q, key, value = rotate(q_proj(x)), rotate(k_proj(x)), v_proj(x)
+if cache.tokens < S + W:                       # the prompt, and decode steps 1 to W
+    keys, values = cache.update(key, value)    # S is noted before the first decode step
+else:
+    slot = S + next_slot                       # a slice of the cache, written in place
+    keys[:, :, slot], values[:, :, slot] = key, value
+    next_slot = (next_slot + 1) % W
+    mask = None
+weights = softmax(q @ keys.T / sqrt(D) + mask)
+return o_proj(weights @ values)"""
+
+_ATTENTION_MATHEMATICS: Final = (
+    r"y_{S+i} = W_o \sum_{j \in \mathcal{K}_i} \mathrm{softmax}_j"
+    r"\left(\frac{q_{S+i}^T k_j}{\sqrt{D}}\right) v_j,"
+    r" \quad \mathcal{K}_i = \{1, \dots, S\} \cup \{S + \max(1, i - W + 1), \dots, S + i\},"
+    r" \quad |\mathcal{K}_i| = S + \min(i, W)"
+)
 
 
 _KEYS: Final = {
