@@ -1,6 +1,6 @@
 """Predicted against measured seconds on the CPU at hand: calibrated, then measured, in one run.
 
-    python benchmarks/bench_measure.py [--seconds 180] [--modes tiny,small,base,gundam]
+    python benchmarks/bench_measure.py [--seconds 300] [--modes tiny,small,base,gundam]
         [--dtypes float32,bfloat16] [--repeats 5] [--layers 12] [--profile FILE] [--output FILE]
 
 The network is the whole reference with drawn weights. A stage counts where it takes 2 % of the pass
@@ -25,10 +25,11 @@ from dsocr_analyze.hardware.profile_text import cpu_profile_text
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.measuring.cpu_calibration import calibrated_cpu
 from dsocr_analyze.measuring.machine import device_title
-from dsocr_analyze.measuring.passes import Protocol, measure_page
+from dsocr_analyze.measuring.passes import Protocol, measure_pages
 from dsocr_analyze.measuring.predicted import predicted_page
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
+from dsocr_analyze.workload import Workload
 
 PAGE = (1191, 1684)
 SMALLEST_SHARE = 0.02
@@ -42,19 +43,16 @@ def main() -> int:
     errors: list[float] = []
     peaks: list[float] = []
     records = []
-    protocol = Protocol(asked.repeats, 1, 4)
+    protocol = Protocol(asked.repeats)
     for dtype in asked.dtypes.split(","):
         session = DeepSeekOCRSession.from_directory(
             directory(asked.layers), device="cpu", dtype=dtype
         )
-        for mode in asked.modes.split(","):
-            settings = DEFAULT.modes[mode]
-            workload = DEFAULT.plan(
-                page=PAGE, base_size=settings.base_size, image_size=settings.image_size,
-                crop_mode=settings.crop_mode, max_new_tokens=64,
-            )  # fmt: skip
+        modes = asked.modes.split(",")
+        workloads = [workload_of(mode) for mode in modes]
+        pages = measure_pages(session.loaded, workloads, DEFAULT, protocol)
+        for mode, workload, found in zip(modes, workloads, pages, strict=True):
             predicted = predicted_page(session.loaded, workload, DEFAULT, protocol, device)
-            found = measure_page(session.loaded, workload, DEFAULT, protocol)
             peaks.append(abs(predicted.peak_bytes / found.peak_bytes - 1))
             print(
                 f"{mode}, {dtype}: peak {found.peak_bytes:,} B, {peaks[-1]:.2%} off;"
@@ -97,7 +95,7 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=180.0)
+    parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--modes", default="tiny,small,base,gundam")
     parser.add_argument("--dtypes", default="float32,bfloat16")
     parser.add_argument("--repeats", type=int, default=5)
@@ -105,6 +103,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--profile", type=Path)
     parser.add_argument("--output", type=Path)
     return parser.parse_args()
+
+
+def workload_of(mode: str) -> Workload:
+    """The page in a mode."""
+    settings = DEFAULT.modes[mode]
+    return DEFAULT.plan(
+        page=PAGE, base_size=settings.base_size, image_size=settings.image_size,
+        crop_mode=settings.crop_mode, max_new_tokens=64,
+    )  # fmt: skip
 
 
 def profile(asked: argparse.Namespace):  # noqa: ANN201  # of a private room

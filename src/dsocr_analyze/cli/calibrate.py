@@ -46,7 +46,7 @@ def calibrate(
     context: typer.Context,
     device: DeviceOption = "cpu",
     output: OutputOption = None,
-    seconds: BudgetOption = 180.0,
+    seconds: BudgetOption = 300.0,
     debug: options.DebugOption = False,
 ) -> None:
     """Measure this device's kernels and write a profile that predicts its seconds."""

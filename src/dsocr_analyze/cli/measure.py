@@ -79,7 +79,7 @@ def measure(
     batch_size: options.BatchOption = 1,
     prompt_pages: options.PromptPagesOption = 1,
     repeats: RepeatsOption = 5,
-    warmups: WarmupsOption = 1,
+    warmups: WarmupsOption = 2,
     steps: StepsOption = 4,
     autocast: AutocastOption = 0,
     profile: ProfileOption = None,
@@ -175,6 +175,7 @@ def _measured(
 ) -> Measurement:
     import torch
 
+    from dsocr_analyze.measuring.kept_memory import can_keep_memory
     from dsocr_analyze.measuring.machine import device_title, versions
     from dsocr_analyze.measuring.passes import measure_page
     from dsocr_analyze.measuring.preprocessing import measured_preprocessing
@@ -217,6 +218,7 @@ def _measured(
         autocast=protocol.autocast,
         repeats=protocol.repeats,
         warmups=protocol.warmups,
+        keeps_memory=can_keep_memory(model.device),
         steps=protocol.steps,
         profile=source,
         unpredicted=unpredicted,

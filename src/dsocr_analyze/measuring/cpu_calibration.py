@@ -22,7 +22,9 @@ from dsocr_analyze.hardware.cpu.kernels import CpuKernels, Family
 from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.profile import Profile
 from dsocr_analyze.kernels import Gemm, Kernel, KernelsOf
-from dsocr_analyze.measuring.cpu_samples import MeasuredKernel, measured_kernels
+from dsocr_analyze.measuring.cpu_passes import TimedPasses, shallow_network
+from dsocr_analyze.measuring.cpu_samples import MeasuredKernel, kernels_alone
+from dsocr_analyze.measuring.kept_memory import kept_memory
 from dsocr_analyze.measuring.least_squares import fitted
 from dsocr_analyze.measuring.passes import Protocol, measure_page
 from dsocr_analyze.model.directory import ModelDirectory
@@ -32,6 +34,11 @@ __all__ = ["CPU_NAME", "calibrated_cpu", "cpu_title", "fitted_families"]
 
 CPU_NAME: Final = "cpu"
 """Under which the profile of the CPU at hand is known."""
+_ROUNDS: Final = 2
+_SHARE_OF_PASSES: Final = 0.6
+"""Of the time that measuring takes."""
+_IMPORTANCE_IN_PASS: Final = 5.0
+"""For how many kernels that ran alone one counts that a pass ran."""
 _FEWEST: Final = 4
 """Kernels that a fit needs; of fewer, all are taken and none is held out."""
 
@@ -56,14 +63,35 @@ def calibrated_cpu(
         dtypes: Element types.
         on_progress: Told what is measured.
     """
-    measured = measured_kernels(dtypes, budget_seconds=budget_seconds, on_progress=on_progress)
-    families = fitted_families(measured)
+    measured = []
+    with kept_memory(torch.device("cpu")):
+        for dtype in dtypes:
+            measured += _measured_kernels(dtype, budget_seconds / len(dtypes), on_progress)
     on_progress("operators of a tiny model")
-    without_python = CpuKernels(torch.get_num_threads(), 0.0, families)
+    without_python = CpuKernels(torch.get_num_threads(), 0.0, fitted_families(measured))
     kernels = dataclasses.replace(without_python, operator_us=_operator_us(without_python))
     now = dt.datetime.now(dt.UTC).date().isoformat()
     source = f"dsocr-analyze calibrate, {now}, torch {torch.__version__}, {kernels.threads} threads"
     return Profile(_peaks(measured, kernels.threads, source), source, "", {}, cpu=kernels)
+
+
+def _measured_kernels(
+    dtype: torch.dtype, budget_seconds: float, on_progress: Callable[[str], None]
+) -> list[MeasuredKernel]:
+    """Kernels alone and in passes, in rounds: what disturbs one of them is gone in the next."""
+    name = str(dtype).removeprefix("torch.")
+    on_progress(f"{name}: a shallow network")
+    passes = TimedPasses(shallow_network(dtype), _SHARE_OF_PASSES * budget_seconds, 2 * _ROUNDS)
+    of_a_round = (1 - _SHARE_OF_PASSES) * budget_seconds / _ROUNDS
+    rounds = []
+    for number in range(1, _ROUNDS + 1):
+        on_progress(f"{name}: kernels alone, round {number} of {_ROUNDS}")
+        rounds.append(kernels_alone(dtype, budget_seconds=of_a_round))
+        on_progress(f"{name}: kernels in passes, round {number} of {_ROUNDS}")
+        for _ in range(2):  # the second finds what the library has prepared in the first
+            passes.run()
+    alone = [min(same, key=lambda each: each.seconds) for same in zip(*rounds, strict=True)]
+    return [*alone, *passes.kernels()]
 
 
 def fitted_families(measured: Iterable[MeasuredKernel]) -> dict[tuple[str, str], Family]:
@@ -82,7 +110,8 @@ def _family(family: str, members: list[MeasuredKernel]) -> Family:
     training = np.array([not each.is_held_out for each in members])
     if training.sum() < _FEWEST:
         training[:] = True
-    found = fitted(sizes[training], microseconds[training])
+    importance = np.array([_IMPORTANCE_IN_PASS if each.calls_in_pass else 1.0 for each in members])
+    found = fitted(sizes[training], microseconds[training], importance[training])
     errors = np.abs(sizes @ found / microseconds - 1)
     held_out = errors[~training] if not training.all() else errors
     return Family(

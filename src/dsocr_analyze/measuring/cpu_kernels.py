@@ -21,7 +21,7 @@ __all__ = ["Make", "Sample", "sample_makers"]
 
 _COLD_BYTES: Final = 300e6
 """Weights are taken in turn from so many bytes: in a pass none is still in a cache."""
-_MOST_MACS: Final = 40e9
+_MOST_MACS: Final = 20e9
 """Of one call; what is larger takes as long for each."""
 
 
@@ -49,6 +49,11 @@ def sample_makers(dtype: torch.dtype, chance: random.Random) -> Iterator[Make]:
     yield from _attention(dtype)
     yield from _convolutions(dtype)
     yield from _elements(dtype, chance)
+
+
+def _filled(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of numbers between 0 and 1, of which only the last dimension is drawn."""
+    return torch.rand(shape[-1]).to(dtype).expand(shape).contiguous()
 
 
 def _drawn(chance: random.Random, low: int, high: int) -> int:
@@ -89,7 +94,7 @@ def _products_of(rows: Iterable[int], n: int, k: int, dtype: torch.dtype) -> lis
 
 
 def _product(m: int, weights: Iterator[torch.Tensor], n: int, k: int, dtype: torch.dtype) -> Sample:
-    x = torch.rand(m, k).to(dtype)
+    x = _filled(m, k, dtype=dtype)
     return Sample(f"product {round(2 * math.log2(m))} {n} {k}", lambda: F.linear(x, next(weights)))
 
 
@@ -113,7 +118,7 @@ def _alone_of(make: Callable[..., Sample], *args: Any, **kwargs: Any) -> list[Sa
 
 
 def _batched(batch: int, m: int, n: int, k: int, dtype: torch.dtype) -> Sample:
-    one, other = torch.randn(batch, m, k).to(dtype), torch.randn(batch, k, n).to(dtype)
+    one, other = _filled(batch, m, k, dtype=dtype), _filled(batch, k, n, dtype=dtype)
     return Sample(
         f"batched {round(math.log2(m))} {round(math.log2(n))} {round(math.log2(k))}",
         lambda: torch.matmul(one, other),
@@ -136,9 +141,9 @@ def _attention(dtype: torch.dtype) -> Iterator[Make]:
 def _attended(
     batch: int, heads: int, queries: int, keys: int, dtype: torch.dtype, *, masked: bool
 ) -> Sample:
-    q = torch.randn(batch, heads, queries, 64).to(dtype)
-    k, v = (torch.randn(batch, heads, keys, 64).to(dtype) for _ in range(2))
-    bias = torch.randn(batch, heads, queries, keys).to(dtype) if masked else None
+    q = _filled(batch, heads, queries, 64, dtype=dtype)
+    k, v = (_filled(batch, heads, keys, 64, dtype=dtype) for _ in range(2))
+    bias = _filled(batch, heads, queries, keys, dtype=dtype) if masked else None
     return Sample(
         f"attention {masked} {batch} {keys}",
         lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=bias),
@@ -166,8 +171,8 @@ def _convolved(
     shape: tuple[int, int, int], outputs: int, size: int, step: int, dtype: torch.dtype
 ) -> Sample:
     images, inputs, pixels = shape
-    x = torch.randn(images, inputs, pixels, pixels).to(dtype)
-    weight = torch.randn(outputs, inputs, size, size).to(dtype)
+    x = _filled(images, inputs, pixels, pixels, dtype=dtype)
+    weight = _filled(outputs, inputs, size, size, dtype=dtype)
     return Sample(
         f"convolution {shape} {size}",
         lambda: F.conv2d(x, weight, stride=step, padding=1 if size == 3 else 0),
@@ -293,4 +298,4 @@ def _of_layouts() -> Iterator[tuple[str, CallOf]]:
 
 
 def _tensor(rows: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.rand(rows, 1280).to(dtype)
+    return _filled(rows, 1280, dtype=dtype)

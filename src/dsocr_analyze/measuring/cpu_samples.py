@@ -17,7 +17,7 @@ from dsocr_analyze.measuring.cpu_kernels import Sample, sample_makers
 from dsocr_analyze.trace.alone import FunctionModule
 from dsocr_analyze.trace.recorder import Recorder
 
-__all__ = ["MeasuredKernel", "measured_kernels"]
+__all__ = ["MeasuredKernel", "kernels_alone"]
 
 _KEPT: Final = 3
 """Outputs that stay alive, so that the next one is written elsewhere, as in a pass."""
@@ -33,36 +33,28 @@ class MeasuredKernel:
         kernel: The record.
         seconds: Of one call.
         is_held_out: Whether it is kept back to tell the error of a fit.
+        calls_in_pass: How often a measured pass called it; 0 of one that ran alone.
     """
 
     kernel: Kernel
     seconds: float
     is_held_out: bool
+    calls_in_pass: int = 0
 
 
-def measured_kernels(
-    dtypes: tuple[torch.dtype, ...],
-    *,
-    budget_seconds: float,
-    on_progress: Callable[[str], None] = lambda _: None,
-) -> list[MeasuredKernel]:
-    """Every sample that is one kernel, measured on the CPU.
+def kernels_alone(dtype: torch.dtype, *, budget_seconds: float) -> list[MeasuredKernel]:
+    """Every sample that is one kernel, measured on the CPU; each time the same in one order.
 
     Args:
-        dtypes: Element types.
+        dtype: Element type.
         budget_seconds: About how long it may take.
-        on_progress: Told what is measured.
     """
     chance = random.Random(0)
-    makers = [make for dtype in dtypes for make in sample_makers(dtype, chance)]
+    makers = list(sample_makers(dtype, chance))
     chance.shuffle(makers)  # a disturbance hits some of each kind
     each = budget_seconds / (2.5 * len(makers))
     found = []
-    began = time.perf_counter()
-    for number, make in enumerate(makers):
-        if number % 20 == 0:
-            spent = time.perf_counter() - began
-            on_progress(f"kernels: {number} of {len(makers)} sizes in {spent:.0f} s")
+    for make in makers:
         for sample in make():
             safe_point()
             kernel = _record_of(sample)
@@ -96,7 +88,7 @@ def _seconds_of(run: Callable[[], Any], budget: float) -> float:
     with torch.no_grad():
         kept[0] = run()
         began = time.perf_counter()
-        while len(found) < 5 or (time.perf_counter() - began < budget and len(found) < 200):
+        while len(found) < 2 or (time.perf_counter() - began < budget and len(found) < 200):
             start = time.perf_counter()
             output = run()
             found.append(time.perf_counter() - start)

@@ -14,6 +14,7 @@ import torch
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.errors import ConfigError, ModelCodeError, PageError, WorkloadError
 from dsocr_analyze.interruption import safe_point
+from dsocr_analyze.measuring.kept_memory import kept_memory
 from dsocr_analyze.measuring.memory import allocated_at_most
 from dsocr_analyze.measuring.stage_clock import Laps, StageClock
 from dsocr_analyze.measuring.timers import timer_of
@@ -216,6 +217,7 @@ def measure_inference(
     device = model.device
     with (
         exclusive(),
+        kept_memory(device),
         blamed_on(model.directory, f"failed in infer() on {device}", str(device)),
         left_as_it_was(model.module),
         inferring(model),

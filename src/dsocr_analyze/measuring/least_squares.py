@@ -15,7 +15,7 @@ _SCALE = 0.1
 Floats = NDArray[np.float64]
 
 
-def fitted(sizes: Floats, seconds: Floats) -> Floats:
+def fitted(sizes: Floats, seconds: Floats, importance: Floats) -> Floats:
     """Coefficients `x >= 0` for which `sizes @ x` is near `seconds`, row by row and relatively.
 
     By coordinate descent (Franc, Hlavac and Navara 2005), reweighted for a soft-L1 loss.
@@ -23,6 +23,7 @@ def fitted(sizes: Floats, seconds: Floats) -> Floats:
     Args:
         sizes: `[rows, columns]`, none below 0.
         seconds: `[rows]`, all above 0.
+        importance: `[rows]`, for how many rows each one counts.
 
     Returns:
         `[columns]`.
@@ -32,7 +33,7 @@ def fitted(sizes: Floats, seconds: Floats) -> Floats:
     scale[scale == 0] = 1.0
     columns = relative / scale
     x = np.zeros(columns.shape[1])
-    weights = np.ones(len(seconds))
+    weights = importance
     for _ in range(_ROUNDS):
         weighted = columns * weights[:, None]
         gram, target = weighted.T @ columns, weighted.sum(axis=0)
@@ -43,6 +44,6 @@ def fitted(sizes: Floats, seconds: Floats) -> Floats:
                 slope = gram[j] @ x - target[j]
                 x[j] = max(0.0, x[j] - slope / gram[j, j])
         errors = columns @ x - 1
-        weights = 1 / np.sqrt(1 + (errors / _SCALE) ** 2)
+        weights = importance / np.sqrt(1 + (errors / _SCALE) ** 2)
     found: Floats = x / scale
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -13,6 +13,7 @@ import torch
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.interruption import safe_point
+from dsocr_analyze.measuring.kept_memory import kept_memory
 from dsocr_analyze.measuring.memory import allocated_at_most
 from dsocr_analyze.measuring.samples import Samples
 from dsocr_analyze.measuring.stage_clock import Laps, StageClock
@@ -24,7 +25,7 @@ from dsocr_analyze.running.generation import Generation, flash_attention, left_a
 from dsocr_analyze.running.loading import LoadedModel
 from dsocr_analyze.workload import AnyWorkload
 
-__all__ = ["MeasuredPage", "Protocol", "measure_page"]
+__all__ = ["MeasuredPage", "Protocol", "measure_page", "measure_pages"]
 
 _REFERENCE_SIZE: Final = 1024
 """Of the square product that shows how busy the machine's neighbours are."""
@@ -45,7 +46,7 @@ class Protocol:
     """
 
     repeats: int = 5
-    warmups: int = 1
+    warmups: int = 2
     steps: int = 4
     autocast: bool = False
 
@@ -96,23 +97,54 @@ def measure_page(
         ModelCodeError: The model's code raised.
         DeviceError: The device ran out of memory.
     """
+    return measure_pages(model, [workload], architecture, protocol, on_progress=on_progress)[0]
+
+
+def measure_pages(
+    model: LoadedModel,
+    workloads: Sequence[AnyWorkload],
+    architecture: Architecture,
+    protocol: Protocol,
+    *,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> list[MeasuredPage]:
+    """The same of several workloads, in turn: what disturbs one repeat is gone in the next.
+
+    Args:
+        model: A model on a device that computes.
+        workloads: The pages.
+        architecture: The model's architecture.
+        protocol: How often, and under what.
+        on_progress: Told what starts.
+
+    Raises:
+        ModelCodeError: The model's code raised.
+        DeviceError: The device ran out of memory.
+    """
     timer = timer_of(model.device)
     clock = StageClock(model.module, architecture.stages, timer)
-    repeats: list[dict[str, float]] = []
-    reference: list[float] = []
+    repeats: list[list[dict[str, float]]] = [[] for _ in workloads]
+    reference: list[list[float]] = [[] for _ in workloads]
     with _ready(model, protocol):
         for number in range(-protocol.warmups, protocol.repeats):
             name = f"warm-up {number + protocol.warmups + 1} of {protocol.warmups}"
             if number >= 0:
                 name = f"repeat {number + 1} of {protocol.repeats}"
             on_progress(name)
-            busy = _reference_seconds(model, timer)
-            seconds = _repeat(model, workload, architecture, clock, protocol.steps)
-            if number >= 0:
-                reference.append(busy)
-                repeats.append(seconds)
+            for place, workload in enumerate(workloads):
+                busy = _reference_seconds(model, timer)
+                seconds = _repeat(model, workload, architecture, clock, protocol.steps)
+                if number >= 0:
+                    reference[place].append(busy)
+                    repeats[place].append(seconds)
         on_progress("memory of the prefill pass")
-        peak = _peak_bytes(model, workload, architecture)
+        peaks = [_peak_bytes(model, workload, architecture) for workload in workloads]
+    return [_measured(architecture, *page) for page in zip(repeats, reference, peaks, strict=True)]
+
+
+def _measured(
+    architecture: Architecture, repeats: list[dict[str, float]], reference: list[float], peak: int
+) -> MeasuredPage:
     stages = {
         stage.name: Samples(tuple(each[stage.name] for each in repeats))
         for stage in architecture.stages
@@ -131,6 +163,7 @@ def _ready(model: LoadedModel, protocol: Protocol) -> Iterator[None]:
     device = model.device
     with (
         exclusive(),
+        kept_memory(device),
         blamed_on(model.directory, f"failed on {device}", str(device)),
         left_as_it_was(model.module),
         running_unwatched(device, flash_attention, has_weights=model.has_weights),

@@ -86,6 +86,7 @@ class Measurement(Struct, frozen=True, kw_only=True):
         repeats: Timed repeats.
         warmups: Untimed ones before them.
         steps: Decode steps per repeat.
+        keeps_memory: Whether memory that a pass freed stayed with the process.
         profile: Where predicted seconds come from; null where none are predicted.
         unpredicted: Why none are predicted; null where they are.
         stages: By stage; of the decode stage one step.
@@ -110,6 +111,7 @@ class Measurement(Struct, frozen=True, kw_only=True):
     repeats: int
     warmups: int
     steps: int
+    keeps_memory: bool
     profile: str | None
     unpredicted: str | None
     stages: Mapping[str, MeasuredSeconds]
@@ -195,6 +197,8 @@ def measurement_notes(measurement: Measurement) -> list[str]:
         f"autocast: {autocast}",
         f"{measurement.warmups} warm-ups, {measurement.repeats} repeats,"
         f" {measurement.steps} decode steps each",
+        "memory that a pass freed "
+        + ("stayed with the process" if measurement.keeps_memory else "went back to the system"),
         f"a fixed product before each repeat varied by {100 * measurement.reference.spread:.0f} %",
     ]
     if measurement.unpredicted is not None:

@@ -1,0 +1,202 @@
+"""Kernels within real passes: what each operator takes while a shallow reference network runs.
+
+A kernel alone finds caches and memory as its last call left them; one in a pass finds them as its
+neighbours did, and writes to pages that the process has just been given. The network is the
+published one with few layers, its pages are none of the published modes'.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.interruption import safe_point
+from dsocr_analyze.kernels import Kernel
+from dsocr_analyze.measuring.cpu_samples import MeasuredKernel
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.running.exclusive import exclusive
+from dsocr_analyze.running.forward import running
+from dsocr_analyze.running.generation import Generation, left_as_it_was
+from dsocr_analyze.running.loading import LoadedModel, load_model
+from dsocr_analyze.trace.record import Trace
+from dsocr_analyze.trace.recorder import Recorder
+
+__all__ = ["PageOfPass", "TimedPasses", "shallow_network"]
+
+_STEPS: Final = 3
+"""Decode steps after each prefill pass."""
+
+
+@dataclass(frozen=True)
+class PageOfPass:
+    """A page whose kernels are measured.
+
+    Attributes:
+        base_size: Side of the global view.
+        image_size: Side of a tile; 0 where there are none.
+        page: Width and height in pixels; how many tiles there are follows from them.
+        is_held_out: Whether its kernels tell the error of a fit instead of entering it.
+    """
+
+    base_size: int
+    image_size: int = 0
+    page: tuple[int, int] = (1000, 1400)
+    is_held_out: bool = False
+
+
+_PAGES: Final = (
+    PageOfPass(448),
+    PageOfPass(704, is_held_out=True),
+    PageOfPass(832),
+    PageOfPass(1088),
+    PageOfPass(704, 448, (1800, 900)),
+    PageOfPass(576),
+    PageOfPass(960),
+    PageOfPass(896, 576, (1200, 1800), is_held_out=True),
+    PageOfPass(832, 704, (1800, 900)),
+)
+"""What does not fit into the budget is left out, the last ones first."""
+
+
+def shallow_network(dtype: torch.dtype) -> LoadedModel:
+    """The reference in its published widths, with fewer layers of each kind.
+
+    There are enough for a median: the first ones find threads and caches as the stage before them
+    left these, and take up to half as long again.
+    """
+    directory = ModelDirectory.read(DEFAULT.reference)
+    config: Any = copy.deepcopy(dict(directory.config))
+    config["num_hidden_layers"] = 5
+    width = config["vision_config"]["width"]
+    width["sam_vit_b"] |= {"layers": 4, "global_attn_indexes": [3]}
+    width["clip-l-14-224"] |= {"layers": 16}
+    return load_model(directory.with_config(config), device=torch.device("cpu"), dtype=dtype)
+
+
+class TimedPasses:
+    """Passes of some pages, run again and again, and what their operators took.
+
+    Args:
+        model: The network, on the CPU.
+        budget_seconds: About how long all runs may take.
+        runs: How many of each page there will be.
+    """
+
+    def __init__(self, model: LoadedModel, budget_seconds: float, runs: int) -> None:
+        self._model = model
+        self._budget_of_run = budget_seconds / runs
+        self._ran: dict[PageOfPass, list[list[_Timed]]] = {}
+
+    def run(self) -> None:
+        """Runs every page once; those that the first time finds no budget for are left out."""
+        began = time.perf_counter()
+        is_first = not self._ran
+        for page in _PAGES if is_first else tuple(self._ran):
+            self._ran.setdefault(page, []).append(_timed(self._model, page))
+            if is_first and time.perf_counter() - began > self._budget_of_run:
+                return
+
+    def kernels(self) -> list[MeasuredKernel]:
+        """Every operator that is one kernel; equal ones of a page are one.
+
+        An operator's seconds are the lower quartile of its runs.
+        """
+        found = []
+        for page, runs in self._ran.items():
+            equal: dict[Kernel, list[float]] = defaultdict(list)
+            for same in zip(*runs, strict=True):
+                kernels = same[0][0]
+                if len(kernels) == 1 and kernels[0].calls == 1:
+                    seconds = sorted(seconds for _, seconds in same)[len(same) // 4]
+                    equal[kernels[0]._replace(path="", stage="")].append(seconds)
+            found += [
+                MeasuredKernel(kernel, statistics.median(seconds), page.is_held_out, len(seconds))
+                for kernel, seconds in equal.items()
+            ]
+        return found
+
+
+_Timed = tuple[tuple[Kernel, ...], float]
+
+
+def _timed(model: LoadedModel, page: PageOfPass) -> list[_Timed]:
+    """Kernels and seconds of each operator of a page's passes."""
+    safe_point()
+    workload = DEFAULT.plan(
+        page=page.page, base_size=page.base_size, image_size=page.image_size or page.base_size,
+        crop_mode=bool(page.image_size), max_new_tokens=_STEPS + 1,
+    )  # fmt: skip
+    recorder = Recorder(model.module, kernels_of=model.kernels_of)
+    clock = _OperatorClock(recorder)
+
+    def begin() -> Trace:
+        clock.finish()
+        trace = recorder.begin()
+        clock.begin(trace)
+        return trace
+
+    with exclusive(), left_as_it_was(model.module), running(model.device), clock:
+        generation = Generation(model, workload, DEFAULT, begin)
+        with recorder:
+            traces = [generation.prefill(), *map(generation.step, range(_STEPS))]
+        clock.finish()
+    # What runs between passes, to make their inputs, is in no trace that is kept.
+    return [
+        each for trace, timed in clock.passes if any(trace is kept for kept in traces)
+        for each in timed
+    ]  # fmt: skip
+
+
+class _OperatorClock(TorchDispatchMode):
+    """Below a recorder: how long each operator takes that it books.
+
+    Args:
+        recorder: Whose mode is entered within this one.
+
+    Attributes:
+        passes: Traces, and the kernels and seconds of each operator that has some, in their order.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        self._recorder = recorder
+        self._seen = 0
+        self._seconds = 0.0
+        self._was_whole = False
+        self.passes: list[tuple[Trace, list[_Timed]]] = []
+
+    def begin(self, trace: Trace) -> None:
+        """What follows is booked in this trace."""
+        self.passes.append((trace, []))
+        self._seen, self._seconds = 0, 0.0
+
+    def finish(self) -> None:
+        """The operator that ran last has been booked."""
+        if self.passes:
+            trace, timed = self.passes[-1]
+            booked = trace.kernels[self._seen :]
+            self._seen += len(booked)
+            if booked:
+                timed.append((tuple(booked), self._seconds))
+        self._seconds = 0.0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        is_booked = bool(self.passes) and len(self.passes[-1][0].kernels) > self._seen
+        if is_booked or self._was_whole:
+            self.finish()
+        self._was_whole = not self._recorder.inside_operator
+        start = time.perf_counter()
+        output = func(*args, **(kwargs or {}))
+        self._seconds += time.perf_counter() - start
+        return output
