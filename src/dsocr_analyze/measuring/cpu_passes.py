@@ -94,7 +94,7 @@ class TimedPasses:
     def __init__(self, model: LoadedModel, budget_seconds: float, runs: int) -> None:
         self._model = model
         self._budget_of_run = budget_seconds / runs
-        self._ran: dict[PageOfPass, list[list[_Timed]]] = {}
+        self._ran: dict[PageOfPass, list[_Run]] = {}
 
     def run(self) -> None:
         """Runs every page once; those that the first time finds no budget for are left out."""
@@ -106,30 +106,37 @@ class TimedPasses:
                 return
 
     def kernels(self) -> list[MeasuredKernel]:
-        """Every operator that is one kernel; equal ones of a page are one.
+        """Every operator that is one kernel; equal ones of a page are one, with their mean.
 
-        An operator's seconds are the lower quartile of its runs.
+        They are those of the fastest run of their stage: what is measured of a page is that, too.
         """
         found = []
         for page, runs in self._ran.items():
             equal: dict[Kernel, list[float]] = defaultdict(list)
-            for same in zip(*runs, strict=True):
-                kernels = same[0][0]
-                if len(kernels) == 1 and kernels[0].calls == 1:
-                    seconds = sorted(seconds for _, seconds in same)[len(same) // 4]
-                    equal[kernels[0]._replace(path="", stage="")].append(seconds)
+            for stage in runs[0]:
+                fastest = min((run[stage] for run in runs), key=_seconds_of)
+                for kernels, seconds in fastest:
+                    if len(kernels) == 1 and kernels[0].calls == 1:
+                        equal[kernels[0]._replace(path="", stage="")].append(seconds)
             found += [
-                MeasuredKernel(kernel, statistics.median(seconds), page.is_held_out, len(seconds))
+                MeasuredKernel(kernel, statistics.fmean(seconds), page.is_held_out, len(seconds))
                 for kernel, seconds in equal.items()
             ]
         return found
 
 
 _Timed = tuple[tuple[Kernel, ...], float]
+_Run = dict[str, list[_Timed]]
+"""Kernels and seconds of each operator, by the stage that owns its module; all decode steps are
+one."""
 
 
-def _timed(model: LoadedModel, page: PageOfPass) -> list[_Timed]:
-    """Kernels and seconds of each operator of a page's passes."""
+def _seconds_of(operators: list[_Timed]) -> float:
+    return sum(seconds for _, seconds in operators)
+
+
+def _timed(model: LoadedModel, page: PageOfPass) -> _Run:
+    """Runs a page's passes once."""
     safe_point()
     workload = DEFAULT.plan(
         page=page.page, base_size=page.base_size, image_size=page.image_size or page.base_size,
@@ -149,11 +156,21 @@ def _timed(model: LoadedModel, page: PageOfPass) -> list[_Timed]:
         with recorder:
             traces = [generation.prefill(), *map(generation.step, range(_STEPS))]
         clock.finish()
-    # What runs between passes, to make their inputs, is in no trace that is kept.
-    return [
-        each for trace, timed in clock.passes if any(trace is kept for kept in traces)
-        for each in timed
-    ]  # fmt: skip
+    found: _Run = defaultdict(list)
+    for trace, timed in clock.passes:
+        # What runs between passes, to make their inputs, is in no trace that is kept.
+        if any(trace is kept for kept in traces):
+            for kernels, seconds in timed:
+                stage = _stage_of(kernels[0]) if trace is traces[0] else "decode"
+                found[stage].append((kernels, seconds))
+    return found
+
+
+def _stage_of(kernel: Kernel) -> str:
+    """The stage to whose seconds an operator of the prefill pass belongs."""
+    owner = DEFAULT.owner_of(kernel.path)
+    vision = {stage.name for stage in DEFAULT.stages if stage.role == "vision"}
+    return owner if owner in vision else "prefill"
 
 
 class _OperatorClock(TorchDispatchMode):
