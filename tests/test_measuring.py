@@ -29,7 +29,7 @@ from dsocr_analyze.kernels import Attention, Elements, Gemm, Kernel, Work
 from dsocr_analyze.measuring import cpu_passes, machine, memory
 from dsocr_analyze.measuring.cpu_calibration import fitted_families
 from dsocr_analyze.measuring.cpu_samples import MeasuredKernel
-from dsocr_analyze.measuring.kept_memory import can_keep_memory, kept_memory
+from dsocr_analyze.measuring.kept_memory import can_keep_memory
 from dsocr_analyze.measuring.least_squares import fitted
 from dsocr_analyze.measuring.passes import Protocol, measure_page, measure_pages
 from dsocr_analyze.measuring.predicted import predicted_page
