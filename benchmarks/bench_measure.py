@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import copy
+import datetime as dt
+import shlex
 import statistics
 import sys
 from pathlib import Path
@@ -82,7 +84,9 @@ def main() -> int:
         asked.output.write_bytes(
             msgspec.json.format(
                 msgspec.json.encode(
-                    {"device": device_title(torch.device("cpu")), "profile": device.profile.source,
+                    {"command": shlex.join(["python", *sys.argv]),
+                     "date": dt.date.today().isoformat(), "page": PAGE, "layers": asked.layers,
+                     "device": device_title(torch.device("cpu")), "profile": device.profile.source,
                      "torch": str(torch.__version__), "median": median, "worst": worst,
                      "stages": records}
                 )
