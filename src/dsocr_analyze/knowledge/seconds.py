@@ -79,6 +79,13 @@ multiply-accumulates, split by its number of rows, its inputs, outputs and weigh
 operator the bytes it reads and writes), found by non-negative least squares on relative errors; Python
 adds the same to every operator. Every family of kernels states its error on sizes that no fit saw.
 
+A CPU's kernels are measured twice: alone, over many sizes, and within passes of a shallow network in
+the published widths, where caches, threads and memory are as a neighbour has left them. Of those
+passes the fastest run of each stage counts, as `measure` takes the fastest of its repeats; rounds of
+both kinds alternate, so that what disturbs one is gone in the next. Meanwhile memory that is freed
+stays with the process: with the C library's defaults every large tensor is given back and comes back
+page by page, which is up to half of a pass and depends on what the machine did before.
+
 `dsocr-analyze measure` runs the real passes beside that prediction, and `time --from-benchmark` takes a
 server's own benchmark: it multiplies the first token and each token after it by what was measured over
 what was predicted, and says so in every later output.
