@@ -15,6 +15,7 @@ PACKAGE = "dsocr_analyze"
 ROOMS = (
     ("interruption",),
     ("errors",),
+    ("names",),
     ("version",),
     ("dtypes",),
     ("kernels", "scratch"),

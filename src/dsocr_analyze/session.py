@@ -301,7 +301,11 @@ class DeepSeekOCRSession:
         traces = self.trace(workload, on_progress=on_progress)
         on_progress("analytic engine")
         analytic, doubts = self._analytic(workload)
-        warnings = [*self.loaded.directory.config_findings.warnings, *doubts]
+        warnings = [
+            *self.loaded.directory.config_findings.warnings,
+            *self.architecture.warnings_of(workload),
+            *doubts,
+        ]
         traced = self._traced(workload, traces, analytic)
         agreement = None
         if analytic is not None:

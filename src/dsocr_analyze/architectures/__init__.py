@@ -11,6 +11,7 @@ from dsocr_analyze.architectures.deepseek_ocr import DEEPSEEK_OCR
 from dsocr_analyze.architectures.deepseek_ocr_2 import DEEPSEEK_OCR_2
 from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
 from dsocr_analyze.errors import ConfigError, WorkloadError
+from dsocr_analyze.names import did_you_mean, in_any_case
 from dsocr_analyze.workload import Workload
 
 __all__ = [
@@ -33,18 +34,19 @@ DEFAULT: Final = DEEPSEEK_OCR
 
 
 def architecture_named(name: str) -> Architecture:
-    """The architecture of a name.
+    """The architecture of a name, in any case.
 
     Raises:
         WorkloadError: There is none.
     """
-    try:
-        return ARCHITECTURES[name]
-    except KeyError:
+    found = in_any_case(name, ARCHITECTURES)
+    if found is None:
+        near = did_you_mean(name, ARCHITECTURES)
         raise WorkloadError(
-            f"architecture {name!r} is unknown; give {', '.join(ARCHITECTURES)}",
+            f"architecture {name!r} is unknown; {near}give {', '.join(ARCHITECTURES)}",
             arguments=["architecture"],
-        ) from None
+        )
+    return ARCHITECTURES[found]
 
 
 def plan_workload(*, architecture: str = DEFAULT.name, **arguments: Any) -> Workload:

@@ -294,6 +294,7 @@ class Architecture:
         recognizes: Whether a parsed `config.json` belongs to it.
         plan: A workload from what is asked: a page, sizes, lengths; raises WorkloadError.
         notes_of: What a reader of a workload's figures should know.
+        warnings_of: What is odd about a workload: it runs, but may not be what was meant.
         prefill_inputs: Keyword arguments of the model's forward for one prefill pass, as
             `generate` gives them, the cache apart.
         decode_inputs: The same of a decode step, from device, workload and the position of its
@@ -330,6 +331,7 @@ class Architecture:
     left_out_where_unknown: frozenset[str] = frozenset()
     model_class: str | None = None
     attention: str = "eager"
+    warnings_of: Callable[[Any], list[str]] = lambda _: []
 
     @property
     def forms(self) -> ClosedForms:

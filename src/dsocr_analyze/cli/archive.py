@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsocr_analyze.cli import many_options, many_time_options, options, time_options
+from dsocr_analyze.cli import many_options, many_time_options, options
+from dsocr_analyze.cli.doubts import StrictOption, warn
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.errors import FormatError, WorkloadError
@@ -27,6 +28,7 @@ __all__ = ["FORMATS", "HISTOGRAMS", "archive", "count_list"]
 
 FORMATS = ("table", "json")
 HISTOGRAMS = ("grid", "tokens")
+BY = "Pages by crop grid, or by tokens of the prompt."
 
 _LENGTHS = "Where the list does not say"
 
@@ -44,7 +46,7 @@ TextTokensOption = Annotated[
     typer.Option(
         "--text-tokens",
         metavar="TOKENS",
-        help="Text tokens, BOS included. Default: the usual prompt's, 10 for deepseek-ocr.",
+        help=options.TEXT_TOKENS,
         rich_help_panel=_LENGTHS,
     ),
 ]
@@ -53,7 +55,7 @@ NewTokensOption = Annotated[
     typer.Option(
         "--max-new-tokens",
         metavar="TOKENS",
-        help="Tokens that a page yields.",
+        help=options.NEW_TOKENS,
         rich_help_panel=_LENGTHS,
     ),
 ]
@@ -80,7 +82,7 @@ HistogramOption = Annotated[
     typer.Option(
         "--histogram",
         metavar="|".join(HISTOGRAMS),
-        help="Pages by crop grid, or by tokens of the prompt.",
+        help=BY,
         rich_help_panel=many_options.RESULT,
     ),
 ]
@@ -89,12 +91,13 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         metavar="|".join(FORMATS),
-        help="How the totals are printed.",
+        help="What is printed.",
         rich_help_panel=many_options.RESULT,
     ),
 ]
 
 
+@many_time_options.of_many_pages()
 def archive(
     context: typer.Context,
     pages: PagesArgument,
@@ -110,41 +113,17 @@ def archive(
     plot: PlotOption = None,
     histogram: HistogramOption = "grid",
     output_format: FormatOption = "table",
-    gpu: many_time_options.GpusOption = None,
-    runtime: many_time_options.RuntimeOption = "serving",
-    server: time_options.ServerOption = "vllm",
-    concurrency: many_time_options.ConcurrencyOption = None,
-    deadline: many_time_options.DeadlineOption = None,
-    preprocess_ms: time_options.PreprocessOption = None,
-    workers: time_options.WorkersOption = 1,
-    price: time_options.PriceOption = None,
-    weights_dtype: time_options.WeightsDtypeOption = None,
-    kv_dtype: time_options.KvDtypeOption = None,
-    new_tokens_from: time_options.NewTokensFromOption = None,
-    mean_new_tokens: time_options.MeanTokensOption = None,
-    share_at_limit: time_options.LimitShareOption = 0.0,
-    offline: time_options.OfflineOption = False,
-    reserved: time_options.ReservedOption = 0.1,
-    corrections: time_options.CorrectionsOption = 1,
-    server_version: time_options.ServerVersionOption = None,
-    profile: time_options.ProfileOption = None,
     quiet: many_options.QuietOption = False,
-    strict: many_options.StrictOption = False,
+    strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
     """Count every page of a list, add them up, and predict the GPU-hours that they take."""
-    time = many_time_options.time_requested(
-        context, gpu, profile=profile, runtime=runtime, server=server, preprocess_ms=preprocess_ms,
-        workers=workers, price=price, weights_dtype=weights_dtype, kv_dtype=kv_dtype,
-        new_tokens_from=new_tokens_from, mean_new_tokens=mean_new_tokens,
-        share_at_limit=share_at_limit, reserved=reserved, offline=offline, corrections=corrections,
-        server_version=server_version,
-    )  # fmt: skip
+    time = many_time_options.time_requested(context)
     count_list(
         context, pages, mode, dtype, use_flash_attn, text_tokens, max_new_tokens, model, arch,
-        config,         output, plot, histogram, output_format,
-        many_time_options.list_time(time, concurrency, deadline, new_tokens_from, mean_new_tokens),
-        quiet=quiet, strict=strict,
+        config, output, plot, histogram, output_format,
+        many_time_options.list_time(context, time),
+        quiet=quiet,
     )  # fmt: skip
 
 
@@ -166,14 +145,13 @@ def count_list(
     time: ListTime | None,
     *,
     quiet: bool,
-    strict: bool,
 ) -> None:
     """The command, with what its options of seconds ask for."""
     from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.metadata import metadata_of
 
-    options.check_choice("--format", output_format, FORMATS)
-    options.check_choice("--histogram", histogram, HISTOGRAMS)
+    output_format = options.chosen("--format", output_format, FORMATS)
+    histogram = options.chosen("--histogram", histogram, HISTOGRAMS)
     many_options.check_files(output, plot)
     directory = options.described_model(model, arch, config)
     counted = CountedModel.from_directory(directory)
@@ -203,7 +181,7 @@ def count_list(
                 say = complain if output_format == "json" else print
                 say(f"wrote {written}")
     warnings = _warnings(counts, counted.dimensions.max_positions)
-    many_options.warn([*counted.warnings, *warnings], strict=strict)
+    warn(context, [*counted.warnings, *warnings])
 
 
 def _timer(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +12,8 @@ import typer
 
 from dsocr_analyze.cli import many_options, options, time_options
 from dsocr_analyze.cli.counting import ENGINES, Engine
+from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
+from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 
 if TYPE_CHECKING:
     from dsocr_analyze.cli.compared import Column, ComparedModel, Saved
@@ -54,6 +56,7 @@ OutputOption = Annotated[
 ]
 
 
+@time_options.of_a_page(runtime="serving", concurrency="1")
 def compare(
     context: typer.Context,
     what: WhatArgument = None,
@@ -67,29 +70,22 @@ def compare(
     use_flash_attn: many_options.AttentionsOption = "0",
     page: options.PageOption = None,
     image: options.ImageOption = None,
+    seq_len: options.SeqLenOption = None,
     text_tokens: options.TextTokensOption = None,
+    prompt: PromptOption = None,
     max_new_tokens: options.NewTokensOption = 1024,
     batch_size: options.BatchOption = 1,
     prompt_pages: options.PromptPagesOption = 1,
     engine: EngineOption = "analytic",
-    gpu: time_options.GpuOption = None,
-    runtime: time_options.RuntimeOption = "serving",
-    concurrency: time_options.ConcurrencyOption = "1",
-    preprocess_ms: time_options.PreprocessOption = None,
-    workers: time_options.WorkersOption = 1,
-    price: time_options.PriceOption = None,
-    corrections: time_options.CorrectionsOption = 1,
     output_format: FormatOption = "table",
     output: OutputOption = None,
+    strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
     """Put architectures, modes, configs and saved reports side by side."""
-    options.check_choice("--format", output_format, FORMATS)
-    options.check_choice("--engine", engine, ENGINES)
-    asked = time_options.request_with_report(
-        context, gpu, runtime=runtime, concurrency=concurrency, preprocess_ms=preprocess_ms,
-        workers=workers, price=price, corrections=corrections, max_new_tokens=max_new_tokens,
-    )  # fmt: skip
+    output_format = options.chosen("--format", output_format, FORMATS)
+    engine = options.chosen("--engine", engine, ENGINES)
+    asked = time_options.request_with_report(context)
     from dsocr_analyze.cli import compared
     from dsocr_analyze.report import comparison
 
@@ -104,8 +100,8 @@ def compare(
     )  # fmt: skip
 
     planned = functools.partial(
-        _planned, page=page, image=image, text_tokens=text_tokens, batch_size=batch_size,
-        max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
+        _planned, page=page, image=image, seq_len=seq_len, text_tokens=text_tokens, prompt=prompt,
+        batch_size=batch_size, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
 
     @functools.cache
@@ -115,48 +111,61 @@ def compare(
             trust_remote_code=trust_remote_code, time=asked,
         )  # fmt: skip
 
-    _say_of_configs(columns, by_closed_forms=engine == "analytic")
-    reports = _reports_of(columns, planned, engine_of)
+    _say_of_configs(context, columns, by_closed_forms=engine == "analytic")
+    workloads = {each: planned(each) for each in columns if isinstance(each, compared.Column)}
+    for column, workload in workloads.items():
+        say_of_sizes(context, column.model.directory, workload)
+    reports = _reports_of(columns, workloads, engine_of)
     ways = {(each.model, each.setting.dtype, each.setting.flash_attention)
             for each in columns if isinstance(each, compared.Column)}  # fmt: skip
     result = comparison.compare(reports, models.config_values(), with_page=len(ways) > 1)
     _show(context, result, output_format, output)
 
 
-def _planned(column: Column, **page_and_lengths: Any) -> Workload:
+def _planned(
+    column: Column,
+    *,
+    seq_len: int | None,
+    text_tokens: int | None,
+    prompt: str | None,
+    **page_and_batch: Any,
+) -> Workload:
     """The page in a column's mode; the arguments of `workload_from` besides its sizes."""
     sizes = column.setting.mode
+    directory = column.model.directory
     return options.workload_from(
         column.model.architecture, base_size=sizes.base_size, image_size=sizes.image_size,
-        crop_mode=int(sizes.crop_mode), **page_and_lengths,
+        crop_mode=int(sizes.crop_mode), seq_len=seq_len,
+        text_tokens=text_tokens_from(prompt, text_tokens, seq_len, directory), **page_and_batch,
     )  # fmt: skip
 
 
-def _say_of_configs(columns: Sequence[Column | Saved], *, by_closed_forms: bool) -> None:
+def _say_of_configs(
+    context: typer.Context, columns: Sequence[Column | Saved], *, by_closed_forms: bool
+) -> None:
     """Says of each model once what its config does; by name, where there are several models."""
     from dsocr_analyze.cli.compared import Column
 
     models = dict.fromkeys(each.model for each in columns if isinstance(each, Column))
     for model in models:
         name = (model.config or model.architecture.name) if len(models) > 1 else None
-        options.say_of_config(model.directory, by_closed_forms=by_closed_forms, name=name)
+        say_of_config(context, model.directory, by_closed_forms=by_closed_forms, name=name)
 
 
 def _reports_of(
     columns: Sequence[Column | Saved],
-    planned: Callable[[Column], Workload],
+    workloads: Mapping[Column, Workload],
     engine_of: Callable[[ComparedModel, str, bool], Engine],
 ) -> list[tuple[str, Report]]:
     """Each column's name and its report, counted or as it was read.
 
     Args:
         columns: The columns.
-        planned: The page in a column's mode; asked of all columns before anything is counted.
+        workloads: The page in each column's mode.
         engine_of: The engine for a model, a type and a kind of attention.
     """
     from dsocr_analyze.cli.compared import Column
 
-    workloads = {each: planned(each) for each in columns if isinstance(each, Column)}
     reports = []
     for each in columns:
         if isinstance(each, Column):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsocr_analyze.cli import options
+from dsocr_analyze.cli import completion, options
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
@@ -32,7 +32,10 @@ _FAMILIES = {"gemm": "product", "encoder_attention": "attention", "movement": "c
 """Which of a CPU's families stands for a kind of a GPU's kernels."""
 
 GpuArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="GPU", help="GPUs to list. Default: all.")
+    list[str] | None,
+    typer.Argument(
+        metavar="GPU", autocompletion=completion.all_gpus, help="GPUs to list. Default: all."
+    ),
 ]
 ProfileOption = Annotated[
     list[Path] | None,
@@ -77,6 +80,7 @@ def profile_folder() -> Path:
 
 def devices(
     gpu: GpuArgument = None,
+    named_gpus: options.GpuOption = None,
     profile: ProfileOption = None,
     corrections: CorrectionsOption = False,
     forget: ForgetOption = None,
@@ -89,9 +93,9 @@ def devices(
     from dsocr_analyze.hardware.devices import catalogue_name
     from dsocr_analyze.hardware.profile import all_profiles
 
-    options.check_choice("--format", output_format, FORMATS)
+    output_format = options.chosen("--format", output_format, FORMATS)
     known = all_profiles(user_profiles(profile))
-    names = [catalogue_name(name, known) for name in gpu or ()]
+    names = [catalogue_name(name, known) for name in options.gpu_names(gpu, named_gpus)]
     if forget:
         _forget(forget, names)
         return

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import options
+from dsocr_analyze.cli import completion, options, time_options
+from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.exits import NO
+from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 
 if TYPE_CHECKING:
     from dsocr_analyze.hardware.fit import BatchFit, Fit, Limit, MemoryNeed, Order
@@ -26,16 +28,9 @@ GpuArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="GPU",
+        autocompletion=completion.all_gpus,
         help="GPUs of the catalogue; exit with 1 where the batch does not fit into one of them, and"
         " with 2 where one lacks the type or the attention kernel. Default: all.",
-    ),
-]
-ReservedOption = Annotated[
-    float,
-    typer.Option(
-        "--reserved",
-        metavar="PART",
-        help="Part of the memory kept for the driver, the allocator and kernels, 0 to 1.",
     ),
 ]
 FormatOption = Annotated[
@@ -44,7 +39,9 @@ FormatOption = Annotated[
 
 
 def fit(
+    context: typer.Context,
     gpu: GpuArgument = None,
+    named_gpus: options.GpuOption = None,
     model: options.ModelOption = None,
     arch: options.ArchOption = None,
     config: options.ConfigOption = None,
@@ -59,11 +56,13 @@ def fit(
     image: options.ImageOption = None,
     seq_len: options.SeqLenOption = None,
     text_tokens: options.TextTokensOption = None,
+    prompt: PromptOption = None,
     max_new_tokens: options.NewTokensOption = 1024,
     batch_size: options.BatchOption = 1,
     prompt_pages: options.PromptPagesOption = 1,
-    reserved: ReservedOption = 0.1,
+    reserved: time_options.ReservedOption = 0.1,
     output_format: FormatOption = "table",
+    strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
     """Say whether pages fit into a GPU's memory, how many at a time do, and what limits that.
@@ -78,21 +77,23 @@ def fit(
     from dsocr_analyze.hardware.lacks import check_has
     from dsocr_analyze.report.tables import model_text
 
-    options.check_choice("--format", output_format, FORMATS)
+    output_format = options.chosen("--format", output_format, FORMATS)
     element = dtype_named(dtype)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
-    named = [gpu_named(name) for name in gpu or ()]
+    named = [gpu_named(name) for name in options.gpu_names(gpu, named_gpus)]
     for each in named:
         check_has(each, element, flash_attention=flash_attention)
     directory = options.described_model(model, arch, config, sliding_window)
     architecture = directory.architecture
     workload = options.workload_from(
         architecture, mode=mode, base_size=base_size, image_size=image_size, crop_mode=crop_mode,
-        page=page, image=image, seq_len=seq_len, text_tokens=text_tokens, batch_size=batch_size,
+        page=page, image=image, seq_len=seq_len, batch_size=batch_size,
+        text_tokens=text_tokens_from(prompt, text_tokens, seq_len, directory),
         max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
     dimensions = directory.dimensions()
-    options.say_of_config(directory, by_closed_forms=True)
+    say_of_config(context, directory, by_closed_forms=True)
+    say_of_sizes(context, directory, workload)
     fits = [
         fit_into(
             each, architecture, dimensions, workload, dtype=element,

@@ -11,6 +11,7 @@ import typer
 
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.devices import ProfileOption
+from dsocr_analyze.cli.doubts import StrictOption, say_of_sizes, warn
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.torch_start import start_torch
@@ -112,13 +113,14 @@ def infer(
     profile: ProfileOption = None,
     save_results: SaveOption = 0,
     output_format: FormatOption = "table",
+    strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
     """Read one image with the vendor's own code: its cost, counted, predicted and measured.
 
     Its infer() is called briefly, for the memory of its prefill pass, then once more, timed.
     """
-    options.check_choice("--format", output_format, FORMATS)
+    output_format = options.chosen("--format", output_format, FORMATS)
     if max_new_tokens is None and random_weights:
         max_new_tokens = TRIAL_TOKENS
     directory = options.model_directory_from(model, arch, None, trust_remote_code=trust_remote_code)
@@ -128,6 +130,7 @@ def infer(
         crop_mode=crop_mode, page=None, image=image, text_tokens=None, batch_size=1,
         max_new_tokens=1 if max_new_tokens is None else max_new_tokens,
     )  # fmt: skip
+    say_of_sizes(context, directory, planned)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     saves = options.switch("--save-results", save_results)
     _check_files(directory, random_weights=random_weights)
@@ -147,8 +150,7 @@ def infer(
         report = _inferred(session, tokenizer, question, planned, profile, announce)
     context.obj.begin_writing()
     written = _write(report, output)
-    for line in report.differences:
-        complain(f"warning: {line}")
+    warn(context, report.differences)
     _print(report, output_format, written)
 
 

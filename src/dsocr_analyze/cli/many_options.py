@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.errors import OutputError, StrictError, WorkloadError
+from dsocr_analyze.cli import completion
+from dsocr_analyze.dtypes import MODEL_DTYPES
+from dsocr_analyze.errors import OutputError, WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
@@ -24,12 +23,10 @@ __all__ = [
     "DtypesOption",
     "ModesOption",
     "QuietOption",
-    "StrictOption",
     "attentions_from",
     "check_files",
     "dtypes_from",
     "settings_from",
-    "warn",
 ]
 
 AXES = "Axes (lists and ranges: 10,100:1000:100)"
@@ -40,8 +37,9 @@ ModesOption = Annotated[
     typer.Option(
         "--mode",
         metavar="LIST",
+        autocompletion=completion.list_of_modes,
         help="Modes: names, all, or sizes like 1024/640 (crops) and 512:1280:64 (does not)."
-        f" Default: the architecture's own, {DEFAULT.default_mode} for {DEFAULT.name}.",
+        " Default: the architecture's own.",
         rich_help_panel=AXES,
     ),
 ]
@@ -50,6 +48,7 @@ DtypesOption = Annotated[
     typer.Option(
         "--dtype",
         metavar="LIST",
+        autocompletion=completion.list_of(*MODEL_DTYPES),
         help="Types of weights and activations: bfloat16, float16, float32.",
         rich_help_panel=AXES,
     ),
@@ -59,13 +58,13 @@ AttentionsOption = Annotated[
     typer.Option(
         "--use-flash-attn",
         metavar="LIST",
+        autocompletion=completion.list_of("0", "1"),
         help="Decoder attention: 0 eager, 1 FlashAttention-2.",
         rich_help_panel=AXES,
     ),
 ]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing on stdout.")]
-StrictOption = Annotated[
-    bool, typer.Option("--strict", help="Exit with 3 where there is a warning; still write.")
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print nothing but what is asked for.")
 ]
 
 _SWITCHES = {"0": False, "1": True}
@@ -116,12 +115,3 @@ def check_files(output: Path | None, plot: Path | None) -> None:
             raise OutputError(
                 f"cannot write {str(path)!r}: no folder {str(path.parent)!r}; make it"
             )
-
-
-def warn(warnings: Iterable[str], *, strict: bool) -> None:
-    """Prints the warnings on stderr; raises StrictError where there is one and `strict`."""
-    lines = list(warnings)
-    for line in lines:
-        complain(f"warning: {line}")
-    if strict and lines:
-        raise StrictError(f"--strict: {lines[0]}")

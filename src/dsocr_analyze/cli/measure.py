@@ -12,7 +12,9 @@ import typer
 
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.devices import ProfileOption, user_profiles
+from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.torch_start import start_torch
 from dsocr_analyze.cli.words import in_options
 from dsocr_analyze.errors import DeviceError
@@ -50,9 +52,6 @@ AutocastOption = Annotated[
 FormatOption = Annotated[
     str, typer.Option("--format", metavar="|".join(FORMATS), help="What is printed.")
 ]
-JsonOption = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help="Also write the JSON document here.")
-]
 
 
 def measure(
@@ -75,6 +74,7 @@ def measure(
     image: options.ImageOption = None,
     seq_len: options.SeqLenOption = None,
     text_tokens: options.TextTokensOption = None,
+    prompt: PromptOption = None,
     max_new_tokens: options.NewTokensOption = 1024,
     batch_size: options.BatchOption = 1,
     prompt_pages: options.PromptPagesOption = 1,
@@ -84,11 +84,12 @@ def measure(
     autocast: AutocastOption = 0,
     profile: ProfileOption = None,
     output_format: FormatOption = "table",
-    json_file: JsonOption = None,
+    json_file: options.JsonOption = None,
+    strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
     """Run a page's passes on a device, and hold them against the prediction."""
-    options.check_choice("--format", output_format, FORMATS)
+    output_format = options.chosen("--format", output_format, FORMATS)
     under_autocast = options.switch("--autocast", autocast)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     directory = options.model_directory_from(
@@ -97,9 +98,12 @@ def measure(
     )  # fmt: skip
     workload = options.any_workload_from(
         directory.architecture, mode=mode, base_size=base_size, image_size=image_size,
-        crop_mode=crop_mode, page=page, image=image, seq_len=seq_len, text_tokens=text_tokens,
+        crop_mode=crop_mode, page=page, image=image, seq_len=seq_len,
+        text_tokens=text_tokens_from(prompt, text_tokens, seq_len, directory),
         batch_size=batch_size, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
+    say_of_config(context, directory, by_closed_forms=False)
+    say_of_sizes(context, directory, workload)
     start_torch()
     from dsocr_analyze.measuring.passes import Protocol
     from dsocr_analyze.session import DeepSeekOCRSession, parse_device
@@ -116,7 +120,7 @@ def measure(
         )  # fmt: skip
         found = _measured(session, workload, protocol, user_profiles(profile), announce)
     context.obj.begin_writing()
-    _print(found, output_format, json_file)
+    _print(found, "json" if json_file == "-" else output_format, json_file)
 
 
 def _check_memory(
@@ -258,7 +262,7 @@ def _predicted(
     return predicted_page(model, workload, architecture, protocol, None), None, why
 
 
-def _print(found: Measurement, output_format: str, json_file: Path | None) -> None:
+def _print(found: Measurement, output_format: str, json_file: str | None) -> None:
     from dsocr_analyze.report.measurement import (
         measurement_notes,
         measurement_tables,
@@ -266,10 +270,10 @@ def _print(found: Measurement, output_format: str, json_file: Path | None) -> No
     )
     from dsocr_analyze.report.tables import model_text
 
-    if json_file is not None:
+    if json_file not in (None, "-"):
         from dsocr_analyze.report.files import write_files
 
-        write_files({json_file: measurement_text(found)})
+        write_files({Path(str(json_file)): measurement_text(found)})
     if output_format == "json":
         sys.stdout.write(measurement_text(found))
         return

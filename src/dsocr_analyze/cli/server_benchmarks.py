@@ -120,7 +120,7 @@ def _is_given(context: typer.Context, parameter: str) -> bool:
 
 def _check_options(context: typer.Context) -> None:
     """Refuses options that contradict a benchmark or would have no effect."""
-    gpus = context.params["gpu"] or ()
+    gpus = options.gpu_names(context.params["gpu"], context.params["named_gpus"])
     if len(gpus) != 1:
         raise WorkloadError(
             "--from-benchmark needs the one GPU that was measured, as in: dsocr-analyze time"

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from dsocr_analyze.cli import archive, many_options, many_time_options, options, time_options
+from dsocr_analyze.cli import (
+    archive,
+    completion,
+    many_options,
+    many_time_options,
+    options,
+)
+from dsocr_analyze.cli.doubts import StrictOption, warn
 from dsocr_analyze.cli.many_options import AXES, RESULT
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
@@ -45,6 +52,7 @@ PageOption = Annotated[
     typer.Option(
         "--page",
         metavar="LIST",
+        autocompletion=completion.all_papers,
         help="Page sizes: a4, a4@100:300:50, 1240x1754, 600:2400:200x800:3200:200. Default: a4.",
         rich_help_panel=AXES,
     ),
@@ -54,7 +62,7 @@ TextTokensOption = Annotated[
     typer.Option(
         "--text-tokens",
         metavar="LIST",
-        help="Text tokens, BOS included. Default: the usual prompt's, 10 for deepseek-ocr.",
+        help=options.TEXT_TOKENS,
         rich_help_panel=AXES,
     ),
 ]
@@ -63,7 +71,7 @@ NewTokensOption = Annotated[
     typer.Option(
         "--max-new-tokens",
         metavar="LIST",
-        help="Tokens that the page yields.",
+        help=options.NEW_TOKENS,
         rich_help_panel=AXES,
     ),
 ]
@@ -72,7 +80,8 @@ BatchOption = Annotated[
     typer.Option(
         "--batch-size",
         metavar="LIST",
-        help="Equal pages at a time. Default: 1.",
+        help=options.BATCH,
+        show_default="1",
         rich_help_panel=AXES,
     ),
 ]
@@ -117,7 +126,7 @@ HistogramOption = Annotated[
     typer.Option(
         "--histogram",
         metavar="|".join(archive.HISTOGRAMS),
-        help="With --pages, as in archive.",
+        help=f"{archive.BY} With --pages.",
         rich_help_panel=RESULT,
     ),
 ]
@@ -126,7 +135,7 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         metavar="|".join(archive.FORMATS),
-        help="With --pages, as in archive.",
+        help="What is printed. With --pages.",
         rich_help_panel=RESULT,
     ),
 ]
@@ -135,6 +144,7 @@ YesOption = Annotated[
 ]
 
 
+@many_time_options.of_many_pages()
 def sweep(
     context: typer.Context,
     pages: PagesOption = None,
@@ -154,57 +164,33 @@ def sweep(
     x: XOption = None,
     histogram: HistogramOption = None,
     output_format: FormatOption = None,
-    gpu: many_time_options.GpusOption = None,
-    runtime: many_time_options.RuntimeOption = "serving",
-    server: time_options.ServerOption = "vllm",
-    concurrency: many_time_options.ConcurrencyOption = None,
-    deadline: many_time_options.DeadlineOption = None,
-    preprocess_ms: time_options.PreprocessOption = None,
-    workers: time_options.WorkersOption = 1,
-    price: time_options.PriceOption = None,
-    weights_dtype: time_options.WeightsDtypeOption = None,
-    kv_dtype: time_options.KvDtypeOption = None,
-    new_tokens_from: time_options.NewTokensFromOption = None,
-    mean_new_tokens: time_options.MeanTokensOption = None,
-    share_at_limit: time_options.LimitShareOption = 0.0,
-    offline: time_options.OfflineOption = False,
-    reserved: time_options.ReservedOption = 0.1,
-    corrections: time_options.CorrectionsOption = 1,
-    server_version: time_options.ServerVersionOption = None,
-    profile: time_options.ProfileOption = None,
     yes: YesOption = False,
     quiet: many_options.QuietOption = False,
-    strict: many_options.StrictOption = False,
+    strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
     """Count every combination of some ranges, and predict its seconds on a GPU."""
+    given = context.params
     _check_options(
         pages, plot, of_sweeps={"--page": page, "--batch-size": batch_size},
         of_plots={"--quantity": quantity, "--x": x},
-        of_lists={"--histogram": histogram, "--format": output_format, "--deadline": deadline,
-                  "--concurrency": None if concurrency is None else str(concurrency)},
+        of_lists={"--histogram": histogram, "--format": output_format,
+                  **{f"--{name}": given[name] for name in ("deadline", "concurrency")}},
     )  # fmt: skip
-    time = many_time_options.time_requested(
-        context, gpu, profile=profile, runtime=runtime, server=server, preprocess_ms=preprocess_ms,
-        workers=workers, price=price, weights_dtype=weights_dtype, kv_dtype=kv_dtype,
-        new_tokens_from=new_tokens_from, mean_new_tokens=mean_new_tokens,
-        share_at_limit=share_at_limit, reserved=reserved, offline=offline, corrections=corrections,
-        server_version=server_version,
-    )  # fmt: skip
+    time = many_time_options.time_requested(context)
     if pages is not None:
         archive.count_list(
             context, pages, mode, dtype, use_flash_attn, _text_tokens(text_tokens),
             _one_number("max_new_tokens", max_new_tokens), model, arch, config, output, plot,
             histogram or "grid", output_format or "table",
-            many_time_options.list_time(time, concurrency, deadline, new_tokens_from,
-                                        mean_new_tokens), quiet=quiet, strict=strict,
+            many_time_options.list_time(context, time), quiet=quiet,
         )  # fmt: skip
         return
     asked = (page or "a4", mode, text_tokens, max_new_tokens, batch_size or "1", dtype,
              use_flash_attn)  # fmt: skip
     chosen = None if plot is None else _PictureChoice(plot, quantity, x, config)
-    _run(context, asked, time, model, arch, config, output, chosen, new_tokens_from,
-         yes=yes, quiet=quiet, strict=strict)  # fmt: skip
+    _run(context, asked, time, model, arch, config, output, chosen, given["new_tokens_from"],
+         yes=yes, quiet=quiet)  # fmt: skip
 
 
 def _refuse_lengths(file: Path | None) -> None:
@@ -237,7 +223,6 @@ def _run(
     *,
     yes: bool,
     quiet: bool,
-    strict: bool,
 ) -> None:
     """Checks that nothing will fail later, and counts; `asked` are the axes of `_combinations`."""
     from dsocr_analyze.columns.counted_model import CountedModel
@@ -264,7 +249,7 @@ def _run(
     if not quiet:
         for note in notes:
             complain(f"assumed: {note}")
-    many_options.warn([*counted.warnings, *warnings], strict=strict)
+    warn(context, [*counted.warnings, *warnings])
 
 
 def _check_options(
@@ -273,15 +258,15 @@ def _check_options(
     *,
     of_sweeps: dict[str, str | None],
     of_plots: dict[str, str | None],
-    of_lists: dict[str, str | None],
+    of_lists: dict[str, str | int | None],
 ) -> None:
     """Refuses options that would have no effect."""
-    for option, value in (of_sweeps | of_plots).items():
-        if value is not None and pages is not None:
-            raise WorkloadError(f"give --pages {pages} or {option} {value}, not both")
-    for option, value in of_plots.items():
-        if value is not None and plot is None:
-            raise WorkloadError(f"{option} {value} is for a picture; give --plot FILE too")
+    for option, text in (of_sweeps | of_plots).items():
+        if text is not None and pages is not None:
+            raise WorkloadError(f"give --pages {pages} or {option} {text}, not both")
+    for option, text in of_plots.items():
+        if text is not None and plot is None:
+            raise WorkloadError(f"{option} {text} is for a picture; give --plot FILE too")
     for option, value in of_lists.items():
         if value is not None and pages is None:
             raise WorkloadError(

@@ -11,13 +11,16 @@ import typer
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.counting import Engine
+from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.module_tree import OwnerOf, TreeNode
     from dsocr_analyze.session import DeepSeekOCRSession
+    from dsocr_analyze.workload import AnyWorkload
 
 __all__ = ["tree"]
 
@@ -38,7 +41,7 @@ StageOption = Annotated[
 TraceOption = Annotated[
     bool,
     typer.Option(
-        "--trace/--no-trace", help="Calls, shapes and FLOPs of a prefill pass over an A4 page."
+        "--trace/--no-trace", help="Calls, shapes and FLOPs of a prefill pass over the page."
     ),
 ]
 LeavesOption = Annotated[
@@ -49,11 +52,11 @@ FoldOption = Annotated[
     typer.Option("--fold/--no-fold", help="One line for a run of equal layers (not in JSON)."),
 ]
 FormatOption = Annotated[
-    str, typer.Option("--format", metavar="|".join(FORMATS), help="How it is written.")
+    str, typer.Option("--format", metavar="|".join(FORMATS), help="What is printed.")
 ]
 OutputOption = Annotated[
     Path | None,
-    typer.Option("--output", metavar="FILE", help="Write it here instead of printing it."),
+    typer.Option("--output", metavar="FILE", help="Write here, not to stdout."),
 ]
 
 
@@ -65,6 +68,19 @@ def tree(
     stages: options.StagesOption = None,
     hf_config: options.HfConfigOption = None,
     trust_remote_code: options.TrustOption = False,
+    dtype: options.DtypeOption = "bfloat16",
+    use_flash_attn: options.FlashOption = 0,
+    mode: options.ModeOption = None,
+    base_size: options.BaseSizeOption = None,
+    image_size: options.ImageSizeOption = None,
+    crop_mode: options.CropModeOption = None,
+    page: options.PageOption = None,
+    image: options.ImageOption = None,
+    seq_len: options.SeqLenOption = None,
+    text_tokens: options.TextTokensOption = None,
+    prompt: PromptOption = None,
+    batch_size: options.BatchOption = 1,
+    prompt_pages: options.PromptPagesOption = 1,
     depth: DepthOption = None,
     stage: StageOption = None,
     trace: TraceOption = True,
@@ -72,43 +88,81 @@ def tree(
     folded: FoldOption = True,
     output_format: FormatOption = "text",
     output: OutputOption = None,
+    strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
     """Show the module hierarchy, repeated layers folded, or its leaf classes by stage."""
-    options.check_choice("--format", output_format, FORMATS)
+    output_format = options.chosen("--format", output_format, FORMATS)
     if depth is not None and depth < 0:
         raise WorkloadError(f"--depth {depth} is not possible; give 0 or more")
     directory = options.model_directory_from(
         model, arch, config, trust_remote_code=trust_remote_code, stages=stages,
         hf_config=hf_config,
     )  # fmt: skip
-    options.say_of_config(directory, by_closed_forms=False)
+    say_of_config(context, directory, by_closed_forms=False)
     if stage is not None:
-        options.check_choice("--stage", stage, directory.architecture.stage_names)
+        stage = options.chosen("--stage", stage, directory.architecture.stage_names)
     # Without one, the model has no stages, but a tree all the same.
     architecture = directory.recognized
+    workload = None
+    if trace and not leaves:
+        workload = options.any_workload_from(
+            directory.architecture, mode=mode, base_size=base_size, image_size=image_size,
+            crop_mode=crop_mode, page=page, image=image, seq_len=seq_len,
+            text_tokens=text_tokens_from(prompt, text_tokens, seq_len, directory),
+            batch_size=batch_size, max_new_tokens=1, prompt_pages=prompt_pages,
+        )  # fmt: skip
+        say_of_sizes(context, directory, workload)
+    else:
+        _refuse_page(context)
+    flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     with announced_steps() as announce:
         announce("importing torch, building the model")
-        session = Engine("trace", directory, trust_remote_code=trust_remote_code).session
+        session = Engine(
+            "trace", directory, dtype, flash_attention, trust_remote_code=trust_remote_code
+        ).session
         if leaves:
             text = _leaves_text(session, architecture, stage, output_format)
         else:
-            if trace:
+            if workload is not None:
                 announce("tracing a page")
-            root = _tree(session, _owner_of(architecture), depth, stage, is_traced=trace)
+            root = _tree(session, _owner_of(architecture), depth, stage, workload)
             text = _tree_text(root, stage, is_folded=folded, output_format=output_format)
     if output_format == "text":
         from dsocr_analyze.report.tables import model_text
 
         source = directory.source(architecture.name if architecture else None)
         text = f"Ran: {model_text(source)} on meta\n\n{text}"
+    _show(context, text, output)
+
+
+_OF_THE_PAGE = (
+    "mode", "base_size", "image_size", "crop_mode", "page", "image", "seq_len", "text_tokens",
+    "prompt", "batch_size", "prompt_pages",
+)  # fmt: skip
+
+
+def _refuse_page(context: typer.Context) -> None:
+    """Refuses options of the page where no page is traced."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name) if name in _OF_THE_PAGE else None
+        if source is not None and source.name == "COMMANDLINE":
+            raise WorkloadError(
+                f"{parameter.opts[0]} is for a page that is traced; leave it out beside --no-trace"
+                " and --leaves"
+            )
+
+
+def _show(context: typer.Context, text: str, output: Path | None) -> None:
+    """Writes it to `output`, or prints it where there is none."""
     if output is None:
         sys.stdout.write(text)
-    else:
-        from dsocr_analyze.report.files import write_texts
+        return
+    from dsocr_analyze.report.files import write_texts
 
-        context.obj.begin_writing()
-        write_texts(output.parent, {output.name: text})
+    context.obj.begin_writing()
+    write_texts(output.parent, {output.name: text})
 
 
 def _owner_of(architecture: Architecture | None) -> OwnerOf:
@@ -141,17 +195,13 @@ def _tree(
     owner_of: OwnerOf,
     depth: int | None,
     stage: str | None,
-    *,
-    is_traced: bool,
+    workload: AnyWorkload | None,
 ) -> TreeNode:
     from dsocr_analyze.module_tree import build_tree, prune
     from dsocr_analyze.trace.by_module import traced_modules
-    from dsocr_analyze.workload import parse_page
 
     traced = None
-    if is_traced:
-        asked = {"page": parse_page("a4")} if session.architecture.modes else {}
-        workload = session.plan(**asked, max_new_tokens=1)
+    if workload is not None:
         traced = traced_modules(session.trace(workload).prefill)
     root = build_tree(session.model, owner_of, traced)
     pruned = prune(root, depth=depth, stage=stage)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.errors import PageError
+from dsocr_analyze.names import did_you_mean
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -91,7 +92,8 @@ def parse_page(text: str) -> tuple[int, int]:
         return check_page(int(pixels["width"]), int(pixels["height"]))
     named = _NAMED.fullmatch(wanted)
     if named is None or named["paper"] not in PAPERS:
-        raise PageError(f"no page size {_shortened(text)}; {_RIGHT}")
+        near = did_you_mean(wanted.partition("@")[0], PAPERS)
+        raise PageError(f"no page size {_shortened(text)}; {near}{_RIGHT}")
     dpi = DEFAULT_DPI if named["dpi"] is None else int(named["dpi"])
     if dpi < 1:
         raise PageError(f"no page size {_shortened(text)}: {dpi} dpi; {_RIGHT}")

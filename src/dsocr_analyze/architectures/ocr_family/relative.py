@@ -29,6 +29,7 @@ from dsocr_analyze.architectures.ocr_family.serving import (
     served_step,
     served_views,
 )
+from dsocr_analyze.architectures.ocr_family.sizes import size_warnings
 from dsocr_analyze.architectures.ocr_family.stages import ROUTED_EXPERT
 from dsocr_analyze.architectures.ocr_family.tides import decode_tide, prefill_tide
 from dsocr_analyze.architectures.ocr_family.totals import page_totals
@@ -93,6 +94,7 @@ def relative(
         recognizes=partial(recognizes, model_class, model_types),
         plan=partial(plan_workload, network),
         notes_of=network.notes_of,
+        warnings_of=size_warnings,
         prefill_inputs=_prefill_inputs,
         decode_inputs=_decode_inputs,
         decode_cache=decode_cache or _lengthened,
