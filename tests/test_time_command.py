@@ -151,7 +151,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (["h10"], "no GPU 'h10' in the catalogue; close to it:"),
+            (["h10"], "no GPU 'h10' in the catalogue; did you mean"),
             (["t4"], "T4 has no bfloat16; use --dtype float16"),
             (["h100", "--dtype", "float32"], "--dtype float32: attention was measured in 16 bits"),
             (["a100", "--weights-dtype", "fp8"], "float8"),

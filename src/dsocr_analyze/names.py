@@ -11,6 +11,9 @@ __all__ = ["did_you_mean", "in_any_case", "near_to"]
 _CLOSE: Final = 0.6
 """Least likeness of two names, from 0 to 1, at which one may be a slip for the other."""
 
+_BEHIND: Final = 0.1
+"""How far behind the closest name another one is no longer worth a mention."""
+
 
 def in_any_case(name: str, known: Iterable[str]) -> str | None:
     """The known name that `name` is, upper and lower case apart; None where it is none.
@@ -35,8 +38,14 @@ def near_to(name: str, known: Iterable[str], most: int = 3) -> tuple[str, ...]:
         most: How many at most.
     """
     by_folded = {each.casefold(): each for each in known}
-    close = difflib.get_close_matches(name.strip().casefold(), by_folded, n=most, cutoff=_CLOSE)
-    return tuple(by_folded[each] for each in close)
+    typed = name.strip().casefold()
+    close = difflib.get_close_matches(typed, by_folded, n=most, cutoff=_CLOSE)
+    likeness = [difflib.SequenceMatcher(a=each, b=typed).ratio() for each in close]
+    return tuple(
+        by_folded[each]
+        for each, ratio in zip(close, likeness, strict=True)
+        if ratio > likeness[0] - _BEHIND
+    )
 
 
 def did_you_mean(name: str, known: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:

@@ -9,6 +9,7 @@ import msgspec
 
 from dsocr_analyze.archive.histogram import token_bars
 from dsocr_analyze.columns.metadata import CountMetadata
+from dsocr_analyze.report.opening import ModelOpening
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.time_totals import TimeTotals
@@ -18,14 +19,24 @@ __all__ = ["ArchiveDocument", "archive_document", "document_text"]
 
 
 class MalformedRow(msgspec.Struct, frozen=True):
-    """A row that describes no page."""
+    """A row that describes no page.
+
+    Attributes:
+        row: Its number, from 1.
+        reason: Why not.
+    """
 
     row: int
     reason: str
 
 
 class MalformedRows(msgspec.Struct, frozen=True):
-    """All rows that describe no page, of which the first are named."""
+    """All rows that describe no page, of which the first are named.
+
+    Attributes:
+        rows: How many there are.
+        reported: The first of them.
+    """
 
     rows: int
     reported: tuple[MalformedRow, ...]
@@ -103,7 +114,7 @@ class TimeDocument(msgspec.Struct, frozen=True):
     assumptions: tuple[str, ...]
 
 
-class ArchiveDocument(msgspec.Struct, frozen=True, omit_defaults=True):
+class ArchiveDocument(ModelOpening, frozen=True, kw_only=True, omit_defaults=True):
     """Everything that was counted of a list of pages."""
 
     metadata: CountMetadata
@@ -125,6 +136,10 @@ def archive_document(archive: Archive, metadata: CountMetadata) -> ArchiveDocume
     """
     malformed = archive.malformed
     return ArchiveDocument(
+        schema_version=metadata.schema_version,
+        command=metadata.command,
+        options=metadata.options,
+        model=metadata.model,
         metadata=metadata,
         rows=archive.rows,
         pages=archive.pages,

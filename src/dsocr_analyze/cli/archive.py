@@ -14,6 +14,7 @@ from dsocr_analyze.cli import many_options, many_time_options, options
 from dsocr_analyze.cli.doubts import StrictOption, warn
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
+from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import FormatError, WorkloadError
 
 if TYPE_CHECKING:
@@ -165,7 +166,10 @@ def count_list(
     planned = architecture.plan(page=(1, 1), text_tokens=text_tokens, max_new_tokens=max_new_tokens)
     if output is not None and output.exists() and pages.exists() and output.samefile(pages):
         raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
-    metadata = metadata_of(directory, architecture, (setting.mode for setting in settings))
+    metadata = metadata_of(
+        directory, architecture, (setting.mode for setting in settings),
+        command="archive", options=options_used(context),
+    )  # fmt: skip
     lengths = {"text_tokens": planned.text_tokens, "max_new_tokens": max_new_tokens}
     timer = _timer(counted, settings, time)
     counts = _added_up(

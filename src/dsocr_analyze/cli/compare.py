@@ -14,6 +14,7 @@ from dsocr_analyze.cli import many_options, options, time_options
 from dsocr_analyze.cli.counting import ENGINES, Engine
 from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
+from dsocr_analyze.cli.used_options import options_used
 
 if TYPE_CHECKING:
     from dsocr_analyze.cli.compared import Column, ComparedModel, Saved
@@ -184,25 +185,28 @@ def _show(
     if output is not None:
         from dsocr_analyze.report.files import write_texts
 
-        text = _text(result, output_format)
+        text = _text(context, result, output_format)
         context.obj.begin_writing()
         write_texts(output.parent, {output.name: text})
     elif output_format == "table":
         from dsocr_analyze.cli.printing import print_assumptions, print_table
 
         print(result.headline())
+        print(result.opening())
         print_table(result.table())
         config_table = result.config_table()
         if config_table is not None:
             print_table(config_table)
         print_assumptions(result.assumptions)
     else:
-        sys.stdout.write(_text(result, output_format))
+        sys.stdout.write(_text(context, result, output_format))
 
 
-def _text(result: Comparison, output_format: str) -> str:
+def _text(context: typer.Context, result: Comparison, output_format: str) -> str:
     if output_format == "json":
-        return result.as_json()
+        from dsocr_analyze.report.files import dump_json
+
+        return dump_json(result.document(options_used(context)))
     if output_format == "csv":
         return result.as_csv()
     from dsocr_analyze.report.markdown import markdown_table
@@ -211,4 +215,5 @@ def _text(result: Comparison, output_format: str) -> str:
     keys = "" if configs is None else f"\n{configs.title}\n\n{markdown_table(configs)}\n"
     notes = "".join(f"\n- {line}" for line in result.assumptions)
     assumed = f"\nAssumed:\n{notes}\n" if notes else ""
-    return f"{result.headline()}\n\n{markdown_table(result.table())}\n{keys}{assumed}"
+    opening = f"{result.headline()}\n{result.opening()}"
+    return f"{opening}\n\n{markdown_table(result.table())}\n{keys}{assumed}"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,9 +12,10 @@ from dsocr_analyze.cli import completion, options, time_options
 from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
+from dsocr_analyze.cli.used_options import options_used
 
 if TYPE_CHECKING:
-    from dsocr_analyze.hardware.fit import BatchFit, Fit, Limit, MemoryNeed, Order
+    from dsocr_analyze.hardware.fit import BatchFit, Fit, Limit
     from dsocr_analyze.report.tables import Table
     from dsocr_analyze.workload import Workload
 
@@ -71,10 +70,15 @@ def fit(
     not fit: inputs, KV cache, logits or the other activations, at the higher one of two peaks, the
     prefill pass's and the last decode step's.
     """
+    from dsocr_analyze.analytic import attention_name
     from dsocr_analyze.dtypes import dtype_named
     from dsocr_analyze.hardware.devices import gpu_catalogue, gpu_named
     from dsocr_analyze.hardware.fit import fit as fit_into
     from dsocr_analyze.hardware.lacks import check_has
+    from dsocr_analyze.report.build import workload_document
+    from dsocr_analyze.report.files import dump_json
+    from dsocr_analyze.report.fit import fit_document
+    from dsocr_analyze.report.opening_line import opening_line
     from dsocr_analyze.report.tables import model_text
 
     output_format = options.chosen("--format", output_format, FORMATS)
@@ -101,18 +105,27 @@ def fit(
         )
         for each in named or gpu_catalogue().values()
     ]  # fmt: skip
-    _print(fits, workload, model_text(directory.source(architecture.name)), output_format)
+    source = directory.source(architecture.name)
+    opening = opening_line(
+        [workload_document(workload)],
+        [element.name],
+        [attention_name(flash_attention=flash_attention)],
+    )
+    if output_format == "json":
+        sys.stdout.write(dump_json(fit_document(source, workload, fits, options_used(context))))
+    else:
+        _print(fits, workload, model_text(source), opening, output_format)
     if named and not all(each.fits for each in fits):
         raise typer.Exit(NO)
 
 
-def _print(fits: Sequence[Fit], workload: Workload, model: str, output_format: str) -> None:
+def _print(
+    fits: Sequence[Fit], workload: Workload, model: str, opening: str, output_format: str
+) -> None:
     from dsocr_analyze.hardware.fit import ASSUMPTIONS
 
-    if output_format == "json":
-        sys.stdout.write(json.dumps([_as_dict(each) for each in fits], indent=2) + "\n")
-        return
     print(f"Ran: {model} by the analytic engine")
+    print(opening)
     tables = (_need_table(fits[0], workload), _table(fits))
     sentences = [f"{order}: {assumption}" for order, assumption in ASSUMPTIONS.items()]
     if output_format == "markdown":
@@ -178,39 +191,3 @@ def _batch_cells(batch: BatchFit) -> tuple[str, str]:
 
 def _limit_text(limit: Limit) -> str:
     return limit.part if limit.moment is None else f"{limit.part} ({limit.moment})"
-
-
-def _as_dict(each: Fit) -> dict[str, object]:
-    return {
-        "gpu": each.gpu.name,
-        "usable_bytes": each.usable_bytes,
-        "lacks": [lack.what for lack in each.lacks],
-        **_batch_dict("at once", each.at_once, runs=not each.lacks),
-        "one_at_a_time": _batch_dict("one at a time", each.one_at_a_time, runs=not each.lacks),
-    }
-
-
-def _batch_dict(order: Order, batch: BatchFit, *, runs: bool) -> dict[str, object]:
-    """How large a batch may be; 0 pages where the GPU does not run the model."""
-    from dsocr_analyze.hardware.fit import ASSUMPTIONS
-
-    limit = batch.limit if runs else None
-    return {
-        "assumption": ASSUMPTIONS[order],
-        **_need_dict(batch.need),
-        "fits": runs and batch.fits,
-        "largest_batch": batch.largest_batch if runs else 0,
-        "limit": None if limit is None else limit.part,
-        "limit_moment": None if limit is None else limit.moment,
-    }
-
-
-def _need_dict(need: MemoryNeed) -> dict[str, object]:
-    return {
-        "needed_bytes": need.total_bytes,
-        "weights_bytes": need.weights_bytes,
-        "prefill_bytes": need.prefill_bytes,
-        "prefill": asdict(need.prefill),
-        "decode_bytes": need.decode_bytes,
-        "decode": asdict(need.decode),
-    }

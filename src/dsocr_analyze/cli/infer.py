@@ -15,6 +15,7 @@ from dsocr_analyze.cli.doubts import StrictOption, say_of_sizes, warn
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.torch_start import start_torch
+from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import DeviceError, ModelDirectoryError
 from dsocr_analyze.workload import Workload
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.measuring.inference import Question
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.report.inference import InferenceReport
+    from dsocr_analyze.report.opening import Options
     from dsocr_analyze.report.time_entry import TimeEntry
     from dsocr_analyze.session import DeepSeekOCRSession
 
@@ -147,7 +149,9 @@ def infer(
         )  # fmt: skip
         tokenizer = _tokenizer(directory)
         session = _session(directory, device, flash_attention, random_weights, trust_remote_code)
-        report = _inferred(session, tokenizer, question, planned, profile, announce)
+        report = _inferred(
+            session, tokenizer, question, planned, profile, announce, options_used(context)
+        )
     context.obj.begin_writing()
     written = _write(report, output)
     warn(context, report.differences)
@@ -219,6 +223,7 @@ def _inferred(
     planned: Workload,
     profile: list[Path] | None,
     announce: Callable[[str], None],
+    used: Options,
 ) -> InferenceReport:
     """What one call took, beside what its passes cost."""
     from dsocr_analyze.measuring.inference import measure_inference
@@ -246,6 +251,7 @@ def _inferred(
         weights="checkpoint" if loaded.has_weights else "random",
         tokenizer="directory" if loaded.directory.tokenizer_file.is_file() else "stand-in",
         notes=_notes(session),
+        options=used,
     )
 
 

@@ -16,6 +16,7 @@ from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.torch_start import start_torch
+from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.words import in_options
 from dsocr_analyze.errors import DeviceError
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.measuring.predicted import Predicted
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.report.measurement import Measurement
+    from dsocr_analyze.report.opening import Options
     from dsocr_analyze.session import DeepSeekOCRSession
     from dsocr_analyze.workload import AnyWorkload
 
@@ -118,7 +120,9 @@ def measure(
             directory, device=device, dtype=dtype, flash_attention=flash_attention,
             trust_remote_code=trust_remote_code,
         )  # fmt: skip
-        found = _measured(session, workload, protocol, user_profiles(profile), announce)
+        found = _measured(
+            session, workload, protocol, user_profiles(profile), announce, options_used(context)
+        )
     context.obj.begin_writing()
     _print(found, "json" if json_file == "-" else output_format, json_file)
 
@@ -176,6 +180,7 @@ def _measured(
     protocol: Protocol,
     profiles: Sequence[Path],
     announce: Callable[[str], None],
+    used: Options,
 ) -> Measurement:
     import torch
 
@@ -183,8 +188,8 @@ def _measured(
     from dsocr_analyze.measuring.passes import measure_page
     from dsocr_analyze.measuring.preprocessing import measured_preprocessing
     from dsocr_analyze.report.build import model_document, workload_document
+    from dsocr_analyze.report.document import SCHEMA_VERSION
     from dsocr_analyze.report.measurement import (
-        MEASUREMENT_SCHEMA_VERSION,
         Measurement,
         measured_bytes,
         measured_seconds,
@@ -207,7 +212,9 @@ def _measured(
     decode = None if architecture.decode is None else architecture.decode.name
     whole = sum(each for name, each in seconds.items() if name != decode)
     return Measurement(
-        schema_version=MEASUREMENT_SCHEMA_VERSION,
+        schema_version=SCHEMA_VERSION,
+        command="measure",
+        options=used,
         created=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         model=model_document(session.model_source),
         workload=workload_document(workload),

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dsocr_analyze.cli import options, time_options
+from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import BenchmarkError, WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.cli.time_options import TimeRequest
     from dsocr_analyze.model.directory import ModelDirectory
+    from dsocr_analyze.report.opening import Options
     from dsocr_analyze.report.server_benchmarks import BenchmarkReport
     from dsocr_analyze.timing.correction import Corrections, KeptBenchmark
     from dsocr_analyze.timing.server_benchmarks.benchmark import ServerBenchmark
@@ -172,7 +174,9 @@ def show(
     when = _now()
     kept = [predictor.kept(each, measured.version, when) for each in measured.benchmarks]
     corrections = Corrections(tuple(kept_benchmarks()), measured.version).with_these(kept)
-    report = _report(measured, predictor, directory, kept, corrections, notes)
+    report = _report(
+        measured, predictor, directory, kept, corrections, notes, options_used(context)
+    )
     folder = None
     if measured.is_kept:
         context.obj.begin_writing()
@@ -211,6 +215,7 @@ def _report(
     kept: Sequence[KeptBenchmark],
     corrections: Corrections,
     notes: Sequence[str | None],
+    used: Options,
 ) -> BenchmarkReport:
     """The document; `notes` are about the models of the benchmarks."""
     from dsocr_analyze.report.server_benchmarks import benchmark_entry, benchmark_report
@@ -224,7 +229,7 @@ def _report(
         for each, record, note in zip(measured.benchmarks, kept, notes, strict=True)
     ]  # fmt: skip
     source = directory.source(architecture.name)
-    return benchmark_report(source, workload, entries, kept=measured.is_kept)
+    return benchmark_report(source, workload, entries, kept=measured.is_kept, options=used)
 
 
 def _print(report: BenchmarkReport, output_format: str, folder: Path | None) -> None:

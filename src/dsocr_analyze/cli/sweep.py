@@ -21,6 +21,7 @@ from dsocr_analyze.cli.doubts import StrictOption, warn
 from dsocr_analyze.cli.many_options import AXES, RESULT
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
+from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
@@ -234,7 +235,10 @@ def _run(
     if len(combinations.max_new_tokens) > 1:
         _refuse_lengths(new_tokens_from)
     notes = () if time is None else time.sentences_of(counted.architecture)
-    metadata = metadata_of(directory, counted.architecture, combinations.modes, notes)
+    metadata = metadata_of(
+        directory, counted.architecture, combinations.modes, notes,
+        command="sweep", options=options_used(context),
+    )  # fmt: skip
     picture = None
     if chosen is not None:
         name = counted.architecture.title if directory.is_reference else metadata.model.id

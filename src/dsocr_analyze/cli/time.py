@@ -14,11 +14,13 @@ from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.many_options import check_files
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.streams import complain
+from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.words import in_options
 from dsocr_analyze.errors import DeviceError, WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.model.directory import ModelDirectory
+    from dsocr_analyze.report.opening import Options
     from dsocr_analyze.report.time_entry import TimeEntry
     from dsocr_analyze.report.time_report import TimeReport
     from dsocr_analyze.workload import Workload
@@ -102,7 +104,8 @@ def time(
         directory.architecture, directory.dimensions(), workload, dtype=dtype,
         flash_attention=flash_attention, leave_out=None if gpus else _say_left_out,
     )  # fmt: skip
-    _show(context, _report(directory, workload, entries), output_format, plot)
+    report = _report(directory, workload, entries, options_used(context))
+    _show(context, report, output_format, plot)
 
 
 def _all_gpus() -> list[str]:
@@ -112,13 +115,16 @@ def _all_gpus() -> list[str]:
 
 
 def _report(
-    directory: ModelDirectory, workload: Workload, entries: Sequence[TimeEntry]
+    directory: ModelDirectory,
+    workload: Workload,
+    entries: Sequence[TimeEntry],
+    used: Options,
 ) -> TimeReport:
     from dsocr_analyze.report.time_report import time_report
 
     if not entries:
         raise WorkloadError("no GPU of the catalogue has these types; give other ones")
-    return time_report(directory.source(directory.architecture.name), workload, entries)
+    return time_report(directory.source(directory.architecture.name), workload, entries, used)
 
 
 def _plot(context: typer.Context, file: Path, report: TimeReport) -> None:

@@ -14,11 +14,14 @@ from dsocr_analyze.cli.counting import Engine
 from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
+from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
+    from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.module_tree import OwnerOf, TreeNode
+    from dsocr_analyze.report.tree import Leaves
     from dsocr_analyze.session import DeepSeekOCRSession
     from dsocr_analyze.workload import AnyWorkload
 
@@ -92,6 +95,10 @@ def tree(
     debug: options.DebugOption = False,
 ) -> None:
     """Show the module hierarchy, repeated layers folded, or its leaf classes by stage."""
+    from dsocr_analyze.report.files import dump_json
+    from dsocr_analyze.report.tables import model_text
+    from dsocr_analyze.report.tree_document import tree_document
+
     output_format = options.chosen("--format", output_format, FORMATS)
     if depth is not None and depth < 0:
         raise WorkloadError(f"--depth {depth} is not possible; give 0 or more")
@@ -104,34 +111,29 @@ def tree(
         stage = options.chosen("--stage", stage, directory.architecture.stage_names)
     # Without one, the model has no stages, but a tree all the same.
     architecture = directory.recognized
-    workload = None
-    if trace and not leaves:
-        workload = options.any_workload_from(
-            directory.architecture, mode=mode, base_size=base_size, image_size=image_size,
-            crop_mode=crop_mode, page=page, image=image, seq_len=seq_len,
-            text_tokens=text_tokens_from(prompt, text_tokens, seq_len, directory),
-            batch_size=batch_size, max_new_tokens=1, prompt_pages=prompt_pages,
-        )  # fmt: skip
-        say_of_sizes(context, directory, workload)
-    else:
-        _refuse_page(context)
+    workload = _workload(context, directory) if trace and not leaves else _refuse_page(context)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     with announced_steps() as announce:
         announce("importing torch, building the model")
         session = Engine(
             "trace", directory, dtype, flash_attention, trust_remote_code=trust_remote_code
         ).session
+        shown: Leaves | TreeNode
         if leaves:
-            text = _leaves_text(session, architecture, stage, output_format)
+            shown = _leaves(session, architecture, stage)
         else:
             if workload is not None:
                 announce("tracing a page")
-            root = _tree(session, _owner_of(architecture), depth, stage, workload)
-            text = _tree_text(root, stage, is_folded=folded, output_format=output_format)
+            shown = _tree(session, _owner_of(architecture), depth, stage, workload)
+    source = directory.source(architecture.name if architecture else None)
+    if output_format == "json":
+        text = dump_json(
+            tree_document(source, shown, stage=stage, workload=workload,
+                          options=options_used(context))
+        )  # fmt: skip
+    else:
+        text = _text(shown, is_folded=folded, output_format=output_format)
     if output_format == "text":
-        from dsocr_analyze.report.tables import model_text
-
-        source = directory.source(architecture.name if architecture else None)
         text = f"Ran: {model_text(source)} on meta\n\n{text}"
     _show(context, text, output)
 
@@ -140,6 +142,17 @@ _OF_THE_PAGE = (
     "mode", "base_size", "image_size", "crop_mode", "page", "image", "seq_len", "text_tokens",
     "prompt", "batch_size", "prompt_pages",
 )  # fmt: skip
+
+
+def _workload(context: typer.Context, directory: ModelDirectory) -> AnyWorkload:
+    """The page that is traced, by the options of `_OF_THE_PAGE`."""
+    given = {name: context.params[name] for name in _OF_THE_PAGE}
+    given["text_tokens"] = text_tokens_from(
+        given.pop("prompt"), given["text_tokens"], given["seq_len"], directory
+    )
+    workload = options.any_workload_from(directory.architecture, **given, max_new_tokens=1)
+    say_of_sizes(context, directory, workload)
+    return workload
 
 
 def _refuse_page(context: typer.Context) -> None:
@@ -169,25 +182,14 @@ def _owner_of(architecture: Architecture | None) -> OwnerOf:
     return architecture.owner_of if architecture else lambda _: None
 
 
-def _leaves_text(
-    session: DeepSeekOCRSession,
-    architecture: Architecture | None,
-    stage: str | None,
-    output_format: str,
-) -> str:
+def _leaves(
+    session: DeepSeekOCRSession, architecture: Architecture | None, stage: str | None
+) -> Leaves:
     from dsocr_analyze.module_tree import leaf_classes
-    from dsocr_analyze.report import tree as written
 
     names = architecture.stage_names if architecture else ()
     found = leaf_classes(session.model, names, _owner_of(architecture))
-    if stage is not None:
-        found = {stage: found.get(stage, {})}
-    return {
-        "text": written.leaves_text,
-        "json": written.leaves_json,
-        "mermaid": written.leaves_mermaid,
-        "dot": written.leaves_dot,
-    }[output_format](found)
+    return found if stage is None else {stage: found.get(stage, {})}
 
 
 def _tree(
@@ -210,17 +212,19 @@ def _tree(
     return pruned
 
 
-def _tree_text(root: TreeNode, stage: str | None, *, is_folded: bool, output_format: str) -> str:
-    from dsocr_analyze.module_tree import FoldedNode, fold
+def _text(shown: Leaves | TreeNode, *, is_folded: bool, output_format: str) -> str:
+    from dsocr_analyze.module_tree import FoldedNode, TreeNode, fold
     from dsocr_analyze.report import tree as written
 
-    if output_format == "json":
-        return written.tree_json(root, stage)
+    if not isinstance(shown, TreeNode):
+        of_leaves = {"text": written.leaves_text, "mermaid": written.leaves_mermaid,
+                     "dot": written.leaves_dot}  # fmt: skip
+        return of_leaves[output_format](shown)
 
     def as_it_is(node: TreeNode) -> FoldedNode:
         return FoldedNode(node, node.name, 1, tuple(map(as_it_is, node.children)))
 
-    folded = fold(root) if is_folded else as_it_is(root)
+    folded = fold(shown) if is_folded else as_it_is(shown)
     return {"text": written.tree_text, "mermaid": written.tree_mermaid, "dot": written.tree_dot}[
         output_format
     ](folded)
