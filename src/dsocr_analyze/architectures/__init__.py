@@ -20,6 +20,7 @@ __all__ = [
     "architecture_named",
     "architecture_of",
     "described_architecture",
+    "foreign_model",
     "plan_workload",
     "recognized_architecture",
 ]
@@ -89,11 +90,27 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     architecture = recognized_architecture(config)
     if architecture is not None:
         return architecture
+    known = ", ".join(ARCHITECTURES)
     auto_map = config.get("auto_map")
-    named = auto_map.get("AutoModel") if isinstance(auto_map, Mapping) else None
+    if isinstance(auto_map, Mapping):
+        which = f"its AutoModel is {auto_map.get('AutoModel')!r}, its model_type"
+        which += f" {config.get('model_type')!r}"
+    else:
+        which = foreign_model(config) or f"its model_type is {config.get('model_type')!r}"
     raise ConfigError(
-        f"config.json describes no known architecture: its AutoModel is {named!r}, its model_type"
-        f" {config.get('model_type')!r}; known are {', '.join(ARCHITECTURES)}; to trace another,"
-        " describe it with stages=FILE",
+        f"config.json describes no known architecture: {which}; known are {known}; to trace"
+        " another, describe it with stages=FILE (docs/any-model.md)",
         arguments=["stages"],
     )
+
+
+def foreign_model(config: Mapping[str, Any]) -> str | None:
+    """What a config says of a model of transformers' own code: `it is a llama model (CLASS)`.
+
+    None where it says nothing of the kind, or is one of these architectures' own.
+    """
+    model_type, classes = config.get("model_type"), config.get("architectures")
+    is_named = isinstance(model_type, str) and isinstance(classes, list) and classes
+    if not is_named or recognized_architecture(config) is not None or "vision_config" in config:
+        return None
+    return f"it is a {model_type} model ({classes[0]})"

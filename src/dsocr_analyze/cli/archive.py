@@ -150,6 +150,7 @@ def count_list(
     """The command, with what its options of seconds ask for."""
     from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.metadata import metadata_of
+    from dsocr_analyze.columns.table_files import sidecar
 
     output_format = options.chosen("--format", output_format, FORMATS)
     histogram = options.chosen("--histogram", histogram, HISTOGRAMS)
@@ -179,7 +180,7 @@ def count_list(
         _plot(plot, counts, histogram, pages)
     if not quiet:
         _print(counts, metadata, histogram, output_format)
-        for written in (output, plot):
+        for written in (output, output and sidecar(output), plot):
             if written is not None:
                 # A JSON document stays alone on stdout.
                 say = complain if output_format == "json" else print

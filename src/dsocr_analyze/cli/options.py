@@ -401,7 +401,7 @@ def model_directory_from(
     else:
         architecture = _architecture_from(arch, values, config)
         directory = _unnamed(architecture, model, trust_remote_code=trust_remote_code)
-    directory = directory if values is None else directory.with_config(values)
+    directory = directory if values is None else directory.with_config(values, config)
     return directory if sliding_window is None else with_window(directory, sliding_window)
 
 
@@ -449,14 +449,19 @@ def _described(
             f"--stages {stages} describes a model; name it: --model DIR or --hf-config FILE"
         )
     directory = ModelDirectory.read(Path(str(model)), architecture)
-    return directory if config is None else directory.with_config(read_config(config))
+    return directory if config is None else directory.with_config(read_config(config), config)
 
 
 def _architecture_from(
     arch: str | None, values: dict[str, Any] | None, config: Path | None
 ) -> Architecture:
     """The architecture that runs where no directory is named."""
+    from dsocr_analyze.model.directory import ModelDirectory
+
     if arch is None:
+        if config and values and architectures.foreign_model(values):
+            # Says what it is, and how to trace it.
+            _ = ModelDirectory(config, values, {}, config_file=config).architecture
         found = None if values is None else architectures.recognized_architecture(values)
         return found or architectures.DEFAULT
     if values is not None and "auto_map" in values:

@@ -379,6 +379,7 @@ def _count(
     quiet: bool,
 ) -> list[str]:
     """Writes every row, and returns the warnings."""
+    from dsocr_analyze.columns.table_files import sidecar
     from dsocr_analyze.sweep.plot import plot_sweep
 
     rows = combinations.rows
@@ -403,6 +404,8 @@ def _count(
     if not quiet:
         if output is not None:
             print(f"wrote {output} ({rows:,} rows)")
+            for beside in filter(None, [sidecar(output)]):
+                print(f"wrote {beside} (what they are of)")
         if picture is not None:
             print(f"wrote {picture.path}")
     if not beyond:

@@ -49,8 +49,15 @@ def is_trusted(directory: ModelDirectory) -> bool:
 
 
 def require_trust(directory: ModelDirectory) -> None:
-    """Raises TrustError, naming the files, unless the directory's code is trusted."""
+    """Raises TrustError, naming the files, unless the directory's code is trusted.
+
+    Raises:
+        ConfigError: It has no code, and its config is of no known architecture.
+    """
     if is_trusted(directory):
+        return
+    if not directory.sources:
+        _ = directory.architecture  # of transformers' own code: refused in words of its config
         return
     digests = directory.digests()
     recorded = _read_store().get(str(directory.path.resolve()))
