@@ -106,7 +106,7 @@ def test_the_terminal_shows_every_value(capsys):
     assert main(["compare", "tiny", "small", "base"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("Ran: built-in reference model")
-    assert "Against tiny" in out.splitlines()[1]
+    assert "Against tiny" in out.splitlines()[2]
     assert "1.521 x" in out  # 111 / 73
 
 

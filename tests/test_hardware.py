@@ -111,7 +111,7 @@ class TestCommand:
 
     def test_json_holds_what_the_table_shows(self, capsys):
         assert main(["fit", "l4", "--format", "json", "--page", "1191x1684"]) == 0
-        [row] = json.loads(capsys.readouterr().out)
+        [row] = json.loads(capsys.readouterr().out)["gpus"]
         assert row["gpu"] == "l4"
         assert row["fits"] is True
         assert main(["fit", "l4", "--page", "1191x1684"]) == 0

@@ -30,7 +30,14 @@ def refused(capsys, *arguments):
 class TestJson:
     def test_it_opens_with_model_and_workload_and_has_an_entry_per_gpu_and_runtime(self, capsys):
         document = timed(capsys, "h100", "L40S", "--runtime", "eager,serving", "--concurrency", "2")
-        assert list(document) == ["schema_version", "model", "workload", "time"]
+        assert list(document) == [
+            "schema_version",
+            "command",
+            "options",
+            "model",
+            "workload",
+            "time",
+        ]
         assert document["workload"]["seq_len"] == 913
         found = [(entry["gpu"], entry["runtime"]) for entry in document["time"]]
         assert found == [

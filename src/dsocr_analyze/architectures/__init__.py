@@ -110,7 +110,8 @@ def foreign_model(config: Mapping[str, Any]) -> str | None:
     None where it says nothing of the kind, or is one of these architectures' own.
     """
     model_type, classes = config.get("model_type"), config.get("architectures")
-    is_named = isinstance(model_type, str) and isinstance(classes, list) and classes
-    if not is_named or recognized_architecture(config) is not None or "vision_config" in config:
+    if not isinstance(model_type, str) or not isinstance(classes, list) or not classes:
+        return None
+    if recognized_architecture(config) is not None or "vision_config" in config:
         return None
     return f"it is a {model_type} model ({classes[0]})"

@@ -111,7 +111,10 @@ def tree(
         stage = options.chosen("--stage", stage, directory.architecture.stage_names)
     # Without one, the model has no stages, but a tree all the same.
     architecture = directory.recognized
-    workload = _workload(context, directory) if trace and not leaves else _refuse_page(context)
+    is_traced = trace and not leaves
+    if not is_traced:
+        _refuse_page(context)
+    workload = _workload(context, directory) if is_traced else None
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     with announced_steps() as announce:
         announce("importing torch, building the model")

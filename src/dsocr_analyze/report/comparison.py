@@ -388,7 +388,8 @@ def _quantities(
 
 def _times(entry: TimeEntry) -> Iterator[tuple[_Quantity, int | float]]:
     """Predicted seconds of a page alone, and pages per second at each concurrency."""
-    key, label = f"{entry.gpu}_{entry.runtime}", f"{entry.gpu}, {entry.runtime}"
+    key = f"{entry.gpu}_{entry.runtime}".replace("-", "_")
+    label = f"{entry.gpu}, {entry.runtime}"
     figures = {
         "ttft": ("first token", entry.ttft_seconds),
         "tpot": ("each token after it", entry.tpot_seconds),
