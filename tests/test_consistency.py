@@ -375,6 +375,6 @@ class TestCompletion:
             context = typer.Context(COMMANDS[command])
             for name, option in options_of(command).items():
                 metavar = option.metavar or ""
-                if re.fullmatch(r"[\w-]+(\|[\w-]+)+", metavar):
+                if re.fullmatch(r"[a-z0-9-]+(\|[a-z0-9-]+)+", metavar):
                     found = {each.value for each in option.shell_complete(context, "")}
                     assert set(metavar.split("|")) <= found, (command, name)

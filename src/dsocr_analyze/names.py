@@ -11,7 +11,7 @@ __all__ = ["did_you_mean", "in_any_case", "near_to"]
 _CLOSE: Final = 0.6
 """Least likeness of two names, from 0 to 1, at which one may be a slip for the other."""
 
-_BEHIND: Final = 0.1
+_BEHIND: Final = 0.05
 """How far behind the closest name another one is no longer worth a mention."""
 
 

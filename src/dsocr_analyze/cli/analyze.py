@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import many_options, options, time_options
+from dsocr_analyze.cli import completion, many_options, options, time_options
 from dsocr_analyze.cli.counting import ENGINES, Engine
 from dsocr_analyze.cli.doubts import StrictOption, warn
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
@@ -37,6 +37,7 @@ EngineOption = Annotated[
     typer.Option(
         "--engine",
         metavar="|".join(ENGINES),
+        autocompletion=completion.one_of(*ENGINES),
         help="trace runs the model under hooks; analytic evaluates closed forms, without torch.",
     ),
 ]
@@ -47,7 +48,13 @@ OutputOption = Annotated[
     ),
 ]
 FormatOption = Annotated[
-    str, typer.Option("--format", metavar="|".join(FORMATS), help="What is printed.")
+    str,
+    typer.Option(
+        "--format",
+        metavar="|".join(FORMATS),
+        autocompletion=completion.one_of(*FORMATS),
+        help="What is printed.",
+    ),
 ]
 VersionOption = Annotated[
     bool,

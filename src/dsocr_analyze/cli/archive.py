@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsocr_analyze.cli import many_options, many_time_options, options
+from dsocr_analyze.cli import completion, many_options, many_time_options, options
 from dsocr_analyze.cli.doubts import StrictOption, warn
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
@@ -83,6 +83,7 @@ HistogramOption = Annotated[
     typer.Option(
         "--histogram",
         metavar="|".join(HISTOGRAMS),
+        autocompletion=completion.one_of(*HISTOGRAMS),
         help=BY,
         rich_help_panel=many_options.RESULT,
     ),
@@ -92,6 +93,7 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         metavar="|".join(FORMATS),
+        autocompletion=completion.one_of(*FORMATS),
         help="What is printed.",
         rich_help_panel=many_options.RESULT,
     ),

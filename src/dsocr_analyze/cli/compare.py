@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsocr_analyze.cli import many_options, options, time_options
+from dsocr_analyze.cli import completion, many_options, options, time_options
 from dsocr_analyze.cli.counting import ENGINES, Engine
 from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
@@ -30,6 +30,7 @@ WhatArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="WHAT",
+        autocompletion=completion.compared,
         help="Modes (gundam), sizes (1024/640 crops, 640 does not), architectures"
         " (deepseek-ocr-2, deepseek-ocr:gundam) or saved reports (report.json); the first is what"
         " the others are compared with. Default: all modes, or the default mode where configs,"
@@ -41,16 +42,28 @@ ModesOption = Annotated[
     typer.Option(
         "--mode",
         metavar="LIST",
-        help="Modes of what names none, as in sweep: names, all, or sizes like 1024/640.",
+        autocompletion=completion.list_of_modes,
+        help=many_options.MODES,
         rich_help_panel=many_options.AXES,
     ),
 ]
 EngineOption = Annotated[
     str,
-    typer.Option("--engine", metavar="|".join(ENGINES), help="How modes and sizes are counted."),
+    typer.Option(
+        "--engine",
+        metavar="|".join(ENGINES),
+        autocompletion=completion.one_of(*ENGINES),
+        help="How modes and sizes are counted.",
+    ),
 ]
 FormatOption = Annotated[
-    str, typer.Option("--format", metavar="|".join(FORMATS), help="What is printed.")
+    str,
+    typer.Option(
+        "--format",
+        metavar="|".join(FORMATS),
+        autocompletion=completion.one_of(*FORMATS),
+        help="What is printed.",
+    ),
 ]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", metavar="FILE", help="Write here, not to stdout.")

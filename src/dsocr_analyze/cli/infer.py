@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsocr_analyze.cli import options
+from dsocr_analyze.cli import completion, options
 from dsocr_analyze.cli.devices import ProfileOption
 from dsocr_analyze.cli.doubts import StrictOption, say_of_sizes, warn
 from dsocr_analyze.cli.progress import announced_steps
@@ -84,6 +84,7 @@ SaveOption = Annotated[
     typer.Option(
         "--save-results",
         metavar="0|1",
+        autocompletion=completion.one_of("0", "1"),
         help="1: infer() also writes what it makes of the text (result.mmd, pictures with boxes);"
         " of a chart, it evaluates the text as Python.",
     ),
@@ -91,7 +92,10 @@ SaveOption = Annotated[
 FormatOption = Annotated[
     str,
     typer.Option(
-        "--format", metavar="|".join(FORMATS), help="What is printed; text is what was read, alone."
+        "--format",
+        metavar="|".join(FORMATS),
+        autocompletion=completion.one_of(*FORMATS),
+        help="What is printed; text is what was read, alone.",
     ),
 ]
 

@@ -31,6 +31,7 @@ __all__ = [
 
 AXES = "Axes (lists and ranges: 10,100:1000:100)"
 RESULT = "Result"
+MODES = "Modes: names, all, or sizes like 1024/640 (crops) and 512:1280:64 (does not)."
 
 ModesOption = Annotated[
     str | None,
@@ -38,8 +39,7 @@ ModesOption = Annotated[
         "--mode",
         metavar="LIST",
         autocompletion=completion.list_of_modes,
-        help="Modes: names, all, or sizes like 1024/640 (crops) and 512:1280:64 (does not)."
-        " Default: the architecture's own.",
+        help=MODES,
         rich_help_panel=AXES,
     ),
 ]

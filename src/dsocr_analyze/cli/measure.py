@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import options
+from dsocr_analyze.cli import completion, options
 from dsocr_analyze.cli.devices import ProfileOption, user_profiles
 from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.progress import announced_steps
@@ -48,11 +48,18 @@ AutocastOption = Annotated[
     typer.Option(
         "--autocast",
         metavar="0|1",
+        autocompletion=completion.one_of("0", "1"),
         help="Run under the autocast of the vendor's infer(), in bfloat16.",
     ),
 ]
 FormatOption = Annotated[
-    str, typer.Option("--format", metavar="|".join(FORMATS), help="What is printed.")
+    str,
+    typer.Option(
+        "--format",
+        metavar="|".join(FORMATS),
+        autocompletion=completion.one_of(*FORMATS),
+        help="What is printed.",
+    ),
 ]
 
 

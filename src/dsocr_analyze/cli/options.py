@@ -84,7 +84,7 @@ ConfigsOption = Annotated[
     list[Path] | None,
     typer.Option(
         "--config",
-        metavar="FILE",
+        metavar="FILE ...",
         help="A config.json to run in place of the model directory's own. May be given several"
         " times, for a column each and the keys that differ.",
         rich_help_panel=_MODEL,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dsocr_analyze.cli import options, time_options
+from dsocr_analyze.cli import completion, options, time_options
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import BenchmarkError, WorkloadError
 
@@ -42,6 +42,7 @@ KeepOption = Annotated[
     typer.Option(
         "--keep",
         metavar="0|1",
+        autocompletion=completion.one_of("0", "1"),
         help="Keep the correction of --from-benchmark for later predictions; 0 for not.",
         rich_help_panel=time_options.PANEL,
     ),

@@ -127,6 +127,7 @@ HistogramOption = Annotated[
     typer.Option(
         "--histogram",
         metavar="|".join(archive.HISTOGRAMS),
+        autocompletion=completion.one_of(*archive.HISTOGRAMS),
         help=f"{archive.BY} With --pages.",
         rich_help_panel=RESULT,
     ),
@@ -136,6 +137,7 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         metavar="|".join(archive.FORMATS),
+        autocompletion=completion.one_of(*archive.FORMATS),
         help="What is printed. With --pages.",
         rich_help_panel=RESULT,
     ),
