@@ -111,8 +111,19 @@ class TestEverywhere:
         ("infer", "--batch-size"): "infer() reads one page",
         ("infer", "--prompt-pages"): "infer() reads one page",
     }
-    OF_A_PAGE = ("--mode", "--base-size", "--image-size", "--crop-mode", "--page", "--image",
-                 "--seq-len", "--text-tokens", "--prompt", "--batch-size", "--prompt-pages")  # fmt: skip
+    OF_A_PAGE = (
+        "--mode",
+        "--base-size",
+        "--image-size",
+        "--crop-mode",
+        "--page",
+        "--image",
+        "--seq-len",
+        "--text-tokens",
+        "--prompt",
+        "--batch-size",
+        "--prompt-pages",
+    )
     OF_A_MODEL = ("--model", "--arch", "--config", "--dtype", "--use-flash-attn", "--strict")
 
     def test_every_command_that_counts_has_them_or_a_reason(self):
@@ -129,8 +140,13 @@ class TestEverywhere:
 
     @pytest.mark.parametrize("command", ["fit", "devices"])
     def test_a_gpu_is_an_argument_or_an_option_of_one_or_several(self, capsys, command):
-        ways = (("h100", "l4"), ("h100,l4",), ("--gpu", "h100,l4"), ("--gpu", "h100", "--gpu", "l4"),
-                ("h100", "--gpu", "L4"))  # fmt: skip
+        ways = (
+            ("h100", "l4"),
+            ("h100,l4",),
+            ("--gpu", "h100,l4"),
+            ("--gpu", "h100", "--gpu", "l4"),
+            ("h100", "--gpu", "L4"),
+        )
         outputs = {run(capsys, command, *way, "--format", "markdown") for way in ways}
         assert len(outputs) == 1
         assert next(iter(outputs))[0] == 0
@@ -157,7 +173,10 @@ class TestCase:
             (("fit", "H100-SXM", "--mode", "Gundam"), ("fit", "h100-sxm", "--mode", "gundam")),
             (("FIT", "h100", "--page", "A4@200"), ("fit", "h100", "--page", "a4@200")),
             (("fit", "h100", "--dtype", "BF16"), ("fit", "h100", "--dtype", "bfloat16")),
-            (("fit", "h100", "--arch", "DeepSeek-OCR-2"), ("fit", "h100", "--arch", "deepseek-ocr-2")),
+            (
+                ("fit", "h100", "--arch", "DeepSeek-OCR-2"),
+                ("fit", "h100", "--arch", "deepseek-ocr-2"),
+            ),
             (("fit", "h100", "--format", "Markdown"), ("fit", "h100", "--format", "markdown")),
             (("compare", "Tiny", "BASE"), ("compare", "tiny", "base")),
             (("compare", "DeepSeek-OCR:Tiny"), ("compare", "deepseek-ocr:tiny")),
@@ -165,7 +184,7 @@ class TestCase:
             (("tree", "--no-trace", "--stage", "SAM"), ("tree", "--no-trace", "--stage", "sam")),
             (("time", "h100", "--runtime", "Eager"), ("time", "h100", "--runtime", "eager")),
         ],
-    )  # fmt: skip
+    )
     def test_names_are_known_in_any_case(self, capsys, arguments, same):
         assert run(capsys, *arguments) == run(capsys, *same)
         assert run(capsys, *same)[0] == 0
@@ -193,10 +212,18 @@ class TestDidYouMean:
             (("gundum",), "did you mean --mode gundam?"),
             (("compar",), "did you mean compare?"),
             (("frobnicate",), "there are compare, fit,"),
-            (("--bach-size", "2"), "no option --bach-size; did you mean --batch-size? see"
-             " dsocr-analyze --help"),
-            (("fit", "--bach-size", "2"), "did you mean --batch-size? see dsocr-analyze fit --help"),
-            (("tree", "--gpu", "h100"), "dsocr-analyze tree has no option --gpu, as dsocr-analyze, "),
+            (
+                ("--bach-size", "2"),
+                "no option --bach-size; did you mean --batch-size? see dsocr-analyze --help",
+            ),
+            (
+                ("fit", "--bach-size", "2"),
+                "did you mean --batch-size? see dsocr-analyze fit --help",
+            ),
+            (
+                ("tree", "--gpu", "h100"),
+                "dsocr-analyze tree has no option --gpu, as dsocr-analyze, ",
+            ),
             (("fit", "h101"), "no GPU 'h101' in the catalogue; did you mean h100-sxm?"),
             (("time", "--gpu", "rtx4091"), "did you mean rtx-4090?"),
             (("fit", "--mode", "gundum"), "did you mean gundam? use tiny,"),
@@ -207,7 +234,7 @@ class TestDidYouMean:
             (("compare", "gundum"), "did you mean gundam?"),
             (("time", "h100", "--server", "vlm"), "did you mean vllm?"),
         ],
-    )  # fmt: skip
+    )
     def test_a_slip_is_answered_with_what_was_meant(self, capsys, arguments, told):
         code, out, err = run(capsys, *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1)
@@ -230,21 +257,39 @@ class TestParser:
     @pytest.mark.parametrize(
         ("arguments", "told"),
         [
-            (("--crop-mode", "true"), "--crop-mode 'true' is not possible; did you mean 1? give 0 or"
-             " 1; see dsocr-analyze --help"),
-            (("fit", "--crop-mode", "off"), "did you mean 0? give 0 or 1; see dsocr-analyze fit --help"),
-            (("--max-new-tokens", "1k"), "--max-new-tokens '1k' is not possible; did you mean 1000?"),
+            (
+                ("--crop-mode", "true"),
+                "--crop-mode 'true' is not possible; did you mean 1? give 0"
+                " or 1; see dsocr-analyze --help",
+            ),
+            (
+                ("fit", "--crop-mode", "off"),
+                "did you mean 0? give 0 or 1; see dsocr-analyze fit --help",
+            ),
+            (
+                ("--max-new-tokens", "1k"),
+                "--max-new-tokens '1k' is not possible; did you mean 1000?",
+            ),
             (("time", "--max-new-tokens", "2,048"), "did you mean 2048?"),
-            (("fit", "--reserved", "10%"), "--reserved '10%' is not possible; did you mean 0.1? give a"
-             " number from 0 to 1; see dsocr-analyze fit --help"),
-            (("fit", "--batch-size", "many"), "--batch-size 'many' is not possible; give a whole"
-             " number of pages; see dsocr-analyze fit --help"),
+            (
+                ("fit", "--reserved", "10%"),
+                "--reserved '10%' is not possible; did you mean 0.1? give"
+                " a number from 0 to 1; see dsocr-analyze fit --help",
+            ),
+            (
+                ("fit", "--batch-size", "many"),
+                "--batch-size 'many' is not possible; give a whole"
+                " number of pages; see dsocr-analyze fit --help",
+            ),
             (("time", "--price", "x"), "--price 'x' is not possible; give a number"),
-            (("fit", "--model"), "--model needs a value: --model DIR; see dsocr-analyze fit --help"),
+            (
+                ("fit", "--model"),
+                "--model needs a value: --model DIR; see dsocr-analyze fit --help",
+            ),
             (("fit", "--debug=1"), "--debug takes no value; see dsocr-analyze fit --help"),
             (("infer",), "--image is missing; give it as --image FILE; see dsocr-analyze infer"),
         ],
-    )  # fmt: skip
+    )
     def test_each_refusal(self, capsys, arguments, told):
         code, out, err = run(capsys, *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1)
@@ -267,8 +312,15 @@ class TestSizes:
 
     SWAPPED = ("--base-size", "640", "--image-size", "1024")
 
-    @pytest.mark.parametrize("command", [("--engine", "analytic", "-q"), ("fit", "h100"),
-                                         ("time", "h100"), ("tree", "--depth", "0")])  # fmt: skip
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ("--engine", "analytic", "-q"),
+            ("fit", "h100"),
+            ("time", "h100"),
+            ("tree", "--depth", "0"),
+        ],
+    )
     def test_swapped_sizes(self, capsys, command):
         code, _, err = run(capsys, *command, *self.SWAPPED)
         assert code == 0
@@ -280,13 +332,19 @@ class TestSizes:
         ("size", "told"),
         [
             # 62 patches of 16 pixels are 992; a quarter of 62, rounded up, is 16
-            (1000, "992 of 1000 pixels a side are seen, in 62 patches of 16 pixels, which make the 16"
-             " tokens a side of 1024 pixels; give 960 or 1024"),
+            (
+                1000,
+                "992 of 1000 pixels a side are seen, in 62 patches of 16 pixels, which make the"
+                " 16 tokens a side of 1024 pixels; give 960 or 1024",
+            ),
             # 65 patches; a quarter, rounded up, is 17
-            (1040, "is no multiple of 64: 65 patches of 16 pixels, which make the 17 tokens a side of"
-             " 1088 pixels; give 1024 or 1088"),
+            (
+                1040,
+                "is no multiple of 64: 65 patches of 16 pixels, which make the 17 tokens a side"
+                " of 1088 pixels; give 1024 or 1088",
+            ),
         ],
-    )  # fmt: skip
+    )
     def test_odd_sizes(self, capsys, size, told):
         _, _, err = run(capsys, "fit", "h100", "--base-size", size)
         assert err.count("warning:") == 1
@@ -299,8 +357,12 @@ class TestSizes:
     def test_no_published_mode_is_odd(self, architecture):
         found = ARCHITECTURES[architecture]
         for mode in found.modes.values():
-            workload = found.plan(page=(1240, 1754), base_size=mode.base_size,
-                                  image_size=mode.image_size, crop_mode=mode.crop_mode)  # fmt: skip
+            workload = found.plan(
+                page=(1240, 1754),
+                base_size=mode.base_size,
+                image_size=mode.image_size,
+                crop_mode=mode.crop_mode,
+            )
             assert found.warnings_of(workload) == []
 
     def test_without_crops_the_other_size_does_not_matter(self, capsys):
@@ -361,7 +423,7 @@ class TestCompletion:
             (("time", "--server", "sg"), {"sglang"}),
             (("com",), {"compare"}),
         ],
-    )  # fmt: skip
+    )
     def test_values_are_offered(self, capfd, monkeypatch, typed, offered):
         monkeypatch.setenv("_DSOCR_ANALYZE_COMPLETE", "complete_bash")
         monkeypatch.setenv("COMP_WORDS", " ".join(["dsocr-analyze", *typed]))
