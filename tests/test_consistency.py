@@ -3,6 +3,7 @@
 import os
 import re
 from collections import defaultdict
+from typing import ClassVar
 
 import pytest
 import typer
@@ -35,7 +36,7 @@ def options_of(command):
 
 
 class TestOneSpelling:
-    OWN_MEANING = {
+    OWN_MEANING: ClassVar = {
         "--output": "results go there, and what they are is the command's own",
         "--plot": "what is drawn is the command's own",
         "--format": "what there is to choose from is the command's own",
@@ -44,10 +45,10 @@ class TestOneSpelling:
     }
     """Options that mean something of the command's own, and what."""
 
-    INFER = {"--image", "--max-new-tokens", "--prompt"}
+    INFER: ClassVar = {"--image", "--max-new-tokens", "--prompt"}
     """Options of infer that say what it is called with, where others count without an image."""
 
-    LISTS = {"LIST": "several values between commas", "FILE ...": "several files"}
+    LISTS: ClassVar = {"LIST": "several values between commas", "FILE ...": "several files"}
     """What --help calls the value of an option that takes several."""
 
     def test_one_meaning_has_one_help_text(self):
@@ -90,8 +91,18 @@ class TestOneSpelling:
 class TestEverywhere:
     """Options of the page, the model, its types and the GPU, where they make sense."""
 
-    COUNTING = {"", "archive", "compare", "fit", "infer", "measure", "sweep", "time", "tree"}
-    LACKING = {
+    COUNTING: ClassVar = {
+        "",
+        "archive",
+        "compare",
+        "fit",
+        "infer",
+        "measure",
+        "sweep",
+        "time",
+        "tree",
+    }
+    LACKING: ClassVar = {
         ("compare", "--base-size"): "its items are sizes, as 1024/640",
         ("compare", "--image-size"): "the same",
         ("compare", "--crop-mode"): "the same",
@@ -375,7 +386,7 @@ class TestConfigs:
         text = (DEFAULT.reference / "config.json").read_text()
         (tmp_path / "mine.json").write_text(re.sub(r'"hidden_size": 1280,?', "", text))
         (tmp_path / "heads.json").write_text(
-            text.replace('"num_attention_heads": 10', '"num_attention_heads": 7')
+            re.sub(r'("num_(?:attention|key_value)_heads"): 10', r"\1: 7", text)
         )
         code, _, err = run(capsys, "fit", "--config", "mine.json")
         assert (code, err) == (2, "dsocr-analyze: 'mine.json' lacks 'hidden_size'\n")

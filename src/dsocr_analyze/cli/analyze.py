@@ -32,15 +32,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-EngineOption = Annotated[
-    str,
-    typer.Option(
-        "--engine",
-        metavar="|".join(ENGINES),
-        autocompletion=completion.one_of(*ENGINES),
-        help="trace runs the model under hooks; analytic evaluates closed forms, without torch.",
-    ),
-]
 OutputOption = Annotated[
     Path,
     typer.Option(
@@ -93,7 +84,7 @@ def analyze(
     max_new_tokens: options.NewTokensOption = 1024,
     batch_size: options.BatchOption = 1,
     prompt_pages: options.PromptPagesOption = 1,
-    engine: EngineOption = "trace",
+    engine: many_options.EngineOption = "trace",
     output: OutputOption = DEFAULT_OUTPUT,
     output_format: FormatOption = "table",
     json_file: options.JsonOption = None,

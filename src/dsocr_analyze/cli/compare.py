@@ -47,15 +47,6 @@ ModesOption = Annotated[
         rich_help_panel=many_options.AXES,
     ),
 ]
-EngineOption = Annotated[
-    str,
-    typer.Option(
-        "--engine",
-        metavar="|".join(ENGINES),
-        autocompletion=completion.one_of(*ENGINES),
-        help="How modes and sizes are counted.",
-    ),
-]
 FormatOption = Annotated[
     str,
     typer.Option(
@@ -90,7 +81,7 @@ def compare(
     max_new_tokens: options.NewTokensOption = 1024,
     batch_size: options.BatchOption = 1,
     prompt_pages: options.PromptPagesOption = 1,
-    engine: EngineOption = "analytic",
+    engine: many_options.EngineOption = "analytic",
     output_format: FormatOption = "table",
     output: OutputOption = None,
     strict: StrictOption = False,

@@ -15,6 +15,8 @@ from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.used_options import options_used
 
 if TYPE_CHECKING:
+    from dsocr_analyze.dtypes import Dtype
+    from dsocr_analyze.figures import ModelSource
     from dsocr_analyze.hardware.fit import BatchFit, Fit, Limit
     from dsocr_analyze.report.tables import Table
     from dsocr_analyze.workload import Workload
@@ -76,16 +78,12 @@ def fit(
     not fit: inputs, KV cache, logits or the other activations, at the higher one of two peaks, the
     prefill pass's and the last decode step's.
     """
-    from dsocr_analyze.analytic import attention_name
     from dsocr_analyze.dtypes import dtype_named
     from dsocr_analyze.hardware.devices import gpu_catalogue, gpu_named
     from dsocr_analyze.hardware.fit import fit as fit_into
     from dsocr_analyze.hardware.lacks import check_has
-    from dsocr_analyze.report.build import workload_document
     from dsocr_analyze.report.files import dump_json
     from dsocr_analyze.report.fit import fit_document
-    from dsocr_analyze.report.opening_line import opening_line
-    from dsocr_analyze.report.tables import model_text
 
     output_format = options.chosen("--format", output_format, FORMATS)
     element = dtype_named(dtype)
@@ -112,25 +110,32 @@ def fit(
         for each in named or gpu_catalogue().values()
     ]  # fmt: skip
     source = directory.source(architecture.name)
-    opening = opening_line(
-        [workload_document(workload)],
-        [element.name],
-        [attention_name(flash_attention=flash_attention)],
-    )
     if output_format == "json":
         sys.stdout.write(dump_json(fit_document(source, workload, fits, options_used(context))))
     else:
-        _print(fits, workload, model_text(source), opening, output_format)
+        opening = _opening(source, workload, element, flash_attention=flash_attention)
+        _print(fits, workload, opening, output_format)
     if named and not all(each.fits for each in fits):
         raise typer.Exit(NO)
 
 
-def _print(
-    fits: Sequence[Fit], workload: Workload, model: str, opening: str, output_format: str
-) -> None:
+def _opening(
+    source: ModelSource, workload: Workload, dtype: Dtype, *, flash_attention: bool
+) -> str:
+    """The first lines: which model, and of what."""
+    from dsocr_analyze.analytic import attention_name
+    from dsocr_analyze.report.build import workload_document
+    from dsocr_analyze.report.opening_line import opening_line
+    from dsocr_analyze.report.tables import model_text
+
+    attention = attention_name(flash_attention=flash_attention)
+    line = opening_line([workload_document(workload)], [dtype.name], [attention])
+    return f"Ran: {model_text(source)} by the analytic engine\n{line}"
+
+
+def _print(fits: Sequence[Fit], workload: Workload, opening: str, output_format: str) -> None:
     from dsocr_analyze.hardware.fit import ASSUMPTIONS
 
-    print(f"Ran: {model} by the analytic engine")
     print(opening)
     tables = (_need_table(fits[0], workload), _table(fits))
     sentences = [f"{order}: {assumption}" for order, assumption in ASSUMPTIONS.items()]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import completion
+from dsocr_analyze.cli.counting import ENGINES
 from dsocr_analyze.dtypes import MODEL_DTYPES
 from dsocr_analyze.errors import OutputError, WorkloadError
 
@@ -21,6 +22,7 @@ __all__ = [
     "RESULT",
     "AttentionsOption",
     "DtypesOption",
+    "EngineOption",
     "ModesOption",
     "QuietOption",
     "attentions_from",
@@ -61,6 +63,15 @@ AttentionsOption = Annotated[
         autocompletion=completion.list_of("0", "1"),
         help="Decoder attention: 0 eager, 1 FlashAttention-2.",
         rich_help_panel=AXES,
+    ),
+]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="|".join(ENGINES),
+        autocompletion=completion.one_of(*ENGINES),
+        help="trace runs the model under hooks; analytic evaluates closed forms, without torch.",
     ),
 ]
 QuietOption = Annotated[

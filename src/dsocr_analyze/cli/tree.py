@@ -19,6 +19,7 @@ from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
+    from dsocr_analyze.figures import ModelSource
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.module_tree import OwnerOf, TreeNode
     from dsocr_analyze.report.tree import Leaves
@@ -102,7 +103,6 @@ def tree(
 ) -> None:
     """Show the module hierarchy, repeated layers folded, or its leaf classes by stage."""
     from dsocr_analyze.report.files import dump_json
-    from dsocr_analyze.report.tables import model_text
     from dsocr_analyze.report.tree_document import tree_document
 
     output_format = options.chosen("--format", output_format, FORMATS)
@@ -136,14 +136,12 @@ def tree(
             shown = _tree(session, _owner_of(architecture), depth, stage, workload)
     source = directory.source(architecture.name if architecture else None)
     if output_format == "json":
-        text = dump_json(
-            tree_document(source, shown, stage=stage, workload=workload,
-                          options=options_used(context))
-        )  # fmt: skip
+        document = tree_document(
+            source, shown, stage=stage, workload=workload, options=options_used(context)
+        )
+        text = dump_json(document)
     else:
-        text = _text(shown, is_folded=folded, output_format=output_format)
-    if output_format == "text":
-        text = f"Ran: {model_text(source)} on meta\n\n{text}"
+        text = _text(source, shown, is_folded=folded, output_format=output_format)
     _show(context, text, output)
 
 
@@ -221,7 +219,19 @@ def _tree(
     return pruned
 
 
-def _text(shown: Leaves | TreeNode, *, is_folded: bool, output_format: str) -> str:
+def _text(
+    source: ModelSource, shown: Leaves | TreeNode, *, is_folded: bool, output_format: str
+) -> str:
+    """The tree, or the leaves; as text under a line that names the model."""
+    drawn = _drawn(shown, is_folded=is_folded, output_format=output_format)
+    if output_format != "text":
+        return drawn
+    from dsocr_analyze.report.tables import model_text
+
+    return f"Ran: {model_text(source)} on meta\n\n{drawn}"
+
+
+def _drawn(shown: Leaves | TreeNode, *, is_folded: bool, output_format: str) -> str:
     from dsocr_analyze.module_tree import FoldedNode, TreeNode, fold
     from dsocr_analyze.report import tree as written
 
