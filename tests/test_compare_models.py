@@ -126,7 +126,8 @@ def test_a_saved_report_of_another_architecture_stands_beside_a_mode(capsys):
     assert "; two.json: deepseek-ocr-2: built-in" in first
     assert "; deepseek-ocr-2: built-in" in first
     assert first.endswith("; page 1240 x 1754 pixels")
-    assert out.splitlines()[1] == "Against gundam"
+    assert out.splitlines()[1].startswith("Page of 1240 x 1754 pixels")
+    assert out.splitlines()[2] == "Against gundam"
     values = values_of(compared(capsys, "gundam", "two.json", "deepseek-ocr-2"))
     assert all(first == second for _, first, second in values.values())
 

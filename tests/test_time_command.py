@@ -258,9 +258,9 @@ class TestReports:
         arguments = ["compare", "tiny", "gundam", "--gpu", "h100", "--price", "2", "--format"]
         assert main([*arguments, "json"]) == 0
         rows = {row["key"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
-        tiny, gundam = rows["h100-sxm_serving_ttft_seconds"]["values"]
+        tiny, gundam = rows["h100_sxm_serving_ttft_seconds"]["values"]
         assert tiny < gundam
-        assert rows["h100-sxm_serving_cost_per_thousand_pages_1"]["unit"] == "price"
+        assert rows["h100_sxm_serving_cost_per_thousand_pages_1"]["unit"] == "price"
 
     @pytest.mark.parametrize(
         "arguments",

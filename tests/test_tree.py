@@ -254,7 +254,7 @@ def test_dump_script_writes_rows_and_text(tmp_path, capsys):
     names = runpy.run_path(str(ROOT / "scripts" / "dump_dsocr_tree.py"))
     names["dump"].__globals__["OUTPUT"] = tmp_path
     assert names["dump"](["--model", "reference", "--no-trace"]) == 0
-    rows = json.loads((tmp_path / "dsocr-module-tree.json").read_text("utf-8"))
+    rows = json.loads((tmp_path / "dsocr-module-tree.json").read_text("utf-8"))["modules"]
     assert [row.keys() >= {"name", "class", "stage"} for row in rows] == [True] * REFERENCE_MODULES
     assert "[1-11] x 11" in (tmp_path / "dsocr-module-tree.txt").read_text("utf-8")
     assert names["dump"](["--stage", "none"]) == 2

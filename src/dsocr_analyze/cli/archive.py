@@ -171,7 +171,7 @@ def count_list(
         raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
     metadata = metadata_of(
         directory, architecture, (setting.mode for setting in settings),
-        command="archive", options=options_used(context),
+        command=context.info_name or "", options=options_used(context),
     )  # fmt: skip
     lengths = {"text_tokens": planned.text_tokens, "max_new_tokens": max_new_tokens}
     timer = _timer(counted, settings, time)

@@ -17,6 +17,7 @@ from dsocr_analyze.cli.used_options import options_used
 if TYPE_CHECKING:
     from dsocr_analyze.dtypes import Dtype
     from dsocr_analyze.figures import ModelSource
+    from dsocr_analyze.hardware.devices import Gpu
     from dsocr_analyze.hardware.fit import BatchFit, Fit, Limit
     from dsocr_analyze.report.tables import Table
     from dsocr_analyze.workload import Workload
@@ -79,18 +80,15 @@ def fit(
     prefill pass's and the last decode step's.
     """
     from dsocr_analyze.dtypes import dtype_named
-    from dsocr_analyze.hardware.devices import gpu_catalogue, gpu_named
+    from dsocr_analyze.hardware.devices import gpu_catalogue
     from dsocr_analyze.hardware.fit import fit as fit_into
-    from dsocr_analyze.hardware.lacks import check_has
     from dsocr_analyze.report.files import dump_json
     from dsocr_analyze.report.fit import fit_document
 
     output_format = options.chosen("--format", output_format, FORMATS)
     element = dtype_named(dtype)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
-    named = [gpu_named(name) for name in options.gpu_names(gpu, named_gpus)]
-    for each in named:
-        check_has(each, element, flash_attention=flash_attention)
+    named = _named(options.gpu_names(gpu, named_gpus), element, flash_attention=flash_attention)
     directory = options.described_model(model, arch, config, sliding_window)
     architecture = directory.architecture
     workload = options.workload_from(
@@ -117,6 +115,17 @@ def fit(
         _print(fits, workload, opening, output_format)
     if named and not all(each.fits for each in fits):
         raise typer.Exit(NO)
+
+
+def _named(names: Sequence[str], dtype: Dtype, *, flash_attention: bool) -> list[Gpu]:
+    """The GPUs of these names; raises DeviceError where one lacks what the model asks for."""
+    from dsocr_analyze.hardware.devices import gpu_named
+    from dsocr_analyze.hardware.lacks import check_has
+
+    named = [gpu_named(name) for name in names]
+    for each in named:
+        check_has(each, dtype, flash_attention=flash_attention)
+    return named
 
 
 def _opening(

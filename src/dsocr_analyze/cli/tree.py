@@ -117,23 +117,20 @@ def tree(
         stage = options.chosen("--stage", stage, directory.architecture.stage_names)
     # Without one, the model has no stages, but a tree all the same.
     architecture = directory.recognized
-    is_traced = trace and not leaves
-    if not is_traced:
+    workload = _workload(context, directory) if trace and not leaves else None
+    if workload is None:
         _refuse_page(context)
-    workload = _workload(context, directory) if is_traced else None
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     with announced_steps() as announce:
         announce("importing torch, building the model")
         session = Engine(
             "trace", directory, dtype, flash_attention, trust_remote_code=trust_remote_code
         ).session
-        shown: Leaves | TreeNode
-        if leaves:
-            shown = _leaves(session, architecture, stage)
-        else:
-            if workload is not None:
-                announce("tracing a page")
-            shown = _tree(session, _owner_of(architecture), depth, stage, workload)
+        if workload is not None:
+            announce("tracing a page")
+        shown = _leaves(session, architecture, stage) if leaves else _tree(
+            session, _owner_of(architecture), depth, stage, workload
+        )  # fmt: skip
     source = directory.source(architecture.name if architecture else None)
     if output_format == "json":
         document = tree_document(
