@@ -54,6 +54,13 @@ JsonOption = Annotated[
         "--json", metavar="FILE", help="Also write the JSON report here; - prints it instead."
     ),
 ]
+FullOption = Annotated[
+    bool,
+    typer.Option(
+        "--full",
+        help="Print all tables below the answer: stages, memory, time, modules, operators.",
+    ),
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing on stdout.")]
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Exit with 3 where there is a warning; still write.")
@@ -104,6 +111,7 @@ def analyze(
     corrections: time_options.CorrectionsOption = 1,
     output: OutputOption = DEFAULT_OUTPUT,
     output_format: FormatOption = "table",
+    full: FullOption = False,
     json_file: JsonOption = None,
     quiet: QuietOption = False,
     strict: StrictOption = False,
@@ -138,7 +146,7 @@ def analyze(
     context.obj.begin_writing()
     written = _write(report, output, json_file)
     if not quiet:
-        _print(report, "json" if json_file == "-" else output_format, written)
+        _print(report, "json" if json_file == "-" else output_format, written, full=full)
     _warn(report, strict=strict)
 
 
@@ -175,7 +183,7 @@ def _write(report: Report, output: Path, json_file: str | None) -> list[Path]:
     return write_files(texts)
 
 
-def _print(report: Report, output_format: str, written: Sequence[Path]) -> None:
+def _print(report: Report, output_format: str, written: Sequence[Path], *, full: bool) -> None:
     if output_format == "json":
         from dsocr_analyze.report.files import dump_json
 
@@ -187,4 +195,4 @@ def _print(report: Report, output_format: str, written: Sequence[Path]) -> None:
     else:
         from dsocr_analyze.cli.printing import print_report
 
-        print_report(report, written)
+        print_report(report, written, full=full)

@@ -279,14 +279,14 @@ def _print(counts: Archive, metadata: CountMetadata, histogram: str, output_form
         sys.stdout.write(document_text(archive_document(counts, metadata)))
         return
     from dsocr_analyze.archive.tables import archive_tables
-    from dsocr_analyze.cli.printing import print_assumptions, print_table
+    from dsocr_analyze.cli.printing import print_assumptions, print_table, print_text
     from dsocr_analyze.report.tables import model_text
 
-    print(f"Ran: {model_text(metadata.model)} by the analytic engine")
+    print_text(f"Ran: {model_text(metadata.model)} by the analytic engine")
     for table in archive_tables(counts, histogram):
         print_table(table)
     for note in metadata.notes:
-        print(f"Note: {note}")
+        print_text(f"Note: {note}", indent="  ")
     print_assumptions(dict.fromkeys(said for each in counts.times for said in each.assumptions))
 
 

@@ -179,9 +179,9 @@ def _show(
         context.obj.begin_writing()
         write_texts(output.parent, {output.name: text})
     elif output_format == "table":
-        from dsocr_analyze.cli.printing import print_assumptions, print_table
+        from dsocr_analyze.cli.printing import print_assumptions, print_table, print_text
 
-        print(result.headline())
+        print_text(result.headline())
         print_table(result.table())
         config_table = result.config_table()
         if config_table is not None:

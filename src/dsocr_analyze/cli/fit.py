@@ -111,18 +111,20 @@ def _print(fits: Sequence[Fit], workload: Workload, model: str, output_format: s
     if output_format == "json":
         sys.stdout.write(json.dumps([_as_dict(each) for each in fits], indent=2) + "\n")
         return
-    print(f"Ran: {model} by the analytic engine")
     tables = (_need_table(fits[0], workload), _table(fits))
+    ran = f"Ran: {model} by the analytic engine"
     sentences = [f"{order}: {assumption}" for order, assumption in ASSUMPTIONS.items()]
     if output_format == "markdown":
         from dsocr_analyze.report.markdown import markdown_table
 
-        parts = [f"{table.title}\n\n{markdown_table(table)}" for table in tables]
+        parts = [ran]
+        parts += [f"{table.title}\n\n{markdown_table(table)}" for table in tables]
         parts.append("\n".join(f"- {sentence}" for sentence in sentences))
         sys.stdout.write("\n\n".join(parts) + "\n")
         return
-    from dsocr_analyze.cli.printing import print_assumptions, print_table
+    from dsocr_analyze.cli.printing import print_assumptions, print_table, print_text
 
+    print_text(ran)
     for table in tables:
         print_table(table)
     print_assumptions(sentences)
@@ -130,12 +132,12 @@ def _print(fits: Sequence[Fit], workload: Workload, model: str, output_format: s
 
 def _need_table(fit: Fit, workload: Workload) -> Table:
     """What the asked-for batch needs; the same on every GPU."""
-    from dsocr_analyze.report.quantities import bytes_text
+    from dsocr_analyze.report.quantities import bytes_text, counted
     from dsocr_analyze.report.tables import Table
 
     needs = {"at once": fit.at_once.need, "one at a time": fit.one_at_a_time.need}
     return Table(
-        f"{workload.batch_size} page(s) of {workload.seq_len} tokens need"
+        f"{counted(workload.batch_size, 'page')} of {counted(workload.seq_len, 'token')} need"
         f" {bytes_text(fit.need.total_bytes)}, one at a time"
         f" {bytes_text(fit.one_at_a_time.need.total_bytes)}: weights"
         f" {bytes_text(fit.need.weights_bytes)}, and the higher of two peaks",

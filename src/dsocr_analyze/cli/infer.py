@@ -336,13 +336,13 @@ def _print(report: InferenceReport, output_format: str, written: Sequence[Path])
     elif output_format == "text":
         sys.stdout.write(report.text + "\n")
     else:
-        from dsocr_analyze.cli.printing import print_table
+        from dsocr_analyze.cli.printing import print_table, print_text
         from dsocr_analyze.report.inference import inference_headline, inference_tables
 
-        print(inference_headline(report))
+        print_text(inference_headline(report))
         for table in inference_tables(report):
             print_table(table)
         for note in report.notes:
-            print(f"- {note}")
+            print_text(f"- {note}", indent="  ")
         for path in written:
             print(f"wrote {path}")

@@ -284,10 +284,10 @@ def _print(found: Measurement, output_format: str, json_file: Path | None) -> No
         parts.append("\n".join(f"- {note}" for note in notes))
         sys.stdout.write("\n\n".join(parts) + "\n")
         return
-    from dsocr_analyze.cli.printing import print_table
+    from dsocr_analyze.cli.printing import print_table, print_text
 
-    print(head)
+    print_text(head)
     for table in tables:
         print_table(table)
     for note in notes:
-        print(note)
+        print_text(note, indent="  ")

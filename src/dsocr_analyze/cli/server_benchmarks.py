@@ -249,13 +249,13 @@ def _print(report: BenchmarkReport, output_format: str, folder: Path | None) -> 
         parts += ["## Assumptions", "\n".join(f"- {note}" for note in notes), where]
         sys.stdout.write("\n\n".join(parts) + "\n")
         return
-    from dsocr_analyze.cli.printing import print_assumptions, print_table
+    from dsocr_analyze.cli.printing import print_assumptions, print_table, print_text
     from dsocr_analyze.cli.streams import visible
 
-    print(headline(report.model, report.workload))
+    print_text(headline(report.model, report.workload))
     for table in tables:
         print_table(table)
     for doubt in doubts:
-        print(f"Note: {doubt}")
+        print_text(f"Note: {doubt}", indent="  ")
     print_assumptions(notes)
     print(visible(where))

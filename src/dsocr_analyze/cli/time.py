@@ -172,9 +172,9 @@ def _print(report: TimeReport, output_format: str, *, written: Path | None) -> N
         parts += ["## Assumptions", "\n".join(f"- {note}" for note in notes)]
         sys.stdout.write("\n\n".join(parts) + "\n")
         return
-    from dsocr_analyze.cli.printing import print_assumptions, print_table
+    from dsocr_analyze.cli.printing import print_assumptions, print_table, print_text
 
-    print(headline(report.model, report.workload))
+    print_text(headline(report.model, report.workload))
     for table in tables:
         print_table(table)
     print_assumptions(notes)

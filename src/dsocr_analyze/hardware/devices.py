@@ -103,6 +103,11 @@ class Gpu:
         return others.get(dtype, self.tensor_tflops)
 
     @property
+    def ridge_flops_per_byte(self) -> float:
+        """FLOPs per byte from which on matrix products bound it: `tensor_tflops` / bandwidth."""
+        return self.tensor_tflops * 1e12 / (self.bandwidth_gb_s * 1e9)
+
+    @property
     def memory_bytes(self) -> int:
         """Bytes of memory as sold."""
         return self.memory_gb * 10**9

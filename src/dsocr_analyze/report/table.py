@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Final
 
 __all__ = ["Table"]
+
+_NUMBER: Final = re.compile(r"[~?<(+-]*\d")
 
 
 @dataclass(frozen=True)
@@ -17,9 +21,11 @@ class Table:
     label_columns: int = 1
     emphasized_rows: int = 0
     """How many rows at the end are sums."""
+    optional: tuple[str, ...] = ()
+    """Columns that a narrow terminal may go without, the first to go first."""
 
     def is_numeric(self, column: int) -> bool:
         """Whether a column holds numbers, which stand flush right and are never wrapped."""
         return column >= self.label_columns and all(
-            not row[column] or row[column][0].isdigit() or row[column] == "-" for row in self.rows
+            row[column] in ("", "-") or _NUMBER.match(row[column]) for row in self.rows
         )
