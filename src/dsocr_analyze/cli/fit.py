@@ -160,6 +160,7 @@ def _table(fits: Sequence[Fit]) -> Table:
         ("GPU", "name", "usable", "fits", "at once", "limited by", "one at a time", "limited by"),
         tuple(map(_row, fits)),
         label_columns=2,
+        optional=("GPU",),
     )
 
 

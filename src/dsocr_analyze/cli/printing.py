@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from dsocr_analyze.cli.streams import visible
+
 if TYPE_CHECKING:
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.report.layout import Line
@@ -31,16 +33,17 @@ def print_report(report: Report, written: Sequence[Path], *, full: bool) -> None
     from dsocr_analyze.report.layout import Line
     from dsocr_analyze.report.terminal import report_lines
 
-    _print_lines(map(Line, answer_of(report, written).lines()))
+    _print_lines(map(Line, answer_of(report, written).lines(rest=": --full")))
     if full:
         _print_lines([Line(""), *report_lines(report, terminal_width())])
 
 
 def print_table(table: Table) -> None:
-    """Prints one table."""
+    """Prints one table and an empty line."""
+    from dsocr_analyze.report.layout import Line
     from dsocr_analyze.report.terminal import table_lines
 
-    _print_lines(table_lines(table, terminal_width()))
+    _print_lines([*table_lines(table, terminal_width()), Line("")])
 
 
 def print_text(text: str, *, indent: str = "") -> None:
@@ -63,4 +66,5 @@ def _print_lines(lines: Iterable[Line]) -> None:
 
     console = Console()
     for line in lines:
-        console.print(Text(line.text, style="bold" if line.is_bold else ""), soft_wrap=True)
+        text = Text(visible(line.text), style="bold" if line.is_bold else "")
+        console.print(text, soft_wrap=True)

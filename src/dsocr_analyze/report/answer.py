@@ -65,11 +65,11 @@ class Answer:
     doubts: tuple[Entry, ...]
     files: str
 
-    def lines(self) -> list[str]:
-        """At most 12 lines of at most 80 columns."""
+    def lines(self, *, rest: str = "") -> list[str]:
+        """At most 12 lines of at most 80 columns; `rest` says where GPUs beyond them are."""
         room = WIDTH - _LABEL_WIDTH
         left = MOST_LINES - len(self.costs) - len(self.doubts) - bool(self.files)
-        times = self._time_lines(room, left)
+        times = self._time_lines(room, left, rest)
         left -= len(times)
         found = [(each.label, each.line(room)) for each in self.costs]
         found += zip(["time", *[""] * len(times)], times, strict=False)
@@ -81,7 +81,7 @@ class Answer:
             found += zip(["files", *[""] * len(files)], files, strict=False)
         return [f"{label:{_LABEL_WIDTH}}{text}".rstrip() for label, text in found]
 
-    def _time_lines(self, room: int, most: int) -> list[str]:
+    def _time_lines(self, room: int, most: int, rest: str) -> list[str]:
         """The GPUs, in the same words each; where there are more than `most`, the first of them."""
         shown = self.times if len(self.times) <= most else self.times[: most - 1]
         if not shown:
@@ -92,7 +92,7 @@ class Answer:
             [each.line(room) for each in shown],
         )
         more = len(self.times) - len(shown)
-        return [*texts, *([f"and {more:,} more: --full"] if more else [])]
+        return [*texts, *([f"and {more:,} more{rest}"] if more else [])]
 
     def items(self) -> Iterator[tuple[str, str]]:
         """Label and text of all there is to say, nothing shortened."""
@@ -283,7 +283,7 @@ def _bound(report: Report) -> Iterator[str]:
     ratios = ", ".join(f"{name} {ratio_text(ratio)}" for name, ratio in known.items())
     ridge = ridge_of(report)
     if not known or not ridge.is_named:
-        yield f"{ratios or 'unknown'} FLOPs/byte; --gpu says what that is bound by"
+        yield f"{ratios or 'unknown'} FLOPs/byte; a GPU decides what bounds it"
         yield f"{ratios or 'unknown'} FLOPs/byte"
         return
     gpu, point = ridge.gpu, ratio_text(ridge.flops_per_byte)
@@ -291,11 +291,14 @@ def _bound(report: Report) -> Iterator[str]:
     if len(set(kinds.values())) == 1:
         [kind] = set(kinds.values())
         sign = ">=" if kind == "compute" else "<"
-        yield f"{kind} on {gpu} ({sign} {point} FLOPs/byte): {ratios}"
+        on = f"{kind} on {gpu} ({sign} {point} FLOPs/byte)"
+        yield f"{on}: {ratios}"
+        yield f"{on}: {' and '.join(map(ratio_text, known.values()))}"
         return
-    each = ", ".join(f"{name} {kinds[name]} ({ratio_text(known[name])})" for name in known)
-    yield f"{each}: FLOPs/byte against {point} of {gpu}"
-    yield f"{each}; {gpu}: {point} FLOPs/byte"
+    each = [f"{ratio_text(ratio)} {kinds[name]}" for name, ratio in known.items()]
+    named = [f"{name} {said}" for name, said in zip(known, each, strict=True)]
+    yield f"FLOPs/byte: {', '.join(named)}; {gpu} {point}"
+    yield f"FLOPs/byte: {', '.join(each)}; {gpu} {point}"
 
 
 def _checked(report: Report) -> Iterator[str]:

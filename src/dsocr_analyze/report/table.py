@@ -9,6 +9,7 @@ from typing import Final
 __all__ = ["Table"]
 
 _NUMBER: Final = re.compile(r"[~?<(+-]*\d")
+_LONGEST_FIGURE: Final = 30
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,11 @@ class Table:
 
     def is_numeric(self, column: int) -> bool:
         """Whether a column holds numbers, which stand flush right and are never wrapped."""
-        return column >= self.label_columns and all(
-            row[column] in ("", "-") or _NUMBER.match(row[column]) for row in self.rows
-        )
+        return column >= self.label_columns and all(_is_number(row[column]) for row in self.rows)
+
+
+def _is_number(cell: str) -> bool:
+    """Whether a cell is empty or a figure: one or two numbers, not prose that opens with one."""
+    if cell in ("", "-"):
+        return True
+    return _NUMBER.match(cell) is not None and max(map(len, cell.split("\n"))) <= _LONGEST_FIGURE
