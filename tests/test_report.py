@@ -1,7 +1,6 @@
 """The report: its keys, its sums, its texts, its files."""
 
 import datetime as dt
-import io
 import json
 import os
 import re
@@ -22,7 +21,6 @@ from hand_built import (
     batch_of,
     traced,
 )
-
 from test_answer import TIME
 
 from dsocr_analyze.errors import OutputError
@@ -461,7 +459,8 @@ class TestTexts:
         ("count", "text"),
         [(0, "0"), (999, "999"), (1000, "1.000 k"), (4_568_380_069_376, "4.568 T"),
          (97_690_917_273_600, "97.69 T"), (123_456_789, "123.5 M"), (2409.3333, "2.409 k"),
-         (4_568_380_069_376.5, "4.568 T"), (999_960_000_000, "1.000 T"), (9_999_600, "10.00 M"), (33.333333, "33.33"), (5e27, "5000 Y")],
+         (4_568_380_069_376.5, "4.568 T"), (999_960_000_000, "1.000 T"),
+         (9_999_600, "10.00 M"), (33.333333, "33.33"), (5e27, "5000 Y")],
     )  # fmt: skip
     def test_scaled_numbers_keep_four_digits(self, count, text):
         assert scaled(count) == text
