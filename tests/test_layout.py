@@ -1,6 +1,7 @@
 """Lines of tables and prose: what fits, and what is never broken."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -112,6 +113,9 @@ class TestTables:
         assert lay_out(TABLE, 55).left_out == ("params",)
         assert lay_out(TABLE, 44).left_out == ("params", "read")
         assert not any("2,769,255,680" in line for line in texts(TABLE, 44))
+
+    def test_a_column_that_a_table_lacks_is_not_left_out(self):
+        assert lay_out(replace(TABLE, optional=("class", "params")), 55).left_out == ("params",)
 
     def test_and_where_that_is_not_enough_the_columns_stand_below_one_another(self):
         layout = lay_out(TABLE, 34)

@@ -177,8 +177,9 @@ def lay_out(table: Table, width: int) -> Layout:
     another, each with the labels of its rows.
     """
     columns = _columns(table)
-    for count in range(len(table.optional) + 1):
-        left_out = table.optional[:count]
+    optional = [name for name in table.optional if name in table.columns]
+    for count in range(len(optional) + 1):
+        left_out = tuple(optional[:count])
         chosen = [column for column in columns if column.header not in left_out]
         widths = _fitting(chosen, width, [column.comfortable for column in chosen])
         if widths is not None:
