@@ -116,7 +116,8 @@ def test_a_mode_alone_belongs_to_the_architecture_of_the_options(capsys):
     ]  # fmt: skip
 
 
-def test_a_saved_report_of_another_architecture_stands_beside_a_mode(capsys):
+def test_a_saved_report_of_another_architecture_stands_beside_a_mode(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
     arguments = ["--engine", "analytic", "--arch", "deepseek-ocr-2", "-q", "--json", "two.json"]
     assert run(capsys, *arguments)[0] == 0
     code, out, _ = run(capsys, "compare", "gundam", "two.json", "deepseek-ocr-2")

@@ -197,7 +197,8 @@ class TestRefusals:
 
 
 class TestText:
-    def test_the_tables_name_gpu_and_runtime_and_the_assumptions_follow(self, capsys):
+    def test_the_tables_name_gpu_and_runtime_and_the_assumptions_follow(self, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "132")
         assert main(["time", "h100", "--price", "2"]) == 0
         out = capsys.readouterr().out
         assert "h100-sxm, serving, vllm: one page alone, predicted" in out

@@ -102,7 +102,8 @@ class TestComparison:
     def test_the_table_and_the_markdown_say_it_all(self, capsys):
         code, out, err = run(capsys, "time", "h100", "--from-benchmark", VLLM)
         assert (code, err) == (0, "")
-        assert "predicted beside bench_vllm.json, vllm bench serve; 200 requests, 16 at" in out
+        said = " ".join(out.split())
+        assert "predicted beside bench_vllm.json, vllm bench serve; 200 requests, 16 at" in said
         assert " first token " in out
         assert SENTENCE in " ".join(out.split())
         assert "kept in " in out
@@ -183,7 +184,7 @@ class TestKept:
         for command in (
             ("time", "h100"),
             ("time", "h100", "--format", "markdown"),
-            ("--engine", "analytic", "--gpu", "h100", "--runtime", "serving"),
+            ("--engine", "analytic", "--gpu", "h100", "--runtime", "serving", "--full"),
             ("--engine", "analytic", "--gpu", "h100", "--runtime", "serving", "--json", "-"),
             ("compare", "tiny", "base", "--gpu", "h100"),
             ("compare", "tiny", "base", "--gpu", "h100", "--format", "markdown"),
@@ -196,6 +197,11 @@ class TestKept:
             code, out, _ = run(capsys, *command, "--corrections", "0")
             assert code == 0
             assert SENTENCE not in " ".join(out.split()), command
+
+    def test_the_answer_says_that_seconds_are_corrected(self, capsys):
+        command = ("--engine", "analytic", "--gpu", "h100", "--runtime", "serving")
+        assert "h100-sxm, serving, corrected: " in run(capsys, *command)[1]
+        assert "corrected" not in run(capsys, *command, "--corrections", "0")[1]
 
     def test_the_written_report_says_it(self, capsys, tmp_path):
         code, _, _ = run(capsys, "--engine", "analytic", "--gpu", "h100", "--runtime", "serving",

@@ -123,10 +123,9 @@ def analyze(
         return
     _check(output_format, engine, device, prompt, (text_tokens, seq_len))
     # The analytic engine reads the directory's config and executes nothing of it.
-    executable = trust_remote_code or engine == "analytic"
     directory = options.model_directory_from(
-        model, arch, config, trust_remote_code=executable, sliding_window=sliding_window,
-        stages=stages, hf_config=hf_config,
+        model, arch, config, trust_remote_code=trust_remote_code or engine == "analytic",
+        sliding_window=sliding_window, stages=stages, hf_config=hf_config,
     )  # fmt: skip
     if prompt is not None:
         text_tokens = options.prompt_tokens(prompt, directory)
@@ -135,13 +134,13 @@ def analyze(
         crop_mode=crop_mode, page=page, image=image, seq_len=seq_len, text_tokens=text_tokens,
         batch_size=batch_size, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
-    flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     options.prepare_output(output)
     asked = time_options.request_with_report(
         context, gpu, runtime=runtime, concurrency=concurrency, preprocess_ms=preprocess_ms,
         workers=workers, price=price, corrections=corrections, max_new_tokens=max_new_tokens,
     )  # fmt: skip
-    counts = Engine(engine, directory, dtype, flash_attention, device, trust_remote_code, asked)
+    flash = options.switch("--use-flash-attn", use_flash_attn)
+    counts = Engine(engine, directory, dtype, flash, device, trust_remote_code, asked)
     report = counts.report(workload)
     context.obj.begin_writing()
     written = _write(report, output, json_file)

@@ -230,7 +230,8 @@ def _best(entry: TimeEntry) -> LoadedGpu:
 
 def _time(entry: TimeEntry) -> Iterator[str]:
     load = _best(entry)
-    name, alone = f"{entry.gpu}, {entry.runtime}", seconds_text(entry.page_seconds)
+    corrected = "" if entry.assumptions.correction is None else ", corrected"
+    name, alone = f"{entry.gpu}, {entry.runtime}{corrected}", seconds_text(entry.page_seconds)
     rate, cost = rate_text(load.pages_per_second), load.cost_per_thousand_pages
     each = "" if cost is None else f", {cost:,.2f} per 1,000 pages"
     if not load.fits:
@@ -306,6 +307,7 @@ def _checked(report: Report) -> Iterator[str]:
     predicted = "; seconds are predicted" if report.time else ""
     said = _witnesses(report)
     yield f"{warnings}{said}{predicted}"
+    yield f"{warnings}{said}{predicted.replace(' are', '')}"
     yield f"{warnings}{said}"
 
 

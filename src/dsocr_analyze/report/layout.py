@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
-
-from rich.cells import cell_len
 
 from dsocr_analyze.report.table import Table
 
@@ -66,7 +65,7 @@ def wrap(text: str, width: int, *, indent: str = "") -> list[str]:
     for paragraph in text.split("\n"):
         line = ""
         for piece in _pieces(paragraph, width - len(indent)):
-            if line.strip() and cell_len(line) + cell_len(piece.rstrip()) > width:
+            if line.strip() and _columns_of(line) + _columns_of(piece.rstrip()) > width:
                 lines.append(line.rstrip())
                 line = indent
             line += piece
@@ -80,7 +79,7 @@ def shortened(text: str, width: int) -> str:
     An ellipsis stands for what is left out. A number is left out whole or not at all.
     """
     words = text.split(" ")
-    while (excess := cell_len(" ".join(words)) - width) > 0:
+    while (excess := _columns_of(" ".join(words)) - width) > 0:
         index = max(range(len(words)), key=lambda i: (not _has_number(words[i]), len(words[i])))
         word = words[index]
         kept = max(len(word) - excess - 1, _WHOLE_WORD - 1)
@@ -92,6 +91,14 @@ def shortened(text: str, width: int) -> str:
 
 def _has_number(word: str) -> bool:
     return word[:1].isdigit() or _NUMBER.match(word) is not None
+
+
+def _columns_of(text: str) -> int:
+    """Columns that a text takes on a terminal: two of a wide character, none of a combining one."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
 
 
 def _pieces(text: str, width: int) -> Iterator[str]:
@@ -115,7 +122,7 @@ def _belongs(group: Sequence[str], word: str) -> bool:
 
 def _whole_or_parts(group: Sequence[str], width: int) -> Iterator[str]:
     whole = "".join(group)
-    if len(group) > 1 and cell_len(whole.rstrip()) <= width:
+    if len(group) > 1 and _columns_of(whole.rstrip()) <= width:
         yield whole
         return
     for word in group:
@@ -124,12 +131,12 @@ def _whole_or_parts(group: Sequence[str], width: int) -> Iterator[str]:
 
 def _parts(word: str, width: int) -> Iterator[str]:
     """A word, or where it may be broken if it is long."""
-    if cell_len(word.rstrip()) <= min(_WHOLE_WORD, width):
+    if _columns_of(word.rstrip()) <= min(_WHOLE_WORD, width):
         yield word
         return
     for part in _AFTER_SEPARATOR.split(word):
         rest = part
-        while cell_len(rest.rstrip()) > width and (cut := _cut(rest, width)):
+        while _columns_of(rest.rstrip()) > width and (cut := _cut(rest, width)):
             yield rest[:cut]
             rest = rest[cut:]
         yield rest
@@ -137,7 +144,7 @@ def _parts(word: str, width: int) -> Iterator[str]:
 
 def _cut(word: str, width: int) -> int:
     """How many characters of a word fit, the last ones no part of a number; 0 for none."""
-    fit = next(n for n in range(len(word), -1, -1) if cell_len(word[:n]) <= width)
+    fit = next(n for n in range(len(word), -1, -1) if _columns_of(word[:n]) <= width)
     while fit > 0 and word[fit - 1] in "0123456789.," and word[fit] in "0123456789.,":
         fit -= 1
     return fit
@@ -199,11 +206,12 @@ def _columns(table: Table) -> list[_Column]:
         texts = [line for cell in cells for line in cell]
         wrapped = [header] if is_numeric else [header, *texts]
         least = max(
-            (cell_len(p.rstrip()) for text in wrapped for p in _pieces(text, _UNLIMITED)), default=0
+            (_columns_of(p.rstrip()) for text in wrapped for p in _pieces(text, _UNLIMITED)),
+            default=0,
         )
-        whole = max(map(cell_len, texts), default=0)
+        whole = max(map(_columns_of, texts), default=0)
         least = max(least, whole) if is_numeric else least
-        found.append(_Column(header, cells, is_numeric, max(whole, cell_len(header)), least))
+        found.append(_Column(header, cells, is_numeric, max(whole, _columns_of(header)), least))
     return found
 
 
@@ -284,5 +292,5 @@ def _side_by_side(
 
 
 def _padded(text: str, width: int, *, is_right: bool) -> str:
-    space = " " * (width - cell_len(text))
+    space = " " * (width - _columns_of(text))
     return space + text if is_right else text + space
