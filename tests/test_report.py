@@ -59,7 +59,11 @@ def document(report):
     return json.loads(dump_json(report))
 
 
-LATER_KEYS = {"TimeAssumptions": {"correction"}, "Workload": {"prompt_pages"}}
+LATER_KEYS = {
+    "Model": {"config_text"},
+    "TimeAssumptions": {"correction"},
+    "Workload": {"prompt_pages"},
+}
 """Keys that every report has now, and that reports of an earlier release are read without."""
 
 
@@ -81,6 +85,7 @@ class TestKeys:
             "code_digest": "decade" * 10,
             "class": "SmallModel",
             "weights": "none",
+            "config_text": None,
         }
         assert metadata["created"] == "2026-01-02T03:04:05+00:00"
         assert (metadata["engine"], metadata["device"]) == ("trace", "meta")

@@ -32,7 +32,8 @@ TERMINATED: Final = 143
 
 MEANINGS: Final[dict[int, str]] = {
     DONE: "done",
-    NO: "the answer to a yes/no question is no: a page does not fit into a GPU that was named",
+    NO: "the answer to a yes/no question is no: a page does not fit into a GPU that was named, a"
+    " budget is exceeded, or a figure is not the baseline's",
     BAD_INPUT: "bad input: one line on stderr says what is wrong and what would be right",
     StrictError.exit_code: "a warning under `--strict`",
     INTERNAL_ERROR: "an internal error: one line, and where it happened under `--debug`",

@@ -213,8 +213,11 @@ class ModelDirectory:
 
     def config_digest(self) -> str:
         """SHA-256 of the config's values, whatever the file's formatting."""
-        canonical = json.dumps(self.config, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return hashlib.sha256(self.config_text().encode()).hexdigest()
+
+    def config_text(self) -> str:
+        """The config's values as JSON, the same whatever the file's formatting."""
+        return json.dumps(self.config, sort_keys=True, separators=(",", ":"))
 
     def source(
         self,
@@ -238,6 +241,7 @@ class ModelDirectory:
             code_digest=self.code_digest(),
             class_name=class_name,
             weights=weights,
+            config_text=self.config_text(),
         )
 
     def weight_files(self) -> list[Path]:

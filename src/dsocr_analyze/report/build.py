@@ -108,6 +108,7 @@ def model_document(model: ModelSource) -> Model:
         code_digest=model.code_digest,
         class_name=model.class_name,
         weights=model.weights,
+        config_text=model.config_text,
     )
 
 

@@ -261,8 +261,7 @@ class Stage(Work, frozen=True, kw_only=True):
             layer in place of those counted; null without experts_touched.
         operators: FLOPs of every operator, costliest first.
         operator_families: Operators by kind, costliest first.
-        by_module: Modules that took part and all above them, by path; the path of the model
-            itself is empty.
+        by_module: Modules that took part and all above them, by path; the model's is empty.
         flops_analytic: FLOPs by the closed forms, without the operators that they leave out; null
             where there are no closed forms.
         notes: What a reader of its figures should know.
@@ -288,13 +287,13 @@ class Model(Struct, frozen=True, kw_only=True):
 
     Attributes:
         architecture: Name of its architecture; null if unknown.
-        source: Whether it is the built-in reference, a directory with code, or a config for code
-            that transformers has.
+        source: Whether it is the built-in reference, a directory with code, or transformers' own.
         id: Name for readers.
         config_digest: SHA-256 of the config's values.
         code_digest: SHA-256 over names and contents of all Python files.
         class_name: Its class; null if no model was built.
         weights: Whether a checkpoint's values were loaded.
+        config_text: The config's values as JSON, of which config_digest is; null if unknown.
     """
 
     architecture: str | None
@@ -304,6 +303,7 @@ class Model(Struct, frozen=True, kw_only=True):
     code_digest: str
     class_name: str | None = field(name="class")
     weights: Literal["none", "checkpoint"]
+    config_text: str | None = None
 
 
 class Metadata(Struct, frozen=True, kw_only=True):

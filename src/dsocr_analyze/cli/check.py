@@ -1,0 +1,184 @@
+"""Budgets and baselines: whether a model still costs what it may cost."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsocr_analyze.cli import options
+from dsocr_analyze.cli.exits import NO
+from dsocr_analyze.cli.streams import complain, visible
+from dsocr_analyze.errors import ConfigError, OutputError, StrictError
+
+if TYPE_CHECKING:
+    from dsocr_analyze.gate.budgets import Budgets
+    from dsocr_analyze.gate.document import Check
+
+__all__ = ["check"]
+
+SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
+
+BudgetsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--budgets",
+        metavar="FILE",
+        help="TOML file with workloads and budgets. Default: dsocr-budgets.toml, else the table"
+        " [tool.dsocr-analyze.check] of pyproject.toml.",
+    ),
+]
+WorkloadsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--workload",
+        metavar="NAME",
+        help="Check this workload of the file only. May be given several times.",
+    ),
+]
+AgainstOption = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        metavar="REPORT|REVISION",
+        help="What nothing may differ from without a budget: a saved static_compute.json, or a git"
+        " revision, whose config, model files and budgets are counted by this version.",
+    ),
+]
+UpdateOption = Annotated[
+    bool,
+    typer.Option(
+        "--update", help="Write what is counted into the budgets that it exceeds, and new budgets."
+    ),
+]
+JsonOption = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE", help="Also write JSON here; - prints it instead."),
+]
+JUnitOption = Annotated[
+    Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit XML here.")
+]
+MarkdownOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--markdown", metavar="FILE", help="Also write Markdown for a pull request's comment here."
+    ),
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing on stdout.")]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Exit with 3 where there is a warning; still write.")
+]
+
+
+def check(
+    context: typer.Context,
+    budgets: BudgetsOption = None,
+    workload: WorkloadsOption = None,
+    against: AgainstOption = None,
+    trust_remote_code: options.TrustOption = False,
+    update: UpdateOption = False,
+    json_file: JsonOption = None,
+    junit: JUnitOption = None,
+    markdown: MarkdownOption = None,
+    quiet: QuietOption = False,
+    strict: StrictOption = False,
+    debug: options.DebugOption = False,
+) -> None:
+    """Hold counted workloads against budgets and a baseline; exit with 1 where one is exceeded."""
+    from dsocr_analyze.cli.baselines import counts_against
+    from dsocr_analyze.cli.checked import find_budgets, read_budgets
+    from dsocr_analyze.gate.check import whole_check
+    from dsocr_analyze.gate.judge import judge
+
+    file = find_budgets(budgets)
+    asked = _chosen(read_budgets(file), workload, file)
+    with counts_against(against, file, asked, trust_remote_code=trust_remote_code) as counts:
+        judged = [judge(each, counts.of(each)) for each in asked.workloads.values()]
+    result = whole_check(str(file), counts.baseline, judged, counts.warnings)
+    context.obj.begin_writing()
+    _write(result, json_file, junit, markdown)
+    _append_summary(result)
+    if not quiet or json_file == "-":
+        _print(result, json_file)
+    _end(result, strict=strict)
+
+
+def _chosen(budgets: Budgets, names: Sequence[str] | None, file: Path) -> Budgets:
+    """The workloads of these names; all of them where none is named."""
+    import difflib
+
+    from dsocr_analyze.gate.budgets import Budgets
+
+    if not names:
+        return budgets
+    for name in names:
+        if name not in budgets.workloads:
+            close = difflib.get_close_matches(name, budgets.workloads, n=1)
+            near = f"did you mean {close[0]!r}? " if close else ""
+            raise ConfigError(
+                f"--workload {name!r} is none of {str(file)!r}; {near}it has"
+                f" {', '.join(map(repr, budgets.workloads))}"
+            )
+    return Budgets({name: each for name, each in budgets.workloads.items() if name in names})
+
+
+def _write(result: Check, json_file: str | None, junit: Path | None, markdown: Path | None) -> None:
+    from dsocr_analyze.gate.junit import check_junit
+    from dsocr_analyze.gate.markdown import check_markdown
+    from dsocr_analyze.report.files import dump_json, write_files
+
+    texts: dict[Path, str] = {}
+    if json_file not in (None, "-"):
+        texts[Path(str(json_file))] = dump_json(result)
+    if junit is not None:
+        texts[junit] = check_junit(result)
+    if markdown is not None:
+        texts[markdown] = check_markdown(result)
+    write_files(texts)
+
+
+def _append_summary(result: Check) -> None:
+    """Adds the check to the summary of a GitHub step, where there is one and room in it."""
+    from dsocr_analyze.gate.markdown import SUMMARY_LIMIT, check_markdown
+
+    name = os.environ.get(SUMMARY_VARIABLE)
+    if not name:
+        return
+    file = Path(name)
+    try:
+        written = file.stat().st_size if file.exists() else 0
+        text = check_markdown(result, SUMMARY_LIMIT - written)
+        with file.open("a", encoding="utf-8", newline="\n") as summary:
+            summary.write(text)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {name!r}, which ${SUMMARY_VARIABLE} names: {error.strerror}"
+        ) from error
+    if not text:
+        complain(f"the summary of this step is full: nothing was added to {name!r}")
+
+
+def _print(result: Check, json_file: str | None) -> None:
+    if json_file == "-":
+        from dsocr_analyze.report.files import dump_json
+
+        sys.stdout.write(dump_json(result))
+        return
+    import shutil
+
+    from dsocr_analyze.gate.text import text_lines
+
+    width = max(shutil.get_terminal_size((80, 24)).columns, 80)
+    for line in text_lines(result, width):
+        print(visible(line))
+
+
+def _end(result: Check, *, strict: bool) -> None:
+    if result.outcome == "failed":
+        raise typer.Exit(NO)
+    if strict and result.outcome == "warned":
+        raise StrictError(f"--strict: {result.count('warned')} warnings")
