@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,8 +16,10 @@ from dsocr_analyze.cli.streams import complain, visible
 from dsocr_analyze.errors import ConfigError, OutputError, StrictError
 
 if TYPE_CHECKING:
+    from dsocr_analyze.cli.checked import BudgetsFile
     from dsocr_analyze.gate.budgets import Budgets
-    from dsocr_analyze.gate.document import Check
+    from dsocr_analyze.gate.document import Check, WorkloadCheck
+    from dsocr_analyze.gate.judge import Counted
 
 __all__ = ["check"]
 
@@ -90,21 +92,56 @@ def check(
 ) -> None:
     """Hold counted workloads against budgets and a baseline; exit with 1 where one is exceeded."""
     from dsocr_analyze.cli.baselines import counts_against
-    from dsocr_analyze.cli.checked import find_budgets, read_budgets
+    from dsocr_analyze.cli.checked import read_budgets
     from dsocr_analyze.gate.check import whole_check
-    from dsocr_analyze.gate.judge import judge
 
-    file = find_budgets(budgets)
-    asked = _chosen(read_budgets(file), workload, file)
-    with counts_against(against, file, asked, trust_remote_code=trust_remote_code) as counts:
-        judged = [judge(each, counts.of(each)) for each in asked.workloads.values()]
-    result = whole_check(str(file), counts.baseline, judged, counts.warnings)
+    file = read_budgets(budgets, is_update=update)
+    asked = _chosen(file.budgets, workload, file.path)
+    with counts_against(against, file.path, asked, trust_remote_code=trust_remote_code) as counts:
+        counted = {name: counts.of(each) for name, each in asked.workloads.items()}
+    judged = _judged(asked, counted)
     context.obj.begin_writing()
+    if update:
+        asked = _updated(file, asked, counted, judged)
+        judged = _judged(asked, counted)
+    result = whole_check(str(file.path), counts.baseline, judged, counts.warnings)
     _write(result, json_file, junit, markdown)
     _append_summary(result)
     if not quiet or json_file == "-":
         _print(result, json_file)
     _end(result, strict=strict)
+
+
+def _judged(asked: Budgets, counted: Mapping[str, Counted]) -> list[WorkloadCheck]:
+    from dsocr_analyze.gate.judge import judge
+
+    return [judge(each, counted[name]) for name, each in asked.workloads.items()]
+
+
+def _updated(
+    file: BudgetsFile,
+    asked: Budgets,
+    counted: Mapping[str, Counted],
+    judged: Sequence[WorkloadCheck],
+) -> Budgets:
+    """Writes what is counted into the file; the workloads with the budgets that they then have."""
+    from dsocr_analyze.gate.budgets import budgets_in
+    from dsocr_analyze.gate.update import edited, edits_of
+    from dsocr_analyze.report.files import write_files
+
+    edits = [
+        edit
+        for each in judged
+        for edit in edits_of(asked.workloads[each.name], counted[each.name].report, each)
+    ]
+    text = edited(file.text, str(file.path), edits, is_pyproject=file.is_pyproject)
+    found = budgets_in(text, str(file.path), is_pyproject=file.is_pyproject)
+    assert found is not None, "an edited file keeps its budgets"
+    if edits:
+        write_files({file.path: text})
+    new = sum(edit.index is None for edit in edits)
+    complain(f"{file.path}: {len(edits) - new} budgets changed, {new} new")
+    return _chosen(found, list(asked.workloads), file.path)
 
 
 def _chosen(budgets: Budgets, names: Sequence[str] | None, file: Path) -> Budgets:

@@ -2,59 +2,86 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.cli import options, time_options
 from dsocr_analyze.cli.counting import ENGINES, Engine
 from dsocr_analyze.errors import ConfigError, TrustError
-from dsocr_analyze.gate.budgets import PYPROJECT, Budgets, Options, budgets_in
+from dsocr_analyze.gate.budgets import NEW_FILE, PYPROJECT, Budgets, Options, budgets_in
 
 if TYPE_CHECKING:
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.report.document import Report
 
-__all__ = ["BUDGETS_FILE", "counted_by", "find_budgets", "read_budgets"]
+__all__ = ["BUDGETS_FILE", "BudgetsFile", "counted_by", "read_budgets"]
 
 BUDGETS_FILE: Final = "dsocr-budgets.toml"
 
 
-def find_budgets(file: Path | None) -> Path:
-    """The file with the budgets: the one that was named, or the usual one of this folder.
+@dataclass(frozen=True)
+class BudgetsFile:
+    """A file of budgets, read once.
+
+    Attributes:
+        path: Where it is.
+        text: What stands in it.
+        budgets: What that says.
+    """
+
+    path: Path
+    text: str
+    budgets: Budgets
+
+    @property
+    def is_pyproject(self) -> bool:
+        """Whether the budgets are a table of a project's file."""
+        return self.path.name == PYPROJECT
+
+
+def read_budgets(named: Path | None, *, is_update: bool) -> BudgetsFile:
+    """The budgets: of the file that was named, or of the usual one in this folder.
+
+    Args:
+        named: The file; None for the usual one.
+        is_update: Whether budgets are about to be written, so that there need be none.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There are none, or they say what no budget is.
     """
-    if file is not None:
-        return file
     usual, project = Path(BUDGETS_FILE), Path(PYPROJECT)
-    if usual.is_file():
-        return usual
-    if project.is_file() and _budgets_of(project) is not None:
-        return project
+    for path in (usual, project) if named is None else (named,):
+        if path.is_file() or (path is named and not is_update):
+            found = _read(path)
+            if found is not None:
+                return found
+            if path is named:
+                raise ConfigError(
+                    f"{str(path)!r} has no table [tool.dsocr-analyze.check]; write one, as"
+                    ' [tool.dsocr-analyze.check.workloads.gundam] with mode = "gundam"'
+                )
+    if is_update:
+        budgets = budgets_in(NEW_FILE, "new budgets", is_pyproject=False)
+        assert budgets is not None, "only a pyproject.toml has none"
+        if named is not None and named.name == PYPROJECT:
+            raise ConfigError(f"{str(named)!r} does not exist; budgets begin in {BUDGETS_FILE}")
+        return BudgetsFile(named or usual, NEW_FILE, budgets)
     raise ConfigError(
         f"no budgets here: neither {BUDGETS_FILE} nor [tool.dsocr-analyze.check] in {PYPROJECT};"
-        f" write some, begin with `dsocr-analyze check --update --budgets {BUDGETS_FILE}`, or name"
-        " a file: --budgets FILE"
+        " --update begins a file, --budgets FILE names another"
     )
 
 
-def read_budgets(file: Path) -> Budgets:
-    """The budgets in a file; raises ConfigError where there are none."""
-    found = _budgets_of(file)
-    if found is None:
-        raise ConfigError(f"{str(file)!r} has no table [tool.dsocr-analyze.check]")
-    return found
-
-
-def _budgets_of(file: Path) -> Budgets | None:
+def _read(path: Path) -> BudgetsFile | None:
     try:
-        text = file.read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot read budgets {str(file)!r}: {error.strerror}") from error
+        raise ConfigError(f"cannot read budgets {str(path)!r}: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigError(f"cannot read budgets {str(file)!r}: {error}") from error
-    return budgets_in(text, str(file), is_pyproject=file.name == PYPROJECT)
+        raise ConfigError(f"cannot read budgets {str(path)!r}: {error}") from error
+    budgets = budgets_in(text, str(path), is_pyproject=path.name == PYPROJECT)
+    return None if budgets is None else BudgetsFile(path, text, budgets)
 
 
 # --- counting --------------------------------------------------------------------------------

@@ -15,8 +15,10 @@ from dsocr_analyze.gate.document import Level
 from dsocr_analyze.report.reading import LARGEST_NUMBER
 
 __all__ = [
+    "NEW_FILE",
     "NOTHING",
     "PYPROJECT",
+    "PYPROJECT_TABLE",
     "Allowance",
     "Budget",
     "Budgets",
@@ -30,6 +32,16 @@ PYPROJECT: Final = "pyproject.toml"
 """The file that has budgets in a table of its own; any other file is that table."""
 
 PYPROJECT_TABLE: Final = ("tool", "dsocr-analyze", "check")
+
+NEW_FILE: Final = """\
+# What these workloads may cost. `dsocr-analyze check` holds them against it; with --update it
+# writes what they cost now.
+
+[workloads.default]
+page = "a4"
+max_new_tokens = 1024
+"""
+"""Budgets to begin with: the built-in model on one page."""
 
 LEVELS: Final[tuple[Level, ...]] = ("warn", "error")
 
@@ -95,8 +107,8 @@ class Budget:
         named = {
             "max": self.max,
             "min": self.min,
-            "max_increase": self.max_increase and self.max_increase.text,
-            "max_decrease": self.max_decrease and self.max_decrease.text,
+            "max_increase": None if self.max_increase is None else self.max_increase.text,
+            "max_decrease": None if self.max_decrease is None else self.max_decrease.text,
         }
         return {name: _digits(value) for name, value in named.items() if value is not None}
 

@@ -70,6 +70,8 @@ def judge(workload: Workload, counted: Counted) -> WorkloadCheck:
         except ConfigError as error:
             raise ConfigError(f"workload {workload.name!r}: {error}") from error
         named.update(figure.key for figure in found)
+        if old_keys is not None and "*" in budget.key:  # a figure that is gone has one there only
+            named.update(old_keys.paths(budget.key))
         for figure in found:
             verdicts += _of_budget(budget, figure, old_keys, is_compared=counted.is_compared)
     inputs: list[InputChange] = []

@@ -14,7 +14,8 @@ from dsocr_analyze.gate.document import Check, Move, WorkloadCheck
 from dsocr_analyze.gate.wording import (
     WORDS,
     change_cells,
-    input_text,
+    counts_text,
+    heads,
     move_name,
     shown_verdicts,
     signed,
@@ -69,10 +70,9 @@ def _escape(character: str) -> str:
 
 def _blocks(check: Check) -> Iterator[str]:
     """Paragraphs and tables; none of them is long."""
-    errors, warnings = check.count("failed"), check.count("warned")
-    yield f"## Cost check: {WORDS[check.outcome]}\n"
-    against = "" if check.baseline is None else f" against {code_span(check.baseline.title)}"
-    yield f"{len(check.workloads)} workloads{against}: {errors} errors, {warnings} warnings.\n"
+    yield f"## Cost check: {WORDS[check.outcome]}{counts_text(check)}\n"
+    if check.baseline is not None:
+        yield f"Against {code_span(check.baseline.title)}.\n"
     yield from (f"- warning: {code_span(each)}" for each in check.warnings)
     for workload in check.workloads:
         yield from _workload(workload)
@@ -84,9 +84,9 @@ def _workload(workload: WorkloadCheck) -> Iterator[str]:
     yield f"{code_span(workload.title)}\n"
     if workload.is_compared and not workload.changed:
         yield f"All {workload.unchanged} counted figures are the baseline's.\n"
-    for change in workload.inputs[:_MOST_FIGURES]:
-        yield f"- changed: {code_span(input_text(change))}"
-    yield from _more(len(workload.inputs), _MOST_FIGURES)
+    for line in heads(workload):
+        what, _, names = line.partition(": ")
+        yield f"- {what}: {code_span(names)}"
     for warning in workload.warnings[:_MOST_FIGURES]:
         yield f"- warning: {code_span(warning)}"
     for verdict in shown_verdicts(workload)[:_MOST_FIGURES]:

@@ -51,6 +51,10 @@ class ReportKeys:
         """Whether the report has anything at that key."""
         return any(True for _ in _walk(self._document, key, "", _Nearest()))
 
+    def paths(self, key: str) -> list[str]:
+        """The paths of everything that a key names; none where it names nothing."""
+        return [path for path, _ in _walk(self._document, key, "", _Nearest())]
+
     def figures(self, key: str) -> list[NamedFigure]:
         """The numbers that a key names: one, or of a key with `*` any number of them.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from dsocr_analyze.gate.document import (
@@ -19,6 +19,7 @@ from dsocr_analyze.report.quantities import bytes_text, scaled
 __all__ = [
     "WORDS",
     "change_cells",
+    "counts_text",
     "heads",
     "input_text",
     "move_name",
@@ -29,6 +30,9 @@ __all__ = [
     "unbudgeted",
     "workload_summary",
 ]
+
+_MOST_INPUTS: Final = 12
+"""Changes of one sort that stand before everything else."""
 
 WORDS: Final[dict[Outcome, str]] = {
     "passed": "passed",
@@ -42,10 +46,11 @@ def summary(check: Check) -> str:
     against = "" if check.baseline is None else f" against {check.baseline.title}"
     found = len(check.workloads)
     counted = f"{found} workload{'' if found == 1 else 's'}{against}"
-    return f"{counted}: {WORDS[check.outcome]}{_counts(check)}"
+    return f"{counted}: {WORDS[check.outcome]}{counts_text(check)}"
 
 
-def _counts(check: Check) -> str:
+def counts_text(check: Check) -> str:
+    """How many errors and warnings: ` (2 errors)`; empty of none."""
     named = {"error": check.count("failed"), "warning": check.count("warned")}
     texts = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in named.items() if count]
     return f" ({', '.join(texts)})" if texts else ""
@@ -68,7 +73,7 @@ def workload_summary(workload: WorkloadCheck) -> str:
 def input_text(change: InputChange) -> str:
     """A changed input: `language_config.num_experts_per_tok: 6 -> 64`."""
     before, after = (_or_absent(each) for each in (change.before, change.after))
-    where = "" if change.kind == "config" else f"{change.kind} "
+    where = "" if change.kind in ("config", "budget") else f"{change.kind} "
     return f"{where}{change.key}: {before} -> {after}"
 
 
@@ -78,14 +83,22 @@ def _or_absent(value: str | None) -> str:
 
 def heads(workload: WorkloadCheck) -> Iterator[str]:
     """What a reader needs first: the inputs that were changed, then what moved most."""
-    for change in workload.inputs:
-        yield f"changed: {input_text(change)}"
+    causes = [each for each in workload.inputs if each.kind != "budget"]
+    budgets = [each for each in workload.inputs if each.kind == "budget"]
+    yield from _changed("changed", causes)
     for level in ("stage", "module", "operator"):
         moved = workload.moves(level)
         if not moved and level == "operator":
             moved = workload.moves("kind")
         if moved:
             yield f"moved most, {moved[0].level}: {_named(moved[0])}"
+    yield from _changed("budget changed", budgets)
+
+
+def _changed(label: str, changes: Sequence[InputChange]) -> Iterator[str]:
+    yield from (f"{label}: {input_text(each)}" for each in changes[:_MOST_INPUTS])
+    if len(changes) > _MOST_INPUTS:
+        yield f"{label}: {len(changes) - _MOST_INPUTS} more"
 
 
 def _named(move: Move) -> str:
