@@ -140,7 +140,7 @@ def _updated(
     if edits:
         write_files({file.path: text})
     new = sum(edit.index is None for edit in edits)
-    complain(f"{file.path}: {len(edits) - new} budgets changed, {new} new")
+    complain(f"{file.path}: budgets changed: {len(edits) - new}, new: {new}")
     return _chosen(found, list(asked.workloads), file.path)
 
 

@@ -40,6 +40,7 @@ NEW_FILE: Final = """\
 [workloads.default]
 page = "a4"
 max_new_tokens = 1024
+
 """
 """Budgets to begin with: the built-in model on one page."""
 
