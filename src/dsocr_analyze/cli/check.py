@@ -13,11 +13,12 @@ import typer
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.streams import complain, visible
-from dsocr_analyze.errors import ConfigError, OutputError, StrictError
+from dsocr_analyze.errors import AnalyzeError, ConfigError, OutputError, StrictError
 
 if TYPE_CHECKING:
+    from dsocr_analyze.cli.baselines import Counts
     from dsocr_analyze.cli.checked import BudgetsFile
-    from dsocr_analyze.gate.budgets import Budgets
+    from dsocr_analyze.gate.budgets import Budgets, Workload
     from dsocr_analyze.gate.document import Check, WorkloadCheck
     from dsocr_analyze.gate.judge import Counted
 
@@ -98,7 +99,7 @@ def check(
     file = read_budgets(budgets, is_update=update)
     asked = _chosen(file.budgets, workload, file.path)
     with counts_against(against, file.path, asked, trust_remote_code=trust_remote_code) as counts:
-        counted = {name: counts.of(each) for name, each in asked.workloads.items()}
+        counted = {name: _counted(counts, each) for name, each in asked.workloads.items()}
     judged = _judged(asked, counted)
     context.obj.begin_writing()
     if update:
@@ -110,6 +111,15 @@ def check(
     if not quiet or json_file == "-":
         _print(result, json_file)
     _end(result, strict=strict)
+
+
+def _counted(counts: Counts, workload: Workload) -> Counted:
+    """The reports of a workload; an error says of which."""
+    try:
+        return counts.of(workload)
+    except AnalyzeError as error:
+        message = f"workload {workload.name!r}: {error}"
+        raise type(error)(message, arguments=error.arguments) from error
 
 
 def _judged(asked: Budgets, counted: Mapping[str, Counted]) -> list[WorkloadCheck]:

@@ -260,7 +260,9 @@ def _options(table: TomlTable) -> Options:
     default = {field.name: field.default for field in fields(Options)}
     found: dict[str, Any] = {name: table.text(name, default[name]) for name in _TEXTS}
     for name in _SIZES:
-        found[name] = table.whole(name, default[name]) if table.has(name) else default[name]
+        found[name] = table.value(name, default[name], int, "a whole number from 0")
+        if table.has(name):
+            table.whole(name)
     for name in _SWITCHES:
         # `true` as TOML has it, or 1 as the command line does.
         value = table.value(name, default[name], (bool, int), "true or false")

@@ -109,4 +109,6 @@ def _input(kind: Any, key: str, was: object, now: object) -> InputChange:
 def _text(value: object) -> str | None:
     if isinstance(value, tuple):
         return " x ".join(map(str, value))
+    if isinstance(value, bool):
+        return str(value).lower()
     return None if value is None else str(value)

@@ -16,6 +16,7 @@ from dsocr_analyze.gate.wording import (
     change_cells,
     counts_text,
     heads,
+    levels_of,
     move_name,
     shown_verdicts,
     signed,
@@ -31,6 +32,12 @@ SUMMARY_LIMIT: Final = 2**20
 """Bytes that the summary of a step on GitHub may have."""
 
 _LONGEST_NAME: Final = 300
+_TITLES: Final = {
+    "stage": "Stages",
+    "module": "Modules (their own work)",
+    "operator": "Operators",
+    "kind": "Kinds of operators",
+}
 _MOST_ROWS: Final = 10
 _MOST_FIGURES: Final = 50
 _LEFT_OUT: Final = "\nThe rest is left out here; the JSON of the check has it.\n"
@@ -106,11 +113,10 @@ def _workload(workload: WorkloadCheck) -> Iterator[str]:
 
 
 def _moves(workload: WorkloadCheck) -> Iterator[str]:
-    for level, title in (("stage", "Stages"), ("module", "Modules, their own work"),
-                         ("operator", "Operators"), ("kind", "Kinds of operators")):  # fmt: skip
+    for level in levels_of(workload):
         moved = workload.moves(level)
         if moved:
-            yield f"\n{title} that moved, the most first:\n"
+            yield f"\n{_TITLES[level]} that moved, the most first:\n"
             rows = [_row(move) for move in moved[:_MOST_ROWS]]
             yield _table(("what moved", "FLOPs", "bytes", "of the batch"), rows)
             yield from _more(len(moved), _MOST_ROWS)

@@ -72,40 +72,60 @@ class ReportKeys:
         return numbers
 
 
+class _Failure(NamedTuple):
+    """A place in a report to which a key led, and from which it led nowhere."""
+
+    place: str
+    value: Any
+    rest: str
+
+    def closest(self) -> tuple[float, str]:
+        """How like the name that was meant the most similar one is, and that name."""
+        names = list(self.value) if isinstance(self.value, Mapping) else []
+        rest = self.rest.lstrip(".")
+        found = [
+            (difflib.SequenceMatcher(None, asked, name).ratio(), name)
+            for asked in {_first_name(rest), rest}
+            for name in difflib.get_close_matches(asked, names, n=1)
+        ]
+        return max(found, default=(0.0, ""))
+
+
+def _first_name(rest: str) -> str:
+    return rest.partition(".")[0].partition("[")[0]
+
+
 class _Nearest:
-    """How far into a report a key led, for the message where it led nowhere."""
+    """Where a key led, for the message where it led nowhere."""
 
     def __init__(self) -> None:
-        self._place = ""
-        self._value: Any = None
-        self._rest = ""
+        self._failures: list[_Failure] = []
 
     def failed(self, place: str, value: Any, rest: str) -> None:
         """The key led to `place`; of `value` there it went on with `rest`."""
-        if self._value is None or len(place) >= len(self._place):
-            self._place, self._value, self._rest = place, value, rest
+        self._failures.append(_Failure(place, value, rest))
 
     def refuse(self, key: str) -> NoReturn:
-        """Says what there is in place of the key."""
-        where = repr(self._place) if self._place else "the report"
-        rest = self._rest.lstrip(".")
-        if isinstance(self._value, Mapping):
-            said = _said_of_names(where, rest, list(self._value))
-        elif isinstance(self._value, Sequence) and not isinstance(self._value, str):
-            said = _said_of_entries(where, self._value)
+        """Says what there is in place of the key: where a name is most like it, or furthest on."""
+        self._failures.sort(key=lambda each: (each.closest()[0], len(each.place)))
+        place, value, rest = self._failures[-1]
+        where = repr(place) if place else "the report"
+        if isinstance(value, Mapping):
+            said = _said_of_names(where, self._failures[-1])
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            said = _said_of_entries(where, value)
         else:
-            said = f"{where} is {_kind(self._value)}, which has no {rest!r}"
+            said = f"{where} is {_kind(value)}, which has no {rest.lstrip('.')!r}"
         raise ConfigError(f"report key {key!r} is unknown: {said}")
 
 
-def _said_of_names(where: str, rest: str, names: Sequence[str]) -> str:
-    first = rest.partition(".")[0].partition("[")[0]
-    close = difflib.get_close_matches(first, names, n=1) or difflib.get_close_matches(
-        rest, names, n=1
-    )
-    near = f"did you mean {close[0]!r}? " if close else ""
+def _said_of_names(where: str, failure: _Failure) -> str:
+    names, rest = list(failure.value), failure.rest.lstrip(".")
+    _, close = failure.closest()
+    near = f"did you mean {close!r}? " if close else ""
     listed = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
-    return f"{where} has no {first or rest!r}; {near}it has {listed or 'nothing'}"
+    asked = rest if "." in close else _first_name(rest) or rest
+    return f"{where} has no {asked!r}; {near}it has {listed or 'nothing'}"
 
 
 def _said_of_entries(where: str, entries: Sequence[Any]) -> str:
@@ -176,7 +196,7 @@ def _into_object(
             yield found
         if led and not is_any:
             return
-    if not names:
+    if not led:
         nearest.failed(place, values, rest)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -10,6 +11,7 @@ from dsocr_analyze.gate.document import Check, Move, WorkloadCheck
 from dsocr_analyze.gate.wording import (
     change_cells,
     heads,
+    levels_of,
     move_name,
     shown_verdicts,
     signed,
@@ -22,7 +24,8 @@ __all__ = ["text_lines"]
 
 _MOST_MOVES: Final = 6
 _MOST_LINES: Final = 20
-_LEVELS: Final = ("stage", "module", "operator", "kind")
+_AMOUNT: Final = re.compile(r"(?<=\d) (?=[kMGTPEZYx%]|B\b)")
+_KEPT_SPACE: Final = "\u00a0"
 
 
 def text_lines(check: Check, width: int) -> Iterator[str]:
@@ -67,11 +70,11 @@ def _more(count: int) -> Iterator[str]:
 def _moves(workload: WorkloadCheck, width: int) -> Iterator[str]:
     rows = [
         (*_cells(move), f"{move.level} {move_name(move)}")
-        for level in _LEVELS
+        for level in levels_of(workload)
         for move in workload.moves(level)[:_MOST_MOVES]
     ]
     yield from _aligned(rows, ("FLOPs", "bytes", "of batch", "what moved, the most first"), width)
-    left = sum(max(len(workload.moves(level)) - _MOST_MOVES, 0) for level in _LEVELS)
+    left = sum(max(len(workload.moves(level)) - _MOST_MOVES, 0) for level in levels_of(workload))
     if left:
         yield f"  and {left} more; --json has them all"
 
@@ -114,8 +117,10 @@ def _pieces(name: str, room: int) -> list[str]:
 
 
 def _wrapped(line: str, width: int) -> list[str]:
-    """A line in lines; what has no space in it stays whole."""
+    """A line in lines; a name stays whole, and so does a number with its unit."""
     indent = " " * (len(line) - len(line.lstrip()))
-    return textwrap.wrap(
-        line, width, subsequent_indent=indent + "  ", break_long_words=False, break_on_hyphens=False
-    )
+    lines = textwrap.wrap(
+        _AMOUNT.sub(_KEPT_SPACE, line), width, subsequent_indent=indent + "  ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    return [each.replace(_KEPT_SPACE, " ") for each in lines]

@@ -22,6 +22,7 @@ __all__ = [
     "counts_text",
     "heads",
     "input_text",
+    "levels_of",
     "move_name",
     "part_text",
     "shown_verdicts",
@@ -33,6 +34,8 @@ __all__ = [
 
 _MOST_INPUTS: Final = 12
 """Changes of one sort that stand before everything else."""
+
+_MANIFOLD: Final = 10
 
 WORDS: Final[dict[Outcome, str]] = {
     "passed": "passed",
@@ -86,13 +89,15 @@ def heads(workload: WorkloadCheck) -> Iterator[str]:
     causes = [each for each in workload.inputs if each.kind != "budget"]
     budgets = [each for each in workload.inputs if each.kind == "budget"]
     yield from _changed("changed", causes)
-    for level in ("stage", "module", "operator"):
-        moved = workload.moves(level)
-        if not moved and level == "operator":
-            moved = workload.moves("kind")
-        if moved:
-            yield f"moved most, {moved[0].level}: {_named(moved[0])}"
+    for level in levels_of(workload):
+        for move in workload.moves(level)[:1]:
+            yield f"moved most, {level}: {_named(move)}"
     yield from _changed("budget changed", budgets)
+
+
+def levels_of(workload: WorkloadCheck) -> tuple[str, ...]:
+    """The levels to show: kinds of operators where no operator's FLOPs moved, but bytes did."""
+    return ("stage", "module", "operator" if workload.moves("operator") else "kind")
 
 
 def _changed(label: str, changes: Sequence[InputChange]) -> Iterator[str]:
@@ -136,8 +141,11 @@ def signed(amounts: Amounts, *, is_bytes: bool = False, with_part: bool = True) 
 
 
 def part_text(difference: int | float, before: int | float) -> str:
-    """A difference as a part of what was there: `+2.5 %`."""
-    return f"{100 * difference / before:+.3g} %" if before else "new"
+    """A difference as a part of what was there: `+2.5 %`; of ten times as much or more `12.5 x`."""
+    if not before:
+        return "new"
+    part = difference / before
+    return f"{1 + part:,.1f} x" if part >= _MANIFOLD else f"{100 * part:+.3g} %"
 
 
 def shown_verdicts(workload: WorkloadCheck) -> list[Verdict]:

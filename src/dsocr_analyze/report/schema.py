@@ -10,7 +10,7 @@ import msgspec
 
 from dsocr_analyze.report import document, time_entry
 
-__all__ = ["report_schema"]
+__all__ = ["describe", "report_schema"]
 
 _ATTRIBUTE = re.compile(r"^(\w+): (.+?)(?=^\w|\Z)", re.MULTILINE | re.DOTALL)
 
@@ -20,7 +20,7 @@ def report_schema() -> dict[str, Any]:
     schema = msgspec.json.schema(document.Report)
     for name, definition in schema["$defs"].items():
         room = time_entry if name in time_entry.__all__ else document
-        _describe(definition, getattr(room, name))
+        describe(definition, getattr(room, name))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "dsocr-analyze report (static_compute.json)",
@@ -28,7 +28,7 @@ def report_schema() -> dict[str, Any]:
     }
 
 
-def _describe(definition: dict[str, Any], struct: type[msgspec.Struct]) -> None:
+def describe(definition: dict[str, Any], struct: type[msgspec.Struct]) -> None:
     """Puts a struct's docstring into its definition: the text, and a description for every key."""
     definition["description"] = _parts(struct)[0]
     descriptions: dict[str, str] = {}
