@@ -47,8 +47,6 @@ def published(name="deepseek-ocr"):
 def with_values(config, **values):
     """A config with other values wherever these keys stand, sections included."""
     return {
-        key: with_values(value, **values)
-        if isinstance(value, dict)
-        else values.get(key, value)
+        key: with_values(value, **values) if isinstance(value, dict) else values.get(key, value)
         for key, value in config.items()
     }

@@ -60,8 +60,12 @@ class TestAnswers:
         assert check.baseline.commit == gated.git(folder, "rev-parse", "HEAD")
 
     @pytest.mark.parametrize("name", list(ARCHITECTURES))
-    @pytest.mark.parametrize("seeded", [{"num_experts_per_tok": 64}, {"moe_intermediate_size": 897}])
-    def test_a_seeded_mistake_heads_the_difference(self, tmp_path, monkeypatch, capsys, name, seeded):
+    @pytest.mark.parametrize(
+        "seeded", [{"num_experts_per_tok": 64}, {"moe_intermediate_size": 897}]
+    )
+    def test_a_seeded_mistake_heads_the_difference(
+        self, tmp_path, monkeypatch, capsys, name, seeded
+    ):
         config = gated.published(name)
         gated.repository(tmp_path / "r", WORKLOAD, **{"config.json": json.dumps(config)})
         monkeypatch.chdir(tmp_path / "r")
@@ -337,7 +341,9 @@ class TestModelDirectories:
         reference = ARCHITECTURES["deepseek-ocr"].reference
         here.mkdir()
         shutil.copytree(reference, here / "net", ignore=shutil.ignore_patterns("__pycache__"))
-        gated.repository(here, '[workloads.page]\nmodel = "net"\nmode = "tiny"\nmax_new_tokens = 2\n')
+        gated.repository(
+            here, '[workloads.page]\nmodel = "net"\nmode = "tiny"\nmax_new_tokens = 2\n'
+        )
         monkeypatch.chdir(here)
         return here / "net"
 
