@@ -78,7 +78,7 @@ class TestReportKeys:
         keys = ReportKeys(report)
         assert keys.figures("workload.page[1]") == [("workload.page[1]", 600)]
         assert [each.value for each in keys.figures("workload.page[*]")] == [800, 600]
-        [view] = keys.figures("workload.views[count=1].resolution")
+        [view] = keys.figures("workload.views[count=6].resolution")
         assert view.value == report.workload.views[0].resolution
 
     @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ class TestBudgets:
             ("[workloads.x.budgets]\nkey = 'a'", "give a list of tables"),
             ("[[workloads.x.budgets]]\nmax = 3", "'workloads.x.budgets[0].key' is missing"),
             ("[[workloads.x.budgets]]\nkey = 'a'", "has no limit"),
-            ("[[workloads.x.budgets]]\nkey = 'a'\nmaks = 1", "did you mean 'max'?"),
+            ("[[workloads.x.budgets]]\nkey = 'a'\nmaxx = 1", "did you mean 'max'?"),
             ("[[workloads.x.budgets]]\nkey = 'a'\nmax = '1'", "give a number"),
             ("[[workloads.x.budgets]]\nkey = 'a'\nmax = true", "give a number"),
             ("[[workloads.x.budgets]]\nkey = 'a'\nmax = nan", "give a number"),
@@ -273,8 +273,8 @@ class TestMoved:
     @pytest.mark.parametrize(
         ("values", "module"),
         [
-            ({"num_experts_per_tok": 64}, "mlp.experts"),
-            ({"num_experts_per_tok": 7}, "mlp.experts"),
+            ({"num_experts_per_tok": 64}, "mlp"),
+            ({"num_experts_per_tok": 7}, "mlp"),
             ({"moe_intermediate_size": 897}, "mlp."),
             ({"n_shared_experts": 3}, "mlp.shared_experts"),
             ({"vocab_size": 129281}, "lm_head"),
@@ -393,3 +393,10 @@ def test_the_page_names_every_option_and_every_limit():
     text = DOCUMENTED.read_text(encoding="utf-8")
     names = [each.name for each in (*dataclasses.fields(Options), *dataclasses.fields(Budget))]
     assert [name for name in (*names, "tolerance") if f"`{name}`" not in text] == []
+
+
+def test_the_committed_schema_is_that_of_the_types():
+    from dsocr_analyze.gate import schema
+
+    committed = Path(schema.__file__).with_name("schema.json").read_text(encoding="utf-8")
+    assert json.loads(committed) == schema.check_schema()

@@ -73,19 +73,29 @@ class ReportKeys:
 
 
 class _Failure(NamedTuple):
-    """A place in a report to which a key led, and from which it led nowhere."""
+    """A place in a report to which a key led, and from which it led nowhere.
+
+    Attributes:
+        place: Its path.
+        value: What is there.
+        rest: What the key goes on with.
+        is_named: Whether a name of its is the beginning of that, though not a way on.
+    """
 
     place: str
     value: Any
     rest: str
+    is_named: bool
 
     def closest(self) -> tuple[float, str]:
         """How like the name that was meant the most similar one is, and that name."""
-        names = list(self.value) if isinstance(self.value, Mapping) else []
         rest = self.rest.lstrip(".")
+        names = [] if not isinstance(self.value, Mapping) else [
+            name for name in self.value if not _begins(rest, name)
+        ]  # fmt: skip
         found = [
             (difflib.SequenceMatcher(None, asked, name).ratio(), name)
-            for asked in {_first_name(rest), rest}
+            for asked in ([] if self.is_named else [_first_name(rest)]) + [rest]
             for name in difflib.get_close_matches(asked, names, n=1)
         ]
         return max(found, default=(0.0, ""))
@@ -101,14 +111,14 @@ class _Nearest:
     def __init__(self) -> None:
         self._failures: list[_Failure] = []
 
-    def failed(self, place: str, value: Any, rest: str) -> None:
-        """The key led to `place`; of `value` there it went on with `rest`."""
-        self._failures.append(_Failure(place, value, rest))
+    def failed(self, place: str, value: Any, rest: str, *, is_named: bool = False) -> None:
+        """The key led to `place`; attributes as of the failure."""
+        self._failures.append(_Failure(place, value, rest, is_named))
 
     def refuse(self, key: str) -> NoReturn:
         """Says what there is in place of the key: where a name is most like it, or furthest on."""
         self._failures.sort(key=lambda each: (each.closest()[0], len(each.place)))
-        place, value, rest = self._failures[-1]
+        place, value, rest, _ = self._failures[-1]
         where = repr(place) if place else "the report"
         if isinstance(value, Mapping):
             said = _said_of_names(where, self._failures[-1])
@@ -197,7 +207,7 @@ def _into_object(
         if led and not is_any:
             return
     if not led:
-        nearest.failed(place, values, rest)
+        nearest.failed(place, values, rest, is_named=bool(names))
 
 
 def _begins(rest: str, name: str) -> bool:
