@@ -274,6 +274,7 @@ class TestRevisions:
         (folder / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
         code, _, err = run(capsys, "check", "--against", "HEAD", "-q")
         assert code == 2, err
+        assert "is not in this clone" in err
         assert not mark.exists()
 
     def test_another_commit_cannot_stand_for_the_one_that_is_asked_for(self, folder, capsys):

@@ -186,7 +186,12 @@ class Revision:
                 f"{self._called(entry.path)} is {kind}, which is not followed; commit the file"
                 " itself"
             )
-        if entry.size is None or entry.size > _LARGEST_FILE:
+        if entry.size is None:
+            raise BaselineError(
+                f"{self._called(entry.path)} is not in this clone, and nothing is fetched; fetch it"
+                " first"
+            )
+        if entry.size > _LARGEST_FILE:
             raise BaselineError(
                 f"{self._called(entry.path)} has {entry.size} bytes; configs and code have at most"
                 f" {_LARGEST_FILE}"
