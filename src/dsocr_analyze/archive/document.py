@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dsocr_analyze.archive.files_document import FilesDocument, files_document
 from dsocr_analyze.archive.histogram import token_bars
 from dsocr_analyze.columns.metadata import CountMetadata
 
@@ -114,6 +115,8 @@ class ArchiveDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     totals: tuple[TotalsDocument, ...]
     time: tuple[TimeDocument, ...] = ()
     """By GPU and setting; not there where no GPU was named."""
+    files: FilesDocument | None = None
+    """What the files of a folder are; not there for a list of sizes."""
 
 
 def archive_document(archive: Archive, metadata: CountMetadata) -> ArchiveDocument:
@@ -136,6 +139,7 @@ def archive_document(archive: Archive, metadata: CountMetadata) -> ArchiveDocume
         ),
         totals=tuple(_totals_document(totals) for totals in archive.totals),
         time=tuple(_time_document(times) for times in archive.times),
+        files=None if archive.files is None else files_document(archive.files),
     )
 
 

@@ -13,10 +13,12 @@ import typer
 from dsocr_analyze.cli import many_options, many_time_options, options, time_options
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
+from dsocr_analyze.archive.folder import DEFAULT_PDF_DPI
 from dsocr_analyze.errors import FormatError, WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.pages import Pages
+    from dsocr_analyze.archive.source import PageSource
     from dsocr_analyze.archive.time_totals import ListTime, ListTimer
     from dsocr_analyze.archive.totals import Archive
     from dsocr_analyze.columns.counted_model import CountedModel
@@ -36,7 +38,16 @@ PagesArgument = Annotated[
         metavar="FILE|FOLDER",
         show_default=False,
         help="The pages: a Parquet or CSV file with columns width and height (and text_tokens,"
-        " max_new_tokens), or a folder of images.",
+        " max_new_tokens), an image, a PDF, or a folder of images and PDFs.",
+    ),
+]
+PdfDpiOption = Annotated[
+    int,
+    typer.Option(
+        "--pdf-dpi",
+        metavar="DPI",
+        help="Pixels to an inch of a PDF's pages. PDFs need the extra 'pdf'.",
+        rich_help_panel=_LENGTHS,
     ),
 ]
 TextTokensOption = Annotated[
@@ -103,6 +114,7 @@ def archive(
     use_flash_attn: many_options.AttentionsOption = "0",
     text_tokens: TextTokensOption = None,
     max_new_tokens: NewTokensOption = 1024,
+    pdf_dpi: PdfDpiOption = DEFAULT_PDF_DPI,
     model: options.ModelOption = None,
     arch: options.ArchOption = None,
     config: options.ConfigOption = None,
@@ -141,8 +153,8 @@ def archive(
         server_version=server_version,
     )  # fmt: skip
     count_list(
-        context, pages, mode, dtype, use_flash_attn, text_tokens, max_new_tokens, model, arch,
-        config,         output, plot, histogram, output_format,
+        context, pages, mode, dtype, use_flash_attn, text_tokens, max_new_tokens, pdf_dpi, model,
+        arch, config, output, plot, histogram, output_format,
         many_time_options.list_time(time, concurrency, deadline, new_tokens_from, mean_new_tokens),
         quiet=quiet, strict=strict,
     )  # fmt: skip
@@ -156,6 +168,7 @@ def count_list(
     use_flash_attn: str,
     text_tokens: int | None,
     max_new_tokens: int,
+    pdf_dpi: int,
     model: str | None,
     arch: str | None,
     config: Path | None,
@@ -169,6 +182,7 @@ def count_list(
     strict: bool,
 ) -> None:
     """The command, with what its options of seconds ask for."""
+    from dsocr_analyze.archive.source import open_pages
     from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.metadata import metadata_of
 
@@ -190,8 +204,9 @@ def count_list(
     metadata = metadata_of(directory, architecture, (setting.mode for setting in settings))
     lengths = {"text_tokens": planned.text_tokens, "max_new_tokens": max_new_tokens}
     timer = _timer(counted, settings, time)
+    listed = open_pages(pages, pdf_dpi=pdf_dpi)
     counts = _added_up(
-        pages, lengths, counted, settings, output, metadata, timer, context.obj.begin_writing
+        listed, lengths, counted, settings, output, metadata, timer, context.obj.begin_writing
     )
     if plot is not None:
         _plot(plot, counts, histogram, pages)
@@ -215,7 +230,7 @@ def _timer(
 
 
 def _added_up(
-    path: Path,
+    listed: PageSource,
     lengths: dict[str, int],
     counted: CountedModel,
     settings: list[Setting],
@@ -226,11 +241,9 @@ def _added_up(
 ) -> Archive:
     """The totals; every page's row goes to `output` on the way."""
     from dsocr_analyze.archive.pages import read_pages
-    from dsocr_analyze.archive.source import open_pages
     from dsocr_analyze.archive.totals import add_up
     from dsocr_analyze.columns.table_files import table_writer
 
-    listed = open_pages(path)
     batches = read_pages(listed.batches, **lengths)
     with contextlib.ExitStack() as stack:
         if output is not None:
@@ -238,6 +251,7 @@ def _added_up(
             batches = _written(batches, write, counted, settings)
         progress = stack.enter_context(LateProgress("pages", listed.length))
         counts = add_up(counted, settings, _watched(batches, progress), timer)
+        counts.files = listed.files
         begin_writing()  # `output` is put in place now
         return counts
 
@@ -278,11 +292,14 @@ def _print(counts: Archive, metadata: CountMetadata, histogram: str, output_form
 
         sys.stdout.write(document_text(archive_document(counts, metadata)))
         return
+    from dsocr_analyze.archive.files_document import file_lines
     from dsocr_analyze.archive.tables import archive_tables
     from dsocr_analyze.cli.printing import print_assumptions, print_table
     from dsocr_analyze.report.tables import model_text
 
     print(f"Ran: {model_text(metadata.model)} by the analytic engine")
+    for line in () if counts.files is None else file_lines(counts.files):
+        print(line)
     for table in archive_tables(counts, histogram):
         print_table(table)
     for note in metadata.notes:
@@ -291,6 +308,10 @@ def _print(counts: Archive, metadata: CountMetadata, histogram: str, output_form
 
 
 def _warnings(counts: Archive, max_positions: int) -> Iterator[str]:
+    from dsocr_analyze.archive.files_document import file_warnings
+
+    if counts.files is not None:
+        yield from file_warnings(counts.files)
     malformed = counts.malformed
     if malformed.rows:
         more = malformed.rows - len(malformed.reported)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ import typer
 from dsocr_analyze import architectures
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.errors import ModelDirectoryError, WorkloadError
-from dsocr_analyze.workload import AnyWorkload, Mode, Workload, page_of_image, parse_page
+from dsocr_analyze.workload import AnyWorkload, ImagePages, Mode, Workload, parse_page
 from dsocr_analyze.workload.prompt import text_parts
 
 if TYPE_CHECKING:
@@ -304,7 +305,7 @@ def workload_from(
     if crop_mode is not None:
         sizes["crop_mode"] = switch("--crop-mode", crop_mode)
     workload: Workload = architecture.plan(
-        page=page_of_image(image) if image is not None else parse_page(page or "a4"),
+        page=parse_page(page or "a4") if image is None else page_of_file(image),
         seq_len=seq_len,
         text_tokens=text_tokens,
         batch_size=batch_size,
@@ -313,6 +314,25 @@ def workload_from(
         **sizes,
     )
     return workload
+
+
+def page_of_file(image: Path) -> tuple[int, int]:
+    """The page in an image file; of several the first, which is said."""
+    found = ImagePages(image)
+    sizes = found.sizes()
+    size = next(sizes)
+    more = 0
+    with contextlib.suppress(WorkloadError):  # a damaged frame behind the first does not matter
+        for _ in sizes:
+            more += 1
+    if more:
+        complain(
+            f"note: {image} holds {more + 1} pages and the first is taken; `dsocr-analyze archive"
+            f" {image}` counts all"
+        )
+    elif found.has_more_frames:
+        complain(f"note: {image} has several frames and the first is taken")
+    return size
 
 
 def any_workload_from(architecture: Architecture, **given: Any) -> AnyWorkload:

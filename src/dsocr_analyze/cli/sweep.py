@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from dsocr_analyze.archive.folder import DEFAULT_PDF_DPI
 from dsocr_analyze.cli import archive, many_options, many_time_options, options, time_options
 from dsocr_analyze.cli.many_options import AXES, RESULT
 from dsocr_analyze.cli.progress import LateProgress
@@ -130,6 +131,12 @@ FormatOption = Annotated[
         rich_help_panel=RESULT,
     ),
 ]
+PdfDpiOption = Annotated[
+    int | None,
+    typer.Option(
+        "--pdf-dpi", metavar="DPI", help="With --pages, as in archive.", rich_help_panel=RESULT
+    ),
+]
 YesOption = Annotated[
     bool, typer.Option("--yes", "-y", help="Start a huge sweep without being asked.")
 ]
@@ -154,6 +161,7 @@ def sweep(
     x: XOption = None,
     histogram: HistogramOption = None,
     output_format: FormatOption = None,
+    pdf_dpi: PdfDpiOption = None,
     gpu: many_time_options.GpusOption = None,
     runtime: many_time_options.RuntimeOption = "serving",
     server: time_options.ServerOption = "vllm",
@@ -182,6 +190,7 @@ def sweep(
         pages, plot, of_sweeps={"--page": page, "--batch-size": batch_size},
         of_plots={"--quantity": quantity, "--x": x},
         of_lists={"--histogram": histogram, "--format": output_format, "--deadline": deadline,
+                  "--pdf-dpi": None if pdf_dpi is None else str(pdf_dpi),
                   "--concurrency": None if concurrency is None else str(concurrency)},
     )  # fmt: skip
     time = many_time_options.time_requested(
@@ -194,7 +203,8 @@ def sweep(
     if pages is not None:
         archive.count_list(
             context, pages, mode, dtype, use_flash_attn, _text_tokens(text_tokens),
-            _one_number("max_new_tokens", max_new_tokens), model, arch, config, output, plot,
+            _one_number("max_new_tokens", max_new_tokens), pdf_dpi or DEFAULT_PDF_DPI, model, arch,
+            config, output, plot,
             histogram or "grid", output_format or "table",
             many_time_options.list_time(time, concurrency, deadline, new_tokens_from,
                                         mean_new_tokens), quiet=quiet, strict=strict,

@@ -27,6 +27,7 @@ OPTIONS: Final[dict[str, str]] = {
     "mode": "--mode",
     "new_tokens_from": "--new-tokens-from",
     "page": "--page",
+    "pdf_dpi": "--pdf-dpi",
     "preprocess_ms": "--preprocess-ms",
     "price": "--price",
     "prompt": "--prompt",
