@@ -33,7 +33,7 @@ ROOMS = (
     ("measuring",),
     ("report",),
     ("columns",),
-    ("sweep", "archive"),
+    ("sweep", "archive", "advice"),
     ("session",),
     ("knowledge",),
     ("cli",),

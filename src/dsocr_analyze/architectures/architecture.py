@@ -34,6 +34,7 @@ __all__ = [
     "CropGrids",
     "ModelDimensions",
     "NotModelled",
+    "PageInViews",
     "PageTotals",
     "PixelWork",
     "Role",
@@ -176,6 +177,23 @@ class PixelWork(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class PageInViews:
+    """A whole page as the views of one vision call show it.
+
+    Attributes:
+        views: How many show it: one, or tiles that show it together.
+        resolution: Pixels a side of each.
+        content: Width and height in pixels that the page takes in them all; the rest is padding.
+        tokens: Vision tokens that the encoder makes of them all, before any newline or separator.
+    """
+
+    views: int
+    resolution: int
+    content: tuple[int, int]
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Served:
     """What a serving engine launches for a model; counts may be arrays.
 
@@ -231,6 +249,7 @@ class ClosedForms:
         repeats: What of a model's modules repeats: the name that alike modules share, by path, or
             None for a module that is like no other.
         served: What a serving engine launches for it.
+        page_in_views: The page as each vision call of a workload shows it, in their order.
         pixel_work: What the CPU does to a page's pixels.
         pixel_work_of_pages: The same of many pages, from their widths, heights and the columns and
             rows of their crop grids (each an integer or an array `[n]`) and, by keyword,
@@ -252,6 +271,7 @@ class ClosedForms:
     experts_touched: Callable[[Any, Workload, Dtype], Mapping[str, ExpertsTouched]]
     repeats: Callable[[Any], Callable[[str], str | None]]
     served: Served
+    page_in_views: Callable[[Workload], tuple[PageInViews, ...]]
     pixel_work: Callable[[Workload], PixelWork]
     pixel_work_of_pages: Callable[..., PixelWork]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from dsocr_analyze.cli import (
+    advise,
     analyze,
     archive,
     calibrate,
@@ -32,6 +33,7 @@ app = typer.Typer(
 # What parses is held, since it changes settings of the process on its way; what a command does then
 # may be interrupted anywhere.
 app.callback(invoke_without_command=True)(interruptible()(analyze.analyze))
+app.command("advise")(interruptible()(advise.advise))
 app.command("compare")(interruptible()(compare.compare))
 app.command("fit")(interruptible()(fit.fit))
 app.command("time")(interruptible()(time.time))

@@ -7,7 +7,7 @@ from typing import Final
 
 from dsocr_analyze.errors import PageError
 
-__all__ = ["DEFAULT_DPI", "LARGEST_SIDE", "PAPERS", "check_page", "parse_page"]
+__all__ = ["DEFAULT_DPI", "LARGEST_SIDE", "PAPERS", "check_page", "paper_dpi", "parse_page"]
 
 DEFAULT_DPI: Final = 150
 
@@ -73,6 +73,18 @@ def parse_page(text: str) -> tuple[int, int]:
         raise PageError(f"no page size {_shortened(text)}: {dpi} dpi; {_RIGHT}")
     width, height = PAPERS[named["paper"]]
     return check_page(_pixels(width, dpi), _pixels(height, dpi))
+
+
+def paper_dpi(text: str) -> int | None:
+    """Pixels for each inch of a page that `parse_page` reads; None of one that is given in pixels.
+
+    Args:
+        text: A page as for `parse_page`.
+    """
+    named = _NAMED.fullmatch(text.strip().lower())
+    if named is None or named["paper"] not in PAPERS:
+        return None
+    return DEFAULT_DPI if named["dpi"] is None else int(named["dpi"])
 
 
 def _pixels(tenths_of_millimetre: int, dpi: int) -> int:

@@ -17,6 +17,7 @@ from dsocr_analyze.architectures.ocr_family.composition import (
 from dsocr_analyze.architectures.ocr_family.crop_grid_codes import crop_grids
 from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED, expert_params
 from dsocr_analyze.architectures.ocr_family.dimensions import dimensions_of
+from dsocr_analyze.architectures.ocr_family.page_in_views import page_in_views
 from dsocr_analyze.architectures.ocr_family.plan import plan_workload
 from dsocr_analyze.architectures.ocr_family.preprocessing import pixel_work, pixel_work_of_pages
 from dsocr_analyze.architectures.ocr_family.recognition import recognizes
@@ -123,6 +124,7 @@ def _closed_forms(
         experts_touched=experts_by_stage,
         repeats=repeats,
         served=_served(network),
+        page_in_views=partial(page_in_views, network.crop),
         pixel_work=pixel_work,
         pixel_work_of_pages=pixel_work_of_pages,
     )
