@@ -35,6 +35,7 @@ ROOMS = (
     ("columns",),
     ("sweep", "archive", "advice"),
     ("session",),
+    ("analysis",),
     ("knowledge",),
     ("cli",),
 )

@@ -173,7 +173,9 @@ def _notes(directory: ModelDirectory, page: PageAsked, *, has_published: bool) -
     if page.dpi is None:
         notes.append("the page's own resolution is unknown, so scales stand for dpi")
     if has_published:
-        notes.append("published figures are of the published checkpoint; none is known of other weights or types")
+        notes.append(
+            "published figures are of the published checkpoint; none is known of other weights"
+        )
     else:
         title = directory.architecture.title
         notes.append(f"no accuracy by mode or compression is quoted of {title}: no source is known")
@@ -256,9 +258,7 @@ def _density(
     )
 
 
-def _cost(
-    directory: ModelDirectory, workload: Workload, dtype: str, flash_attention: bool
-) -> Cost:
+def _cost(directory: ModelDirectory, workload: Workload, dtype: str, flash_attention: bool) -> Cost:
     figures = page_figures(directory, workload, dtype=dtype, flash_attention=flash_attention)
     report: Report = build_report(figures, None, dt.datetime.now(dt.UTC))
     need = memory_need(

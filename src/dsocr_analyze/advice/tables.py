@@ -131,7 +131,9 @@ def _seconds(advice: AdviceDocument) -> Table:
                     )
                 )  # fmt: skip
     columns = ("mode", "GPU", "runtime", "at once", "s a page", "pages/s", "per 1,000")
-    return Table("Predicted seconds, and cost of 1,000 pages", columns, tuple(rows), label_columns=3)
+    return Table(
+        "Predicted seconds, and cost of 1,000 pages", columns, tuple(rows), label_columns=3
+    )
 
 
 def _compressions(advice: AdviceDocument) -> Table:
@@ -148,8 +150,8 @@ def _precisions(advice: AdviceDocument) -> Table:
     rows = []
     for mode in advice.modes:
         if not any(density.published for density in mode.densities):
-            for lack in dict.fromkeys(density.lack for density in mode.densities):
-                rows.append((mode.mode, "any" if "mode" in lack else "these", lack))
+            lacks = dict.fromkeys(density.lack for density in mode.densities)
+            rows += [(mode.mode, "all", lack) for lack in lacks]
             continue
         rows += [(mode.mode, exact(each.text_tokens), _precision(each)) for each in mode.densities]
     title = "" if advice.published is None else advice.published.precision.measures
@@ -170,14 +172,14 @@ def _precision(density: Density) -> str:
 
 
 def _distances(advice: AdviceDocument) -> Table:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for mode in advice.modes:
         found = mode.edit_distances
         if found is None:
             rows.append((mode.mode, "none published", "-", "-", "-", "-"))
             continue
-        figures = (found.english.overall, found.english.text, found.chinese.overall,
-                   found.chinese.text)  # fmt: skip
+        english, chinese = found.english, found.chinese
+        figures = (english.overall, english.text, chinese.overall, chinese.text)
         rows.append((mode.mode, found.tokens, *(f"{figure:.3f}" for figure in figures)))
     title = "" if advice.published is None else advice.published.edit_distance.measures
     columns = ("mode", "vision tokens", "English", "its text", "Chinese", "its text")

@@ -134,7 +134,9 @@ def _countable_files(folder: Path, files: FolderFiles) -> Iterator[str]:
         files.hidden += sum(name.startswith(".") for name in (*folders, *names))
         shown = [name for name in folders if not name.startswith(".")]
         folders[:] = sorted(
-            name for name in shown if not os.path.islink(os.path.join(directory, name))  # noqa: PTH114, PTH118 - a Path for each of 100,000 names takes seconds
+            name
+            for name in shown
+            if not os.path.islink(os.path.join(directory, name))  # noqa: PTH114, PTH118 - a Path for each of 100,000 names takes seconds
         )
         files.linked_folders += len(shown) - len(folders)
         inner = Path(directory).relative_to(folder)

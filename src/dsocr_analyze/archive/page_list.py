@@ -23,7 +23,8 @@ def _wanted_columns(what: str, names: list[str]) -> tuple[str, ...]:
 
 PAGES: Final = RowKind(
     what="list of pages",
-    right="give a Parquet or CSV file with columns width and height, or a folder of images and PDFs",
+    right="give a Parquet or CSV file with columns width and height, or a folder of images and"
+    " PDFs",
     columns=_wanted_columns,
     error=PageError,
 )

@@ -24,7 +24,7 @@ INSTALL: Final = "pip install 'dsocr-analyze[pdf]'"
 """What puts the reader in place."""
 
 MOST_NODES: Final = 1_000_000
-"""Pages, and groups of them, of a file that are read; a tree that has more is made to be endless."""
+"""Pages and groups of pages of a file that are read; a tree that has more has no end."""
 
 _DEEPEST: Final = 200
 """Groups of pages within one another."""
@@ -104,7 +104,7 @@ class _Node(NamedTuple):
 
 def _pages(path: Path, file: Any) -> Iterator[dict[str, Any]]:
     """What each page has and inherits, in the order of the tree."""
-    from pypdf import PdfReader, PasswordType
+    from pypdf import PasswordType, PdfReader
 
     reader = PdfReader(file)
     if reader.is_encrypted and reader.decrypt("") is PasswordType.NOT_DECRYPTED:

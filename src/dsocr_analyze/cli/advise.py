@@ -13,6 +13,7 @@ import typer
 
 from dsocr_analyze.cli import many_options, options, time_options
 from dsocr_analyze.cli.exits import NO
+from dsocr_analyze.cli.page_image import page_of_file
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload import parse_page
 from dsocr_analyze.workload.page import paper_dpi
@@ -156,7 +157,7 @@ def _page(
         raise WorkloadError(f"give --page {page} or --image {image}, not both")
     dpi = None if page_dpi is None else _fraction("--page-dpi", page_dpi)
     if image is not None:
-        return options.page_of_file(image), dpi
+        return page_of_file(image), dpi
     text = page or "a4"
     size, of_paper = parse_page(text), paper_dpi(text)
     if of_paper is None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dsocr_analyze.archive.folder import DEFAULT_PDF_DPI
 from dsocr_analyze.cli import many_options, many_time_options, options, time_options
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.archive.folder import DEFAULT_PDF_DPI
 from dsocr_analyze.errors import FormatError, WorkloadError
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsocr_analyze import architectures
+from dsocr_analyze.cli.page_image import page_of_file
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.errors import ModelDirectoryError, WorkloadError
-from dsocr_analyze.workload import AnyWorkload, ImagePages, Mode, Workload, parse_page
+from dsocr_analyze.workload import AnyWorkload, Mode, Workload, parse_page
 from dsocr_analyze.workload.prompt import text_parts
 
 if TYPE_CHECKING:
@@ -314,25 +314,6 @@ def workload_from(
         **sizes,
     )
     return workload
-
-
-def page_of_file(image: Path) -> tuple[int, int]:
-    """The page in an image file; of several the first, which is said."""
-    found = ImagePages(image)
-    sizes = found.sizes()
-    size = next(sizes)
-    more = 0
-    with contextlib.suppress(WorkloadError):  # a damaged frame behind the first does not matter
-        for _ in sizes:
-            more += 1
-    if more:
-        complain(
-            f"note: {image} holds {more + 1} pages and the first is taken; `dsocr-analyze archive"
-            f" {image}` counts all"
-        )
-    elif found.has_more_frames:
-        complain(f"note: {image} has several frames and the first is taken")
-    return size
 
 
 def any_workload_from(architecture: Architecture, **given: Any) -> AnyWorkload:

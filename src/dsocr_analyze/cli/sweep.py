@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -190,8 +190,7 @@ def sweep(
         pages, plot, of_sweeps={"--page": page, "--batch-size": batch_size},
         of_plots={"--quantity": quantity, "--x": x},
         of_lists={"--histogram": histogram, "--format": output_format, "--deadline": deadline,
-                  "--pdf-dpi": None if pdf_dpi is None else str(pdf_dpi),
-                  "--concurrency": None if concurrency is None else str(concurrency)},
+                  "--pdf-dpi": pdf_dpi, "--concurrency": concurrency},
     )  # fmt: skip
     time = many_time_options.time_requested(
         context, gpu, profile=profile, runtime=runtime, server=server, preprocess_ms=preprocess_ms,
@@ -204,14 +203,12 @@ def sweep(
         archive.count_list(
             context, pages, mode, dtype, use_flash_attn, _text_tokens(text_tokens),
             _one_number("max_new_tokens", max_new_tokens), pdf_dpi or DEFAULT_PDF_DPI, model, arch,
-            config, output, plot,
-            histogram or "grid", output_format or "table",
+            config, output, plot, histogram or "grid", output_format or "table",
             many_time_options.list_time(time, concurrency, deadline, new_tokens_from,
                                         mean_new_tokens), quiet=quiet, strict=strict,
         )  # fmt: skip
         return
-    asked = (page or "a4", mode, text_tokens, max_new_tokens, batch_size or "1", dtype,
-             use_flash_attn)  # fmt: skip
+    asked = (page or "a4", mode, text_tokens, max_new_tokens, batch_size, dtype, use_flash_attn)
     chosen = None if plot is None else _PictureChoice(plot, quantity, x, config)
     _run(context, asked, time, model, arch, config, output, chosen, new_tokens_from,
          yes=yes, quiet=quiet, strict=strict)  # fmt: skip
@@ -236,7 +233,7 @@ class _PictureChoice(NamedTuple):
 
 def _run(
     context: typer.Context,
-    asked: tuple[str, str | None, str | None, str, str, str, str],
+    asked: tuple[str, str | None, str | None, str, str | None, str, str],
     time: TimeRequested | None,
     model: str | None,
     arch: str | None,
@@ -283,7 +280,7 @@ def _check_options(
     *,
     of_sweeps: dict[str, str | None],
     of_plots: dict[str, str | None],
-    of_lists: dict[str, str | None],
+    of_lists: Mapping[str, object],
 ) -> None:
     """Refuses options that would have no effect."""
     for option, value in (of_sweeps | of_plots).items():
@@ -292,10 +289,10 @@ def _check_options(
     for option, value in of_plots.items():
         if value is not None and plot is None:
             raise WorkloadError(f"{option} {value} is for a picture; give --plot FILE too")
-    for option, value in of_lists.items():
-        if value is not None and pages is None:
+    for option, given in of_lists.items():
+        if given is not None and pages is None:
             raise WorkloadError(
-                f"{option} {value} is for a list of pages; give --pages, or leave it out"
+                f"{option} {given} is for a list of pages; give --pages, or leave it out"
             )
 
 
@@ -323,7 +320,7 @@ def _combinations(
     mode: str | None,
     text_tokens: str | None,
     max_new_tokens: str,
-    batch_size: str,
+    batch_size: str | None,
     dtype: str,
     use_flash_attn: str,
     time: TimeRequested | None,
@@ -339,7 +336,7 @@ def _combinations(
             "text_tokens", text_tokens or str(architecture.text_tokens), 1, LARGEST_COUNT
         ),
         max_new_tokens=parse_numbers("max_new_tokens", max_new_tokens, 1, LARGEST_COUNT),
-        batch_sizes=parse_numbers("batch_size", batch_size, 1, LARGEST_COUNT),
+        batch_sizes=parse_numbers("batch_size", batch_size or "1", 1, LARGEST_COUNT),
         dtypes=many_options.dtypes_from(dtype),
         attentions=many_options.attentions_from(use_flash_attn),
         time=time,

@@ -146,12 +146,10 @@ def _tree(
 ) -> TreeNode:
     from dsocr_analyze.module_tree import build_tree, prune
     from dsocr_analyze.trace.by_module import traced_modules
-    from dsocr_analyze.workload import parse_page
 
     traced = None
     if is_traced:
-        asked = {"page": parse_page("a4")} if session.architecture.modes else {}
-        workload = session.plan(**asked, max_new_tokens=1)
+        workload = session.plan(max_new_tokens=1)
         traced = traced_modules(session.trace(workload).prefill)
     root = build_tree(session.model, owner_of, traced)
     pruned = prune(root, depth=depth, stage=stage)

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct, field
 from dsocr_analyze import kernels
 from dsocr_analyze.figures import Engine, Source
 from dsocr_analyze.kernels import KernelDevice
+from dsocr_analyze.report.frame import Tabular
 from dsocr_analyze.report.time_entry import TimeEntry
 
 __all__ = [
@@ -505,7 +506,7 @@ class OperatorLedger(Struct, frozen=True, kw_only=True):
     unknown: Mapping[str, Count]
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class Report(Tabular, Struct, frozen=True, kw_only=True):
     """What a page costs. Further keys may stand beside the listed ones.
 
     Attributes:
@@ -539,10 +540,8 @@ class Report(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.agreement is not None and self.agreement.stages.keys() != self.stages.keys():
-            raise ValueError(
-                f"agreement is about stages {list(self.agreement.stages)},"
-                f" the report about {list(self.stages)}"
-            )
+            about, stages = list(self.agreement.stages), list(self.stages)
+            raise ValueError(f"agreement is about stages {about}, the report about {stages}")
 
     @property
     def decode_name(self) -> str | None:

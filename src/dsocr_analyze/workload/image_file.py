@@ -111,7 +111,9 @@ class ImagePages:
                 if tags is None:
                     return
                 if number > MOST_FRAMES:
-                    raise PageError(f"image {str(self.path)!r} has more than {MOST_FRAMES:,} frames")
+                    raise PageError(
+                        f"image {str(self.path)!r} has more than {MOST_FRAMES:,} frames"
+                    )
                 if number > 1 and tags.is_copy:
                     self.copies += 1
                     continue

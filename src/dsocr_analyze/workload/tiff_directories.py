@@ -46,7 +46,7 @@ class TiffDirectory(NamedTuple):
 class _Layout(NamedTuple):
     """Formats of a directory's parts, byte order included."""
 
-    count: str
+    entries: str
     entry: str
     offset: str
 
@@ -66,7 +66,7 @@ def tiff_directories(file: BinaryIO) -> Iterator[TiffDirectory]:
     while offset and offset not in seen:
         seen.add(offset)
         file.seek(offset)
-        (count,) = _unpacked(file, layout.count)
+        (count,) = _unpacked(file, layout.entries)
         if not 0 < count <= _MOST_ENTRIES:
             raise ValueError(f"a directory with {count} entries is none")
         values = _values(file, layout, count)
@@ -75,7 +75,9 @@ def tiff_directories(file: BinaryIO) -> Iterator[TiffDirectory]:
             raise ValueError("a directory without width and height")
         kind = values.get(_NEW_SUBFILE_TYPE, 0)
         orientation = values.get(_ORIENTATION, 1)
-        yield TiffDirectory(values[_WIDTH], values[_HEIGHT], orientation, is_copy=bool(kind & 0b101))
+        yield TiffDirectory(
+            values[_WIDTH], values[_HEIGHT], orientation, is_copy=bool(kind & 0b101)
+        )
 
 
 def _start(file: BinaryIO) -> tuple[_Layout, int]:
