@@ -14,11 +14,12 @@ def pdf(objects, root=1):
         places.append(len(out))
         out += f"{number} 0 obj\n{text}\nendobj\n".encode()
     table = "".join(f"{place:010} 00000 n \n" for place in places)
+    trailer = f"<< /Size {len(objects) + 1} /Root {root} 0 R >>"
     return (
-        out
+        bytes(out)
         + (
             f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}"
-            f"trailer\n<< /Size {len(objects) + 1} /Root {root} 0 R >>\nstartxref\n{len(out)}\n%%EOF\n"
+            f"trailer\n{trailer}\nstartxref\n{len(out)}\n%%EOF\n"
         ).encode()
     )
 

@@ -49,6 +49,14 @@ class TestSignatures:
         with pytest.raises(TypeError, match=rf"{function.__name__}\(\).*'papge'"):
             function(**given)
 
+    def test_editors_complete_arguments_and_figures(self):
+        jedi = pytest.importorskip("jedi")
+        start = "from dsocr_analyze import analyze\nreport = analyze("
+        (signature,) = jedi.Script(start).get_signatures()
+        assert set(PAGE_ARGUMENTS) <= {each.name for each in signature.params}
+        figures = jedi.Script(f'{start})\nreport.stages["sam"].fl').complete()
+        assert "flops" in {each.name for each in figures}
+
     def test_the_package_is_typed_and_names_what_it_has(self):
         assert importlib.resources.files(dsocr_analyze).joinpath("py.typed").is_file()
         assert {"analyze", "plan_workload", "DeepSeekOCRSession"} <= set(dsocr_analyze.__all__)

@@ -7,7 +7,8 @@ anything else.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # not from typing, whose import an interruption would find unguarded
+# Not from typing, whose import an interruption would find unguarded.
+TYPE_CHECKING = bool()  # noqa: UP018  # under a plain False jedi completes none of these names
 if TYPE_CHECKING:
     from typing import Any
 

@@ -23,8 +23,9 @@ def advice_lines(advice: AdviceDocument) -> Iterator[str]:
     yield f"Ran: {model_text(advice.metadata.model)} by the analytic engine"
     yield (
         f"Page of {width} x {height} pixels{dpi}; {pages} at a time, {advice.max_new_tokens:,} new"
-        f" tokens, {advice.dtype}, {advice.attention} attention"
+        " tokens"
     )
+    yield f"Type {advice.dtype}, {advice.attention} attention"
     wanted = advice.requirements
     if wanted is None or advice.modes_that_meet is None:
         return
@@ -80,8 +81,8 @@ def _resolutions(advice: AdviceDocument) -> Table:
         )
         for mode in advice.modes
     )
-    columns = ("mode", "tiles", "in tiles", "in whole view", "effective", "tokens", "in prompt")
-    title = f"How finely the page is seen: {unit}, across x down; vision tokens, and in the prompt"
+    columns = ("mode", "tiles", "in tiles", "whole view", "effective", "tokens", "prompt")
+    title = f"How finely the page is seen ({unit}, across x down), and its vision tokens"
     return Table(title, columns, rows, label_columns=2)
 
 
