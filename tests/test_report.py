@@ -182,6 +182,11 @@ class TestSums:
     def test_operators_and_families_add_up_to_their_stage(self, document):
         for stage in document["stages"].values():
             assert sum(stage["operators"].values()) == stage["flops"]
+            assert stage["operator_bytes"].keys() == stage["operators"].keys()
+            for family in stage["operator_families"].values():
+                names = family["operators"]
+                assert sum(stage["operators"][name] for name in names) == family["flops"]
+                assert sum(stage["operator_bytes"][name] for name in names) == family["bytes"]
             families = stage["operator_families"].values()
             assert sum(family["flops"] for family in families) == stage["flops"]
             moved = sum(family["bytes"] for family in families)

@@ -205,6 +205,7 @@ def _stage(
         experts_touched=_experts_touched(stage),
         bytes_read_expected=stage.bytes_read_expected,
         operators={name: work.flops for name, work in stage.operators.items()},
+        operator_bytes={name: work.bytes_moved for name, work in stage.operators.items()},
         operator_families={
             kind: Family(
                 operators=family.operators, flops=family.work.flops, bytes=family.work.bytes_moved

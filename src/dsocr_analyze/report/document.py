@@ -255,14 +255,13 @@ class Stage(Work, frozen=True, kw_only=True):
         params: Parameters that it owns.
         calls: Calls of its outermost module.
         causal_savable_flops: Matrix FLOPs that a causal kernel may skip.
-        experts_touched: Routed experts that its tokens touch; null where it has none, or nothing
-            is known of them.
+        experts_touched: Routed experts that its tokens touch; null where none are known.
         bytes_read_expected: bytes_read with the weights of experts_touched.expected experts a
             layer in place of those counted; null without experts_touched.
         operators: FLOPs of every operator, costliest first.
+        operator_bytes: Bytes that every operator reads and writes; null in earlier reports.
         operator_families: Operators by kind, costliest first.
-        by_module: Modules that took part and all above them, by path; the path of the model
-            itself is empty.
+        by_module: Modules that took part and all above them, by path; the model's is empty.
         flops_analytic: FLOPs by the closed forms, without the operators that they leave out; null
             where there are no closed forms.
         notes: What a reader of its figures should know.
@@ -274,6 +273,7 @@ class Stage(Work, frozen=True, kw_only=True):
     experts_touched: ExpertsTouched | None
     bytes_read_expected: Share | None
     operators: Mapping[str, Count]
+    operator_bytes: Mapping[str, Count] | None
     operator_families: Mapping[FamilyName, Family]
     by_module: Mapping[str, Module]
     flops_analytic: Count | None
