@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import options, time_options
+from dsocr_analyze.cli import html, options, time_options
 from dsocr_analyze.cli.counting import ENGINES, Engine
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.errors import DeviceError, StrictError, WorkloadError
@@ -105,6 +105,7 @@ def analyze(
     output: OutputOption = DEFAULT_OUTPUT,
     output_format: FormatOption = "table",
     json_file: JsonOption = None,
+    html_file: html.HtmlOption = None,
     quiet: QuietOption = False,
     strict: StrictOption = False,
     version: VersionOption = False,
@@ -120,23 +121,22 @@ def analyze(
         model, arch, config, trust_remote_code=executable, sliding_window=sliding_window,
         stages=stages, hf_config=hf_config,
     )  # fmt: skip
-    if prompt is not None:
-        text_tokens = options.prompt_tokens(prompt, directory)
+    text_tokens = text_tokens if prompt is None else options.prompt_tokens(prompt, directory)
     workload = options.any_workload_from(
         directory.architecture, mode=mode, base_size=base_size, image_size=image_size,
         crop_mode=crop_mode, page=page, image=image, seq_len=seq_len, text_tokens=text_tokens,
         batch_size=batch_size, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
-    options.prepare_output(output)
+    _prepare(output, html_file)
     asked = time_options.request_with_report(
         context, gpu, runtime=runtime, concurrency=concurrency, preprocess_ms=preprocess_ms,
         workers=workers, price=price, corrections=corrections, max_new_tokens=max_new_tokens,
     )  # fmt: skip
     counts = Engine(engine, directory, dtype, flash_attention, device, trust_remote_code, asked)
     report = counts.report(workload)
-    context.obj.begin_writing()
-    written = _write(report, output, json_file)
+    pages = html.report_pages(html_file, report, counts, workload, corrections)
+    written = _write(context, report, output, json_file, pages)
     if not quiet:
         _print(report, "json" if json_file == "-" else output_format, written)
     _warn(report, strict=strict)
@@ -161,7 +161,19 @@ def _warn(report: Report, *, strict: bool) -> None:
         raise StrictError(f"--strict: {'; '.join(report.warnings)}")
 
 
-def _write(report: Report, output: Path, json_file: str | None) -> list[Path]:
+def _prepare(output: Path, html_file: Path | None) -> None:
+    """Finds out, before any work, whether the files can be written."""
+    options.prepare_output(output)
+    html.check_html(html_file)
+
+
+def _write(
+    context: typer.Context,
+    report: Report,
+    output: Path,
+    json_file: str | None,
+    pages: Mapping[Path, str],
+) -> list[Path]:
     from dsocr_analyze.report.files import dump_json, write_files
     from dsocr_analyze.report.markdown import render_markdown
 
@@ -169,9 +181,11 @@ def _write(report: Report, output: Path, json_file: str | None) -> list[Path]:
     texts = {
         output / "static_compute.json": json_text,
         output / "static_compute.md": render_markdown(report),
+        **pages,
     }
     if json_file not in (None, "-"):
         texts[Path(str(json_file))] = json_text
+    context.obj.begin_writing()
     return write_files(texts)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsocr_analyze.cli import many_options, options, time_options
+from dsocr_analyze.cli import html, many_options, options, time_options
 from dsocr_analyze.cli.counting import ENGINES, Engine
 
 if TYPE_CHECKING:
@@ -81,11 +81,13 @@ def compare(
     corrections: time_options.CorrectionsOption = 1,
     output_format: FormatOption = "table",
     output: OutputOption = None,
+    html_file: html.HtmlOption = None,
     debug: options.DebugOption = False,
 ) -> None:
     """Put architectures, modes, configs and saved reports side by side."""
     options.check_choice("--format", output_format, FORMATS)
     options.check_choice("--engine", engine, ENGINES)
+    html.check_html(html_file)
     asked = time_options.request_with_report(
         context, gpu, runtime=runtime, concurrency=concurrency, preprocess_ms=preprocess_ms,
         workers=workers, price=price, corrections=corrections, max_new_tokens=max_new_tokens,
@@ -120,7 +122,8 @@ def compare(
     ways = {(each.model, each.setting.dtype, each.setting.flash_attention)
             for each in columns if isinstance(each, compared.Column)}  # fmt: skip
     result = comparison.compare(reports, models.config_values(), with_page=len(ways) > 1)
-    _show(context, result, output_format, output)
+    files = {} if html_file is None else {html_file: html.comparison_page(result, reports)}
+    _show(context, result, output_format, output, files)
 
 
 def _planned(column: Column, **page_and_lengths: Any) -> Workload:
@@ -169,16 +172,23 @@ def _reports_of(
 
 
 def _show(
-    context: typer.Context, result: Comparison, output_format: str, output: Path | None
+    context: typer.Context,
+    result: Comparison,
+    output_format: str,
+    output: Path | None,
+    files: Mapping[Path, str],
 ) -> None:
-    """Writes the comparison to `output`, or prints it where there is none."""
+    """Writes `files` and the comparison to `output`, or prints it where there is none."""
     if output is not None:
-        from dsocr_analyze.report.files import write_texts
+        files = {**files, output: _text(result, output_format)}
+    if files:
+        from dsocr_analyze.report.files import write_files
 
-        text = _text(result, output_format)
         context.obj.begin_writing()
-        write_texts(output.parent, {output.name: text})
-    elif output_format == "table":
+        write_files(files)
+    if output is not None:
+        return
+    if output_format == "table":
         from dsocr_analyze.cli.printing import print_assumptions, print_table
 
         print(result.headline())

@@ -27,6 +27,7 @@ __all__ = [
     "StrictOption",
     "attentions_from",
     "check_files",
+    "check_place",
     "dtypes_from",
     "settings_from",
     "warn",
@@ -110,12 +111,15 @@ def check_files(output: Path | None, plot: Path | None) -> None:
         if path is None:
             continue
         format_of(path)
-        if path.is_dir():
-            raise OutputError(f"cannot write {str(path)!r}: it is a folder; give a file's name")
-        if not path.parent.is_dir():
-            raise OutputError(
-                f"cannot write {str(path)!r}: no folder {str(path.parent)!r}; make it"
-            )
+        check_place(path)
+
+
+def check_place(path: Path) -> None:
+    """Refuses a file that is a folder, or for which there is none."""
+    if path.is_dir():
+        raise OutputError(f"cannot write {str(path)!r}: it is a folder; give a file's name")
+    if not path.parent.is_dir():
+        raise OutputError(f"cannot write {str(path)!r}: no folder {str(path.parent)!r}; make it")
 
 
 def warn(warnings: Iterable[str], *, strict: bool) -> None:
