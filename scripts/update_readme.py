@@ -12,22 +12,17 @@ from pathlib import Path
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 BLOCK = re.compile(r"(<!-- output: dsocr-analyze ([^\n]*) -->\n```text\n)(.*?)(```)", re.DOTALL)
-SHOWN = ("Ran:", "Stages", "Totals", "Memory", "h100-sxm", "GPUs")
+LONGEST_ANSWER = 12
 
 
 def shown_part(output: str) -> str:
-    """The first line and the tables that the README shows, blank lines within them dropped."""
-    kept: list[str] = []
-    showing = False
-    for line in output.splitlines():
-        if line[:1].strip():
-            showing = line.startswith(SHOWN)
-            if showing and kept:
-                kept.append("")
-        if showing and line.strip():
-            # A digest of the code would change with every comment in it.
-            kept.append(re.sub(r"code \S+, config", "code ..., config", line.rstrip()))
-    return "\n".join(kept) + "\n"
+    """What the README shows: an answer as it is, and of longer outputs the tables."""
+    # A digest of the code would change with every comment in it.
+    output = re.sub(r"code \w{12}, config", "code ..., config", output)
+    if len(output.splitlines()) <= LONGEST_ANSWER:
+        return output
+    tables = [part.strip("\n") for part in output.split("\n\n") if "\n\u2500\u2500" in part]
+    return "\n\n".join(tables) + "\n"
 
 
 def main() -> None:

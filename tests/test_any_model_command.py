@@ -163,6 +163,6 @@ class TestCommand:
         (folder / "config.json").write_text(files[1].read_text())
         code, _, err = run(capsys, *command, "--model", folder)
         assert code == 2
-        assert "its model_type 'llama'" in err
+        assert "it is a llama model (LlamaForCausalLM)" in err
         assert "describe it with --stages FILE" in err
         assert err.count("\n") == 1

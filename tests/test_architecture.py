@@ -15,6 +15,7 @@ PACKAGE = "dsocr_analyze"
 ROOMS = (
     ("interruption",),
     ("errors",),
+    ("names",),
     ("version",),
     ("dtypes",),
     ("kernels", "scratch"),
@@ -33,8 +34,9 @@ ROOMS = (
     ("measuring",),
     ("report",),
     ("columns",),
-    ("sweep", "archive"),
+    ("sweep", "archive", "gate", "advice"),
     ("session",),
+    ("analysis",),
     ("knowledge",),
     ("cli",),
 )

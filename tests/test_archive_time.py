@@ -196,6 +196,8 @@ class TestOutput:
         _, out, _ = run(capsys, "archive", path, "--format", "json", "--gpu", "l40s")
         timed_document = json.loads(out)
         del timed_document["time"]
+        for each in (document, document["metadata"], timed_document, timed_document["metadata"]):
+            del each["options"]
         assert timed_document == document
 
     def test_tables_fit_80_columns(self, capsys):
@@ -222,7 +224,15 @@ class TestOutput:
     def test_sweep_with_a_list_is_the_same(self, capsys):
         asked = ("--gpu", "l40s", "--deadline", "2h", "--concurrency", "4", "--format", "json")
         path = write([A4])
-        assert run(capsys, "sweep", "--pages", path, *asked) == run(capsys, "archive", path, *asked)
+        documents = []
+        for command in (("sweep", "--pages"), ("archive",)):
+            code, out, err = run(capsys, *command, path, *asked)
+            assert (code, err) == (0, "")
+            documents.append(json.loads(out))
+            assert documents[-1].pop("command") == command[0]
+            assert documents[-1].pop("options")["deadline"] == "2h"
+            del documents[-1]["metadata"]
+        assert documents[0] == documents[1]
 
 
 class TestRefusals:

@@ -38,8 +38,8 @@ class TestMainJob:
     def test_it_prints_the_table_and_writes_both_files(self, capsys):
         code, out, err = run(capsys, "--base-size", 1024, "--image-size", 640)
         assert (code, err) == (0, "")
-        assert out.startswith("Ran: built-in reference model")
-        assert "4.568 T" in out
+        assert out.startswith("model   deepseek-ocr (built-in reference), trace on meta, bfloat16")
+        assert "4.591 TFLOPs" in out
         document = json.loads(Path("tmp/dsocr-static-ops/static_compute.json").read_text())
         assert document["workload"]["page"] == [1240, 1754]
         assert document["workload"]["seq_len"] == 913
@@ -262,7 +262,7 @@ class TestModelDirectory:
     def test_the_first_line_names_the_directory(self, capsys, tmp_path):
         directory = _small_model(tmp_path / "m")
         _, out, _ = run(capsys, *SMALL, "--model", directory, "--trust-remote-code")
-        assert out.startswith("Ran: model directory m (")
+        assert out.startswith("model   deepseek-ocr in m, trace on meta")
 
     @pytest.mark.directory
     def test_the_real_forward_pass_on_the_cpu_gives_the_counts_of_meta(self, capsys, tmp_path):
@@ -330,7 +330,7 @@ class TestTrust:
         self._directory(tmp_path / "models/deepseek-ocr")
         code, out, err = run(capsys, *SMALL)
         assert code == 0
-        assert out.startswith("Ran: built-in reference model")
+        assert out.startswith("model   deepseek-ocr (built-in reference), ")
         assert "is not trusted" in err
 
 
@@ -637,7 +637,7 @@ class TestExitCodes:
         assert done.stderr in ("", "dsocr-analyze: interrupted; nothing was written\n")
 
     def test_an_interruption_while_results_are_written_does_not_deny_it(self, capsys, monkeypatch):
-        def interrupt(*_):
+        def interrupt(*_, **__):
             raise KeyboardInterrupt
 
         monkeypatch.setattr("dsocr_analyze.cli.analyze._print", interrupt)

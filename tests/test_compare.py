@@ -74,7 +74,8 @@ def test_both_engines_agree(capsys):
             assert analytic[key]["values"] == traced[key]["values"]
 
 
-def test_reports_of_several_models_are_told_apart_in_the_first_line(capsys):
+def test_reports_of_several_models_are_told_apart_in_the_first_line(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
     assert main(["--engine", "analytic", "--mode", "tiny", "-q", "--json", "eager.json"]) == 0
     flash = ["--use-flash-attn", "1", "--json", "flash.json"]
     assert main(["--engine", "analytic", "--mode", "tiny", "-q", *flash]) == 0
@@ -102,11 +103,12 @@ def test_markdown_goes_to_a_file(capsys):
     assert "\n\n| quantity | unit | tiny | small |\n" in text
 
 
-def test_the_terminal_shows_every_value(capsys):
+def test_the_terminal_shows_every_value(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
     assert main(["compare", "tiny", "small", "base"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("Ran: built-in reference model")
-    assert "Against tiny" in out.splitlines()[1]
+    assert "Against tiny" in out.splitlines()[2]
     assert "1.521 x" in out  # 111 / 73
 
 

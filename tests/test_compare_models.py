@@ -116,7 +116,8 @@ def test_a_mode_alone_belongs_to_the_architecture_of_the_options(capsys):
     ]  # fmt: skip
 
 
-def test_a_saved_report_of_another_architecture_stands_beside_a_mode(capsys):
+def test_a_saved_report_of_another_architecture_stands_beside_a_mode(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
     arguments = ["--engine", "analytic", "--arch", "deepseek-ocr-2", "-q", "--json", "two.json"]
     assert run(capsys, *arguments)[0] == 0
     code, out, _ = run(capsys, "compare", "gundam", "two.json", "deepseek-ocr-2")
@@ -126,7 +127,8 @@ def test_a_saved_report_of_another_architecture_stands_beside_a_mode(capsys):
     assert "; two.json: deepseek-ocr-2: built-in" in first
     assert "; deepseek-ocr-2: built-in" in first
     assert first.endswith("; page 1240 x 1754 pixels")
-    assert out.splitlines()[1] == "Against gundam"
+    assert out.splitlines()[1].startswith("Page of 1240 x 1754 pixels")
+    assert out.splitlines()[2] == "Against gundam"
     values = values_of(compared(capsys, "gundam", "two.json", "deepseek-ocr-2"))
     assert all(first == second for _, first, second in values.values())
 

@@ -339,7 +339,7 @@ def _somewhere_else(tmp_path, monkeypatch):
 class TestCommand:
     def rows(self, capsys, *arguments, code=0):
         assert main(["fit", *arguments, "--format", "json"]) == code
-        return json.loads(capsys.readouterr().out)
+        return json.loads(capsys.readouterr().out)["gpus"]
 
     def test_json_says_what_limits_and_what_is_assumed(self, capsys):
         [row] = self.rows(capsys, "l4", "--page", "1191x1684")

@@ -57,7 +57,7 @@ class TestCatalogue:
 
     def test_an_unknown_gpu_is_refused_not_guessed(self):
         for name in ("h1", "a1000", "", "gtx"):
-            with pytest.raises(DeviceError, match="h100-sxm"):
+            with pytest.raises(DeviceError, match=r"there are .*h100-sxm|did you mean"):
                 gpu_named(name)
 
     def test_names_do_not_depend_on_case(self):
@@ -111,7 +111,7 @@ class TestCommand:
 
     def test_json_holds_what_the_table_shows(self, capsys):
         assert main(["fit", "l4", "--format", "json", "--page", "1191x1684"]) == 0
-        [row] = json.loads(capsys.readouterr().out)
+        [row] = json.loads(capsys.readouterr().out)["gpus"]
         assert row["gpu"] == "l4"
         assert row["fits"] is True
         assert main(["fit", "l4", "--page", "1191x1684"]) == 0

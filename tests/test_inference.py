@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import infer_like
+import jsonschema
 import msgspec
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from vendor_checkout import (
 )
 
 from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.cli.infer import predicted_seconds
 from dsocr_analyze.errors import ConfigError, ModelCodeError, ModelDirectoryError, WorkloadError
 from dsocr_analyze.measuring.inference import (
@@ -333,6 +335,8 @@ class TestCommand:
         assert "the weights are random" in out
         assert "the tokenizer is a stand-in" in out
         report = json.loads((tmp_path / "o/infer_one.json").read_text())
+        jsonschema.validate(report, schemas()["schema-infer.json"])
+        assert report["command"] == "infer"
         assert (report["weights"], report["tokenizer"]) == ("random", "stand-in")
         assert report["workload"]["seq_len"] == 32
         assert report["workload"]["max_new_tokens"] == report["tokens"] == 3

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+import jsonschema
 import numpy as np
 import pytest
 import torch
@@ -19,6 +20,7 @@ from both_engines import small_directory
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli import main
+from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware.cpu.contributions import contributions, family_of, names_of
 from dsocr_analyze.hardware.cpu.kernels import CpuKernels, Family
@@ -554,6 +556,9 @@ def test_measure_takes_a_profile_of_this_device(config, home, profile, capsys):
     arguments = ["measure", "--config", str(config), *RUN, "--profile", str(file)]
     assert main([*arguments, "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, schemas()["schema-measure.json"])
+    assert document["command"] == "measure"
+    assert document["options"]["profile"] == [str(file)]
     assert document["profile"] == "a test"
     for each in document["stages"].values():
         assert each["error"] == pytest.approx(each["predicted"] / each["fastest"] - 1)
@@ -612,7 +617,7 @@ def test_predicted_seconds_of_a_cpu(home, profile, capsys):
     assert "reach the GPU" not in sentences
     # The list of all GPUs has it, with the error of its kernels.
     assert main(["devices", "cpu", "--profile", str(file), "--format", "json"]) == 0
-    [listed] = json.loads(capsys.readouterr().out)
+    [listed] = json.loads(capsys.readouterr().out)["devices"]
     families = {(each["family"], each["dtype"]) for each in listed["families"]}
     assert families == set(profile.cpu.families)
     assert main(["time", "cpu", "--profile", str(file)]) == 2

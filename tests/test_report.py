@@ -1,7 +1,6 @@
 """The report: its keys, its sums, its texts, its files."""
 
 import datetime as dt
-import io
 import json
 import os
 import re
@@ -22,16 +21,25 @@ from hand_built import (
     batch_of,
     traced,
 )
+from test_answer import TIME
 
 from dsocr_analyze.errors import OutputError
 from dsocr_analyze.kernels import Work
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.files import dump_json, prepare_directory, replacing, write_texts
 from dsocr_analyze.report.markdown import render_markdown
-from dsocr_analyze.report.quantities import bytes_text, exact, ratio_text, scaled, share_text
+from dsocr_analyze.report.quantities import (
+    bytes_text,
+    counted,
+    exact,
+    percent_text,
+    ratio_text,
+    scaled,
+    share_text,
+)
 from dsocr_analyze.report.schema import report_schema
 from dsocr_analyze.report.tables import headline, tables_of
-from dsocr_analyze.report.terminal import render_terminal
+from dsocr_analyze.report.terminal import report_lines
 
 COUNTS = (
     "macs",
@@ -59,7 +67,12 @@ def document(report):
     return json.loads(dump_json(report))
 
 
-LATER_KEYS = {"TimeAssumptions": {"correction"}, "Workload": {"prompt_pages"}}
+LATER_KEYS = {
+    "Model": {"config_text"},
+    "TimeAssumptions": {"correction"},
+    "TimeEntry": {"ridge_flops_per_byte"},
+    "Workload": {"prompt_pages"},
+}
 """Keys that every report has now, and that reports of an earlier release are read without."""
 
 
@@ -81,6 +94,7 @@ class TestKeys:
             "code_digest": "decade" * 10,
             "class": "SmallModel",
             "weights": "none",
+            "config_text": None,
         }
         assert metadata["created"] == "2026-01-02T03:04:05+00:00"
         assert (metadata["engine"], metadata["device"]) == ("trace", "meta")
@@ -147,7 +161,7 @@ class TestKeys:
                    "peak_activation_bytes": 5000}  # fmt: skip
         assert {key: memory[key] for key in figures} == figures
         assert list(memory["stated_for"]) == list(figures)
-        assert memory["stated_for"]["kv_cache_bytes"].startswith("85 tokens of 1 page(s)")
+        assert memory["stated_for"]["kv_cache_bytes"].startswith("85 tokens of 1 page:")
 
     def test_unassigned_parameters_and_the_ledger(self, document):
         assert document["unassigned"] == {"params": 3, "names": ["model.separator"]}
@@ -182,6 +196,11 @@ class TestSums:
     def test_operators_and_families_add_up_to_their_stage(self, document):
         for stage in document["stages"].values():
             assert sum(stage["operators"].values()) == stage["flops"]
+            assert stage["operator_bytes"].keys() == stage["operators"].keys()
+            for family in stage["operator_families"].values():
+                names = family["operators"]
+                assert sum(stage["operators"][name] for name in names) == family["flops"]
+                assert sum(stage["operator_bytes"][name] for name in names) == family["bytes"]
             families = stage["operator_families"].values()
             assert sum(family["flops"] for family in families) == stage["flops"]
             moved = sum(family["bytes"] for family in families)
@@ -368,21 +387,21 @@ class TestTexts:
 
     def test_markdown_has_every_section_and_well_formed_tables(self, report):
         text = render_markdown(report)
-        for title in ("Workload", "Stages", "Memory", "Top modules", "Operator families",
-                      "Agreement", "Operator ledger", "Notes", "Conventions"):  # fmt: skip
-            assert f"## {title}" in text
+        titles = ("Summary", "Workload", "Stages", "Totals", "Memory", "Top modules",
+                  "Operator families", "Agreement", "Notes", "Conventions")  # fmt: skip
+        places = [text.index(f"## {title}") for title in titles]
+        places.append(text.index("<details>\n\n<summary>Operator ledger"))
+        assert places == sorted(places)
+        assert text.endswith("</details>\n")
         for block in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
             widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
             assert len(widths) == 1
 
     def test_the_terminal_shows_the_tables_of_the_markdown(self, report):
-        from rich.console import Console
-
-        console = Console(width=200, record=True, file=io.StringIO())
-        console.print(render_terminal(report))
-        text = console.export_text()
-        for table in tables_of(report):
-            assert table.title in text
+        text = "\n".join(line.text for line in report_lines(report, 200))
+        titles = [table.title for table in tables_of(report)] + ["Notes", "Operator ledger"]
+        places = [text.index(f"\n{title}") for title in titles]
+        assert places == sorted(places)
         assert f"{report.total.batch.flops:,}" in text
 
     def test_the_stage_table_shows_the_sum_that_it_claims(self, report):
@@ -410,13 +429,33 @@ class TestTexts:
         ]
 
     def test_top_modules_fold_layers_and_leave_out_the_decode_step(self, report):
-        rows = tables_of(report)[4].rows
-        assert [(row[1], row[3], row[5]) for row in rows] == [
-            ("model.eye.fc", "1", "4.002 k"),
-            ("model.layers.*", "2", "2.802 k"),
-            ("model.eye", "1", "50"),
-            ("(the model itself)", "1", "10"),
-        ]
+        table = tables_of(report)[4]
+        # 2 * 1000 MACs in each of two calls and one vector FLOP each; 30 bytes read, 4 written.
+        assert table.rows == (
+            ("eye", "model.eye.fc", "Linear", "1", "2", "4.002 k", "58.3 %", "68 B", "58.85",
+             "memory"),
+            ("prefill", "model.layers.*", "", "2", "2", "2.802 k", "40.8 %", "68 B", "41.21",
+             "memory"),
+            ("eye", "model.eye", "Eye", "1", "1", "50", "0.7 %", "300 B", "0.1667", "memory"),
+            ("prefill", "(the model itself)", "SmallModel", "1", "1", "10", "0.1 %", "60 B",
+             "0.1667", "memory"),
+        )  # fmt: skip
+        assert "bound by compute from 200.6 FLOPs/byte on, as on a100-40gb" in table.title
+
+    def test_a_column_without_any_class_is_not_shown(self, report, analytic):
+        assert "class" in tables_of(report)[4].columns
+        table = tables_of(analytic)[4]
+        assert table.columns[:3] == ("stage", "module", "modules")
+        assert {len(row) for row in table.rows} == {len(table.columns)}
+
+    def test_modules_are_judged_by_the_gpu_that_is_named(self, report):
+        # An eye that reads 68 bytes for 4,002 FLOPs is bound by memory from 58.85 FLOPs/byte on.
+        for ridge, bound in ((58.8, "compute"), (58.9, "memory")):
+            entry = msgspec.structs.replace(TIME, ridge_flops_per_byte=ridge)
+            table = next(t for t in tables_of(msgspec.structs.replace(report, time=(entry,)))
+                         if t.title.startswith("Top modules"))  # fmt: skip
+            assert table.rows[0][-1] == bound
+            assert f"from {ridge:.2f} FLOPs/byte on, as on {TIME.gpu}" in table.title
 
     def test_memory_tells_where_the_peak_is(self, report):
         rows = tables_of(report)[3].rows
@@ -427,7 +466,8 @@ class TestTexts:
         ("count", "text"),
         [(0, "0"), (999, "999"), (1000, "1.000 k"), (4_568_380_069_376, "4.568 T"),
          (97_690_917_273_600, "97.69 T"), (123_456_789, "123.5 M"), (2409.3333, "2.409 k"),
-         (4_568_380_069_376.5, "4.568 T"), (33.333333, "33.33"), (5e27, "5000 Y")],
+         (4_568_380_069_376.5, "4.568 T"), (999_960_000_000, "1.000 T"),
+         (9_999_600, "10.00 M"), (33.333333, "33.33"), (5e27, "5000 Y")],
     )  # fmt: skip
     def test_scaled_numbers_keep_four_digits(self, count, text):
         assert scaled(count) == text
@@ -439,7 +479,13 @@ class TestTexts:
         assert share_text(1234567 / 2) == "617,283.50"
         assert share_text(1234567.0) == "1,234,567"
         assert ratio_text(None) == "-"
-        assert ratio_text(0.90374) == "0.904"
+        assert [ratio_text(r) for r in (0.90374, 66.6, 104.06, 999.96, 1234.5)] == [
+            "0.9037", "66.60", "104.1", "1,000", "1,234",
+        ]  # fmt: skip
+        assert [percent_text(s) for s in (0, 1e-5, 0.0005, 0.169, 1)] == [
+            "0.0 %", "<0.1 %", "0.1 %", "16.9 %", "100.0 %",
+        ]  # fmt: skip
+        assert (counted(1, "page"), counted(16, "page")) == ("1 page", "16 pages")
 
 
 class TestFiles:

@@ -5,33 +5,17 @@ import http.server
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from browser import chromium, need, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ROOT / "website" / "node_modules"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-DRIVER = shutil.which("chromedriver")
 PAGES = sorted(path.stem for path in (ROOT / "docs" / "modules").glob("op-*.md"))
-
-CHROMIUM_OPTIONS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-    "--window-size=1400,1200",
-]
 
 # The theme draws diagrams into closed shadow roots, which no test could look into.
 OPEN_SHADOWS = """
@@ -44,14 +28,6 @@ return [...document.querySelectorAll("div.mermaid")].map(
   (host) => (host.shadowRoot?.querySelectorAll(drawn) ?? []).length
 );
 """
-
-
-def need(present, what):
-    """Skips where a tool is absent; CI sets the variable, so that there nothing is left out."""
-    if not present:
-        if os.environ.get("DSOCR_TEST_SITE"):
-            pytest.fail(f"this needs {what}")
-        pytest.skip(f"needs {what}")
 
 
 @pytest.fixture(scope="module")
@@ -114,30 +90,9 @@ def address(site):
 
 @pytest.fixture
 def browser(tmp_path):
-    need(CHROMIUM and DRIVER, "chromium and chromedriver (Debian: chromium chromium-driver)")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for option in CHROMIUM_OPTIONS:
-        options.add_argument(option)
-    options.add_argument(f"--user-data-dir={tmp_path / 'profile'}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    try:
+    with chromium(tmp_path / "profile") as driver:
         driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": OPEN_SHADOWS})
         yield driver
-    finally:
-        driver.quit()
-
-
-def wait_for(what, seconds=20):
-    """The first true answer of `what`, or its last one."""
-    end = time.monotonic() + seconds
-    while not (answer := what()) and time.monotonic() < end:
-        time.sleep(0.1)
-    return answer
 
 
 def test_browser_draws_pages_and_finds_modules(site, address, browser):

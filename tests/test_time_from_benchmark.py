@@ -11,6 +11,7 @@ import pytest
 from command_line import run
 
 from dsocr_analyze.cli import kept_corrections
+from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.columns.table_files import METADATA_KEY
 from dsocr_analyze.report.schema import report_schema
 from dsocr_analyze.timing.correction import KeptBenchmark
@@ -64,8 +65,10 @@ class TestComparison:
         [load] = timed(capsys, "h100", *CONDITIONS)[0]["throughput"]
         found = compared(capsys, VLLM, "--server-version", "0.14.1")
         assert list(found) == [
-            "schema_version", "model", "workload", "benchmarks", "correction", "kept",
+            "schema_version", "command", "options", "model", "workload", "benchmarks", "correction",
+            "kept",
         ]  # fmt: skip
+        jsonschema.validate(found, schemas()["schema-time-from-benchmark.json"])
         [entry] = found["benchmarks"]
         figures = {each["name"]: each for each in entry["figures"]}
         assert list(figures) == [
@@ -102,7 +105,8 @@ class TestComparison:
     def test_the_table_and_the_markdown_say_it_all(self, capsys):
         code, out, err = run(capsys, "time", "h100", "--from-benchmark", VLLM)
         assert (code, err) == (0, "")
-        assert "predicted beside bench_vllm.json, vllm bench serve; 200 requests, 16 at" in out
+        said = " ".join(out.split())
+        assert "predicted beside bench_vllm.json, vllm bench serve; 200 requests, 16 at" in said
         assert " first token " in out
         assert SENTENCE in " ".join(out.split())
         assert "kept in " in out
@@ -183,7 +187,7 @@ class TestKept:
         for command in (
             ("time", "h100"),
             ("time", "h100", "--format", "markdown"),
-            ("--engine", "analytic", "--gpu", "h100", "--runtime", "serving"),
+            ("--engine", "analytic", "--gpu", "h100", "--runtime", "serving", "--full"),
             ("--engine", "analytic", "--gpu", "h100", "--runtime", "serving", "--json", "-"),
             ("compare", "tiny", "base", "--gpu", "h100"),
             ("compare", "tiny", "base", "--gpu", "h100", "--format", "markdown"),
@@ -196,6 +200,11 @@ class TestKept:
             code, out, _ = run(capsys, *command, "--corrections", "0")
             assert code == 0
             assert SENTENCE not in " ".join(out.split()), command
+
+    def test_the_answer_says_that_seconds_are_corrected(self, capsys):
+        command = ("--engine", "analytic", "--gpu", "h100", "--runtime", "serving")
+        assert "h100-sxm, serving, corrected: " in run(capsys, *command)[1]
+        assert "corrected" not in run(capsys, *command, "--corrections", "0")[1]
 
     def test_the_written_report_says_it(self, capsys, tmp_path):
         code, _, _ = run(capsys, "--engine", "analytic", "--gpu", "h100", "--runtime", "serving",
@@ -269,13 +278,14 @@ class TestKept:
         assert found["correction"]["server_version"] == "unknown"
 
     def test_devices_lists_and_forgets_them(self, capsys, folder):
-        [record] = json.loads(run(capsys, "devices", "--corrections", "--format", "json")[1])
+        found = json.loads(run(capsys, "devices", "--corrections", "--format", "json")[1])
+        jsonschema.validate(found, schemas()["schema-devices-corrections.json"])
+        [record] = found["corrections"]
         assert (record["gpu"], record["file"]) == ("h100-sxm", "bench_vllm.json")
         code, out, _ = run(capsys, "devices", "--corrections")
         assert (code, record["id"] in out) == (0, True)
-        assert (
-            json.loads(run(capsys, "devices", "l4", "--corrections", "--format", "json")[1]) == []
-        )
+        of_l4 = json.loads(run(capsys, "devices", "l4", "--corrections", "--format", "json")[1])
+        assert of_l4["corrections"] == []
         for wrong in (("--forget", "abc"), ("--forget", "all"), ("l4", "--forget", record["id"])):
             assert run(capsys, "devices", *wrong)[0] == 2
         assert len(list(folder.iterdir())) == 1

@@ -13,7 +13,8 @@ from torch import nn
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli import main
 from dsocr_analyze.module_tree import TracedModule, build_tree, fold, leaf_classes, prune
-from dsocr_analyze.report.tree import leaves_text, tree_dot, tree_json, tree_mermaid, tree_text
+from dsocr_analyze.report.tree import leaves_text, tree_dot, tree_mermaid, tree_text
+from dsocr_analyze.report.tree_document import module_rows
 from dsocr_analyze.trace.alone import trace_alone
 from dsocr_analyze.trace.by_module import traced_modules
 from dsocr_analyze.trace.record import Trace
@@ -105,7 +106,7 @@ def test_depth_cuts_and_stage_keeps_what_it_owns_and_what_is_above():
     kept = prune(root, stage="projector")
     owned = ["model.projector", "model.projector.0"]
     assert [node.path for node in kept.walk()] == ["", "model", *owned]
-    assert [row["name"] for row in json.loads(tree_json(kept, "projector"))] == owned
+    assert [row.name for row in module_rows(kept, "projector")] == owned
     assert prune(root, stage="sam") is None
 
 
@@ -161,7 +162,7 @@ def test_tree_of_another_model_directory_needs_trust(tmp_path, capsys):
     assert main(arguments) == 2
     assert "trust" in capsys.readouterr().err
     assert main([*arguments, "--trust-remote-code"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["modules"]
     assert rows[0]["class"] == "TinyModel"
     assert {row["stage"] for row in rows} == {None}
 
@@ -173,7 +174,7 @@ def test_tree_of_an_unknown_architecture_has_no_stages(tmp_path, capsys):
     assert main([*arguments, "--no-trace"]) == 0
     assert "[0-1] x 2: Layer" in capsys.readouterr().out
     assert main([*arguments, "--leaves", "--format", "json"]) == 0
-    assert list(json.loads(capsys.readouterr().out)) == ["other"]
+    assert list(json.loads(capsys.readouterr().out)["stages"]) == ["other"]
     for needs_one in ((), ("--stage", "sam")):  # how its forward is called, what sam owns
         assert main([*arguments, *needs_one]) == 2
         assert "no known architecture" in capsys.readouterr().err
@@ -190,7 +191,7 @@ def run(*arguments):
 def rows(tmp_path_factory):
     target = tmp_path_factory.mktemp("tree") / "tree.json"
     assert run("--format", "json", "--output", str(target)) == 0
-    return json.loads(target.read_text("utf-8"))
+    return json.loads(target.read_text("utf-8"))["modules"]
 
 
 def test_reference_has_a_row_for_each_of_its_modules(rows):
@@ -222,13 +223,13 @@ def test_reference_text_folds_the_eleven_mixture_layers(capsys):
 
 def test_stage_filter_shows_one_stage(capsys):
     assert run("--stage", "projector", "--no-trace", "--format", "json") == 0
-    names = [row["name"] for row in json.loads(capsys.readouterr().out)]
+    names = [row["name"] for row in json.loads(capsys.readouterr().out)["modules"]]
     assert names == ["model.projector", "model.projector.layers"]
 
 
 def test_reference_leaves_by_stage(capsys):
     assert run("--leaves", "--format", "json") == 0
-    leaves = json.loads(capsys.readouterr().out)
+    leaves = json.loads(capsys.readouterr().out)["stages"]
     assert list(leaves) == ["sam", "clip", "projector", "prefill", "decode"]
     assert leaves["sam"] == {
         "Conv2d": 5,
@@ -253,7 +254,7 @@ def test_dump_script_writes_rows_and_text(tmp_path, capsys):
     names = runpy.run_path(str(ROOT / "scripts" / "dump_dsocr_tree.py"))
     names["dump"].__globals__["OUTPUT"] = tmp_path
     assert names["dump"](["--model", "reference", "--no-trace"]) == 0
-    rows = json.loads((tmp_path / "dsocr-module-tree.json").read_text("utf-8"))
+    rows = json.loads((tmp_path / "dsocr-module-tree.json").read_text("utf-8"))["modules"]
     assert [row.keys() >= {"name", "class", "stage"} for row in rows] == [True] * REFERENCE_MODULES
     assert "[1-11] x 11" in (tmp_path / "dsocr-module-tree.txt").read_text("utf-8")
     assert names["dump"](["--stage", "none"]) == 2

@@ -22,7 +22,8 @@ from dsocr_analyze.architectures.deepseek_ocr.modes import MODES
 from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.workload import Mode, ViewBatch
-from dsocr_analyze.workload.page import page_of_image, parse_page
+from dsocr_analyze.workload.image_file import page_of_image
+from dsocr_analyze.workload.page import parse_page
 from dsocr_analyze.workload.prompt import text_parts
 from dsocr_analyze.workload.workload import position_warnings
 

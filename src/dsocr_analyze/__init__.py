@@ -1,15 +1,18 @@
 """What a page costs on DeepSeek-OCR: exact FLOPs, bytes and memory, on any machine.
 
-`DeepSeekOCRSession` loads a model and reports on a page. Every name is imported on first use: the
-session brings torch, and the command line has signals to handle before anything else.
+`analyze` reports on a page; `DeepSeekOCRSession` keeps a loaded model for several. Every name is
+imported on first use: the session brings torch, and the command line has signals to handle before
+anything else.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # not from typing, whose import an interruption would find unguarded
+# Not from typing, whose import an interruption would find unguarded.
+TYPE_CHECKING = bool()  # noqa: UP018  # under a plain False jedi completes none of these names
 if TYPE_CHECKING:
     from typing import Any
 
+    from dsocr_analyze.analysis import analyze
     from dsocr_analyze.architectures import plan_workload
     from dsocr_analyze.errors import AnalyzeError
     from dsocr_analyze.session import DeepSeekOCRSession
@@ -17,13 +20,21 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = ["AnalyzeError", "DeepSeekOCRSession", "Workload", "__version__", "plan_workload"]
+__all__ = [
+    "AnalyzeError",
+    "DeepSeekOCRSession",
+    "Workload",
+    "__version__",
+    "analyze",
+    "plan_workload",
+]
 
 _PLACES = {
     "AnalyzeError": ("dsocr_analyze.errors", "AnalyzeError"),
     "DeepSeekOCRSession": ("dsocr_analyze.session", "DeepSeekOCRSession"),
     "Workload": ("dsocr_analyze.workload", "Workload"),
     "__version__": ("dsocr_analyze.version", "VERSION"),
+    "analyze": ("dsocr_analyze.analysis", "analyze"),
     "plan_workload": ("dsocr_analyze.architectures", "plan_workload"),
 }
 

@@ -70,6 +70,7 @@ def page_figures(
         ),
         warnings=[
             *directory.config_findings.warnings,
+            *architecture.warnings_of(workload),
             *position_warnings(workload, dimensions.max_positions),
         ],
         notes=[

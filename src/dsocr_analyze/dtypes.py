@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.names import did_you_mean, in_any_case
 
 __all__ = [
     "BFLOAT16",
@@ -46,10 +47,11 @@ _ALIASES: Final = {
 
 
 def dtype_named(name: str) -> Dtype:
-    """The model type called `name`; raises DeviceError for one that no model can have."""
-    dtype = MODEL_DTYPES.get(_ALIASES.get(name, name))
-    if dtype is None:
+    """The model type called `name`, in any case; raises DeviceError for one that no model has."""
+    found = in_any_case(name, [*MODEL_DTYPES, *_ALIASES])
+    if found is None:
+        near = did_you_mean(name, MODEL_DTYPES, _ALIASES)
         raise DeviceError(
-            f"dtype {name!r} is unknown; use {', '.join(MODEL_DTYPES)}", arguments=["dtype"]
+            f"dtype {name!r} is unknown; {near}use {', '.join(MODEL_DTYPES)}", arguments=["dtype"]
         )
-    return dtype
+    return MODEL_DTYPES[_ALIASES.get(found, found)]

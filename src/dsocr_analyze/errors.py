@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 __all__ = [
     "AnalyzeError",
+    "BaselineError",
     "BenchmarkError",
     "ConfigError",
     "DeviceError",
@@ -75,6 +76,10 @@ class UncountableError(AnalyzeError):
 
 class BenchmarkError(AnalyzeError):
     """A server's benchmark, or what is kept of one, that no prediction can be held against."""
+
+
+class BaselineError(AnalyzeError):
+    """A revision or a saved report that figures cannot be compared with."""
 
 
 class DeviceError(AnalyzeError):

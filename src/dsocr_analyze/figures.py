@@ -62,6 +62,7 @@ class ModelSource:
         code_digest: SHA-256 over names and contents of all Python files.
         class_name: The model's class; None where no model was built.
         weights: Whether a checkpoint's values were loaded.
+        config_text: The config's values as JSON, of which `config_digest` is; None if unknown.
     """
 
     architecture: str | None
@@ -71,6 +72,7 @@ class ModelSource:
     code_digest: str
     class_name: str | None = None
     weights: Literal["none", "checkpoint"] = "none"
+    config_text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

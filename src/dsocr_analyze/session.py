@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib.metadata
-import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
@@ -16,8 +15,9 @@ import torch
 from dsocr_analyze.agreement import Agreement, compare
 from dsocr_analyze.analytic import UNIFORM_ROUTING_NOTE, figures_of_composition
 from dsocr_analyze.architectures import DEFAULT, described_architecture
+from dsocr_analyze.architectures.planning import Asked, ImagePath, PageSize, given_or_planned
 from dsocr_analyze.dtypes import Dtype, dtype_named
-from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
+from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.figures import (
     Memory,
     ModelSource,
@@ -29,6 +29,7 @@ from dsocr_analyze.figures import (
 from dsocr_analyze.kernels import total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.build import build_report
+from dsocr_analyze.running.device import parse_device, require_flash_attention
 from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.loading import LoadedModel, load_model
 from dsocr_analyze.trace.passes import PassTraces, RunStep, trace_passes
@@ -55,37 +56,6 @@ LARGEST_TRACED_BATCH: Final = 1024
 """Pages of a batch that run one by one through the vision stages in a minute or so."""
 
 Announce = Callable[[str], None]
-
-
-def parse_device(name: str, *, computes: bool = False) -> torch.device:
-    """The device called `name`.
-
-    Args:
-        name: `meta`, `cpu` or `cuda:N`.
-        computes: Whether it has to compute, as `meta` does not.
-
-    Raises:
-        DeviceError: There is none.
-    """
-    kinds = ("cpu",) if computes else ("meta", "cpu")
-    kind, _, index = name.partition(":")
-    if kind not in (*kinds, "cuda") or (index and not index.isdecimal()):
-        wrong = "computes nothing" if computes and name == "meta" else "is unknown"
-        raise DeviceError(
-            f"device {name!r} {wrong}; use {', '.join(kinds)} or cuda:N", arguments=["device"]
-        )
-    if kind != "cuda":
-        if index:
-            raise DeviceError(f"device {name!r} is unknown; use {kind}", arguments=["device"])
-        return torch.device(kind)
-    present = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if int(index or 0) >= present:
-        here = f"{present} here" if present else "no CUDA GPU here"
-        raise DeviceError(
-            f"device {name!r} is not there ({here}); use {' or '.join(kinds)}",
-            arguments=["device"],
-        )
-    return torch.device("cuda", int(index or 0))
 
 
 class DeepSeekOCRSession:
@@ -160,7 +130,7 @@ class DeepSeekOCRSession:
         directory.config_findings.check_traced(directory.code)
         torch_device = parse_device(device)
         if flash_attention:
-            _require_flash_attention(torch_device)
+            require_flash_attention(torch_device)
         return cls(
             load_model(
                 directory,
@@ -224,12 +194,52 @@ class DeepSeekOCRSession:
             modules = self.model.named_modules(remove_duplicate=False)
             return {path: type(module).__name__ for path, module in modules}
 
-    def plan(self, **arguments: Any) -> Any:
-        """The workload of a page on this model: the arguments of `plan_workload`.
+    def plan(
+        self,
+        *,
+        page: PageSize | None = None,
+        image: ImagePath | None = None,
+        mode: str | None = None,
+        base_size: int | None = None,
+        image_size: int | None = None,
+        crop_mode: bool | None = None,
+        text_tokens: int | None = None,
+        seq_len: int | None = None,
+        batch_size: int | None = None,
+        max_new_tokens: int | None = None,
+        prompt_pages: int | None = None,
+    ) -> AnyWorkload:
+        """The workload of a page on this model.
 
-        Of a model that a stages file describes: `seq_len`, `batch_size`, `max_new_tokens`.
+        A model that a stages file describes takes `seq_len`, `batch_size` and `max_new_tokens`.
+
+        Args:
+            page: A paper like `"a4"` or `"a4@200"`, `"1240x1754"`, or (width, height) in pixels.
+                Default: A4 at 150 dpi.
+            image: An image file with the page, in place of `page`; of several pages the first.
+            mode: Name of a mode like `"gundam"`, in place of the three sizes that follow.
+            base_size: Pixels a side of the global view in crop mode. Default: the architecture's.
+            image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
+                Default: the architecture's.
+            crop_mode: Whether a page larger than one tile is cut. Default: yes, but not where
+                several pages share a prompt.
+            text_tokens: Tokens besides the visual ones, BOS included. Default: those of the
+                architecture's usual prompt.
+            seq_len: Tokens of the whole prompt, in place of `text_tokens`.
+            batch_size: Prompts, all alike. Default: 1.
+            max_new_tokens: Tokens generated; the prefill pass yields the first. Default: 1024.
+            prompt_pages: Pages in one prompt, all alike, of a model that takes several. Default: 1.
+
+        Raises:
+            PageError: The page's size is not possible, or cannot be had.
+            WorkloadError: A size, mode or count is not possible, or two arguments contradict.
         """
-        return self.architecture.plan(**arguments)
+        asked = Asked(
+            page=page, image=image, mode=mode, base_size=base_size, image_size=image_size,
+            crop_mode=crop_mode, text_tokens=text_tokens, seq_len=seq_len, batch_size=batch_size,
+            max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
+        )  # fmt: skip
+        return given_or_planned(self.architecture, None, asked)
 
     def trace(self, workload: AnyWorkload, *, on_progress: Announce = lambda _: None) -> PassTraces:
         """Runs the workload's passes under the hooks.
@@ -301,7 +311,11 @@ class DeepSeekOCRSession:
         traces = self.trace(workload, on_progress=on_progress)
         on_progress("analytic engine")
         analytic, doubts = self._analytic(workload)
-        warnings = [*self.loaded.directory.config_findings.warnings, *doubts]
+        warnings = [
+            *self.loaded.directory.config_findings.warnings,
+            *self.architecture.warnings_of(workload),
+            *doubts,
+        ]
         traced = self._traced(workload, traces, analytic)
         agreement = None
         if analytic is not None:
@@ -343,22 +357,49 @@ class DeepSeekOCRSession:
         workload: AnyWorkload | None = None,
         *,
         on_progress: Announce = lambda _: None,
-        **workload_arguments: Any,
+        page: PageSize | None = None,
+        image: ImagePath | None = None,
+        mode: str | None = None,
+        base_size: int | None = None,
+        image_size: int | None = None,
+        crop_mode: bool | None = None,
+        text_tokens: int | None = None,
+        seq_len: int | None = None,
+        batch_size: int | None = None,
+        max_new_tokens: int | None = None,
+        prompt_pages: int | None = None,
     ) -> Report:
         """The report of a workload, traced: what `static_compute.json` holds.
 
         Args:
-            workload: What to run; or give the arguments of `plan_workload`.
+            workload: What to run, as `plan` makes it; or say it by the arguments below.
             on_progress: Told what starts.
-            **workload_arguments: Arguments of `plan_workload`, where no workload is given.
+            page: A paper like `"a4"` or `"a4@200"`, `"1240x1754"`, or (width, height) in pixels.
+                Default: A4 at 150 dpi.
+            image: An image file with the page, in place of `page`; of several pages the first.
+            mode: Name of a mode like `"gundam"`, in place of the three sizes that follow.
+            base_size: Pixels a side of the global view in crop mode. Default: the architecture's.
+            image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
+                Default: the architecture's.
+            crop_mode: Whether a page larger than one tile is cut. Default: yes, but not where
+                several pages share a prompt.
+            text_tokens: Tokens besides the visual ones, BOS included. Default: those of the
+                architecture's usual prompt.
+            seq_len: Tokens of the whole prompt, in place of `text_tokens`.
+            batch_size: Prompts, all alike. Default: 1.
+            max_new_tokens: Tokens generated; the prefill pass yields the first. Default: 1024.
+            prompt_pages: Pages in one prompt, all alike, of a model that takes several. Default: 1.
+
+        Raises:
+            PageError: The page's size is not possible, or cannot be had.
+            WorkloadError: A size, mode or count is not possible, or two arguments contradict.
         """
-        if workload is None:
-            workload = self.plan(**workload_arguments)
-        elif workload_arguments:
-            raise WorkloadError(
-                f"a workload was given and {', '.join(workload_arguments)} besides; give either"
-                " the workload or the arguments of plan_workload"
-            )
+        asked = Asked(
+            page=page, image=image, mode=mode, base_size=base_size, image_size=image_size,
+            crop_mode=crop_mode, text_tokens=text_tokens, seq_len=seq_len, batch_size=batch_size,
+            max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
+        )  # fmt: skip
+        workload = given_or_planned(self.architecture, workload, asked)
         figures, agreement = self.figures(workload, on_progress=on_progress)
         return build_report(figures, agreement, dt.datetime.now(dt.UTC))
 
@@ -506,20 +547,3 @@ def _sliding_window(directory: ModelDirectory) -> int | None:
         return directory.dimensions().sliding_window
     except ConfigError:
         return None
-
-
-def _require_flash_attention(device: torch.device) -> None:
-    if device.type == "meta":
-        return
-    if device.type == "cpu":
-        raise DeviceError(
-            "flash_attention=True needs a CUDA device or meta: FlashAttention has no CPU kernel;"
-            " flash_attention=False runs eager attention",
-            arguments=["flash_attention"],
-        )
-    if importlib.util.find_spec("flash_attn") is None:
-        raise DeviceError(
-            f"flash_attention=True on {device} needs flash-attn, which is not installed:"
-            " pip install 'dsocr-analyze[flash-attn]'; flash_attention=False runs eager attention",
-            arguments=["flash_attention"],
-        )

@@ -9,8 +9,10 @@ from typing import Any, Final
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.deepseek_ocr import DEEPSEEK_OCR
 from dsocr_analyze.architectures.deepseek_ocr_2 import DEEPSEEK_OCR_2
+from dsocr_analyze.architectures.planning import ImagePath, PageSize, planned
 from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
 from dsocr_analyze.errors import ConfigError, WorkloadError
+from dsocr_analyze.names import did_you_mean, in_any_case
 from dsocr_analyze.workload import Workload
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "architecture_named",
     "architecture_of",
     "described_architecture",
+    "foreign_model",
     "plan_workload",
     "recognized_architecture",
 ]
@@ -33,34 +36,67 @@ DEFAULT: Final = DEEPSEEK_OCR
 
 
 def architecture_named(name: str) -> Architecture:
-    """The architecture of a name.
+    """The architecture of a name, in any case.
 
     Raises:
         WorkloadError: There is none.
     """
-    try:
-        return ARCHITECTURES[name]
-    except KeyError:
+    found = in_any_case(name, ARCHITECTURES)
+    if found is None:
+        near = did_you_mean(name, ARCHITECTURES)
         raise WorkloadError(
-            f"architecture {name!r} is unknown; give {', '.join(ARCHITECTURES)}",
+            f"architecture {name!r} is unknown; {near}give {', '.join(ARCHITECTURES)}",
             arguments=["architecture"],
-        ) from None
+        )
+    return ARCHITECTURES[found]
 
 
-def plan_workload(*, architecture: str = DEFAULT.name, **arguments: Any) -> Workload:
+def plan_workload(
+    *,
+    architecture: str = DEFAULT.name,
+    page: PageSize | None = None,
+    image: ImagePath | None = None,
+    mode: str | None = None,
+    base_size: int | None = None,
+    image_size: int | None = None,
+    crop_mode: bool | None = None,
+    text_tokens: int | None = None,
+    seq_len: int | None = None,
+    batch_size: int | None = None,
+    max_new_tokens: int | None = None,
+    prompt_pages: int | None = None,
+) -> Workload:
     """Works out what a model's own `infer()` makes of one page.
 
     Args:
         architecture: Name of the model's architecture.
-        **arguments: `page` in pixels (width, height); `base_size`, `image_size` and `crop_mode` of
-            the model's `infer()`; `text_tokens` (BOS included) or `seq_len`; `batch_size`;
-            `max_new_tokens`. Only the page must be given.
+        page: A paper like `"a4"` or `"a4@200"`, `"1240x1754"`, or (width, height) in pixels.
+            Default: A4 at 150 dpi.
+        image: An image file with the page, in place of `page`; of several pages the first.
+        mode: Name of a mode like `"gundam"`, in place of the three sizes that follow.
+        base_size: Pixels a side of the global view in crop mode. Default: the architecture's.
+        image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
+            Default: the architecture's.
+        crop_mode: Whether a page larger than one tile is cut. Default: yes, but not where
+            several pages share a prompt.
+        text_tokens: Tokens besides the visual ones, BOS included. Default: those of the
+            architecture's usual prompt.
+        seq_len: Tokens of the whole prompt, in place of `text_tokens`.
+        batch_size: Prompts, all alike. Default: 1.
+        max_new_tokens: Tokens generated; the prefill pass yields the first. Default: 1024.
+        prompt_pages: Pages in one prompt, all alike, of a model that takes several. Default: 1.
 
     Raises:
-        PageError: The page's size is not possible.
-        WorkloadError: A size or count is not possible, or the lengths contradict each other.
+        PageError: The page's size is not possible, or cannot be had.
+        WorkloadError: A size, mode or count is not possible, or two arguments contradict.
     """
-    workload: Workload = architecture_named(architecture).plan(**arguments)
+    workload = planned(
+        architecture_named(architecture),
+        page=page, image=image, mode=mode, base_size=base_size, image_size=image_size,
+        crop_mode=crop_mode, text_tokens=text_tokens, seq_len=seq_len, batch_size=batch_size,
+        max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
+    )  # fmt: skip
+    assert isinstance(workload, Workload), "every architecture with a name reads pages"
     return workload
 
 
@@ -87,11 +123,28 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     architecture = recognized_architecture(config)
     if architecture is not None:
         return architecture
+    known = ", ".join(ARCHITECTURES)
     auto_map = config.get("auto_map")
-    named = auto_map.get("AutoModel") if isinstance(auto_map, Mapping) else None
+    if isinstance(auto_map, Mapping):
+        which = f"its AutoModel is {auto_map.get('AutoModel')!r}, its model_type"
+        which += f" {config.get('model_type')!r}"
+    else:
+        which = foreign_model(config) or f"its model_type is {config.get('model_type')!r}"
     raise ConfigError(
-        f"config.json describes no known architecture: its AutoModel is {named!r}, its model_type"
-        f" {config.get('model_type')!r}; known are {', '.join(ARCHITECTURES)}; to trace another,"
-        " describe it with stages=FILE",
+        f"config.json describes no known architecture: {which}; known are {known}; to trace"
+        " another, describe it with stages=FILE (docs/any-model.md)",
         arguments=["stages"],
     )
+
+
+def foreign_model(config: Mapping[str, Any]) -> str | None:
+    """What a config says of a model of transformers' own code: `it is a llama model (CLASS)`.
+
+    None where it says nothing of the kind, or is one of these architectures' own.
+    """
+    model_type, classes = config.get("model_type"), config.get("architectures")
+    if not isinstance(model_type, str) or not isinstance(classes, list) or not classes:
+        return None
+    if recognized_architecture(config) is not None or "vision_config" in config:
+        return None
+    return f"it is a {model_type} model ({classes[0]})"

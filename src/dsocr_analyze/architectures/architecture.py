@@ -34,6 +34,7 @@ __all__ = [
     "CropGrids",
     "ModelDimensions",
     "NotModelled",
+    "PageInViews",
     "PageTotals",
     "PixelWork",
     "Role",
@@ -176,6 +177,23 @@ class PixelWork(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class PageInViews:
+    """A whole page as the views of one vision call show it.
+
+    Attributes:
+        views: How many show it: one, or tiles that show it together.
+        resolution: Pixels a side of each.
+        content: Width and height in pixels that the page takes in them all; the rest is padding.
+        tokens: Vision tokens that the encoder makes of them all, before any newline or separator.
+    """
+
+    views: int
+    resolution: int
+    content: tuple[int, int]
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Served:
     """What a serving engine launches for a model; counts may be arrays.
 
@@ -231,6 +249,7 @@ class ClosedForms:
         repeats: What of a model's modules repeats: the name that alike modules share, by path, or
             None for a module that is like no other.
         served: What a serving engine launches for it.
+        page_in_views: The page as each vision call of a workload shows it, in their order.
         pixel_work: What the CPU does to a page's pixels.
         pixel_work_of_pages: The same of many pages, from their widths, heights and the columns and
             rows of their crop grids (each an integer or an array `[n]`) and, by keyword,
@@ -252,6 +271,7 @@ class ClosedForms:
     experts_touched: Callable[[Any, Workload, Dtype], Mapping[str, ExpertsTouched]]
     repeats: Callable[[Any], Callable[[str], str | None]]
     served: Served
+    page_in_views: Callable[[Workload], tuple[PageInViews, ...]]
     pixel_work: Callable[[Workload], PixelWork]
     pixel_work_of_pages: Callable[..., PixelWork]
 
@@ -294,6 +314,7 @@ class Architecture:
         recognizes: Whether a parsed `config.json` belongs to it.
         plan: A workload from what is asked: a page, sizes, lengths; raises WorkloadError.
         notes_of: What a reader of a workload's figures should know.
+        warnings_of: What is odd about a workload: it runs, but may not be what was meant.
         prefill_inputs: Keyword arguments of the model's forward for one prefill pass, as
             `generate` gives them, the cache apart.
         decode_inputs: The same of a decode step, from device, workload and the position of its
@@ -330,6 +351,7 @@ class Architecture:
     left_out_where_unknown: frozenset[str] = frozenset()
     model_class: str | None = None
     attention: str = "eager"
+    warnings_of: Callable[[Any], list[str]] = lambda _: []
 
     @property
     def forms(self) -> ClosedForms:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dsocr_analyze.archive.files_document import FilesDocument, files_document
 from dsocr_analyze.archive.histogram import token_bars
 from dsocr_analyze.columns.metadata import CountMetadata
+from dsocr_analyze.report.opening import ModelOpening
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.time_totals import TimeTotals
@@ -18,36 +20,80 @@ __all__ = ["ArchiveDocument", "archive_document", "document_text"]
 
 
 class MalformedRow(msgspec.Struct, frozen=True):
-    """A row that describes no page."""
+    """A row that describes no page.
+
+    Attributes:
+        row: Its number, from 1.
+        reason: Why not.
+    """
 
     row: int
     reason: str
 
 
 class MalformedRows(msgspec.Struct, frozen=True):
-    """All rows that describe no page, of which the first are named."""
+    """All rows that describe no page, of which the first are named.
+
+    Attributes:
+        rows: How many there are.
+        reported: The first of them.
+    """
 
     rows: int
     reported: tuple[MalformedRow, ...]
 
 
 class PagesOfGrid(msgspec.Struct, frozen=True):
-    """Pages that crop mode cuts alike."""
+    """Pages that crop mode cuts alike.
+
+    Attributes:
+        grid: Columns and rows of local views.
+        pages: How many.
+    """
 
     grid: tuple[int, int]
-    """Columns and rows of local views."""
     pages: int
 
 
 class PagesOfLength(msgspec.Struct, frozen=True):
-    """Pages whose prompts are about as long."""
+    """Pages whose prompts are about as long.
+
+    Attributes:
+        tokens: From how many to how many.
+        pages: How many.
+    """
 
     tokens: str
     pages: int
 
 
 class TotalsDocument(msgspec.Struct, frozen=True):
-    """What all pages together cost under one setting; exact integers."""
+    """What all pages together cost under one setting; exact integers.
+
+    Attributes:
+        mode: Name of the mode, or its sizes.
+        base_size: Pixels a side of the global view in crop mode.
+        image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
+        crop_mode: Whether pages are cut into local views.
+        dtype: Type of weights and activations.
+        attention: The decoder's attention implementation.
+        visual_tokens: Tokens of the pages.
+        prompt_tokens: Tokens of the prompts.
+        new_tokens: Tokens that the pages yield.
+        prefill_pass_matrix_flops: FLOPs of matrix operators in the prefill passes.
+        prefill_pass_vector_flops: FLOPs of everything else in them that computes.
+        prefill_pass_flops: All FLOPs of the prefill passes.
+        prefill_pass_bytes_read: Bytes of all inputs in the prefill passes.
+        prefill_pass_bytes_written: Bytes of all outputs in them.
+        page_matrix_flops: FLOPs of matrix operators, decode steps included.
+        page_vector_flops: FLOPs of everything else that computes, decode steps included.
+        page_flops: All FLOPs.
+        page_bytes_read: Bytes of all inputs, decode steps included.
+        page_bytes_written: Bytes of all outputs, decode steps included.
+        largest_kv_cache_bytes: The largest KV cache of a page.
+        pages_beyond_max_position_embeddings: Pages that reach beyond the decoder's positions.
+        pages_by_prompt_tokens: Pages by the length of their prompts.
+    """
 
     mode: str
     base_size: int
@@ -74,7 +120,29 @@ class TotalsDocument(msgspec.Struct, frozen=True):
 
 
 class TimeDocument(msgspec.Struct, frozen=True):
-    """How long all pages take on one GPU under one setting: predicted, not measured."""
+    """How long all pages take on one GPU under one setting: predicted, not measured.
+
+    Attributes:
+        gpu: Name of the GPU.
+        runtime: What runs the model.
+        mode: Name of the mode, or its sizes.
+        base_size: Pixels a side of the global view in crop mode.
+        image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
+        crop_mode: Whether pages are cut into local views.
+        dtype: Type of weights and activations.
+        attention: The decoder's attention implementation.
+        concurrency: Pages under way at a time.
+        gpu_hours: Hours of one GPU.
+        low: Lower end of the band of `gpu_hours`.
+        high: Its upper end.
+        pages_per_second: Of one GPU, on average.
+        cost: Of all pages, in the currency of the price; null without a price.
+        deadline_hours: When they have to be done; null without a deadline.
+        gpus_for_deadline: GPUs that finish the list in time; null without a deadline.
+        bound: What fills most of the time: launches, memory, compute or host (preprocessing too).
+        pages_that_wait: Pages of which fewer than `concurrency` fit into memory at a time.
+        assumptions: What is taken for granted.
+    """
 
     gpu: str
     runtime: str
@@ -87,24 +155,29 @@ class TimeDocument(msgspec.Struct, frozen=True):
     concurrency: int
     gpu_hours: float
     low: float
-    """Lower end of the band of `gpu_hours`."""
     high: float
     pages_per_second: float
-    """Of one GPU, on average."""
     cost: float | None
-    """Of all pages, in the currency of the price; null without a price."""
     deadline_hours: float | None
     gpus_for_deadline: int | None
-    """GPUs that finish the list in time; null without a deadline."""
     bound: str
-    """What fills most of the time: launches, memory, compute or host (preprocessing too)."""
     pages_that_wait: int
-    """Pages of which fewer than `concurrency` fit into memory at a time."""
     assumptions: tuple[str, ...]
 
 
-class ArchiveDocument(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Everything that was counted of a list of pages."""
+class ArchiveDocument(ModelOpening, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything that was counted of a list of pages.
+
+    Attributes:
+        metadata: Which model, counted how.
+        rows: Rows of the list.
+        pages: Pages among them.
+        malformed: Rows that are none.
+        pages_by_grid: Pages by how crop mode cuts them.
+        totals: One entry per setting.
+        time: By GPU and setting; not there where no GPU was named.
+        files: What the files of a folder are; not there for a list of sizes.
+    """
 
     metadata: CountMetadata
     rows: int
@@ -113,7 +186,7 @@ class ArchiveDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     pages_by_grid: tuple[PagesOfGrid, ...]
     totals: tuple[TotalsDocument, ...]
     time: tuple[TimeDocument, ...] = ()
-    """By GPU and setting; not there where no GPU was named."""
+    files: FilesDocument | None = None
 
 
 def archive_document(archive: Archive, metadata: CountMetadata) -> ArchiveDocument:
@@ -125,6 +198,10 @@ def archive_document(archive: Archive, metadata: CountMetadata) -> ArchiveDocume
     """
     malformed = archive.malformed
     return ArchiveDocument(
+        schema_version=metadata.schema_version,
+        command=metadata.command,
+        options=metadata.options,
+        model=metadata.model,
         metadata=metadata,
         rows=archive.rows,
         pages=archive.pages,
@@ -136,6 +213,7 @@ def archive_document(archive: Archive, metadata: CountMetadata) -> ArchiveDocume
         ),
         totals=tuple(_totals_document(totals) for totals in archive.totals),
         time=tuple(_time_document(times) for times in archive.times),
+        files=None if archive.files is None else files_document(archive.files),
     )
 
 

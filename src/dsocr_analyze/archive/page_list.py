@@ -23,8 +23,9 @@ def _wanted_columns(what: str, names: list[str]) -> tuple[str, ...]:
 
 PAGES: Final = RowKind(
     what="list of pages",
-    right="give a Parquet or CSV file with columns width and height, or a folder of images",
+    right="give a Parquet or CSV file with columns width and height, or a folder of images and"
+    " PDFs",
     columns=_wanted_columns,
     error=PageError,
 )
-"""Lists of pages; rows that were read from images have a column `path` too."""
+"""Lists of pages; rows that were read from files have columns `path` and `file_page` too."""

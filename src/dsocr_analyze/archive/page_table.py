@@ -27,8 +27,8 @@ def page_table(model: CountedModel, setting: Setting, pages: Pages) -> pa.Record
         pages: Pages of a list.
 
     Returns:
-        `row` (the number in the list) and, of images, `path`; size, setting and lengths as in a
-        sweep; and `PAGE_RESULTS`.
+        `row` (the number in the list) and, of files, `path` and `file_page`; size, setting and
+        lengths as in a sweep; and `PAGE_RESULTS`.
 
     Raises:
         WorkloadError: A count does not fit 64 bits.
@@ -40,7 +40,7 @@ def page_table(model: CountedModel, setting: Setting, pages: Pages) -> pa.Record
     costs = evaluate(model, setting, pages.workloads(model.architecture.forms.crop_grids))
     columns: dict[str, Any] = {"row": pages.numbers}
     if pages.paths is not None:
-        columns["path"] = pages.paths
+        columns |= {"path": pages.paths, "file_page": pages.file_pages}
     columns |= {
         "page_width": pages.widths,
         "page_height": pages.heights,

@@ -47,7 +47,8 @@ class Pages:
 
     Attributes:
         numbers: Each page's number in the list, `[n]`, from 1.
-        paths: Each image's path, `[n]`; None where the list is not one of images.
+        paths: The file that each is in, `[n]`; None where the list is not one of files.
+        file_pages: Each page's number in its file, `[n]`, from 1; None likewise.
         widths: Pixels, `[n]`.
         heights: Pixels, `[n]`.
         text_tokens: Tokens besides the visual ones, for each page or for all.
@@ -57,6 +58,7 @@ class Pages:
 
     numbers: NDArray[np.int64]
     paths: pa.Array | None
+    file_pages: pa.Array | None
     widths: NDArray[np.int64]
     heights: NDArray[np.int64]
     text_tokens: NDArray[np.int64] | int
@@ -94,7 +96,8 @@ def read_pages(
         is_page: Any = rows.is_good if rows.faults.any() else slice(None)
         yield Pages(
             raw.numbers[is_page],
-            _paths(raw, rows),
+            _column(raw, rows, "path"),
+            _column(raw, rows, "file_page"),
             rows.widths[is_page],
             rows.heights[is_page],
             text_tokens if rows.text_tokens is None else rows.text_tokens[is_page],
@@ -103,12 +106,13 @@ def read_pages(
         )
 
 
-def _paths(raw: RawRows, rows: PageRows) -> pa.Array | None:
+def _column(raw: RawRows, rows: PageRows, name: str) -> pa.Array | None:
+    """What a column says of the pages; None where there is none."""
     import pyarrow as pa
 
-    if "path" not in raw.columns.schema.names:
+    if name not in raw.columns.schema.names:
         return None
-    return raw.columns.column("path").filter(pa.array(rows.is_good))
+    return raw.columns.column(name).filter(pa.array(rows.is_good))
 
 
 def _malformed(raw: RawRows, rows: PageRows) -> Malformed:

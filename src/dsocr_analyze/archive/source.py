@@ -1,32 +1,62 @@
-"""Lists of pages opened: a Parquet or CSV file of sizes, or a folder of images."""
+"""Lists of pages opened: a Parquet or CSV file of sizes, images, PDFs, or a folder of them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from dsocr_analyze.archive.image_pages import open_folder
+from dsocr_analyze.archive.folder import (
+    DEFAULT_PDF_DPI,
+    FolderFiles,
+    is_countable,
+    open_file,
+    open_folder,
+)
 from dsocr_analyze.archive.page_list import PAGES
 from dsocr_analyze.row_files.kind import RowSource
 from dsocr_analyze.row_files.source import open_rows
+from dsocr_analyze.workload.page import LARGEST_SIDE
+from dsocr_analyze.workload.workload import check_count
 
-__all__ = ["open_pages"]
+__all__ = ["PageSource", "open_pages"]
 
 
-def open_pages(path: Path) -> RowSource:
+@dataclass(frozen=True)
+class PageSource(RowSource):
+    """Pages that are read once, in order.
+
+    Attributes:
+        files: What the files of a folder are, complete when all pages have been read; None of a
+            list of sizes.
+    """
+
+    files: FolderFiles | None = None
+
+
+def open_pages(path: Path, *, pdf_dpi: int = DEFAULT_PDF_DPI) -> PageSource:
     """Opens a list of pages; nothing but a header is read yet.
 
     A file's content tells whether it is Parquet, its name does not. A folder is searched with all
-    folders in it, in the order of names, for files with an image extension.
+    folders in it, in the order of names, for files with the extension of an image or PDF; one such
+    file is a list of its pages.
 
     Args:
         path: The file or folder.
+        pdf_dpi: Pixels to an inch of a PDF's page.
 
     Raises:
         PageError: It is missing, unreadable, or no list of pages.
         WorkloadError: A column is missing, or there twice.
     """
+    check_count("pdf_dpi", pdf_dpi, 1, LARGEST_SIDE, " pixels to an inch")
     try:
-        is_folder = path.is_dir()
+        is_folder, is_file = path.is_dir(), path.is_file()
     except OSError as error:
         raise PAGES.unreadable(path, error.strerror or str(error)) from error
-    return open_folder(path) if is_folder else open_rows(path, PAGES)
+    if is_folder:
+        source, files = open_folder(path, pdf_dpi)
+    elif is_file and is_countable(path):
+        source, files = open_file(path, pdf_dpi)
+    else:
+        source, files = open_rows(path, PAGES), None
+    return PageSource(source.batches, source.length, files)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsocr_analyze.archive.distinct import DistinctWorkloads
+    from dsocr_analyze.archive.folder import FolderFiles
     from dsocr_analyze.archive.time_totals import ListTimer, TimeTotals
     from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.evaluate import Costs
@@ -98,6 +99,7 @@ class Archive:
         pages_by_grid: Pages by crop grid (columns, rows), as crop mode would cut them.
         totals: Costs, one for each setting.
         times: Seconds, one for each setting and GPU; none where none were asked for.
+        files: What the files of a folder are; None of a list of sizes.
     """
 
     pages: int
@@ -105,6 +107,7 @@ class Archive:
     pages_by_grid: dict[tuple[int, int], int]
     totals: list[SettingTotals]
     times: list[TimeTotals] = field(default_factory=list)
+    files: FolderFiles | None = None
 
     @property
     def rows(self) -> int:

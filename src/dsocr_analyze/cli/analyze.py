@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import options, time_options
+from dsocr_analyze.cli import completion, html, many_options, options, time_options
 from dsocr_analyze.cli.counting import ENGINES, Engine
-from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.errors import DeviceError, StrictError, WorkloadError
+from dsocr_analyze.cli.doubts import StrictOption, warn
+from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
+from dsocr_analyze.errors import DeviceError, WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.report.document import Report
@@ -31,14 +32,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-EngineOption = Annotated[
-    str,
-    typer.Option(
-        "--engine",
-        metavar="|".join(ENGINES),
-        help="trace runs the model under hooks; analytic evaluates closed forms, without torch.",
-    ),
-]
 OutputOption = Annotated[
     Path,
     typer.Option(
@@ -46,17 +39,20 @@ OutputOption = Annotated[
     ),
 ]
 FormatOption = Annotated[
-    str, typer.Option("--format", metavar="|".join(FORMATS), help="What is printed on stdout.")
-]
-JsonOption = Annotated[
-    str | None,
+    str,
     typer.Option(
-        "--json", metavar="FILE", help="Also write the JSON report here; - prints it instead."
+        "--format",
+        metavar="|".join(FORMATS),
+        autocompletion=completion.one_of(*FORMATS),
+        help="What is printed.",
     ),
 ]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing on stdout.")]
-StrictOption = Annotated[
-    bool, typer.Option("--strict", help="Exit with 3 where there is a warning; still write.")
+FullOption = Annotated[
+    bool,
+    typer.Option(
+        "--full",
+        help="Print all tables below the answer: stages, memory, time, modules, operators.",
+    ),
 ]
 VersionOption = Annotated[
     bool,
@@ -70,6 +66,7 @@ VersionOption = Annotated[
 ]
 
 
+@time_options.of_a_page(runtime="eager", concurrency="1")
 def analyze(
     context: typer.Context,
     model: options.ModelOption = None,
@@ -90,78 +87,76 @@ def analyze(
     image: options.ImageOption = None,
     seq_len: options.SeqLenOption = None,
     text_tokens: options.TextTokensOption = None,
-    prompt: options.PromptOption = None,
+    prompt: PromptOption = None,
     max_new_tokens: options.NewTokensOption = 1024,
     batch_size: options.BatchOption = 1,
     prompt_pages: options.PromptPagesOption = 1,
-    engine: EngineOption = "trace",
-    gpu: time_options.GpuOption = None,
-    runtime: time_options.RuntimeOption = "eager",
-    concurrency: time_options.ConcurrencyOption = "1",
-    preprocess_ms: time_options.PreprocessOption = None,
-    workers: time_options.WorkersOption = 1,
-    price: time_options.PriceOption = None,
-    corrections: time_options.CorrectionsOption = 1,
+    engine: many_options.EngineOption = "trace",
     output: OutputOption = DEFAULT_OUTPUT,
     output_format: FormatOption = "table",
-    json_file: JsonOption = None,
-    quiet: QuietOption = False,
+    full: FullOption = False,
+    json_file: options.JsonOption = None,
+    html_file: html.HtmlOption = None,
+    quiet: many_options.QuietOption = False,
     strict: StrictOption = False,
     version: VersionOption = False,
     debug: options.DebugOption = False,
 ) -> None:
     """Count one page: parameters, FLOPs, bytes and activations of every stage."""
     if context.invoked_subcommand is not None:
+        _refuse_before(context)
         return
-    _check(output_format, engine, device, prompt, (text_tokens, seq_len))
+    output_format = options.chosen("--format", output_format, FORMATS)
+    engine = options.chosen("--engine", engine, ENGINES)
+    if engine == "analytic" and device != "meta":
+        raise DeviceError(f"--engine analytic runs nothing; leave out --device {device}")
     # The analytic engine reads the directory's config and executes nothing of it.
-    executable = trust_remote_code or engine == "analytic"
     directory = options.model_directory_from(
-        model, arch, config, trust_remote_code=executable, sliding_window=sliding_window,
-        stages=stages, hf_config=hf_config,
+        model, arch, config, trust_remote_code=trust_remote_code or engine == "analytic",
+        sliding_window=sliding_window, stages=stages, hf_config=hf_config,
     )  # fmt: skip
-    if prompt is not None:
-        text_tokens = options.prompt_tokens(prompt, directory)
+    text_tokens = text_tokens_from(prompt, text_tokens, seq_len, directory)
     workload = options.any_workload_from(
         directory.architecture, mode=mode, base_size=base_size, image_size=image_size,
         crop_mode=crop_mode, page=page, image=image, seq_len=seq_len, text_tokens=text_tokens,
         batch_size=batch_size, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
-    options.prepare_output(output)
-    asked = time_options.request_with_report(
-        context, gpu, runtime=runtime, concurrency=concurrency, preprocess_ms=preprocess_ms,
-        workers=workers, price=price, corrections=corrections, max_new_tokens=max_new_tokens,
-    )  # fmt: skip
+    _prepare(output, html_file)
+    asked = time_options.request_with_report(context)
     counts = Engine(engine, directory, dtype, flash_attention, device, trust_remote_code, asked)
     report = counts.report(workload)
-    context.obj.begin_writing()
-    written = _write(report, output, json_file)
-    if not quiet:
-        _print(report, "json" if json_file == "-" else output_format, written)
-    _warn(report, strict=strict)
+    pages = html.report_pages(html_file, report, counts, workload, context.params["corrections"])
+    written = _write(context, report, output, json_file, pages)
+    if json_file == "-" or not quiet:
+        _print(report, "json" if json_file == "-" else output_format, written, full=full)
+    warn(context, report.warnings)
 
 
-def _check(
-    output_format: str, engine: str, device: str, prompt: str | None, lengths: Sequence[int | None]
-) -> None:
-    """Refuses options that contradict each other; `lengths` are those that a prompt replaces."""
-    options.check_choice("--format", output_format, FORMATS)
-    options.check_choice("--engine", engine, ENGINES)
-    if engine == "analytic" and device != "meta":
-        raise DeviceError(f"--engine analytic runs nothing; leave out --device {device}")
-    if prompt is not None and any(length is not None for length in lengths):
-        raise WorkloadError("--prompt sets the text tokens; leave out --text-tokens and --seq-len")
+def _refuse_before(context: typer.Context) -> None:
+    """Refuses options that stand before a command, where they would have no effect."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE" and parameter.name != "debug":
+            raise WorkloadError(
+                f"{parameter.opts[0]} before {context.invoked_subcommand} has no effect; give it"
+                " after the command"
+            )
 
 
-def _warn(report: Report, *, strict: bool) -> None:
-    for warning in report.warnings:
-        complain(f"warning: {warning}")
-    if strict and report.warnings:
-        raise StrictError(f"--strict: {'; '.join(report.warnings)}")
+def _prepare(output: Path, html_file: Path | None) -> None:
+    """Finds out, before any work, whether the files can be written."""
+    options.prepare_output(output)
+    html.check_html(html_file)
 
 
-def _write(report: Report, output: Path, json_file: str | None) -> list[Path]:
+def _write(
+    context: typer.Context,
+    report: Report,
+    output: Path,
+    json_file: str | None,
+    pages: Mapping[Path, str],
+) -> list[Path]:
     from dsocr_analyze.report.files import dump_json, write_files
     from dsocr_analyze.report.markdown import render_markdown
 
@@ -169,13 +164,15 @@ def _write(report: Report, output: Path, json_file: str | None) -> list[Path]:
     texts = {
         output / "static_compute.json": json_text,
         output / "static_compute.md": render_markdown(report),
+        **pages,
     }
     if json_file not in (None, "-"):
         texts[Path(str(json_file))] = json_text
+    context.obj.begin_writing()
     return write_files(texts)
 
 
-def _print(report: Report, output_format: str, written: Sequence[Path]) -> None:
+def _print(report: Report, output_format: str, written: Sequence[Path], *, full: bool) -> None:
     if output_format == "json":
         from dsocr_analyze.report.files import dump_json
 
@@ -187,4 +184,4 @@ def _print(report: Report, output_format: str, written: Sequence[Path]) -> None:
     else:
         from dsocr_analyze.cli.printing import print_report
 
-        print_report(report, written)
+        print_report(report, written, full=full)

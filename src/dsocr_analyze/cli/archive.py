@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsocr_analyze.cli import many_options, many_time_options, options, time_options
+from dsocr_analyze.archive.folder import DEFAULT_PDF_DPI
+from dsocr_analyze.cli import completion, many_options, many_time_options, options
+from dsocr_analyze.cli.doubts import StrictOption, warn
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
+from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import FormatError, WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.pages import Pages
+    from dsocr_analyze.archive.source import PageSource
     from dsocr_analyze.archive.time_totals import ListTime, ListTimer
     from dsocr_analyze.archive.totals import Archive
     from dsocr_analyze.columns.counted_model import CountedModel
@@ -27,6 +31,7 @@ __all__ = ["FORMATS", "HISTOGRAMS", "archive", "count_list"]
 
 FORMATS = ("table", "json")
 HISTOGRAMS = ("grid", "tokens")
+BY = "Pages by crop grid, or by tokens of the prompt."
 
 _LENGTHS = "Where the list does not say"
 
@@ -36,7 +41,16 @@ PagesArgument = Annotated[
         metavar="FILE|FOLDER",
         show_default=False,
         help="The pages: a Parquet or CSV file with columns width and height (and text_tokens,"
-        " max_new_tokens), or a folder of images.",
+        " max_new_tokens), an image, a PDF, or a folder of images and PDFs.",
+    ),
+]
+PdfDpiOption = Annotated[
+    int,
+    typer.Option(
+        "--pdf-dpi",
+        metavar="DPI",
+        help="Pixels to an inch of a PDF's pages. PDFs need the extra 'pdf'.",
+        rich_help_panel=_LENGTHS,
     ),
 ]
 TextTokensOption = Annotated[
@@ -44,7 +58,7 @@ TextTokensOption = Annotated[
     typer.Option(
         "--text-tokens",
         metavar="TOKENS",
-        help="Text tokens, BOS included. Default: the usual prompt's, 10 for deepseek-ocr.",
+        help=options.TEXT_TOKENS,
         rich_help_panel=_LENGTHS,
     ),
 ]
@@ -53,7 +67,7 @@ NewTokensOption = Annotated[
     typer.Option(
         "--max-new-tokens",
         metavar="TOKENS",
-        help="Tokens that a page yields.",
+        help=options.NEW_TOKENS,
         rich_help_panel=_LENGTHS,
     ),
 ]
@@ -80,7 +94,8 @@ HistogramOption = Annotated[
     typer.Option(
         "--histogram",
         metavar="|".join(HISTOGRAMS),
-        help="Pages by crop grid, or by tokens of the prompt.",
+        autocompletion=completion.one_of(*HISTOGRAMS),
+        help=BY,
         rich_help_panel=many_options.RESULT,
     ),
 ]
@@ -89,12 +104,14 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         metavar="|".join(FORMATS),
-        help="How the totals are printed.",
+        autocompletion=completion.one_of(*FORMATS),
+        help="What is printed.",
         rich_help_panel=many_options.RESULT,
     ),
 ]
 
 
+@many_time_options.of_many_pages()
 def archive(
     context: typer.Context,
     pages: PagesArgument,
@@ -103,6 +120,7 @@ def archive(
     use_flash_attn: many_options.AttentionsOption = "0",
     text_tokens: TextTokensOption = None,
     max_new_tokens: NewTokensOption = 1024,
+    pdf_dpi: PdfDpiOption = DEFAULT_PDF_DPI,
     model: options.ModelOption = None,
     arch: options.ArchOption = None,
     config: options.ConfigOption = None,
@@ -110,41 +128,17 @@ def archive(
     plot: PlotOption = None,
     histogram: HistogramOption = "grid",
     output_format: FormatOption = "table",
-    gpu: many_time_options.GpusOption = None,
-    runtime: many_time_options.RuntimeOption = "serving",
-    server: time_options.ServerOption = "vllm",
-    concurrency: many_time_options.ConcurrencyOption = None,
-    deadline: many_time_options.DeadlineOption = None,
-    preprocess_ms: time_options.PreprocessOption = None,
-    workers: time_options.WorkersOption = 1,
-    price: time_options.PriceOption = None,
-    weights_dtype: time_options.WeightsDtypeOption = None,
-    kv_dtype: time_options.KvDtypeOption = None,
-    new_tokens_from: time_options.NewTokensFromOption = None,
-    mean_new_tokens: time_options.MeanTokensOption = None,
-    share_at_limit: time_options.LimitShareOption = 0.0,
-    offline: time_options.OfflineOption = False,
-    reserved: time_options.ReservedOption = 0.1,
-    corrections: time_options.CorrectionsOption = 1,
-    server_version: time_options.ServerVersionOption = None,
-    profile: time_options.ProfileOption = None,
     quiet: many_options.QuietOption = False,
-    strict: many_options.StrictOption = False,
+    strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
     """Count every page of a list, add them up, and predict the GPU-hours that they take."""
-    time = many_time_options.time_requested(
-        context, gpu, profile=profile, runtime=runtime, server=server, preprocess_ms=preprocess_ms,
-        workers=workers, price=price, weights_dtype=weights_dtype, kv_dtype=kv_dtype,
-        new_tokens_from=new_tokens_from, mean_new_tokens=mean_new_tokens,
-        share_at_limit=share_at_limit, reserved=reserved, offline=offline, corrections=corrections,
-        server_version=server_version,
-    )  # fmt: skip
+    time = many_time_options.time_requested(context)
     count_list(
-        context, pages, mode, dtype, use_flash_attn, text_tokens, max_new_tokens, model, arch,
-        config,         output, plot, histogram, output_format,
-        many_time_options.list_time(time, concurrency, deadline, new_tokens_from, mean_new_tokens),
-        quiet=quiet, strict=strict,
+        context, pages, mode, dtype, use_flash_attn, text_tokens, max_new_tokens, pdf_dpi, model,
+        arch, config, output, plot, histogram, output_format,
+        many_time_options.list_time(context, time),
+        quiet=quiet,
     )  # fmt: skip
 
 
@@ -156,6 +150,7 @@ def count_list(
     use_flash_attn: str,
     text_tokens: int | None,
     max_new_tokens: int,
+    pdf_dpi: int,
     model: str | None,
     arch: str | None,
     config: Path | None,
@@ -166,14 +161,15 @@ def count_list(
     time: ListTime | None,
     *,
     quiet: bool,
-    strict: bool,
 ) -> None:
     """The command, with what its options of seconds ask for."""
+    from dsocr_analyze.archive.source import open_pages
     from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.metadata import metadata_of
+    from dsocr_analyze.columns.table_files import sidecar
 
-    options.check_choice("--format", output_format, FORMATS)
-    options.check_choice("--histogram", histogram, HISTOGRAMS)
+    output_format = options.chosen("--format", output_format, FORMATS)
+    histogram = options.chosen("--histogram", histogram, HISTOGRAMS)
     many_options.check_files(output, plot)
     directory = options.described_model(model, arch, config)
     counted = CountedModel.from_directory(directory)
@@ -187,23 +183,27 @@ def count_list(
     planned = architecture.plan(page=(1, 1), text_tokens=text_tokens, max_new_tokens=max_new_tokens)
     if output is not None and output.exists() and pages.exists() and output.samefile(pages):
         raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
-    metadata = metadata_of(directory, architecture, (setting.mode for setting in settings))
+    metadata = metadata_of(
+        directory, architecture, (setting.mode for setting in settings),
+        command=context.info_name or "", options=options_used(context),
+    )  # fmt: skip
     lengths = {"text_tokens": planned.text_tokens, "max_new_tokens": max_new_tokens}
     timer = _timer(counted, settings, time)
+    listed = open_pages(pages, pdf_dpi=pdf_dpi)
     counts = _added_up(
-        pages, lengths, counted, settings, output, metadata, timer, context.obj.begin_writing
+        listed, lengths, counted, settings, output, metadata, timer, context.obj.begin_writing
     )
     if plot is not None:
         _plot(plot, counts, histogram, pages)
     if not quiet:
         _print(counts, metadata, histogram, output_format)
-        for written in (output, plot):
+        for written in (output, output and sidecar(output), plot):
             if written is not None:
                 # A JSON document stays alone on stdout.
                 say = complain if output_format == "json" else print
                 say(f"wrote {written}")
     warnings = _warnings(counts, counted.dimensions.max_positions)
-    many_options.warn([*counted.warnings, *warnings], strict=strict)
+    warn(context, [*counted.warnings, *warnings])
 
 
 def _timer(
@@ -215,7 +215,7 @@ def _timer(
 
 
 def _added_up(
-    path: Path,
+    listed: PageSource,
     lengths: dict[str, int],
     counted: CountedModel,
     settings: list[Setting],
@@ -226,11 +226,9 @@ def _added_up(
 ) -> Archive:
     """The totals; every page's row goes to `output` on the way."""
     from dsocr_analyze.archive.pages import read_pages
-    from dsocr_analyze.archive.source import open_pages
     from dsocr_analyze.archive.totals import add_up
     from dsocr_analyze.columns.table_files import table_writer
 
-    listed = open_pages(path)
     batches = read_pages(listed.batches, **lengths)
     with contextlib.ExitStack() as stack:
         if output is not None:
@@ -238,6 +236,7 @@ def _added_up(
             batches = _written(batches, write, counted, settings)
         progress = stack.enter_context(LateProgress("pages", listed.length))
         counts = add_up(counted, settings, _watched(batches, progress), timer)
+        counts.files = listed.files
         begin_writing()  # `output` is put in place now
         return counts
 
@@ -278,19 +277,26 @@ def _print(counts: Archive, metadata: CountMetadata, histogram: str, output_form
 
         sys.stdout.write(document_text(archive_document(counts, metadata)))
         return
+    from dsocr_analyze.archive.files_document import file_lines
     from dsocr_analyze.archive.tables import archive_tables
-    from dsocr_analyze.cli.printing import print_assumptions, print_table
+    from dsocr_analyze.cli.printing import print_assumptions, print_table, print_text
     from dsocr_analyze.report.tables import model_text
 
-    print(f"Ran: {model_text(metadata.model)} by the analytic engine")
+    print_text(f"Ran: {model_text(metadata.model)} by the analytic engine")
+    for line in () if counts.files is None else file_lines(counts.files):
+        print_text(line)
     for table in archive_tables(counts, histogram):
         print_table(table)
     for note in metadata.notes:
-        print(f"Note: {note}")
+        print_text(f"Note: {note}", indent="  ")
     print_assumptions(dict.fromkeys(said for each in counts.times for said in each.assumptions))
 
 
 def _warnings(counts: Archive, max_positions: int) -> Iterator[str]:
+    from dsocr_analyze.archive.files_document import file_warnings
+
+    if counts.files is not None:
+        yield from file_warnings(counts.files)
     malformed = counts.malformed
     if malformed.rows:
         more = malformed.rows - len(malformed.reported)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsocr_analyze.cli import many_options, options, time_options
+from dsocr_analyze.cli import completion, html, many_options, options, time_options
 from dsocr_analyze.cli.counting import ENGINES, Engine
+from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
+from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
+from dsocr_analyze.cli.used_options import options_used
 
 if TYPE_CHECKING:
     from dsocr_analyze.cli.compared import Column, ComparedModel, Saved
@@ -27,6 +30,7 @@ WhatArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="WHAT",
+        autocompletion=completion.compared,
         help="Modes (gundam), sizes (1024/640 crops, 640 does not), architectures"
         " (deepseek-ocr-2, deepseek-ocr:gundam) or saved reports (report.json); the first is what"
         " the others are compared with. Default: all modes, or the default mode where configs,"
@@ -38,22 +42,26 @@ ModesOption = Annotated[
     typer.Option(
         "--mode",
         metavar="LIST",
-        help="Modes of what names none, as in sweep: names, all, or sizes like 1024/640.",
+        autocompletion=completion.list_of_modes,
+        help=many_options.MODES,
         rich_help_panel=many_options.AXES,
     ),
 ]
-EngineOption = Annotated[
-    str,
-    typer.Option("--engine", metavar="|".join(ENGINES), help="How modes and sizes are counted."),
-]
 FormatOption = Annotated[
-    str, typer.Option("--format", metavar="|".join(FORMATS), help="What is printed.")
+    str,
+    typer.Option(
+        "--format",
+        metavar="|".join(FORMATS),
+        autocompletion=completion.one_of(*FORMATS),
+        help="What is printed.",
+    ),
 ]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", metavar="FILE", help="Write here, not to stdout.")
 ]
 
 
+@time_options.of_a_page(runtime="serving", concurrency="1")
 def compare(
     context: typer.Context,
     what: WhatArgument = None,
@@ -67,29 +75,24 @@ def compare(
     use_flash_attn: many_options.AttentionsOption = "0",
     page: options.PageOption = None,
     image: options.ImageOption = None,
+    seq_len: options.SeqLenOption = None,
     text_tokens: options.TextTokensOption = None,
+    prompt: PromptOption = None,
     max_new_tokens: options.NewTokensOption = 1024,
     batch_size: options.BatchOption = 1,
     prompt_pages: options.PromptPagesOption = 1,
-    engine: EngineOption = "analytic",
-    gpu: time_options.GpuOption = None,
-    runtime: time_options.RuntimeOption = "serving",
-    concurrency: time_options.ConcurrencyOption = "1",
-    preprocess_ms: time_options.PreprocessOption = None,
-    workers: time_options.WorkersOption = 1,
-    price: time_options.PriceOption = None,
-    corrections: time_options.CorrectionsOption = 1,
+    engine: many_options.EngineOption = "analytic",
     output_format: FormatOption = "table",
     output: OutputOption = None,
+    html_file: html.HtmlOption = None,
+    strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
     """Put architectures, modes, configs and saved reports side by side."""
-    options.check_choice("--format", output_format, FORMATS)
-    options.check_choice("--engine", engine, ENGINES)
-    asked = time_options.request_with_report(
-        context, gpu, runtime=runtime, concurrency=concurrency, preprocess_ms=preprocess_ms,
-        workers=workers, price=price, corrections=corrections, max_new_tokens=max_new_tokens,
-    )  # fmt: skip
+    output_format = options.chosen("--format", output_format, FORMATS)
+    engine = options.chosen("--engine", engine, ENGINES)
+    html.check_html(html_file)
+    asked = time_options.request_with_report(context)
     from dsocr_analyze.cli import compared
     from dsocr_analyze.report import comparison
 
@@ -104,8 +107,8 @@ def compare(
     )  # fmt: skip
 
     planned = functools.partial(
-        _planned, page=page, image=image, text_tokens=text_tokens, batch_size=batch_size,
-        max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
+        _planned, page=page, image=image, seq_len=seq_len, text_tokens=text_tokens, prompt=prompt,
+        batch_size=batch_size, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
 
     @functools.cache
@@ -115,48 +118,62 @@ def compare(
             trust_remote_code=trust_remote_code, time=asked,
         )  # fmt: skip
 
-    _say_of_configs(columns, by_closed_forms=engine == "analytic")
-    reports = _reports_of(columns, planned, engine_of)
+    _say_of_configs(context, columns, by_closed_forms=engine == "analytic")
+    workloads = {each: planned(each) for each in columns if isinstance(each, compared.Column)}
+    for column, workload in workloads.items():
+        say_of_sizes(context, column.model.directory, workload)
+    reports = _reports_of(columns, workloads, engine_of)
     ways = {(each.model, each.setting.dtype, each.setting.flash_attention)
             for each in columns if isinstance(each, compared.Column)}  # fmt: skip
     result = comparison.compare(reports, models.config_values(), with_page=len(ways) > 1)
-    _show(context, result, output_format, output)
+    files = {} if html_file is None else {html_file: html.comparison_page(result, reports)}
+    _show(context, result, output_format, output, files)
 
 
-def _planned(column: Column, **page_and_lengths: Any) -> Workload:
+def _planned(
+    column: Column,
+    *,
+    seq_len: int | None,
+    text_tokens: int | None,
+    prompt: str | None,
+    **page_and_batch: Any,
+) -> Workload:
     """The page in a column's mode; the arguments of `workload_from` besides its sizes."""
     sizes = column.setting.mode
+    directory = column.model.directory
     return options.workload_from(
         column.model.architecture, base_size=sizes.base_size, image_size=sizes.image_size,
-        crop_mode=int(sizes.crop_mode), **page_and_lengths,
+        crop_mode=int(sizes.crop_mode), seq_len=seq_len,
+        text_tokens=text_tokens_from(prompt, text_tokens, seq_len, directory), **page_and_batch,
     )  # fmt: skip
 
 
-def _say_of_configs(columns: Sequence[Column | Saved], *, by_closed_forms: bool) -> None:
+def _say_of_configs(
+    context: typer.Context, columns: Sequence[Column | Saved], *, by_closed_forms: bool
+) -> None:
     """Says of each model once what its config does; by name, where there are several models."""
     from dsocr_analyze.cli.compared import Column
 
     models = dict.fromkeys(each.model for each in columns if isinstance(each, Column))
     for model in models:
         name = (model.config or model.architecture.name) if len(models) > 1 else None
-        options.say_of_config(model.directory, by_closed_forms=by_closed_forms, name=name)
+        say_of_config(context, model.directory, by_closed_forms=by_closed_forms, name=name)
 
 
 def _reports_of(
     columns: Sequence[Column | Saved],
-    planned: Callable[[Column], Workload],
+    workloads: Mapping[Column, Workload],
     engine_of: Callable[[ComparedModel, str, bool], Engine],
 ) -> list[tuple[str, Report]]:
     """Each column's name and its report, counted or as it was read.
 
     Args:
         columns: The columns.
-        planned: The page in a column's mode; asked of all columns before anything is counted.
+        workloads: The page in each column's mode.
         engine_of: The engine for a model, a type and a kind of attention.
     """
     from dsocr_analyze.cli.compared import Column
 
-    workloads = {each: planned(each) for each in columns if isinstance(each, Column)}
     reports = []
     for each in columns:
         if isinstance(each, Column):
@@ -169,31 +186,41 @@ def _reports_of(
 
 
 def _show(
-    context: typer.Context, result: Comparison, output_format: str, output: Path | None
+    context: typer.Context,
+    result: Comparison,
+    output_format: str,
+    output: Path | None,
+    files: Mapping[Path, str],
 ) -> None:
-    """Writes the comparison to `output`, or prints it where there is none."""
+    """Writes `files` and the comparison to `output`, or prints it where there is none."""
     if output is not None:
-        from dsocr_analyze.report.files import write_texts
+        files = {**files, output: _text(context, result, output_format)}
+    if files:
+        from dsocr_analyze.report.files import write_files
 
-        text = _text(result, output_format)
         context.obj.begin_writing()
-        write_texts(output.parent, {output.name: text})
-    elif output_format == "table":
-        from dsocr_analyze.cli.printing import print_assumptions, print_table
+        write_files(files)
+    if output is not None:
+        return
+    if output_format == "table":
+        from dsocr_analyze.cli.printing import print_assumptions, print_table, print_text
 
-        print(result.headline())
+        print_text(result.headline())
+        print_text(result.opening())
         print_table(result.table())
         config_table = result.config_table()
         if config_table is not None:
             print_table(config_table)
         print_assumptions(result.assumptions)
     else:
-        sys.stdout.write(_text(result, output_format))
+        sys.stdout.write(_text(context, result, output_format))
 
 
-def _text(result: Comparison, output_format: str) -> str:
+def _text(context: typer.Context, result: Comparison, output_format: str) -> str:
     if output_format == "json":
-        return result.as_json()
+        from dsocr_analyze.report.files import dump_json
+
+        return dump_json(result.document(options_used(context)))
     if output_format == "csv":
         return result.as_csv()
     from dsocr_analyze.report.markdown import markdown_table
@@ -202,4 +229,5 @@ def _text(result: Comparison, output_format: str) -> str:
     keys = "" if configs is None else f"\n{configs.title}\n\n{markdown_table(configs)}\n"
     notes = "".join(f"\n- {line}" for line in result.assumptions)
     assumed = f"\nAssumed:\n{notes}\n" if notes else ""
-    return f"{result.headline()}\n\n{markdown_table(result.table())}\n{keys}{assumed}"
+    opening = f"{result.headline()}\n{result.opening()}"
+    return f"{opening}\n\n{markdown_table(result.table())}\n{keys}{assumed}"

@@ -14,6 +14,7 @@ from dsocr_analyze.cli import options
 from dsocr_analyze.columns.setting import Setting, is_mode_or_sizes, mode_or_sizes
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.model.directory import read_config
+from dsocr_analyze.names import did_you_mean, in_any_case
 from dsocr_analyze.report.reading import load_report
 
 if TYPE_CHECKING:
@@ -258,23 +259,24 @@ def _of_item(item: str, mode: str | None, models: Models) -> Iterator[list[Item]
     if Path(item).suffix == ".json":
         yield [Saved(item, load_report(Path(item)))]
         return
-    name, colon, own_mode = item.partition(":")
-    if name in ARCHITECTURES:
+    before, colon, own_mode = item.partition(":")
+    name = in_any_case(before, ARCHITECTURES)
+    if name is not None:
         found = models.of(ARCHITECTURES[name])
         if colon:
             _refuse_beside_mode(mode, item)
-            yield [Asked(item, model, _mode_of(item, own_mode, model)) for model in found]
+            asked = [(model, _mode_of(item, own_mode, model)) for model in found]
+            yield [Asked(f"{name}:{sizes.name}", model, sizes) for model, sizes in asked]
         elif mode is None:
-            yield [_in_default_mode(item, model) for model in found]
+            yield [_in_default_mode(name, model) for model in found]
         else:
-            yield from _in_modes(f"{item}:", mode, found)
+            yield from _in_modes(f"{name}:", mode, found)
         return
     lacking = [each for each in models.named if not is_mode_or_sizes(each.architecture, item)]
     if not lacking:
         _refuse_beside_mode(mode, item)
-        yield [
-            Asked(item, model, mode_or_sizes(model.architecture, item)) for model in models.named
-        ]
+        named = [(model, mode_or_sizes(model.architecture, item)) for model in models.named]
+        yield [Asked(sizes.name, model, sizes) for model, sizes in named]
     elif Path(item).exists():
         yield [Saved(item, load_report(Path(item)))]
     else:
@@ -331,8 +333,9 @@ def _unknown(item: str, architecture: Architecture) -> WorkloadError:
         for each in ARCHITECTURES.values()
         if each is not architecture
     )
+    near = did_you_mean(item, [*architecture.modes, *ARCHITECTURES])
     return WorkloadError(
-        f"cannot compare {item!r}; give a mode of {architecture.name}"
+        f"cannot compare {item!r}; {near}give a mode of {architecture.name}"
         f" ({', '.join(architecture.modes)}), an architecture with or without a mode"
         f" ({', '.join([architecture.name, *others])}), sizes like 1024/640 (crops) or 640 (does"
         " not), or a saved report.json"

@@ -86,6 +86,8 @@ class Engine:
     @cached_property
     def session(self) -> DeepSeekOCRSession:
         """The model, loaded on first use."""
+        if self.directory.is_reference:  # what cannot be built is refused before it is tried
+            self.directory.dimensions()
         start_torch()
         from dsocr_analyze.session import DeepSeekOCRSession
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import options
+from dsocr_analyze.cli import completion, options
+from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
@@ -32,7 +32,10 @@ _FAMILIES = {"gemm": "product", "encoder_attention": "attention", "movement": "c
 """Which of a CPU's families stands for a kind of a GPU's kernels."""
 
 GpuArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="GPU", help="GPUs to list. Default: all.")
+    list[str] | None,
+    typer.Argument(
+        metavar="GPU", autocompletion=completion.all_gpus, help="GPUs to list. Default: all."
+    ),
 ]
 ProfileOption = Annotated[
     list[Path] | None,
@@ -44,7 +47,13 @@ ProfileOption = Annotated[
     ),
 ]
 FormatOption = Annotated[
-    str, typer.Option("--format", metavar="|".join(FORMATS), help="What is printed.")
+    str,
+    typer.Option(
+        "--format",
+        metavar="|".join(FORMATS),
+        autocompletion=completion.one_of(*FORMATS),
+        help="What is printed.",
+    ),
 ]
 CorrectionsOption = Annotated[
     bool,
@@ -76,7 +85,9 @@ def profile_folder() -> Path:
 
 
 def devices(
+    context: typer.Context,
     gpu: GpuArgument = None,
+    named_gpus: options.GpuOption = None,
     profile: ProfileOption = None,
     corrections: CorrectionsOption = False,
     forget: ForgetOption = None,
@@ -84,23 +95,29 @@ def devices(
     debug: options.DebugOption = False,
 ) -> None:
     """List the GPUs: peaks, memory, and the error of their predicted kernel times."""
-    from msgspec import to_builtins
-
     from dsocr_analyze.hardware.devices import catalogue_name
     from dsocr_analyze.hardware.profile import all_profiles
+    from dsocr_analyze.report.devices import corrections_document, devices_document
+    from dsocr_analyze.report.files import dump_json
 
-    options.check_choice("--format", output_format, FORMATS)
+    output_format = options.chosen("--format", output_format, FORMATS)
     known = all_profiles(user_profiles(profile))
-    names = [catalogue_name(name, known) for name in gpu or ()]
+    names = [catalogue_name(name, known) for name in options.gpu_names(gpu, named_gpus)]
     if forget:
         _forget(forget, names)
         return
     if corrections:
         kept = _kept_of(names)
-        _print(_corrections_table(kept), [to_builtins(each) for each in kept], output_format)
+        if output_format == "json":
+            sys.stdout.write(dump_json(corrections_document(kept, options_used(context))))
+        else:
+            _print(_corrections_table(kept), output_format)
         return
     profiles = [known[name] for name in names or known]
-    _print(_table(profiles), [_as_dict(each) for each in profiles], output_format)
+    if output_format == "json":
+        sys.stdout.write(dump_json(devices_document(profiles, options_used(context))))
+    else:
+        _print(_table(profiles), output_format)
 
 
 def _kept_of(gpus: Sequence[str]) -> list[KeptBenchmark]:
@@ -146,10 +163,7 @@ def _corrections_table(kept: Sequence[KeptBenchmark]) -> Table:
     )  # fmt: skip
 
 
-def _print(table: Table, records: Sequence[Any], output_format: str) -> None:
-    if output_format == "json":
-        sys.stdout.write(json.dumps(records, indent=2) + "\n")
-        return
+def _print(table: Table, output_format: str) -> None:
     if output_format == "markdown":
         from dsocr_analyze.report.markdown import markdown_table
 
@@ -194,53 +208,3 @@ def _error(fitted: Fitted | Family | None) -> str:
     if isinstance(fitted, Fitted):
         mark = ("~" if fitted.extrapolated else "") + ("?" if fitted.assumed else "")
     return f"{mark}{100 * fitted.median:.1f} / {100 * fitted.p90:.0f}"
-
-
-def _as_dict(profile: Profile) -> dict[str, Any]:
-    gpu = profile.gpu
-    return {
-        "name": gpu.name,
-        "title": gpu.title,
-        "tensor_tflops": gpu.tensor_tflops,
-        "tensor_dtype": gpu.tensor_dtype,
-        "float8_tflops": gpu.float8_tflops or None,
-        "int8_tops": gpu.int8_tops or None,
-        "bandwidth_gb_s": gpu.bandwidth_gb_s,
-        "memory_gb": gpu.memory_gb,
-        "compute_capability": gpu.compute_capability or None,
-        "rocm_target": gpu.rocm_target or None,
-        "sms": gpu.sms,
-        "l2_mb": gpu.l2_mb,
-        "source": gpu.source,
-        "weak": gpu.weak,
-        "profile": {"source": profile.source, "licence": profile.licence,
-                    "extrapolated": profile.extrapolated},
-        "kinds": [
-            {
-                "kind": kind,
-                "dtype": dtype,
-                "measured_on": fitted.gpu,
-                "extrapolated": fitted.extrapolated,
-                "framework": fitted.framework,
-                "derived": fitted.derived or None,
-                "assumed": fitted.assumed,
-                "median_error": fitted.median,
-                "p90_error": fitted.p90,
-                "held_out_rows": fitted.held_out_rows,
-                "held_out_groups": fitted.held_out_groups,
-                "training_rows": fitted.training_rows,
-            }
-            for (kind, dtype), fitted in profile.fitted.items()
-        ],
-        "families": [
-            {
-                "family": family,
-                "dtype": dtype,
-                "median_error": fitted.median,
-                "p90_error": fitted.p90,
-                "held_out_rows": fitted.held_out_rows,
-                "training_rows": fitted.training_rows,
-            }
-            for (family, dtype), fitted in (profile.cpu.families if profile.cpu else {}).items()
-        ],
-    }  # fmt: skip

@@ -10,8 +10,10 @@ import typer
 
 from dsocr_analyze.architectures import architecture_of
 from dsocr_analyze.cli import options
+from dsocr_analyze.cli.doubts import say_of_config
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.reference import command_reference
+from dsocr_analyze.cli.tasks import tasks_page
 from dsocr_analyze.cli.torch_start import start_torch
 
 __all__ = ["docs"]
@@ -40,12 +42,15 @@ def docs(
         architecture = architecture_of(directory.config)
         if config is not None:
             values = directory.config
-            options.say_of_config(directory, by_closed_forms=True)
+            say_of_config(context, directory, by_closed_forms=True)
     prepare_directory(output)
     with announced_steps() as announce:
         announce("tracing every module and checking its formulas")
         texts = documents(architecture, values)
-    texts |= {"commands.md": command_reference(context.find_root().command)}
+    texts |= {
+        "commands.md": command_reference(context.find_root().command),
+        "tasks.md": tasks_page(),
+    }
     context.obj.begin_writing()
     written = write_documents(texts, output)
     sys.stdout.write(f"wrote {len(written)} documents to {output}\n")

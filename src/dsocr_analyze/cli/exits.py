@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from dsocr_analyze.cli.streams import ReaderGone
@@ -32,7 +32,8 @@ TERMINATED: Final = 143
 
 MEANINGS: Final[dict[int, str]] = {
     DONE: "done",
-    NO: "the answer to a yes/no question is no: a page does not fit into a GPU that was named",
+    NO: "the answer to a yes/no question is no: a page does not fit into a GPU that was named, a"
+    " budget is exceeded, or a figure is not the baseline's",
     BAD_INPUT: "bad input: one line on stderr says what is wrong and what would be right",
     StrictError.exit_code: "a warning under `--strict`",
     INTERNAL_ERROR: "an internal error: one line, and where it happened under `--debug`",
@@ -50,15 +51,24 @@ class Invocation:
     Attributes:
         is_debugged: Whether an internal error is shown in full.
         is_writing: Whether results may have been written.
+        is_strict: Whether a warning makes a command fail.
+        warnings: What was warned of, each once.
     """
 
     is_debugged: bool = False
     is_writing: bool = False
+    is_strict: bool = False
+    warnings: list[str] = field(default_factory=list)
 
     def begin_writing(self) -> None:
         """To be called before results are written; an interruption that got lost ends here."""
         safe_point()
         self.is_writing = True
+
+    def refuse_warnings(self) -> None:
+        """Raises StrictError where there is a warning and `is_strict`."""
+        if self.is_strict and self.warnings:
+            raise StrictError(f"--strict: {'; '.join(self.warnings)}")
 
 
 def outcome_of(error: BaseException, invocation: Invocation) -> tuple[int, str | None]:
@@ -79,7 +89,9 @@ def outcome_of(error: BaseException, invocation: Invocation) -> tuple[int, str |
     if isinstance(error, typer.Abort):  # Ctrl-C, or no, where a question was asked
         return INTERRUPTED, f"interrupted; {written}"
     if isinstance(error, typer.TyperException):
-        return BAD_INPUT, f"{error.format_message()}; see dsocr-analyze --help"
+        from dsocr_analyze.cli.refusals import refusal
+
+        return BAD_INPUT, refusal(error)
     if isinstance(error, MemoryError):
         return INTERNAL_ERROR, "internal error: out of memory"
     described = ": ".join(filter(None, (type(error).__name__, str(error))))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import options
+from dsocr_analyze.cli import completion, options, time_options
+from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.exits import NO
+from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
+from dsocr_analyze.cli.used_options import options_used
 
 if TYPE_CHECKING:
-    from dsocr_analyze.hardware.fit import BatchFit, Fit, Limit, MemoryNeed, Order
+    from dsocr_analyze.dtypes import Dtype
+    from dsocr_analyze.figures import ModelSource
+    from dsocr_analyze.hardware.devices import Gpu
+    from dsocr_analyze.hardware.fit import BatchFit, Fit, Limit
     from dsocr_analyze.report.tables import Table
     from dsocr_analyze.workload import Workload
 
@@ -26,25 +30,26 @@ GpuArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="GPU",
+        autocompletion=completion.all_gpus,
         help="GPUs of the catalogue; exit with 1 where the batch does not fit into one of them, and"
         " with 2 where one lacks the type or the attention kernel. Default: all.",
     ),
 ]
-ReservedOption = Annotated[
-    float,
-    typer.Option(
-        "--reserved",
-        metavar="PART",
-        help="Part of the memory kept for the driver, the allocator and kernels, 0 to 1.",
-    ),
-]
 FormatOption = Annotated[
-    str, typer.Option("--format", metavar="|".join(FORMATS), help="What is printed.")
+    str,
+    typer.Option(
+        "--format",
+        metavar="|".join(FORMATS),
+        autocompletion=completion.one_of(*FORMATS),
+        help="What is printed.",
+    ),
 ]
 
 
 def fit(
+    context: typer.Context,
     gpu: GpuArgument = None,
+    named_gpus: options.GpuOption = None,
     model: options.ModelOption = None,
     arch: options.ArchOption = None,
     config: options.ConfigOption = None,
@@ -59,11 +64,13 @@ def fit(
     image: options.ImageOption = None,
     seq_len: options.SeqLenOption = None,
     text_tokens: options.TextTokensOption = None,
+    prompt: PromptOption = None,
     max_new_tokens: options.NewTokensOption = 1024,
     batch_size: options.BatchOption = 1,
     prompt_pages: options.PromptPagesOption = 1,
-    reserved: ReservedOption = 0.1,
+    reserved: time_options.ReservedOption = 0.1,
     output_format: FormatOption = "table",
+    strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
     """Say whether pages fit into a GPU's memory, how many at a time do, and what limits that.
@@ -73,26 +80,26 @@ def fit(
     prefill pass's and the last decode step's.
     """
     from dsocr_analyze.dtypes import dtype_named
-    from dsocr_analyze.hardware.devices import gpu_catalogue, gpu_named
+    from dsocr_analyze.hardware.devices import gpu_catalogue
     from dsocr_analyze.hardware.fit import fit as fit_into
-    from dsocr_analyze.hardware.lacks import check_has
-    from dsocr_analyze.report.tables import model_text
+    from dsocr_analyze.report.files import dump_json
+    from dsocr_analyze.report.fit import fit_document
 
-    options.check_choice("--format", output_format, FORMATS)
+    output_format = options.chosen("--format", output_format, FORMATS)
     element = dtype_named(dtype)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
-    named = [gpu_named(name) for name in gpu or ()]
-    for each in named:
-        check_has(each, element, flash_attention=flash_attention)
+    named = _named(options.gpu_names(gpu, named_gpus), element, flash_attention=flash_attention)
     directory = options.described_model(model, arch, config, sliding_window)
     architecture = directory.architecture
     workload = options.workload_from(
         architecture, mode=mode, base_size=base_size, image_size=image_size, crop_mode=crop_mode,
-        page=page, image=image, seq_len=seq_len, text_tokens=text_tokens, batch_size=batch_size,
+        page=page, image=image, seq_len=seq_len, batch_size=batch_size,
+        text_tokens=text_tokens_from(prompt, text_tokens, seq_len, directory),
         max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
     dimensions = directory.dimensions()
-    options.say_of_config(directory, by_closed_forms=True)
+    say_of_config(context, directory, by_closed_forms=True)
+    say_of_sizes(context, directory, workload)
     fits = [
         fit_into(
             each, architecture, dimensions, workload, dtype=element,
@@ -100,29 +107,58 @@ def fit(
         )
         for each in named or gpu_catalogue().values()
     ]  # fmt: skip
-    _print(fits, workload, model_text(directory.source(architecture.name)), output_format)
+    source = directory.source(architecture.name)
+    if output_format == "json":
+        sys.stdout.write(dump_json(fit_document(source, workload, fits, options_used(context))))
+    else:
+        opening = _opening(source, workload, element, flash_attention=flash_attention)
+        _print(fits, workload, opening, output_format)
     if named and not all(each.fits for each in fits):
         raise typer.Exit(NO)
 
 
-def _print(fits: Sequence[Fit], workload: Workload, model: str, output_format: str) -> None:
+def _named(names: Sequence[str], dtype: Dtype, *, flash_attention: bool) -> list[Gpu]:
+    """The GPUs of these names; raises DeviceError where one lacks what the model asks for."""
+    from dsocr_analyze.hardware.devices import gpu_named
+    from dsocr_analyze.hardware.lacks import check_has
+
+    named = [gpu_named(name) for name in names]
+    for each in named:
+        check_has(each, dtype, flash_attention=flash_attention)
+    return named
+
+
+def _opening(
+    source: ModelSource, workload: Workload, dtype: Dtype, *, flash_attention: bool
+) -> str:
+    """The first lines: which model, and of what."""
+    from dsocr_analyze.analytic import attention_name
+    from dsocr_analyze.report.build import workload_document
+    from dsocr_analyze.report.opening_line import opening_line
+    from dsocr_analyze.report.tables import model_text
+
+    attention = attention_name(flash_attention=flash_attention)
+    line = opening_line([workload_document(workload)], [dtype.name], [attention])
+    return f"Ran: {model_text(source)} by the analytic engine\n{line}"
+
+
+def _print(fits: Sequence[Fit], workload: Workload, opening: str, output_format: str) -> None:
     from dsocr_analyze.hardware.fit import ASSUMPTIONS
 
-    if output_format == "json":
-        sys.stdout.write(json.dumps([_as_dict(each) for each in fits], indent=2) + "\n")
-        return
-    print(f"Ran: {model} by the analytic engine")
     tables = (_need_table(fits[0], workload), _table(fits))
     sentences = [f"{order}: {assumption}" for order, assumption in ASSUMPTIONS.items()]
     if output_format == "markdown":
         from dsocr_analyze.report.markdown import markdown_table
 
-        parts = [f"{table.title}\n\n{markdown_table(table)}" for table in tables]
+        parts = [opening]
+        parts += [f"{table.title}\n\n{markdown_table(table)}" for table in tables]
         parts.append("\n".join(f"- {sentence}" for sentence in sentences))
         sys.stdout.write("\n\n".join(parts) + "\n")
         return
-    from dsocr_analyze.cli.printing import print_assumptions, print_table
+    from dsocr_analyze.cli.printing import print_assumptions, print_table, print_text
 
+    for line in opening.splitlines():
+        print_text(line)
     for table in tables:
         print_table(table)
     print_assumptions(sentences)
@@ -130,12 +166,12 @@ def _print(fits: Sequence[Fit], workload: Workload, model: str, output_format: s
 
 def _need_table(fit: Fit, workload: Workload) -> Table:
     """What the asked-for batch needs; the same on every GPU."""
-    from dsocr_analyze.report.quantities import bytes_text
+    from dsocr_analyze.report.quantities import bytes_text, counted
     from dsocr_analyze.report.tables import Table
 
     needs = {"at once": fit.at_once.need, "one at a time": fit.one_at_a_time.need}
     return Table(
-        f"{workload.batch_size} page(s) of {workload.seq_len} tokens need"
+        f"{counted(workload.batch_size, 'page')} of {counted(workload.seq_len, 'token')} need"
         f" {bytes_text(fit.need.total_bytes)}, one at a time"
         f" {bytes_text(fit.one_at_a_time.need.total_bytes)}: weights"
         f" {bytes_text(fit.need.weights_bytes)}, and the higher of two peaks",
@@ -158,6 +194,7 @@ def _table(fits: Sequence[Fit]) -> Table:
         ("GPU", "name", "usable", "fits", "at once", "limited by", "one at a time", "limited by"),
         tuple(map(_row, fits)),
         label_columns=2,
+        optional=("GPU",),
     )
 
 
@@ -177,39 +214,3 @@ def _batch_cells(batch: BatchFit) -> tuple[str, str]:
 
 def _limit_text(limit: Limit) -> str:
     return limit.part if limit.moment is None else f"{limit.part} ({limit.moment})"
-
-
-def _as_dict(each: Fit) -> dict[str, object]:
-    return {
-        "gpu": each.gpu.name,
-        "usable_bytes": each.usable_bytes,
-        "lacks": [lack.what for lack in each.lacks],
-        **_batch_dict("at once", each.at_once, runs=not each.lacks),
-        "one_at_a_time": _batch_dict("one at a time", each.one_at_a_time, runs=not each.lacks),
-    }
-
-
-def _batch_dict(order: Order, batch: BatchFit, *, runs: bool) -> dict[str, object]:
-    """How large a batch may be; 0 pages where the GPU does not run the model."""
-    from dsocr_analyze.hardware.fit import ASSUMPTIONS
-
-    limit = batch.limit if runs else None
-    return {
-        "assumption": ASSUMPTIONS[order],
-        **_need_dict(batch.need),
-        "fits": runs and batch.fits,
-        "largest_batch": batch.largest_batch if runs else 0,
-        "limit": None if limit is None else limit.part,
-        "limit_moment": None if limit is None else limit.moment,
-    }
-
-
-def _need_dict(need: MemoryNeed) -> dict[str, object]:
-    return {
-        "needed_bytes": need.total_bytes,
-        "weights_bytes": need.weights_bytes,
-        "prefill_bytes": need.prefill_bytes,
-        "prefill": asdict(need.prefill),
-        "decode_bytes": need.decode_bytes,
-        "decode": asdict(need.decode),
-    }

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsocr_analyze.cli import options
+from dsocr_analyze.cli import completion, options
 from dsocr_analyze.cli.devices import ProfileOption
+from dsocr_analyze.cli.doubts import StrictOption, say_of_sizes, warn
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.torch_start import start_torch
+from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import DeviceError, ModelDirectoryError
 from dsocr_analyze.workload import Workload
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.measuring.inference import Question
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.report.inference import InferenceReport
+    from dsocr_analyze.report.opening import Options
     from dsocr_analyze.report.time_entry import TimeEntry
     from dsocr_analyze.session import DeepSeekOCRSession
 
@@ -81,6 +84,7 @@ SaveOption = Annotated[
     typer.Option(
         "--save-results",
         metavar="0|1",
+        autocompletion=completion.one_of("0", "1"),
         help="1: infer() also writes what it makes of the text (result.mmd, pictures with boxes);"
         " of a chart, it evaluates the text as Python.",
     ),
@@ -88,7 +92,10 @@ SaveOption = Annotated[
 FormatOption = Annotated[
     str,
     typer.Option(
-        "--format", metavar="|".join(FORMATS), help="What is printed; text is what was read, alone."
+        "--format",
+        metavar="|".join(FORMATS),
+        autocompletion=completion.one_of(*FORMATS),
+        help="What is printed; text is what was read, alone.",
     ),
 ]
 
@@ -112,13 +119,14 @@ def infer(
     profile: ProfileOption = None,
     save_results: SaveOption = 0,
     output_format: FormatOption = "table",
+    strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
     """Read one image with the vendor's own code: its cost, counted, predicted and measured.
 
     Its infer() is called briefly, for the memory of its prefill pass, then once more, timed.
     """
-    options.check_choice("--format", output_format, FORMATS)
+    output_format = options.chosen("--format", output_format, FORMATS)
     if max_new_tokens is None and random_weights:
         max_new_tokens = TRIAL_TOKENS
     directory = options.model_directory_from(model, arch, None, trust_remote_code=trust_remote_code)
@@ -128,6 +136,7 @@ def infer(
         crop_mode=crop_mode, page=None, image=image, text_tokens=None, batch_size=1,
         max_new_tokens=1 if max_new_tokens is None else max_new_tokens,
     )  # fmt: skip
+    say_of_sizes(context, directory, planned)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     saves = options.switch("--save-results", save_results)
     _check_files(directory, random_weights=random_weights)
@@ -144,11 +153,12 @@ def infer(
         )  # fmt: skip
         tokenizer = _tokenizer(directory)
         session = _session(directory, device, flash_attention, random_weights, trust_remote_code)
-        report = _inferred(session, tokenizer, question, planned, profile, announce)
+        report = _inferred(
+            session, tokenizer, question, planned, profile, announce, options_used(context)
+        )
     context.obj.begin_writing()
     written = _write(report, output)
-    for line in report.differences:
-        complain(f"warning: {line}")
+    warn(context, report.differences)
     _print(report, output_format, written)
 
 
@@ -217,6 +227,7 @@ def _inferred(
     planned: Workload,
     profile: list[Path] | None,
     announce: Callable[[str], None],
+    used: Options,
 ) -> InferenceReport:
     """What one call took, beside what its passes cost."""
     from dsocr_analyze.measuring.inference import measure_inference
@@ -244,6 +255,7 @@ def _inferred(
         weights="checkpoint" if loaded.has_weights else "random",
         tokenizer="directory" if loaded.directory.tokenizer_file.is_file() else "stand-in",
         notes=_notes(session),
+        options=used,
     )
 
 
@@ -336,13 +348,13 @@ def _print(report: InferenceReport, output_format: str, written: Sequence[Path])
     elif output_format == "text":
         sys.stdout.write(report.text + "\n")
     else:
-        from dsocr_analyze.cli.printing import print_table
+        from dsocr_analyze.cli.printing import print_table, print_text
         from dsocr_analyze.report.inference import inference_headline, inference_tables
 
-        print(inference_headline(report))
+        print_text(inference_headline(report))
         for table in inference_tables(report):
             print_table(table)
         for note in report.notes:
-            print(f"- {note}")
+            print_text(f"- {note}", indent="  ")
         for path in written:
             print(f"wrote {path}")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.errors import OutputError, StrictError, WorkloadError
+from dsocr_analyze.cli import completion
+from dsocr_analyze.cli.counting import ENGINES
+from dsocr_analyze.dtypes import MODEL_DTYPES
+from dsocr_analyze.errors import OutputError, WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
@@ -22,26 +22,27 @@ __all__ = [
     "RESULT",
     "AttentionsOption",
     "DtypesOption",
+    "EngineOption",
     "ModesOption",
     "QuietOption",
-    "StrictOption",
     "attentions_from",
     "check_files",
+    "check_place",
     "dtypes_from",
     "settings_from",
-    "warn",
 ]
 
 AXES = "Axes (lists and ranges: 10,100:1000:100)"
 RESULT = "Result"
+MODES = "Modes: names, all, or sizes like 1024/640 (crops) and 512:1280:64 (does not)."
 
 ModesOption = Annotated[
     str | None,
     typer.Option(
         "--mode",
         metavar="LIST",
-        help="Modes: names, all, or sizes like 1024/640 (crops) and 512:1280:64 (does not)."
-        f" Default: the architecture's own, {DEFAULT.default_mode} for {DEFAULT.name}.",
+        autocompletion=completion.list_of_modes,
+        help=MODES,
         rich_help_panel=AXES,
     ),
 ]
@@ -50,6 +51,7 @@ DtypesOption = Annotated[
     typer.Option(
         "--dtype",
         metavar="LIST",
+        autocompletion=completion.list_of(*MODEL_DTYPES),
         help="Types of weights and activations: bfloat16, float16, float32.",
         rich_help_panel=AXES,
     ),
@@ -59,13 +61,22 @@ AttentionsOption = Annotated[
     typer.Option(
         "--use-flash-attn",
         metavar="LIST",
+        autocompletion=completion.list_of("0", "1"),
         help="Decoder attention: 0 eager, 1 FlashAttention-2.",
         rich_help_panel=AXES,
     ),
 ]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing on stdout.")]
-StrictOption = Annotated[
-    bool, typer.Option("--strict", help="Exit with 3 where there is a warning; still write.")
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="|".join(ENGINES),
+        autocompletion=completion.one_of(*ENGINES),
+        help="trace runs the model under hooks; analytic evaluates closed forms, without torch.",
+    ),
+]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print nothing but what is asked for.")
 ]
 
 _SWITCHES = {"0": False, "1": True}
@@ -110,18 +121,12 @@ def check_files(output: Path | None, plot: Path | None) -> None:
         if path is None:
             continue
         format_of(path)
-        if path.is_dir():
-            raise OutputError(f"cannot write {str(path)!r}: it is a folder; give a file's name")
-        if not path.parent.is_dir():
-            raise OutputError(
-                f"cannot write {str(path)!r}: no folder {str(path.parent)!r}; make it"
-            )
+        check_place(path)
 
 
-def warn(warnings: Iterable[str], *, strict: bool) -> None:
-    """Prints the warnings on stderr; raises StrictError where there is one and `strict`."""
-    lines = list(warnings)
-    for line in lines:
-        complain(f"warning: {line}")
-    if strict and lines:
-        raise StrictError(f"--strict: {lines[0]}")
+def check_place(path: Path) -> None:
+    """Refuses a file that is a folder, or for which there is none."""
+    if path.is_dir():
+        raise OutputError(f"cannot write {str(path)!r}: it is a folder; give a file's name")
+    if not path.parent.is_dir():
+        raise OutputError(f"cannot write {str(path)!r}: no folder {str(path.parent)!r}; make it")

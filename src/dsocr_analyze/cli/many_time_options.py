@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dsocr_analyze.cli import options, time_options
+from dsocr_analyze.cli import completion, options, time_options
+from dsocr_analyze.cli.added_options import adding
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 __all__ = [
     "ConcurrencyOption",
     "DeadlineOption",
-    "GpusOption",
     "RuntimeOption",
     "deadline_hours",
     "list_time",
+    "of_many_pages",
     "time_requested",
 ]
 
@@ -30,21 +30,14 @@ _CONCURRENCY: Final = 16
 _HOURS: Final = {"m": 1 / 60, "h": 1.0, "d": 24.0, "": 1.0}
 _DEADLINE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?) *(?P<unit>[mhd]?)")
 
-GpusOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--gpu",
-        metavar="LIST",
-        help="Predict seconds on these GPUs, as `dsocr-analyze devices` names them: h100-sxm,l40s.",
-        rich_help_panel=time_options.PANEL,
-    ),
-]
 RuntimeOption = Annotated[
     str,
     typer.Option(
         "--runtime",
         metavar="eager|serving",
-        help="What runs the model: its own code under generate, or a serving engine.",
+        autocompletion=completion.one_of("eager", "serving"),
+        help="What runs the model: eager (its own code under generate) or serving (a serving"
+        " engine).",
         rich_help_panel=time_options.PANEL,
     ),
 ]
@@ -68,13 +61,23 @@ DeadlineOption = Annotated[
 ]
 
 
-def list_time(
-    requested: TimeRequested | None,
-    concurrency: int | None,
-    deadline: str | None,
-    new_tokens_from: Path | None,
-    mean_new_tokens: float | None,
-) -> ListTime | None:
+def of_many_pages() -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the options of many pages' predicted seconds.
+
+    `time_requested` reads them, and `list_time` those that are about a list of pages.
+    """
+    return adding(
+        {
+            "gpu": (options.GpuOption, None),
+            "runtime": (RuntimeOption, "serving"),
+            "concurrency": (ConcurrencyOption, None),
+            "deadline": (DeadlineOption, None),
+            **time_options.OF_EVERY_PREDICTION,
+        }
+    )
+
+
+def list_time(context: typer.Context, requested: TimeRequested | None) -> ListTime | None:
     """What is asked of a list of pages; None where no seconds are.
 
     Raises:
@@ -84,14 +87,15 @@ def list_time(
         return None
     from dsocr_analyze.archive.time_totals import ListTime
 
-    concurrency = _CONCURRENCY if concurrency is None else concurrency
+    given = context.params
+    concurrency = _CONCURRENCY if given["concurrency"] is None else given["concurrency"]
     if not 1 <= concurrency <= time_options.MOST_CONCURRENCY:
         raise WorkloadError(
             f"--concurrency {concurrency} is not possible; give 1 to"
             f" {time_options.MOST_CONCURRENCY}"
         )
-    has_lengths = new_tokens_from is not None or mean_new_tokens is not None
-    hours = None if deadline is None else deadline_hours(deadline)
+    has_lengths = given["new_tokens_from"] is not None or given["mean_new_tokens"] is not None
+    hours = None if given["deadline"] is None else deadline_hours(given["deadline"])
     return ListTime(requested, concurrency, hours, has_lengths)
 
 
@@ -110,56 +114,47 @@ def deadline_hours(text: str) -> float:
     return hours
 
 
-def time_requested(
-    context: typer.Context,
-    gpu: Sequence[str] | None,
-    *,
-    profile: Sequence[Path] | None,
-    runtime: str,
-    server: str,
-    preprocess_ms: float | None,
-    workers: int,
-    price: float | None,
-    weights_dtype: str | None,
-    kv_dtype: str | None,
-    new_tokens_from: Path | None,
-    mean_new_tokens: float | None,
-    share_at_limit: float,
-    reserved: float,
-    offline: bool,
-    corrections: int,
-    server_version: str | None,
-) -> TimeRequested | None:
-    """What the options ask for, None without a GPU; raises an AnalyzeError for the impossible."""
-    if not gpu:
+def time_requested(context: typer.Context) -> TimeRequested | None:
+    """What the options of `of_many_pages` ask for; None without a GPU.
+
+    Raises:
+        AnalyzeError: A value is not possible.
+    """
+    given = context.params
+    if not given["gpu"]:
         time_options.refuse_without_gpu(context)
         return None
     from dsocr_analyze.cli.kept_corrections import corrections_asked_for
     from dsocr_analyze.columns.time_columns import TimeRequested
     from dsocr_analyze.hardware.timed_device import Device
-    from dsocr_analyze.sweep.axes import parse_names
     from dsocr_analyze.timing.assumptions import JobAssumptions, lengths_sentence
     from dsocr_analyze.timing.runtimes import EAGER, RUNTIMES, server_named
 
-    options.check_choice("--runtime", runtime, RUNTIMES)
-    names = [name for text in gpu for name in parse_names("gpu", text)]
-    profiles = time_options.profiles_named(names, profile)
-    host = server_named(server)
-    precision = time_options.precision_of(weights_dtype, kv_dtype, [runtime])
+    runtime = options.chosen("--runtime", given["runtime"], RUNTIMES)
+    profiles = time_options.profiles_named(given["gpu"], given["profile"])
+    host = server_named(given["server"])
+    precision = time_options.precision_of(given["weights_dtype"], given["kv_dtype"], [runtime])
     for each in profiles:
         time_options.check_precision(Device(each), precision)
-    lengths = time_options.lengths_by_limit(new_tokens_from, mean_new_tokens, share_at_limit)
+    file, mean, at_limit = (
+        given[name] for name in ("new_tokens_from", "mean_new_tokens", "share_at_limit")
+    )
+    lengths = time_options.lengths_by_limit(file, mean, at_limit)
+    milliseconds = given["preprocess_ms"]
     job = JobAssumptions(
         EAGER if runtime == "eager" else host, lengths,
-        None if preprocess_ms is None else preprocess_ms / 1e3, workers, precision, reserved, price,
-        offline, corrections_asked_for(corrections, server_version, profiles, server),
+        None if milliseconds is None else milliseconds / 1e3, given["workers"], precision,
+        given["reserved"], given["price"], given["offline"],
+        corrections_asked_for(
+            given["corrections"], given["server_version"], profiles, given["server"]
+        ),
     )  # fmt: skip
     said = "every page generates as many tokens as it may"
-    if new_tokens_from is not None:
+    if file is not None:
         said = lengths_sentence(lengths(1))
-    elif mean_new_tokens is not None:
+    elif mean is not None:
         said = (
-            f"pages that end by themselves generate {mean_new_tokens:g} tokens on average;"
-            f" {100 * share_at_limit:g} % of pages generate as many as they may"
+            f"pages that end by themselves generate {mean:g} tokens on average;"
+            f" {100 * at_limit:g} % of pages generate as many as they may"
         )
     return TimeRequested(profiles, job, tuple(job.sentences(said, profiles)))

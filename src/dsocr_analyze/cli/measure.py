@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import options
+from dsocr_analyze.cli import completion, options
 from dsocr_analyze.cli.devices import ProfileOption, user_profiles
+from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.torch_start import start_torch
+from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.words import in_options
 from dsocr_analyze.errors import DeviceError
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.measuring.predicted import Predicted
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.report.measurement import Measurement
+    from dsocr_analyze.report.opening import Options
     from dsocr_analyze.session import DeepSeekOCRSession
     from dsocr_analyze.workload import AnyWorkload
 
@@ -44,14 +48,18 @@ AutocastOption = Annotated[
     typer.Option(
         "--autocast",
         metavar="0|1",
+        autocompletion=completion.one_of("0", "1"),
         help="Run under the autocast of the vendor's infer(), in bfloat16.",
     ),
 ]
 FormatOption = Annotated[
-    str, typer.Option("--format", metavar="|".join(FORMATS), help="What is printed.")
-]
-JsonOption = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help="Also write the JSON document here.")
+    str,
+    typer.Option(
+        "--format",
+        metavar="|".join(FORMATS),
+        autocompletion=completion.one_of(*FORMATS),
+        help="What is printed.",
+    ),
 ]
 
 
@@ -75,6 +83,7 @@ def measure(
     image: options.ImageOption = None,
     seq_len: options.SeqLenOption = None,
     text_tokens: options.TextTokensOption = None,
+    prompt: PromptOption = None,
     max_new_tokens: options.NewTokensOption = 1024,
     batch_size: options.BatchOption = 1,
     prompt_pages: options.PromptPagesOption = 1,
@@ -84,11 +93,12 @@ def measure(
     autocast: AutocastOption = 0,
     profile: ProfileOption = None,
     output_format: FormatOption = "table",
-    json_file: JsonOption = None,
+    json_file: options.JsonOption = None,
+    strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
     """Run a page's passes on a device, and hold them against the prediction."""
-    options.check_choice("--format", output_format, FORMATS)
+    output_format = options.chosen("--format", output_format, FORMATS)
     under_autocast = options.switch("--autocast", autocast)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     directory = options.model_directory_from(
@@ -97,9 +107,12 @@ def measure(
     )  # fmt: skip
     workload = options.any_workload_from(
         directory.architecture, mode=mode, base_size=base_size, image_size=image_size,
-        crop_mode=crop_mode, page=page, image=image, seq_len=seq_len, text_tokens=text_tokens,
+        crop_mode=crop_mode, page=page, image=image, seq_len=seq_len,
+        text_tokens=text_tokens_from(prompt, text_tokens, seq_len, directory),
         batch_size=batch_size, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
+    say_of_config(context, directory, by_closed_forms=False)
+    say_of_sizes(context, directory, workload)
     start_torch()
     from dsocr_analyze.measuring.passes import Protocol
     from dsocr_analyze.session import DeepSeekOCRSession, parse_device
@@ -114,9 +127,11 @@ def measure(
             directory, device=device, dtype=dtype, flash_attention=flash_attention,
             trust_remote_code=trust_remote_code,
         )  # fmt: skip
-        found = _measured(session, workload, protocol, user_profiles(profile), announce)
+        found = _measured(
+            session, workload, protocol, user_profiles(profile), announce, options_used(context)
+        )
     context.obj.begin_writing()
-    _print(found, output_format, json_file)
+    _print(found, "json" if json_file == "-" else output_format, json_file)
 
 
 def _check_memory(
@@ -172,6 +187,7 @@ def _measured(
     protocol: Protocol,
     profiles: Sequence[Path],
     announce: Callable[[str], None],
+    used: Options,
 ) -> Measurement:
     import torch
 
@@ -180,8 +196,8 @@ def _measured(
     from dsocr_analyze.measuring.passes import measure_page
     from dsocr_analyze.measuring.preprocessing import measured_preprocessing
     from dsocr_analyze.report.build import model_document, workload_document
+    from dsocr_analyze.report.document import SCHEMA_VERSION
     from dsocr_analyze.report.measurement import (
-        MEASUREMENT_SCHEMA_VERSION,
         Measurement,
         measured_bytes,
         measured_seconds,
@@ -204,7 +220,9 @@ def _measured(
     decode = None if architecture.decode is None else architecture.decode.name
     whole = sum(each for name, each in seconds.items() if name != decode)
     return Measurement(
-        schema_version=MEASUREMENT_SCHEMA_VERSION,
+        schema_version=SCHEMA_VERSION,
+        command="measure",
+        options=used,
         created=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         model=model_document(session.model_source),
         workload=workload_document(workload),
@@ -260,7 +278,7 @@ def _predicted(
     return predicted_page(model, workload, architecture, protocol, None), None, why
 
 
-def _print(found: Measurement, output_format: str, json_file: Path | None) -> None:
+def _print(found: Measurement, output_format: str, json_file: str | None) -> None:
     from dsocr_analyze.report.measurement import (
         measurement_notes,
         measurement_tables,
@@ -268,10 +286,10 @@ def _print(found: Measurement, output_format: str, json_file: Path | None) -> No
     )
     from dsocr_analyze.report.tables import model_text
 
-    if json_file is not None:
+    if json_file not in (None, "-"):
         from dsocr_analyze.report.files import write_files
 
-        write_files({json_file: measurement_text(found)})
+        write_files({Path(str(json_file)): measurement_text(found)})
     if output_format == "json":
         sys.stdout.write(measurement_text(found))
         return
@@ -286,10 +304,10 @@ def _print(found: Measurement, output_format: str, json_file: Path | None) -> No
         parts.append("\n".join(f"- {note}" for note in notes))
         sys.stdout.write("\n\n".join(parts) + "\n")
         return
-    from dsocr_analyze.cli.printing import print_table
+    from dsocr_analyze.cli.printing import print_table, print_text
 
-    print(head)
+    print_text(head)
     for table in tables:
         print_table(table)
     for note in notes:
-        print(note)
+        print_text(note, indent="  ")

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsocr_analyze import architectures
+from dsocr_analyze.cli import completion
+from dsocr_analyze.cli.page_image import page_of_file
 from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.errors import ModelDirectoryError, WorkloadError
-from dsocr_analyze.workload import AnyWorkload, Mode, Workload, page_of_image, parse_page
-from dsocr_analyze.workload.prompt import text_parts
+from dsocr_analyze.dtypes import MODEL_DTYPES
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.names import did_you_mean, in_any_case
+from dsocr_analyze.workload import AnyWorkload, Mode, Workload, parse_page
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
 
 MODELS = Path("models")
 """Where models lie that run without being named, each under its architecture's name."""
+
+TEXT_TOKENS = "Text tokens, BOS included. Default: the usual prompt's, 10 for deepseek-ocr."
+NEW_TOKENS = "Tokens that a page yields; the prefill pass yields the first."
+BATCH = "Equal pages at a time."
 
 _MODEL = "Model"
 _WORKLOAD = "Workload"
@@ -39,6 +46,7 @@ ArchOption = Annotated[
     typer.Option(
         "--arch",
         metavar="|".join(architectures.ARCHITECTURES),
+        autocompletion=completion.one_of(*architectures.ARCHITECTURES),
         help="Architecture to run where no --model is named. Default: that of --config, else"
         f" {architectures.DEFAULT.name}.",
         rich_help_panel=_MODEL,
@@ -77,7 +85,7 @@ ConfigsOption = Annotated[
     list[Path] | None,
     typer.Option(
         "--config",
-        metavar="FILE",
+        metavar="FILE ...",
         help="A config.json to run in place of the model directory's own. May be given several"
         " times, for a column each and the keys that differ.",
         rich_help_panel=_MODEL,
@@ -96,6 +104,7 @@ DeviceOption = Annotated[
     typer.Option(
         "--device",
         metavar="meta|cpu|cuda:N",
+        autocompletion=completion.one_of("meta", "cpu", "cuda:0"),
         help="Where the forward pass runs; meta computes nothing and needs no weights.",
         rich_help_panel=_MODEL,
     ),
@@ -105,6 +114,7 @@ DtypeOption = Annotated[
     typer.Option(
         "--dtype",
         metavar="bfloat16|float16|float32",
+        autocompletion=completion.one_of(*MODEL_DTYPES),
         help="Type of weights and activations.",
         rich_help_panel=_MODEL,
     ),
@@ -114,6 +124,7 @@ FlashOption = Annotated[
     typer.Option(
         "--use-flash-attn",
         metavar="0|1",
+        autocompletion=completion.one_of("0", "1"),
         help="Decoder attention: 0 eager, 1 FlashAttention-2.",
         rich_help_panel=_MODEL,
     ),
@@ -123,6 +134,7 @@ ModeOption = Annotated[
     typer.Option(
         "--mode",
         metavar="|".join(architectures.DEFAULT.modes),
+        autocompletion=completion.all_modes,
         help="One of the architecture's modes, in place of --base-size, --image-size and"
         " --crop-mode.",
         rich_help_panel=_WORKLOAD,
@@ -152,6 +164,7 @@ CropModeOption = Annotated[
     typer.Option(
         "--crop-mode",
         metavar="0|1",
+        autocompletion=completion.one_of("0", "1"),
         help="Whether a page larger than one tile is cut into local views. Default: 1.",
         rich_help_panel=_WORKLOAD,
     ),
@@ -161,6 +174,7 @@ PageOption = Annotated[
     typer.Option(
         "--page",
         metavar="a4|letter|WxH",
+        autocompletion=completion.all_papers,
         help="Page size in pixels, or paper at 150 dpi (a4@300 for another). Default: a4.",
         rich_help_panel=_WORKLOAD,
     ),
@@ -188,16 +202,7 @@ TextTokensOption = Annotated[
     typer.Option(
         "--text-tokens",
         metavar="TOKENS",
-        help="Text tokens, BOS included. Default: the usual prompt's, 10 for deepseek-ocr.",
-        rich_help_panel=_WORKLOAD,
-    ),
-]
-PromptOption = Annotated[
-    str | None,
-    typer.Option(
-        "--prompt",
-        metavar="TEXT",
-        help="Count this prompt's text tokens with the model directory's tokenizer.json.",
+        help=TEXT_TOKENS,
         rich_help_panel=_WORKLOAD,
     ),
 ]
@@ -206,7 +211,7 @@ NewTokensOption = Annotated[
     typer.Option(
         "--max-new-tokens",
         metavar="TOKENS",
-        help="Tokens that the page yields; the prefill pass yields the first.",
+        help=NEW_TOKENS,
         rich_help_panel=_WORKLOAD,
     ),
 ]
@@ -224,6 +229,7 @@ SlidingWindowOption = Annotated[
     typer.Option(
         "--sliding-window",
         metavar="0|1",
+        autocompletion=completion.one_of("0", "1"),
         help="Whether decode steps attend in the model's window, as its infer() has it;"
         " unlimited-ocr only. Default: 1.",
         rich_help_panel=_MODEL,
@@ -231,8 +237,25 @@ SlidingWindowOption = Annotated[
 ]
 BatchOption = Annotated[
     int,
+    typer.Option("--batch-size", metavar="PAGES", help=BATCH, rich_help_panel=_WORKLOAD),
+]
+
+GpuOption = Annotated[
+    list[str] | None,
     typer.Option(
-        "--batch-size", metavar="PAGES", help="Equal pages at a time.", rich_help_panel=_WORKLOAD
+        "--gpu",
+        metavar="GPU",
+        autocompletion=completion.all_gpus,
+        help="GPUs that are asked about, as `dsocr-analyze devices` names them: h100-sxm,l40s. May"
+        " be given several times.",
+        rich_help_panel="Time",
+    ),
+]
+
+JsonOption = Annotated[
+    str | None,
+    typer.Option(
+        "--json", metavar="FILE", help="Also write the JSON document here; - prints it instead."
     ),
 ]
 
@@ -261,16 +284,26 @@ def switch(option: str, value: int) -> bool:
     return value == 1
 
 
-def check_choice(option: str, value: str, choices: Sequence[str]) -> None:
-    """Refuses a value that is none of the choices."""
-    if value not in choices:
-        raise WorkloadError(f"{option} {value!r} is unknown; use {', '.join(choices)}")
+def chosen(option: str, value: str, choices: Sequence[str]) -> str:
+    """The choice that a value is, in any case; raises WorkloadError for one that is none."""
+    found = in_any_case(value, choices)
+    if found is None:
+        near = did_you_mean(value, choices)
+        raise WorkloadError(f"{option} {value!r} is unknown; {near}use {', '.join(choices)}")
+    return found
+
+
+def gpu_names(*given: Sequence[str] | None) -> list[str]:
+    """GPUs as arguments and options name them, each of them one or several between commas."""
+    from dsocr_analyze.sweep.axes import parse_names
+
+    texts = [text for texts in given for text in texts or ()]
+    return [name for text in texts for name in parse_names("gpu", text)]
 
 
 def mode_named(architecture: Architecture, name: str) -> Mode:
-    """The architecture's mode of that exact name."""
-    check_choice("--mode", name, tuple(architecture.modes))
-    return architecture.modes[name]
+    """The architecture's mode of that name, in any case."""
+    return architecture.modes[chosen("--mode", name, tuple(architecture.modes))]
 
 
 def workload_from(
@@ -293,9 +326,9 @@ def workload_from(
         raise WorkloadError(f"give --page {page} or --image {image}, not both")
     if mode is not None:
         _refuse_sizes_beside(mode, base_size, image_size, crop_mode)
-        chosen = mode_named(architecture, mode)
-        base_size, image_size = chosen.base_size, chosen.image_size
-        crop_mode = int(chosen.crop_mode)
+        named = mode_named(architecture, mode)
+        base_size, image_size = named.base_size, named.image_size
+        crop_mode = int(named.crop_mode)
     sizes: dict[str, Any] = {}
     if base_size is not None:
         sizes["base_size"] = base_size
@@ -304,7 +337,7 @@ def workload_from(
     if crop_mode is not None:
         sizes["crop_mode"] = switch("--crop-mode", crop_mode)
     workload: Workload = architecture.plan(
-        page=page_of_image(image) if image is not None else parse_page(page or "a4"),
+        page=parse_page(page or "a4") if image is None else page_of_file(image),
         seq_len=seq_len,
         text_tokens=text_tokens,
         batch_size=batch_size,
@@ -369,7 +402,7 @@ def model_directory_from(
     else:
         architecture = _architecture_from(arch, values, config)
         directory = _unnamed(architecture, model, trust_remote_code=trust_remote_code)
-    directory = directory if values is None else directory.with_config(values)
+    directory = directory if values is None else directory.with_config(values, config)
     return directory if sliding_window is None else with_window(directory, sliding_window)
 
 
@@ -417,14 +450,19 @@ def _described(
             f"--stages {stages} describes a model; name it: --model DIR or --hf-config FILE"
         )
     directory = ModelDirectory.read(Path(str(model)), architecture)
-    return directory if config is None else directory.with_config(read_config(config))
+    return directory if config is None else directory.with_config(read_config(config), config)
 
 
 def _architecture_from(
     arch: str | None, values: dict[str, Any] | None, config: Path | None
 ) -> Architecture:
     """The architecture that runs where no directory is named."""
+    from dsocr_analyze.model.directory import ModelDirectory
+
     if arch is None:
+        if config and values and architectures.foreign_model(values):
+            # Says what it is, and how to trace it.
+            _ = ModelDirectory(config, values, {}, config_file=config).architecture
         found = None if values is None else architectures.recognized_architecture(values)
         return found or architectures.DEFAULT
     if values is not None and "auto_map" in values:
@@ -464,61 +502,8 @@ def _unnamed(
     return ModelDirectory.read(architecture.reference)
 
 
-def say_of_config(
-    directory: ModelDirectory, *, by_closed_forms: bool, name: str | None = None
-) -> None:
-    """Says which keys of the config do nothing, and what closed forms assume of the code.
-
-    For commands whose results have no place for it; `name` tells the model from others.
-    """
-    of = "" if name is None else f"{name}: "
-    for warning in directory.config_findings.warnings:
-        complain(f"warning: {of}{warning}")
-    if by_closed_forms and directory.recognized is not None:
-        for note in directory.dimensions().notes:
-            complain(f"note: {of}{note}")
-        for assumption in directory.assumptions:
-            complain(f"assumed: {of}{assumption}")
-
-
 def prepare_output(directory: Path) -> None:
     """Makes the folder that `--output` names, before any work; raises OutputError."""
     from dsocr_analyze.report.files import prepare_directory
 
     prepare_directory(directory)
-
-
-def prompt_tokens(prompt: str, directory: ModelDirectory) -> int:
-    """Text tokens of `prompt`, BOS included and `<image>` left out, by the model's tokenizer.
-
-    As the vendor's `infer()` lays it out: see `text_parts`.
-    """
-    if directory.described is not None:
-        raise WorkloadError(
-            f"--prompt counts the text of a page; that of {directory.described.name} stands in its"
-            " stages file: give --seq-len for another length"
-        )
-    if directory.is_reference:
-        raise ModelDirectoryError(
-            "--prompt needs a model directory with tokenizer.json; the built-in reference has none,"
-            " give --text-tokens instead"
-        )
-    file = directory.tokenizer_file
-    if not file.is_file():
-        raise ModelDirectoryError(
-            f"--prompt needs {str(file)!r}, which does not exist; give --text-tokens instead"
-        )
-    import tokenizers
-
-    try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(file))
-        parts = [
-            tokenizer.encode(part, add_special_tokens=False).ids for part in text_parts(prompt)
-        ]
-    except (KeyboardInterrupt, MemoryError):
-        raise
-    except BaseException as error:
-        # tokenizers raises a bare Exception for a file it cannot read; a panic in it is not even
-        # that.
-        raise ModelDirectoryError(f"cannot read {str(file)!r}: {error}") from error
-    return 1 + sum(map(len, parts))

@@ -1,57 +1,70 @@
-"""A report and single tables on stdout."""
+"""Answers, tables and prose on stdout, as wide as the terminal."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from dsocr_analyze.cli.streams import visible
 
 if TYPE_CHECKING:
     from dsocr_analyze.report.document import Report
+    from dsocr_analyze.report.layout import Line
     from dsocr_analyze.report.tables import Table
 
-__all__ = ["print_assumptions", "print_report", "print_table"]
+__all__ = ["print_assumptions", "print_report", "print_table", "print_text", "terminal_width"]
 
-READABLE_WIDTH = 132
-"""Columns that the widest table of a report needs."""
+WITHOUT_TERMINAL: Final = 100
+"""Columns of what is piped; COLUMNS sets another width."""
+
+LEAST_WIDTH: Final = 40
 
 
-def print_report(report: Report, written: Sequence[Path]) -> None:
-    """Prints a report, and where its files are."""
-    from rich.console import Console
-    from rich.text import Text
+def terminal_width() -> int:
+    """Columns of the terminal; COLUMNS where it is set."""
+    return max(shutil.get_terminal_size((WITHOUT_TERMINAL, 24)).columns, LEAST_WIDTH)
 
-    from dsocr_analyze.report.terminal import render_terminal
 
-    console = Console()
-    if console.width < READABLE_WIDTH:
-        # A narrow terminal wraps lines; a cut number would be a wrong number.
-        console = Console(width=READABLE_WIDTH)
-    console.print(render_terminal(report), soft_wrap=False)
-    for path in written:
-        console.print(Text(f"wrote {path}"), soft_wrap=True)
+def print_report(report: Report, written: Sequence[Path], *, full: bool) -> None:
+    """Prints what a page costs, and with `full` all tables and notes below it."""
+    from dsocr_analyze.report.answer import answer_of
+    from dsocr_analyze.report.layout import Line
+    from dsocr_analyze.report.terminal import report_lines
+
+    _print_lines(map(Line, answer_of(report, written).lines(rest=": --full")))
+    if full:
+        _print_lines([Line(""), *report_lines(report, terminal_width())])
 
 
 def print_table(table: Table) -> None:
-    """Prints one table, as wide as it needs to be."""
-    from rich.console import Console
-    from rich.text import Text
+    """Prints one table and an empty line."""
+    from dsocr_analyze.report.layout import Line
+    from dsocr_analyze.report.terminal import table_lines
 
-    from dsocr_analyze.report.terminal import rich_table
+    _print_lines([*table_lines(table, terminal_width()), Line("")])
 
-    rich = rich_table(table)
-    console = Console()
-    needed = console.measure(rich, options=console.options.update(max_width=1000)).maximum
-    if needed > console.width:
-        console = Console(width=needed)
-    rich.title = None
-    console.print(Text(table.title, style="bold"), soft_wrap=True)
-    console.print(rich)
+
+def print_text(text: str, *, indent: str = "") -> None:
+    """Prints prose; `indent` opens all lines but a paragraph's first."""
+    from dsocr_analyze.report.layout import wrap
+
+    for line in wrap(text, terminal_width(), indent=indent):
+        print(line)
 
 
 def print_assumptions(sentences: Iterable[str]) -> None:
-    """Prints what predicted seconds assume, 80 columns wide."""
-    import textwrap
-
+    """Prints what predicted seconds assume."""
     for sentence in sentences:
-        print(textwrap.fill(sentence, 80, initial_indent="Assumed: ", subsequent_indent="  "))
+        print_text(f"Assumed: {sentence}", indent="  ")
+
+
+def _print_lines(lines: Iterable[Line]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    for line in lines:
+        text = Text(visible(line.text), style="bold" if line.is_bold else "")
+        console.print(text, soft_wrap=True)

@@ -61,6 +61,7 @@ def _invoke(arguments: list[str], invocation: Invocation) -> int:
     try:
         with command.make_context(_NAME, arguments, obj=invocation) as context:
             command.invoke(context)
+        invocation.refuse_warnings()
     except typer.Exit as ended:
         return ended.exit_code
     return 0

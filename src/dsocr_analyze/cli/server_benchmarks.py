@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dsocr_analyze.cli import options, time_options
+from dsocr_analyze.cli import completion, options, time_options
+from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import BenchmarkError, WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.cli.time_options import TimeRequest
     from dsocr_analyze.model.directory import ModelDirectory
+    from dsocr_analyze.report.opening import Options
     from dsocr_analyze.report.server_benchmarks import BenchmarkReport
     from dsocr_analyze.timing.correction import Corrections, KeptBenchmark
     from dsocr_analyze.timing.server_benchmarks.benchmark import ServerBenchmark
@@ -40,6 +42,7 @@ KeepOption = Annotated[
     typer.Option(
         "--keep",
         metavar="0|1",
+        autocompletion=completion.one_of("0", "1"),
         help="Keep the correction of --from-benchmark for later predictions; 0 for not.",
         rich_help_panel=time_options.PANEL,
     ),
@@ -120,7 +123,7 @@ def _is_given(context: typer.Context, parameter: str) -> bool:
 
 def _check_options(context: typer.Context) -> None:
     """Refuses options that contradict a benchmark or would have no effect."""
-    gpus = context.params["gpu"] or ()
+    gpus = options.gpu_names(context.params["gpu"], context.params["named_gpus"])
     if len(gpus) != 1:
         raise WorkloadError(
             "--from-benchmark needs the one GPU that was measured, as in: dsocr-analyze time"
@@ -172,7 +175,9 @@ def show(
     when = _now()
     kept = [predictor.kept(each, measured.version, when) for each in measured.benchmarks]
     corrections = Corrections(tuple(kept_benchmarks()), measured.version).with_these(kept)
-    report = _report(measured, predictor, directory, kept, corrections, notes)
+    report = _report(
+        measured, predictor, directory, kept, corrections, notes, options_used(context)
+    )
     folder = None
     if measured.is_kept:
         context.obj.begin_writing()
@@ -211,6 +216,7 @@ def _report(
     kept: Sequence[KeptBenchmark],
     corrections: Corrections,
     notes: Sequence[str | None],
+    used: Options,
 ) -> BenchmarkReport:
     """The document; `notes` are about the models of the benchmarks."""
     from dsocr_analyze.report.server_benchmarks import benchmark_entry, benchmark_report
@@ -224,7 +230,7 @@ def _report(
         for each, record, note in zip(measured.benchmarks, kept, notes, strict=True)
     ]  # fmt: skip
     source = directory.source(architecture.name)
-    return benchmark_report(source, workload, entries, kept=measured.is_kept)
+    return benchmark_report(source, workload, entries, kept=measured.is_kept, options=used)
 
 
 def _print(report: BenchmarkReport, output_format: str, folder: Path | None) -> None:
@@ -249,13 +255,13 @@ def _print(report: BenchmarkReport, output_format: str, folder: Path | None) -> 
         parts += ["## Assumptions", "\n".join(f"- {note}" for note in notes), where]
         sys.stdout.write("\n\n".join(parts) + "\n")
         return
-    from dsocr_analyze.cli.printing import print_assumptions, print_table
+    from dsocr_analyze.cli.printing import print_assumptions, print_table, print_text
     from dsocr_analyze.cli.streams import visible
 
-    print(headline(report.model, report.workload))
+    print_text(headline(report.model, report.workload))
     for table in tables:
         print_table(table)
     for doubt in doubts:
-        print(f"Note: {doubt}")
+        print_text(f"Note: {doubt}", indent="  ")
     print_assumptions(notes)
     print(visible(where))

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from dsocr_analyze.cli import archive, many_options, many_time_options, options, time_options
+from dsocr_analyze.archive.folder import DEFAULT_PDF_DPI
+from dsocr_analyze.cli import (
+    archive,
+    completion,
+    many_options,
+    many_time_options,
+    options,
+)
+from dsocr_analyze.cli.doubts import StrictOption, warn
 from dsocr_analyze.cli.many_options import AXES, RESULT
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
+from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
@@ -45,6 +54,7 @@ PageOption = Annotated[
     typer.Option(
         "--page",
         metavar="LIST",
+        autocompletion=completion.all_papers,
         help="Page sizes: a4, a4@100:300:50, 1240x1754, 600:2400:200x800:3200:200. Default: a4.",
         rich_help_panel=AXES,
     ),
@@ -54,7 +64,7 @@ TextTokensOption = Annotated[
     typer.Option(
         "--text-tokens",
         metavar="LIST",
-        help="Text tokens, BOS included. Default: the usual prompt's, 10 for deepseek-ocr.",
+        help=options.TEXT_TOKENS,
         rich_help_panel=AXES,
     ),
 ]
@@ -63,7 +73,7 @@ NewTokensOption = Annotated[
     typer.Option(
         "--max-new-tokens",
         metavar="LIST",
-        help="Tokens that the page yields.",
+        help=options.NEW_TOKENS,
         rich_help_panel=AXES,
     ),
 ]
@@ -72,7 +82,8 @@ BatchOption = Annotated[
     typer.Option(
         "--batch-size",
         metavar="LIST",
-        help="Equal pages at a time. Default: 1.",
+        help=options.BATCH,
+        show_default="1",
         rich_help_panel=AXES,
     ),
 ]
@@ -117,7 +128,8 @@ HistogramOption = Annotated[
     typer.Option(
         "--histogram",
         metavar="|".join(archive.HISTOGRAMS),
-        help="With --pages, as in archive.",
+        autocompletion=completion.one_of(*archive.HISTOGRAMS),
+        help=f"{archive.BY} With --pages.",
         rich_help_panel=RESULT,
     ),
 ]
@@ -126,8 +138,15 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         metavar="|".join(archive.FORMATS),
-        help="With --pages, as in archive.",
+        autocompletion=completion.one_of(*archive.FORMATS),
+        help="What is printed. With --pages.",
         rich_help_panel=RESULT,
+    ),
+]
+PdfDpiOption = Annotated[
+    int | None,
+    typer.Option(
+        "--pdf-dpi", metavar="DPI", help="With --pages, as in archive.", rich_help_panel=RESULT
     ),
 ]
 YesOption = Annotated[
@@ -135,6 +154,7 @@ YesOption = Annotated[
 ]
 
 
+@many_time_options.of_many_pages()
 def sweep(
     context: typer.Context,
     pages: PagesOption = None,
@@ -154,57 +174,33 @@ def sweep(
     x: XOption = None,
     histogram: HistogramOption = None,
     output_format: FormatOption = None,
-    gpu: many_time_options.GpusOption = None,
-    runtime: many_time_options.RuntimeOption = "serving",
-    server: time_options.ServerOption = "vllm",
-    concurrency: many_time_options.ConcurrencyOption = None,
-    deadline: many_time_options.DeadlineOption = None,
-    preprocess_ms: time_options.PreprocessOption = None,
-    workers: time_options.WorkersOption = 1,
-    price: time_options.PriceOption = None,
-    weights_dtype: time_options.WeightsDtypeOption = None,
-    kv_dtype: time_options.KvDtypeOption = None,
-    new_tokens_from: time_options.NewTokensFromOption = None,
-    mean_new_tokens: time_options.MeanTokensOption = None,
-    share_at_limit: time_options.LimitShareOption = 0.0,
-    offline: time_options.OfflineOption = False,
-    reserved: time_options.ReservedOption = 0.1,
-    corrections: time_options.CorrectionsOption = 1,
-    server_version: time_options.ServerVersionOption = None,
-    profile: time_options.ProfileOption = None,
+    pdf_dpi: PdfDpiOption = None,
     yes: YesOption = False,
     quiet: many_options.QuietOption = False,
-    strict: many_options.StrictOption = False,
+    strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
     """Count every combination of some ranges, and predict its seconds on a GPU."""
+    given = context.params
     _check_options(
         pages, plot, of_sweeps={"--page": page, "--batch-size": batch_size},
         of_plots={"--quantity": quantity, "--x": x},
-        of_lists={"--histogram": histogram, "--format": output_format, "--deadline": deadline,
-                  "--concurrency": None if concurrency is None else str(concurrency)},
+        of_lists={"--histogram": histogram, "--format": output_format, "--pdf-dpi": pdf_dpi,
+                  **{f"--{name}": given[name] for name in ("deadline", "concurrency")}},
     )  # fmt: skip
-    time = many_time_options.time_requested(
-        context, gpu, profile=profile, runtime=runtime, server=server, preprocess_ms=preprocess_ms,
-        workers=workers, price=price, weights_dtype=weights_dtype, kv_dtype=kv_dtype,
-        new_tokens_from=new_tokens_from, mean_new_tokens=mean_new_tokens,
-        share_at_limit=share_at_limit, reserved=reserved, offline=offline, corrections=corrections,
-        server_version=server_version,
-    )  # fmt: skip
+    time = many_time_options.time_requested(context)
     if pages is not None:
         archive.count_list(
             context, pages, mode, dtype, use_flash_attn, _text_tokens(text_tokens),
-            _one_number("max_new_tokens", max_new_tokens), model, arch, config, output, plot,
-            histogram or "grid", output_format or "table",
-            many_time_options.list_time(time, concurrency, deadline, new_tokens_from,
-                                        mean_new_tokens), quiet=quiet, strict=strict,
+            _one_number("max_new_tokens", max_new_tokens), pdf_dpi or DEFAULT_PDF_DPI, model, arch,
+            config, output, plot, histogram or "grid", output_format or "table",
+            many_time_options.list_time(context, time), quiet=quiet,
         )  # fmt: skip
         return
-    asked = (page or "a4", mode, text_tokens, max_new_tokens, batch_size or "1", dtype,
-             use_flash_attn)  # fmt: skip
+    asked = (page or "a4", mode, text_tokens, max_new_tokens, batch_size, dtype, use_flash_attn)
     chosen = None if plot is None else _PictureChoice(plot, quantity, x, config)
-    _run(context, asked, time, model, arch, config, output, chosen, new_tokens_from,
-         yes=yes, quiet=quiet, strict=strict)  # fmt: skip
+    _run(context, asked, time, model, arch, config, output, chosen, given["new_tokens_from"],
+         yes=yes, quiet=quiet)  # fmt: skip
 
 
 def _refuse_lengths(file: Path | None) -> None:
@@ -226,7 +222,7 @@ class _PictureChoice(NamedTuple):
 
 def _run(
     context: typer.Context,
-    asked: tuple[str, str | None, str | None, str, str, str, str],
+    asked: tuple[str, str | None, str | None, str, str | None, str, str],
     time: TimeRequested | None,
     model: str | None,
     arch: str | None,
@@ -237,7 +233,6 @@ def _run(
     *,
     yes: bool,
     quiet: bool,
-    strict: bool,
 ) -> None:
     """Checks that nothing will fail later, and counts; `asked` are the axes of `_combinations`."""
     from dsocr_analyze.columns.counted_model import CountedModel
@@ -249,7 +244,10 @@ def _run(
     if len(combinations.max_new_tokens) > 1:
         _refuse_lengths(new_tokens_from)
     notes = () if time is None else time.sentences_of(counted.architecture)
-    metadata = metadata_of(directory, counted.architecture, combinations.modes, notes)
+    metadata = metadata_of(
+        directory, counted.architecture, combinations.modes, notes,
+        command="sweep", options=options_used(context),
+    )  # fmt: skip
     picture = None
     if chosen is not None:
         name = counted.architecture.title if directory.is_reference else metadata.model.id
@@ -264,7 +262,7 @@ def _run(
     if not quiet:
         for note in notes:
             complain(f"assumed: {note}")
-    many_options.warn([*counted.warnings, *warnings], strict=strict)
+    warn(context, [*counted.warnings, *warnings])
 
 
 def _check_options(
@@ -273,7 +271,7 @@ def _check_options(
     *,
     of_sweeps: dict[str, str | None],
     of_plots: dict[str, str | None],
-    of_lists: dict[str, str | None],
+    of_lists: Mapping[str, object],
 ) -> None:
     """Refuses options that would have no effect."""
     for option, value in (of_sweeps | of_plots).items():
@@ -282,10 +280,10 @@ def _check_options(
     for option, value in of_plots.items():
         if value is not None and plot is None:
             raise WorkloadError(f"{option} {value} is for a picture; give --plot FILE too")
-    for option, value in of_lists.items():
-        if value is not None and pages is None:
+    for option, given in of_lists.items():
+        if given is not None and pages is None:
             raise WorkloadError(
-                f"{option} {value} is for a list of pages; give --pages, or leave it out"
+                f"{option} {given} is for a list of pages; give --pages, or leave it out"
             )
 
 
@@ -313,7 +311,7 @@ def _combinations(
     mode: str | None,
     text_tokens: str | None,
     max_new_tokens: str,
-    batch_size: str,
+    batch_size: str | None,
     dtype: str,
     use_flash_attn: str,
     time: TimeRequested | None,
@@ -329,7 +327,7 @@ def _combinations(
             "text_tokens", text_tokens or str(architecture.text_tokens), 1, LARGEST_COUNT
         ),
         max_new_tokens=parse_numbers("max_new_tokens", max_new_tokens, 1, LARGEST_COUNT),
-        batch_sizes=parse_numbers("batch_size", batch_size, 1, LARGEST_COUNT),
+        batch_sizes=parse_numbers("batch_size", batch_size or "1", 1, LARGEST_COUNT),
         dtypes=many_options.dtypes_from(dtype),
         attentions=many_options.attentions_from(use_flash_attn),
         time=time,
@@ -390,6 +388,7 @@ def _count(
     quiet: bool,
 ) -> list[str]:
     """Writes every row, and returns the warnings."""
+    from dsocr_analyze.columns.table_files import sidecar
     from dsocr_analyze.sweep.plot import plot_sweep
 
     rows = combinations.rows
@@ -414,6 +413,8 @@ def _count(
     if not quiet:
         if output is not None:
             print(f"wrote {output} ({rows:,} rows)")
+            for beside in filter(None, [sidecar(output)]):
+                print(f"wrote {beside} (what they are of)")
         if picture is not None:
             print(f"wrote {picture.path}")
     if not beyond:

@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import options, server_benchmarks, time_options
+from dsocr_analyze.cli import completion, options, server_benchmarks, time_options
+from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.many_options import check_files
+from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.streams import complain
+from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.words import in_options
 from dsocr_analyze.errors import DeviceError, WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.model.directory import ModelDirectory
+    from dsocr_analyze.report.opening import Options
     from dsocr_analyze.report.time_entry import TimeEntry
     from dsocr_analyze.report.time_report import TimeReport
     from dsocr_analyze.workload import Workload
@@ -28,11 +32,19 @@ FORMATS = ("table", "markdown", "json")
 GpuArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="GPU", help="GPUs, as `dsocr-analyze devices` names them. Default: all of them."
+        metavar="GPU",
+        autocompletion=completion.all_gpus,
+        help="GPUs, as `dsocr-analyze devices` names them. Default: all of them.",
     ),
 ]
 FormatOption = Annotated[
-    str, typer.Option("--format", metavar="|".join(FORMATS), help="What is printed.")
+    str,
+    typer.Option(
+        "--format",
+        metavar="|".join(FORMATS),
+        autocompletion=completion.one_of(*FORMATS),
+        help="What is printed.",
+    ),
 ]
 PlotOption = Annotated[
     Path | None,
@@ -45,6 +57,7 @@ PlotOption = Annotated[
 ]
 
 
+@time_options.of_a_page(gpu="named_gpus", runtime="serving", concurrency="1,4,16")
 def time(
     context: typer.Context,
     gpu: GpuArgument = None,
@@ -62,58 +75,43 @@ def time(
     image: options.ImageOption = None,
     seq_len: options.SeqLenOption = None,
     text_tokens: options.TextTokensOption = None,
+    prompt: PromptOption = None,
     prompt_pages: options.PromptPagesOption = 1,
     max_new_tokens: options.NewTokensOption = 1024,
-    runtime: time_options.RuntimeOption = "serving",
-    server: time_options.ServerOption = "vllm",
-    concurrency: time_options.ConcurrencyOption = "1,4,16",
-    preprocess_ms: time_options.PreprocessOption = None,
-    workers: time_options.WorkersOption = 1,
-    price: time_options.PriceOption = None,
-    weights_dtype: time_options.WeightsDtypeOption = None,
-    kv_dtype: time_options.KvDtypeOption = None,
-    new_tokens_from: time_options.NewTokensFromOption = None,
-    mean_new_tokens: time_options.MeanTokensOption = None,
-    share_at_limit: time_options.LimitShareOption = 0.0,
-    offline: time_options.OfflineOption = False,
-    reserved: time_options.ReservedOption = 0.1,
-    profile: time_options.ProfileOption = None,
-    corrections: time_options.CorrectionsOption = 1,
-    server_version: time_options.ServerVersionOption = None,
     from_benchmark: server_benchmarks.FilesOption = None,
     keep: server_benchmarks.KeepOption = 1,
     output_format: FormatOption = "table",
     plot: PlotOption = None,
+    strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
     """Predict seconds of a page, pages per second and money on a GPU."""
-    options.check_choice("--format", output_format, FORMATS)
+    output_format = options.chosen("--format", output_format, FORMATS)
     check_files(None, plot)
     measured = server_benchmarks.benchmarks_given(context, from_benchmark, keep=keep)
     directory = options.described_model(model, arch, config, sliding_window)
-    options.say_of_config(directory, by_closed_forms=True)
+    say_of_config(context, directory, by_closed_forms=True)
     workload = options.workload_from(
         directory.architecture, mode=mode, base_size=base_size, image_size=image_size,
-        crop_mode=crop_mode, page=page, image=image, seq_len=seq_len, text_tokens=text_tokens,
+        crop_mode=crop_mode, page=page, image=image, seq_len=seq_len,
+        text_tokens=text_tokens_from(prompt, text_tokens, seq_len, directory),
         batch_size=1, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
+    say_of_sizes(context, directory, workload)
+    gpus = options.gpu_names(gpu, context.params["named_gpus"])
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
-    request = time_options.time_request(
-        gpu or _all_gpus(), profile=profile, runtime=runtime,
-        server=server if measured is None else measured.server, concurrency=concurrency,
-        preprocess_ms=preprocess_ms, workers=workers, price=price, weights_dtype=weights_dtype,
-        kv_dtype=kv_dtype, new_tokens_from=new_tokens_from, mean_new_tokens=mean_new_tokens,
-        share_at_limit=share_at_limit, reserved=reserved, offline=offline, corrections=corrections,
-        server_version=None if measured else server_version, max_new_tokens=max_new_tokens,
-    )  # fmt: skip
+    request = time_options.request_from(
+        context, gpus or _all_gpus(), server=None if measured is None else measured.server
+    )
     if measured is not None:
         server_benchmarks.show(context, measured, request, directory, workload, output_format)
         return
     entries = request.entries(
         directory.architecture, directory.dimensions(), workload, dtype=dtype,
-        flash_attention=flash_attention, leave_out=None if gpu else _say_left_out,
+        flash_attention=flash_attention, leave_out=None if gpus else _say_left_out,
     )  # fmt: skip
-    _show(context, _report(directory, workload, entries), output_format, plot)
+    report = _report(directory, workload, entries, options_used(context))
+    _show(context, report, output_format, plot)
 
 
 def _all_gpus() -> list[str]:
@@ -123,13 +121,16 @@ def _all_gpus() -> list[str]:
 
 
 def _report(
-    directory: ModelDirectory, workload: Workload, entries: Sequence[TimeEntry]
+    directory: ModelDirectory,
+    workload: Workload,
+    entries: Sequence[TimeEntry],
+    used: Options,
 ) -> TimeReport:
     from dsocr_analyze.report.time_report import time_report
 
     if not entries:
         raise WorkloadError("no GPU of the catalogue has these types; give other ones")
-    return time_report(directory.source(directory.architecture.name), workload, entries)
+    return time_report(directory.source(directory.architecture.name), workload, entries, used)
 
 
 def _plot(context: typer.Context, file: Path, report: TimeReport) -> None:
@@ -172,9 +173,9 @@ def _print(report: TimeReport, output_format: str, *, written: Path | None) -> N
         parts += ["## Assumptions", "\n".join(f"- {note}" for note in notes)]
         sys.stdout.write("\n\n".join(parts) + "\n")
         return
-    from dsocr_analyze.cli.printing import print_assumptions, print_table
+    from dsocr_analyze.cli.printing import print_assumptions, print_table, print_text
 
-    print(headline(report.model, report.workload))
+    print_text(headline(report.model, report.workload))
     for table in tables:
         print_table(table)
     print_assumptions(notes)

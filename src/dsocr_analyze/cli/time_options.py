@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dsocr_analyze.cli import options
+from dsocr_analyze.cli import completion, options
+from dsocr_analyze.cli.added_options import Added, adding
 from dsocr_analyze.cli.devices import ProfileOption, user_profiles
 from dsocr_analyze.errors import DeviceError, WorkloadError
 
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MOST_CONCURRENCY",
+    "OF_EVERY_PREDICTION",
     "PANEL",
     "ConcurrencyOption",
     "CorrectionsOption",
-    "GpuOption",
     "KvDtypeOption",
     "LimitShareOption",
     "MeanTokensOption",
@@ -48,9 +49,11 @@ __all__ = [
     "WorkersOption",
     "check_precision",
     "lengths_by_limit",
+    "of_a_page",
     "precision_of",
     "profiles_named",
     "refuse_without_gpu",
+    "request_from",
     "request_with_report",
     "time_request",
 ]
@@ -58,24 +61,17 @@ __all__ = [
 PANEL: Final = "Time"
 MOST_CONCURRENCY: Final = 65_536
 _MOST_POINTS: Final = 1_000
+_SERVERS: Final = ("vllm", "vllm-v1", "vllm-v0", "sglang")
+_FEWER_BITS: Final = ("bf16", "fp8", "int8", "int4")
 
-GpuOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--gpu",
-        metavar="GPU",
-        help="Predict seconds on this GPU, as `dsocr-analyze devices` names them. May be given"
-        " several times.",
-        rich_help_panel=PANEL,
-    ),
-]
 RuntimeOption = Annotated[
     str,
     typer.Option(
         "--runtime",
-        metavar="eager|serving",
-        help="What runs the model: its own code under generate, a serving engine, or eager,serving"
-        " for both.",
+        metavar="LIST",
+        autocompletion=completion.list_of("eager", "serving"),
+        help="What runs the model: eager (its own code under generate), serving (a serving engine),"
+        " or eager,serving for both.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -83,7 +79,8 @@ ServerOption = Annotated[
     str,
     typer.Option(
         "--server",
-        metavar="vllm|vllm-v1|vllm-v0|sglang",
+        metavar="|".join(_SERVERS),
+        autocompletion=completion.one_of(*_SERVERS),
         help="Which engine serves: what its host code takes per step and per sequence.",
         rich_help_panel=PANEL,
     ),
@@ -128,7 +125,8 @@ WeightsDtypeOption = Annotated[
     str | None,
     typer.Option(
         "--weights-dtype",
-        metavar="bf16|fp8|int8|int4",
+        metavar="|".join(_FEWER_BITS),
+        autocompletion=completion.one_of(*_FEWER_BITS),
         help="Type of the served decoder's linear weights. Default: the model's own.",
         rich_help_panel=PANEL,
     ),
@@ -137,7 +135,8 @@ KvDtypeOption = Annotated[
     str | None,
     typer.Option(
         "--kv-dtype",
-        metavar="bf16|fp8|int8|int4",
+        metavar="|".join(_FEWER_BITS),
+        autocompletion=completion.one_of(*_FEWER_BITS),
         help="Type of the served decoder's KV cache. Default: the model's own.",
         rich_help_panel=PANEL,
     ),
@@ -192,6 +191,7 @@ CorrectionsOption = Annotated[
     typer.Option(
         "--corrections",
         metavar="0|1",
+        autocompletion=completion.one_of("0", "1"),
         help="Correct by the benchmarks of servers that time --from-benchmark kept; 0 for not.",
         rich_help_panel=PANEL,
     ),
@@ -205,6 +205,25 @@ ServerVersionOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
+
+
+OF_EVERY_PREDICTION: Final[Added] = {
+    "server": (ServerOption, "vllm"),
+    "preprocess_ms": (PreprocessOption, None),
+    "workers": (WorkersOption, 1),
+    "price": (PriceOption, None),
+    "weights_dtype": (WeightsDtypeOption, None),
+    "kv_dtype": (KvDtypeOption, None),
+    "new_tokens_from": (NewTokensFromOption, None),
+    "mean_new_tokens": (MeanTokensOption, None),
+    "share_at_limit": (LimitShareOption, 0.0),
+    "offline": (OfflineOption, False),
+    "reserved": (ReservedOption, 0.1),
+    "profile": (ProfileOption, None),
+    "corrections": (CorrectionsOption, 1),
+    "server_version": (ServerVersionOption, None),
+}
+"""Options that every command with predicted seconds has."""
 
 
 @dataclass(frozen=True)
@@ -313,9 +332,8 @@ def time_request(
     from dsocr_analyze.timing.kernel_seconds import NATIVE
     from dsocr_analyze.timing.runtimes import EAGER, RUNTIMES, server_named
 
-    runtimes = list(dict.fromkeys(each.strip() for each in runtime.split(",")))
-    for each in runtimes:
-        options.check_choice("--runtime", each, RUNTIMES)
+    given = (each.strip() for each in runtime.split(","))
+    runtimes = list(dict.fromkeys(options.chosen("--runtime", each, RUNTIMES) for each in given))
     profiles = profiles_named(gpu, profile)
     host = server_named(server)
     lengths = lengths_by_limit(new_tokens_from, mean_new_tokens, share_at_limit)(max_new_tokens)
@@ -353,36 +371,77 @@ def refuse_without_gpu(context: typer.Context) -> None:
             )
 
 
-def request_with_report(
-    context: typer.Context,
-    gpu: Sequence[str] | None,
-    *,
-    runtime: str,
-    concurrency: str,
-    preprocess_ms: float | None,
-    workers: int,
-    price: float | None,
-    corrections: int,
-    max_new_tokens: int,
-) -> TimeRequest | None:
-    """What is asked for beside a report; None without a GPU. Errors as of `time_request`."""
-    if not gpu:
+def of_a_page(
+    *, gpu: str = "gpu", runtime: str, concurrency: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the options of a page's predicted seconds.
+
+    Args:
+        gpu: Name of the parameter that `--gpu` sets.
+        runtime: Default of `--runtime`.
+        concurrency: Default of `--concurrency`.
+    """
+    return adding(
+        {
+            gpu: (options.GpuOption, None),
+            "runtime": (RuntimeOption, runtime),
+            "concurrency": (ConcurrencyOption, concurrency),
+            **OF_EVERY_PREDICTION,
+        }
+    )
+
+
+def request_with_report(context: typer.Context) -> TimeRequest | None:
+    """What the options of `of_a_page` ask for beside a report; None without a GPU.
+
+    Errors are those of `time_request`.
+    """
+    gpus = context.params["gpu"]
+    if not gpus:
         refuse_without_gpu(context)
         return None
+    return request_from(context, gpus)
+
+
+def request_from(
+    context: typer.Context, gpus: Sequence[str], *, server: str | None = None
+) -> TimeRequest:
+    """What the options of `of_a_page` ask for.
+
+    Args:
+        context: Of the command.
+        gpus: The GPUs.
+        server: The server that benchmarks are of, in place of what the options say; they say of
+            which version, too.
+
+    Raises:
+        AnalyzeError: A value is not possible.
+    """
+    given = context.params
     return time_request(
-        gpu, profile=None, runtime=runtime, server="vllm", concurrency=concurrency,
-        preprocess_ms=preprocess_ms, workers=workers, price=price, corrections=corrections,
-        max_new_tokens=max_new_tokens,
+        gpus, profile=given["profile"], runtime=given["runtime"], server=server or given["server"],
+        concurrency=given["concurrency"], preprocess_ms=given["preprocess_ms"],
+        workers=given["workers"], price=given["price"], weights_dtype=given["weights_dtype"],
+        kv_dtype=given["kv_dtype"], new_tokens_from=given["new_tokens_from"],
+        mean_new_tokens=given["mean_new_tokens"], share_at_limit=given["share_at_limit"],
+        reserved=given["reserved"], offline=given["offline"], corrections=given["corrections"],
+        server_version=None if server else given["server_version"],
+        max_new_tokens=given["max_new_tokens"],
     )  # fmt: skip
 
 
 def profiles_named(gpu: Sequence[str], profile: Sequence[Path] | None) -> list[Profile]:
-    """Profiles of the GPUs of these names, each once; raises DeviceError for an unknown one."""
+    """Profiles of the GPUs that are named, several between commas, each once.
+
+    Raises:
+        DeviceError: There is none of a name.
+        WorkloadError: A name is empty.
+    """
     from dsocr_analyze.hardware.devices import catalogue_name
     from dsocr_analyze.hardware.profile import all_profiles
 
     known = all_profiles(user_profiles(profile))
-    names = dict.fromkeys(catalogue_name(name, known) for name in gpu)
+    names = dict.fromkeys(catalogue_name(name, known) for name in options.gpu_names(gpu))
     return [known[name] for name in names]
 
 

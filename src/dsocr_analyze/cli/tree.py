@@ -9,15 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.cli import options
+from dsocr_analyze.cli import completion, options
 from dsocr_analyze.cli.counting import Engine
+from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
+from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
+    from dsocr_analyze.figures import ModelSource
+    from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.module_tree import OwnerOf, TreeNode
+    from dsocr_analyze.report.tree import Leaves
     from dsocr_analyze.session import DeepSeekOCRSession
+    from dsocr_analyze.workload import AnyWorkload
 
 __all__ = ["tree"]
 
@@ -38,7 +45,7 @@ StageOption = Annotated[
 TraceOption = Annotated[
     bool,
     typer.Option(
-        "--trace/--no-trace", help="Calls, shapes and FLOPs of a prefill pass over an A4 page."
+        "--trace/--no-trace", help="Calls, shapes and FLOPs of a prefill pass over the page."
     ),
 ]
 LeavesOption = Annotated[
@@ -49,11 +56,17 @@ FoldOption = Annotated[
     typer.Option("--fold/--no-fold", help="One line for a run of equal layers (not in JSON)."),
 ]
 FormatOption = Annotated[
-    str, typer.Option("--format", metavar="|".join(FORMATS), help="How it is written.")
+    str,
+    typer.Option(
+        "--format",
+        metavar="|".join(FORMATS),
+        autocompletion=completion.one_of(*FORMATS),
+        help="What is printed.",
+    ),
 ]
 OutputOption = Annotated[
     Path | None,
-    typer.Option("--output", metavar="FILE", help="Write it here instead of printing it."),
+    typer.Option("--output", metavar="FILE", help="Write here, not to stdout."),
 ]
 
 
@@ -65,6 +78,19 @@ def tree(
     stages: options.StagesOption = None,
     hf_config: options.HfConfigOption = None,
     trust_remote_code: options.TrustOption = False,
+    dtype: options.DtypeOption = "bfloat16",
+    use_flash_attn: options.FlashOption = 0,
+    mode: options.ModeOption = None,
+    base_size: options.BaseSizeOption = None,
+    image_size: options.ImageSizeOption = None,
+    crop_mode: options.CropModeOption = None,
+    page: options.PageOption = None,
+    image: options.ImageOption = None,
+    seq_len: options.SeqLenOption = None,
+    text_tokens: options.TextTokensOption = None,
+    prompt: PromptOption = None,
+    batch_size: options.BatchOption = 1,
+    prompt_pages: options.PromptPagesOption = 1,
     depth: DepthOption = None,
     stage: StageOption = None,
     trace: TraceOption = True,
@@ -72,68 +98,102 @@ def tree(
     folded: FoldOption = True,
     output_format: FormatOption = "text",
     output: OutputOption = None,
+    strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
     """Show the module hierarchy, repeated layers folded, or its leaf classes by stage."""
-    options.check_choice("--format", output_format, FORMATS)
+    from dsocr_analyze.report.files import dump_json
+    from dsocr_analyze.report.tree_document import tree_document
+
+    output_format = options.chosen("--format", output_format, FORMATS)
     if depth is not None and depth < 0:
         raise WorkloadError(f"--depth {depth} is not possible; give 0 or more")
     directory = options.model_directory_from(
         model, arch, config, trust_remote_code=trust_remote_code, stages=stages,
         hf_config=hf_config,
     )  # fmt: skip
-    options.say_of_config(directory, by_closed_forms=False)
+    say_of_config(context, directory, by_closed_forms=False)
     if stage is not None:
-        options.check_choice("--stage", stage, directory.architecture.stage_names)
+        stage = options.chosen("--stage", stage, directory.architecture.stage_names)
     # Without one, the model has no stages, but a tree all the same.
     architecture = directory.recognized
+    workload = _workload(context, directory) if trace and not leaves else None
+    if workload is None:
+        _refuse_page(context)
+    flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     with announced_steps() as announce:
         announce("importing torch, building the model")
-        session = Engine("trace", directory, trust_remote_code=trust_remote_code).session
-        if leaves:
-            text = _leaves_text(session, architecture, stage, output_format)
-        else:
-            if trace:
-                announce("tracing a page")
-            root = _tree(session, _owner_of(architecture), depth, stage, is_traced=trace)
-            text = _tree_text(root, stage, is_folded=folded, output_format=output_format)
-    if output_format == "text":
-        from dsocr_analyze.report.tables import model_text
+        session = Engine(
+            "trace", directory, dtype, flash_attention, trust_remote_code=trust_remote_code
+        ).session
+        if workload is not None:
+            announce("tracing a page")
+        shown = _leaves(session, architecture, stage) if leaves else _tree(
+            session, _owner_of(architecture), depth, stage, workload
+        )  # fmt: skip
+    source = directory.source(architecture.name if architecture else None)
+    if output_format == "json":
+        document = tree_document(
+            source, shown, stage=stage, workload=workload, options=options_used(context)
+        )
+        text = dump_json(document)
+    else:
+        text = _text(source, shown, is_folded=folded, output_format=output_format)
+    _show(context, text, output)
 
-        source = directory.source(architecture.name if architecture else None)
-        text = f"Ran: {model_text(source)} on meta\n\n{text}"
+
+_OF_THE_PAGE = (
+    "mode", "base_size", "image_size", "crop_mode", "page", "image", "seq_len", "text_tokens",
+    "prompt", "batch_size", "prompt_pages",
+)  # fmt: skip
+
+
+def _workload(context: typer.Context, directory: ModelDirectory) -> AnyWorkload:
+    """The page that is traced, by the options of `_OF_THE_PAGE`."""
+    given = {name: context.params[name] for name in _OF_THE_PAGE}
+    given["text_tokens"] = text_tokens_from(
+        given.pop("prompt"), given["text_tokens"], given["seq_len"], directory
+    )
+    workload = options.any_workload_from(directory.architecture, **given, max_new_tokens=1)
+    say_of_sizes(context, directory, workload)
+    return workload
+
+
+def _refuse_page(context: typer.Context) -> None:
+    """Refuses options of the page where no page is traced."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name) if name in _OF_THE_PAGE else None
+        if source is not None and source.name == "COMMANDLINE":
+            raise WorkloadError(
+                f"{parameter.opts[0]} is for a page that is traced; leave it out beside --no-trace"
+                " and --leaves"
+            )
+
+
+def _show(context: typer.Context, text: str, output: Path | None) -> None:
+    """Writes it to `output`, or prints it where there is none."""
     if output is None:
         sys.stdout.write(text)
-    else:
-        from dsocr_analyze.report.files import write_texts
+        return
+    from dsocr_analyze.report.files import write_texts
 
-        context.obj.begin_writing()
-        write_texts(output.parent, {output.name: text})
+    context.obj.begin_writing()
+    write_texts(output.parent, {output.name: text})
 
 
 def _owner_of(architecture: Architecture | None) -> OwnerOf:
     return architecture.owner_of if architecture else lambda _: None
 
 
-def _leaves_text(
-    session: DeepSeekOCRSession,
-    architecture: Architecture | None,
-    stage: str | None,
-    output_format: str,
-) -> str:
+def _leaves(
+    session: DeepSeekOCRSession, architecture: Architecture | None, stage: str | None
+) -> Leaves:
     from dsocr_analyze.module_tree import leaf_classes
-    from dsocr_analyze.report import tree as written
 
     names = architecture.stage_names if architecture else ()
     found = leaf_classes(session.model, names, _owner_of(architecture))
-    if stage is not None:
-        found = {stage: found.get(stage, {})}
-    return {
-        "text": written.leaves_text,
-        "json": written.leaves_json,
-        "mermaid": written.leaves_mermaid,
-        "dot": written.leaves_dot,
-    }[output_format](found)
+    return found if stage is None else {stage: found.get(stage, {})}
 
 
 def _tree(
@@ -141,17 +201,13 @@ def _tree(
     owner_of: OwnerOf,
     depth: int | None,
     stage: str | None,
-    *,
-    is_traced: bool,
+    workload: AnyWorkload | None,
 ) -> TreeNode:
     from dsocr_analyze.module_tree import build_tree, prune
     from dsocr_analyze.trace.by_module import traced_modules
-    from dsocr_analyze.workload import parse_page
 
     traced = None
-    if is_traced:
-        asked = {"page": parse_page("a4")} if session.architecture.modes else {}
-        workload = session.plan(**asked, max_new_tokens=1)
+    if workload is not None:
         traced = traced_modules(session.trace(workload).prefill)
     root = build_tree(session.model, owner_of, traced)
     pruned = prune(root, depth=depth, stage=stage)
@@ -160,17 +216,31 @@ def _tree(
     return pruned
 
 
-def _tree_text(root: TreeNode, stage: str | None, *, is_folded: bool, output_format: str) -> str:
-    from dsocr_analyze.module_tree import FoldedNode, fold
+def _text(
+    source: ModelSource, shown: Leaves | TreeNode, *, is_folded: bool, output_format: str
+) -> str:
+    """The tree, or the leaves; as text under a line that names the model."""
+    drawn = _drawn(shown, is_folded=is_folded, output_format=output_format)
+    if output_format != "text":
+        return drawn
+    from dsocr_analyze.report.tables import model_text
+
+    return f"Ran: {model_text(source)} on meta\n\n{drawn}"
+
+
+def _drawn(shown: Leaves | TreeNode, *, is_folded: bool, output_format: str) -> str:
+    from dsocr_analyze.module_tree import FoldedNode, TreeNode, fold
     from dsocr_analyze.report import tree as written
 
-    if output_format == "json":
-        return written.tree_json(root, stage)
+    if not isinstance(shown, TreeNode):
+        of_leaves = {"text": written.leaves_text, "mermaid": written.leaves_mermaid,
+                     "dot": written.leaves_dot}  # fmt: skip
+        return of_leaves[output_format](shown)
 
     def as_it_is(node: TreeNode) -> FoldedNode:
         return FoldedNode(node, node.name, 1, tuple(map(as_it_is, node.children)))
 
-    folded = fold(root) if is_folded else as_it_is(root)
+    folded = fold(shown) if is_folded else as_it_is(shown)
     return {"text": written.tree_text, "mermaid": written.tree_mermaid, "dot": written.tree_dot}[
         output_format
     ](folded)

@@ -10,7 +10,8 @@ import msgspec
 from dsocr_analyze.analytic import UNIFORM_ROUTING_NOTE
 from dsocr_analyze.columns.setting import notes_of_modes
 from dsocr_analyze.report.build import model_document
-from dsocr_analyze.report.document import CONVENTIONS, Model
+from dsocr_analyze.report.document import CONVENTIONS, SCHEMA_VERSION
+from dsocr_analyze.report.opening import NO_OPTIONS, ModelOpening, Options
 from dsocr_analyze.version import VERSION
 
 if TYPE_CHECKING:
@@ -22,15 +23,25 @@ __all__ = ["CountMetadata", "Versions", "metadata_of"]
 
 
 class Versions(msgspec.Struct, frozen=True):
-    """Versions of what counted."""
+    """Versions of what counted.
+
+    Attributes:
+        tool: Of this program.
+    """
 
     tool: str
 
 
-class CountMetadata(msgspec.Struct, frozen=True):
-    """Which model, counted how."""
+class CountMetadata(ModelOpening, frozen=True, kw_only=True):
+    """Which model, counted how.
 
-    model: Model
+    Attributes:
+        versions: Versions of what counted.
+        engine: Closed forms: analytic.
+        conventions: What is counted how.
+        notes: What a reader should know.
+    """
+
     versions: Versions
     engine: str
     conventions: tuple[str, ...]
@@ -42,6 +53,9 @@ def metadata_of(
     architecture: Architecture,
     modes: Iterable[Mode],
     notes: Iterable[str] = (),
+    *,
+    command: str = "",
+    options: Options = NO_OPTIONS,
 ) -> CountMetadata:
     """The metadata of analytic figures.
 
@@ -50,8 +64,13 @@ def metadata_of(
         architecture: What kind of model it is.
         modes: The modes that are counted.
         notes: What else a reader should know.
+        command: The command that counts; empty for a caller of the library.
+        options: Of the command line.
     """
     return CountMetadata(
+        schema_version=SCHEMA_VERSION,
+        command=command,
+        options=options,
         model=model_document(directory.source(architecture.name)),
         versions=Versions(tool=VERSION),
         engine="analytic",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dsocr_analyze.analytic import attention_name
 from dsocr_analyze.dtypes import Dtype, dtype_named
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.names import did_you_mean, in_any_case
 from dsocr_analyze.workload import Mode
 from dsocr_analyze.workload.page import LARGEST_SIDE
 
@@ -116,11 +117,12 @@ def notes_of_modes(architecture: Architecture, modes: Iterable[Mode]) -> list[st
 
 def is_mode_or_sizes(architecture: Architecture, text: str) -> bool:
     """Whether the text is a mode's name or has the form of sizes, possible or not."""
-    return text in architecture.modes or _SIZES.fullmatch(text) is not None
+    is_named = in_any_case(text, architecture.modes) is not None
+    return is_named or _SIZES.fullmatch(text) is not None
 
 
 def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
-    """The mode of that name, or an unnamed one of those sizes.
+    """The mode of that name, in any case, or an unnamed one of those sizes.
 
     Args:
         architecture: Whose modes they are.
@@ -130,13 +132,14 @@ def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
         WorkloadError: The text is neither, or the sizes are not possible.
     """
     modes = architecture.modes
-    if text in modes:
-        return modes[text]
+    named = in_any_case(text, modes)
+    if named is not None:
+        return modes[named]
     sizes = _SIZES.fullmatch(text)
     if sizes is None:
         raise WorkloadError(
-            f"no mode {text!r}; give one of {', '.join(modes)}, or sizes like 1024/640 (crops) "
-            "or 640 (does not)"
+            f"no mode {text!r}; {did_you_mean(text, modes)}give one of {', '.join(modes)}, or sizes"
+            " like 1024/640 (crops) or 640 (does not)"
         )
     image = int(sizes["image"])
     base = int(sizes["base"] or image)

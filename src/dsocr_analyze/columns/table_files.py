@@ -10,14 +10,14 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.errors import FormatError
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.report.files import replacing
+from dsocr_analyze.report.files import dump_json, replacing, write_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from dsocr_analyze.columns.metadata import CountMetadata
 
-__all__ = ["METADATA_KEY", "SUFFIXES", "csv_writer", "table_format", "table_writer"]
+__all__ = ["METADATA_KEY", "SUFFIXES", "csv_writer", "sidecar", "table_format", "table_writer"]
 
 METADATA_KEY: Final = b"dsocr_analyze"
 """Key of the `CountMetadata` in a Parquet file's metadata, as JSON."""
@@ -48,13 +48,15 @@ def table_writer(path: Path, metadata: CountMetadata) -> Iterator[Write]:
 
     Args:
         path: The file; its name tells the format.
-        metadata: What a Parquet file says about itself. CSV has no place for it.
+        metadata: What a Parquet file says about itself. CSV has no place for it: there it goes
+            into `sidecar` of the file.
 
     Raises:
         FormatError: Its format is unknown.
         OutputError: The file cannot be written.
     """
     kind = table_format(path)
+    beside = sidecar(path)
     with replacing(path) as temporary:
         if kind == "csv":
             with temporary.open("wb") as file, csv_writer(file) as write:
@@ -62,6 +64,19 @@ def table_writer(path: Path, metadata: CountMetadata) -> Iterator[Write]:
         else:
             with _parquet_writer(temporary, metadata) as write:
                 yield write
+        if beside is not None:
+            write_files({beside: dump_json(metadata)})
+
+
+def sidecar(path: Path) -> Path | None:
+    """Where the metadata of a CSV file goes: `rows.csv.json` beside `rows.csv`.
+
+    None for a file that has a place for it, and for a device or a pipe, beside which nothing lies.
+    """
+    is_special = path.exists() and not path.is_file()
+    if table_format(path) != "csv" or is_special:
+        return None
+    return path.with_name(f"{path.name}.json")
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from importlib import resources
 from typing import Final
 
 from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.names import did_you_mean
 
 __all__ = ["Gpu", "catalogue_name", "gpu_aliases", "gpu_catalogue", "gpu_named"]
 
@@ -103,6 +103,11 @@ class Gpu:
         return others.get(dtype, self.tensor_tflops)
 
     @property
+    def ridge_flops_per_byte(self) -> float:
+        """FLOPs per byte from which on matrix products bound it: `tensor_tflops` / bandwidth."""
+        return self.tensor_tflops * 1e12 / (self.bandwidth_gb_s * 1e9)
+
+    @property
     def memory_bytes(self) -> int:
         """Bytes of memory as sold."""
         return self.memory_gb * 10**9
@@ -136,10 +141,9 @@ def catalogue_name(name: str, known: Mapping[str, object]) -> str:
     found = plain if plain in known else gpu_aliases().get(plain, "")
     if found in known:
         return found
-    close = difflib.get_close_matches(plain, [*known, *gpu_aliases()], n=4, cutoff=0.5)
-    meant = list(dict.fromkeys(gpu_aliases().get(each, each) for each in close))
-    near = f"close to it: {', '.join(meant)}; " if meant else ""
-    raise DeviceError(f"no GPU {name!r} in the catalogue; {near}there are {', '.join(known)}")
+    aliases = {alias: meant for alias, meant in gpu_aliases().items() if meant in known}
+    near = did_you_mean(plain, known, aliases).rstrip() or f"there are {', '.join(known)}"
+    raise DeviceError(f"no GPU {name!r} in the catalogue; {near}")
 
 
 def gpu_named(name: str) -> Gpu:

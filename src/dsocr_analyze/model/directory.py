@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +34,9 @@ _READS_CONFIG: Final = (
     " config.json says; a trace shows what it runs"
 )
 
+_CONFIG: Final = "config.json"
+"""What errors call the config."""
+
 _ROLES: Final[tuple[Role, ...]] = ("AutoConfig", "AutoModel")
 
 
@@ -46,6 +50,8 @@ class ModelDirectory:
     """Python files by their path within the directory, posix style."""
     described: Architecture | None = None
     """What a stages file says of the model; without one, its config says what it is."""
+    config_file: Path | None = None
+    """The config's file where it is another one than the directory's own `config.json`."""
 
     @classmethod
     def read(cls, path: Path, described: Architecture | None = None) -> ModelDirectory:
@@ -83,7 +89,7 @@ class ModelDirectory:
             file: The config.
             described: What a stages file says of the model.
         """
-        return cls(file, read_config(file), {}, described)
+        return cls(file, read_config(file), {}, described, file)
 
     @cached_property
     def architecture(self) -> Architecture:
@@ -92,7 +98,8 @@ class ModelDirectory:
         Raises:
             ConfigError: Nobody describes it, and no architecture recognises its config.
         """
-        return self.described or architecture_of(self.config)
+        with self._named_config():
+            return self.described or architecture_of(self.config)
 
     @property
     def recognized(self) -> Architecture | None:
@@ -115,9 +122,15 @@ class ModelDirectory:
                     return str(role)
         return "AutoModel"
 
-    def with_config(self, values: Mapping[str, Any]) -> ModelDirectory:
-        """The same files under another config, whose `auto_map` stays: it names these files."""
-        return replace(self, config={**values, "auto_map": self.config.get("auto_map")})
+    def with_config(self, values: Mapping[str, Any], file: Path | None = None) -> ModelDirectory:
+        """The same files under another config, whose `auto_map` stays: it names these files.
+
+        Args:
+            values: The config.
+            file: Where it was read from, for errors about it.
+        """
+        config = {**values, "auto_map": self.config.get("auto_map")}
+        return replace(self, config=config, config_file=file or self.config_file)
 
     @property
     def is_reference(self) -> bool:
@@ -143,8 +156,21 @@ class ModelDirectory:
             ConfigError: No architecture recognises the config, it describes no model, or one that
                 is not modelled.
         """
-        found: ModelDimensions = self.architecture.forms.dimensions(self.config, self.code)
+        with self._named_config():
+            found: ModelDimensions = self.architecture.forms.dimensions(self.config, self.code)
         return found
+
+    @contextlib.contextmanager
+    def _named_config(self) -> Iterator[None]:
+        """Names the config's own file in an error about it."""
+        try:
+            yield
+        except ConfigError as error:
+            told = str(error)
+            if self.config_file is None or not told.startswith(_CONFIG):
+                raise
+            named = f"{str(self.config_file)!r}{told.removeprefix(_CONFIG)}"
+            raise ConfigError(named, arguments=error.arguments) from error
 
     @cached_property
     def config_findings(self) -> ConfigFindings:
@@ -152,7 +178,8 @@ class ModelDirectory:
         architecture = self.recognized
         if architecture is None or architecture.closed_forms is None:
             return ConfigFindings((), ())
-        return architecture.forms.config_findings(self.config, self.code)
+        with self._named_config():
+            return architecture.forms.config_findings(self.config, self.code)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -213,8 +240,11 @@ class ModelDirectory:
 
     def config_digest(self) -> str:
         """SHA-256 of the config's values, whatever the file's formatting."""
-        canonical = json.dumps(self.config, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return hashlib.sha256(self.config_text().encode()).hexdigest()
+
+    def config_text(self) -> str:
+        """The config's values as JSON, the same whatever the file's formatting."""
+        return json.dumps(self.config, sort_keys=True, separators=(",", ":"))
 
     def source(
         self,
@@ -238,6 +268,7 @@ class ModelDirectory:
             code_digest=self.code_digest(),
             class_name=class_name,
             weights=weights,
+            config_text=self.config_text(),
         )
 
     def weight_files(self) -> list[Path]:

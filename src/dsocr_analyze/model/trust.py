@@ -12,7 +12,7 @@ from dsocr_analyze.errors import OutputError, TrustError
 from dsocr_analyze.interruption import held
 from dsocr_analyze.model.directory import ModelDirectory
 
-__all__ = ["is_trusted", "record_trust", "require_trust", "trust_store"]
+__all__ = ["is_trusted", "is_trusted_code", "record_trust", "require_trust", "trust_store"]
 
 
 def trust_store() -> Path:
@@ -48,9 +48,24 @@ def is_trusted(directory: ModelDirectory) -> bool:
     return recorded is not None and recorded == directory.digests()
 
 
+def is_trusted_code(directory: ModelDirectory) -> bool:
+    """Whether these very Python files, names and contents, were recorded, wherever they lay.
+
+    For files that have no place of their own: those of another revision of a repository.
+    """
+    return directory.is_reference or directory.digests() in _read_store().values()
+
+
 def require_trust(directory: ModelDirectory) -> None:
-    """Raises TrustError, naming the files, unless the directory's code is trusted."""
+    """Raises TrustError, naming the files, unless the directory's code is trusted.
+
+    Raises:
+        ConfigError: It has no code, and its config is of no known architecture.
+    """
     if is_trusted(directory):
+        return
+    if not directory.sources:
+        _ = directory.architecture  # of transformers' own code: refused in words of its config
         return
     digests = directory.digests()
     recorded = _read_store().get(str(directory.path.resolve()))

@@ -33,6 +33,7 @@ from dsocr_analyze.report.document import (
     View,
     Workload,
 )
+from dsocr_analyze.report.quantities import counted
 from dsocr_analyze.workload import Workload as PageWorkload
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ def model_document(model: ModelSource) -> Model:
         code_digest=model.code_digest,
         class_name=model.class_name,
         weights=model.weights,
+        config_text=model.config_text,
     )
 
 
@@ -205,6 +207,7 @@ def _stage(
         experts_touched=_experts_touched(stage),
         bytes_read_expected=stage.bytes_read_expected,
         operators={name: work.flops for name, work in stage.operators.items()},
+        operator_bytes={name: work.bytes_moved for name, work in stage.operators.items()},
         operator_families={
             kind: Family(
                 operators=family.operators, flops=family.work.flops, bytes=family.work.bytes_moved
@@ -242,7 +245,7 @@ def _modules(figures: PageFigures, stage: StageFigures) -> dict[str, Module]:
 def _memory(figures: PageFigures) -> Memory:
     memory, workload = figures.memory, figures.workload
     tokens = workload.seq_len + max(0, workload.max_new_tokens - 1)
-    what = "page(s)" if isinstance(workload, PageWorkload) else "prompt(s)"
+    what = counted(workload.batch_size, "page" if isinstance(workload, PageWorkload) else "prompt")
     return Memory(
         weights_bytes=memory.weights_bytes,
         inputs_bytes=memory.inputs_bytes,
@@ -251,9 +254,9 @@ def _memory(figures: PageFigures) -> Memory:
         peak_module=memory.peak.path,
         stated_for={
             "weights_bytes": f"all parameters in {figures.provenance.dtype.name}",
-            "inputs_bytes": f"what the prefill pass of {workload.batch_size} {what} is called"
+            "inputs_bytes": f"what the prefill pass of {what} is called"
             " with: pixels, token ids, masks",
-            "kv_cache_bytes": f"{tokens} tokens of {workload.batch_size} {what}: the prompt and"
+            "kv_cache_bytes": f"{counted(tokens, 'token')} of {what}: the prompt and"
             " every new token but the last"
             if figures.decodes
             else "the model does not decode",

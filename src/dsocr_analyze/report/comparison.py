@@ -5,14 +5,21 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from dsocr_analyze.report.compared import (
+    ComparedColumn,
+    ComparedKey,
+    ComparedQuantity,
+    ComparisonDocument,
+)
 from dsocr_analyze.report.config_differences import KeyDifference, config_differences
-from dsocr_analyze.report.document import Report, Workload
+from dsocr_analyze.report.document import SCHEMA_VERSION, Metadata, Report, Workload
+from dsocr_analyze.report.opening import NO_OPTIONS, Options
+from dsocr_analyze.report.opening_line import opening_line
 from dsocr_analyze.report.quantities import bytes_text, scaled
 from dsocr_analyze.report.tables import Table, headline
 from dsocr_analyze.report.time_entry import TimeEntry
@@ -59,7 +66,8 @@ class Comparison:
         headlines: Which model each report is of, and how it was counted.
         rows: One per quantity.
         architectures: Name of each report's architecture; None where it is unknown.
-        pages: Width and height of each report's page, in pixels; None of a model that reads none.
+        workloads: Each report's page and prompt.
+        metadata: How each report's figures were obtained.
         shared: What the first line says of all reports besides, as of their page; may be empty.
         config_names: Of the configs that were compared; empty where there were not several.
         config_differences: The keys in which these configs differ.
@@ -70,11 +78,17 @@ class Comparison:
     headlines: tuple[str, ...]
     rows: tuple[Row, ...]
     architectures: tuple[str | None, ...]
-    pages: tuple[tuple[int, int] | None, ...]
+    workloads: tuple[Workload, ...]
+    metadata: tuple[Metadata, ...]
     shared: str = ""
     config_names: tuple[str, ...] = ()
     config_differences: tuple[KeyDifference, ...] = ()
     assumptions: tuple[str, ...] = ()
+
+    @property
+    def pages(self) -> tuple[tuple[int, int] | None, ...]:
+        """Width and height of each page in pixels; None of a model that reads none."""
+        return tuple(each.page for each in self.workloads)
 
     def headline(self) -> str:
         """The first line: which model ran, or which ones, and on which page where they differ."""
@@ -122,36 +136,53 @@ class Comparison:
             label_columns=1 + len(self.config_names),
         )  # fmt: skip
 
-    def as_json(self) -> str:
-        """An object: names, models, and one row per quantity: values, differences and ratios."""
-        rows = [
-            {
-                "key": row.key,
-                "quantity": row.quantity,
-                "unit": row.unit,
-                "values": list(row.values),
-                "differences": [row.difference(i) for i in range(len(self.names))],
-                "ratios": [row.ratio(i) for i in range(len(self.names))],
-            }
-            for row in self.rows
-        ]
-        return (
-            json.dumps(
-                {
-                    "names": list(self.names),
-                    "ran": list(self.headlines),
-                    "architectures": list(self.architectures),
-                    "pages": [page and list(page) for page in self.pages],
-                    "rows": rows,
-                    "config_differences": [
-                        {"key": key.path, "values": key.by_name(self.config_names)}
-                        for key in self.config_differences
-                    ],
-                    "assumptions": list(self.assumptions),
-                },
-                indent=2,
+    def document(self, options: Options = NO_OPTIONS) -> ComparisonDocument:
+        """The comparison as a document; `options` are those of the command line."""
+        return ComparisonDocument(
+            schema_version=SCHEMA_VERSION,
+            command="compare",
+            options=options,
+            columns=tuple(self._columns()),
+            names=self.names,
+            ran=self.headlines,
+            architectures=self.architectures,
+            pages=self.pages,
+            rows=tuple(
+                ComparedQuantity(
+                    key=row.key,
+                    quantity=row.quantity,
+                    unit=row.unit,
+                    values=row.values,
+                    differences=tuple(map(row.difference, range(len(self.names)))),
+                    ratios=tuple(map(row.ratio, range(len(self.names)))),
+                )
+                for row in self.rows
+            ),
+            config_differences=tuple(
+                ComparedKey(key=key.path, values=key.by_name(self.config_names))
+                for key in self.config_differences
+            ),
+            assumptions=self.assumptions,
+        )
+
+    def _columns(self) -> Iterator[ComparedColumn]:
+        for index, (name, about) in enumerate(zip(self.names, self.metadata, strict=True)):
+            yield ComparedColumn(
+                name=name,
+                engine=about.engine,
+                dtype=about.dtype,
+                attention=about.attention,
+                model=about.model,
+                workload=self.workloads[index],
+                figures={row.key: row.values[index] for row in self.rows},
             )
-            + "\n"
+
+    def opening(self) -> str:
+        """The second line: the pages, sizes, tokens, batches, types and kinds of attention."""
+        return opening_line(
+            self.workloads,
+            (about.dtype for about in self.metadata),
+            (about.attention for about in self.metadata),
         )
 
     def as_csv(self) -> str:
@@ -231,7 +262,8 @@ def compare(
             for quantity in _union(columns)
         ),
         architectures=architectures,
-        pages=tuple(report.workload.page for report in found),
+        workloads=tuple(report.workload for report in found),
+        metadata=tuple(report.metadata for report in found),
         shared=_shared(found) if with_page or _has_several(architectures) else "",
         config_names=tuple(several),
         config_differences=tuple(config_differences(list(several.values()))),
@@ -356,7 +388,8 @@ def _quantities(
 
 def _times(entry: TimeEntry) -> Iterator[tuple[_Quantity, int | float]]:
     """Predicted seconds of a page alone, and pages per second at each concurrency."""
-    key, label = f"{entry.gpu}_{entry.runtime}", f"{entry.gpu}, {entry.runtime}"
+    key = f"{entry.gpu}_{entry.runtime}".replace("-", "_")
+    label = f"{entry.gpu}, {entry.runtime}"
     figures = {
         "ttft": ("first token", entry.ttft_seconds),
         "tpot": ("each token after it", entry.tpot_seconds),

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct, field
 from dsocr_analyze import kernels
 from dsocr_analyze.figures import Engine, Source
 from dsocr_analyze.kernels import KernelDevice
+from dsocr_analyze.report.frame import Tabular
 from dsocr_analyze.report.time_entry import TimeEntry
 
 __all__ = [
@@ -255,14 +256,13 @@ class Stage(Work, frozen=True, kw_only=True):
         params: Parameters that it owns.
         calls: Calls of its outermost module.
         causal_savable_flops: Matrix FLOPs that a causal kernel may skip.
-        experts_touched: Routed experts that its tokens touch; null where it has none, or nothing
-            is known of them.
+        experts_touched: Routed experts that its tokens touch; null where none are known.
         bytes_read_expected: bytes_read with the weights of experts_touched.expected experts a
             layer in place of those counted; null without experts_touched.
         operators: FLOPs of every operator, costliest first.
+        operator_bytes: Bytes that every operator reads and writes; null in earlier reports.
         operator_families: Operators by kind, costliest first.
-        by_module: Modules that took part and all above them, by path; the path of the model
-            itself is empty.
+        by_module: Modules that took part and all above them, by path; the model's is empty.
         flops_analytic: FLOPs by the closed forms, without the operators that they leave out; null
             where there are no closed forms.
         notes: What a reader of its figures should know.
@@ -274,6 +274,7 @@ class Stage(Work, frozen=True, kw_only=True):
     experts_touched: ExpertsTouched | None
     bytes_read_expected: Share | None
     operators: Mapping[str, Count]
+    operator_bytes: Mapping[str, Count] | None
     operator_families: Mapping[FamilyName, Family]
     by_module: Mapping[str, Module]
     flops_analytic: Count | None
@@ -288,13 +289,13 @@ class Model(Struct, frozen=True, kw_only=True):
 
     Attributes:
         architecture: Name of its architecture; null if unknown.
-        source: Whether it is the built-in reference, a directory with code, or a config for code
-            that transformers has.
+        source: Whether it is the built-in reference, a directory with code, or transformers' own.
         id: Name for readers.
         config_digest: SHA-256 of the config's values.
         code_digest: SHA-256 over names and contents of all Python files.
         class_name: Its class; null if no model was built.
         weights: Whether a checkpoint's values were loaded.
+        config_text: The config's values as JSON, of which config_digest is; null if unknown.
     """
 
     architecture: str | None
@@ -304,6 +305,7 @@ class Model(Struct, frozen=True, kw_only=True):
     code_digest: str
     class_name: str | None = field(name="class")
     weights: Literal["none", "checkpoint"]
+    config_text: str | None = None
 
 
 class Metadata(Struct, frozen=True, kw_only=True):
@@ -505,7 +507,7 @@ class OperatorLedger(Struct, frozen=True, kw_only=True):
     unknown: Mapping[str, Count]
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class Report(Tabular, Struct, frozen=True, kw_only=True):
     """What a page costs. Further keys may stand beside the listed ones.
 
     Attributes:
@@ -539,10 +541,8 @@ class Report(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.agreement is not None and self.agreement.stages.keys() != self.stages.keys():
-            raise ValueError(
-                f"agreement is about stages {list(self.agreement.stages)},"
-                f" the report about {list(self.stages)}"
-            )
+            about, stages = list(self.agreement.stages), list(self.stages)
+            raise ValueError(f"agreement is about stages {about}, the report about {stages}")
 
     @property
     def decode_name(self) -> str | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from dsocr_analyze.report.build import model_document, workload_document
-from dsocr_analyze.report.document import Count, Model, Share, Workload
+from dsocr_analyze.report.document import SCHEMA_VERSION, Count, Share
 from dsocr_analyze.report.markdown import markdown_table
+from dsocr_analyze.report.opening import NO_OPTIONS, Options, PageOpening
 from dsocr_analyze.report.quantities import bytes_text, scaled
 from dsocr_analyze.report.table import Table
 from dsocr_analyze.report.tables import model_text
@@ -30,8 +31,6 @@ __all__ = [
     "inference_report",
     "inference_tables",
 ]
-
-INFERENCE_SCHEMA_VERSION: Final = "1"
 
 Error = Annotated[float, Meta(ge=-1)]
 
@@ -70,12 +69,10 @@ class MeasuredStage(Struct, frozen=True, kw_only=True):
     bytes_per_second: Share
 
 
-class InferenceReport(Struct, frozen=True, kw_only=True):
+class InferenceReport(PageOpening, frozen=True, kw_only=True):
     """One `infer()` on one image.
 
     Attributes:
-        schema_version: Of this document.
-        model: The model.
         device: Where it ran.
         dtype: Type of weights and activations.
         attention: The decoder's attention, as transformers names it.
@@ -85,7 +82,6 @@ class InferenceReport(Struct, frozen=True, kw_only=True):
         versions: Of this program and of the packages that took part.
         image: The image's file.
         prompt: The prompt.
-        workload: What is counted; as many new tokens as were generated.
         stages: By stage, in the architecture's order.
         preprocess_seconds: The image's pixels and the prompt's tokens, on the CPU.
         first_token_seconds: From the start of `infer()` to the end of the prefill pass.
@@ -103,8 +99,6 @@ class InferenceReport(Struct, frozen=True, kw_only=True):
         text: What it read.
     """
 
-    schema_version: str
-    model: Model
     device: str
     dtype: str
     attention: str
@@ -114,7 +108,6 @@ class InferenceReport(Struct, frozen=True, kw_only=True):
     versions: Mapping[str, str]
     image: str
     prompt: str
-    workload: Workload
     stages: Mapping[str, MeasuredStage]
     preprocess_seconds: Compared
     first_token_seconds: Compared
@@ -141,6 +134,7 @@ def inference_report(
     weights: Literal["checkpoint", "random"],
     tokenizer: Literal["directory", "stand-in"],
     notes: tuple[str, ...],
+    options: Options = NO_OPTIONS,
 ) -> InferenceReport:
     """The document of one call.
 
@@ -154,12 +148,15 @@ def inference_report(
         weights: Whose they are.
         tokenizer: Whose it is.
         notes: What a reader should know.
+        options: Of the command line.
     """
     steps = len(measured.steps)
     after_first = measured.generate_seconds - measured.prefill_seconds
     provenance = figures.provenance
     return InferenceReport(
-        schema_version=INFERENCE_SCHEMA_VERSION,
+        schema_version=SCHEMA_VERSION,
+        command="infer",
+        options=options,
         model=model_document(provenance.model),
         device=provenance.device,
         dtype=provenance.dtype.name,

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from dsocr_analyze.report.answer import answer_of
 from dsocr_analyze.report.document import Report
-from dsocr_analyze.report.tables import Table, headline, tables_of
+from dsocr_analyze.report.tables import Table, headline, ledger_table, tables_of
 from dsocr_analyze.report.time_tables import time_notes
 
 __all__ = ["markdown_table", "notes_of", "render_markdown"]
 
 
 def render_markdown(report: Report) -> str:
-    """Markdown text of a report."""
+    """Markdown text of a report: the answer first, the ledger last and folded."""
     metadata = report.metadata
     versions = ", ".join(f"{name} {number}" for name, number in metadata.versions.items())
+    summary = [f"- **{label}**: {_cell(text)}" for label, text in answer_of(report).items()]
     parts = [f"Ran: {headline(report)}", "# Static compute of one page"]
+    parts += ["## Summary", "\n".join(summary)]
     for table in tables_of(report):
         parts += [f"## {table.title}", markdown_table(table)]
     parts += ["## Notes", "\n".join(f"- {note}" for note in notes_of(report))]
     parts += ["## Conventions", "\n".join(f"- {line}" for line in metadata.conventions)]
     parts.append(f"Versions: {versions}. Written {metadata.created}.")
+    if (ledger := ledger_table(report)) is not None:
+        parts += ["<details>", f"<summary>{ledger.title}</summary>"]
+        parts += [markdown_table(ledger), "</details>"]
     return "\n\n".join(parts) + "\n"
 
 

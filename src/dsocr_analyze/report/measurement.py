@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from dsocr_analyze.report.document import Model, Workload
+from dsocr_analyze.report.opening import PageOpening
 from dsocr_analyze.report.quantities import bytes_text
 from dsocr_analyze.report.table import Table
 from dsocr_analyze.report.time_tables import seconds_text
@@ -26,8 +26,6 @@ __all__ = [
     "measurement_tables",
     "measurement_text",
 ]
-
-MEASUREMENT_SCHEMA_VERSION: Final = "2"
 
 Seconds = Annotated[float, Meta(ge=0)]
 
@@ -66,14 +64,11 @@ class MeasuredBytes(Struct, frozen=True, kw_only=True):
     error: float
 
 
-class Measurement(Struct, frozen=True, kw_only=True):
+class Measurement(PageOpening, frozen=True, kw_only=True):
     """Real passes of a page on a device.
 
     Attributes:
-        schema_version: That of the reports.
         created: When, in UTC.
-        model: The model.
-        workload: The page and its prompt.
         device: Name of the device.
         title: Name of the device for readers.
         versions: Versions on which its speed depends.
@@ -96,10 +91,7 @@ class Measurement(Struct, frozen=True, kw_only=True):
         peak: Memory.
     """
 
-    schema_version: str
     created: str
-    model: Model
-    workload: Workload
     device: str
     title: str
     versions: Mapping[str, str]

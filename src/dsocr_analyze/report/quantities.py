@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["bytes_text", "exact", "ratio_text", "scaled", "share_text"]
+__all__ = [
+    "bytes_text",
+    "counted",
+    "exact",
+    "flops_text",
+    "percent_text",
+    "ratio_text",
+    "scaled",
+    "share_text",
+]
 
 _STEPS: Final = ((10**24, "Y"), (10**21, "Z"), (10**18, "E"), (10**15, "P"), (10**12, "T"),
                  (10**9, "G"), (10**6, "M"), (10**3, "k"))  # fmt: skip
@@ -12,11 +21,22 @@ _STEPS: Final = ((10**24, "Y"), (10**21, "Z"), (10**18, "E"), (10**15, "P"), (10
 
 def scaled(count: float) -> str:
     """Four digits and a decimal prefix: 4568380069376 is '4.568 T'."""
-    for step, prefix in _STEPS:
+    for index, (step, prefix) in enumerate(_STEPS):
         if abs(count) >= step:
-            whole = len(str(int(abs(count) // step)))
-            return f"{count / step:.{max(4 - whole, 0)}f} {prefix}"
+            digits = _four_digits(count / step)
+            if digits == "1000" and index:
+                return f"1.000 {_STEPS[index - 1][1]}"
+            return f"{digits} {prefix}"
     return f"{count:.4g}"
+
+
+def _four_digits(value: float) -> str:
+    """1.234, 12.34, 123.4, 1234: four digits also after rounding up."""
+    for decimals in (3, 2, 1):
+        text = f"{value:.{decimals}f}"
+        if len(text.lstrip("-")) <= 5:
+            return text
+    return f"{value:.0f}"
 
 
 def bytes_text(count: float) -> str:
@@ -35,8 +55,24 @@ def share_text(share: float) -> str:
     return f"{share:,.2f}".removesuffix(".00")
 
 
+def flops_text(count: float) -> str:
+    """FLOPs with a decimal prefix: '4.568 TFLOPs'."""
+    text = scaled(count)
+    return f"{text}FLOPs" if " " in text else f"{text} FLOPs"
+
+
 def ratio_text(ratio: float | None) -> str:
-    """Three significant digits; a dash for what has no ratio."""
+    """Four significant digits: '0.9034', '104.1'; a dash for what has no ratio."""
     if ratio is None:
         return "-"
-    return f"{ratio:.3g}" if ratio < 1000 else f"{ratio:,.0f}"
+    return f"{ratio:#.4g}".removesuffix(".") if ratio < 999.95 else f"{ratio:,.0f}"
+
+
+def percent_text(share: float) -> str:
+    """A part in percent, to a tenth; what is less than that is no zero."""
+    return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
+
+
+def counted(count: int, noun: str) -> str:
+    """'1 page', '16 pages'; for nouns that take an s."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -16,7 +16,7 @@ __all__ = ["LARGEST_NUMBER", "READABLE_VERSIONS", "load_report"]
 
 READABLE_VERSIONS: Final = (version1.SCHEMA_VERSION, SCHEMA_VERSION)
 
-_LATER_STAGE_KEYS: Final = ("experts_touched", "bytes_read_expected")
+_LATER_STAGE_KEYS: Final = ("experts_touched", "bytes_read_expected", "operator_bytes")
 
 LARGEST_NUMBER: Final = 10**30
 """More than any workload that can be planned comes to."""

@@ -1,4 +1,4 @@
-"""The JSON Schema of the report, generated from its types."""
+"""JSON Schemas of documents, generated from their types."""
 
 from __future__ import annotations
 
@@ -7,25 +7,54 @@ import re
 from typing import Any
 
 import msgspec
+import msgspec.inspect
 
-from dsocr_analyze.report import document, time_entry
+from dsocr_analyze.report import document
 
-__all__ = ["report_schema"]
+__all__ = ["report_schema", "schema_of"]
 
 _ATTRIBUTE = re.compile(r"^(\w+): (.+?)(?=^\w|\Z)", re.MULTILINE | re.DOTALL)
 
 
 def report_schema() -> dict[str, Any]:
     """The schema of `static_compute.json`, described by the docstrings of the types."""
-    schema = msgspec.json.schema(document.Report)
+    return schema_of(document.Report, "dsocr-analyze report (static_compute.json)")
+
+
+def schema_of(kind: type[msgspec.Struct], title: str) -> dict[str, Any]:
+    """The schema of a document, described by the docstrings of the types.
+
+    Args:
+        kind: The document's type.
+        title: What the document is.
+    """
+    schema = msgspec.json.schema(kind)
+    structs = _structs_of(msgspec.inspect.type_info(kind))
     for name, definition in schema["$defs"].items():
-        room = time_entry if name in time_entry.__all__ else document
-        _describe(definition, getattr(room, name))
+        _describe(definition, structs[name])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "dsocr-analyze report (static_compute.json)",
+        "title": title,
         **schema,
     }
+
+
+def _structs_of(info: msgspec.inspect.Type) -> dict[str, type[msgspec.Struct]]:
+    """All structs that a type is made of, by name."""
+    found: dict[str, type[msgspec.Struct]] = {}
+    rest: list[Any] = [info]
+    while rest:
+        each = rest.pop()
+        if isinstance(each, msgspec.inspect.StructType):
+            if each.cls.__name__ in found:
+                continue
+            found[each.cls.__name__] = each.cls
+            rest += [field.type for field in each.fields]
+        elif isinstance(each, msgspec.inspect.Type):
+            parts = (getattr(each, name) for name in each.__struct_fields__)
+            for part in parts:
+                rest += part if isinstance(part, tuple) else [part]
+    return found
 
 
 def _describe(definition: dict[str, Any], struct: type[msgspec.Struct]) -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct
 
 from dsocr_analyze.report.build import model_document, workload_document
-from dsocr_analyze.report.document import Model, Workload
+from dsocr_analyze.report.document import SCHEMA_VERSION
+from dsocr_analyze.report.opening import NO_OPTIONS, Options, PageOpening
 from dsocr_analyze.report.table import Table
 from dsocr_analyze.report.time_entry import TimeCorrection, TimeEntry, time_entry
-from dsocr_analyze.report.time_report import TIME_SCHEMA_VERSION
 from dsocr_analyze.report.time_tables import seconds_text
 
 if TYPE_CHECKING:
@@ -103,21 +103,15 @@ class BenchmarkEntry(Struct, frozen=True, kw_only=True):
     time: TimeEntry
 
 
-class BenchmarkReport(Struct, frozen=True, kw_only=True):
+class BenchmarkReport(PageOpening, frozen=True, kw_only=True):
     """Benchmarks of a server beside their predictions.
 
     Attributes:
-        schema_version: That of the reports.
-        model: The model.
-        workload: The page, or pages, of a request.
         benchmarks: One entry per result.
         correction: What they correct, together with those that were kept before.
         kept: Whether it is kept for later predictions.
     """
 
-    schema_version: str
-    model: Model
-    workload: Workload
     benchmarks: tuple[BenchmarkEntry, ...]
     correction: TimeCorrection | None
     kept: bool
@@ -129,6 +123,7 @@ def benchmark_report(
     entries: Sequence[BenchmarkEntry],
     *,
     kept: bool,
+    options: Options = NO_OPTIONS,
 ) -> BenchmarkReport:
     """The document of some benchmarks.
 
@@ -137,9 +132,12 @@ def benchmark_report(
         workload: The page, or pages, of a request.
         entries: The benchmarks, one or more.
         kept: Whether their correction is kept for later predictions.
+        options: Of the command line.
     """
     return BenchmarkReport(
-        schema_version=TIME_SCHEMA_VERSION,
+        schema_version=SCHEMA_VERSION,
+        command="time",
+        options=options,
         model=model_document(model),
         workload=workload_document(workload),
         benchmarks=tuple(entries),

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Final
 
 __all__ = ["Table"]
+
+_NUMBER: Final = re.compile(r"[~?<(+-]*\d")
+_LONGEST_FIGURE: Final = 30
 
 
 @dataclass(frozen=True)
@@ -17,9 +22,16 @@ class Table:
     label_columns: int = 1
     emphasized_rows: int = 0
     """How many rows at the end are sums."""
+    optional: tuple[str, ...] = ()
+    """Columns that a narrow terminal may go without, the first to go first."""
 
     def is_numeric(self, column: int) -> bool:
         """Whether a column holds numbers, which stand flush right and are never wrapped."""
-        return column >= self.label_columns and all(
-            not row[column] or row[column][0].isdigit() or row[column] == "-" for row in self.rows
-        )
+        return column >= self.label_columns and all(_is_number(row[column]) for row in self.rows)
+
+
+def _is_number(cell: str) -> bool:
+    """Whether a cell is empty or a figure: one or two numbers, not prose that opens with one."""
+    if cell in ("", "-"):
+        return True
+    return _NUMBER.match(cell) is not None and max(map(len, cell.split("\n"))) <= _LONGEST_FIGURE

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.report.document import Agreement, Model, Report, Work, Workload
-from dsocr_analyze.report.quantities import bytes_text, exact, ratio_text, scaled, share_text
+from dsocr_analyze.report.quantities import (
+    bytes_text,
+    counted,
+    exact,
+    percent_text,
+    ratio_text,
+    scaled,
+    share_text,
+)
 from dsocr_analyze.report.table import Table
 from dsocr_analyze.report.time_tables import time_tables
+from dsocr_analyze.report.top_modules import TopModule, ridge_of, top_modules
 
 if TYPE_CHECKING:
     from dsocr_analyze.figures import ModelSource
 
-__all__ = ["Table", "headline", "model_text", "tables_of"]
+__all__ = ["Table", "headline", "ledger_table", "model_text", "tables_of"]
 
 TOP_MODULES: Final = 12
 
@@ -37,7 +46,7 @@ def headline(report: Report) -> str:
 
 
 def tables_of(report: Report) -> list[Table]:
-    """All tables of a report, in order."""
+    """All tables of a report but its ledger, in order."""
     tables = [
         _configuration(report),
         _stages(report),
@@ -50,22 +59,21 @@ def tables_of(report: Report) -> list[Table]:
     ]
     if report.agreement is not None:
         tables.append(_agreement(report, report.agreement))
-    ledger = report.operator_ledger
-    if ledger.counted or ledger.free or ledger.unknown:
-        tables.append(_ledger(report))
     return tables
 
 
 def _configuration(report: Report) -> Table:
     workload = report.workload
-    prompt = f"{workload.seq_len} tokens"
+    prompt = counted(workload.seq_len, "token")
     if workload.visual_tokens is not None:
-        prompt += f" = {workload.visual_tokens} visual + {workload.text_tokens} text (BOS included)"
+        prompt += (
+            f" = {workload.visual_tokens:,} visual + {workload.text_tokens:,} text (BOS included)"
+        )
     rows = [
         *_page(workload),
         ("prompt", prompt),
-        ("batch", str(workload.batch_size)),
-        ("new tokens", str(workload.max_new_tokens)),
+        ("batch", exact(workload.batch_size)),
+        ("new tokens", exact(workload.max_new_tokens)),
     ]
     return Table("Workload", ("what", "value"), tuple(rows), label_columns=2)
 
@@ -109,7 +117,7 @@ def _stage_row(name: str, params: str, calls: str, work: Work) -> tuple[str, ...
 
 def _stages(report: Report) -> Table:
     rows = [
-        _stage_row(name, exact(stage.params), str(stage.calls), stage)
+        _stage_row(name, exact(stage.params), exact(stage.calls), stage)
         for name, stage in report.stages.items()
     ]
     blank = ("",) * (len(_STAGE_COLUMNS) - 2)
@@ -118,25 +126,38 @@ def _stages(report: Report) -> Table:
     rows.append(_stage_row("prefill pass", "", "", report.total))
     decode = report.decode_name
     in_prefill_pass = " + ".join(name for name in report.stages if name != decode)
-    step = "" if decode is None else f"; {decode} is one step"
+    step = "" if decode is None else f"; {decode} is one step{_owned(report, decode)}"
     return Table(
         f"Stages (the prefill pass is {in_prefill_pass}{step})",
         _STAGE_COLUMNS,
         tuple(rows),
         emphasized_rows=2,
+        optional=("calls", "activations", "vector FLOPs", "matrix FLOPs"),
     )
+
+
+def _owned(report: Report, decode: str) -> str:
+    """Which modules the decode stage's parameters are of: it runs others' as well."""
+    known = ARCHITECTURES.get(report.metadata.model.architecture or "")
+    prefixes = [
+        prefix
+        for stage in (known.stages if known else ())
+        if stage.name == decode
+        for prefix in stage.prefixes
+    ]
+    return f", its params are those of {', '.join(prefixes)}" if prefixes else ""
 
 
 def _totals(report: Report) -> Table:
     """Totals to the last digit; a page's share beside them where it is not the whole batch."""
     total, page = report.total, report.total.page
     one = "prompt" if report.workload.page is None else "page"
-    what = one if page.pages == 1 else f"batch of {page.pages} {one}s"
+    what = one if page.pages == 1 else f"batch of {counted(page.pages, one)}"
     parts: list[tuple[str, Work]] = [("prefill pass", total)]
     if (step := total.decode_step) is not None:
         parts += [
-            (f"decode step over {step.cached_tokens} tokens", step),
-            (f"{what}: prefill + {total.batch.decode_steps} decode steps", total.batch),
+            (f"decode step over {counted(step.cached_tokens, 'token')}", step),
+            (f"{what}: prefill + {counted(total.batch.decode_steps, 'decode step')}", total.batch),
         ]
     rows = [
         (name, exact(work.macs), exact(work.matrix_flops), exact(work.vector_flops),
@@ -191,46 +212,41 @@ def _memory(report: Report) -> Table:
 
 def _top_modules(report: Report) -> Table:
     """Modules by the FLOPs of their own forward, repeated layers folded into one row."""
-    folded: dict[tuple[str, str, str], list[int]] = {}
-    for stage, content in report.stages.items():
-        if stage == report.decode_name:
-            continue
-        for path, module in content.by_module.items():
-            if module.own.flops:
-                name = re.sub(r"\.\d+(?=\.|$)", ".*", path) or "(the model itself)"
-                sums = folded.setdefault((stage, name, module.class_name or ""), [0, 0, 0])
-                sums[0] += 1
-                sums[1] += module.calls or 0
-                sums[2] += module.own.flops
-    total = report.total.flops
-    ranked = sorted(folded.items(), key=lambda item: (-item[1][2], item[0]))[:TOP_MODULES]
+    in_prefill_pass = [name for name in report.stages if name != report.decode_name]
+    ranked = top_modules(report, *in_prefill_pass)[:TOP_MODULES]
+    ridge = ridge_of(report)
+
+    def row(module: TopModule) -> tuple[str, ...]:
+        ratio = module.flops / module.nbytes if module.nbytes else None
+        return (
+            module.stage,
+            module.name or "(the model itself)",
+            *([module.class_name or ""] if has_classes else []),
+            exact(module.modules),
+            exact(module.calls) if module.calls else "-",
+            scaled(module.flops),
+            percent_text(module.flops_share),
+            bytes_text(module.nbytes),
+            ratio_text(ratio),
+            "-" if ratio is None else ridge.bound(ratio),
+        )
+
+    has_classes = any(module.class_name for module in ranked)
+    names = ("stage", "module", *(["class"] if has_classes else []))
     return Table(
-        "Top modules of the prefill pass, by what their own forward computes",
-        ("stage", "module", "class", "modules", "calls", "FLOPs", "share"),
-        tuple(
-            (
-                stage,
-                path,
-                name,
-                str(modules),
-                str(calls or "-"),
-                scaled(flops),
-                _share(flops, total),
-            )
-            for (stage, path, name), (modules, calls, flops) in ranked
-        ),
-        label_columns=3,
+        "Top modules of the prefill pass, by what their own forward computes; bound by compute from"
+        f" {ratio_text(ridge.flops_per_byte)} FLOPs/byte on, as on {ridge.gpu}",
+        (*names, "modules", "calls", "FLOPs", "share", "bytes", "FLOPs/byte", "bound"),
+        tuple(map(row, ranked)),
+        label_columns=len(names),
+        optional=("class", "calls", "modules", "FLOPs/byte"),
     )
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.2f} %" if whole else "-"
 
 
 def _families(report: Report) -> Table:
     rows = [
         (stage, name, ", ".join(family.operators), scaled(family.flops), bytes_text(family.bytes),
-         _share(family.flops, content.flops))
+         percent_text(family.flops / content.flops) if content.flops else "-")
         for stage, content in report.stages.items()
         for name, family in content.operator_families.items()
     ]  # fmt: skip
@@ -272,8 +288,11 @@ def _verdict(agrees: bool | None) -> str:
     return "agree" if agrees else "differ"
 
 
-def _ledger(report: Report) -> Table:
+def ledger_table(report: Report) -> Table | None:
+    """Every operator that ran; None where nothing is known of that."""
     ledger = report.operator_ledger
+    if not (ledger.counted or ledger.free or ledger.unknown):
+        return None
     rows = [
         (status, exact(sum(operators.values())), _calls(operators.items()) or "none")
         for status, operators in (

@@ -1,42 +1,37 @@
-"""The report as rich renderables for a terminal; the command line prints them."""
+"""The report as lines for a terminal; the command line prints them."""
 
 from __future__ import annotations
 
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table as RichTable
-from rich.text import Text
+from collections.abc import Iterator
 
 from dsocr_analyze.report.document import Report
+from dsocr_analyze.report.layout import Line, lay_out, wrap
 from dsocr_analyze.report.markdown import notes_of
-from dsocr_analyze.report.tables import Table, headline, tables_of
+from dsocr_analyze.report.table import Table
+from dsocr_analyze.report.tables import headline, ledger_table, tables_of
 
-__all__ = ["render_terminal", "rich_table"]
+__all__ = ["report_lines", "table_lines"]
 
 
-def render_terminal(report: Report) -> Group:
-    """All tables and notes of a report."""
-    parts: list[RenderableType] = [Text(f"Ran: {headline(report)}", style="bold")]
+def report_lines(report: Report, width: int) -> Iterator[Line]:
+    """All tables and notes of a report, in the order of its Markdown."""
+    yield from (Line(text, is_bold=True) for text in wrap(f"Ran: {headline(report)}", width))
     for table in tables_of(report):
-        parts += [Text(), Text(table.title, style="bold"), rich_table(table)]
-    parts += [Text(), Text("Notes", style="bold")]
-    parts += [Text(f"- {note}") for note in notes_of(report)]
-    return Group(*parts)
+        yield Line("")
+        yield from table_lines(table, width)
+    yield from (Line(""), Line("Notes", is_bold=True))
+    for note in notes_of(report):
+        yield from map(Line, wrap(f"- {note}", width, indent="  "))
+    if (ledger := ledger_table(report)) is not None:
+        yield Line("")
+        yield from table_lines(ledger, width)
 
 
-def rich_table(table: Table) -> RichTable:
-    """A rich table without its title; numbers flush right and never wrapped, text wrapped.
-
-    Rich wraps a title to the width of its table; whoever shows one puts it on a line above.
-    """
-    rich = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, column in enumerate(table.columns):
-        numeric = table.is_numeric(index)
-        rich.add_column(
-            Text(column), justify="right" if numeric else "left", no_wrap=numeric, overflow="fold"
-        )
-    sums_from = len(table.rows) - table.emphasized_rows
-    for index, row in enumerate(table.rows):
-        cells = [Text(cell) for cell in row]
-        rich.add_row(*cells, style="bold" if index >= sums_from else None)
-    return rich
+def table_lines(table: Table, width: int) -> Iterator[Line]:
+    """A table below its title, and below it which columns a narrow terminal leaves out."""
+    yield from (Line(text, is_bold=True) for text in wrap(table.title, width))
+    layout = lay_out(table, width)
+    yield from layout.lines
+    if layout.left_out:
+        said = f"left out at {width} columns: {', '.join(layout.left_out)}; they stand in a wider"
+        yield from map(Line, wrap(f"{said} terminal, in Markdown and in JSON", width))

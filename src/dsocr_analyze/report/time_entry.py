@@ -179,6 +179,8 @@ class TimeEntry(Struct, frozen=True, kw_only=True):
         page_seconds: From start to last token of a page alone.
         bands: Bands of these figures, by their keys.
         largest_concurrency: Most pages at a time that fit into memory.
+        ridge_flops_per_byte: FLOPs per byte from which on the peak of its matrix products bounds
+            it, not its memory; null in reports that were written without.
         throughput: By concurrency.
         assumptions: What was taken for granted.
     """
@@ -192,6 +194,7 @@ class TimeEntry(Struct, frozen=True, kw_only=True):
     page_seconds: Seconds
     bands: Mapping[str, Interval]
     largest_concurrency: int
+    ridge_flops_per_byte: Share | None = None
     throughput: tuple[LoadedGpu, ...]
     assumptions: TimeAssumptions
 
@@ -231,6 +234,7 @@ def time_entry(prediction: PagePrediction) -> TimeEntry:
         page_seconds=prediction.page_seconds.value,
         bands={name: _interval(band) for name, band in bands.items()},
         largest_concurrency=prediction.largest_concurrency,
+        ridge_flops_per_byte=gpu.ridge_flops_per_byte,
         throughput=tuple(_loaded(each) for each in prediction.throughput),
         assumptions=_assumptions(prediction.assumptions),
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
 from dsocr_analyze.report.build import model_document, workload_document
-from dsocr_analyze.report.document import Model, Workload
+from dsocr_analyze.report.document import SCHEMA_VERSION, Model, Workload
+from dsocr_analyze.report.opening import NO_OPTIONS, Options, PageOpening
 from dsocr_analyze.report.tables import model_text
 from dsocr_analyze.report.time_entry import TimeEntry
 
@@ -17,33 +18,30 @@ if TYPE_CHECKING:
     from dsocr_analyze import workload as planned
     from dsocr_analyze.figures import ModelSource
 
-__all__ = ["TIME_SCHEMA_VERSION", "TimeReport", "headline", "report_text", "time_report"]
-
-TIME_SCHEMA_VERSION: Final = "2"
+__all__ = ["TimeReport", "headline", "report_text", "time_report"]
 
 
-class TimeReport(Struct, frozen=True, kw_only=True):
+class TimeReport(PageOpening, frozen=True, kw_only=True):
     """Predicted seconds of one page.
 
     Attributes:
-        schema_version: That of the reports, whose `time` has the same entries.
-        model: The model.
-        workload: The page and its prompt.
-        time: One entry per GPU and runtime.
+        time: One entry per GPU and runtime, as in a report.
     """
 
-    schema_version: str
-    model: Model
-    workload: Workload
     time: tuple[TimeEntry, ...]
 
 
 def time_report(
-    model: ModelSource, workload: planned.Workload, entries: Sequence[TimeEntry]
+    model: ModelSource,
+    workload: planned.Workload,
+    entries: Sequence[TimeEntry],
+    options: Options = NO_OPTIONS,
 ) -> TimeReport:
     """The document of some predictions."""
     return TimeReport(
-        schema_version=TIME_SCHEMA_VERSION,
+        schema_version=SCHEMA_VERSION,
+        command="time",
+        options=options,
         model=model_document(model),
         workload=workload_document(workload),
         time=tuple(entries),

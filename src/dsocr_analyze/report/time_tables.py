@@ -1,14 +1,14 @@
-"""Tables of predicted seconds and throughput, at most 80 columns wide."""
+"""Tables of predicted seconds and throughput."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dsocr_analyze.report.quantities import bytes_text
+from dsocr_analyze.report.quantities import bytes_text, counted, percent_text
 from dsocr_analyze.report.table import Table
 from dsocr_analyze.report.time_entry import Interval, TimeEntry
 
-__all__ = ["overview", "seconds_text", "time_notes", "time_tables"]
+__all__ = ["overview", "rate_text", "seconds_text", "time_notes", "time_tables"]
 
 
 def seconds_text(seconds: float) -> str:
@@ -22,6 +22,11 @@ def seconds_text(seconds: float) -> str:
 def _three(value: float) -> str:
     digits = 2 if value < 10 else 1 if value < 100 else 0
     return f"{value:,.{digits}f}"
+
+
+def rate_text(rate: float) -> str:
+    """Three digits of a throughput: '0.0745', '12.3', '1,234'."""
+    return f"{rate:#.3g}".removesuffix(".") if rate < 999.5 else f"{rate:,.0f}"
 
 
 def _band(band: Interval) -> str:
@@ -46,7 +51,7 @@ def overview(entries: Iterable[TimeEntry]) -> Table:
             (entry.gpu, entry.runtime, mark, seconds_text(entry.ttft_seconds),
              "-" if entry.tpot_seconds is None else seconds_text(entry.tpot_seconds),
              seconds_text(entry.page_seconds), str(load.concurrency),
-             f"{load.pages_per_second:.3g}", load.bound, "yes" if load.fits else "no")
+             rate_text(load.pages_per_second), load.bound, "yes" if load.fits else "no")
         )  # fmt: skip
     return Table(
         "Predicted: a page alone, then throughput; ~ extrapolated from another GPU",
@@ -54,6 +59,7 @@ def overview(entries: Iterable[TimeEntry]) -> Table:
          "fits"),
         tuple(rows),
         label_columns=3,
+        optional=("per token", "first token"),
     )  # fmt: skip
 
 
@@ -68,7 +74,7 @@ def _stages(entry: TimeEntry) -> Table:
     rows: list[tuple[str, ...]] = [
         (name if name != decode else f"{name}, one step", seconds_text(stage.seconds),
          _band(Interval(low=stage.low, high=stage.high)), stage.bound,
-         _percent(stage.peak_share), _percent(stage.bandwidth_share))
+         percent_text(stage.peak_share), percent_text(stage.bandwidth_share))
         for name, stage in entry.stages.items()
     ]  # fmt: skip
     figures = {
@@ -86,10 +92,6 @@ def _stages(entry: TimeEntry) -> Table:
     )
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
 def _throughput(entry: TimeEntry) -> Table:
     priced = any(each.cost_per_thousand_pages is not None for each in entry.throughput)
     rows = []
@@ -97,8 +99,8 @@ def _throughput(entry: TimeEntry) -> Table:
         band = each.pages_per_second_band
         row = [
             str(each.concurrency),
-            f"{each.pages_per_second:.3g}",
-            f"{band.low:.3g} to {band.high:.3g}",
+            rate_text(each.pages_per_second),
+            f"{rate_text(band.low)} to {rate_text(band.high)}",
             f"{each.tokens_per_second:,.0f}",
             seconds_text(each.ttft_seconds),
             "-" if each.tpot_seconds is None else seconds_text(each.tpot_seconds),
@@ -115,9 +117,11 @@ def _throughput(entry: TimeEntry) -> Table:
     if priced:
         columns.append("per 1,000 pages")
     return Table(
-        f"{_title(entry)}: throughput; at most {entry.largest_concurrency:,} pages at once fit",
+        f"{_title(entry)}: throughput; at most {counted(entry.largest_concurrency, 'page')}"
+        " at once fit",
         tuple(columns),
         tuple(rows),
+        optional=("tokens/s", "per token", "first token"),
     )
 
 

@@ -1,4 +1,4 @@
-"""The module tree as text, JSON rows, a Mermaid flowchart and a Graphviz graph."""
+"""The module tree as text, a Mermaid flowchart and a Graphviz graph."""
 
 from __future__ import annotations
 
@@ -7,27 +7,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dsocr_analyze.module_tree import FoldedNode, TreeNode
-from dsocr_analyze.report.files import dump_json
 
 __all__ = [
     "leaves_dot",
-    "leaves_json",
     "leaves_mermaid",
     "leaves_text",
     "tree_dot",
-    "tree_json",
     "tree_mermaid",
     "tree_text",
 ]
 
 _LEGEND = "params: of each one, what is below included"
 _TRACED_LEGEND = "; calls, FLOPs (of all calls) and shapes (of the first): of one prefill pass"
-
-
-def tree_json(root: TreeNode, stage: str | None = None) -> str:
-    """A row a module, parents first; of one stage only its own."""
-    rows = [node.as_row() for node in root.walk() if stage is None or node.stage == stage]
-    return "[\n" + ",\n".join(f"  {json.dumps(row)}" for row in rows) + ("\n]\n" if rows else "]\n")
 
 
 def tree_text(root: FoldedNode) -> str:
@@ -144,11 +135,6 @@ def _dot_text(parts: list[str]) -> str:
 # --- leaves ----------------------------------------------------------------------------------
 
 Leaves = Mapping[str, Mapping[str, int]]
-
-
-def leaves_json(leaves: Leaves) -> str:
-    """An object a stage: how many leaves of each class."""
-    return dump_json({stage: dict(found) for stage, found in leaves.items()})
 
 
 def leaves_text(leaves: Leaves) -> str:

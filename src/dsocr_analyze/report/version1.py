@@ -187,7 +187,10 @@ def _stage(stage: Stage1, model_class: str | None) -> document.Stage:
         for path, module in stage.by_module.items()
     }
     return document.Stage(
-        **_fields(stage) | {"by_module": rows}, experts_touched=None, bytes_read_expected=None
+        **_fields(stage) | {"by_module": rows},
+        experts_touched=None,
+        bytes_read_expected=None,
+        operator_bytes=None,
     )
 
 

@@ -186,7 +186,7 @@ def parse_modes(argument: str, text: str, architecture: Architecture) -> tuple[M
     right = f"give all or some of {', '.join(names)}, or sizes like 1024/640 or 512:1280:64"
     modes: list[Mode] = []
     for item in _items(argument, text, right):
-        if item == "all":
+        if item.casefold() == "all":
             modes.extend(names.values())
         elif sizes := _SIZES.fullmatch(item):
             spelled = _spelled_sizes(argument, item, sizes["base"], sizes["image"])

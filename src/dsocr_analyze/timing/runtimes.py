@@ -7,12 +7,12 @@ machine takes, the eager runtime goes by that.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.names import did_you_mean, in_any_case
 
 if TYPE_CHECKING:
     from dsocr_analyze.hardware.profile import Profile
@@ -164,11 +164,10 @@ RUNTIMES: Final = ("eager", "serving")
 
 def server_named(name: str) -> Host:
     """The engine of that name; raises WorkloadError, with close matches, for none."""
-    found = SERVERS.get(name.lower())
+    found = in_any_case(name, SERVERS)
     if found is None:
-        close = difflib.get_close_matches(name.lower(), SERVERS, n=1)
-        near = f"did you mean {close[0]}? " if close else ""
+        near = did_you_mean(name, SERVERS)
         raise WorkloadError(
             f"server {name!r} is unknown; {near}use {', '.join(SERVERS)}", arguments=["server"]
         )
-    return found
+    return SERVERS[found]

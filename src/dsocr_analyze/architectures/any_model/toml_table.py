@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -69,7 +70,9 @@ class TomlTable:
                 raise ConfigError(f"{self.file}: '{self.path(key)}' is missing; give {right}")
             return default
         value = self._values[key]
-        is_flag = isinstance(value, bool) and kind is not bool
+        is_flag = isinstance(value, bool) and bool not in (
+            kind if isinstance(kind, tuple) else [kind]
+        )
         if is_flag or not isinstance(value, kind):
             raise self.refusal(key, right)
         return value
@@ -135,6 +138,8 @@ class TomlTable:
         for key in self._values:
             if key not in self._asked:
                 known = ", ".join(dict.fromkeys(self._asked))
+                close = difflib.get_close_matches(key, self._asked, n=1)
+                near = f"; did you mean '{close[0]}'?" if close else ""
                 raise ConfigError(
-                    f"{self.file}: '{self.path(key)}' is unknown; known there are {known}"
+                    f"{self.file}: '{self.path(key)}' is unknown; known there are {known}{near}"
                 )

@@ -17,6 +17,7 @@ from dsocr_analyze.architectures.ocr_family.composition import (
 from dsocr_analyze.architectures.ocr_family.crop_grid_codes import crop_grids
 from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED, expert_params
 from dsocr_analyze.architectures.ocr_family.dimensions import dimensions_of
+from dsocr_analyze.architectures.ocr_family.page_in_views import page_in_views
 from dsocr_analyze.architectures.ocr_family.plan import plan_workload
 from dsocr_analyze.architectures.ocr_family.preprocessing import pixel_work, pixel_work_of_pages
 from dsocr_analyze.architectures.ocr_family.recognition import recognizes
@@ -29,6 +30,7 @@ from dsocr_analyze.architectures.ocr_family.serving import (
     served_step,
     served_views,
 )
+from dsocr_analyze.architectures.ocr_family.sizes import size_warnings
 from dsocr_analyze.architectures.ocr_family.stages import ROUTED_EXPERT
 from dsocr_analyze.architectures.ocr_family.tides import decode_tide, prefill_tide
 from dsocr_analyze.architectures.ocr_family.totals import page_totals
@@ -93,6 +95,7 @@ def relative(
         recognizes=partial(recognizes, model_class, model_types),
         plan=partial(plan_workload, network),
         notes_of=network.notes_of,
+        warnings_of=size_warnings,
         prefill_inputs=_prefill_inputs,
         decode_inputs=_decode_inputs,
         decode_cache=decode_cache or _lengthened,
@@ -123,6 +126,7 @@ def _closed_forms(
         experts_touched=experts_by_stage,
         repeats=repeats,
         served=_served(network),
+        page_in_views=partial(page_in_views, network.crop),
         pixel_work=pixel_work,
         pixel_work_of_pages=pixel_work_of_pages,
     )

@@ -1,0 +1,298 @@
+"""The advice for a page: every mode's geometry, tokens, cost and published figures."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from dsocr_analyze.advice.document import (
+    AdviceDocument,
+    Cost,
+    Density,
+    ModeAdvice,
+    Requirements,
+    Seen,
+    Verdict,
+)
+from dsocr_analyze.advice.published import published_accuracy
+from dsocr_analyze.analytic import attention_name, page_figures
+from dsocr_analyze.columns.metadata import metadata_of
+from dsocr_analyze.dtypes import dtype_named
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.hardware.fit import memory_need
+from dsocr_analyze.report.build import build_report
+from dsocr_analyze.report.opening import NO_OPTIONS, Options
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import PageInViews
+    from dsocr_analyze.model.directory import ModelDirectory
+    from dsocr_analyze.report.document import Report
+    from dsocr_analyze.report.time_entry import TimeEntry
+    from dsocr_analyze.workload import Mode, Workload
+
+__all__ = ["DEFAULT_TEXT_TOKENS", "PageAsked", "Wanted", "advise"]
+
+DEFAULT_TEXT_TOKENS: Final = (600, 1000, 2000, 4000)
+"""Text tokens of pages that are shown where nobody says how many a page holds."""
+
+_LEAST_DPI, _MOST_DPI = 1, 100_000
+
+
+@dataclass(frozen=True)
+class PageAsked:
+    """A page, and what is done with it.
+
+    Attributes:
+        size: Width and height in pixels.
+        dpi: Pixels for each inch of it; None where that is unknown.
+        text_tokens: Tokens of the prompt besides the visual ones; None for the usual prompt's.
+        max_new_tokens: Tokens that it yields.
+        batch_size: Equal pages at a time.
+        holds: Text tokens that it may hold, one or several numbers.
+    """
+
+    size: tuple[int, int]
+    dpi: Fraction | None = None
+    text_tokens: int | None = None
+    max_new_tokens: int = 1024
+    batch_size: int = 1
+    holds: tuple[int, ...] = DEFAULT_TEXT_TOKENS
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a mode has to meet.
+
+    Attributes:
+        minimum_dpi: Least effective resolution; None where it does not matter.
+        maximum_compression: Most text tokens per vision token; None where it does not matter.
+    """
+
+    minimum_dpi: Fraction | None = None
+    maximum_compression: Fraction | None = None
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether every mode will do."""
+        return self.minimum_dpi is None and self.maximum_compression is None
+
+
+TimeOf = Callable[["Workload"], "tuple[TimeEntry, ...]"]
+
+
+def advise(
+    directory: ModelDirectory,
+    page: PageAsked,
+    modes: Sequence[Mode],
+    *,
+    wanted: Wanted | None = None,
+    dtype: str = "bfloat16",
+    flash_attention: bool = False,
+    time_of: TimeOf | None = None,
+    options: Options = NO_OPTIONS,
+) -> AdviceDocument:
+    """What each mode makes of a page, by closed forms.
+
+    Args:
+        directory: Where the model's config is; its code is neither imported nor executed.
+        page: The page, and what is done with it.
+        modes: The modes.
+        wanted: What a mode has to meet.
+        dtype: Type of weights and activations.
+        flash_attention: FlashAttention in place of the decoder's eager attention.
+        time_of: Predicted seconds of a workload; None for none.
+        options: Of the command line, where there is one.
+
+    Raises:
+        WorkloadError: A size or length is not possible, or a resolution is asked for of a page
+            whose own is unknown.
+        ConfigError: The config describes what has no closed form.
+    """
+    wanted = wanted or Wanted()
+    _check(page, wanted)
+    advice = tuple(
+        _of_mode(directory, page, mode, wanted, dtype, flash_attention, time_of) for mode in modes
+    )
+    published = published_accuracy(directory.architecture.name)
+    meeting = tuple(each.mode for each in advice if each.verdict and each.verdict.meets)
+    metadata = metadata_of(
+        directory, directory.architecture, modes, command="advise", options=options
+    )
+    return AdviceDocument(
+        schema_version=metadata.schema_version,
+        command=metadata.command,
+        options=metadata.options,
+        model=metadata.model,
+        metadata=metadata,
+        page=page.size,
+        page_dpi=None if page.dpi is None else float(page.dpi),
+        batch_size=page.batch_size,
+        max_new_tokens=page.max_new_tokens,
+        dtype=dtype_named(dtype).name,
+        attention=attention_name(flash_attention=flash_attention),
+        modes=advice,
+        requirements=None if wanted.is_nothing else _requirements(wanted),
+        modes_that_meet=None if wanted.is_nothing else meeting,
+        published=published,
+        notes=_notes(directory, page, has_published=published is not None),
+    )
+
+
+def _check(page: PageAsked, wanted: Wanted) -> None:
+    for argument, dpi in (("page_dpi", page.dpi), ("minimum_dpi", wanted.minimum_dpi)):
+        if dpi is not None and not _LEAST_DPI <= dpi <= _MOST_DPI:
+            raise WorkloadError(
+                f"{argument} {float(dpi):g} is not possible; give {_LEAST_DPI} to {_MOST_DPI}",
+                arguments=[argument],
+            )
+    most = wanted.maximum_compression
+    if most is not None and most <= 0:
+        raise WorkloadError(
+            f"maximum_compression {float(most):g} is not possible; give text tokens per vision"
+            " token, like 10",
+            arguments=["maximum_compression"],
+        )
+    if wanted.minimum_dpi is not None and page.dpi is None:
+        raise WorkloadError(
+            "minimum_dpi needs the page's own resolution, which pixels alone do not tell; give"
+            " page_dpi, or a paper like page='a4@200'",
+            arguments=["minimum_dpi", "page_dpi", "page"],
+        )
+
+
+def _requirements(wanted: Wanted) -> Requirements:
+    least, most = wanted.minimum_dpi, wanted.maximum_compression
+    return Requirements(
+        minimum_dpi=None if least is None else float(least),
+        maximum_compression=None if most is None else float(most),
+    )
+
+
+def _notes(directory: ModelDirectory, page: PageAsked, *, has_published: bool) -> tuple[str, ...]:
+    notes = [
+        "effective resolution: the finest vision call's, in the direction in which it shows less,"
+        " and never above the page's own",
+        "compression: text tokens on the page per vision token that the encoder yields; the prompt"
+        " holds newlines and separators besides",
+    ]
+    if page.dpi is None:
+        notes.append("the page's own resolution is unknown, so scales stand for dpi")
+    if has_published:
+        notes.append(
+            "published figures are of the published checkpoint; none is known of other weights"
+        )
+    else:
+        title = directory.architecture.title
+        notes.append(f"no accuracy by mode or compression is quoted of {title}: no source is known")
+    return tuple(notes)
+
+
+def _of_mode(
+    directory: ModelDirectory,
+    page: PageAsked,
+    mode: Mode,
+    wanted: Wanted,
+    dtype: str,
+    flash_attention: bool,
+    time_of: TimeOf | None,
+) -> ModeAdvice:
+    architecture = directory.architecture
+    workload: Workload = architecture.plan(
+        page=page.size, base_size=mode.base_size, image_size=mode.image_size,
+        crop_mode=mode.crop_mode, text_tokens=page.text_tokens, batch_size=page.batch_size,
+        max_new_tokens=page.max_new_tokens,
+    )  # fmt: skip
+    shown = architecture.forms.page_in_views(workload)
+    scale = min(Fraction(1), max(min(_scales(each, page.size)) for each in shown))
+    vision_tokens = sum(each.tokens for each in shown)
+    published = published_accuracy(architecture.name)
+    return ModeAdvice(
+        mode=mode.name,
+        base_size=mode.base_size,
+        image_size=mode.image_size,
+        crop_mode=mode.crop_mode,
+        grid=workload.grid,
+        seen=tuple(_seen(each, page) for each in shown),
+        effective_scale=float(scale),
+        effective_dpi=None if page.dpi is None else float(page.dpi * scale),
+        vision_tokens=vision_tokens,
+        visual_tokens=workload.visual_tokens,
+        seq_len=workload.seq_len,
+        cost=_cost(directory, workload, dtype, flash_attention),
+        time=() if time_of is None else time_of(workload),
+        densities=tuple(
+            _density(architecture.name, mode.name, tokens, vision_tokens, workload.visual_tokens)
+            for tokens in page.holds
+        ),
+        edit_distances=None if published is None else published.edit_distance.modes.get(mode.name),
+        verdict=None if wanted.is_nothing else _verdict(wanted, page, scale, vision_tokens),
+        notes=tuple(architecture.notes_of(workload)),
+    )
+
+
+def _scales(shown: PageInViews, page: tuple[int, int]) -> tuple[Fraction, Fraction]:
+    """Pixels of the views for each pixel of the page, from side to side and from top to bottom."""
+    return Fraction(shown.content[0], page[0]), Fraction(shown.content[1], page[1])
+
+
+def _seen(shown: PageInViews, page: PageAsked) -> Seen:
+    across, down = _scales(shown, page.size)
+    return Seen(
+        views=shown.views,
+        resolution=shown.resolution,
+        content=shown.content,
+        horizontal_scale=float(across),
+        vertical_scale=float(down),
+        horizontal_dpi=None if page.dpi is None else float(page.dpi * across),
+        vertical_dpi=None if page.dpi is None else float(page.dpi * down),
+    )
+
+
+def _density(
+    architecture: str, mode: str, text_tokens: int, vision_tokens: int, visual_tokens: int
+) -> Density:
+    published = published_accuracy(architecture)
+    row = None if published is None else published.precision.at(mode, text_tokens)
+    lack = "none for this model" if published is None else published.precision.lack(mode)
+    return Density(
+        text_tokens=text_tokens,
+        compression=text_tokens / vision_tokens,
+        prompt_compression=text_tokens / visual_tokens,
+        published=row,
+        lack="" if row is not None else lack,
+    )
+
+
+def _cost(directory: ModelDirectory, workload: Workload, dtype: str, flash_attention: bool) -> Cost:
+    figures = page_figures(directory, workload, dtype=dtype, flash_attention=flash_attention)
+    report: Report = build_report(figures, None, dt.datetime.now(dt.UTC))
+    need = memory_need(
+        directory.architecture, directory.dimensions(), workload, dtype=dtype_named(dtype),
+        flash_attention=flash_attention,
+    )  # fmt: skip
+    page = report.total.page
+    return Cost(
+        prefill_pass_flops=report.total.flops,
+        page_flops=page.flops,
+        page_bytes=page.bytes_read + page.bytes_written,
+        weights_bytes=report.memory.weights_bytes,
+        kv_cache_bytes=report.memory.kv_cache_bytes,
+        peak_activation_bytes=report.memory.peak_activation_bytes,
+        memory_bytes=need.total_bytes,
+    )
+
+
+def _verdict(wanted: Wanted, page: PageAsked, scale: Fraction, vision_tokens: int) -> Verdict:
+    is_fine = is_dense = None
+    if wanted.minimum_dpi is not None and page.dpi is not None:
+        is_fine = page.dpi * scale >= wanted.minimum_dpi
+    if wanted.maximum_compression is not None:
+        is_dense = Fraction(max(page.holds), vision_tokens) <= wanted.maximum_compression
+    return Verdict(
+        minimum_dpi=is_fine,
+        maximum_compression=is_dense,
+        meets=is_fine is not False and is_dense is not False,
+    )

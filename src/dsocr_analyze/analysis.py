@@ -1,0 +1,105 @@
+"""One call: a page in, its report out, on the built-in model or one in a directory."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from dsocr_analyze.analytic import page_figures
+from dsocr_analyze.architectures import DEFAULT, architecture_named
+from dsocr_analyze.architectures.planning import Asked, ImagePath, PageSize, planned
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.report.build import build_report
+from dsocr_analyze.workload import Workload
+
+if TYPE_CHECKING:
+    from dsocr_analyze.report.document import Report
+
+__all__ = ["analyze"]
+
+Engine = Literal["trace", "analytic"]
+
+
+def analyze(
+    *,
+    page: PageSize | None = None,
+    image: ImagePath | None = None,
+    mode: str | None = None,
+    base_size: int | None = None,
+    image_size: int | None = None,
+    crop_mode: bool | None = None,
+    text_tokens: int | None = None,
+    seq_len: int | None = None,
+    batch_size: int | None = None,
+    max_new_tokens: int | None = None,
+    prompt_pages: int | None = None,
+    architecture: str | None = None,
+    model: str | Path | None = None,
+    engine: Engine = "trace",
+    dtype: str = "bfloat16",
+    flash_attention: bool = False,
+    trust_remote_code: bool = False,
+) -> Report:
+    """What a page costs: the report that `dsocr-analyze` prints and writes.
+
+    >>> analyze(mode="gundam", page="a4", engine="analytic").total.matrix_flops
+    4568380069376
+
+    Args:
+        page: A paper like `"a4"` or `"a4@200"`, `"1240x1754"`, or (width, height) in pixels.
+            Default: A4 at 150 dpi.
+        image: An image file with the page, in place of `page`; of several pages the first.
+        mode: Name of a mode like `"gundam"`, in place of the three sizes that follow.
+        base_size: Pixels a side of the global view in crop mode. Default: the model's own.
+        image_size: Pixels a side of a local view, or of the only one. Default: the model's own.
+        crop_mode: Whether a page larger than one tile is cut. Default: yes, if it is alone.
+        text_tokens: Tokens besides the visual ones, BOS included. Default: the usual prompt's.
+        seq_len: Tokens of the whole prompt, in place of `text_tokens`.
+        batch_size: Prompts, all alike. Default: 1.
+        max_new_tokens: Tokens generated; the prefill pass yields the first. Default: 1024.
+        prompt_pages: Pages in one prompt, all alike, of a model that takes several. Default: 1.
+        architecture: Name of the architecture whose built-in reference is counted. Default:
+            `"deepseek-ocr"`, where no `model` is given.
+        model: A model directory, in place of `architecture`.
+        engine: `"trace"` runs the model under hooks and compares with the closed forms;
+            `"analytic"` evaluates these alone, without torch.
+        dtype: Type of weights and activations: `"bfloat16"`, `"float16"` or `"float32"`.
+        flash_attention: FlashAttention-2 in the decoder instead of eager attention.
+        trust_remote_code: Execute the directory's Python files without a trust record.
+
+    Raises:
+        AnalyzeError: Its subclasses say what is wrong with an argument or the directory.
+    """
+    asked = Asked(
+        page=page, image=image, mode=mode, base_size=base_size, image_size=image_size,
+        crop_mode=crop_mode, text_tokens=text_tokens, seq_len=seq_len, batch_size=batch_size,
+        max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
+    )  # fmt: skip
+    directory = _directory(model, architecture)
+    workload = planned(directory.architecture, **asked)
+    if engine == "trace":
+        # Imported here: it brings torch.
+        from dsocr_analyze.session import DeepSeekOCRSession
+
+        return DeepSeekOCRSession.from_directory(
+            directory, dtype=dtype, flash_attention=flash_attention,
+            trust_remote_code=trust_remote_code,
+        ).analyze(workload)  # fmt: skip
+    if engine != "analytic":
+        raise WorkloadError(f"engine {engine!r} is unknown; use 'trace' or 'analytic'")
+    assert isinstance(workload, Workload), "every known architecture reads pages"
+    figures = page_figures(directory, workload, dtype=dtype, flash_attention=flash_attention)
+    return build_report(figures, None, dt.datetime.now(dt.UTC))
+
+
+def _directory(model: str | Path | None, architecture: str | None) -> ModelDirectory:
+    """The model that is named; raises WorkloadError where it is named twice."""
+    if model is not None and architecture is not None:
+        raise WorkloadError(
+            f"model={str(model)!r} says its architecture itself; leave out"
+            f" architecture={architecture!r}"
+        )
+    built_in = architecture_named(DEFAULT.name if architecture is None else architecture)
+    return ModelDirectory.read(built_in.reference if model is None else Path(model))

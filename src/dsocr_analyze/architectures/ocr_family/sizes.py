@@ -1,0 +1,58 @@
+"""Sizes of views that run, but that nobody is likely to have meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
+
+if TYPE_CHECKING:
+    from dsocr_analyze.workload import Workload
+
+__all__ = ["size_warnings"]
+
+_PATCH: Final = 16
+"""Pixels a side of a SAM patch."""
+_TOKEN: Final = 64
+"""Pixels a side that become one visual token: four patches a side."""
+
+
+def size_warnings(workload: Workload) -> list[str]:
+    """What is odd about the sizes of a workload's views, one line each.
+
+    A view that is no multiple of 64 pixels a side loses pixels or pads tokens; a view of the whole
+    page that is smaller than a local view looks like two sizes that were swapped.
+    """
+    return list(_warnings(workload))
+
+
+def _warnings(workload: Workload) -> Iterator[str]:
+    base, image = workload.base_size, workload.image_size
+    if not workload.crop_mode:
+        yield from _odd("image_size", image)
+        return
+    if base < image:
+        yield (
+            f"base_size {base} is below image_size {image}: the view of the whole page has fewer"
+            " pixels a side than each local view, the other way round than in every published"
+            f" mode; if they are swapped, give base_size {image} and image_size {base}"
+        )
+    yield from _odd("base_size", base)
+    if image != base:
+        yield from _odd("image_size", image)
+
+
+def _odd(argument: str, size: int) -> Iterator[str]:
+    """Whether a size is no multiple of a token's, what becomes of it, and which ones are near."""
+    if size % _TOKEN == 0:
+        return
+    patches = size // _PATCH
+    seen = patches * _PATCH
+    below = max(_TOKEN, size // _TOKEN * _TOKEN)
+    lost = f"{seen} of {size} pixels a side are seen, in " if seen < size else ""
+    yield (
+        f"{argument} {size} is no multiple of {_TOKEN}: {lost}{patches} patches of {_PATCH} pixels,"
+        f" which make the {tokens_per_side(size)} tokens a side of"
+        f" {tokens_per_side(size) * _TOKEN} pixels; give {below} or {below + _TOKEN}"
+    )

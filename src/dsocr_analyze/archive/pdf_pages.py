@@ -1,0 +1,187 @@
+"""The pages of a PDF in pixels, by their boxes; nothing is rendered. Needs the extra `pdf` (pypdf).
+
+Source: ISO 32000-2, 7.7.3 (page tree, inherited attributes) and 14.11.2 (page boundaries).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import struct
+import zlib
+from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from dsocr_analyze.errors import PageError
+from dsocr_analyze.workload.page import check_page
+
+__all__ = ["INSTALL", "MOST_NODES", "has_reader", "pdf_pages"]
+
+INSTALL: Final = "pip install 'dsocr-analyze[pdf]'"
+"""What puts the reader in place."""
+
+MOST_NODES: Final = 1_000_000
+"""Pages and groups of pages of a file that are read; a tree that has more has no end."""
+
+_DEEPEST: Final = 200
+"""Groups of pages within one another."""
+
+_POINTS_AN_INCH: Final = 72
+_INHERITED: Final = ("/MediaBox", "/CropBox", "/Rotate")
+
+_DAMAGE: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+    zlib.error,
+)
+"""What pypdf raises on a damaged file, besides its own errors."""
+
+
+def has_reader() -> bool:
+    """Whether the package that reads PDFs is installed."""
+    return importlib.util.find_spec("pypdf") is not None
+
+
+def pdf_pages(path: Path, dpi: int) -> Iterator[tuple[int, int] | PageError]:
+    """Width and height of each page in pixels as it is looked at, rounded to the nearest.
+
+    A page is as large as its CropBox within its MediaBox, or as its MediaBox where it has no
+    CropBox; UserUnit scales it and Rotate turns it.
+
+    Args:
+        path: The file.
+        dpi: Pixels to an inch, at which it would be rendered.
+
+    Yields:
+        The size of a page, or why it has none.
+
+    Raises:
+        PageError: The file is missing, encrypted or damaged; then no page of it that has not been
+            handed out can be.
+    """
+    from pypdf.errors import DependencyError, PyPdfError
+
+    damage = (*_DAMAGE, PyPdfError, DependencyError, RecursionError)
+    silence = logging.NullHandler()  # else a damaged file talks on stderr beside the error
+    logging.getLogger("pypdf").addHandler(silence)
+    try:
+        # Given a name, pypdf reads the whole file at once.
+        with path.open("rb") as file:
+            pages = 0
+            for page in _pages(path, file):
+                pages += 1
+                try:
+                    yield check_page(*_pixels(page, dpi))
+                except (PageError, *damage) as error:
+                    yield PageError(f"page {pages} of PDF {str(path)!r}: {_reason(error)}")
+            if not pages:
+                raise PageError(f"PDF {str(path)!r} has no pages")
+    except damage as error:
+        raise PageError(f"cannot read PDF {str(path)!r}: {_reason(error)}") from error
+    finally:
+        logging.getLogger("pypdf").removeHandler(silence)
+
+
+class _Node(NamedTuple):
+    """A node of the tree of pages, with what it has and inherits."""
+
+    values: Any
+    inherited: dict[str, Any]
+    above: frozenset[int]
+    """Identities of the nodes on the way to it."""
+
+
+def _pages(path: Path, file: Any) -> Iterator[dict[str, Any]]:
+    """What each page has and inherits, in the order of the tree."""
+    from pypdf import PasswordType, PdfReader
+
+    reader = PdfReader(file)
+    if reader.is_encrypted and reader.decrypt("") is PasswordType.NOT_DECRYPTED:
+        raise PageError(f"PDF {str(path)!r} is encrypted and opens with a password only")
+    waiting = [_Node(reader.root_object["/Pages"], {}, frozenset())]
+    nodes = 0
+    while waiting:
+        node = waiting.pop()
+        nodes += 1
+        if nodes > MOST_NODES:
+            raise ValueError(f"more than {MOST_NODES:,} pages and groups of pages")
+        values = node.values.get_object()
+        if not isinstance(values, dict):
+            raise TypeError("the tree of pages has a node that is none")
+        own = node.inherited | {key: values[key] for key in _INHERITED if key in values}
+        if "/Kids" not in values:
+            yield own | {key: values[key] for key in ("/UserUnit",) if key in values}
+            continue
+        if id(values) in node.above or len(node.above) >= _DEEPEST:
+            raise ValueError("the tree of pages has no end: a group is within itself, or too deep")
+        above = node.above | {id(values)}
+        kids = values["/Kids"].get_object()
+        waiting += [_Node(kid, own, above) for kid in reversed(kids)]
+
+
+def _pixels(page: dict[str, Any], dpi: int) -> tuple[int, int]:
+    """Width and height of a page in pixels.
+
+    Raises:
+        PageError: It has no box, or says what no page can have.
+    """
+    if "/MediaBox" not in page:
+        raise PageError("it has no MediaBox")
+    left, low, right, high = _box(page["/MediaBox"])
+    if "/CropBox" in page:
+        crop = _box(page["/CropBox"])
+        inner = max(left, crop[0]), max(low, crop[1]), min(right, crop[2]), min(high, crop[3])
+        if inner[0] < inner[2] and inner[1] < inner[3]:
+            left, low, right, high = inner
+    unit = _number(page.get("/UserUnit", 1))
+    turn = _number(page.get("/Rotate", 0))
+    if unit <= 0:
+        raise PageError(f"its UserUnit {float(unit):g} is no size")
+    if turn % 90:
+        raise PageError(f"its Rotate {float(turn):g} is no multiple of 90")
+    scale = unit * dpi / _POINTS_AN_INCH
+    width, height = _nearest((right - left) * scale), _nearest((high - low) * scale)
+    return (height, width) if turn % 180 else (width, height)
+
+
+def _box(value: Any) -> tuple[Fraction, Fraction, Fraction, Fraction]:
+    """Left, low, right and high of a rectangle, whichever two corners it is given by."""
+    corners = [_number(each) for each in value.get_object()]
+    if len(corners) != 4:
+        raise PageError(f"it has a box of {len(corners)} numbers")
+    x, y, other_x, other_y = corners
+    return min(x, other_x), min(y, other_y), max(x, other_x), max(y, other_y)
+
+
+def _number(value: Any) -> Fraction:
+    number = value if isinstance(value, int) else value.get_object()
+    if isinstance(number, bool) or not isinstance(number, int | float | Decimal):
+        raise PageError(f"it has {str(number)[:40]!r} where a number belongs")
+    # A number is written in decimals: 841.89 is that, and no binary fraction near it.
+    return Fraction(str(number))
+
+
+def _nearest(length: Fraction) -> int:
+    return int(length + Fraction(1, 2))
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong, on one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = " ".join(str(error).split())
+    text = "".join(character if character.isprintable() else "?" for character in text)
+    if isinstance(error, PageError):
+        return text
+    return f"{text[:160]} ({type(error).__name__})" if text else type(error).__name__

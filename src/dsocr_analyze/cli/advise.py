@@ -1,0 +1,260 @@
+"""`dsocr-analyze advise`: which mode for a page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsocr_analyze.cli import many_options, options, time_options
+from dsocr_analyze.cli.doubts import StrictOption, say_of_config
+from dsocr_analyze.cli.exits import NO
+from dsocr_analyze.cli.page_image import page_of_file
+from dsocr_analyze.cli.used_options import options_used
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.workload import parse_page
+from dsocr_analyze.workload.page import paper_dpi
+from dsocr_analyze.workload.workload import LARGEST_COUNT
+
+if TYPE_CHECKING:
+    from dsocr_analyze.advice.build import TimeOf, Wanted
+    from dsocr_analyze.advice.document import AdviceDocument
+    from dsocr_analyze.cli.time_options import TimeRequest
+    from dsocr_analyze.model.directory import ModelDirectory
+    from dsocr_analyze.report.table import Table
+
+__all__ = ["advise"]
+
+FORMATS = ("table", "markdown", "json")
+
+_WANTED = "What a mode has to meet"
+_MOST_NUMBERS = 12
+
+ModesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--mode",
+        metavar="LIST",
+        help="Modes, as in sweep: names, all, or sizes like 1024/640. Default: all.",
+        rich_help_panel=many_options.AXES,
+    ),
+]
+PageDpiOption = Annotated[
+    str | None,
+    typer.Option(
+        "--page-dpi",
+        metavar="DPI",
+        help="Resolution of a page that is given in pixels or as an image. Default: unknown, but"
+        " for papers like a4@200.",
+        rich_help_panel="Workload",
+    ),
+]
+HoldsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--page-text-tokens",
+        metavar="LIST",
+        help="Text tokens that the page may hold. Default: 600,1000,2000,4000.",
+        rich_help_panel=many_options.AXES,
+    ),
+]
+MinimumOption = Annotated[
+    str | None,
+    typer.Option(
+        "--minimum-dpi",
+        metavar="DPI",
+        help="Least effective resolution of the page.",
+        rich_help_panel=_WANTED,
+    ),
+]
+MaximumOption = Annotated[
+    str | None,
+    typer.Option(
+        "--maximum-compression",
+        metavar="RATIO",
+        help="Most text tokens per vision token, at every number of --page-text-tokens.",
+        rich_help_panel=_WANTED,
+    ),
+]
+FormatOption = Annotated[
+    str, typer.Option("--format", metavar="|".join(FORMATS), help="What is printed.")
+]
+
+
+@time_options.of_a_page(runtime="serving", concurrency="1")
+def advise(
+    context: typer.Context,
+    model: options.ModelOption = None,
+    arch: options.ArchOption = None,
+    config: options.ConfigOption = None,
+    sliding_window: options.SlidingWindowOption = None,
+    dtype: options.DtypeOption = "bfloat16",
+    use_flash_attn: options.FlashOption = 0,
+    mode: ModesOption = None,
+    page: options.PageOption = None,
+    image: options.ImageOption = None,
+    page_dpi: PageDpiOption = None,
+    page_text_tokens: HoldsOption = None,
+    text_tokens: options.TextTokensOption = None,
+    max_new_tokens: options.NewTokensOption = 1024,
+    batch_size: options.BatchOption = 1,
+    minimum_dpi: MinimumOption = None,
+    maximum_compression: MaximumOption = None,
+    output_format: FormatOption = "table",
+    json_file: options.JsonOption = None,
+    quiet: many_options.QuietOption = False,
+    strict: StrictOption = False,
+    debug: options.DebugOption = False,
+) -> None:
+    """Say how finely each mode sees a page, what it costs, and what is published of it.
+
+    With --minimum-dpi or --maximum-compression, name the modes that meet them; exit with 1 where
+    none does.
+    """
+    from dsocr_analyze.advice import PageAsked, advise
+    from dsocr_analyze.sweep.axes import parse_modes
+
+    output_format = options.chosen("--format", output_format, FORMATS)
+    asked = time_options.request_with_report(context)
+    directory = options.described_model(model, arch, config, sliding_window)
+    say_of_config(context, directory, by_closed_forms=True)
+    flash_attention = options.switch("--use-flash-attn", use_flash_attn)
+    size, dpi = _page(page, image, page_dpi)
+    wanted = PageAsked(
+        size, dpi, text_tokens, max_new_tokens, batch_size, _numbers(page_text_tokens)
+    )
+    found = advise(
+        directory, wanted, list(dict.fromkeys(parse_modes("mode", mode or "all",
+                                                          directory.architecture))),
+        wanted=_wanted(minimum_dpi, maximum_compression), dtype=dtype,
+        flash_attention=flash_attention,
+        time_of=_time_of(asked, directory, dtype, flash_attention=flash_attention),
+        options=options_used(context),
+    )  # fmt: skip
+    _show(context, found, output_format, json_file, quiet=quiet)
+    if found.modes_that_meet == ():
+        raise typer.Exit(NO)
+
+
+def _page(
+    page: str | None, image: Path | None, page_dpi: str | None
+) -> tuple[tuple[int, int], Fraction | None]:
+    """The page's size and resolution, the latter where it is known."""
+    if page is not None and image is not None:
+        raise WorkloadError(f"give --page {page} or --image {image}, not both")
+    dpi = None if page_dpi is None else _fraction("--page-dpi", page_dpi)
+    if image is not None:
+        return page_of_file(image), dpi
+    text = page or "a4"
+    size, of_paper = parse_page(text), paper_dpi(text)
+    if of_paper is None:
+        return size, dpi
+    if dpi is not None and dpi != of_paper:
+        raise WorkloadError(
+            f"--page {text} is a paper at {of_paper} dpi; leave out --page-dpi {page_dpi}, or give"
+            f" {text.partition('@')[0]}@{page_dpi}"
+        )
+    return size, Fraction(of_paper)
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    from dsocr_analyze.advice.build import DEFAULT_TEXT_TOKENS
+    from dsocr_analyze.sweep.axes import parse_numbers
+
+    if text is None:
+        return DEFAULT_TEXT_TOKENS
+    import numpy as np
+
+    axis = parse_numbers("page_text_tokens", text, 1, LARGEST_COUNT)
+    if len(axis) > _MOST_NUMBERS:
+        raise WorkloadError(
+            f"--page-text-tokens {text} has {len(axis)} values; give at most {_MOST_NUMBERS}"
+        )
+    return tuple(dict.fromkeys(axis.take(np.arange(len(axis))).tolist()))
+
+
+def _wanted(minimum_dpi: str | None, maximum_compression: str | None) -> Wanted:
+    from dsocr_analyze.advice import Wanted
+
+    least, most = minimum_dpi, maximum_compression
+    return Wanted(
+        None if least is None else _fraction("--minimum-dpi", least),
+        None if most is None else _fraction("--maximum-compression", most),
+    )
+
+
+def _fraction(option: str, text: str) -> Fraction:
+    """A number as it is written: 0.1 is a tenth. A ratio may be written like 10x."""
+    try:
+        number = Decimal(text.lower().removesuffix("x"))
+        if not number.is_finite() or not 0 < number < LARGEST_COUNT:
+            raise InvalidOperation
+    except InvalidOperation:
+        raise WorkloadError(
+            f"{option} {text!r} is not possible; give a number above 0, like 150"
+        ) from None
+    return Fraction(number)
+
+
+def _time_of(
+    asked: TimeRequest | None, directory: ModelDirectory, dtype: str, *, flash_attention: bool
+) -> TimeOf | None:
+    if asked is None:
+        return None
+    return lambda workload: asked.entries(
+        directory.architecture, directory.dimensions(), workload, dtype=dtype,
+        flash_attention=flash_attention,
+    )  # fmt: skip
+
+
+def _show(
+    context: typer.Context,
+    advice: AdviceDocument,
+    output_format: str,
+    json_file: str | None,
+    *,
+    quiet: bool,
+) -> None:
+    from dsocr_analyze.report.time_report import report_text
+
+    if json_file is not None and json_file != "-":
+        from dsocr_analyze.report.files import prepare_directory, write_texts
+
+        file = Path(json_file)
+        prepare_directory(file.parent)
+        context.obj.begin_writing()
+        write_texts(file.parent, {file.name: report_text(advice)})
+    if json_file == "-" or (output_format == "json" and not quiet):
+        sys.stdout.write(report_text(advice))
+    if json_file == "-" or output_format == "json" or quiet:
+        return
+    from dsocr_analyze.advice.tables import advice_lines, advice_notes, advice_tables
+
+    tables, notes = advice_tables(advice), advice_notes(advice)
+    if output_format == "markdown":
+        from dsocr_analyze.report.markdown import markdown_table
+
+        parts = ["\n".join(f"{line}  " for line in advice_lines(advice)).rstrip()]
+        parts += [f"## {table.title}\n\n{markdown_table(table)}" for table in tables]
+        parts += ["## Notes", "\n".join(f"- {note}" for note in notes)]
+        sys.stdout.write("\n\n".join(parts) + "\n")
+        return
+    _print(advice_lines(advice), tables, notes)
+    if json_file is not None:
+        print(f"wrote {json_file}")
+
+
+def _print(lines: Iterable[str], tables: Sequence[Table], notes: Iterable[str]) -> None:
+    from dsocr_analyze.cli.printing import print_table, print_text
+
+    for line in lines:
+        print_text(line)
+    for table in tables:
+        print_table(table)
+    for note in notes:
+        print_text(f"Note: {note}")

@@ -1,0 +1,183 @@
+"""What `check --against` names: a saved report, or a revision of the repository."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from dsocr_analyze.cli.checked import counted_by
+from dsocr_analyze.errors import AnalyzeError, BaselineError
+from dsocr_analyze.gate.budgets import PYPROJECT, Budgets, Options, Workload, budgets_in
+from dsocr_analyze.gate.document import Baseline
+from dsocr_analyze.gate.judge import Counted
+from dsocr_analyze.gate.revision import Repository, Revision
+from dsocr_analyze.report.document import Report
+from dsocr_analyze.report.reading import load_report
+
+__all__ = ["Counts", "counts_against"]
+
+
+class Counts(Protocol):
+    """How workloads are counted: here, and in a baseline where there is one."""
+
+    @property
+    def baseline(self) -> Baseline | None:
+        """What workloads are compared with."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is in doubt of all of them."""
+
+    def of(self, workload: Workload) -> Counted:
+        """A workload's reports."""
+
+
+@contextmanager
+def counts_against(
+    name: str | None, file: Path, budgets: Budgets, *, trust_remote_code: bool
+) -> Iterator[Counts]:
+    """How the workloads of a budgets file are counted.
+
+    A name that ends in `.json` is a saved report; any other is a revision where there is such a
+    one, whatever files lie here, and else a report.
+
+    Args:
+        name: The baseline; None for none.
+        file: The file with the budgets, whose folder their paths are relative to.
+        budgets: What it holds.
+        trust_remote_code: Whether a trace may execute a directory's code without a record.
+
+    Raises:
+        BaselineError: There is nothing of that name.
+    """
+    here = _Here(file.parent, trust_remote_code)
+    if name is None:
+        yield here
+    elif Path(name).suffix == ".json":
+        yield _OfReport(here, name, budgets)
+    else:
+        try:
+            revision = Repository.around(file.parent).revision(name)
+        except BaselineError:
+            if not Path(name).is_file():
+                raise
+            yield _OfReport(here, name, budgets)
+            return
+        with tempfile.TemporaryDirectory(prefix="dsocr-check-") as folder:
+            yield _OfRevision(here, revision, file, budgets, Path(folder))
+
+
+class _Here:
+    """Workloads that are compared with nothing.
+
+    Args:
+        folder: What their paths are relative to.
+        trust_remote_code: Whether a trace may execute a directory's code without a record.
+    """
+
+    def __init__(self, folder: Path, trust_remote_code: bool) -> None:
+        self.baseline: Baseline | None = None
+        self.warnings: tuple[str, ...] = ()
+        self.folder = folder
+        self.trust_remote_code = trust_remote_code
+
+    def report(self, options: Options, engine: str = "analytic") -> Report:
+        """What a workload costs here; by `engine` where it does not say."""
+        return counted_by(
+            options, self.folder, trust_remote_code=self.trust_remote_code, engine=engine
+        )
+
+    def of(self, workload: Workload) -> Counted:
+        """The report of a workload."""
+        return Counted(self.report(workload.options))
+
+
+class _OfReport:
+    """A workload that is compared with a saved report, by the engine that the report is by."""
+
+    def __init__(self, here: _Here, name: str, budgets: Budgets) -> None:
+        if len(budgets.workloads) > 1:
+            raise BaselineError(
+                f"{name!r} is the report of one workload, and the budgets have"
+                f" {len(budgets.workloads)} ({', '.join(budgets.workloads)}); name the one that it"
+                " is of: --workload NAME"
+            )
+        self.baseline = Baseline(kind="report", name=name, commit=None)
+        self.warnings: tuple[str, ...] = ()
+        self._here = here
+        self._report = load_report(Path(name))
+
+    def of(self, workload: Workload) -> Counted:
+        """The report of the workload, and the saved one."""
+        report = self._here.report(workload.options, engine=self._report.metadata.engine)
+        return Counted(report, self._report, is_compared=True)
+
+
+class _OfRevision:
+    """Workloads that are compared with what they were in another revision.
+
+    Its budgets say what its workloads were; a workload that they lack is counted there as here.
+    """
+
+    def __init__(
+        self, here: _Here, revision: Revision, file: Path, budgets: Budgets, folder: Path
+    ) -> None:
+        self.baseline = Baseline(kind="revision", name=revision.name, commit=revision.commit)
+        self._here = here
+        self._revision = revision
+        self._root = revision.repository.root
+        self._files = folder
+        self._file = file.parent.resolve() / file.name
+        warnings: list[str] = []
+        self._workloads = self._budgets_there(warnings)
+        warnings += [
+            f"workload {name!r} of {revision.name} is gone: nothing here says what it costs"
+            for name in self._workloads
+            if name not in budgets.workloads
+        ]
+        self.warnings = tuple(warnings)
+
+    def of(self, workload: Workload) -> Counted:
+        """The report of the workload here and there."""
+        report = self._here.report(workload.options)
+        before = self._workloads.get(workload.name)
+        options = (before or workload).options
+        paths = [self._in_repository(path) for path in options.paths()]
+        missing = [path for path in paths if not self._revision.has(path)]
+        if missing:
+            why = f"no baseline: {self._revision.name} has no {' and no '.join(map(repr, missing))}"
+            return Counted(report, None, is_compared=True, before=before, warnings=(why,))
+        for path in paths:
+            self._revision.copy(path, self._files)
+        old = counted_by(
+            options, self._files / self._in_repository("."),
+            trust_remote_code=self._here.trust_remote_code, revision=self._revision.name,
+        )  # fmt: skip
+        return Counted(report, old, is_compared=True, before=before)
+
+    def _in_repository(self, path: str) -> str:
+        """A path of the budgets file, from the root of the repository."""
+        found = Path(os.path.normpath(self._file.parent / path))
+        if not found.is_relative_to(self._root):
+            raise BaselineError(
+                f"{path!r} lies outside the repository {str(self._root)!r}, so no revision has it;"
+                " compare with a saved report, or keep it in the repository"
+            )
+        return found.relative_to(self._root).as_posix()
+
+    def _budgets_there(self, warnings: list[str]) -> Mapping[str, Workload]:
+        """Workloads of the revision's own budgets; none where none can be read."""
+        name = f"{self._revision.name}:{self._in_repository(self._file.name)}"
+        text = self._revision.text(self._in_repository(self._file.name))
+        if text is None:
+            return {}
+        try:
+            found = budgets_in(text, name, is_pyproject=self._file.name == PYPROJECT)
+        except AnalyzeError as error:
+            warnings.append(f"the baseline's budgets cannot be read: {error}")
+            return {}
+        return {} if found is None else found.workloads

@@ -1,0 +1,171 @@
+"""What `check` counts: a workload of a budgets file, here and in a baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from dsocr_analyze.cli import options, time_options
+from dsocr_analyze.cli.counting import ENGINES, Engine
+from dsocr_analyze.errors import ConfigError, TrustError
+from dsocr_analyze.gate.budgets import NEW_FILE, PYPROJECT, Budgets, Options, budgets_in
+
+if TYPE_CHECKING:
+    from dsocr_analyze.model.directory import ModelDirectory
+    from dsocr_analyze.report.document import Report
+
+__all__ = ["BUDGETS_FILE", "BudgetsFile", "counted_by", "read_budgets"]
+
+BUDGETS_FILE: Final = "dsocr-budgets.toml"
+
+
+@dataclass(frozen=True)
+class BudgetsFile:
+    """A file of budgets, read once.
+
+    Attributes:
+        path: Where it is.
+        text: What stands in it.
+        budgets: What that says.
+    """
+
+    path: Path
+    text: str
+    budgets: Budgets
+
+    @property
+    def is_pyproject(self) -> bool:
+        """Whether the budgets are a table of a project's file."""
+        return self.path.name == PYPROJECT
+
+
+def read_budgets(named: Path | None, *, is_update: bool) -> BudgetsFile:
+    """The budgets: of the file that was named, or of the usual one in this folder.
+
+    Args:
+        named: The file; None for the usual one.
+        is_update: Whether budgets are about to be written, so that there need be none.
+
+    Raises:
+        ConfigError: There are none, or they say what no budget is.
+    """
+    usual, project = Path(BUDGETS_FILE), Path(PYPROJECT)
+    for path in (usual, project) if named is None else (named,):
+        if path.is_file() or (path is named and not is_update):
+            found = _read(path)
+            if found is not None:
+                return found
+            if path is named:
+                raise ConfigError(
+                    f"{str(path)!r} has no table [tool.dsocr-analyze.check]; write one, as"
+                    ' [tool.dsocr-analyze.check.workloads.gundam] with mode = "gundam"'
+                )
+    if is_update:
+        budgets = budgets_in(NEW_FILE, "new budgets", is_pyproject=False)
+        assert budgets is not None, "only a pyproject.toml has none"
+        if named is not None and named.name == PYPROJECT:
+            raise ConfigError(f"{str(named)!r} does not exist; budgets begin in {BUDGETS_FILE}")
+        return BudgetsFile(named or usual, NEW_FILE, budgets)
+    raise ConfigError(
+        f"no budgets here: neither {BUDGETS_FILE} nor [tool.dsocr-analyze.check] in {PYPROJECT};"
+        " --update begins a file, --budgets FILE names another"
+    )
+
+
+def _read(path: Path) -> BudgetsFile | None:
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read budgets {str(path)!r}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"cannot read budgets {str(path)!r}: {error}") from error
+    budgets = budgets_in(text, str(path), is_pyproject=path.name == PYPROJECT)
+    return None if budgets is None else BudgetsFile(path, text, budgets)
+
+
+# --- counting --------------------------------------------------------------------------------
+
+
+def counted_by(
+    asked: Options,
+    folder: Path,
+    *,
+    trust_remote_code: bool,
+    engine: str = "analytic",
+    revision: str | None = None,
+) -> Report:
+    """What a workload costs.
+
+    Args:
+        asked: What is counted.
+        folder: What its paths are relative to.
+        trust_remote_code: Whether a trace may execute a directory's code without a record.
+        engine: What counts where the workload does not say.
+        revision: Where the files are from if not from here; code that is there is executed where
+            these very files are trusted in any place.
+
+    Raises:
+        AnalyzeError: Its subclasses say what of it is not possible.
+    """
+    name = asked.engine or ("trace" if asked.stages is not None else engine)
+    name = options.chosen("engine", name, ENGINES)
+    directory = _directory(asked, folder)
+    if revision is not None and name == "trace" and not trust_remote_code:
+        _require_trusted_code(directory, str(asked.directory), revision)
+        trust_remote_code = True
+    workload = options.any_workload_from(
+        directory.architecture, mode=asked.mode, base_size=asked.base_size,
+        image_size=asked.image_size, crop_mode=_number(asked.crop_mode), page=asked.page,
+        image=None, seq_len=asked.seq_len, text_tokens=asked.text_tokens,
+        batch_size=asked.batch_size, max_new_tokens=asked.max_new_tokens,
+        prompt_pages=asked.prompt_pages,
+    )  # fmt: skip
+    request = None
+    if asked.gpu:
+        # Corrections are what this machine kept; a check says the same on every machine.
+        request = time_options.time_request(
+            asked.gpu, profile=None, runtime=asked.runtime, server=asked.server,
+            concurrency=asked.concurrency, preprocess_ms=asked.preprocess_ms,
+            workers=asked.workers, price=asked.price, weights_dtype=asked.weights_dtype,
+            kv_dtype=asked.kv_dtype, max_new_tokens=asked.max_new_tokens, corrections=0,
+        )  # fmt: skip
+    return Engine(
+        name, directory, asked.dtype, asked.use_flash_attn, trust_remote_code=trust_remote_code,
+        time=request,
+    ).report(workload)  # fmt: skip
+
+
+def _directory(asked: Options, folder: Path) -> ModelDirectory:
+    """The model that a workload names; the built-in reference where it names none.
+
+    Not what happens to lie in a folder of models: a check says the same on every machine.
+    """
+    unnamed = None if asked.stages is not None else "reference"
+    return options.model_directory_from(
+        unnamed if asked.directory is None else str(folder / asked.directory), asked.arch,
+        _below(folder, asked.config), trust_remote_code=True,
+        sliding_window=_number(asked.sliding_window), stages=_below(folder, asked.stages),
+        hf_config=_below(folder, asked.hf_config),
+    )  # fmt: skip
+
+
+def _below(folder: Path, path: str | None) -> Path | None:
+    return None if path is None else folder / path
+
+
+def _number(switch: bool | None) -> int | None:
+    return None if switch is None else int(switch)
+
+
+def _require_trusted_code(directory: ModelDirectory, path: str, revision: str) -> None:
+    """Refuses to execute files of another revision that nobody has agreed to."""
+    from dsocr_analyze.model.trust import is_trusted_code
+
+    if directory.has_code and not is_trusted_code(directory):
+        raise TrustError(
+            f"{path!r} of {revision} holds Python code that would be executed"
+            f" ({', '.join(directory.sources)}) and that is not what was trusted; read it in a work"
+            f" tree (`git worktree add ../baseline {revision}`) and run `dsocr-analyze trust` on it"
+            ' there, or count without executing it: engine = "analytic" in the budgets'
+        )

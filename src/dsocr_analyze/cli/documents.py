@@ -1,0 +1,78 @@
+"""The JSON documents of the commands: the one list of them, and their schemas."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Struct
+
+from dsocr_analyze.advice.document import AdviceDocument
+from dsocr_analyze.archive.document import ArchiveDocument
+from dsocr_analyze.columns.metadata import CountMetadata
+from dsocr_analyze.gate.document import Check
+from dsocr_analyze.report.compared import ComparisonDocument
+from dsocr_analyze.report.devices import CorrectionsDocument, DevicesDocument
+from dsocr_analyze.report.document import Report
+from dsocr_analyze.report.fit import FitDocument
+from dsocr_analyze.report.inference import InferenceReport
+from dsocr_analyze.report.measurement import Measurement
+from dsocr_analyze.report.schema import schema_of
+from dsocr_analyze.report.server_benchmarks import BenchmarkReport
+from dsocr_analyze.report.time_report import TimeReport
+from dsocr_analyze.report.tree_document import LeavesDocument, TreeDocument
+
+__all__ = ["DOCUMENTS", "NO_DOCUMENT", "schemas"]
+
+DOCUMENTS: Final[dict[str, dict[str, type[Struct]]]] = {
+    "": {"schema": Report},
+    "advise": {"advise": AdviceDocument},
+    "archive": {"archive": ArchiveDocument, "table": CountMetadata},
+    "check": {"check": Check},
+    "compare": {"compare": ComparisonDocument},
+    "devices": {"devices": DevicesDocument, "devices-corrections": CorrectionsDocument},
+    "fit": {"fit": FitDocument},
+    "infer": {"infer": InferenceReport},
+    "measure": {"measure": Measurement},
+    "sweep": {"archive": ArchiveDocument, "table": CountMetadata},
+    "time": {"time": TimeReport, "time-from-benchmark": BenchmarkReport},
+    "tree": {"tree": TreeDocument, "tree-leaves": LeavesDocument},
+}
+"""By command, the kinds of documents that it writes; the main command's name is empty.
+
+A kind is the name of its schema: `report/schema.json` for the report, `report/schema-KIND.json` for
+the others.
+"""
+
+NO_DOCUMENT: Final = {
+    "calibrate": "writes a profile, which is TOML",
+    "docs": "writes Markdown",
+    "trust": "prints digests, as sha256sum does",
+}
+"""Commands that write no JSON document, and what they write."""
+
+_TITLES: Final = {
+    "schema": "dsocr-analyze report (static_compute.json)",
+    "advise": "dsocr-analyze advise --format json",
+    "archive": "dsocr-analyze archive --format json",
+    "table": "dsocr-analyze sweep and archive: what a table says about itself",
+    "check": "dsocr-analyze check --json",
+    "compare": "dsocr-analyze compare --format json",
+    "devices": "dsocr-analyze devices --format json",
+    "devices-corrections": "dsocr-analyze devices --corrections --format json",
+    "fit": "dsocr-analyze fit --format json",
+    "infer": "dsocr-analyze infer (infer_one.json)",
+    "measure": "dsocr-analyze measure --format json",
+    "time": "dsocr-analyze time --format json",
+    "time-from-benchmark": "dsocr-analyze time --from-benchmark FILE --format json",
+    "tree": "dsocr-analyze tree --format json",
+    "tree-leaves": "dsocr-analyze tree --leaves --format json",
+}
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """The schema of every kind of document, by the name of its file in `report/`."""
+    kinds = {kind: each for found in DOCUMENTS.values() for kind, each in found.items()}
+    return {
+        "schema.json" if kind == "schema" else f"schema-{kind}.json": schema_of(each, _TITLES[kind])
+        for kind, each in kinds.items()
+    }

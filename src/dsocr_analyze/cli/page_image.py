@@ -1,0 +1,31 @@
+"""The page in the file that `--image` names, and what else the file holds."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from dsocr_analyze.cli.streams import complain
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.workload import ImagePages
+
+__all__ = ["page_of_file"]
+
+
+def page_of_file(image: Path) -> tuple[int, int]:
+    """The page in an image file; of several the first, which is said."""
+    found = ImagePages(image)
+    sizes = found.sizes()
+    size = next(sizes)
+    more = 0
+    with contextlib.suppress(WorkloadError):  # a damaged frame behind the first does not matter
+        for _ in sizes:
+            more += 1
+    if more:
+        complain(
+            f"note: {image} holds {more + 1} pages and the first is taken; `dsocr-analyze archive"
+            f" {image}` counts all"
+        )
+    elif found.has_more_frames:
+        complain(f"note: {image} has several frames and the first is taken")
+    return size

@@ -1,0 +1,80 @@
+"""`--prompt`: the text tokens of a prompt, by the model directory's own tokenizer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsocr_analyze.errors import ModelDirectoryError, WorkloadError
+from dsocr_analyze.workload.prompt import text_parts
+
+if TYPE_CHECKING:
+    from dsocr_analyze.model.directory import ModelDirectory
+
+__all__ = ["PromptOption", "text_tokens_from"]
+
+PromptOption = Annotated[
+    str | None,
+    typer.Option(
+        "--prompt",
+        metavar="TEXT",
+        help="Count this prompt's text tokens with the model directory's tokenizer.json.",
+        rich_help_panel="Workload",
+    ),
+]
+
+
+def text_tokens_from(
+    prompt: str | None,
+    text_tokens: int | None,
+    seq_len: int | None,
+    directory: ModelDirectory,
+) -> int | None:
+    """What `--prompt` or `--text-tokens` says; None where neither does.
+
+    Raises:
+        WorkloadError: Other options set the text tokens besides the prompt.
+        ModelDirectoryError: There is no tokenizer to read the prompt with.
+    """
+    if prompt is None:
+        return text_tokens
+    if text_tokens is not None or seq_len is not None:
+        raise WorkloadError("--prompt sets the text tokens; leave out --text-tokens and --seq-len")
+    return _prompt_tokens(prompt, directory)
+
+
+def _prompt_tokens(prompt: str, directory: ModelDirectory) -> int:
+    """Text tokens of `prompt`, BOS included and `<image>` left out, by the model's tokenizer.
+
+    As the vendor's `infer()` lays it out: see `text_parts`.
+    """
+    if directory.described is not None:
+        raise WorkloadError(
+            f"--prompt counts the text of a page; that of {directory.described.name} stands in its"
+            " stages file: give --seq-len for another length"
+        )
+    if directory.is_reference:
+        raise ModelDirectoryError(
+            "--prompt needs a model directory with tokenizer.json; the built-in reference has none,"
+            " give --text-tokens instead"
+        )
+    file = directory.tokenizer_file
+    if not file.is_file():
+        raise ModelDirectoryError(
+            f"--prompt needs {str(file)!r}, which does not exist; give --text-tokens instead"
+        )
+    import tokenizers
+
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(file))
+        parts = [
+            tokenizer.encode(part, add_special_tokens=False).ids for part in text_parts(prompt)
+        ]
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except BaseException as error:
+        # tokenizers raises a bare Exception for a file it cannot read; a panic in it is not even
+        # that.
+        raise ModelDirectoryError(f"cannot read {str(file)!r}: {error}") from error
+    return 1 + sum(map(len, parts))

@@ -1,0 +1,149 @@
+"""What the parser refuses, in our words: the option, the value, and what would be right."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from dsocr_analyze.names import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import typer
+
+__all__ = ["refusal"]
+
+_RIGHT: Final = {
+    "PART": "a number from 0 to 1",
+    "LEVELS": "a whole number, 0 or more",
+    "PIXELS": "a whole number of pixels",
+    "PAGES": "a whole number of pages",
+    "TOKENS": "a number of tokens",
+    "MS": "a number of milliseconds",
+    "AMOUNT": "a number",
+    "N": "a number",
+}
+"""What is right for an option whose value is a number, by what --help calls the value."""
+
+_SWITCHED: Final = {
+    "true": "1", "yes": "1", "on": "1", "y": "1", "false": "0", "no": "0", "off": "0", "n": "0"
+}  # fmt: skip
+_THOUSANDS: Final = {"k": 1_000, "m": 1_000_000}
+_NUMBER: Final = re.compile(r"(?P<digits>[0-9]+(?:\.[0-9]+)?)(?P<unit>[km%]?)")
+
+
+def refusal(error: typer.TyperException) -> str:
+    """One line about an error of the parser, which ends with where the right help is.
+
+    Typer does not export its kinds of errors; what tells them apart is what they know.
+    """
+    context = getattr(error, "ctx", None)
+    path = "dsocr-analyze" if context is None else context.command_path
+    parameter = getattr(error, "param", None)
+    if hasattr(error, "possibilities"):
+        what = _unknown_option(error, context)
+    elif hasattr(error, "option_name"):
+        what = _misused_option(error, context)
+    elif hasattr(error, "param_type"):
+        what = f"{_spelling(parameter)} is missing; give it as {_shape(parameter)}"
+    elif parameter is not None:
+        what = _wrong_value(error, parameter)
+    else:
+        what = error.format_message().rstrip(".")
+        what = what[:1].lower() + what[1:]
+    return f"{what}{'' if what.endswith('?') else ';'} see {path} --help"
+
+
+def _unknown_option(error: Any, context: Any) -> str:
+    """About an option that a command does not have; names the commands that have it."""
+    name = error.option_name
+    root = context.find_root()
+    having = [
+        f"{root.command_path} {command}"
+        for command, each in root.command.commands.items()
+        if name in _options_of(each)
+    ]
+    if name in _options_of(root.command):
+        having.insert(0, root.command_path)
+    if having:
+        return f"{context.command_path} has no option {name}, as {', '.join(having)} has"
+    near = did_you_mean(name, _options_of(context.command)).rstrip()
+    return f"no option {name}{near and '; '}{near}"
+
+
+def _options_of(command: Any) -> list[str]:
+    return [
+        spelling
+        for parameter in command.params
+        if parameter.param_type_name == "option"
+        for spelling in (*parameter.opts, *parameter.secondary_opts)
+    ]
+
+
+def _misused_option(error: Any, context: Any) -> str:
+    """About an option without the value that it takes, or with one that it does not take."""
+    for parameter in context.command.params:
+        if error.option_name in parameter.opts:
+            if getattr(parameter, "is_flag", False):
+                return f"{error.option_name} takes no value"
+            return f"{error.option_name} needs a value: {error.option_name} {_metavar(parameter)}"
+    return f"{error.option_name} takes no value"
+
+
+def _wrong_value(error: Any, parameter: Any) -> str:
+    """About a value that is not of an option's type."""
+    value = _value_given(error)
+    metavar = _metavar(parameter)
+    if "|" in metavar:
+        right, choices = f"give {' or '.join(metavar.split('|'))}", metavar.split("|")
+    else:
+        right, choices = f"give {_RIGHT.get(metavar, metavar)}", []
+    if value is None:
+        return f"{_spelling(parameter)} has a wrong value; {right}"
+    meant = _number_meant(value, is_part=metavar == "PART", choices=choices)
+    near = f"did you mean {meant}? " if meant else did_you_mean(value, choices)
+    return f"{_spelling(parameter)} {value!r} is not possible; {near}{right}"
+
+
+def _value_given(error: Any) -> str | None:
+    """The text that could not be read; None where the parser keeps it to itself."""
+    find = getattr(error.__cause__, "errors", None)
+    details = find() if callable(find) else []
+    value = details[0].get("input") if details else None
+    return value if isinstance(value, str) else None
+
+
+def _number_meant(value: str, *, is_part: bool, choices: Sequence[str]) -> str | None:
+    """A number as this program takes it, for one as people write it: 1k, 10%, true."""
+    plain = value.strip().lower().replace(",", "").replace("_", "")
+    switched = _SWITCHED.get(plain)
+    if switched is not None and switched in choices:
+        return switched
+    found = _NUMBER.fullmatch(plain)
+    if found is None or choices:
+        return None
+    number = float(found["digits"])
+    if found["unit"] == "%":
+        return f"{number / 100:g}" if is_part and number <= 100 else None
+    if is_part:
+        return f"{number / 100:g}" if not found["unit"] and 1 < number <= 100 else None
+    whole = number * _THOUSANDS.get(found["unit"], 1)
+    return str(int(whole)) if whole == int(whole) else None
+
+
+def _spelling(parameter: Any) -> str:
+    if parameter.param_type_name == "option":
+        return str(parameter.opts[0])
+    return _metavar(parameter)
+
+
+def _shape(parameter: Any) -> str:
+    metavar = _metavar(parameter)
+    if parameter.param_type_name == "option":
+        return f"{parameter.opts[0]} {metavar}"
+    return metavar
+
+
+def _metavar(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name.upper())

@@ -1,0 +1,330 @@
+"""Budgets as a TOML file states them, with the workloads that they are about."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from typing import Any, Final
+
+from dsocr_analyze.architectures.any_model.toml_table import REQUIRED, TomlTable
+from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.gate.document import Level
+from dsocr_analyze.report.reading import LARGEST_NUMBER
+
+__all__ = [
+    "NEW_FILE",
+    "NOTHING",
+    "PYPROJECT",
+    "PYPROJECT_TABLE",
+    "Allowance",
+    "Budget",
+    "Budgets",
+    "Options",
+    "Workload",
+    "budgets_in",
+    "parse_allowance",
+]
+
+PYPROJECT: Final = "pyproject.toml"
+"""The file that has budgets in a table of its own; any other file is that table."""
+
+PYPROJECT_TABLE: Final = ("tool", "dsocr-analyze", "check")
+
+NEW_FILE: Final = """\
+# What these workloads may cost. `dsocr-analyze check` holds them against it; with --update it
+# writes what they cost now.
+
+[workloads.default]
+page = "a4"
+max_new_tokens = 1024
+
+"""
+"""Budgets to begin with: the built-in model on one page."""
+
+LEVELS: Final[tuple[Level, ...]] = ("warn", "error")
+
+_ALLOWANCE: Final = re.compile(r"(?P<amount>\d+(?:\.\d+)?)\s*(?P<percent>%?)", re.ASCII)
+_LONGEST_ALLOWANCE: Final = 40
+_RIGHT_ALLOWANCE: Final = 'a part of the baseline like "2 %", or an amount from 0'
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """By how much a figure may differ from the baseline's.
+
+    Attributes:
+        amount: As much, or that part of the baseline's figure.
+        is_relative: Whether it is a part.
+        text: As it was written.
+    """
+
+    amount: Fraction
+    is_relative: bool
+    text: str
+
+    def of(self, baseline: int | float) -> Fraction:
+        """The amount for a figure that is `baseline` there."""
+        return self.amount * abs(Fraction(baseline)) if self.is_relative else self.amount
+
+
+def _digits(value: int | float | str) -> str:
+    """A number as people write it: 9000000000000.0 is 9,000,000,000,000."""
+    return value if isinstance(value, str) else f"{value:,}".removesuffix(".0")
+
+
+NOTHING: Final = Allowance(Fraction(0), False, "0")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits of the figures that a report key names.
+
+    Attributes:
+        key: Dotted path in the report; `*` is any one name.
+        level: What it means that a limit is not kept.
+        max: Largest value.
+        min: Smallest value.
+        max_increase: By how much it may exceed the baseline's.
+        max_decrease: By how much it may fall short of the baseline's.
+    """
+
+    key: str
+    level: Level = "error"
+    max: int | float | None = None
+    min: int | float | None = None
+    max_increase: Allowance | None = None
+    max_decrease: Allowance | None = None
+
+    @property
+    def needs_baseline(self) -> bool:
+        """Whether nothing can be said without a baseline."""
+        return self.max is None and self.min is None
+
+    def limits(self) -> Mapping[str, str]:
+        """Every limit as text, by its name."""
+        named = {
+            "max": self.max,
+            "min": self.min,
+            "max_increase": None if self.max_increase is None else self.max_increase.text,
+            "max_decrease": None if self.max_decrease is None else self.max_decrease.text,
+        }
+        return {name: _digits(value) for name, value in named.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a workload counts, in the words of the command line's options.
+
+    Paths are as the file has them: relative to its folder.
+    """
+
+    model: str | None = None
+    arch: str | None = None
+    config: str | None = None
+    stages: str | None = None
+    hf_config: str | None = None
+    sliding_window: bool | None = None
+    dtype: str = "bfloat16"
+    use_flash_attn: bool = False
+    mode: str | None = None
+    base_size: int | None = None
+    image_size: int | None = None
+    crop_mode: bool | None = None
+    page: str | None = None
+    seq_len: int | None = None
+    text_tokens: int | None = None
+    max_new_tokens: int = 1024
+    batch_size: int = 1
+    prompt_pages: int = 1
+    engine: str | None = None
+    gpu: tuple[str, ...] = ()
+    runtime: str = "eager"
+    server: str = "vllm"
+    concurrency: str = "1"
+    preprocess_ms: float | None = None
+    workers: int = 1
+    price: float | None = None
+    weights_dtype: str | None = None
+    kv_dtype: str | None = None
+
+    def paths(self) -> tuple[str, ...]:
+        """The files and the directory that it names."""
+        named = (self.config, self.stages, self.hf_config, self.directory)
+        return tuple(path for path in named if path is not None)
+
+    @property
+    def directory(self) -> str | None:
+        """The model directory that it names; None for the built-in reference."""
+        return None if self.model == "reference" else self.model
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One workload, and what it may cost.
+
+    Attributes:
+        name: Its name in the file.
+        options: What is counted.
+        tolerance: By how much a counted figure without a budget may differ from the baseline's.
+        budgets: The budgets, in the order of the file.
+    """
+
+    name: str
+    options: Options = Options()
+    tolerance: Allowance = NOTHING
+    budgets: tuple[Budget, ...] = ()
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """A file of budgets.
+
+    Attributes:
+        workloads: By name, in the order of the file.
+    """
+
+    workloads: Mapping[str, Workload]
+
+
+def budgets_in(text: str, file: str, *, is_pyproject: bool) -> Budgets | None:
+    """The budgets in a file's text; None of a `pyproject.toml` that has none.
+
+    Args:
+        text: The file's text.
+        file: Its name, for messages.
+        is_pyproject: Whether they stand in `[tool.dsocr-analyze.check]`, not at the top.
+
+    Raises:
+        ConfigError: The text is no TOML, or holds what no budget is.
+    """
+    try:
+        values: Any = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{file!r} is not TOML: {error}") from error
+    where = ""
+    if is_pyproject:
+        for depth, name in enumerate(PYPROJECT_TABLE, 1):
+            path = ".".join(PYPROJECT_TABLE[:depth])
+            if name == PYPROJECT_TABLE[-1]:
+                _refuse_other_tables(file, where, values)
+            if name not in values:
+                return None
+            values, where = values[name], path
+            if not isinstance(values, dict):
+                raise ConfigError(f"{file}: '{where}' has to be a table")
+    return _budgets(TomlTable(file, where, values))
+
+
+def _refuse_other_tables(file: str, where: str, values: Mapping[str, Any]) -> None:
+    table = TomlTable(file, where, values)
+    table.table(PYPROJECT_TABLE[-1])
+    table.done()
+
+
+def _budgets(table: TomlTable) -> Budgets:
+    found = table.table("workloads")
+    table.done()
+    workloads = {}
+    for name, _ in found.items() if found is not None else ():
+        each = found.table(name) if found is not None else None
+        if each is None or not name.strip():
+            raise ConfigError(f"{table.file}: a workload needs a name")
+        workloads[name] = _workload(name, each)
+    if not workloads:
+        raise ConfigError(
+            f"{table.file}: there is no workload; write one, as [{table.path('workloads.gundam')}]"
+            ' with mode = "gundam"'
+        )
+    return Budgets(workloads)
+
+
+def _workload(name: str, table: TomlTable) -> Workload:
+    options = _options(table)
+    tolerance = _allowance(table, "tolerance") or NOTHING
+    budgets = tuple(map(_budget, table.tables("budgets", [])))
+    table.done()
+    return Workload(name, options, tolerance, budgets)
+
+
+_TEXTS: Final = ("model", "arch", "config", "stages", "hf_config", "mode", "page", "engine",
+                 "weights_dtype", "kv_dtype", "dtype", "runtime", "server")  # fmt: skip
+_SIZES: Final = ("base_size", "image_size", "seq_len", "text_tokens", "max_new_tokens",
+                 "batch_size", "prompt_pages", "workers")  # fmt: skip
+_SWITCHES: Final = ("sliding_window", "use_flash_attn", "crop_mode")
+
+
+def _options(table: TomlTable) -> Options:
+    default = {field.name: field.default for field in fields(Options)}
+    found: dict[str, Any] = {name: table.text(name, default[name]) for name in _TEXTS}
+    for name in _SIZES:
+        found[name] = table.value(name, default[name], int, "a whole number from 0")
+        if table.has(name):
+            table.whole(name)
+    for name in _SWITCHES:
+        # `true` as TOML has it, or 1 as the command line does.
+        value = table.value(name, default[name], (bool, int), "true or false")
+        if value not in (0, 1, None):
+            raise table.refusal(name, "true or false")
+        found[name] = None if value is None else bool(value)
+    for name in ("preprocess_ms", "price"):
+        found[name] = _number(table, name)
+    concurrency = table.value("concurrency", "1", (str, int), 'a list like "1,4,16", or a number')
+    gpu = table.value("gpu", [], (str, list), 'a name, or a list like ["a100", "h100"]')
+    if not all(isinstance(each, str) for each in gpu):
+        raise table.refusal("gpu", 'a name, or a list like ["a100", "h100"]')
+    found["concurrency"] = str(concurrency)
+    found["gpu"] = (gpu,) if isinstance(gpu, str) else tuple(gpu)
+    return Options(**found)
+
+
+def _budget(table: TomlTable) -> Budget:
+    key = table.text("key", REQUIRED)
+    level = table.choice("level", LEVELS, "error")
+    largest, smallest = _number(table, "max"), _number(table, "min")
+    budget = Budget(
+        key, level, largest, smallest,
+        _allowance(table, "max_increase"), _allowance(table, "max_decrease"),
+    )  # fmt: skip
+    table.done()
+    if not budget.limits():
+        raise ConfigError(
+            f"{table.file}: '{table.path('key')}' = {key!r} has no limit; give max, min,"
+            " max_increase or max_decrease"
+        )
+    if largest is not None and smallest is not None and smallest > largest:
+        raise table.refusal("min", f"at most {largest}, its max")
+    return budget
+
+
+def _number(table: TomlTable, key: str) -> int | float | None:
+    found: int | float | None = table.value(key, None, (int, float), "a number")
+    if found is not None and not abs(found) <= LARGEST_NUMBER:  # nor is nan
+        raise table.refusal(key, f"a number up to {LARGEST_NUMBER:.0e}")
+    return found
+
+
+def _allowance(table: TomlTable, key: str) -> Allowance | None:
+    found = table.value(key, None, (str, int, float), _RIGHT_ALLOWANCE)
+    if found is None:
+        return None
+    parsed = parse_allowance(found)
+    if parsed is None:
+        raise table.refusal(key, _RIGHT_ALLOWANCE)
+    return parsed
+
+
+def parse_allowance(value: str | int | float) -> Allowance | None:
+    """What `"2 %"`, `"1000"` or 1000 allows; None for anything else, as for less than nothing."""
+    if isinstance(value, str):
+        found = _ALLOWANCE.fullmatch(value.strip()) if len(value) <= _LONGEST_ALLOWANCE else None
+        if found is None:
+            return None
+        amount = Fraction(found["amount"])
+        is_relative = bool(found["percent"])
+        return Allowance(amount / 100 if is_relative else amount, is_relative, value.strip())
+    if not 0 <= value <= LARGEST_NUMBER:
+        return None
+    return Allowance(Fraction(value), False, str(value))

@@ -1,0 +1,245 @@
+"""Judges a workload's report by its budgets and against its baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.gate.budgets import Allowance, Budget, Workload
+from dsocr_analyze.gate.counted import changed_figures
+from dsocr_analyze.gate.document import (
+    Figure,
+    InputChange,
+    Level,
+    Outcome,
+    Verdict,
+    WorkloadCheck,
+    worst,
+)
+from dsocr_analyze.gate.inputs import input_changes
+from dsocr_analyze.gate.moved import moves
+from dsocr_analyze.gate.report_keys import NamedFigure, ReportKeys
+from dsocr_analyze.report.document import Report
+from dsocr_analyze.report.tables import headline
+
+__all__ = ["Counted", "judge"]
+
+_OUTCOME: Final[dict[Level, Outcome]] = {"warn": "warned", "error": "failed"}
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A workload's reports.
+
+    Attributes:
+        report: What it costs now.
+        baseline: What it costs in the baseline; None where there is none.
+        is_compared: Whether a baseline was asked for.
+        before: The workload as the baseline has it; None where it has none.
+        warnings: What is in doubt of the two.
+    """
+
+    report: Report
+    baseline: Report | None = None
+    is_compared: bool = False
+    before: Workload | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def judge(workload: Workload, counted: Counted) -> WorkloadCheck:
+    """Holds figures with a budget against it, and every other counted one against the baseline.
+
+    A figure that a budget names is judged by its budgets alone; any other counted figure has to be
+    the baseline's, within the workload's tolerance.
+
+    Raises:
+        ConfigError: A budget names no number of the report.
+    """
+    report, baseline = counted.report, counted.baseline
+    keys = ReportKeys(report)
+    old_keys = None if baseline is None else ReportKeys(baseline)
+    warnings = [*counted.warnings, *report.warnings]
+    verdicts: list[Verdict] = []
+    named: set[str] = set()
+    for budget in workload.budgets:
+        try:
+            found = keys.figures(budget.key)
+        except ConfigError as error:
+            raise ConfigError(f"workload {workload.name!r}: {error}") from error
+        named.update(figure.key for figure in found)
+        if old_keys is not None and "*" in budget.key:  # a figure that is gone has one there only
+            named.update(old_keys.paths(budget.key))
+        for figure in found:
+            verdicts += _of_budget(budget, figure, old_keys, is_compared=counted.is_compared)
+    inputs: list[InputChange] = []
+    changed: list[Figure] = []
+    unchanged = 0
+    if baseline is not None:
+        inputs = [*input_changes(baseline, report), *_budget_changes(counted.before, workload)]
+        changed, unchanged = changed_figures(baseline, report)
+        verdicts += _of_changes(changed, named, workload.tolerance)
+        warnings += _doubts_of_code(baseline, report)
+    verdicts.sort(key=lambda each: ("failed", "warned", "passed").index(each.outcome))
+    return WorkloadCheck(
+        name=workload.name,
+        outcome=worst(*(each.outcome for each in verdicts), "warned" if warnings else "passed"),
+        title=f"{headline(report)}; {report.workload.title}",
+        is_compared=baseline is not None,
+        inputs=tuple(inputs),
+        moved=() if baseline is None else tuple(moves(baseline, report)),
+        changed=tuple(changed),
+        unchanged=unchanged,
+        verdicts=tuple(verdicts),
+        warnings=tuple(dict.fromkeys(warnings)),
+    )
+
+
+# --- budgets ---------------------------------------------------------------------------------
+
+
+def _of_budget(
+    budget: Budget, figure: NamedFigure, baseline: ReportKeys | None, *, is_compared: bool
+) -> Iterator[Verdict]:
+    """A verdict for each limit of a budget."""
+    level = _OUTCOME[budget.level]
+    before = _in_baseline(baseline, figure.key)
+    for name, text in budget.limits().items():
+        rule = f"{name} {text}"
+        allowance = {"max_increase": budget.max_increase, "max_decrease": budget.max_decrease}.get(
+            name
+        )
+        if figure.value is None:
+            yield _unjudged(figure, rule, before, level, "it is unknown (null) in this report")
+        elif allowance is None:
+            limit = budget.max if name == "max" else budget.min
+            assert limit is not None, "limits() names those that there are"
+            yield _verdict(figure, rule, before, limit, level, is_upper=name == "max")
+        elif before is None:
+            # Without a comparison nobody asked; in one, a figure that the baseline lacks is new.
+            outcome: Outcome = level if baseline is not None else "warned"
+            why = "the baseline has no such figure" if is_compared else "there is no baseline"
+            yield _unjudged(figure, rule, before, outcome if is_compared else "passed", why)
+        else:
+            is_upper = name == "max_increase"
+            limit = _limit(before, allowance, is_upper=is_upper)
+            yield _verdict(figure, rule, before, limit, level, is_upper=is_upper)
+
+
+def _in_baseline(baseline: ReportKeys | None, key: str) -> int | float | None:
+    if baseline is None or not baseline.has(key):
+        return None
+    try:
+        [figure] = baseline.figures(key)
+    except ConfigError:
+        return None
+    return figure.value
+
+
+def _limit(before: int | float, allowance: Allowance, *, is_upper: bool) -> int | float:
+    """The last value that is allowed; of a whole number a whole one."""
+    room = allowance.of(before)
+    exact = Fraction(before) + (room if is_upper else -room)
+    if isinstance(before, float):
+        return float(exact)
+    return exact.__floor__() if is_upper else exact.__ceil__()
+
+
+def _verdict(
+    figure: NamedFigure,
+    rule: str,
+    before: int | float | None,
+    limit: int | float,
+    level: Outcome,
+    *,
+    is_upper: bool,
+) -> Verdict:
+    value = figure.value
+    assert value is not None, "an unknown figure is judged elsewhere"
+    is_kept = value <= limit if is_upper else value >= limit
+    side = "above" if is_upper else "below"
+    message = "" if is_kept else f"{figure.key} is {_text(value)}, {side} {_text(limit)} ({rule})"
+    return Verdict(
+        key=figure.key, rule=rule, outcome="passed" if is_kept else level, value=value,
+        baseline=before, limit=limit, message=message,
+    )  # fmt: skip
+
+
+def _unjudged(
+    figure: NamedFigure, rule: str, before: int | float | None, outcome: Outcome, why: str
+) -> Verdict:
+    message = f"{figure.key} cannot be held against {rule}: {why}"
+    return Verdict(
+        key=figure.key, rule=rule, outcome=outcome, value=figure.value, baseline=before, limit=None,
+        message=message,
+    )  # fmt: skip
+
+
+def _text(value: int | float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+
+
+# --- the baseline ----------------------------------------------------------------------------
+
+
+def _of_changes(changed: list[Figure], named: set[str], tolerance: Allowance) -> Iterator[Verdict]:
+    """A verdict for each counted figure that is not the baseline's and has no budget."""
+    for figure in changed:
+        if figure.key in named:
+            continue
+        before, after = figure.before, figure.after
+        if before is None or after is None:
+            message = f"{figure.key} is {'gone' if after is None else 'new'}, and has no budget"
+            limit = None
+        else:
+            is_upper = after > before
+            limit = _limit(before, tolerance, is_upper=is_upper)
+            is_kept = after <= limit if is_upper else after >= limit
+            message = "" if is_kept else (
+                f"{figure.key} went from {before:,} to {after:,}, and has no budget"
+            )  # fmt: skip
+        yield Verdict(
+            key=figure.key, rule="baseline", outcome="failed" if message else "passed",
+            value=after, baseline=before, limit=limit, message=message,
+        )  # fmt: skip
+
+
+def _doubts_of_code(before: Report, after: Report) -> Iterator[str]:
+    """What closed forms cannot see."""
+    old, new = before.metadata.model, after.metadata.model
+    is_ours = old.source == new.source == "reference"  # which changes with the tool alone
+    if (
+        not is_ours
+        and old.code_digest != new.code_digest
+        and "analytic" in (before.metadata.engine, after.metadata.engine)
+    ):
+        yield (
+            "the model's Python files differ from the baseline's, and closed forms do not run"
+            ' them; engine = "trace" counts what they do'
+        )
+
+
+def _budget_changes(before: Workload | None, after: Workload) -> Iterator[InputChange]:
+    """Budgets that were changed between two revisions, so that whoever reviews it sees it."""
+    if before is None:
+        return
+    if before.tolerance != after.tolerance:
+        yield InputChange(
+            kind="budget", key="tolerance", before=before.tolerance.text, after=after.tolerance.text
+        )
+    old, new = _by_key(before), _by_key(after)
+    for key in dict.fromkeys([*new, *old]):
+        if old.get(key) != new.get(key):
+            yield InputChange(kind="budget", key=key, before=old.get(key), after=new.get(key))
+
+
+def _by_key(workload: Workload) -> Mapping[str, str]:
+    """The limits of each key, in words."""
+    found: dict[str, str] = {}
+    for budget in workload.budgets:
+        limits = ", ".join(f"{name} {text}" for name, text in budget.limits().items())
+        words = f"{limits} ({budget.level})"
+        found[budget.key] = f"{found[budget.key]}; {words}" if budget.key in found else words
+    return found

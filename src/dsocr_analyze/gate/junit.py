@@ -1,0 +1,73 @@
+"""A check as JUnit XML, which continuous integration shows as tests."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from xml.etree import ElementTree as ET
+
+from dsocr_analyze.gate.document import Check, Verdict, WorkloadCheck
+from dsocr_analyze.gate.wording import heads
+
+__all__ = ["check_junit"]
+
+# What XML 1.0 cannot hold, escaped or not: section 2.2 of its recommendation.
+_NO_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def check_junit(check: Check) -> str:
+    """One suite per workload; one case per limit, and one for the figures that have none."""
+    root = ET.Element("testsuites", name="dsocr-analyze check")
+    suites = [_suite(each) for each in check.workloads]
+    if check.warnings:
+        suites.append(_warnings("all workloads", check.warnings))
+    root.extend(suites)
+    for name in ("tests", "failures"):
+        root.set(name, str(sum(int(suite.get(name, "0")) for suite in suites)))
+    root.set("errors", "0")
+    ET.indent(root)
+    body = ET.tostring(root, encoding="unicode")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{body}\n'
+
+
+def _suite(workload: WorkloadCheck) -> ET.Element:
+    cases = [_case(workload, each) for each in workload.verdicts]
+    if workload.is_compared and not workload.changed:
+        cases.append(
+            _element("testcase", classname=workload.name, name="counted figures are the baseline's")
+        )
+    failures = sum(case.find("failure") is not None for case in cases)
+    suite = _element(
+        "testsuite", name=workload.name, tests=str(len(cases)), failures=str(failures), errors="0"
+    )
+    suite.extend(cases)
+    said = [*heads(workload), *(f"warning: {each}" for each in workload.warnings)]
+    if said:
+        ET.SubElement(suite, "system-out").text = _xml("\n".join(said))
+    return suite
+
+
+def _case(workload: WorkloadCheck, verdict: Verdict) -> ET.Element:
+    case = _element("testcase", classname=workload.name, name=f"{verdict.key}: {verdict.rule}")
+    if verdict.outcome == "failed":
+        failure = ET.SubElement(case, "failure", message=_xml(verdict.message))
+        failure.text = _xml(verdict.message)
+    elif verdict.outcome == "warned":
+        ET.SubElement(case, "system-out").text = _xml(f"warning: {verdict.message}")
+    return case
+
+
+def _warnings(name: str, warnings: tuple[str, ...]) -> ET.Element:
+    suite = _element("testsuite", name=name, tests="0", failures="0", errors="0")
+    text = "\n".join(f"warning: {each}" for each in warnings)
+    ET.SubElement(suite, "system-out").text = _xml(text)
+    return suite
+
+
+def _element(tag: str, **attributes: str) -> ET.Element:
+    return ET.Element(tag, {name: _xml(value) for name, value in attributes.items()})
+
+
+def _xml(text: str) -> str:
+    """The text without characters that no XML document can hold."""
+    return _NO_XML.sub(lambda found: f"(U+{ord(found[0]):04X})", text)

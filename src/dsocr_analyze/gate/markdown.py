@@ -1,0 +1,140 @@
+"""A check as Markdown for a pull request or a job's summary.
+
+Names come from whoever wrote the model, its config and the budgets, a stranger in a pull request
+perhaps. All text that is not this module's stands in code spans, without the characters that could
+end one or a table's cell, so that nothing in it is a link, a mention, an image or HTML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from dsocr_analyze.gate.document import Check, Move, WorkloadCheck
+from dsocr_analyze.gate.wording import (
+    WORDS,
+    change_cells,
+    counts_text,
+    heads,
+    levels_of,
+    move_name,
+    shown_verdicts,
+    signed,
+    unbudgeted,
+)
+
+__all__ = ["COMMENT_LIMIT", "SUMMARY_LIMIT", "check_markdown", "code_span"]
+
+COMMENT_LIMIT: Final = 65_536
+"""Characters that a comment on GitHub may have; counted here in bytes, of which there are more."""
+
+SUMMARY_LIMIT: Final = 2**20
+"""Bytes that the summary of a step on GitHub may have."""
+
+_LONGEST_NAME: Final = 300
+_TITLES: Final = {
+    "stage": "Stages",
+    "module": "Modules (their own work)",
+    "operator": "Operators",
+    "kind": "Kinds of operators",
+}
+_MOST_ROWS: Final = 10
+_MOST_FIGURES: Final = 50
+_LEFT_OUT: Final = "\nThe rest is left out here; the JSON of the check has it.\n"
+
+
+def check_markdown(check: Check, limit: int = COMMENT_LIMIT) -> str:
+    """The check in fewer than `limit` bytes: what does not fit is left out, and that is said.
+
+    Empty where not even that can be.
+    """
+    text = ""
+    room = limit - len(_LEFT_OUT) - 1
+    if room < 0:
+        return text
+    for block in _blocks(check):
+        size = len(block.encode()) + 1
+        if size > room:
+            return text + _LEFT_OUT
+        room -= size
+        text += block + "\n"
+    return text
+
+
+def code_span(text: str) -> str:
+    """Text in a code span, on one line; characters that could end it are shown as escapes."""
+    safe = "".join(
+        each if each.isprintable() and each not in "`|\\" else _escape(each) for each in text
+    )
+    cut = safe if len(safe) <= _LONGEST_NAME else f"{safe[:_LONGEST_NAME]}..."
+    return f"`{cut}`" if cut.strip() else "`(empty)`"
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    return f"(U+{code:04X})"
+
+
+def _blocks(check: Check) -> Iterator[str]:
+    """Paragraphs and tables; none of them is long."""
+    yield f"## Cost check: {WORDS[check.outcome]}{counts_text(check)}\n"
+    if check.baseline is not None:
+        yield f"Against {code_span(check.baseline.title)}.\n"
+    yield from (f"- warning: {code_span(each)}" for each in check.warnings)
+    for workload in check.workloads:
+        yield from _workload(workload)
+    yield f"\nCounted by dsocr-analyze {code_span(check.tool)}."
+
+
+def _workload(workload: WorkloadCheck) -> Iterator[str]:
+    yield f"\n### {code_span(workload.name)}: {WORDS[workload.outcome]}\n"
+    yield f"{code_span(workload.title)}\n"
+    if workload.is_compared and not workload.changed:
+        yield f"All {workload.unchanged} counted figures are the baseline's.\n"
+    for line in heads(workload):
+        what, _, names = line.partition(": ")
+        yield f"- {what}: {code_span(names)}"
+    for warning in workload.warnings[:_MOST_FIGURES]:
+        yield f"- warning: {code_span(warning)}"
+    for verdict in shown_verdicts(workload)[:_MOST_FIGURES]:
+        word = "error" if verdict.outcome == "failed" else "warning"
+        yield f"- {word}: {code_span(verdict.message)}"
+    yield from _more(len(shown_verdicts(workload)), _MOST_FIGURES)
+    yield from _moves(workload)
+    changed = unbudgeted(workload)
+    if changed:
+        yield "\nCounted figures that changed without a budget:\n"
+        cells = [change_cells(each) for each in changed[:_MOST_FIGURES]]
+        yield _table(
+            ("figure", "before", "after", "change"),
+            [(code_span(key), *numbers) for key, *numbers in cells],
+        )
+        yield from _more(len(changed), _MOST_FIGURES)
+
+
+def _moves(workload: WorkloadCheck) -> Iterator[str]:
+    for level in levels_of(workload):
+        moved = workload.moves(level)
+        if moved:
+            yield f"\n{_TITLES[level]} that moved, the most first:\n"
+            rows = [_row(move) for move in moved[:_MOST_ROWS]]
+            yield _table(("what moved", "FLOPs", "bytes", "of the batch"), rows)
+            yield from _more(len(moved), _MOST_ROWS)
+
+
+def _row(move: Move) -> tuple[str, ...]:
+    nbytes = "" if move.bytes is None else signed(move.bytes, is_bytes=True)
+    return (
+        code_span(move_name(move)), signed(move.flops) or "-", nbytes or "-",
+        f"{100 * move.share:.3g} %",
+    )  # fmt: skip
+
+
+def _more(found: int, shown: int) -> Iterator[str]:
+    if found > shown:
+        yield f"\nAnd {found - shown} more.\n"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *rows))

@@ -1,0 +1,280 @@
+"""Figures of a report by their keys, as budgets name them."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, NoReturn
+
+import msgspec
+
+from dsocr_analyze.errors import ConfigError, DeviceError
+from dsocr_analyze.hardware.devices import catalogue_name
+from dsocr_analyze.report.document import Report
+
+__all__ = ["NamedFigure", "ReportKeys"]
+
+_MOST_NAMED: Final = 12
+"""Names that a refusal lists."""
+
+
+class NamedFigure(NamedTuple):
+    """A number of a report.
+
+    Attributes:
+        key: Its dotted path.
+        value: The number; None where it is unknown (null).
+    """
+
+    key: str
+    value: int | float | None
+
+
+class ReportKeys:
+    """The keys of one report.
+
+    A key is a dotted path from the top: `total.flops`. A name with dots in it stands as it is
+    (`stages.prefill.by_module.model.layers.0.mlp.flops`) or in quotes; an entry of a list is named
+    by its number from 0 or by what it holds (`workload.page[0]`, `time[gpu=a100].page_seconds`).
+    `*` is any one name or entry.
+
+    Args:
+        report: The report.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._document = msgspec.to_builtins(report)
+
+    def has(self, key: str) -> bool:
+        """Whether the report has anything at that key."""
+        return any(True for _ in _walk(self._document, key, "", _Nearest()))
+
+    def paths(self, key: str) -> list[str]:
+        """The paths of everything that a key names; none where it names nothing."""
+        return [path for path, _ in _walk(self._document, key, "", _Nearest())]
+
+    def figures(self, key: str) -> list[NamedFigure]:
+        """The numbers that a key names: one, or of a key with `*` any number of them.
+
+        Raises:
+            ConfigError: The report has no such key, or no number there.
+        """
+        nearest = _Nearest()
+        found = list(_walk(self._document, key, "", nearest))
+        if not found:
+            nearest.refuse(key)
+        numbers = [NamedFigure(path, value) for path, value in found if _is_number(value)]
+        if not numbers or (len(numbers) < len(found) and "*" not in key):
+            path, value = found[0]
+            raise ConfigError(f"report key {key!r} is no number: {path!r} is {_kind(value)}")
+        return numbers
+
+
+class _Failure(NamedTuple):
+    """A place in a report to which a key led, and from which it led nowhere.
+
+    Attributes:
+        place: Its path.
+        value: What is there.
+        rest: What the key goes on with.
+        is_named: Whether a name of its is the beginning of that, though not a way on.
+    """
+
+    place: str
+    value: Any
+    rest: str
+    is_named: bool
+
+    def closest(self) -> tuple[float, str]:
+        """How like the name that was meant the most similar one is, and that name."""
+        rest = self.rest.lstrip(".")
+        names = [] if not isinstance(self.value, Mapping) else [
+            name for name in self.value if not _begins(rest, name)
+        ]  # fmt: skip
+        found = [
+            (difflib.SequenceMatcher(None, asked, name).ratio(), name)
+            for asked in ([] if self.is_named else [_first_name(rest)]) + [rest]
+            for name in difflib.get_close_matches(asked, names, n=1)
+        ]
+        return max(found, default=(0.0, ""))
+
+
+def _first_name(rest: str) -> str:
+    return rest.partition(".")[0].partition("[")[0]
+
+
+class _Nearest:
+    """Where a key led, for the message where it led nowhere."""
+
+    def __init__(self) -> None:
+        self._failures: list[_Failure] = []
+
+    def failed(self, place: str, value: Any, rest: str, *, is_named: bool = False) -> None:
+        """The key led to `place`; attributes as of the failure."""
+        self._failures.append(_Failure(place, value, rest, is_named))
+
+    def refuse(self, key: str) -> NoReturn:
+        """Says what there is in place of the key: where a name is most like it, or furthest on."""
+        self._failures.sort(key=lambda each: (each.closest()[0], len(each.place)))
+        place, value, rest, _ = self._failures[-1]
+        where = repr(place) if place else "the report"
+        if isinstance(value, Mapping):
+            said = _said_of_names(where, self._failures[-1])
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            said = _said_of_entries(where, value)
+        else:
+            said = f"{where} is {_kind(value)}, which has no {rest.lstrip('.')!r}"
+        raise ConfigError(f"report key {key!r} is unknown: {said}")
+
+
+def _said_of_names(where: str, failure: _Failure) -> str:
+    names, rest = list(failure.value), failure.rest.lstrip(".")
+    _, close = failure.closest()
+    near = f"did you mean {close!r}? " if close else ""
+    listed = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
+    asked = rest if "." in close else _first_name(rest) or rest
+    return f"{where} has no {asked!r}; {near}it has {listed or 'nothing'}"
+
+
+def _said_of_entries(where: str, entries: Sequence[Any]) -> str:
+    if not entries:
+        needs = " (a workload with gpu = ... has some)" if where == "'time'" else ""
+        return f"{where} is an empty list{needs}"
+    labels = [
+        f"[{', '.join(f'{name}={value}' for name, value in _labels(each))}]"
+        if isinstance(each, Mapping) else f"[{index}]"
+        for index, each in enumerate(entries[:_MOST_NAMED])
+    ]  # fmt: skip
+    return f"{where} is a list; name one entry that it has: {' or '.join(labels)}"
+
+
+def _labels(entry: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """What tells an entry of a list from others: the texts that it begins with, else a number."""
+    texts = list(itertools.takewhile(lambda each: isinstance(each[1], str), entry.items()))
+    yield from texts or list(entry.items())[:1]
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"an object ({', '.join(list(value)[:_MOST_NAMED])})"
+    if isinstance(value, str):
+        return "a text"
+    return "a list" if isinstance(value, Sequence) else f"{json.dumps(value)}"
+
+
+def _walk(value: Any, rest: str, place: str, nearest: _Nearest) -> Iterator[tuple[str, Any]]:
+    """Everything that the rest of a key names from `value` on, with its full path."""
+    if not rest:
+        yield place, value
+    elif rest.startswith("["):
+        yield from _into_list(value, rest, place, nearest)
+    elif isinstance(value, Mapping):
+        yield from _into_object(value, rest, place, nearest)
+    else:
+        nearest.failed(place, value, rest)
+
+
+def _into_object(
+    values: Mapping[str, Any], rest: str, place: str, nearest: _Nearest
+) -> Iterator[tuple[str, Any]]:
+    if place:
+        if not rest.startswith("."):
+            nearest.failed(place, values, rest)
+            return
+        rest = rest[1:]
+    name, after = _quoted(rest)
+    if name is not None:
+        names = [(name, after)] if name in values else []
+    elif rest == "*" or rest[:2] in ("*.", "*["):
+        names = [(each, rest[1:]) for each in values]
+    else:
+        # Of names with dots, the longest one that leads anywhere.
+        names = [(each, rest[len(each) :]) for each in values if _begins(rest, each)]
+        names.sort(key=lambda each: -len(each[0]))
+    is_any = rest.startswith("*")
+    led = False
+    for each, following in names:
+        path = f"{place}.{each}" if place else each
+        for found in _walk(values[each], following, path, nearest):
+            led = True
+            yield found
+        if led and not is_any:
+            return
+    if not led:
+        nearest.failed(place, values, rest, is_named=bool(names))
+
+
+def _begins(rest: str, name: str) -> bool:
+    """Whether a rest begins with that name, and not with a longer one."""
+    return rest.startswith(name) and rest[len(name) : len(name) + 1] in ("", ".", "[")
+
+
+def _quoted(rest: str) -> tuple[str | None, str]:
+    """The name in quotes with which a rest begins, and what follows; None where it begins so."""
+    if not rest.startswith('"'):
+        return None, rest
+    try:
+        name, end = json.JSONDecoder().raw_decode(rest)
+    except ValueError as error:
+        raise ConfigError(f"report key: {rest!r} has no closing quote") from error
+    return str(name), rest[end:]
+
+
+def _into_list(values: Any, rest: str, place: str, nearest: _Nearest) -> Iterator[tuple[str, Any]]:
+    selector, bracket, after = rest[1:].partition("]")
+    if not isinstance(values, Sequence) or isinstance(values, str) or not bracket:
+        nearest.failed(place, values, rest)
+        return
+    matching = list(_selected(values, selector.strip()))
+    if len(matching) > 1 and selector.strip() != "*":
+        raise ConfigError(
+            f"report key: {place}[{selector}] names {len(matching)} entries; say more of the one"
+            f" that is meant, or take [*]: {_said_of_entries(repr(place), values)}"
+        )
+    for label, entry in matching:
+        yield from _walk(entry, after, f"{place}[{label}]", nearest)
+    if not matching:
+        nearest.failed(place, values, rest)
+
+
+def _selected(values: Sequence[Any], selector: str) -> Iterator[tuple[str, Any]]:
+    """Entries that a selector names, each with a label that names it alone."""
+    for index, entry in enumerate(values):
+        if selector == "*" or (selector.isdecimal() and str(index) == selector):
+            yield _label(entry, index, values), entry
+        elif isinstance(entry, Mapping) and "=" in selector:
+            parts = [part.partition("=") for part in selector.split(",")]
+            if all(_holds(entry, name.strip(), text.strip()) for name, _, text in parts):
+                yield _label(entry, index, values), entry
+
+
+def _label(entry: Any, index: int, values: Iterable[Any]) -> str:
+    """How an entry is called: by what tells it from the others, else by its number."""
+    if isinstance(entry, Mapping):
+        label = ", ".join(f"{name}={value}" for name, value in _labels(entry))
+        same = sum(
+            isinstance(each, Mapping) and dict(_labels(each)) == dict(_labels(entry))
+            for each in values
+        )
+        if label and same == 1:
+            return label
+    return str(index)
+
+
+def _holds(entry: Mapping[str, Any], name: str, text: str) -> bool:
+    """Whether an entry has that value under a name; a GPU may be called by another of its names."""
+    value = entry.get(name)
+    if name == "gpu" and isinstance(value, str):
+        try:
+            return catalogue_name(text, {value: entry}) == value
+        except DeviceError:
+            return False
+    if isinstance(value, bool):
+        return text.lower() == str(value).lower()
+    return value is not None and not isinstance(value, Mapping) and str(value) == text

@@ -1,0 +1,235 @@
+"""Files of another revision, read from a git repository without trusting it.
+
+Objects are read by plumbing commands alone: nothing is checked out, no hook, filter, text
+conversion or file-system monitor of the repository's settings runs, replaced objects are not
+followed, and nothing is fetched. Links and submodules are refused, not followed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final, NamedTuple
+
+from dsocr_analyze.errors import BaselineError
+
+__all__ = ["Repository", "Revision"]
+
+_SAFE: Final = (
+    "--no-pager", "--no-replace-objects", "--literal-pathspecs", "--no-optional-locks",
+    "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "protocol.allow=never",
+    "-c", "core.attributesFile=/dev/null", "-c", "safe.bareRepository=explicit",
+)  # fmt: skip
+
+_KEPT_VARIABLES: Final = ("GIT_CONFIG", "GIT_CEILING_DIRECTORIES")
+"""Beginnings of the variables of git that say nothing about which repository is meant."""
+
+_LARGEST_FILE: Final = 16 * 2**20
+_MOST_FILES: Final = 5_000
+
+_FILE_MODES: Final = ("100644", "100755", "100664")
+_KINDS: Final = {"120000": "a symbolic link", "160000": "a submodule"}
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A git repository.
+
+    Attributes:
+        root: Its work tree.
+    """
+
+    root: Path
+
+    @classmethod
+    def around(cls, folder: Path) -> Repository:
+        """The repository in whose work tree a folder lies.
+
+        Raises:
+            BaselineError: There is none, or git is missing.
+        """
+        shown = _git(folder, "rev-parse", "--show-toplevel").decode("utf-8", "surrogateescape")
+        root = Path(shown.removesuffix("\n")).resolve()
+        if not folder.resolve().is_relative_to(root):
+            raise BaselineError(
+                f"{str(folder)!r} lies outside the work tree of its repository, {str(root)!r}"
+            )
+        return cls(root)
+
+    def revision(self, name: str) -> Revision:
+        """The revision of that name: a branch, a tag, a commit, `HEAD~1`.
+
+        Raises:
+            BaselineError: There is none.
+        """
+        if name.startswith("-") or not name or not name.isprintable():
+            raise BaselineError(
+                f"{name!r} is no revision; give a commit, a branch or a tag, or the file of a saved"
+                " report"
+            )
+        try:
+            commit = _git(
+                self.root, "rev-parse", "--verify", "--quiet", "--end-of-options",
+                f"{name}^{{commit}}",
+            )  # fmt: skip
+        except BaselineError as error:
+            raise BaselineError(
+                f"{name!r} is no revision of {str(self.root)!r} (a shallow clone lacks all but the"
+                " last); give a commit, a branch or a tag, or the file of a saved report"
+            ) from error
+        return Revision(self, name, commit.decode("ascii").strip())
+
+
+class _Entry(NamedTuple):
+    """A file of a tree.
+
+    Attributes:
+        mode: Its kind and permissions, as git writes them.
+        identity: Name of its content.
+        size: Bytes of the content; None of a submodule.
+        path: From the root of the repository.
+    """
+
+    mode: str
+    identity: str
+    size: int | None
+    path: str
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One commit.
+
+    Attributes:
+        repository: Where it is.
+        name: How it was asked for.
+        commit: Its identity.
+    """
+
+    repository: Repository
+    name: str
+    commit: str
+
+    def has(self, path: str) -> bool:
+        """Whether a file or folder is there."""
+        return bool(self._entries(path))
+
+    def text(self, path: str) -> str | None:
+        """The text of a file; None where it is not there.
+
+        Raises:
+            BaselineError: It is no file, or no text.
+        """
+        found = [each for each in self._entries(path) if each.path == path]
+        if not found:
+            return None
+        try:
+            return self._content(found[0]).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise BaselineError(f"{self._called(path)} is not UTF-8 text") from error
+
+    def copy(self, path: str, into: Path) -> None:
+        """Copies a file, or the config and the Python files of a folder, to the same path below.
+
+        Args:
+            path: From the root of the repository; `.` is all of it.
+            into: The folder that stands for the root.
+
+        Raises:
+            BaselineError: What is to be copied is no plain file.
+        """
+        copied = [
+            each for each in self._entries(path) if each.path == path or _is_of_model(each, path)
+        ]
+        if len(copied) > _MOST_FILES:
+            raise BaselineError(
+                f"{self._called(path)} has {len(copied)} Python files; a model directory has at"
+                f" most {_MOST_FILES}"
+            )
+        for entry in copied:
+            parts = PurePosixPath(entry.path).parts
+            if ".." in parts or entry.path.startswith("/") or "\\" in entry.path:
+                raise BaselineError(f"{self._called(entry.path)} has no name for a file")
+            target = into.joinpath(*parts)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(self._content(entry))
+
+    def _called(self, path: str) -> str:
+        return f"{path!r} in {self.name}"
+
+    def _entries(self, path: str) -> list[_Entry]:
+        return list(self._listed(path))
+
+    def _listed(self, path: str) -> Iterator[_Entry]:
+        below = [] if path == "." else [path]
+        listed = _git(
+            self.repository.root, "ls-tree", "-r", "-z", "-l", "--full-tree", "--", self.commit,
+            *below,
+        )  # fmt: skip
+        for line in listed.split(b"\0"):
+            if line:
+                about, _, name = line.partition(b"\t")
+                mode, _, identity, size = about.decode("ascii").split()
+                yield _Entry(
+                    mode, identity, int(size) if size.isdecimal() else None,
+                    name.decode("utf-8", "surrogateescape"),
+                )  # fmt: skip
+
+    def _content(self, entry: _Entry) -> bytes:
+        if entry.mode not in _FILE_MODES:
+            kind = _KINDS.get(entry.mode, f"of mode {entry.mode}")
+            raise BaselineError(
+                f"{self._called(entry.path)} is {kind}, which is not followed; commit the file"
+                " itself"
+            )
+        if entry.size is None:
+            raise BaselineError(
+                f"{self._called(entry.path)} is not in this clone, and nothing is fetched; fetch it"
+                " first"
+            )
+        if entry.size > _LARGEST_FILE:
+            raise BaselineError(
+                f"{self._called(entry.path)} has {entry.size} bytes; configs and code have at most"
+                f" {_LARGEST_FILE}"
+            )
+        return _git(self.repository.root, "cat-file", "blob", entry.identity)
+
+
+def _is_of_model(entry: _Entry, folder: str) -> bool:
+    """Whether a file below a folder is what `ModelDirectory` reads of it."""
+    path = PurePosixPath(entry.path)
+    below = path if folder == "." else path.relative_to(folder)
+    if any(part.startswith(".") for part in below.parts):
+        return False
+    return str(below) == "config.json" or path.suffix == ".py"
+
+
+def _git(folder: Path, *arguments: str) -> bytes:
+    """What a git command prints; raises BaselineError, in git's words, where it fails."""
+    program = shutil.which("git")
+    if program is None:
+        raise BaselineError("git is not installed; give the file of a saved report")
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("GIT_") or name.startswith(_KEPT_VARIABLES)
+    }
+    environment = kept | {
+        "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "none",
+        "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C",
+    }  # fmt: skip
+    try:
+        done = subprocess.run(
+            [program, *_SAFE, *arguments], cwd=folder, env=environment, capture_output=True,
+            stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+    except (OSError, ValueError) as error:
+        raise BaselineError(f"cannot run git in {str(folder)!r}: {error}") from error
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip() or "no reason given"
+        raise BaselineError(f"git {arguments[0]} failed in {str(folder)!r}: {said}")
+    return done.stdout

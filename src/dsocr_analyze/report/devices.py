@@ -1,0 +1,218 @@
+"""The documents of `dsocr-analyze devices`: GPUs, and benchmarks that correct predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from dsocr_analyze.report.document import SCHEMA_VERSION
+from dsocr_analyze.report.opening import Opening, Options
+from dsocr_analyze.timing.correction import KeptBenchmark
+
+if TYPE_CHECKING:
+    from dsocr_analyze.hardware.profile import Profile
+
+__all__ = [
+    "CorrectionsDocument",
+    "DevicesDocument",
+    "corrections_document",
+    "devices_document",
+]
+
+
+class ProfileSource(Struct, frozen=True, kw_only=True):
+    """Where a device's kernel times come from.
+
+    Attributes:
+        source: Who measured them.
+        licence: On what terms.
+        extrapolated: Whether they are another GPU's.
+    """
+
+    source: str
+    licence: str
+    extrapolated: bool
+
+
+class KernelKind(Struct, frozen=True, kw_only=True):
+    """How well one kind of kernel is known on a GPU.
+
+    Attributes:
+        kind: The kind.
+        dtype: Type of its operands.
+        measured_on: The GPU that was measured.
+        extrapolated: Whether that is another one.
+        framework: Whose kernels were measured.
+        derived: From what it was worked out; null where it was measured.
+        assumed: Whether its error is assumed.
+        median_error: Median error of predicted times, relative.
+        p90_error: Their 90th percentile.
+        held_out_rows: Measurements that were left out of the fit and predicted.
+        held_out_groups: Groups of sizes among them.
+        training_rows: Measurements that were fitted.
+    """
+
+    kind: str
+    dtype: str
+    measured_on: str
+    extrapolated: bool
+    framework: str
+    derived: str | None
+    assumed: bool
+    median_error: float
+    p90_error: float
+    held_out_rows: int
+    held_out_groups: int
+    training_rows: int
+
+
+class KernelFamily(Struct, frozen=True, kw_only=True):
+    """How well one family of kernels is known on a CPU.
+
+    Attributes:
+        family: The family.
+        dtype: Type of its operands.
+        median_error: Median error of predicted times, relative.
+        p90_error: Their 90th percentile.
+        held_out_rows: Measurements that were left out of the fit and predicted.
+        training_rows: Measurements that were fitted.
+    """
+
+    family: str
+    dtype: str
+    median_error: float
+    p90_error: float
+    held_out_rows: int
+    training_rows: int
+
+
+class DeviceEntry(Struct, frozen=True, kw_only=True):
+    """One device.
+
+    Attributes:
+        name: Its name in the catalogue.
+        title: Its name for readers.
+        tensor_tflops: Dense rate of `tensor_dtype` matrix products, TFLOP/s.
+        tensor_dtype: The type that rate is for.
+        float8_tflops: Dense rate in float8, TFLOP/s; null where there is none.
+        int8_tops: Dense rate in int8, 10^12 operations/s; null where there is none.
+        bandwidth_gb_s: Memory bandwidth, GB/s.
+        memory_gb: Memory as sold, GB.
+        compute_capability: NVIDIA's number of its architecture; null of others.
+        rocm_target: AMD's name of its architecture; null of others.
+        sms: Streaming multiprocessors (compute units).
+        l2_mb: Level-2 cache, MB.
+        source: Where these figures come from.
+        weak: Which of them are poorly sourced; empty for none.
+        profile: Where its kernel times come from.
+        kinds: Its kinds of kernels; none of a CPU.
+        families: Its families of kernels; none of a GPU.
+    """
+
+    name: str
+    title: str
+    tensor_tflops: float
+    tensor_dtype: str
+    float8_tflops: float | None
+    int8_tops: float | None
+    bandwidth_gb_s: float
+    memory_gb: float
+    compute_capability: float | None
+    rocm_target: str | None
+    sms: int
+    l2_mb: float
+    source: str
+    weak: str
+    profile: ProfileSource
+    kinds: tuple[KernelKind, ...]
+    families: tuple[KernelFamily, ...]
+
+
+class DevicesDocument(Opening, frozen=True, kw_only=True):
+    """Devices of the catalogue and of the user's own profiles.
+
+    Attributes:
+        devices: One entry each.
+    """
+
+    devices: tuple[DeviceEntry, ...]
+
+
+class CorrectionsDocument(Opening, frozen=True, kw_only=True):
+    """Benchmarks of servers that correct predictions.
+
+    Attributes:
+        corrections: The oldest first.
+    """
+
+    corrections: tuple[KeptBenchmark, ...]
+
+
+def devices_document(profiles: Iterable[Profile], options: Options) -> DevicesDocument:
+    """The document of some devices."""
+    return DevicesDocument(
+        schema_version=SCHEMA_VERSION,
+        command="devices",
+        options=options,
+        devices=tuple(map(_device, profiles)),
+    )
+
+
+def corrections_document(kept: Iterable[KeptBenchmark], options: Options) -> CorrectionsDocument:
+    """The document of what is kept."""
+    return CorrectionsDocument(
+        schema_version=SCHEMA_VERSION, command="devices", options=options, corrections=tuple(kept)
+    )
+
+
+def _device(profile: Profile) -> DeviceEntry:
+    gpu = profile.gpu
+    return DeviceEntry(
+        name=gpu.name,
+        title=gpu.title,
+        tensor_tflops=gpu.tensor_tflops,
+        tensor_dtype=gpu.tensor_dtype,
+        float8_tflops=gpu.float8_tflops or None,
+        int8_tops=gpu.int8_tops or None,
+        bandwidth_gb_s=gpu.bandwidth_gb_s,
+        memory_gb=gpu.memory_gb,
+        compute_capability=gpu.compute_capability or None,
+        rocm_target=gpu.rocm_target or None,
+        sms=gpu.sms,
+        l2_mb=gpu.l2_mb,
+        source=gpu.source,
+        weak=gpu.weak,
+        profile=ProfileSource(
+            source=profile.source, licence=profile.licence, extrapolated=profile.extrapolated
+        ),
+        kinds=tuple(
+            KernelKind(
+                kind=kind,
+                dtype=dtype,
+                measured_on=fitted.gpu,
+                extrapolated=fitted.extrapolated,
+                framework=fitted.framework,
+                derived=fitted.derived or None,
+                assumed=fitted.assumed,
+                median_error=fitted.median,
+                p90_error=fitted.p90,
+                held_out_rows=fitted.held_out_rows,
+                held_out_groups=fitted.held_out_groups,
+                training_rows=fitted.training_rows,
+            )
+            for (kind, dtype), fitted in profile.fitted.items()
+        ),
+        families=tuple(
+            KernelFamily(
+                family=family,
+                dtype=dtype,
+                median_error=fitted.median,
+                p90_error=fitted.p90,
+                held_out_rows=fitted.held_out_rows,
+                training_rows=fitted.training_rows,
+            )
+            for (family, dtype), fitted in (profile.cpu.families if profile.cpu else {}).items()
+        ),
+    )

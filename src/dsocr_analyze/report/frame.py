@@ -1,0 +1,96 @@
+"""A report as a table of pandas, one row for each stage, module or operator."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from dsocr_analyze.errors import FormatError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Grouping", "Tabular"]
+
+Grouping = Literal["stage", "module", "operator"]
+
+_COUNTS: Final = (
+    "macs", "matrix_flops", "vector_flops", "flops", "activations", "bytes_read", "bytes_written",
+)  # fmt: skip
+
+_GROUPINGS: Final = ("stage", "module", "operator")
+
+
+class Tabular:
+    """What makes a report a table."""
+
+    __slots__ = ()
+
+    def to_pandas(self, by: Grouping = "stage") -> pd.DataFrame:
+        """A table of exact integers, in the report's own order. Needs the extra `pandas`.
+
+        Args:
+            by: One row for each stage (`stage`); for each module of each stage (`module`), with
+                what it holds below it, and what its own forward does in columns `own_...`; or for
+                each operator of each stage (`operator`), with its FLOPs and its family.
+
+        Raises:
+            FormatError: `by` is none of these, or pandas is not installed.
+        """
+        if by not in _GROUPINGS:
+            raise FormatError(f"by={by!r} is not possible; give {', '.join(_GROUPINGS)}")
+        if importlib.util.find_spec("pandas") is None:
+            raise FormatError(
+                "a table needs pandas, the optional extra 'pandas'; install it with pip install"
+                " 'dsocr-analyze[pandas]'"
+            )
+        import pandas as pd
+
+        rows = {"stage": _stage_rows, "module": _module_rows, "operator": _operator_rows}[by]
+        return pd.DataFrame(list(rows(self)))
+
+
+def _counts(work: Any, prefix: str = "") -> dict[str, int]:
+    return {f"{prefix}{name}": getattr(work, name) for name in _COUNTS}
+
+
+def _stage_rows(report: Any) -> Iterator[dict[str, Any]]:
+    for name, stage in report.stages.items():
+        yield {
+            "stage": name,
+            "params": stage.params,
+            "calls": stage.calls,
+            **_counts(stage),
+            "arithmetic_intensity": stage.arithmetic_intensity,
+        }
+
+
+def _module_rows(report: Any) -> Iterator[dict[str, Any]]:
+    for name, stage in report.stages.items():
+        for path, module in stage.by_module.items():
+            yield {
+                "stage": name,
+                "module": path,
+                "class": module.class_name,
+                "calls": module.calls,
+                "params": module.params,
+                **_counts(module),
+                **_counts(module.own, "own_"),
+            }
+
+
+def _operator_rows(report: Any) -> Iterator[dict[str, Any]]:
+    for name, stage in report.stages.items():
+        families = {
+            operator: family
+            for family, of_kind in stage.operator_families.items()
+            for operator in of_kind.operators
+        }
+        for operator, flops in stage.operators.items():
+            yield {
+                "stage": name,
+                "operator": operator,
+                "family": families.get(operator),
+                "flops": flops,
+            }

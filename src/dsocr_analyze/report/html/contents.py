@@ -1,0 +1,276 @@
+"""What an HTML page holds: the typed document that its script reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from dsocr_analyze.hardware.profile import Profile
+from dsocr_analyze.report.comparison import Comparison, Value
+from dsocr_analyze.report.document import Module, Report
+from dsocr_analyze.report.markdown import notes_of
+from dsocr_analyze.report.tables import headline
+from dsocr_analyze.report.time_entry import TimeEntry
+
+__all__ = [
+    "ComparisonContents",
+    "Contents",
+    "ModuleColumns",
+    "Roof",
+    "comparison_contents",
+    "report_contents",
+    "roofs_of",
+]
+
+
+class Roof(Struct, frozen=True, kw_only=True):
+    """A GPU's peaks in the element type of a report.
+
+    Attributes:
+        gpu: Its name in the catalogue.
+        title: Its name for readers.
+        dtype: The element type.
+        matrix_flops_per_second: Dense rate of matrix products of that type.
+        vector_flops_per_second: Rate of fp32 outside the matrix units; null where it is unknown.
+        bytes_per_second: Bandwidth of its memory.
+        memory_bytes: Its memory as sold.
+        measured: Whether kernel times were measured on it, not taken from another GPU.
+        source: Where the peaks come from.
+        weak: Which of them are poorly sourced; empty for none.
+    """
+
+    gpu: str
+    title: str
+    dtype: str
+    matrix_flops_per_second: float
+    vector_flops_per_second: float | None
+    bytes_per_second: float
+    memory_bytes: int
+    measured: bool
+    source: str
+    weak: str
+
+
+class ModuleColumns(Struct, frozen=True, kw_only=True):
+    """The modules of a stage, one value a module in every column: thousands of rows stay small.
+
+    Attributes:
+        path: Paths; the model's own is empty.
+        class_name: Classes; null where no model was built.
+        calls: How often each was called.
+        params: Parameters at or below each.
+        flops: FLOPs of each with everything below it, as all columns up to `bytes_written`.
+        matrix_flops: FLOPs of matrix operators.
+        vector_flops: FLOPs of all other operators.
+        activations: Output elements of matrix operators.
+        bytes_read: Bytes read.
+        bytes_written: Bytes written.
+        own_flops: FLOPs of its own forward, without its children.
+        own_bytes: Bytes that its own forward reads and writes.
+    """
+
+    path: tuple[str, ...]
+    class_name: tuple[str | None, ...]
+    calls: tuple[int | None, ...]
+    params: tuple[int | None, ...]
+    flops: tuple[int, ...]
+    matrix_flops: tuple[int, ...]
+    vector_flops: tuple[int, ...]
+    activations: tuple[int, ...]
+    bytes_read: tuple[int, ...]
+    bytes_written: tuple[int, ...]
+    own_flops: tuple[int, ...]
+    own_bytes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, modules: Mapping[str, Module]) -> ModuleColumns:
+        """The columns of a stage's `by_module`."""
+        rows = modules.values()
+        return cls(
+            path=tuple(modules),
+            class_name=tuple(row.class_name for row in rows),
+            calls=tuple(row.calls for row in rows),
+            params=tuple(row.params for row in rows),
+            flops=tuple(row.flops for row in rows),
+            matrix_flops=tuple(row.matrix_flops for row in rows),
+            vector_flops=tuple(row.vector_flops for row in rows),
+            activations=tuple(row.activations for row in rows),
+            bytes_read=tuple(row.bytes_read for row in rows),
+            bytes_written=tuple(row.bytes_written for row in rows),
+            own_flops=tuple(row.own.flops for row in rows),
+            own_bytes=tuple(row.own.bytes_moved for row in rows),
+        )
+
+
+class ReportContents(Struct, frozen=True, kw_only=True):
+    """The page of one report.
+
+    Attributes:
+        kind: Which page it is.
+        headline: What ran, and how.
+        report: The report, its modules left out.
+        modules: The modules by stage.
+        notes: Notes of the report and its stages, and what predicted seconds assume.
+        roofs: GPUs whose roofline can be shown, those that were named first.
+        curves: Predicted seconds over many concurrencies.
+        curves_missing: Why there are no curves; empty where there are some.
+    """
+
+    kind: Literal["report"] = "report"
+    headline: str
+    report: Report
+    modules: Mapping[str, ModuleColumns]
+    notes: tuple[str, ...]
+    roofs: tuple[Roof, ...]
+    curves: tuple[TimeEntry, ...]
+    curves_missing: str
+
+
+class ComparedRow(Struct, frozen=True, kw_only=True):
+    """One quantity of every report.
+
+    Attributes:
+        key: Its name for programs.
+        quantity: Its name for readers.
+        unit: Its unit.
+        values: Of each report; null for one that has no such quantity.
+        differences: What each has more than the first.
+        ratios: Each over the first.
+    """
+
+    key: str
+    quantity: str
+    unit: str
+    values: tuple[Value, ...]
+    differences: tuple[Value, ...]
+    ratios: tuple[float | None, ...]
+
+
+class DifferingKey(Struct, frozen=True, kw_only=True):
+    """A config key in which the configs differ.
+
+    Attributes:
+        key: Its path in the config.
+        values: What each config says, as JSON; null where it is absent.
+    """
+
+    key: str
+    values: tuple[str | None, ...]
+
+
+class ComparisonContents(Struct, frozen=True, kw_only=True):
+    """The page of a comparison.
+
+    Attributes:
+        kind: Which page it is.
+        headline: What ran.
+        names: Of the reports; the first is what the others are compared with.
+        rows: One per quantity.
+        reports: The reports, their modules left out.
+        config_names: Of the configs that were compared.
+        config_differences: The keys in which they differ.
+        assumptions: What predicted seconds assume.
+    """
+
+    kind: Literal["comparison"] = "comparison"
+    headline: str
+    names: tuple[str, ...]
+    rows: tuple[ComparedRow, ...]
+    reports: tuple[Report, ...]
+    config_names: tuple[str, ...]
+    config_differences: tuple[DifferingKey, ...]
+    assumptions: tuple[str, ...]
+
+
+Contents = ReportContents | ComparisonContents
+
+
+def report_contents(
+    report: Report,
+    roofs: Sequence[Roof] = (),
+    curves: Iterable[TimeEntry] = (),
+    curves_missing: str = "",
+) -> ReportContents:
+    """The page of one report; the arguments are the attributes of what comes back."""
+    return ReportContents(
+        headline=headline(report),
+        report=_without_modules(report),
+        modules={name: ModuleColumns.of(stage.by_module) for name, stage in report.stages.items()},
+        notes=tuple(notes_of(report)),
+        roofs=tuple(roofs),
+        curves=tuple(curves),
+        curves_missing=curves_missing,
+    )
+
+
+def comparison_contents(comparison: Comparison, reports: Iterable[Report]) -> ComparisonContents:
+    """The page of a comparison of `reports`, which are in its order."""
+    columns = range(len(comparison.names))
+    return ComparisonContents(
+        headline=comparison.headline(),
+        names=comparison.names,
+        rows=tuple(
+            ComparedRow(
+                key=row.key,
+                quantity=row.quantity,
+                unit=row.unit,
+                values=row.values,
+                differences=tuple(map(row.difference, columns)),
+                ratios=tuple(map(row.ratio, columns)),
+            )
+            for row in comparison.rows
+        ),
+        reports=tuple(map(_without_modules, reports)),
+        config_names=comparison.config_names,
+        config_differences=tuple(
+            DifferingKey(
+                key=key.path,
+                values=tuple(key.text(i) for i in range(len(comparison.config_names))),
+            )
+            for key in comparison.config_differences
+        ),
+        assumptions=comparison.assumptions,
+    )
+
+
+def roofs_of(profiles: Iterable[Profile], dtype: str, first: Iterable[str] = ()) -> list[Roof]:
+    """Peaks of the GPUs that compute in an element type.
+
+    Args:
+        profiles: Of the GPUs.
+        dtype: The element type, as a report names it.
+        first: Names of those that come first, in their order.
+    """
+    places = {name: place for place, name in enumerate(first)}
+    found = []
+    for profile in profiles:
+        gpu = profile.gpu
+        has_dtype = gpu.float32_tflops > 0 if dtype == "float32" else dtype in gpu.dtypes
+        if not has_dtype:
+            continue
+        vector = gpu.float32_tflops * 1e12
+        found.append(
+            Roof(
+                gpu=gpu.name,
+                title=gpu.title,
+                dtype=dtype,
+                matrix_flops_per_second=gpu.tflops(dtype) * 1e12,
+                vector_flops_per_second=vector or None,
+                bytes_per_second=gpu.bandwidth_gb_s * 1e9,
+                memory_bytes=gpu.memory_bytes,
+                measured=not profile.extrapolated,
+                source=gpu.source,
+                weak=gpu.weak,
+            )
+        )
+    return sorted(found, key=lambda roof: places.get(roof.gpu, len(places)))
+
+
+def _without_modules(report: Report) -> Report:
+    stages = {
+        name: msgspec.structs.replace(stage, by_module={}) for name, stage in report.stages.items()
+    }
+    return msgspec.structs.replace(report, stages=stages)

@@ -1,0 +1,97 @@
+// Elements are made here and nowhere else, and their text is text: no markup in a name is parsed.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const main = document.getElementById("main");
+
+/** An element with attributes, event handlers (`onclick`) and children (elements or text). */
+function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (typeof value === "function") made.addEventListener(key.slice(2), value);
+    else if (value === true) made.setAttribute(key, "");
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(key, value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+/** A section of the page: its title, or one for the menu and one; where its figures come from. */
+function section(id, title, origin, ...children) {
+  const [menu, heading] = Array.isArray(title) ? title : [title, title];
+  const tag = origin ? element("span", { class: "tag" }, origin) : null;
+  const made = element(
+    "section", { id, "aria-labelledby": `${id}-title` },
+    element("h2", { id: `${id}-title` }, heading, tag), ...children,
+  );
+  document.getElementById("sections").append(element("a", { href: `#${id}` }, menu));
+  main.append(made);
+  return made;
+}
+
+/** A labelled choice. */
+function choice(id, label, options, onchange, shownOn = null) {
+  const made = element("select", { id, onchange: () => onchange(made.value) });
+  for (const { value, text, group } of options) {
+    let parent = made;
+    if (group) {
+      parent = [...made.children].find((child) => child.label === group);
+      if (!parent) made.append((parent = element("optgroup", { label: group })));
+    }
+    parent.append(element("option", { value }, text));
+  }
+  return element("label", { for: id, class: shownOn }, label, made);
+}
+
+/** Pairs of a term and what it is. */
+function facts(pairs) {
+  return element(
+    "dl", { class: "facts" },
+    ...pairs.filter(([, value]) => value !== null && value !== undefined && value !== "").map(
+      ([term, value]) => element("div", {}, element("dt", {}, term), element("dd", {}, value)),
+    ),
+  );
+}
+
+/** A figure's card: what it is, the figure with its unit, and all its digits. */
+function card(term, value, digits) {
+  return element(
+    "dl", { class: "card" }, element("dt", {}, term),
+    element("dd", { class: "value" }, value), element("dd", { class: "digits" }, digits ?? ""),
+  );
+}
+
+function lines(texts) {
+  return element("ul", { class: "lines" }, ...texts.map((text) => element("li", {}, text)));
+}
+
+function announce(text) {
+  document.getElementById("announcer").textContent = text;
+}
+
+// --- light and dark ---------------------------------------------------------------------------
+
+const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
+const themeButton = document.getElementById("theme");
+
+function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  const other = theme === "dark" ? "light" : "dark";
+  themeButton.textContent = other === "dark" ? "Dark" : "Light";
+  themeButton.setAttribute("aria-label", `Switch to ${other} colours`);
+}
+
+setTheme(prefersDark.matches ? "dark" : "light");
+prefersDark.addEventListener("change", () => setTheme(prefersDark.matches ? "dark" : "light"));
+themeButton.addEventListener("click", () => {
+  setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+});
+
+/** Opens what is folded for as long as the page is printed. */
+let unfolded = [];
+window.addEventListener("beforeprint", () => {
+  unfolded = [...document.querySelectorAll("details:not([open])")];
+  for (const each of unfolded) each.open = true;
+});
+window.addEventListener("afterprint", () => {
+  for (const each of unfolded) each.open = false;
+});

@@ -1,0 +1,157 @@
+// The roofline of a GPU with every operator on it: at how many FLOPs a byte it works, and what the
+// GPU can reach there at most. Diamonds are stages as the time model predicts them.
+
+const LABEL_PLACES = ["middle left", "bottom right", "bottom center", "bottom left", "middle right"];
+const MATRIX_FAMILIES = new Set(["gemm", "attention", "convolution"]);
+
+/** Operators of every stage: {stage, operator, family, flops, bytes}; bytes null if unknown. */
+function operatorRows(report) {
+  return Object.entries(report.stages).flatMap(([stage, content]) => {
+    const families = new Map(Object.entries(content.operator_families).flatMap(
+      ([family, { operators }]) => operators.map((operator) => [operator, family]),
+    ));
+    return Object.entries(content.operators).map(([operator, flops]) => {
+      const bytes = content.operator_bytes?.[operator] ?? null;
+      return {
+        stage: stageLabelOfOne(report, stage), operator, family: families.get(operator) ?? "", flops, bytes,
+        intensity: Number(bytes) > 0 ? Number(flops) / Number(bytes) : null,
+      };
+    });
+  });
+}
+
+function stageLabelOfOne(report, stage) {
+  return stage === decodeName(report) ? `${stage} step` : stage;
+}
+
+/** The rate at which an operator computes where nothing but arithmetic holds it up. */
+function computePeak(row, roof) {
+  const isMatrix = MATRIX_FAMILIES.has(row.family);
+  return isMatrix ? roof.matrix_flops_per_second : roof.vector_flops_per_second ?? roof.matrix_flops_per_second;
+}
+
+/** What bounds an operator on a GPU at best, and how long it then takes. */
+function bestCase(row, roof) {
+  if (row.bytes === null || !roof) return { bound: null, seconds: null };
+  const compute = Number(row.flops) / computePeak(row, roof);
+  const memory = Number(row.bytes) / roof.bytes_per_second;
+  return { bound: compute > memory ? "compute" : "memory", seconds: Math.max(compute, memory) };
+}
+
+/** The chart and the choice of its GPU, which `onGpu` is told of, the first one included. */
+function roofline(id, report, roofs, entries, rows, onGpu) {
+  const state = { roof: roofs[0] };
+  const caption = element("p", { class: "lead", id: `${id}-caption` });
+  const select = choice(`${id}-gpu`, "GPU", roofs.map((roof) => ({
+    value: roof.gpu, text: roof.title,
+    group: roof.measured ? "kernel times measured" : "kernel times taken from another GPU",
+  })), (gpu) => {
+    state.roof = roofs.find((roof) => roof.gpu === gpu);
+    refresh();
+  });
+  select.querySelector("select").value = state.roof.gpu;
+
+  const drawChart = () => drawRoofline(`${id}-chart`, report, state.roof, entries, rows);
+  function refresh() {
+    caption.textContent = roofCaption(state.roof, rows);
+    onGpu(state.roof);
+    if (window.Plotly) drawChart();
+  }
+
+  refresh();
+  drawings.push(drawChart);
+  return {
+    controls: element("div", { class: "controls" }, select),
+    figure: chartPlace(`${id}-chart`, "Roofline: FLOPs per second over FLOPs per byte, operators as dots", 560),
+    caption,
+  };
+}
+
+function roofCaption(roof, rows) {
+  const still = rows.filter((row) => Number(row.flops) === 0).length;
+  const ridge = roof.matrix_flops_per_second / roof.bytes_per_second;
+  const vector = roof.vector_flops_per_second === null
+    ? "its fp32 rate outside the matrix units is unknown, so all operators stand under the matrix roof"
+    : `${scaled(roof.vector_flops_per_second, "FLOP/s")} outside the matrix units`;
+  return `${roof.title}: ${scaled(roof.matrix_flops_per_second, "FLOP/s")} dense ${roof.dtype}, `
+    + `${vector}, ${scaled(roof.bytes_per_second, "B/s")}; memory bounds matrix products below ${short(ridge)} FLOPs/byte. `
+    + `A dot stands at the most that the GPU could reach; its area is its share of the stage's bytes. `
+    + `${plural(still, "operator")} that compute${still === 1 ? "s" : ""} nothing and only move${still === 1 ? "s" : ""} bytes `
+    + `${still === 1 ? "is" : "are"} in the table alone. Peaks: ${roof.source}${roof.weak ? `; poorly sourced: ${roof.weak}` : ""}.`;
+}
+
+function drawRoofline(id, report, roof, entries, rows) {
+  const points = rows.filter((row) => row.intensity !== null && Number(row.flops) > 0);
+  const least = Math.min(0.05, ...points.map((row) => row.intensity)) / 2;
+  const most = 2 * Math.max(2 * roof.matrix_flops_per_second / roof.bytes_per_second, ...points.map((row) => row.intensity));
+  const stages = [...new Set(rows.map((row) => row.stage))];
+  const colours = stageColours(stages);
+  const traces = [
+    roofTrace(`matrix units, ${roof.dtype}`, roof.matrix_flops_per_second, roof, least, most, "solid"),
+    ...(roof.vector_flops_per_second ? [roofTrace("outside the matrix units", roof.vector_flops_per_second, roof, least, most, "dash")] : []),
+    ...stages.map((stage) => operatorTrace(stage, points.filter((row) => row.stage === stage), roof, colours.get(stage))),
+    ...stageTraces(report, roof, entries, colours),
+  ];
+  draw(id, traces, {
+    height: 560, hovermode: "closest",
+    xaxis: decades("arithmetic intensity [FLOPs/byte]", "", { range: [Math.log10(least), Math.log10(most)] }),
+    yaxis: decades("rate [FLOP/s]", "FLOP/s", {
+      range: [Math.log10(least * roof.bytes_per_second / 2), Math.log10(2 * roof.matrix_flops_per_second)],
+    }),
+    legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, itemsizing: "constant" },
+    margin: { l: 90, r: 20, t: 30, b: 60 },
+  });
+}
+
+function roofTrace(name, peak, roof, least, most, dash) {
+  const x = [least, peak / roof.bytes_per_second, most];
+  return {
+    type: "scatter", mode: "lines", name, x, y: x.map((each) => Math.min(peak, each * roof.bytes_per_second)),
+    line: { color: "#78848f", width: 2.5, dash }, hoverinfo: "skip",
+  };
+}
+
+function operatorTrace(stage, points, roof, colour) {
+  const most = Math.max(1, ...points.map((row) => Number(row.bytes)));
+  return {
+    type: "scatter", mode: "markers", name: plain(stage),
+    x: points.map((row) => row.intensity),
+    y: points.map((row) => Math.min(computePeak(row, roof), row.intensity * roof.bytes_per_second)),
+    marker: {
+      color: colour, opacity: 0.85, line: { color: "#ffffff", width: 1 },
+      size: points.map((row) => 7 + 21 * Math.sqrt(Number(row.bytes) / most)),
+    },
+    hovertext: points.map((row) => {
+      const best = bestCase(row, roof);
+      return `<b>${plain(row.operator)}</b> (${plain(row.family)}), ${plain(stage)}<br>${exact(row.flops)} FLOPs<br>`
+        + `${exact(row.bytes)} bytes<br>${short(row.intensity)} FLOPs/byte, ${best.bound} bounds it<br>`
+        + `at least ${seconds(best.seconds)} on ${plain(roof.title)}`;
+    }),
+    hovertemplate: "%{hovertext}<extra></extra>",
+  };
+}
+
+/** Stages at the rate that the time model predicts on this GPU: matrix FLOPs over seconds. */
+function stageTraces(report, roof, entries, colours) {
+  const marks = { eager: "diamond", serving: "diamond-tall" };
+  return entries.filter((entry) => entry.gpu === roof.gpu).map((entry, order) => {
+    const found = Object.entries(entry.stages).filter(([, stage]) => stage.peak_share > 0 && stage.bandwidth_share > 0);
+    const rates = found.map(([, stage]) => stage.peak_share * roof.matrix_flops_per_second);
+    return {
+      type: "scatter", mode: order === 0 ? "markers+text" : "markers", name: `stages, predicted, ${entry.runtime}`,
+      x: found.map(([, stage], index) => rates[index] / (stage.bandwidth_share * roof.bytes_per_second)),
+      y: rates, text: found.map(([name]) => plain(name)),
+      textposition: found.map((_, index) => LABEL_PLACES[index % LABEL_PLACES.length]),
+      marker: {
+        symbol: marks[entry.runtime], size: 15, line: { color: "#111111", width: 1.5 },
+        color: found.map(([name]) => colours.get(stageLabelOfOne(report, name))),
+      },
+      hovertext: found.map(([name, stage], index) => (
+        `<b>${plain(name)}</b>, predicted, ${plain(entry.runtime)}<br>${seconds(stage.seconds)} `
+        + `(${seconds(stage.low)} to ${seconds(stage.high)}), ${stage.bound}-bound<br>`
+        + `${scaled(rates[index], "FLOP/s")} of matrix products: ${percent(stage.peak_share)} of the peak`
+      )),
+      hovertemplate: "%{hovertext}<extra></extra>",
+    };
+  });
+}

@@ -1,0 +1,52 @@
+"""Repositories with budgets in them, for the tests of `check`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+
+from dsocr_analyze.architectures import ARCHITECTURES
+
+PLAIN_GIT = {
+    "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@example.org",
+    "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@example.org",
+    "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null",
+}  # fmt: skip
+
+
+def git(folder, *arguments):
+    environment = os.environ | PLAIN_GIT
+    done = subprocess.run(
+        ["git", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def commit(folder):
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message", "a state")
+    return git(folder, "rev-parse", "HEAD")
+
+
+def repository(folder, budgets, **files):
+    """A repository with budgets and other files, committed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    git(folder, "init", "--quiet", "--initial-branch", "main")
+    (folder / "dsocr-budgets.toml").write_text(budgets)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return commit(folder)
+
+
+def published(name="deepseek-ocr"):
+    """The published config of an architecture."""
+    return json.loads((ARCHITECTURES[name].reference / "config.json").read_text())
+
+
+def with_values(config, **values):
+    """A config with other values wherever these keys stand, sections included."""
+    return {
+        key: with_values(value, **values) if isinstance(value, dict) else values.get(key, value)
+        for key, value in config.items()
+    }

@@ -1,0 +1,297 @@
+"""The dozen lines that a run prints: what they say, and that they stay a dozen."""
+
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from command_line import run
+from hand_built import CREATED, FIGURES, Agreement, LeftOut, StageAgreement, batch_of, traced
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsocr_analyze.architectures import ARCHITECTURES
+from dsocr_analyze.kernels import Work
+from dsocr_analyze.report.answer import answer_of
+from dsocr_analyze.report.build import build_report
+from dsocr_analyze.report.markdown import render_markdown
+from dsocr_analyze.report.quantities import bytes_text, flops_text
+from dsocr_analyze.report.time_entry import (
+    Interval,
+    LoadedGpu,
+    TimeAssumptions,
+    TimeEntry,
+    TimeProfile,
+    TimeStage,
+)
+
+BAND = Interval(low=0.5, high=2.0)
+
+
+def load(concurrency=1, pages_per_second=0.5, cost=None, fits=True):
+    return LoadedGpu(
+        concurrency=concurrency,
+        pages_per_second=pages_per_second,
+        pages_per_second_band=BAND,
+        tokens_per_second=1.5,
+        ttft_seconds=0.25,
+        tpot_seconds=0.125,
+        page_seconds=2.0,
+        memory_bytes=10**9,
+        bound="memory",
+        fits=fits,
+        cost_per_thousand_pages=cost,
+        cost_band=None if cost is None else BAND,
+    )
+
+
+TIME = TimeEntry(
+    gpu="some-gpu",
+    runtime="eager",
+    profile=TimeProfile(source="a table", extrapolated=(), assumed=()),
+    stages={
+        "decode": TimeStage(
+            seconds=0.1, low=0.1, high=0.2, bound="memory", peak_share=0.1, bandwidth_share=0.5
+        )
+    },
+    ttft_seconds=0.25,
+    tpot_seconds=0.125,
+    page_seconds=2.0,
+    bands=dict.fromkeys(("ttft_seconds", "tpot_seconds", "page_seconds"), BAND),
+    largest_concurrency=9,
+    ridge_flops_per_byte=100.0,
+    throughput=(load(), load(16, 4.5)),
+    assumptions=TimeAssumptions(
+        host="eager",
+        new_tokens_mean=3,
+        new_tokens_longest=3,
+        preprocess_seconds=0.1,
+        preprocess_estimated=False,
+        workers=1,
+        offline=False,
+        weights_dtype=None,
+        kv_dtype=None,
+        reserved=0.1,
+        price_per_hour=None,
+        sentences=("pages are flat",),
+    ),
+)
+
+
+def gpu(name, page_seconds, cost=None, **changes):
+    return msgspec.structs.replace(
+        TIME, gpu=name, page_seconds=page_seconds, throughput=(load(cost=cost),), **changes
+    )
+
+
+def answer(figures=FIGURES, agreement=None, times=(), files=(), **rest):
+    return answer_of(build_report(figures, agreement, CREATED, times), files).lines(**rest)
+
+
+def line(lines, label):
+    [found] = [text for text in lines if text.split(" ")[0] == label]
+    return found.removeprefix(label).strip()
+
+
+class TestWhatItSays:
+    def test_a_page(self):
+        # Prefill pass: 3400 MACs in four calls, 50 + 10 + 4 vector FLOPs: 6,864 FLOPs. Each linear
+        # moves 34 bytes (4 calls), each element that is added 6: 136 + 360 = 496 bytes.
+        # The page: 2 * 3581 + 66 = 7,228 FLOPs, 401 bytes; the eye: 4,052 of them.
+        assert answer(files=[Path("out/a.json"), Path("out/a.md")]) == [
+            "model   small-model in my-model, analytic engine, bfloat16, eager attention",
+            "input   600 x 500 pixels, sizes 512 / 512, not cut: 73 visual + 10 text tokens",
+            "passes  batch 1: prefill 6.864 kFLOPs, 496 B; a decode step 181 FLOPs, 34 B",
+            "page    7.228 kFLOPs, 401 B: prefill pass and 2 decode steps for 3 new tokens",
+            "memory  1.686 kB weights, 1.700 kB KV cache, 6.785 kB at the prefill pass's peak",
+            "mostly  eye 56.1 % of a page's FLOPs (fc 98.8 % of it); eye 91.8 % of its bytes",
+            "bound   prefill 13.84, decode 5.324 FLOPs/byte; a GPU decides what bounds it",
+            "checked 1 warning; closed forms alone: nothing was traced",
+            "files   a.json, a.md in out",
+        ]
+
+    def test_a_batch_is_called_one_and_a_page_is_its_share(self):
+        lines = answer(batch_of(3))
+        assert line(lines, "passes").startswith("batch 3: ")
+        assert line(lines, "page").startswith("2.409 kFLOPs, 133.7 B: 1/3 of the batch: ")
+
+    def test_a_model_that_does_not_decode(self):
+        report = build_report(FIGURES, None, CREATED)
+        report = msgspec.structs.replace(
+            report,
+            total=msgspec.structs.replace(report.total, decode_step=None),
+            stages={name: each for name, each in report.stages.items() if name != "decode"},
+        )
+        lines = answer_of(report).lines()
+        assert line(lines, "passes") == (
+            "batch 1: prefill pass 6.864 kFLOPs, 496 B; the model does not decode"
+        )
+        assert line(lines, "page") == "7.228 kFLOPs, 401 B: the prefill pass alone"
+        assert line(lines, "bound").startswith("prefill 13.84 FLOPs/byte")
+
+    def test_the_witnesses(self):
+        assert line(answer(traced(), Agreement()), "checked") == (
+            "1 warning; trace and closed forms agree in all 9 counts"
+        )
+        assert "traced alone" in line(answer(traced()), "checked")
+        eye = StageAgreement({"macs": False}, 4040)
+        differing = Agreement(
+            agrees=False,
+            stages={**Agreement().stages, "eye": eye},
+            first_difference="macs of 'model.eye.fc'",
+        )
+        assert line(answer(traced(), differing), "checked") == (
+            "1 warning; trace and closed forms DIFFER: macs of 'model.eye.fc'"
+        )
+        left = LeftOut("x", ("add", "gt"), "nobody knows why", Work(vector_flops=5))
+        eye = StageAgreement({"macs": True, "params": True}, 4040, (left,), 0.25, 0.125)
+        agreeing = Agreement(stages={**Agreement().stages, "eye": eye}, batch_agrees=None)
+        assert line(answer(traced(), agreeing), "checked").endswith("all 8 counts but 2 operators")
+
+    def test_what_bounds_it_is_judged_against_the_named_gpu(self):
+        # 13.84 and 5.324 FLOPs per byte.
+        for ridge, said in (
+            (100, "memory on some-gpu (< 100.0 FLOPs/byte): prefill 13.84, decode 5.324"),
+            (2, "compute on some-gpu (>= 2.000 FLOPs/byte): prefill 13.84, decode 5.324"),
+            (8, "FLOPs/byte: prefill 13.84 compute, decode 5.324 memory; some-gpu 8.000"),
+        ):
+            entry = msgspec.structs.replace(TIME, ridge_flops_per_byte=ridge)
+            assert line(answer(times=(entry,)), "bound") == said
+
+    def test_seconds_and_money(self):
+        priced = msgspec.structs.replace(TIME, throughput=(load(), load(16, 4.5, cost=3.25)))
+        alone = "some-gpu, eager: 2.00 s a page"
+        short = msgspec.structs.replace(TIME, gpu="l4")
+        assert line(answer(times=(short,)), "time") == (
+            "l4, eager: 2.00 s a page, bound by memory; 4.50 pages/s (16 at once)"
+        )
+        assert line(answer(times=(priced,)), "time") == (
+            f"{alone}; 4.50 pages/s at 16, 3.25 per 1,000"
+        )
+        # Of several the words are the same.
+        assert answer(times=(TIME, priced))[5:7] == [
+            f"time    {alone}; 4.50 pages/s at 16, 3.25 per 1,000",
+            f"        {alone}; 4.50 pages/s at 16",
+        ]
+        assert line(answer(times=(TIME,)), "checked").endswith("; seconds are predicted")
+        small = msgspec.structs.replace(TIME, throughput=(load(16, 4.5, fits=False),))
+        assert "only 9 fit" in line(answer(times=(small,)), "time")
+
+    def test_of_many_gpus_the_fastest_and_the_cheapest_stay(self):
+        times = [gpu(f"gpu-{i}", float(i), cost=100.0 - i) for i in range(1, 31)]
+        lines = answer(times=times, files=[Path("a.md")], rest=": --full")
+        assert len(lines) == 12
+        assert [re.findall(r"gpu-\d+", text) for text in lines[5:7]] == [["gpu-30"], ["gpu-1"]]
+        assert lines[7].strip() == "and 28 more: --full"
+
+    def test_the_markdown_opens_with_it_and_leaves_nothing_out(self):
+        times = [gpu(f"gpu-{i}", float(i)) for i in range(1, 31)]
+        report = build_report(FIGURES, None, CREATED, times)
+        summary = render_markdown(report).split("## Summary")[1].split("\n## ")[0]
+        assert summary.count("- **time**: gpu-") == 30
+        for label, text in answer_of(report).items():
+            assert f"- **{label}**: {text}" in summary
+        assert "files" not in summary  # two runs write the same report wherever it goes
+
+
+# --- what it looks like ------------------------------------------------------------------------
+
+
+def check(lines):
+    assert len(lines) <= 12
+    for text in lines:
+        assert len(text) <= 80, text
+        assert text == text.rstrip()
+        assert "\n" not in text
+
+
+names = st.text(alphabet="abcXYZ019._-/", min_size=1, max_size=120)
+
+
+@given(st.data())
+def test_whatever_the_names_and_numbers_it_stays_a_dozen_lines_of_80_columns(data):
+    report = build_report(traced(), Agreement(), CREATED)
+    workload = msgspec.structs.replace(
+        report.workload,
+        page=(data.draw(st.integers(1, 10**6)), data.draw(st.integers(1, 10**6))),
+        grid=(data.draw(st.integers(1, 99)), 9),
+        crop_mode=data.draw(st.booleans()),
+        visual_tokens=data.draw(st.integers(0, 10**6)),
+        text_tokens=data.draw(st.integers(1, 10**6)),
+        batch_size=data.draw(st.integers(1, 10**6)),
+        prompt_pages=data.draw(st.sampled_from((1, 20))),
+    )
+    model = msgspec.structs.replace(
+        report.metadata.model,
+        id=data.draw(names),
+        architecture=data.draw(st.none() | names),
+        source=data.draw(st.sampled_from(("reference", "directory", "config"))),
+        weights=data.draw(st.sampled_from(("none", "checkpoint"))),
+    )
+    report = msgspec.structs.replace(
+        report,
+        workload=workload,
+        metadata=msgspec.structs.replace(report.metadata, model=model),
+        time=tuple(gpu(data.draw(names), data.draw(st.floats(1e-6, 1e6)), data.draw(
+            st.none() | st.floats(0.01, 1e6))) for _ in range(data.draw(st.integers(0, 5)))),
+        warnings=("mind the gap",) * data.draw(st.integers(0, 30)),
+    )  # fmt: skip
+    files = [Path(each) for each in data.draw(st.lists(names, max_size=3))]
+    lines = answer_of(report, files).lines(rest=": --full")
+    check(lines)
+    assert [text.split(" ")[0] for text in lines if text[0] != " "] == [
+        "model", "input", "passes", "page", "memory", *(["time"] if report.time else []),
+        "mostly", "bound", "checked", *(["files"] if files else []),
+    ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _somewhere_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+MODES = [(architecture.name, mode) for architecture in ARCHITECTURES.values()
+         for mode in architecture.modes]  # fmt: skip
+GPUS = ("a100-40gb", "h100-sxm", "l40s", "rtx-4090", "b200")
+SETTINGS = (
+    ("--page", "a4"),
+    ("--page", "a4@600", "--batch-size", "64", *(f"--gpu={name}" for name in GPUS)),
+    ("--page", "9x9", "--batch-size", "1000", "--max-new-tokens", "1", "--gpu", "a100-80gb-sxm",
+     "--price", "2.5"),
+    ("--page", "letter", "--max-new-tokens", "8192", "--gpu", "h100",
+     "--gpu", "rtx-pro-6000", "--gpu", "l4", "--runtime", "serving", "--concurrency", "1,64",
+     "--price", "2.5", "--output", "a/" * 30 + "long-path"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("architecture", "mode"), MODES)
+def test_every_mode_of_every_model(capsys, architecture, mode):
+    for index, setting in enumerate(SETTINGS):
+        flash = index == 3 and architecture != "unlimited-ocr"  # whose attention is eager only
+        code, out, _ = run(
+            capsys,
+            "--engine",
+            "analytic",
+            "--arch",
+            architecture,
+            "--mode",
+            mode,
+            "--json",
+            "report.json",
+            "--use-flash-attn",
+            int(flash),
+            *setting,
+        )
+        assert code == 0
+        lines = out.splitlines()
+        check(lines)
+        report = json.loads(Path("report.json").read_text())
+        assert f"{mode} mode" in line(lines, "input") or f", {mode}, " in line(lines, "input")
+        page = report["total"]["page"]
+        assert line(lines, "page").startswith(
+            f"{flops_text(page['flops'])}, {bytes_text(page['bytes_read'] + page['bytes_written'])}"
+        )
+        if index == 1:
+            assert re.search(r"and \d+ more: --full$", out, re.MULTILINE)

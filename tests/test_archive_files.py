@@ -1,0 +1,390 @@
+"""Folders of files: frames of TIFFs, pages of PDFs, and every file that is neither."""
+
+import csv
+import json
+import os
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from command_line import run
+from hand_built_files import pdf, tiff
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from dsocr_analyze.archive import folder as folder_module
+from dsocr_analyze.archive import pdf_pages as pdf_module
+from dsocr_analyze.archive.folder import open_folder
+from dsocr_analyze.archive.pdf_pages import has_reader, pdf_pages
+from dsocr_analyze.archive.source import open_pages
+from dsocr_analyze.errors import PageError, WorkloadError
+from dsocr_analyze.workload import ImagePages, image_file
+
+needs_pypdf = pytest.mark.skipif(not has_reader(), reason="pypdf, the extra 'pdf', is missing")
+
+CATALOG = "<< /Type /Catalog /Pages 2 0 R >>"
+
+
+def sizes_in(path):
+    return list(ImagePages(path).sizes())
+
+
+def book(*pages, above=""):
+    """A PDF of pages, whose group says `above`."""
+    kids = " ".join(f"{number} 0 R" for number in range(3, 3 + len(pages)))
+    group = f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} {above} >>"
+    return pdf([CATALOG, group, *(f"<< /Type /Page /Parent 2 0 R {page} >>" for page in pages)])
+
+
+def counted(path, **given):
+    """The sizes in a list, the rejected rows and what the files are."""
+    source = open_pages(path, **given)
+    sizes, rejected = [], {}
+    for batch in source.batches:
+        columns = batch.columns
+        sizes += zip(columns["width"].to_pylist(), columns["height"].to_pylist(), strict=True)
+        rejected |= batch.rejected
+    return sizes, rejected, source.files
+
+
+class TestTiff:
+    @pytest.mark.parametrize(("order", "big"), [("<", False), (">", False), ("<", True)])
+    def test_every_frame_has_its_own_size_and_orientation(self, tmp_path, order, big):
+        frames = [{256: 30, 257: 20}, {256: 40, 257: 25, 274: 6}, {256: 7, 257: 9, 274: 3}]
+        (tmp_path / "scan.tif").write_bytes(tiff(frames, order, big=big))
+        assert sizes_in(tmp_path / "scan.tif") == [(30, 20), (25, 40), (7, 9)]
+
+    @settings(max_examples=20, deadline=None)
+    @given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=6))
+    def test_the_frames_are_those_that_pillow_writes_and_finds(self, tmp_path_factory, sizes):
+        path = tmp_path_factory.mktemp("scans") / "scan.tiff"
+        first, *others = (Image.new("L", size) for size in sizes)
+        first.save(path, save_all=True, append_images=others)
+        assert sizes_in(path) == sizes
+        with Image.open(path) as image:
+            assert image.n_frames == len(sizes)
+
+    def test_smaller_copies_and_masks_are_no_pages_and_are_counted(self, tmp_path):
+        frames = [{256: 300, 257: 200}, {256: 30, 257: 20, 254: 1}, {256: 9, 257: 9, 254: 2},
+                  {256: 300, 257: 200, 254: 4}]  # fmt: skip
+        (tmp_path / "a.tif").write_bytes(tiff(frames))
+        sizes, rejected, files = counted(tmp_path)
+        assert (sizes, rejected) == ([(300, 200), (9, 9)], {})
+        assert (files.images, files.image_pages, files.copies) == (1, 2, 2)
+
+    def test_a_file_whose_only_frame_is_a_copy_is_a_page(self, tmp_path):
+        (tmp_path / "a.tif").write_bytes(tiff([{256: 30, 257: 20, 254: 1}]))
+        assert sizes_in(tmp_path / "a.tif") == [(30, 20)]
+
+    @pytest.mark.parametrize("link", [8, 8 + 2 + 6 * 12 + 4])
+    def test_a_chain_that_comes_back_ends_there(self, tmp_path, link):
+        frames = [{256: 30, 257: 20}, {256: 31, 257: 21}]
+        (tmp_path / "a.tif").write_bytes(tiff(frames, after_last=link))
+        assert sizes_in(tmp_path / "a.tif") == [(30, 20), (31, 21)]
+
+    @pytest.mark.parametrize("link", [4, 10**6])
+    def test_frames_before_a_damaged_one_count_and_the_damage_is_named(self, tmp_path, link):
+        frames = [{256: 30, 257: 20}, {256: 31, 257: 21}]
+        (tmp_path / "a.tif").write_bytes(tiff(frames, after_last=link))
+        sizes, rejected, files = counted(tmp_path)
+        assert sizes == [(30, 20), (31, 21)]
+        assert list(rejected) == [3]
+        assert "next frame" in rejected[3]
+        assert "a.tif" in rejected[3]
+        assert files.image_pages == 2
+
+    def test_a_frame_without_a_size_is_named(self, tmp_path):
+        (tmp_path / "a.tif").write_bytes(tiff([{256: 30, 257: 20}, {256: 31}]))
+        assert "without width and height" in counted(tmp_path)[1][2]
+
+    def test_more_frames_than_a_scan_has_are_not_read(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(image_file, "MOST_FRAMES", 3)
+        (tmp_path / "a.tif").write_bytes(tiff([{256: 30, 257: 20}] * 4))
+        sizes, rejected, _ = counted(tmp_path)
+        assert len(sizes) == 3
+        assert "more than 3 frames" in rejected[4]
+
+    def test_thousands_of_frames_take_no_minutes(self, tmp_path):
+        (tmp_path / "a.tif").write_bytes(tiff([{256: 30, 257: 20}] * 20_000))
+        start = time.perf_counter()
+        assert len(sizes_in(tmp_path / "a.tif")) == 20_000
+        assert time.perf_counter() - start < 20
+
+
+@pytest.mark.parametrize("suffix", ["gif", "webp", "png"])
+def test_an_animation_is_one_page_and_said_to_have_more_frames(tmp_path, suffix):
+    frames = [Image.new("RGB", (40, 30), color) for color in ("red", "green", "blue")]
+    frames[0].save(tmp_path / f"a.{suffix}", save_all=True, append_images=frames[1:])
+    Image.new("RGB", (9, 8)).save(tmp_path / "still.gif")
+    sizes, rejected, files = counted(tmp_path)
+    assert (sizes, rejected) == ([(40, 30), (9, 8)], {})
+    assert files.several_frames == 1
+
+
+@needs_pypdf
+class TestPdf:
+    @pytest.mark.parametrize(
+        ("page", "dpi", "size"),
+        [
+            ("/MediaBox [0 0 595 842]", 150, (1240, 1754)),  # 1239.58 x 1754.17
+            ("/MediaBox [0 0 595.276 841.89]", 300, (2480, 3508)),
+            ("/MediaBox [0 0 612 792]", 72, (612, 792)),
+            ("/MediaBox [612 792 0 0]", 72, (612, 792)),  # any two corners
+            ("/MediaBox [-100 50 512 842]", 72, (612, 792)),
+            ("/MediaBox [0 0 612 792] /CropBox [100 100 400 300]", 72, (300, 200)),
+            ("/MediaBox [0 0 612 792] /CropBox [-50 -50 306 9999]", 72, (306, 792)),
+            ("/MediaBox [0 0 612 792] /CropBox [700 0 800 10]", 72, (612, 792)),
+            ("/MediaBox [0 0 612 792] /UserUnit 2.5", 72, (1530, 1980)),
+            ("/MediaBox [0 0 612 792] /Rotate 90", 72, (792, 612)),
+            ("/MediaBox [0 0 612 792] /Rotate -90", 72, (792, 612)),
+            ("/MediaBox [0 0 612 792] /Rotate 450", 72, (792, 612)),
+            ("/MediaBox [0 0 612 792] /Rotate 180", 72, (612, 792)),
+            ("/MediaBox [0 0 1 1]", 36, (1, 1)),  # half a pixel
+        ],
+    )
+    def test_a_page_is_as_large_as_its_boxes_say(self, tmp_path, page, dpi, size):
+        (tmp_path / "a.pdf").write_bytes(book(page))
+        assert list(pdf_pages(tmp_path / "a.pdf", dpi)) == [size]
+
+    def test_pages_inherit_boxes_and_turns_and_keep_their_own(self, tmp_path):
+        above = "/MediaBox [0 0 612 792] /CropBox [0 0 300 200] /Rotate 90 /UserUnit 9"
+        pages = ["", "/Rotate 0", "/CropBox [0 0 100 100]", "/MediaBox [0 0 150 792]"]
+        (tmp_path / "a.pdf").write_bytes(book(*pages, above=above))
+        # UserUnit is not inherited.
+        expected = [(200, 300), (300, 200), (100, 100), (200, 150)]
+        assert list(pdf_pages(tmp_path / "a.pdf", 72)) == expected
+
+    def test_groups_within_groups_are_read_in_order(self, tmp_path):
+        group = "<< /Type /Pages /Parent 2 0 R /Kids [{} 0 R {} 0 R] /MediaBox [0 0 {} 10] >>"
+        page = "<< /Type /Page >>"
+        objects = [CATALOG, "<< /Type /Pages /Kids [3 0 R 6 0 R 4 0 R] /MediaBox [0 0 3 3] >>",
+                   group.format(4, 5, 11), page, page, group.format(7, 8, 12), page,
+                   "<< /Type /Page /MediaBox [0 0 13 10] >>"]  # fmt: skip
+        (tmp_path / "a.pdf").write_bytes(pdf(objects))
+        found = list(pdf_pages(tmp_path / "a.pdf", 72))
+        assert found == [(11, 10), (11, 10), (12, 10), (13, 10), (3, 3)]
+
+    @settings(max_examples=40, deadline=None)
+    @given(
+        st.tuples(*[st.integers(-9999, 99999)] * 4),
+        st.integers(1, 600),
+        st.sampled_from([0, 90, 180, 270]),
+        st.sampled_from(["1", "0.5", "3"]),
+    )
+    def test_pixels_are_exact(self, tmp_path_factory, box, dpi, turn, unit):
+        hundredths = " ".join(f"{value / 100:.2f}" for value in box)
+        path = tmp_path_factory.mktemp("pdfs") / "a.pdf"
+        path.write_bytes(book(f"/MediaBox [{hundredths}] /Rotate {turn} /UserUnit {unit}"))
+        points = [Fraction(abs(box[2] - box[0]), 100), Fraction(abs(box[3] - box[1]), 100)]
+        if turn in (90, 270):
+            points.reverse()
+        expected = tuple((2 * length * Fraction(unit) * dpi + 72) // 144 for length in points)
+        (found,) = pdf_pages(path, dpi)
+        if min(expected) >= 1 and max(expected) <= 10**6:
+            assert found == expected
+        else:
+            assert isinstance(found, PageError)
+
+    @pytest.mark.parametrize(
+        ("page", "reason"),
+        [
+            ("", "no MediaBox"),
+            ("/MediaBox [0 0 612]", "box of 3 numbers"),
+            ("/MediaBox [0 0 /a 4]", "where a number belongs"),
+            ("/MediaBox [0 0 612 792] /Rotate 45", "Rotate 45"),
+            ("/MediaBox [0 0 612 792] /UserUnit 0", "UserUnit 0"),
+            ("/MediaBox [0 0 0 792]", "0 x 1650 pixels"),
+        ],
+    )
+    def test_a_page_without_a_size_is_named_and_spoils_no_other(self, tmp_path, page, reason):
+        good = "/MediaBox [0 0 72 72]"
+        (tmp_path / "a.pdf").write_bytes(book(good, page, good))
+        sizes, rejected, files = counted(tmp_path)
+        assert sizes == [(150, 150)] * 2
+        assert list(rejected) == [2]
+        assert rejected[2].startswith("page 2 of PDF")
+        assert reason in rejected[2]
+        assert (files.pdfs, files.pdf_pages) == (1, 2)
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"",
+            b"no PDF at all",
+            b"%PDF-1.7\n",
+            book("/MediaBox [0 0 9 9]")[:40],
+            pdf(["<< /Type /Catalog >>"]),
+            pdf([CATALOG, "<< /Type /Pages /Kids [] /Count 7 >>"]),
+            pdf([CATALOG, "<< /Type /Pages /Kids [2 0 R] >>"]),
+            pdf([CATALOG, "<< /Kids [3 0 R] >>", "<< /Kids [2 0 R] >>"]),
+            pdf([CATALOG, "[1 2 3]"]),
+            pdf([CATALOG, "<< /Type /Pages /Kids 5 >>"]),
+        ],
+        ids=range(10),
+    )
+    def test_a_broken_file_is_named_with_a_reason_on_one_line(self, tmp_path, capfd, content):
+        (tmp_path / "a.pdf").write_bytes(content)
+        sizes, rejected, files = counted(tmp_path)
+        assert sizes == []
+        assert list(rejected) == [1]
+        assert "a.pdf" in rejected[1]
+        assert "\n" not in rejected[1]
+        assert files.pdfs == 0
+        assert capfd.readouterr() == ("", "")
+
+    def test_a_tree_without_end_ends(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(pdf_module, "MOST_NODES", 1000)
+        # Each group holds the next one ten times: 10^12 empty groups, and no page.
+        groups = [f"<< /Kids [{f'{number} 0 R ' * 10}] >>" for number in range(3, 15)]
+        (tmp_path / "a.pdf").write_bytes(pdf([CATALOG, *groups, "<< /Kids [] >>"]))
+        with pytest.raises(PageError, match="more than 1,000 pages and groups"):
+            list(pdf_pages(tmp_path / "a.pdf", 72))
+        chain = [f"<< /Kids [{number} 0 R] >>" for number in range(3, 1003)]
+        (tmp_path / "b.pdf").write_bytes(pdf([CATALOG, *chain, "<< /MediaBox [0 0 9 9] >>"]))
+        with pytest.raises(PageError, match="too deep"):
+            list(pdf_pages(tmp_path / "b.pdf", 72))
+
+    def test_what_needs_a_password_is_named_and_what_opens_without_one_counts(self, tmp_path):
+        import pypdf
+
+        for name, password in (("locked", "secret"), ("open", "")):
+            writer = pypdf.PdfWriter()
+            writer.add_blank_page(72, 144)
+            writer.encrypt(password, "owner", algorithm="RC4-128")
+            writer.write(tmp_path / f"{name}.pdf")
+        sizes, rejected, _ = counted(tmp_path, pdf_dpi=72)
+        assert sizes == [(72, 144)]
+        assert list(rejected) == [1]
+        assert "locked.pdf" in rejected[1]
+        assert "encrypted" in rejected[1]
+
+    def test_the_command_counts_pages_at_the_dpi_that_is_asked_for(self, tmp_path, capsys):
+        (tmp_path / "a.PDF").write_bytes(book(*["/MediaBox [0 0 595 842]"] * 3))
+        rows = tmp_path / "rows.csv"
+        code, out, err = run(capsys, "archive", tmp_path / "a.PDF", "--pdf-dpi", 200, "--format",
+                             "json", "--output", rows)  # fmt: skip
+        assert code == 0
+        assert "warning" not in err
+        document = json.loads(out)
+        assert document["pages"] == 3
+        assert document["files"]["pdfs"] == {"files": 1, "pages": 3}
+        assert document["files"]["pdf_dpi"] == 200
+        with rows.open(newline="") as file:
+            found = list(csv.DictReader(line for line in file if not line.startswith("#")))
+        columns = ("row", "path", "file_page", "page_width", "page_height")
+        assert [tuple(row[name] for name in columns) for row in found] == [
+            (str(number), "a.PDF", str(number), "1653", "2339") for number in (1, 2, 3)
+        ]
+
+
+class TestFolder:
+    @pytest.fixture
+    def scans(self, tmp_path):
+        folder = tmp_path / "scans"
+        (folder / "inner" / "deep").mkdir(parents=True)
+        (folder / ".cache").mkdir()
+        pages = [Image.new("L", size) for size in ((30, 20), (20, 30), (25, 25))]
+        pages[0].save(folder / "scan.tiff", save_all=True, append_images=pages[1:])
+        pages[0].save(folder / "inner" / "deep" / "b.JPG")
+        pages[0].save(folder / ".cache" / "hidden.png")
+        (folder / "book.pdf").write_bytes(book("/MediaBox [0 0 72 72]"))
+        for name in ("a.docx", "inner/b.DOCX", "inner/c.docx", "notes.txt", "README", ".DS_Store"):
+            (folder / name).write_text("text")
+        (folder / "inner" / "loop").symlink_to(folder)
+        return folder
+
+    def test_a_pdf_without_its_reader_is_named_and_fails_strictly(self, scans, capsys, monkeypatch):
+        monkeypatch.setattr(folder_module, "has_reader", lambda: False)
+        code, out, err = run(capsys, "archive", scans)
+        assert code == 0
+        assert "4 pages" in out
+        assert "1 PDF is not counted" in err
+        assert "pip install 'dsocr-analyze[pdf]'" in err
+        assert run(capsys, "archive", scans, "--strict")[0] == 3
+        document = json.loads(run(capsys, "archive", scans, "--format", "json")[1])
+        assert document["files"]["pdfs_without_reader"] == 1
+        assert document["pages"] == 4
+
+    def test_all_other_files_are_counted_by_extension(self, scans, capsys):
+        _, _, files = counted(scans)
+        assert files.others == {".docx": 3, ".txt": 1, "": 1}
+        assert (files.hidden, files.linked_folders) == (2, 1)
+        assert (files.images, files.image_pages) == (2, 4)
+        out = run(capsys, "archive", scans)[1]
+        assert "Not counted: 3 .docx, 1 .txt, 1 without extension" in out or (
+            "Not counted: 3 .docx, 1 without extension, 1 .txt" in out
+        )
+        assert "Not counted: 2 hidden files or folders, not looked at" in out
+        assert "Not counted: 1 link to a folder, not followed" in out
+        document = json.loads(run(capsys, "archive", scans, "--format", "json")[1])
+        assert {each["extension"]: each["files"] for each in document["files"]["not_counted"]} == {
+            ".docx": 3, ".txt": 1, "": 1,
+        }  # fmt: skip
+
+    def test_a_list_of_sizes_has_no_files(self, tmp_path, capsys):
+        (tmp_path / "pages.csv").write_text("width,height\n9,9\n")
+        out = run(capsys, "archive", tmp_path / "pages.csv", "--format", "json")[1]
+        assert "files" not in json.loads(out)
+
+    def test_a_folder_without_pages_says_what_it_holds(self, tmp_path, capsys):
+        (tmp_path / "a.docx").write_text("text")
+        code, _, err = run(capsys, "archive", tmp_path)
+        assert code == 2
+        assert "1 .docx" in err
+
+    def test_files_are_opened_as_their_pages_are_asked_for(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(folder_module, "_PAGES_A_BATCH", 2)
+        for number in range(9):
+            Image.new("L", (9, 9)).save(tmp_path / f"{number}.png")
+        opened = []
+        sizes = ImagePages.sizes
+        monkeypatch.setattr(
+            ImagePages, "sizes", lambda image: (opened.append(image.path), sizes(image))[1]
+        )
+        source, _ = open_folder(tmp_path, 150)
+        assert opened == []
+        next(source.batches)
+        assert len(opened) == 2
+
+    def test_extensions_without_number_take_bounded_memory(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(folder_module, "_MOST_EXTENSIONS", 3)
+        Image.new("L", (9, 9)).save(tmp_path / "a.png")
+        for number in range(9):
+            (tmp_path / f"x.e{number}").write_text("")
+        (tmp_path / ("x." + "y" * 99)).write_text("")
+        _, _, files = counted(tmp_path)
+        assert len(files.others) <= 5
+        assert files.others.total() == 10
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+    def test_a_pipe_called_like_an_image_is_named_and_not_waited_for(self, tmp_path):
+        os.mkfifo(tmp_path / "a.png")
+        assert "is no file" in counted(tmp_path)[1][1]
+
+    @pytest.mark.parametrize("dpi", [0, -1, 10**7])
+    def test_a_dpi_that_is_none_is_refused(self, tmp_path, dpi):
+        with pytest.raises(WorkloadError, match="pdf_dpi"):
+            open_pages(tmp_path, pdf_dpi=dpi)
+
+
+class TestImageOfTheMainCommand:
+    def analyzed(self, capsys, path):
+        return run(capsys, "fit", "h100-sxm", "--image", path)
+
+    def test_the_first_page_is_taken_and_that_is_said(self, tmp_path, capsys):
+        path = tmp_path / "scan.tif"
+        path.write_bytes(tiff([{256: 700, 257: 900}, {256: 30, 257: 20}], after_last=10**6))
+        code, _, err = self.analyzed(capsys, path)
+        assert code == 0
+        assert "holds 2 pages and the first is taken" in err
+
+    def test_of_one_page_nothing_is_said(self, tmp_path, capsys):
+        Image.new("L", (30, 20)).save(tmp_path / "a.tif")
+        assert "is taken" not in self.analyzed(capsys, tmp_path / "a.tif")[2]
+
+    def test_of_an_animation_the_first_frame_is_taken(self, tmp_path: Path, capsys):
+        frames = [Image.new("RGB", (40, 30), color) for color in ("red", "green")]
+        frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
+        assert "several frames" in self.analyzed(capsys, tmp_path / "a.gif")[2]

@@ -1,0 +1,336 @@
+"""The action, the hook and the workflows of docs/check.md, and what a stranger can do there."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import gated
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+COMMENT = ROOT / ".github" / "actions" / "comment"
+COMMENT_ACTION = yaml.safe_load((COMMENT / "action.yml").read_text(encoding="utf-8"))
+PAGE = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+EXAMPLES = dict(re.findall(r"^```yaml\n# (\S+)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL))
+SCRIPTS = [step["run"] for action in (ACTION, COMMENT_ACTION) for step in action["runs"]["steps"]]
+
+
+def example(name):
+    return yaml.load(EXAMPLES[name], Loader=yaml.BaseLoader)
+
+
+CHECKING = ".github/workflows/cost.yml"
+COMMENTING = ".github/workflows/cost-comment.yml"
+
+
+class TestExamples:
+    @pytest.mark.parametrize("name", [CHECKING, COMMENTING])
+    def test_a_workflow_is_valid_by_githubs_schema(self, tmp_path, name):
+        file = tmp_path / "workflow.yml"
+        file.write_text(EXAMPLES[name])
+        check = [sys.executable, "-m", "check_jsonschema"]
+        done = subprocess.run(
+            [*check, "--builtin-schema", "vendor.github-workflows", str(file)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    @pytest.mark.parametrize("action", [ROOT / "action.yml", COMMENT / "action.yml"])
+    def test_an_action_is_valid_by_githubs_schema(self, action):
+        check = [sys.executable, "-m", "check_jsonschema"]
+        done = subprocess.run(
+            [*check, "--builtin-schema", "vendor.github-actions", str(action)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def test_what_runs_a_pull_requests_files_can_only_read(self):
+        workflow = example(CHECKING)
+        assert workflow["on"] == "pull_request"
+        assert workflow["permissions"] == {"contents": "read"}
+        [job] = workflow["jobs"].values()
+        assert "permissions" not in job
+        assert "secrets" not in EXAMPLES[CHECKING]
+        [checkout] = [each for each in job["steps"] if "checkout" in each["uses"]]
+        assert checkout["with"]["persist-credentials"] == "false"
+
+    def test_what_may_write_runs_nothing_of_a_pull_request(self):
+        workflow = example(COMMENTING)
+        assert set(workflow["on"]) == {"workflow_run"}
+        assert workflow["on"]["workflow_run"]["workflows"] == [example(CHECKING)["name"]]
+        assert workflow["permissions"] == {}
+        [job] = workflow["jobs"].values()
+        assert job["permissions"] == {"actions": "read", "pull-requests": "write"}
+        assert "'pull_request'" in job["if"]
+        [step] = job["steps"]
+        assert "checkout" not in step["uses"]
+
+    def test_actions_of_others_are_pinned_by_commit(self):
+        used = re.findall(r"uses: (\S+)", PAGE)
+        assert len(used) == 4
+        for each in used:
+            assert re.fullmatch(r"actions/[a-z-]+@v\d+|OWNER/\S+@[0-9a-f]{40}", each), each
+
+    def test_what_the_action_uploads_is_what_it_writes_and_the_comment_reads(self):
+        [_, check, upload] = example(CHECKING)["jobs"]["check"]["steps"]
+        assert upload["with"]["path"].rstrip("/") == ACTION["inputs"]["output"]["default"]
+        assert upload["with"]["name"] == COMMENT_ACTION["inputs"]["artifact"]["default"]
+        assert upload["if"] == "always()"
+        assert set(check["with"]) <= set(ACTION["inputs"])
+
+    @pytest.mark.parametrize("script", SCRIPTS)
+    def test_inputs_reach_scripts_through_the_environment_only(self, script):
+        assert "${{" not in script
+        assert not re.search(r"python3? (?!-I)", script)
+
+    def test_the_budgets_of_the_page_are_budgets(self):
+        from dsocr_analyze.gate.budgets import budgets_in
+
+        [text] = re.findall(r"^```toml\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+        found = budgets_in(text, "docs/check.md", is_pyproject=False)
+        assert set(found.workloads) == {"gundam", "batch"}
+        assert len(found.workloads["gundam"].budgets) == 3
+
+    def test_the_hook_is_the_command(self):
+        [hook] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+        assert (hook["entry"], hook["pass_filenames"]) == ("dsocr-analyze check", False)
+        for file in ("dsocr-budgets.toml", "a/config.json", "pyproject.toml", "net/modeling.py"):
+            assert re.search(hook["files"], file)
+        [repo] = yaml.safe_load(EXAMPLES[".pre-commit-config.yaml"])["repos"]
+        assert repo["hooks"][0]["id"] == hook["id"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "code"),
+    [
+        ({"AGAINST": "HEAD"}, 0),
+        ({"AGAINST": "HEAD", "BUDGETS": "dsocr-budgets.toml", "STRICT": "true"}, 0),
+        ({"AGAINST": "$(touch mark)"}, 2),
+        ({"AGAINST": "--trust-remote-code"}, 2),
+        ({"BUDGETS": "x; touch mark"}, 2),
+    ],
+)
+def test_the_actions_script_checks(tmp_path, inputs, code):
+    here = tmp_path / "r"
+    gated.repository(here, '[workloads.a]\nmode = "tiny"\n')
+    program = tmp_path / "temp" / "dsocr-analyze" / "bin" / "dsocr-analyze"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m dsocr_analyze "$@"\n')
+    program.chmod(0o755)
+    environment = os.environ | {
+        "BUDGETS": "", "AGAINST": "", "STRICT": "false", "OUTPUT": "out put",
+        "RUNNER_TEMP": str(tmp_path / "temp"), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+    } | inputs  # fmt: skip
+    script = ACTION["runs"]["steps"][-1]["run"]
+    done = subprocess.run(
+        ["bash", "-e", "-c", script], cwd=here, env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert not (here / "mark").exists()
+    if code == 0:
+        assert {file.name for file in (here / "out put").iterdir()} == {
+            "check.json", "check.xml", "check.md"}  # fmt: skip
+        assert (tmp_path / "summary").read_text().startswith("## Cost check: passed")
+
+
+# The comment --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def comment():
+    spec = importlib.util.spec_from_file_location("comment", COMMENT / "comment.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class TestShownText:
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "hello @all", "[a](b)", "![a](b)", "<b>", "<!-- x", "see http://x", "www.x.y",
+            "fixes #1", "`a``b` @x", "``a` @x`", "| `a | @x` |", "`a", "a\\`b", "&commat;",
+            "[a]: b", "~~~", "`a` @x `b`", "$x$", "x^2", "{{", "é@",
+        ],
+    )  # fmt: skip
+    def test_what_could_be_obeyed_is_fenced(self, comment, line):
+        shown = comment.shown(f"## fine\n{line}\n")
+        first, *_, last = shown.split("\n")
+        assert first.endswith("text")
+        assert set(last) == {"`"}
+        assert first.startswith(last)
+        assert last not in line
+
+    def test_what_a_check_writes_is_shown_as_it_is(self, comment, tmp_path, monkeypatch, capsys):
+        from command_line import run
+
+        gated.repository(
+            tmp_path / "r", '[workloads.a]\nconfig = "c.json"\n',
+            **{"c.json": json.dumps(gated.published())},
+        )  # fmt: skip
+        monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+        monkeypatch.chdir(tmp_path / "r")
+        changed = gated.with_values(gated.published(), num_experts_per_tok=64)
+        (tmp_path / "r" / "c.json").write_text(json.dumps(changed))
+        assert run(capsys, "check", "--against", "HEAD", "-q", "--markdown", "c.md")[0] == 1
+        text = (tmp_path / "r" / "c.md").read_text()
+        assert "num_experts_per_tok: 6 -> 64" in text
+        assert comment.shown(text) == text
+
+    @pytest.mark.parametrize("text", ["`" * 70_000, "@" * 70_000, "é@" * 70_000])
+    def test_a_comment_is_never_too_long(self, comment, text):
+        try:
+            shown = comment.shown(text[: comment.LONGEST_COMMENT])
+        except comment.CommentError:
+            return
+        assert len(shown) < 65_536 - len(comment.MARKER)
+
+
+class GitHub(BaseHTTPRequestHandler):
+    """As much of GitHub's interface as the comment needs."""
+
+    def do_GET(self):
+        server = self.server
+        path = self.path.partition("?")[0].removeprefix("/repos/us/model")
+        server.asked.append((self.path, self.headers.get("Authorization")))
+        if path == "/pulls":
+            self._answer(json.dumps(server.pulls).encode())
+        elif path == "/actions/runs/7/artifacts":
+            self._answer(json.dumps({"artifacts": [{"id": 3}]}).encode())
+        elif path == "/actions/artifacts/3/zip":
+            self.send_response(302)
+            self.send_header("Location", f"http://localhost:{server.server_port}/elsewhere")
+            self.end_headers()
+        elif path == "/elsewhere":
+            self._answer(server.archive)
+        elif path.endswith("/comments"):
+            self._answer(json.dumps(server.comments).encode())
+        else:
+            self.send_error(404)
+
+    def _write(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.written.append((self.command, self.path, body["body"]))
+        self._answer(b"{}")
+
+    do_POST = do_PATCH = _write  # noqa: N815  # the same
+
+    def _answer(self, data):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+
+def pull(number, sha="a" * 40, base="us/model"):
+    return {"number": number, "head": {"sha": sha}, "base": {"repo": {"full_name": base}}}
+
+
+def archive(text, name="check.md"):
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("pr_number", "666")
+        file.writestr(name, text)
+    return data.getvalue()
+
+
+@pytest.fixture
+def github(monkeypatch, tmp_path):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), GitHub)
+    server.pulls = [pull(5), pull(6, sha="b" * 40), pull(8, base="them/model")]
+    server.comments, server.asked, server.written = [], [], []
+    server.archive = archive("## Cost check: passed\n")
+    run = {"id": 7, "event": "pull_request", "head_sha": "a" * 40, "head_branch": "x&state=closed",
+           "head_repository": {"owner": {"login": "them"}}}  # fmt: skip
+    server.run = run
+    for name, value in {
+        "GITHUB_EVENT_NAME": "workflow_run", "GITHUB_EVENT_PATH": str(tmp_path / "event.json"),
+        "GITHUB_API_URL": f"http://127.0.0.1:{server.server_port}", "TOKEN": "secret",
+        "GITHUB_REPOSITORY": "us/model", "ARTIFACT": "dsocr-check",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    (tmp_path / "event.json").write_text(json.dumps({"workflow_run": run}))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class TestComment:
+    def test_it_goes_to_the_pull_request_of_the_event(self, github, comment):
+        assert comment.main() == 0
+        [(method, path, body)] = github.written
+        assert (method, path) == ("POST", "/repos/us/model/issues/5/comments")
+        assert body == f"{comment.MARKER}\n## Cost check: passed\n"
+        asked = [path for path, _ in github.asked if "/pulls?" in path]
+        assert asked == [
+            "/repos/us/model/pulls?state=open&head=them%3Ax%26state%3Dclosed&per_page=100"
+        ]
+
+    def test_the_token_does_not_follow_the_artifact(self, github, comment):
+        comment.main()
+        tokens = dict(github.asked)
+        assert tokens["/repos/us/model/actions/artifacts/3/zip"] == "Bearer secret"
+        assert tokens["/elsewhere"] is None
+
+    def test_an_earlier_comment_of_ours_is_replaced_and_nobody_elses(self, github, comment):
+        github.comments = [
+            {"id": 1, "user": {"login": "them"}, "body": comment.MARKER},
+            {"id": 2, "user": {"login": comment.AUTHOR}, "body": f"see {comment.MARKER}"},
+            {"id": 3, "user": {"login": comment.AUTHOR}, "body": f"{comment.MARKER}\nold"},
+        ]
+        assert comment.main() == 0
+        [(method, path, _)] = github.written
+        assert (method, path) == ("PATCH", "/repos/us/model/issues/comments/3")
+
+    def test_hostile_text_is_fenced(self, github, comment):
+        github.archive = archive("@all <img src=x> [x](http://x)\n````\n")
+        assert comment.main() == 0
+        [(_, _, body)] = github.written
+        assert body.startswith(f"{comment.MARKER}\n`````text\n@all")
+        assert body.endswith("\n`````")
+
+    @pytest.mark.parametrize(
+        "data",
+        [b"", b"PK", archive("x", name="../check.md"), archive("x")[:-30], b"\0" * 500],
+    )
+    def test_an_artifact_that_is_none_is_refused(self, github, comment, data, capsys):
+        github.archive = data
+        assert comment.main() == 1
+        assert github.written == []
+        assert "no comment" in capsys.readouterr().err
+
+    def test_a_bomb_is_not_unpacked(self, github, comment):
+        github.archive = archive("a" * 50_000_000)
+        assert comment.main() == 0
+        [(_, _, body)] = github.written
+        assert len(body) < 65_536
+
+    def test_without_a_pull_request_nothing_is_written(self, github, comment):
+        github.pulls = []
+        assert comment.main() == 0
+        assert github.written == []
+
+    @pytest.mark.parametrize("event", ["push", "pull_request_target"])
+    def test_another_event_is_refused(self, github, comment, monkeypatch, event):
+        monkeypatch.setenv("GITHUB_EVENT_NAME", event)
+        assert comment.main() == 1
+        assert github.written == []

@@ -1,0 +1,453 @@
+"""Commands that fit together: one spelling, one help text; names in any case; what was meant."""
+
+import os
+import re
+from collections import defaultdict
+from typing import ClassVar
+
+import pytest
+import typer
+from command_line import run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
+from dsocr_analyze.cli import time_options
+from dsocr_analyze.cli.app import app
+from dsocr_analyze.cli.process import main
+from dsocr_analyze.dtypes import MODEL_DTYPES
+from dsocr_analyze.hardware.devices import gpu_catalogue
+from dsocr_analyze.names import did_you_mean, in_any_case, near_to
+from dsocr_analyze.timing.runtimes import SERVERS
+
+ROOT = typer.main.get_command(app)
+COMMANDS = {"": ROOT, **ROOT.commands}
+
+
+@pytest.fixture(autouse=True)
+def _somewhere_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+def options_of(command):
+    found = (each for each in COMMANDS[command].params if each.param_type_name == "option")
+    return {each.opts[0]: each for each in found}
+
+
+class TestOneSpelling:
+    OWN_MEANING: ClassVar = {
+        "--output": "results go there, and what they are is the command's own",
+        "--plot": "what is drawn is the command's own",
+        "--format": "what there is to choose from is the command's own",
+        "--device": "what is done there, and where it is by default, is the command's own",
+        "--corrections": "devices lists what the others switch on",
+    }
+    """Options that mean something of the command's own, and what."""
+
+    INFER: ClassVar = {"--image", "--max-new-tokens", "--prompt"}
+    """Options of infer that say what it is called with, where others count without an image."""
+
+    LISTS: ClassVar = {"LIST": "several values between commas", "FILE ...": "several files"}
+    """What --help calls the value of an option that takes several."""
+
+    def test_one_meaning_has_one_help_text(self):
+        found = defaultdict(lambda: defaultdict(set))
+        for command in COMMANDS:
+            for name, option in options_of(command).items():
+                if name in self.OWN_MEANING or (command == "infer" and name in self.INFER):
+                    continue
+                kind = "several" if option.metavar in self.LISTS else option.metavar
+                found[name][kind].add(option.help.removesuffix(" With --pages."))
+        assert found
+        for name, by_kind in found.items():
+            for kind, helps in by_kind.items():
+                assert len(helps) == 1, f"{name} {kind}: {helps}"
+
+    def test_one_meaning_has_one_metavar_and_one_for_several(self):
+        found = defaultdict(set)
+        for command in COMMANDS:
+            for name, option in options_of(command).items():
+                if name not in self.OWN_MEANING and option.metavar not in self.LISTS:
+                    found[name].add(option.metavar)
+        for name, metavars in found.items():
+            assert len(metavars) == 1, f"{name}: {metavars}"
+
+    def test_one_help_text_is_of_one_option(self):
+        found = defaultdict(set)
+        for command in COMMANDS:
+            for name, option in options_of(command).items():
+                if name not in self.OWN_MEANING and option.help:
+                    found[option.help].add(name)
+        assert {text: names for text, names in found.items() if len(names) > 1} == {}
+
+    def test_choices_are_those_of_the_library(self):
+        assert options_of("time")["--server"].metavar == "|".join(SERVERS)
+        assert options_of("")["--dtype"].metavar == "|".join(MODEL_DTYPES)
+        assert options_of("")["--arch"].metavar == "|".join(ARCHITECTURES)
+        assert options_of("")["--mode"].metavar == "|".join(DEFAULT.modes)
+
+
+class TestEverywhere:
+    """Options of the page, the model, its types and the GPU, where they make sense."""
+
+    COUNTING: ClassVar = {
+        "",
+        "archive",
+        "compare",
+        "fit",
+        "infer",
+        "measure",
+        "sweep",
+        "time",
+        "tree",
+    }
+    LACKING: ClassVar = {
+        ("compare", "--base-size"): "its items are sizes, as 1024/640",
+        ("compare", "--image-size"): "the same",
+        ("compare", "--crop-mode"): "the same",
+        ("sweep", "--base-size"): "--mode takes sizes",
+        ("sweep", "--image-size"): "the same",
+        ("sweep", "--crop-mode"): "the same",
+        ("sweep", "--image"): "--pages takes images",
+        ("sweep", "--seq-len"): "its axis is --text-tokens",
+        ("sweep", "--prompt"): "the same",
+        ("sweep", "--prompt-pages"): "has no such axis",
+        ("time", "--batch-size"): "--concurrency says how many pages are under way",
+        ("infer", "--config"): "a directory's own infer() runs",
+        ("infer", "--dtype"): "infer() casts to bfloat16",
+        ("infer", "--page"): "reads an image",
+        ("infer", "--seq-len"): "the prompt says it",
+        ("infer", "--text-tokens"): "the prompt says it",
+        ("infer", "--batch-size"): "infer() reads one page",
+        ("infer", "--prompt-pages"): "infer() reads one page",
+    }
+    OF_A_PAGE = (
+        "--mode",
+        "--base-size",
+        "--image-size",
+        "--crop-mode",
+        "--page",
+        "--image",
+        "--seq-len",
+        "--text-tokens",
+        "--prompt",
+        "--batch-size",
+        "--prompt-pages",
+    )
+    OF_A_MODEL = ("--model", "--arch", "--config", "--dtype", "--use-flash-attn", "--strict")
+
+    def test_every_command_that_counts_has_them_or_a_reason(self):
+        for command in self.COUNTING:
+            names = options_of(command)
+            of_a_page = () if command == "archive" else self.OF_A_PAGE
+            for name in (*self.OF_A_MODEL, *of_a_page):
+                assert (name in names) != ((command, name) in self.LACKING), (command, name)
+
+    @pytest.mark.parametrize("command", ["", "compare", "time", "sweep", "archive"])
+    def test_every_command_with_seconds_has_every_option_of_them(self, command):
+        wanted = {"gpu", "runtime", "concurrency", *time_options.OF_EVERY_PREDICTION}
+        assert {f"--{name.replace('_', '-')}" for name in wanted} <= options_of(command).keys()
+
+    @pytest.mark.parametrize("command", ["fit", "devices"])
+    def test_a_gpu_is_an_argument_or_an_option_of_one_or_several(self, capsys, command):
+        ways = (
+            ("h100", "l4"),
+            ("h100,l4",),
+            ("--gpu", "h100,l4"),
+            ("--gpu", "h100", "--gpu", "l4"),
+            ("h100", "--gpu", "L4"),
+        )
+        outputs = {run(capsys, command, *way, "--format", "markdown") for way in ways}
+        assert len(outputs) == 1
+        assert next(iter(outputs))[0] == 0
+
+    @pytest.mark.parametrize("option", ["--page", "--mode"])
+    def test_an_option_before_the_command_is_not_dropped_in_silence(self, capsys, option):
+        code, out, err = run(capsys, option, "a4", "fit", "h100")
+        assert (code, out) == (2, "")
+        assert f"{option} before fit has no effect" in err
+
+    def test_tree_traces_the_page_that_is_asked_for(self, capsys):
+        _, small, _ = run(capsys, "tree", "--mode", "tiny", "--depth", 0)
+        _, cut, _ = run(capsys, "tree", "--page", "a4", "--depth", 0)
+        assert "[1, 83]" in small  # 73 visual tokens and 10 of text
+        assert "[1, 913]" in cut
+        code, _, err = run(capsys, "tree", "--no-trace", "--page", "a4")
+        assert (code, "--page" in err) == (2, True)
+
+
+class TestCase:
+    @pytest.mark.parametrize(
+        ("arguments", "same"),
+        [
+            (("fit", "H100-SXM", "--mode", "Gundam"), ("fit", "h100-sxm", "--mode", "gundam")),
+            (("FIT", "h100", "--page", "A4@200"), ("fit", "h100", "--page", "a4@200")),
+            (("fit", "h100", "--dtype", "BF16"), ("fit", "h100", "--dtype", "bfloat16")),
+            (
+                ("fit", "h100", "--arch", "DeepSeek-OCR-2"),
+                ("fit", "h100", "--arch", "deepseek-ocr-2"),
+            ),
+            (("fit", "h100", "--format", "Markdown"), ("fit", "h100", "--format", "markdown")),
+            (("compare", "Tiny", "BASE"), ("compare", "tiny", "base")),
+            (("compare", "DeepSeek-OCR:Tiny"), ("compare", "deepseek-ocr:tiny")),
+            (("sweep", "--mode", "Tiny,ALL"), ("sweep", "--mode", "tiny,all")),
+            (("tree", "--no-trace", "--stage", "SAM"), ("tree", "--no-trace", "--stage", "sam")),
+            (("time", "h100", "--runtime", "Eager"), ("time", "h100", "--runtime", "eager")),
+        ],
+    )
+    def test_names_are_known_in_any_case(self, capsys, arguments, same):
+        assert run(capsys, *arguments) == run(capsys, *same)
+        assert run(capsys, *same)[0] == 0
+
+    @given(st.sampled_from([*DEFAULT.modes, *MODEL_DTYPES, *ARCHITECTURES]), st.data())
+    def test_any_mixture_of_cases_is_the_name(self, name, data):
+        mixed = "".join(data.draw(st.sampled_from([each.upper(), each])) for each in name)
+        assert in_any_case(mixed, [*DEFAULT.modes, *MODEL_DTYPES, *ARCHITECTURES]) == name
+
+    def test_what_differs_in_case_alone_is_not_guessed(self):
+        assert in_any_case("AB", ["ab", "aB"]) is None
+        assert in_any_case("aB", ["ab", "aB"]) == "aB"
+
+
+class TestDidYouMean:
+    @pytest.mark.parametrize(
+        ("arguments", "told"),
+        [
+            (("gundam",), "did you mean dsocr-analyze --mode gundam?"),
+            (("Tiny",), "did you mean dsocr-analyze --mode tiny?"),
+            (("dynamic",), "did you mean dsocr-analyze --arch deepseek-ocr-2 --mode dynamic?"),
+            (("deepseek-ocr-2",), "did you mean dsocr-analyze --arch deepseek-ocr-2?"),
+            (("letter@300",), "did you mean dsocr-analyze --page letter@300?"),
+            (("h100",), "did you mean dsocr-analyze time h100-sxm?"),
+            (("gundum",), "did you mean --mode gundam?"),
+            (("compar",), "did you mean compare?"),
+            (("frobnicate",), "there are compare, fit,"),
+            (
+                ("--bach-size", "2"),
+                "no option --bach-size; did you mean --batch-size? see dsocr-analyze --help",
+            ),
+            (
+                ("fit", "--bach-size", "2"),
+                "did you mean --batch-size? see dsocr-analyze fit --help",
+            ),
+            (
+                ("tree", "--gpu", "h100"),
+                "dsocr-analyze tree has no option --gpu, as dsocr-analyze, ",
+            ),
+            (("fit", "h101"), "no GPU 'h101' in the catalogue; did you mean h100-sxm?"),
+            (("time", "--gpu", "rtx4091"), "did you mean rtx-4090?"),
+            (("fit", "--mode", "gundum"), "did you mean gundam? use tiny,"),
+            (("fit", "--dtype", "bfloat"), "did you mean bfloat16?"),
+            (("fit", "--arch", "deepseek-ocr2"), "did you mean deepseek-ocr-2"),
+            (("fit", "--format", "jsn"), "did you mean json?"),
+            (("fit", "--page", "leter"), "did you mean letter?"),
+            (("compare", "gundum"), "did you mean gundam?"),
+            (("time", "h100", "--server", "vlm"), "did you mean vllm?"),
+        ],
+    )
+    def test_a_slip_is_answered_with_what_was_meant(self, capsys, arguments, told):
+        code, out, err = run(capsys, *arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert told in err
+
+    @given(st.sampled_from(list(gpu_catalogue())), st.data())
+    def test_one_letter_dropped_from_a_long_name_still_finds_it(self, name, data):
+        place = data.draw(st.integers(0, len(name) - 1))
+        slip = name[:place] + name[place + 1 :]
+        if len(name) >= 6 and slip not in gpu_catalogue():
+            assert near_to(slip, gpu_catalogue())
+
+    def test_nothing_close_is_nothing_said(self):
+        assert did_you_mean("frobnicate", ["tiny", "base"]) == ""
+
+
+class TestParser:
+    """What the parser refuses is said in our words, with the value and the right ones."""
+
+    @pytest.mark.parametrize(
+        ("arguments", "told"),
+        [
+            (
+                ("--crop-mode", "true"),
+                "--crop-mode 'true' is not possible; did you mean 1? give 0"
+                " or 1; see dsocr-analyze --help",
+            ),
+            (
+                ("fit", "--crop-mode", "off"),
+                "did you mean 0? give 0 or 1; see dsocr-analyze fit --help",
+            ),
+            (
+                ("--max-new-tokens", "1k"),
+                "--max-new-tokens '1k' is not possible; did you mean 1000?",
+            ),
+            (("time", "--max-new-tokens", "2,048"), "did you mean 2048?"),
+            (
+                ("fit", "--reserved", "10%"),
+                "--reserved '10%' is not possible; did you mean 0.1? give"
+                " a number from 0 to 1; see dsocr-analyze fit --help",
+            ),
+            (
+                ("fit", "--batch-size", "many"),
+                "--batch-size 'many' is not possible; give a whole"
+                " number of pages; see dsocr-analyze fit --help",
+            ),
+            (("time", "--price", "x"), "--price 'x' is not possible; give a number"),
+            (
+                ("fit", "--model"),
+                "--model needs a value: --model DIR; see dsocr-analyze fit --help",
+            ),
+            (("fit", "--debug=1"), "--debug takes no value; see dsocr-analyze fit --help"),
+            (("infer",), "--image is missing; give it as --image FILE; see dsocr-analyze infer"),
+        ],
+    )
+    def test_each_refusal(self, capsys, arguments, told):
+        code, out, err = run(capsys, *arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert told in err
+
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_no_number_anywhere_gets_the_parsers_own_words(self, capsys, command):
+        for name, option in options_of(command).items():
+            annotation = getattr(option.type_descriptor, "annotation", None)
+            if annotation in (int, float):
+                _, _, err = run(capsys, *filter(None, [command]), name, "nonsense")
+                assert f"{name} 'nonsense' is not possible; " in err, err
+                assert "Input should" not in err
+                path = f"dsocr-analyze {command}".strip()
+                assert err.endswith(f"see {path} --help\n")
+
+
+class TestSizes:
+    """Sizes that run but are odd are warned of once, and fail under --strict."""
+
+    SWAPPED = ("--base-size", "640", "--image-size", "1024")
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ("--engine", "analytic", "-q"),
+            ("fit", "h100"),
+            ("time", "h100"),
+            ("tree", "--depth", "0"),
+        ],
+    )
+    def test_swapped_sizes(self, capsys, command):
+        code, _, err = run(capsys, *command, *self.SWAPPED)
+        assert code == 0
+        assert err.count("warning: --base-size 640 is below --image-size 1024") == 1
+        assert "give --base-size 1024 and --image-size 640" in err
+        assert run(capsys, *command, *self.SWAPPED, "--strict")[0] == 3
+
+    @pytest.mark.parametrize(
+        ("size", "told"),
+        [
+            # 62 patches of 16 pixels are 992; a quarter of 62, rounded up, is 16
+            (
+                1000,
+                "992 of 1000 pixels a side are seen, in 62 patches of 16 pixels, which make the"
+                " 16 tokens a side of 1024 pixels; give 960 or 1024",
+            ),
+            # 65 patches; a quarter, rounded up, is 17
+            (
+                1040,
+                "is no multiple of 64: 65 patches of 16 pixels, which make the 17 tokens a side"
+                " of 1088 pixels; give 1024 or 1088",
+            ),
+        ],
+    )
+    def test_odd_sizes(self, capsys, size, told):
+        _, _, err = run(capsys, "fit", "h100", "--base-size", size)
+        assert err.count("warning:") == 1
+        assert f"--base-size {size} is no multiple of 64" in err
+        assert told in err
+        _, _, err = run(capsys, "compare", size, "--format", "csv")
+        assert f"--image-size {size} is no multiple of 64" in err
+
+    @pytest.mark.parametrize("architecture", ARCHITECTURES)
+    def test_no_published_mode_is_odd(self, architecture):
+        found = ARCHITECTURES[architecture]
+        for mode in found.modes.values():
+            workload = found.plan(
+                page=(1240, 1754),
+                base_size=mode.base_size,
+                image_size=mode.image_size,
+                crop_mode=mode.crop_mode,
+            )
+            assert found.warnings_of(workload) == []
+
+    def test_without_crops_the_other_size_does_not_matter(self, capsys):
+        code, _, err = run(capsys, "fit", "h100", "--crop-mode", 0, *self.SWAPPED)
+        assert (code, err) == (0, "")
+
+
+class TestConfigs:
+    def test_a_config_is_called_by_its_own_file(self, capsys, tmp_path):
+        text = (DEFAULT.reference / "config.json").read_text()
+        (tmp_path / "mine.json").write_text(re.sub(r'"hidden_size": 1280,?', "", text))
+        (tmp_path / "heads.json").write_text(
+            re.sub(r'("num_(?:attention|key_value)_heads"): 10', r"\1: 7", text)
+        )
+        code, _, err = run(capsys, "fit", "--config", "mine.json")
+        assert (code, err) == (2, "dsocr-analyze: 'mine.json' lacks 'hidden_size'\n")
+        for engine in ("trace", "analytic"):
+            code, _, err = run(capsys, "--config", "heads.json", "--engine", engine, "-q")
+            assert code == 2
+            assert (
+                "heads.json': 'num_attention_heads' is 7; give a divisor of 'hidden_size', 1280"
+                in err
+            )
+
+    @pytest.mark.parametrize("command", [(), ("tree",), ("fit",), ("--engine", "analytic")])
+    @pytest.mark.parametrize("option", ["--model", "--config"])
+    def test_a_llama_directory_is_told_what_it_is(self, capsys, tmp_path, command, option):
+        (tmp_path / "llama").mkdir()
+        (tmp_path / "llama/config.json").write_text(
+            '{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64}'
+        )
+        given = "llama" if option == "--model" else "llama/config.json"
+        code, _, err = run(capsys, *command, option, given)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "it is a llama model (LlamaForCausalLM)" in err
+        assert "--stages FILE (docs/any-model.md)" in err
+
+
+class TestCompletion:
+    """What a shell is offered for a value."""
+
+    @pytest.mark.parametrize(
+        ("typed", "offered"),
+        [
+            (("fit", "--mode", "gun"), {"gundam", "gundam-m"}),
+            (("--mode", "Ti"), {"Tiny"}),
+            (("fit", "h100"), {"h100-sxm", "h100-pcie", "h100-nvl"}),
+            (("time", "h100-sxm", "rtx-5"), {"rtx-5090"}),
+            (("time", "--gpu", "l40s,h100-s"), {"l40s,h100-sxm"}),
+            (("fit", "--dtype", "b"), {"bfloat16"}),
+            (("sweep", "--dtype", "bfloat16,f"), {"bfloat16,float16", "bfloat16,float32"}),
+            (("tree", "--page", "le"), {"letter", "legal"}),
+            (("--arch", "deepseek-ocr-"), {"deepseek-ocr-2"}),
+            (("compare", "unlimited-ocr:"), {"unlimited-ocr:gundam", "unlimited-ocr:base"}),
+            (("fit", "--use-flash-attn", ""), {"0", "1"}),
+            (("fit", "--format", "m"), {"markdown"}),
+            (("compare", "--engine", ""), {"trace", "analytic"}),
+            (("time", "--server", "sg"), {"sglang"}),
+            (("com",), {"compare"}),
+        ],
+    )
+    def test_values_are_offered(self, capfd, monkeypatch, typed, offered):
+        monkeypatch.setenv("_DSOCR_ANALYZE_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", " ".join(["dsocr-analyze", *typed]))
+        monkeypatch.setenv("COMP_CWORD", str(len(typed)))
+        main([])
+        assert set(capfd.readouterr().out.split()) == offered
+        assert "_DSOCR_ANALYZE_COMPLETE" in os.environ
+
+    def test_every_option_with_choices_completes_them(self):
+        for command in COMMANDS:
+            context = typer.Context(COMMANDS[command])
+            for name, option in options_of(command).items():
+                metavar = option.metavar or ""
+                if re.fullmatch(r"[a-z0-9-]+(\|[a-z0-9-]+)+", metavar):
+                    found = {each.value for each in option.shell_complete(context, "")}
+                    assert set(metavar.split("|")) <= found, (command, name)

@@ -1,0 +1,168 @@
+"""What a program writes: one call, arguments by name, attributes, a table."""
+
+import importlib.resources
+import inspect
+import re
+import typing
+
+import pytest
+from PIL import Image
+
+import dsocr_analyze
+from dsocr_analyze import DeepSeekOCRSession, analyze, plan_workload
+from dsocr_analyze.architectures import planning
+from dsocr_analyze.errors import AnalyzeError, FormatError, PageError, WorkloadError
+from dsocr_analyze.report import frame
+
+PAGE_ARGUMENTS = list(typing.get_type_hints(planning.Asked, vars(planning)))
+
+FUNCTIONS = [analyze, plan_workload, DeepSeekOCRSession.analyze, DeepSeekOCRSession.plan]
+
+
+@pytest.fixture(scope="module")
+def report():
+    return analyze(mode="gundam", page="a4", engine="analytic")
+
+
+@pytest.fixture(scope="module")
+def session():
+    return DeepSeekOCRSession.from_local()
+
+
+class TestSignatures:
+    @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda each: each.__qualname__)
+    def test_every_argument_is_named_annotated_and_documented(self, function):
+        parameters = inspect.signature(function).parameters
+        assert set(PAGE_ARGUMENTS) <= set(parameters)
+        documented = re.findall(r"^ +(\w+): ", inspect.getdoc(function), re.MULTILINE)
+        for name, parameter in parameters.items():
+            assert parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+            if name != "self":
+                assert parameter.annotation is not parameter.empty
+                assert name in documented
+
+    @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda each: each.__qualname__)
+    def test_a_wrong_name_is_said_to_be_of_the_function_that_was_called(self, function, session):
+        given = {"papge": "a4"}
+        if "self" in inspect.signature(function).parameters:
+            given["self"] = session
+        with pytest.raises(TypeError, match=rf"{function.__name__}\(\).*'papge'"):
+            function(**given)
+
+    def test_editors_complete_arguments_and_figures(self):
+        jedi = pytest.importorskip("jedi")
+        start = "from dsocr_analyze import analyze\nreport = analyze("
+        (signature,) = jedi.Script(start).get_signatures()
+        assert set(PAGE_ARGUMENTS) <= {each.name for each in signature.params}
+        figures = jedi.Script(f'{start})\nreport.stages["sam"].fl').complete()
+        assert "flops" in {each.name for each in figures}
+
+    def test_the_package_is_typed_and_names_what_it_has(self):
+        assert importlib.resources.files(dsocr_analyze).joinpath("py.typed").is_file()
+        assert {"analyze", "plan_workload", "DeepSeekOCRSession"} <= set(dsocr_analyze.__all__)
+        for name in dsocr_analyze.__all__:
+            assert getattr(dsocr_analyze, name) is not None
+
+
+class TestPages:
+    @pytest.mark.parametrize("page", ["a4@200", "A4@200", "1654x2339", (1654, 2339), [1654, 2339]])
+    def test_a_page_is_a_paper_a_text_or_two_numbers(self, page):
+        assert plan_workload(page=page).page == (1654, 2339)
+
+    def test_an_image_is_a_page(self, tmp_path):
+        Image.new("L", (700, 900)).save(tmp_path / "a.png")
+        for image in (tmp_path / "a.png", str(tmp_path / "a.png")):
+            assert plan_workload(image=image).page == (700, 900)
+
+    def test_without_a_page_it_is_a4_as_on_the_command_line(self):
+        assert plan_workload(mode="base").page == (1240, 1754)
+
+    @pytest.mark.parametrize("mode", ["gundam-m", "Gundam-M"])
+    def test_a_mode_sets_the_sizes(self, mode):
+        workload = plan_workload(mode=mode)
+        assert (workload.base_size, workload.image_size, workload.crop_mode) == (1280, 1024, True)
+
+    @pytest.mark.parametrize(
+        ("arguments", "error", "message"),
+        [
+            ({"page": "a44"}, PageError, "no page size 'a44'"),
+            ({"page": 7}, WorkloadError, "page 7 is not possible"),
+            ({"page": "a4", "image": "a.png"}, WorkloadError, "give one of them"),
+            ({"image": "absent.png"}, PageError, "absent.png"),
+            ({"mode": "huge"}, WorkloadError, "give one of tiny, small"),
+            ({"mode": "base", "base_size": 640}, WorkloadError, "already sets base_size"),
+            ({"mode": "base", "crop_mode": False}, WorkloadError, "already sets crop_mode"),
+            ({"architecture": "gpt"}, AnalyzeError, "gpt"),
+        ],
+    )
+    def test_what_is_not_possible_is_named(self, arguments, error, message):
+        with pytest.raises(error, match=message):
+            plan_workload(**arguments)
+
+
+class TestAnalyze:
+    def test_both_engines_say_the_same(self, session):
+        given = {"mode": "tiny", "page": "a5@100", "max_new_tokens": 3, "batch_size": 2}
+        traced, closed = analyze(**given), analyze(**given, engine="analytic")
+        assert traced.agreement.agrees
+        assert closed.agreement is None
+        assert closed.total.matrix_flops == traced.total.matrix_flops
+        assert session.analyze(**given).total == traced.total
+        assert session.analyze(session.plan(**given)).total == traced.total
+
+    def test_another_architecture_runs_in_its_own_mode(self):
+        found = analyze(architecture="deepseek-ocr-2", page="a4", engine="analytic")
+        assert found.metadata.model.architecture == "deepseek-ocr-2"
+        assert found.workload.image_size == 768
+
+    def test_a_workload_and_what_it_is_planned_from_are_refused_together(self, session):
+        with pytest.raises(WorkloadError, match=r"a workload was given and mode, page besides|and"):
+            session.analyze(session.plan(page="a4"), mode="tiny", page="a4")
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"engine": "guess"}, "engine 'guess' is unknown"),
+            ({"model": "x", "architecture": "deepseek-ocr"}, "leave out architecture"),
+            ({"model": "absent", "engine": "analytic"}, "absent"),
+            ({"dtype": "int3", "engine": "analytic"}, "int3"),
+        ],
+    )
+    def test_what_is_not_possible_is_named(self, arguments, message):
+        with pytest.raises(AnalyzeError, match=message):
+            analyze(**arguments)
+
+
+class TestAttributesAndTables:
+    def test_figures_are_attributes(self, report):
+        assert report.total.matrix_flops == 4_568_380_069_376
+        assert report.stages["sam"].flops > report.stages["clip"].flops
+
+    def test_a_table_of_stages_holds_the_stages(self, report):
+        table = report.to_pandas()
+        assert list(table["stage"]) == list(report.stages)
+        assert table["flops"].tolist() == [each.flops for each in report.stages.values()]
+        assert table["flops"].dtype == "int64"
+        assert table.set_index("stage")["flops"].drop("decode").sum() == report.total.flops
+
+    def test_what_modules_do_themselves_adds_up_to_their_stage(self, report):
+        table = report.to_pandas(by="module")
+        assert len(table) == sum(len(each.by_module) for each in report.stages.values())
+        own = table.groupby("stage")["own_flops"].sum()
+        assert own.to_dict() == {name: each.flops for name, each in report.stages.items()}
+
+    def test_operators_add_up_to_their_stage_and_have_their_family(self, report):
+        table = report.to_pandas("operator")
+        sums = table.groupby("stage")["flops"].sum()
+        assert sums.to_dict() == {name: each.flops for name, each in report.stages.items()}
+        families = set(report.stages["sam"].operator_families)
+        assert set(table[table["stage"] == "sam"]["family"]) <= families
+
+    def test_another_grouping_is_refused(self, report):
+        with pytest.raises(FormatError, match="give stage, module, operator"):
+            report.to_pandas(by="layer")
+
+    def test_without_pandas_the_extra_is_named(self, report, monkeypatch):
+        monkeypatch.setattr(frame.importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(FormatError, match=r"pip install 'dsocr-analyze\[pandas\]'"):
+            report.to_pandas()

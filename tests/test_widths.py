@@ -1,0 +1,186 @@
+"""Every command that prints a table, at several widths: lines fit, and numbers are whole."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import infer_like
+import msgspec
+import pytest
+from both_engines import small_directory
+from command_line import run
+from PIL import Image
+from rich.cells import cell_len
+from test_inference import PROMPT, SMALL_VIEW, TRIAL
+from test_measured_profiles import GPU, MASKED
+from test_measuring import RUN
+from test_time_from_benchmark import VLLM
+from typer.main import get_command
+
+from dsocr_analyze.cli import calibrate, infer, measure
+from dsocr_analyze.cli.app import app
+from dsocr_analyze.report import terminal
+from dsocr_analyze.report.inference import InferenceReport
+from dsocr_analyze.report.measurement import Measurement
+
+WIDTHS = (80, 100, 132, None)
+"""None: stdout is no terminal, and nobody says a width."""
+
+PIPED = 100
+NUMBER = re.compile(
+    r"(?<![\w.])[-+~?<]*\d[\d,]*(?:\.\d+)?(?: (?:[kMGTPEZY]?B|[kMGTPEZY]|s|ms|us|%)\b)?"
+)
+
+ANALYTIC = ("--engine", "analytic")
+COMMANDS = {
+    "full": (*ANALYTIC, "--full", "--gpu", "h100", "--gpu", "rtx-pro-6000", "--price", "2.5",
+             "--concurrency", "1,16,256"),
+    "answer": ("--page", "300x200", "--max-new-tokens", "1", "--engine", "analytic"),
+    "batch": (*ANALYTIC, "--full", "--arch", "unlimited-ocr", "--batch-size", "999", "--page",
+              "a4@600", "--max-new-tokens", "32768"),
+    "traced": ("--full", "--arch", "deepseek-ocr-2", "--mode", "base", "--page", "9x9"),
+    "compare": ("compare", "tiny", "base", "large", "gundam", *ANALYTIC, "--gpu", "h100"),
+    "compare models": ("compare", "deepseek-ocr", "deepseek-ocr-2", "unlimited-ocr", *ANALYTIC),
+    "compare configs": ("compare", "--config", "one/with/a/long/path/config.json", "--config",
+                        "two.json", *ANALYTIC),
+    "fit": ("fit", "--batch-size", "1000", "--max-new-tokens", "8192"),
+    "time": ("time", "h100", "--runtime", "eager,serving", "--price", "2.5", "--concurrency",
+             "1:64"),
+    "time of all": ("time", "--dtype", "float16"),
+    "time from benchmark": ("time", "h100", "--from-benchmark", VLLM, "--keep", "1"),
+    "devices": ("devices",),
+    "devices corrections": ("devices", "--corrections"),
+    "archive": ("archive", "pages.csv", "--mode", "tiny", "--mode", "gundam", "--gpu", "h100",
+                "--price", "2.5", "--deadline", "12h"),
+    "archive tokens": ("archive", "pages.csv", "--mode", "gundam", "--histogram", "tokens"),
+    "sweep": ("sweep", "--pages", "pages.csv", "--mode", "tiny,gundam"),
+}  # fmt: skip
+
+PRINTED_FROM_DOCUMENTS = {"measure", "infer", "calibrate"}
+"""Commands whose work takes long: what they print is printed from one run's document."""
+
+WITHOUT_TABLES = {"trust", "tree", "docs"}
+
+
+def test_no_command_is_missing():
+    commands = set(get_command(app).commands)
+    covered = {arguments[0] for arguments in COMMANDS.values() if arguments[0][0] != "-"}
+    assert commands == covered | PRINTED_FROM_DOCUMENTS | WITHOUT_TABLES
+
+
+@pytest.fixture(autouse=True)
+def _somewhere_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", "config")
+    Path("pages.csv").write_text(
+        "width,height\n1240,1754\n3508,2480\n600,400\n" + "850,1100\n" * 99
+    )
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    """What has been laid out: tables and which of their columns were left out."""
+    found = []
+    original = terminal.lay_out
+
+    def lay_out(table, width):
+        layout = original(table, width)
+        found.append((table, width, layout))
+        return layout
+
+    monkeypatch.setattr(terminal, "lay_out", lay_out)
+    return found
+
+
+def at(monkeypatch, width):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if width is not None:
+        monkeypatch.setenv("COLUMNS", str(width))
+
+
+def check(out, width, tables):
+    """Every line fits, none ends with a space, and the numbers of every table are there whole."""
+    lines = out.splitlines()
+    assert lines
+    for line in lines:
+        assert cell_len(line) <= (width or PIPED), line
+        assert line == line.rstrip()
+    printed = Counter(number for line in lines for number in NUMBER.findall(line))
+    wanted = Counter()
+    for table, asked, layout in tables:
+        assert asked == (width or PIPED)
+        assert set(layout.left_out) <= set(table.columns)
+        if layout.left_out:
+            assert f"left out at {asked} columns: {layout.left_out[0]}" in out
+        shown = [i for i, name in enumerate(table.columns) if name not in layout.left_out]
+        cells = [table.columns[i] for i in shown] + [row[i] for row in table.rows for i in shown]
+        for cell in cells:
+            wanted.update(NUMBER.findall(cell))
+    assert {number: printed[number] for number in wanted if printed[number] < wanted[number]} == {}
+    return wanted
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_it_fits(capsys, monkeypatch, tables, name, width):
+    if name == "compare configs":
+        write_configs()
+    at(monkeypatch, width)
+    if name == "devices corrections":
+        run(capsys, *COMMANDS["time from benchmark"])
+        tables.clear()
+    code, out, _ = run(capsys, *COMMANDS[name])
+    assert code == 0
+    out = "\n".join(line for line in out.splitlines() if not line.startswith("kept in "))
+    wanted = check(out, width, tables)
+    if name == "answer":
+        assert not tables
+    else:
+        assert len(wanted) > 2
+
+
+def write_configs():
+    config = small_directory().config
+    Path("two.json").write_text(json.dumps(config))
+    folder = Path("one/with/a/long/path")
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config | {"torch_dtype": "float32"}))
+
+
+def at_every_width(capsys, monkeypatch, tables, show):
+    for width in WIDTHS:
+        at(monkeypatch, width)
+        tables.clear()
+        show()
+        out = capsys.readouterr().out
+        out = "\n".join(line for line in out.splitlines() if not line.startswith("wrote "))
+        assert len(check(out, width, tables)) > 2
+        assert tables
+
+
+def test_measure_fits(capsys, monkeypatch, tables):
+    Path("config.json").write_text(json.dumps(small_directory().config))
+    code, out, _ = run(capsys, "measure", "--config", "config.json", *RUN, "--format", "json")
+    assert code == 0
+    found = msgspec.json.decode(out, type=Measurement)
+    at_every_width(capsys, monkeypatch, tables, lambda: measure._print(found, "table", None))
+
+
+@pytest.mark.directory
+def test_infer_fits(capsys, monkeypatch, tables):
+    Image.new("RGB", (300, 200)).save("page.png")
+    model = infer_like.write(Path("m").absolute())
+    code, out, _ = run(
+        capsys, "infer", "--model", model, "--image", "page.png", "--output", "o",
+        "--prompt", PROMPT, *TRIAL, *SMALL_VIEW, "--format", "json",
+    )  # fmt: skip
+    assert code == 0
+    found = msgspec.json.decode(out, type=InferenceReport)
+    at_every_width(capsys, monkeypatch, tables, lambda: infer._print(found, "table", []))
+
+
+def test_calibrate_fits(capsys, monkeypatch, tables):
+    file = Path("own.toml")
+    file.write_text("\n".join(['name = "mine"', GPU, MASKED]), encoding="utf-8")
+    at_every_width(capsys, monkeypatch, tables, lambda: calibrate._print(file, "cuda:0"))
