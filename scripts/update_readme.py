@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -32,7 +33,12 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as directory:
             command = [sys.executable, "-m", "dsocr_analyze", *shlex.split(match[2])]
             done = subprocess.run(
-                command, cwd=directory, capture_output=True, text=True, check=True
+                command,
+                cwd=directory,
+                env={**os.environ, "COLUMNS": "100"},
+                capture_output=True,
+                text=True,
+                check=True,
             )
         return match[1] + shown_part(done.stdout) + match[4]
 

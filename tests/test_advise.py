@@ -239,10 +239,10 @@ class TestRequirements:
 
 class TestCommand:
     def test_the_json_is_the_document(self, capsys):
-        code, out, _ = run(capsys, "advise", "--page", "A4@200", "--json", "-", "--mode", "base")
+        code, out, _ = run(capsys, "advise", "--page", "a4@200", "--json", "-", "--mode", "base")
         assert code == 0
         document = json.loads(out)
-        assert document["schema_version"] == "1"
+        assert document["schema_version"] == "2"
         assert document["page"] == [1654, 2339]
         assert document["page_dpi"] == 200
         (base,) = document["modes"]

@@ -38,7 +38,7 @@ class TestMainJob:
     def test_it_prints_the_table_and_writes_both_files(self, capsys):
         code, out, err = run(capsys, "--base-size", 1024, "--image-size", 640)
         assert (code, err) == (0, "")
-        assert out.startswith("model   deepseek-ocr (built-in reference), trace on meta, bfloat16")
+        assert out.startswith("model   deepseek-ocr (reference), trace on meta, bfloat16")
         assert "4.591 TFLOPs" in out
         document = json.loads(Path("tmp/dsocr-static-ops/static_compute.json").read_text())
         assert document["workload"]["page"] == [1240, 1754]
@@ -330,7 +330,7 @@ class TestTrust:
         self._directory(tmp_path / "models/deepseek-ocr")
         code, out, err = run(capsys, *SMALL)
         assert code == 0
-        assert out.startswith("model   deepseek-ocr (built-in reference), ")
+        assert out.startswith("model   deepseek-ocr (reference), ")
         assert "is not trusted" in err
 
 
@@ -412,7 +412,7 @@ class TestWords:
         assert found == set()
 
 
-OF_OTHER_PROGRAMS = {"--format=csv,noheader"}  # nvidia-smi's
+OF_OTHER_PROGRAMS = {"--format=csv,noheader", "--quiet"}  # of nvidia-smi and git
 
 
 def options_of_every_command() -> set[str]:

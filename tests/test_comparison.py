@@ -11,6 +11,8 @@ from hand_built import CREATED, FIGURES, STAGES, batch_of, traced
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.comparison import compare
 from dsocr_analyze.report.config_differences import config_differences
+from dsocr_analyze.report.files import dump_json
+from dsocr_analyze.report.opening import NO_OPTIONS
 
 
 def report_of(figures):
@@ -167,7 +169,7 @@ def test_keys_that_differ_are_named_with_every_value():
     assert table.rows == (
         ("layers", "2", "3"), ("text.rope", "null", "-"), ("on", "true", "1"),
     )  # fmt: skip
-    assert json.loads(comparison.as_json())["config_differences"] == [
+    assert json.loads(dump_json(comparison.document(NO_OPTIONS)))["config_differences"] == [
         {"key": "layers", "values": {"a": 2, "b": 3}},
         {"key": "text.rope", "values": {"a": None}},
         {"key": "on", "values": {"a": True, "b": 1}},
@@ -220,7 +222,9 @@ def test_a_value_that_is_missing_is_a_dash_null_or_empty():
     cells = {row[0]: row[2:] for row in comparison.table().rows if row[1] == "FLOPs"}
     assert cells["eye"] == ("4.052 k", "-")
     assert cells["ear"] == ("-", "4.052 k")
-    rows = {row["key"]: row for row in json.loads(comparison.as_json())["rows"]}
+    rows = {
+        row["key"]: row for row in json.loads(dump_json(comparison.document(NO_OPTIONS)))["rows"]
+    }
     assert rows["eye_flops"]["values"] == [4052, None]
     assert rows["eye_flops"]["differences"] == [0, None]
     assert rows["eye_flops"]["ratios"] == [1, None]

@@ -222,7 +222,7 @@ class TestDidYouMean:
             (("h100",), "did you mean dsocr-analyze time h100-sxm?"),
             (("gundum",), "did you mean --mode gundam?"),
             (("compar",), "did you mean compare?"),
-            (("frobnicate",), "there are compare, fit,"),
+            (("frobnicate",), "there are advise, check, compare, fit,"),
             (
                 ("--bach-size", "2"),
                 "no option --bach-size; did you mean --batch-size? see dsocr-analyze --help",

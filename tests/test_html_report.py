@@ -777,7 +777,7 @@ class TestComparison:
             ".data.map((each) => each.x));"
         )
         values = {row["key"]: row["values"] for row in document["rows"]}
-        keys = ("page_flops", "page_bytes", "h100-sxm_serving_page_seconds")
+        keys = ("page_flops", "page_bytes", "h100_sxm_serving_page_seconds")
         for stacked, key in zip(traces, keys, strict=True):
             sums = [sum(column) for column in zip(*stacked, strict=True)]
             assert sums == pytest.approx(values[key], rel=1e-9), key

@@ -24,7 +24,8 @@ SHOWN = re.findall(r"<!-- output: dsocr-analyze ([^\n]*) -->\n```text\n(.*?)```"
 
 
 @pytest.mark.parametrize(("command", "text"), SHOWN, ids=[command for command, _ in SHOWN])
-def test_the_output_shown_is_a_real_runs(capsys, command, text):
+def test_the_output_shown_is_a_real_runs(capsys, monkeypatch, command, text):
+    monkeypatch.setenv("COLUMNS", "100")
     assert main(shlex.split(command)) == 0
     printed = {
         DIGEST.sub("code ..., config", line.rstrip())

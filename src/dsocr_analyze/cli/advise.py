@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import many_options, options, time_options
+from dsocr_analyze.cli import completion, many_options, options, time_options
 from dsocr_analyze.cli.doubts import StrictOption, say_of_config
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.page_image import page_of_file
@@ -40,7 +40,8 @@ ModesOption = Annotated[
     typer.Option(
         "--mode",
         metavar="LIST",
-        help="Modes, as in sweep: names, all, or sizes like 1024/640. Default: all.",
+        autocompletion=completion.list_of_modes,
+        help=many_options.MODES,
         rich_help_panel=many_options.AXES,
     ),
 ]
@@ -82,7 +83,13 @@ MaximumOption = Annotated[
     ),
 ]
 FormatOption = Annotated[
-    str, typer.Option("--format", metavar="|".join(FORMATS), help="What is printed.")
+    str,
+    typer.Option(
+        "--format",
+        metavar="|".join(FORMATS),
+        autocompletion=completion.one_of(*FORMATS),
+        help="What is printed.",
+    ),
 ]
 
 
@@ -112,6 +119,8 @@ def advise(
     debug: options.DebugOption = False,
 ) -> None:
     """Say how finely each mode sees a page, what it costs, and what is published of it.
+
+    Of all modes that have a name, or of those that --mode lists.
 
     With --minimum-dpi or --maximum-compression, name the modes that meet them; exit with 1 where
     none does.

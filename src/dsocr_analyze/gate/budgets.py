@@ -34,8 +34,8 @@ PYPROJECT: Final = "pyproject.toml"
 PYPROJECT_TABLE: Final = ("tool", "dsocr-analyze", "check")
 
 NEW_FILE: Final = """\
-# What these workloads may cost. `dsocr-analyze check` holds them against it; with --update it
-# writes what they cost now.
+# What these workloads may cost. `dsocr-analyze check` holds them against it, and where it is told
+# to update, it writes what they cost now.
 
 [workloads.default]
 page = "a4"

@@ -1,6 +1,6 @@
 """What a check found: the one typed document that each of its outputs is made from.
 
-The JSON Schema of `check --json` is generated from these types; their docstrings are its
+The JSON Schema of a check is generated from these types; their docstrings are its
 descriptions.
 """
 

@@ -64,7 +64,7 @@ def _workload(workload: WorkloadCheck, width: int) -> Iterator[str]:
 
 def _more(count: int) -> Iterator[str]:
     if count > _MOST_LINES:
-        yield f"  and {count - _MOST_LINES} more; --json has them all"
+        yield f"  and {count - _MOST_LINES} more; the JSON has them all"
 
 
 def _moves(workload: WorkloadCheck, width: int) -> Iterator[str]:
@@ -76,7 +76,7 @@ def _moves(workload: WorkloadCheck, width: int) -> Iterator[str]:
     yield from _aligned(rows, ("FLOPs", "bytes", "of batch", "what moved, the most first"), width)
     left = sum(max(len(workload.moves(level)) - _MOST_MOVES, 0) for level in levels_of(workload))
     if left:
-        yield f"  and {left} more; --json has them all"
+        yield f"  and {left} more; the JSON has them all"
 
 
 def _cells(move: Move) -> tuple[str, str, str]:

@@ -317,7 +317,8 @@ def _witnesses(report: Report) -> str:
     if (agreement := report.agreement) is None:
         return "traced alone: there are no closed forms to compare with"
     if not agreement.agrees:
-        return f"trace and closed forms DIFFER: {agreement.first_difference or 'see --full'}"
+        where = agreement.first_difference or "see the table of agreement"
+        return f"trace and closed forms DIFFER: {where}"
     left = len({name for each in agreement.not_modelled for name in each.operators})
     said = f"trace and closed forms agree in all {_compared(agreement)} counts"
     return f"{said} but {counted(left, 'operator')}" if left else said
