@@ -208,9 +208,9 @@ def test_its_directory_is_found(toy):
 
 def test_every_command_goes_by_its_stages(toy, capsys):
     for arguments in (
-        ["--arch", "toy-ocr", "--max-new-tokens", "2"],
-        ["--arch", "toy-ocr", "--engine", "analytic", "--mode", "whole"],
-        ["--model", "toy", "--engine", "analytic"],
+        ["--arch", "toy-ocr", "--max-new-tokens", "2", "--full"],
+        ["--arch", "toy-ocr", "--engine", "analytic", "--mode", "whole", "--full"],
+        ["--model", "toy", "--engine", "analytic", "--full"],
         ["compare", "toy-ocr", "deepseek-ocr:tiny"],
         ["fit", "l4", "--arch", "toy-ocr"],
         ["time", "l4", "--arch", "toy-ocr", "--max-new-tokens", "3"],

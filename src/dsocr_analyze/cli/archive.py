@@ -44,12 +44,13 @@ PagesArgument = Annotated[
         " max_new_tokens), an image, a PDF, or a folder of images and PDFs.",
     ),
 ]
+OF_PDFS = "Pixels to an inch of a PDF's pages. PDFs need the extra 'pdf'."
 PdfDpiOption = Annotated[
     int,
     typer.Option(
         "--pdf-dpi",
         metavar="DPI",
-        help="Pixels to an inch of a PDF's pages. PDFs need the extra 'pdf'.",
+        help=OF_PDFS,
         rich_help_panel=_LENGTHS,
     ),
 ]

@@ -146,7 +146,10 @@ FormatOption = Annotated[
 PdfDpiOption = Annotated[
     int | None,
     typer.Option(
-        "--pdf-dpi", metavar="DPI", help="With --pages, as in archive.", rich_help_panel=RESULT
+        "--pdf-dpi",
+        metavar="DPI",
+        help=f"{archive.OF_PDFS} With --pages.",
+        rich_help_panel=RESULT,
     ),
 ]
 YesOption = Annotated[
