@@ -28,7 +28,7 @@ from dsocr_analyze.hardware.profile import Profile, profile_from_file
 from dsocr_analyze.hardware.profile_text import cpu_profile_text
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Attention, Elements, Gemm, Kernel, Work
-from dsocr_analyze.measuring import cpu_passes, machine, memory
+from dsocr_analyze.measuring import cpu_calibration, cpu_passes, machine, memory
 from dsocr_analyze.measuring.cpu_calibration import fitted_families
 from dsocr_analyze.measuring.cpu_samples import MeasuredKernel
 from dsocr_analyze.measuring.kept_memory import can_keep_memory
@@ -427,6 +427,31 @@ def test_what_was_not_measured_takes_its_kinds_coefficients_or_is_refused():
     assert cpu.family(unknown) == ("clone", "float32")
     with pytest.raises(DeviceError, match="no linear in float16; use dtype bfloat16 or float32"):
         cpu.seconds(product(5, dtype="float16"))
+
+
+@pytest.mark.parametrize(
+    ("free", "alone"), [(10**10, []), (10**10 - 1, ["float32"]), (0, ["float32", "bfloat16"])]
+)
+def test_without_memory_for_a_network_kernels_are_measured_alone(monkeypatch, free, alone):
+    """A network takes 2.5 GB for each byte of an element: 10 GB in float32."""
+    rows = measured_by(roofline)
+    monkeypatch.setattr(cpu_calibration, "_operator_us", lambda _: 1.0)
+    monkeypatch.setattr(cpu_calibration, "shallow_network", lambda _: None)
+    monkeypatch.setattr(cpu_calibration.TimedPasses, "run", lambda _: None)
+
+    def kernels_alone(dtype, **_):
+        name = str(dtype).removeprefix("torch.")
+        return [each for each in rows if each.kernel.dtype == name]
+
+    monkeypatch.setattr(cpu_calibration, "kernels_alone", kernels_alone)
+    told = []
+    found = cpu_calibration.calibrated_cpu(
+        budget_seconds=1.0, free_bytes=free, on_progress=told.append
+    )
+    assert [text.split(":")[0] for text in told if "does not hold a network" in text] == alone
+    assert found.source.endswith(
+        f", kernels alone in {' and '.join(alone)} for want of memory" if alone else "threads"
+    )
 
 
 # The profile ---------------------------------------------------------------------------------

@@ -77,8 +77,12 @@ def _calibrated(device: torch.device, seconds: float, announce: Callable[[str], 
         return calibrated_gpu(device, on_progress=announce, budget_seconds=seconds)
     from dsocr_analyze.hardware.profile_text import cpu_profile_text
     from dsocr_analyze.measuring.cpu_calibration import calibrated_cpu
+    from dsocr_analyze.measuring.machine import free_bytes
 
-    return cpu_profile_text(calibrated_cpu(budget_seconds=seconds, on_progress=announce))
+    found = calibrated_cpu(
+        budget_seconds=seconds, free_bytes=free_bytes(device), on_progress=announce
+    )
+    return cpu_profile_text(found)
 
 
 def _write(file: Path, text: str) -> None:

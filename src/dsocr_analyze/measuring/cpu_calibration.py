@@ -35,6 +35,8 @@ __all__ = ["CPU_NAME", "calibrated_cpu", "cpu_title", "fitted_families"]
 CPU_NAME: Final = "cpu"
 """Under which the profile of the CPU at hand is known."""
 _ROUNDS: Final = 2
+_BYTES_OF_PASSES: Final = 2_500_000_000
+"""What the shallow network and its passes take for each byte of an element, rounded up."""
 _SHARE_OF_PASSES: Final = 0.6
 """Of the time that measuring takes."""
 _IMPORTANCE_IN_PASS: Final = 5.0
@@ -54,6 +56,7 @@ def calibrated_cpu(
     *,
     budget_seconds: float,
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16),
+    free_bytes: int | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Profile:
     """Measures the CPU with as many threads as torch uses.
@@ -61,17 +64,26 @@ def calibrated_cpu(
     Args:
         budget_seconds: About how long measuring kernels may take.
         dtypes: Element types.
+        free_bytes: Memory that may be taken: where it does not hold a network, its passes are left
+            out; None for as much as it takes.
         on_progress: Told what is measured.
     """
-    measured = []
+    measured, without_passes = [], []
     with kept_memory(torch.device("cpu")):
         for dtype in dtypes:
-            measured += _measured_kernels(dtype, budget_seconds / len(dtypes), on_progress)
+            budget = budget_seconds / len(dtypes)
+            if free_bytes is None or free_bytes >= _BYTES_OF_PASSES * dtype.itemsize:
+                measured += _measured_kernels(dtype, budget, on_progress)
+            else:
+                measured += _measured_alone(dtype, budget, on_progress)
+                without_passes.append(str(dtype).removeprefix("torch."))
     on_progress("operators of a tiny model")
     without_python = CpuKernels(torch.get_num_threads(), 0.0, fitted_families(measured))
     kernels = dataclasses.replace(without_python, operator_us=_operator_us(without_python))
     now = dt.datetime.now(dt.UTC).date().isoformat()
     source = f"dsocr-analyze calibrate, {now}, torch {torch.__version__}, {kernels.threads} threads"
+    if without_passes:
+        source += f", kernels alone in {' and '.join(without_passes)} for want of memory"
     return Profile(_peaks(measured, kernels.threads, source), source, "", {}, cpu=kernels)
 
 
@@ -92,6 +104,15 @@ def _measured_kernels(
             passes.run()
     alone = [min(same, key=lambda each: each.seconds) for same in zip(*rounds, strict=True)]
     return [*alone, *passes.kernels()]
+
+
+def _measured_alone(
+    dtype: torch.dtype, budget_seconds: float, on_progress: Callable[[str], None]
+) -> list[MeasuredKernel]:
+    """Where memory does not hold a network."""
+    name = str(dtype).removeprefix("torch.")
+    on_progress(f"{name}: kernels alone; memory does not hold a network for passes")
+    return kernels_alone(dtype, budget_seconds=budget_seconds)
 
 
 def fitted_families(measured: Iterable[MeasuredKernel]) -> dict[tuple[str, str], Family]:
