@@ -18,7 +18,7 @@ import pytest
 import torch
 from both_engines import small_directory
 
-from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import main
 from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.errors import DeviceError, WorkloadError
@@ -668,12 +668,31 @@ def test_calibrate_refuses_what_it_cannot_measure(home, capsys, arguments, messa
 
 
 def test_preprocessing_is_measured_per_prompt():
-    one = measured_preprocessing(DEFAULT.plan(page=(900, 1200)), 2)
+    one = measured_preprocessing(DEFAULT.plan(page=(900, 1200)), (768, 1024), 2)
     assert len(one.seconds) == 2
     assert one.fastest > 0
     threads = torch.get_num_threads()
-    measured_preprocessing(DEFAULT.plan(page=(90, 120), crop_mode=False, image_size=512), 1)
+    squeezed = DEFAULT.plan(page=(90, 120), crop_mode=False, image_size=512)
+    measured_preprocessing(squeezed, (512, 512), 1)
     assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "resized"),
+    [
+        # Pillow resizes one direction after the other, over at least as much as either has.
+        ("deepseek-ocr", 640, 2000 * 1000 + 640 * 2000),
+        ("deepseek-ocr", 768, 2000 * 1000 + 384 * 2000),  # padded to 384 x 768
+        ("deepseek-ocr-2", 768, 2000 * 1000 + 768 * 2000),  # squeezed: its tiles have 768
+    ],
+)
+def test_a_page_is_squeezed_into_a_view_no_larger_than_a_tile(name, side, resized):
+    architecture = ARCHITECTURES[name]
+    workload = architecture.plan(
+        page=(1000, 2000), base_size=1024, image_size=side, crop_mode=False, max_new_tokens=1
+    )
+    work = architecture.closed_forms.pixel_work(workload)
+    assert (work.resized, work.viewed) == (resized, side**2)
 
 
 def test_samples():

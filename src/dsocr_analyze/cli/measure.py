@@ -212,8 +212,9 @@ def _measured(
     preprocessing = None
     if isinstance(workload, Workload) and architecture.closed_forms is not None:
         announce("preprocessing")
+        content = architecture.closed_forms.page_in_views(workload)[-1].content
         preprocessing = measured_seconds(
-            measured_preprocessing(workload, protocol.repeats),
+            measured_preprocessing(workload, content, protocol.repeats),
             estimated_preprocessing(architecture, workload),
         )
     seconds = {name: float(span.seconds) for name, span in predicted.stages.items()}

@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["measured_preprocessing"]
 
-_SQUARE_UP_TO = 640
-"""Without crops, a page is squeezed into a view of at most so many pixels a side, else padded."""
 
-
-def measured_preprocessing(workload: Workload, repeats: int) -> Samples:
+def measured_preprocessing(workload: Workload, content: tuple[int, int], repeats: int) -> Samples:
     """Seconds of one CPU thread per prompt, on pages of noise.
 
     Args:
         workload: The page, its mode and how many of it a prompt holds.
+        content: Width and height of the page in the whole view; the rest is padding.
         repeats: Times that it is done.
     """
     width, height = workload.page
@@ -39,18 +37,18 @@ def measured_preprocessing(workload: Workload, repeats: int) -> Samples:
             safe_point()
             start = time.perf_counter()
             for _ in range(workload.prompt_pages):
-                _prepare(page, workload)
+                _prepare(page, workload, content)
             found.append(time.perf_counter() - start)
     finally:
         torch.set_num_threads(threads)
     return Samples(tuple(found[1:]))  # the first one warms up
 
 
-def _prepare(page: Any, workload: Workload) -> list[torch.Tensor]:
+def _prepare(page: Any, workload: Workload, content: tuple[int, int]) -> list[torch.Tensor]:
     image_size, base_size = workload.image_size, workload.base_size
     if not workload.crop_mode:
-        if image_size <= _SQUARE_UP_TO:
-            return [_tensor(page.resize((image_size, image_size)))]
+        if content == (image_size, image_size):  # squeezed, whatever its proportions
+            return [_tensor(page.resize(content))]
         return [_tensor(ImageOps.pad(page, (image_size, image_size), color=(127, 127, 127)))]
     views = [_tensor(ImageOps.pad(page, (base_size, base_size), color=(127, 127, 127)))]
     columns, rows = workload.grid

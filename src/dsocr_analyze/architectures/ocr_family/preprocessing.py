@@ -11,15 +11,21 @@ from typing import TYPE_CHECKING, Any
 from dsocr_analyze.architectures.architecture import PixelWork
 
 if TYPE_CHECKING:
+    from dsocr_analyze.architectures.ocr_family.crop_grid import CropRule
     from dsocr_analyze.workload import Workload
 
 __all__ = ["pixel_work", "pixel_work_of_pages"]
 
 
-def pixel_work(workload: Workload) -> PixelWork:
-    """Pixels that a page's views are made of and made from."""
+def pixel_work(crop: CropRule, workload: Workload) -> PixelWork:
+    """Pixels that a page's views are made of and made from.
+
+    Args:
+        crop: How the relative cuts pages.
+        workload: The page and its mode.
+    """
     work = pixel_work_of_pages(
-        *workload.page, *workload.grid, base_size=workload.base_size,
+        crop, *workload.page, *workload.grid, base_size=workload.base_size,
         image_size=workload.image_size, crop_mode=workload.crop_mode,
     )  # fmt: skip
     pages = workload.prompt_pages
@@ -27,6 +33,7 @@ def pixel_work(workload: Workload) -> PixelWork:
 
 
 def pixel_work_of_pages(
+    crop: CropRule,
     width: Any,
     height: Any,
     columns: Any,
@@ -39,6 +46,8 @@ def pixel_work_of_pages(
     """The same of pages in one mode.
 
     Args:
+        crop: How the relative cuts pages. Where a mode does not, a page is squeezed into a view no
+            larger than a tile, and padded to a larger one.
         width: Of the pages in pixels; an integer, or an array `[n]`, as the three that follow.
         height: Likewise.
         columns: Local views side by side; 1 where a page is not cut.
@@ -58,7 +67,7 @@ def pixel_work_of_pages(
         np.maximum(1, np.rint(width * scale)), np.maximum(1, np.rint(height * scale))
     )  # the page in its own proportions
     if not crop_mode:
-        return PixelWork(resize(whole, whole) if image_size <= 640 else kept, whole**2)
+        return PixelWork(resize(whole, whole) if image_size <= crop.tile else kept, whole**2)
     is_cut = columns * rows > 1
     cut = resize(columns * image_size, rows * image_size)
     return PixelWork(

@@ -127,8 +127,8 @@ def _closed_forms(
         repeats=repeats,
         served=_served(network),
         page_in_views=partial(page_in_views, network.crop),
-        pixel_work=pixel_work,
-        pixel_work_of_pages=pixel_work_of_pages,
+        pixel_work=partial(pixel_work, network.crop),
+        pixel_work_of_pages=partial(pixel_work_of_pages, network.crop),
     )
 
 
