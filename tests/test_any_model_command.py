@@ -28,6 +28,7 @@ class TestDocumentation:
 
     @needs_4
     def test_the_output_shown_is_a_real_runs(self, capsys, monkeypatch, tmp_path):
+        monkeypatch.setenv("COLUMNS", "100")
         monkeypatch.chdir(tmp_path)
         (tmp_path / "examples").symlink_to(ROOT / "examples")
         assert main(shlex.split(BLOCKS["console"].removeprefix("dsocr-analyze "))) == 0

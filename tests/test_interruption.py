@@ -808,7 +808,7 @@ def test_one_that_is_lost_while_importing_still_ends_the_program(number, tmp_pat
 def test_reports_are_old_or_right_when_stdout_fails_besides(tmp_path, capsys, monkeypatch):
     """What an interruption breaks on its way must not hide it."""
 
-    def broken(*_):
+    def broken(*_, **__):
         try:
             strike(signal.SIGTERM)
         except KeyboardInterrupt:

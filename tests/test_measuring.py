@@ -324,7 +324,7 @@ def test_memory_is_kept_while_it_is_measured_and_given_back_after_it():
     ran = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
     kept, given_back, pages = map(int, ran.stdout.split())
     assert kept < pages / 10
-    assert given_back > 5 * pages
+    assert given_back >= pages
 
 
 # Fits ----------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ class TestComparison:
         assert (code, err) == (0, "")
         said = " ".join(out.split())
         assert "predicted beside bench_vllm.json, vllm bench serve; 200 requests, 16 at" in said
-        assert " first token " in out
+        assert " first token " in said
         assert SENTENCE in " ".join(out.split())
         assert "kept in " in out
         code, out, err = run(capsys, "time", "h100", "--from-benchmark", VLLM, "--format",

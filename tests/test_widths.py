@@ -54,13 +54,25 @@ COMMANDS = {
     "archive": ("archive", "pages.csv", "--mode", "tiny", "--mode", "gundam", "--gpu", "h100",
                 "--price", "2.5", "--deadline", "12h"),
     "archive tokens": ("archive", "pages.csv", "--mode", "gundam", "--histogram", "tokens"),
+    "advise": ("advise", "--page", "a4@200", "--gpu", "h100"),
     "sweep": ("sweep", "--pages", "pages.csv", "--mode", "tiny,gundam"),
 }  # fmt: skip
+
+BUDGETS = """
+[workloads.page]
+mode = "tiny"
+
+[[workloads.page.budgets]]
+key = "stages.*.flops"
+max = 1
+level = "warn"
+"""
+"""All of them exceeded, so that there is something to print."""
 
 PRINTED_FROM_DOCUMENTS = {"measure", "infer", "calibrate"}
 """Commands whose work takes long: what they print is printed from one run's document."""
 
-WITHOUT_TABLES = {"trust", "tree", "docs"}
+WITHOUT_TABLES = {"check", "trust", "tree", "docs"}
 
 
 def test_no_command_is_missing():
@@ -73,6 +85,7 @@ def test_no_command_is_missing():
 def _somewhere_else(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", "config")
+    Path("budgets.toml").write_text(BUDGETS)
     Path("pages.csv").write_text(
         "width,height\n1240,1754\n3508,2480\n600,400\n" + "850,1100\n" * 99
     )
@@ -119,6 +132,17 @@ def check(out, width, tables):
             wanted.update(NUMBER.findall(cell))
     assert {number: printed[number] for number in wanted if printed[number] < wanted[number]} == {}
     return wanted
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_what_a_check_says_fits(capsys, monkeypatch, width):
+    at(monkeypatch, width)
+    code, out, err = run(capsys, "check", "--budgets", "budgets.toml")
+    assert (code, err) == (0, "")
+    assert "stages.sam.flops is 229,419,947,072, above 1" in out
+    for line in out.splitlines():
+        assert cell_len(line) <= (width or PIPED)
+        assert line == line.rstrip()
 
 
 @pytest.mark.parametrize("width", WIDTHS)

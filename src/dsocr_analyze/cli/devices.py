@@ -159,7 +159,7 @@ def _corrections_table(kept: Sequence[KeptBenchmark]) -> Table:
              f"{each.requests:,}", f"{each.concurrency:,}")
             for each in kept
         ),
-        label_columns=7,
+        label_columns=1,
     )  # fmt: skip
 
 

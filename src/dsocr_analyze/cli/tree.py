@@ -102,9 +102,6 @@ def tree(
     debug: options.DebugOption = False,
 ) -> None:
     """Show the module hierarchy, repeated layers folded, or its leaf classes by stage."""
-    from dsocr_analyze.report.files import dump_json
-    from dsocr_analyze.report.tree_document import tree_document
-
     output_format = options.chosen("--format", output_format, FORMATS)
     if depth is not None and depth < 0:
         raise WorkloadError(f"--depth {depth} is not possible; give 0 or more")
@@ -133,6 +130,9 @@ def tree(
         )  # fmt: skip
     source = directory.source(architecture.name if architecture else None)
     if output_format == "json":
+        from dsocr_analyze.report.files import dump_json
+        from dsocr_analyze.report.tree_document import tree_document
+
         document = tree_document(
             source, shown, stage=stage, workload=workload, options=options_used(context)
         )
