@@ -14,6 +14,7 @@ from dsocr_analyze.cli import many_options, options
 from dsocr_analyze.cli.doubts import StrictOption
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.streams import complain, visible
+from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import AnalyzeError, ConfigError, OutputError, StrictError
 
 if TYPE_CHECKING:
@@ -98,7 +99,9 @@ def check(
     if update:
         asked = _updated(file, asked, counted, judged)
         judged = _judged(asked, counted)
-    result = whole_check(str(file.path), counts.baseline, judged, counts.warnings)
+    result = whole_check(
+        str(file.path), counts.baseline, judged, counts.warnings, options_used(context)
+    )
     _write(result, json_file, junit, markdown)
     _append_summary(result)
     if not quiet or json_file == "-":
@@ -149,18 +152,16 @@ def _updated(
 
 def _chosen(budgets: Budgets, names: Sequence[str] | None, file: Path) -> Budgets:
     """The workloads of these names; all of them where none is named."""
-    import difflib
-
     from dsocr_analyze.gate.budgets import Budgets
+    from dsocr_analyze.names import did_you_mean
 
     if not names:
         return budgets
     for name in names:
         if name not in budgets.workloads:
-            close = difflib.get_close_matches(name, budgets.workloads, n=1)
-            near = f"did you mean {close[0]!r}? " if close else ""
             raise ConfigError(
-                f"--workload {name!r} is none of {str(file)!r}; {near}it has"
+                f"--workload {name!r} is none of {str(file)!r};"
+                f" {did_you_mean(name, budgets.workloads)}it has"
                 f" {', '.join(map(repr, budgets.workloads))}"
             )
     return Budgets({name: each for name, each in budgets.workloads.items() if name in names})
@@ -208,12 +209,10 @@ def _print(result: Check, json_file: str | None) -> None:
 
         sys.stdout.write(dump_json(result))
         return
-    import shutil
-
+    from dsocr_analyze.cli.printing import terminal_width
     from dsocr_analyze.gate.text import text_lines
 
-    width = max(shutil.get_terminal_size((80, 24)).columns, 80)
-    for line in text_lines(result, width):
+    for line in text_lines(result, terminal_width()):
         print(visible(line))
 
 

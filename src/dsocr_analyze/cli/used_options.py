@@ -26,6 +26,9 @@ _ABOUT_THE_OUTPUT: Final = frozenset(
         "keep",
         "html",
         "full",
+        "junit",
+        "markdown",
+        "update",
     }
 )
 """Options that say where and how results are written, not what is in them."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dsocr_analyze.gate.document import (
-    CHECK_SCHEMA_VERSION,
     Baseline,
     Check,
     WorkloadCheck,
     worst,
 )
+from dsocr_analyze.report.document import SCHEMA_VERSION
+from dsocr_analyze.report.opening import NO_OPTIONS, Options
 from dsocr_analyze.version import VERSION
 
 __all__ = ["whole_check"]
@@ -21,6 +22,7 @@ def whole_check(
     baseline: Baseline | None,
     workloads: Iterable[WorkloadCheck],
     warnings: tuple[str, ...] = (),
+    options: Options = NO_OPTIONS,
 ) -> Check:
     """The check that these workloads amount to.
 
@@ -29,10 +31,12 @@ def whole_check(
         baseline: What they were compared with; None for nothing.
         workloads: Each one, judged.
         warnings: What is in doubt of all of them.
+        options: Of the command line, where there is one.
     """
     found = tuple(workloads)
     outcome = worst(*(each.outcome for each in found), "warned" if warnings else "passed")
     return Check(
-        schema_version=CHECK_SCHEMA_VERSION, outcome=outcome, tool=VERSION, budgets=budgets,
+        schema_version=SCHEMA_VERSION, command="check", options=options, outcome=outcome,
+        tool=VERSION, budgets=budgets,
         baseline=baseline, workloads=found, warnings=warnings,
     )  # fmt: skip

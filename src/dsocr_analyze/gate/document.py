@@ -10,8 +10,9 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from dsocr_analyze.report.opening import Opening
+
 __all__ = [
-    "CHECK_SCHEMA_VERSION",
     "Amounts",
     "Baseline",
     "Check",
@@ -24,8 +25,6 @@ __all__ = [
     "WorkloadCheck",
     "worst",
 ]
-
-CHECK_SCHEMA_VERSION: Final = "1"
 
 Outcome = Literal["passed", "warned", "failed"]
 Level = Literal["warn", "error"]
@@ -185,11 +184,10 @@ class WorkloadCheck(Struct, frozen=True, kw_only=True):
         return tuple(each for each in self.moved if each.level == level)
 
 
-class Check(Struct, frozen=True, kw_only=True):
+class Check(Opening, frozen=True, kw_only=True):
     """The result of `dsocr-analyze check`.
 
     Attributes:
-        schema_version: Version of this schema.
         outcome: The worst of the workloads', with the warnings.
         tool: Version of dsocr-analyze, which counted all but a saved report.
         budgets: The file with the budgets.
@@ -198,7 +196,6 @@ class Check(Struct, frozen=True, kw_only=True):
         warnings: What is in doubt of all of them.
     """
 
-    schema_version: Literal["1"]
     outcome: Outcome
     tool: str
     budgets: str
