@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import completion, many_options, options, time_options
+from dsocr_analyze.cli import many_options, options, time_options
 from dsocr_analyze.cli.doubts import StrictOption, say_of_config
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.page_image import page_of_file
@@ -35,16 +35,6 @@ FORMATS = ("table", "markdown", "json")
 _WANTED = "What a mode has to meet"
 _MOST_NUMBERS = 12
 
-ModesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--mode",
-        metavar="LIST",
-        autocompletion=completion.list_of_modes,
-        help=many_options.MODES,
-        rich_help_panel=many_options.AXES,
-    ),
-]
 PageDpiOption = Annotated[
     str | None,
     typer.Option(
@@ -82,15 +72,7 @@ MaximumOption = Annotated[
         rich_help_panel=_WANTED,
     ),
 ]
-FormatOption = Annotated[
-    str,
-    typer.Option(
-        "--format",
-        metavar="|".join(FORMATS),
-        autocompletion=completion.one_of(*FORMATS),
-        help="What is printed.",
-    ),
-]
+FormatOption = Annotated[str, options.format_option(*FORMATS)]
 
 
 @time_options.of_a_page(runtime="serving", concurrency="1")
@@ -102,7 +84,7 @@ def advise(
     sliding_window: options.SlidingWindowOption = None,
     dtype: options.DtypeOption = "bfloat16",
     use_flash_attn: options.FlashOption = 0,
-    mode: ModesOption = None,
+    mode: many_options.ModesOption = None,
     page: options.PageOption = None,
     image: options.ImageOption = None,
     page_dpi: PageDpiOption = None,
@@ -229,7 +211,7 @@ def _show(
     *,
     quiet: bool,
 ) -> None:
-    from dsocr_analyze.report.time_report import report_text
+    from dsocr_analyze.report.files import dump_json
 
     if json_file is not None and json_file != "-":
         from dsocr_analyze.report.files import prepare_directory, write_texts
@@ -237,9 +219,9 @@ def _show(
         file = Path(json_file)
         prepare_directory(file.parent)
         context.obj.begin_writing()
-        write_texts(file.parent, {file.name: report_text(advice)})
+        write_texts(file.parent, {file.name: dump_json(advice)})
     if json_file == "-" or (output_format == "json" and not quiet):
-        sys.stdout.write(report_text(advice))
+        sys.stdout.write(dump_json(advice))
     if json_file == "-" or output_format == "json" or quiet:
         return
     from dsocr_analyze.advice.tables import advice_lines, advice_notes, advice_tables

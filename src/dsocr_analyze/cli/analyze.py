@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import completion, html, many_options, options, time_options
+from dsocr_analyze.cli import html, many_options, options, time_options
 from dsocr_analyze.cli.counting import ENGINES, Engine
 from dsocr_analyze.cli.doubts import StrictOption, warn
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
@@ -38,15 +38,7 @@ OutputOption = Annotated[
         "--output", metavar="DIR", help="Where static_compute.json and static_compute.md go."
     ),
 ]
-FormatOption = Annotated[
-    str,
-    typer.Option(
-        "--format",
-        metavar="|".join(FORMATS),
-        autocompletion=completion.one_of(*FORMATS),
-        help="What is printed.",
-    ),
-]
+FormatOption = Annotated[str, options.format_option(*FORMATS)]
 FullOption = Annotated[
     bool,
     typer.Option(

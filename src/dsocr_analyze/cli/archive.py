@@ -100,16 +100,7 @@ HistogramOption = Annotated[
         rich_help_panel=many_options.RESULT,
     ),
 ]
-FormatOption = Annotated[
-    str,
-    typer.Option(
-        "--format",
-        metavar="|".join(FORMATS),
-        autocompletion=completion.one_of(*FORMATS),
-        help="What is printed.",
-        rich_help_panel=many_options.RESULT,
-    ),
-]
+FormatOption = Annotated[str, options.format_option(*FORMATS, panel=many_options.RESULT)]
 
 
 @many_time_options.of_many_pages()

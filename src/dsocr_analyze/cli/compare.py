@@ -37,25 +37,7 @@ WhatArgument = Annotated[
         " types or kinds of attention are compared.",
     ),
 ]
-ModesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--mode",
-        metavar="LIST",
-        autocompletion=completion.list_of_modes,
-        help=many_options.MODES,
-        rich_help_panel=many_options.AXES,
-    ),
-]
-FormatOption = Annotated[
-    str,
-    typer.Option(
-        "--format",
-        metavar="|".join(FORMATS),
-        autocompletion=completion.one_of(*FORMATS),
-        help="What is printed.",
-    ),
-]
+FormatOption = Annotated[str, options.format_option(*FORMATS)]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", metavar="FILE", help="Write here, not to stdout.")
 ]
@@ -65,7 +47,7 @@ OutputOption = Annotated[
 def compare(
     context: typer.Context,
     what: WhatArgument = None,
-    mode: ModesOption = None,
+    mode: many_options.ModesOption = None,
     model: options.ModelOption = None,
     arch: options.ArchOption = None,
     config: options.ConfigsOption = None,

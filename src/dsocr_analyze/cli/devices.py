@@ -46,15 +46,7 @@ ProfileOption = Annotated[
         " $XDG_CONFIG_HOME/dsocr-analyze/devices. May be given several times.",
     ),
 ]
-FormatOption = Annotated[
-    str,
-    typer.Option(
-        "--format",
-        metavar="|".join(FORMATS),
-        autocompletion=completion.one_of(*FORMATS),
-        help="What is printed.",
-    ),
-]
+FormatOption = Annotated[str, options.format_option(*FORMATS)]
 CorrectionsOption = Annotated[
     bool,
     typer.Option(

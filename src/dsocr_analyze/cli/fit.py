@@ -35,15 +35,7 @@ GpuArgument = Annotated[
         " with 2 where one lacks the type or the attention kernel. Default: all.",
     ),
 ]
-FormatOption = Annotated[
-    str,
-    typer.Option(
-        "--format",
-        metavar="|".join(FORMATS),
-        autocompletion=completion.one_of(*FORMATS),
-        help="What is printed.",
-    ),
-]
+FormatOption = Annotated[str, options.format_option(*FORMATS)]
 
 
 def fit(

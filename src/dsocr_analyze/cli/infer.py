@@ -90,13 +90,7 @@ SaveOption = Annotated[
     ),
 ]
 FormatOption = Annotated[
-    str,
-    typer.Option(
-        "--format",
-        metavar="|".join(FORMATS),
-        autocompletion=completion.one_of(*FORMATS),
-        help="What is printed; text is what was read, alone.",
-    ),
+    str, options.format_option(*FORMATS, says="What is printed; text is what was read, alone.")
 ]
 
 

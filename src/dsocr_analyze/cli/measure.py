@@ -52,15 +52,7 @@ AutocastOption = Annotated[
         help="Run under the autocast of the vendor's infer(), in bfloat16.",
     ),
 ]
-FormatOption = Annotated[
-    str,
-    typer.Option(
-        "--format",
-        metavar="|".join(FORMATS),
-        autocompletion=completion.one_of(*FORMATS),
-        help="What is printed.",
-    ),
-]
+FormatOption = Annotated[str, options.format_option(*FORMATS)]
 
 
 def measure(
@@ -280,19 +272,17 @@ def _predicted(
 
 
 def _print(found: Measurement, output_format: str, json_file: str | None) -> None:
+    from dsocr_analyze.report.files import dump_json, write_files
     from dsocr_analyze.report.measurement import (
         measurement_notes,
         measurement_tables,
-        measurement_text,
     )
     from dsocr_analyze.report.tables import model_text
 
     if json_file not in (None, "-"):
-        from dsocr_analyze.report.files import write_files
-
-        write_files({Path(str(json_file)): measurement_text(found)})
+        write_files({Path(str(json_file)): dump_json(found)})
     if output_format == "json":
-        sys.stdout.write(measurement_text(found))
+        sys.stdout.write(dump_json(found))
         return
     head = f"Measured: {model_text(found.model)}, {found.dtype}, {found.attention} attention"
     tables, notes = measurement_tables(found), measurement_notes(found)

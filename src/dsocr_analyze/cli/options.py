@@ -284,6 +284,20 @@ def switch(option: str, value: int) -> bool:
     return value == 1
 
 
+def format_option(
+    *formats: str, says: str = "What is printed.", panel: str | None = None
+) -> typer.models.OptionInfo:
+    """The option `--format` of a command that prints in these ways."""
+    found: typer.models.OptionInfo = typer.Option(
+        "--format",
+        metavar="|".join(formats),
+        autocompletion=completion.one_of(*formats),
+        help=says,
+        rich_help_panel=panel,
+    )
+    return found
+
+
 def chosen(option: str, value: str, choices: Sequence[str]) -> str:
     """The choice that a value is, in any case; raises WorkloadError for one that is none."""
     found = in_any_case(value, choices)

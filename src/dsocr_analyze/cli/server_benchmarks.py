@@ -234,12 +234,13 @@ def _report(
 
 
 def _print(report: BenchmarkReport, output_format: str, folder: Path | None) -> None:
+    from dsocr_analyze.report.files import dump_json
     from dsocr_analyze.report.server_benchmarks import benchmark_tables
-    from dsocr_analyze.report.time_report import headline, report_text
+    from dsocr_analyze.report.time_report import headline
     from dsocr_analyze.report.time_tables import time_notes
 
     if output_format == "json":
-        sys.stdout.write(report_text(report))
+        sys.stdout.write(dump_json(report))
         return
     tables = benchmark_tables(report)
     doubts = [f"{each.file}: {doubt}" for each in report.benchmarks for doubt in each.doubts]

@@ -135,13 +135,7 @@ HistogramOption = Annotated[
 ]
 FormatOption = Annotated[
     str | None,
-    typer.Option(
-        "--format",
-        metavar="|".join(archive.FORMATS),
-        autocompletion=completion.one_of(*archive.FORMATS),
-        help="What is printed. With --pages.",
-        rich_help_panel=RESULT,
-    ),
+    options.format_option(*archive.FORMATS, says="What is printed. With --pages.", panel=RESULT),
 ]
 PdfDpiOption = Annotated[
     int | None,

@@ -37,15 +37,7 @@ GpuArgument = Annotated[
         help="GPUs, as `dsocr-analyze devices` names them. Default: all of them.",
     ),
 ]
-FormatOption = Annotated[
-    str,
-    typer.Option(
-        "--format",
-        metavar="|".join(FORMATS),
-        autocompletion=completion.one_of(*FORMATS),
-        help="What is printed.",
-    ),
-]
+FormatOption = Annotated[str, options.format_option(*FORMATS)]
 PlotOption = Annotated[
     Path | None,
     typer.Option(
@@ -155,9 +147,9 @@ def _show(
 
 def _print(report: TimeReport, output_format: str, *, written: Path | None) -> None:
     if output_format == "json":
-        from dsocr_analyze.report.time_report import report_text
+        from dsocr_analyze.report.files import dump_json
 
-        sys.stdout.write(report_text(report))
+        sys.stdout.write(dump_json(report))
         return
     from dsocr_analyze.report.time_report import headline
     from dsocr_analyze.report.time_tables import overview, time_notes, time_tables

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.cli import completion, options
+from dsocr_analyze.cli import options
 from dsocr_analyze.cli.counting import Engine
 from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.progress import announced_steps
@@ -55,15 +55,7 @@ FoldOption = Annotated[
     bool,
     typer.Option("--fold/--no-fold", help="One line for a run of equal layers (not in JSON)."),
 ]
-FormatOption = Annotated[
-    str,
-    typer.Option(
-        "--format",
-        metavar="|".join(FORMATS),
-        autocompletion=completion.one_of(*FORMATS),
-        help="What is printed.",
-    ),
-]
+FormatOption = Annotated[str, options.format_option(*FORMATS)]
 OutputOption = Annotated[
     Path | None,
     typer.Option("--output", metavar="FILE", help="Write here, not to stdout."),

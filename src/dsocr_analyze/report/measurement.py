@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
 from dsocr_analyze.report.opening import PageOpening
@@ -24,7 +23,6 @@ __all__ = [
     "measured_seconds",
     "measurement_notes",
     "measurement_tables",
-    "measurement_text",
 ]
 
 Seconds = Annotated[float, Meta(ge=0)]
@@ -129,11 +127,6 @@ def measured_bytes(measured: int, predicted: int) -> MeasuredBytes:
     """Measured bytes beside predicted ones."""
     error = predicted / measured - 1 if measured else 0.0
     return MeasuredBytes(measured=measured, predicted=predicted, error=error)
-
-
-def measurement_text(measurement: Measurement) -> str:
-    """The document as JSON."""
-    return msgspec.json.format(msgspec.json.encode(measurement), indent=2).decode() + "\n"
 
 
 def measurement_tables(measurement: Measurement) -> list[Table]:

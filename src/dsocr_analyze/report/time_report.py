@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-from msgspec import Struct
-
 from dsocr_analyze.report.build import model_document, workload_document
 from dsocr_analyze.report.document import SCHEMA_VERSION, Model, Workload
 from dsocr_analyze.report.opening import NO_OPTIONS, Options, PageOpening
@@ -18,7 +15,7 @@ if TYPE_CHECKING:
     from dsocr_analyze import workload as planned
     from dsocr_analyze.figures import ModelSource
 
-__all__ = ["TimeReport", "headline", "report_text", "time_report"]
+__all__ = ["TimeReport", "headline", "time_report"]
 
 
 class TimeReport(PageOpening, frozen=True, kw_only=True):
@@ -54,8 +51,3 @@ def headline(model: Model, workload: Workload) -> str:
         f"Predicted, nothing was run: {model_text(model)}\n"
         f"{workload.title[0].upper()}{workload.title[1:]}"
     )
-
-
-def report_text(report: Struct) -> str:
-    """A document as JSON."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
