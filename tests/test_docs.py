@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import main
@@ -26,7 +28,7 @@ from dsocr_analyze.knowledge.corrections import SOURCES
 from dsocr_analyze.knowledge.evidence import check
 from dsocr_analyze.knowledge.facts import Facts
 from dsocr_analyze.knowledge.generate import documents
-from dsocr_analyze.knowledge.notation import evaluate, names_in, typeset
+from dsocr_analyze.knowledge.notation import collected, equation, evaluate, names_in, typeset
 from dsocr_analyze.knowledge.page import Case, Formulas, Page, Parameter, Symbol
 from dsocr_analyze.knowledge.references import REFERENCES
 from dsocr_analyze.knowledge.signature import definition_of
@@ -72,7 +74,16 @@ WITHOUT_A_PAGE = {"LlamaAttention", "LlamaRotaryEmbedding"}
 """Classes of transformers: the page of the layer that has them says what they do."""
 
 
-OF_OTHER_SOURCES = ("index", "commands", "any-model", "check", "choosing-a-mode", "tasks")
+OF_OTHER_SOURCES = (
+    "index",
+    "commands",
+    "any-model",
+    "check",
+    "choosing-a-mode",
+    "passes",
+    "reading",
+    "tasks",
+)
 """Documents that are written by hand, or from the command line."""
 
 
@@ -382,6 +393,58 @@ def test_a_formula_has_one_text_for_value_and_print(formula, value, latex):
 def test_symbols_are_set_in_their_own_letters():
     assert typeset("n * kv", {"kv": "H_{kv}"}) == r"n\,H_{kv}"
     assert names_in("b * ceil(a / b) + max(c, 1)") == ["b", "a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("formula", "shown"),
+    [
+        ("5 * a * b + b * a + c + a * b", "7 * a * b + c"),
+        ("d + 4 * d + t - d", "4 * d + t"),
+        ("a * b + c - b * a", "c"),
+        ("2 * (a + b) + (a + b) * 3 + a", "5 * (a + b) + a"),
+        ("a - (b - 2 * a)", "3 * a - b"),
+        ("1 * d + 2 * d + a / 2 + 3 * a", "3 * d + a / 2 + 3 * a"),
+        ("a * b * (c + 1) + a", "a * b * (c + 1) + a"),
+        ("a - b + 2 * b - 3 * a", "a - b + 2 * b - 3 * a"),  # would open with a minus
+    ],
+)
+def test_summands_that_differ_in_their_number_alone_are_added_up(formula, shown):
+    assert collected(formula) == shown
+
+
+def formulas(signs):
+    return st.recursive(
+        st.sampled_from(["a", "b", "c", "d", "1", "2", "7"]),
+        lambda part: st.builds("({} {} {})".format, part, st.sampled_from(signs), part),
+        max_leaves=24,
+    )
+
+
+@given(formulas("+*-"))
+@settings(deadline=None, derandomize=True, max_examples=200)
+def test_a_collected_formula_has_the_same_value(formula):
+    values = {"a": 3, "b": 5, "c": 11, "d": 101}
+    assert evaluate(collected(formula), values) == evaluate(formula, values)
+
+
+@given(formulas("+*"))
+@settings(deadline=None, derandomize=True, max_examples=200)
+def test_an_equation_on_several_lines_is_the_one_on_one_line(formula):
+    latex = {name: rf"V_{{{name * 5}}}" for name in "abcd"}
+    text = equation("y", formula, latex)
+    joined = re.sub(r" \\\\\n& \{\}", " ", text)
+    joined = joined.removeprefix("\\begin{aligned}\n").removesuffix("\n\\end{aligned}")
+    assert joined.replace("={}&", "=") == f"y = {typeset(collected(formula), latex)}"
+
+
+def test_a_long_sum_goes_on_in_lines_about_as_long():
+    terms = [f"a{i} * b{i} * c{i}" for i in range(30)]
+    opening, *lines, closing = equation("y", " + ".join(terms), {}).splitlines()
+    assert (opening, closing) == (r"\begin{aligned}", r"\end{aligned}")
+    assert len(lines) > 2
+    assert all(line.startswith("y ={}& " if line is lines[0] else "& {}+ ") for line in lines)
+    assert max(map(len, lines)) - min(map(len, lines)) < 2 * len(terms[-1])
+    assert equation("y", "a + b", {}) == "y = a + b"
 
 
 @pytest.mark.parametrize(

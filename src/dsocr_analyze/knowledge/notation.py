@@ -8,14 +8,16 @@ A formula is a Python expression in named symbols with `+ - * / **`, comparisons
 from __future__ import annotations
 
 import ast
+import itertools
 import math
+import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Final
 
 from dsocr_analyze.errors import KnowledgeError
 
-__all__ = ["evaluate", "names_in", "typeset"]
+__all__ = ["collected", "equation", "evaluate", "names_in", "typeset"]
 
 _Number = Fraction
 
@@ -90,7 +92,105 @@ def _value(node: ast.expr, values: Mapping[str, int], formula: str) -> _Number:
             raise KnowledgeError(f"formula {formula!r} has more than arithmetic in it")
 
 
+def collected(formula: str) -> str:
+    """The same formula, with summands that differ in their number alone added up: `a + 2 * a`.
+
+    Those of its outermost sum; what stands in brackets stays as it is.
+    """
+    return ast.unparse(_collected(_parsed(formula)))
+
+
+def _collected(node: ast.expr) -> ast.expr:
+    numbers: dict[tuple[str, ...], list[tuple[int, ast.expr]]] = {}
+    for sign, summand in _summands(node):
+        number, factors = _factors(summand)
+        alike = tuple(sorted(ast.unparse(factor) for factor in factors))
+        numbers.setdefault(alike, []).append((sign * number, summand))
+    parts = [_added_up(alike) for alike in numbers.values()]
+    (first, total), *others = [part for part in parts if part[0]] or [(0, node)]
+    if first <= 0:
+        return node  # the notation has no sign before the first summand
+    for number, part in others:
+        total = ast.BinOp(total, ast.Add() if number > 0 else ast.Sub(), part)
+    return total
+
+
+def _summands(node: ast.expr, sign: int = 1) -> list[tuple[int, ast.expr]]:
+    """What a formula is the sum of, each with the sign before it."""
+    match node:
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _summands(left, sign) + _summands(right, sign)
+        case ast.BinOp(left=left, op=ast.Sub(), right=right):
+            return _summands(left, sign) + _summands(right, -sign)
+        case _:
+            return [(sign, node)]
+
+
+def _factors(node: ast.expr) -> tuple[int, list[ast.expr]]:
+    """The whole number in a product, and its other factors in their order."""
+    match node:
+        case ast.Constant(value=int(number)):
+            return number, []
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            one, first = _factors(left)
+            other, second = _factors(right)
+            return one * other, first + second
+        case _:
+            return 1, [node]
+
+
+def _added_up(alike: list[tuple[int, ast.expr]]) -> tuple[int, ast.expr]:
+    """The sum of summands that are alike: its number, with the sign, and it without the sign."""
+    number, (_, first) = sum(each for each, _ in alike), alike[0]
+    if len(alike) == 1:
+        return number, first
+    factors = _factors(first)[1]
+    if abs(number) != 1 or not factors:
+        factors = [ast.Constant(abs(number)), *factors]
+    product = factors[0]
+    for factor in factors[1:]:
+        product = ast.BinOp(product, ast.Mult(), factor)
+    return number, product
+
+
 _SUM, _PRODUCT, _ATOM = 1, 2, 3
+_LINE = 56
+"""Characters that a line of a formula has room for."""
+
+
+def equation(name: str, formula: str, symbols: Mapping[str, str]) -> str:
+    """`name = formula` as LaTeX; a long sum goes on below, its lines aligned.
+
+    Args:
+        name: LaTeX of what is defined.
+        formula: The formula; like summands are collected.
+        symbols: As in `typeset`.
+    """
+    parts = [
+        f"{'+' if sign > 0 else '-'} {_latex(summand, symbols)[0]}"
+        for sign, summand in _summands(_collected(_parsed(formula)))
+    ]
+    first, *others = _lines([parts[0].removeprefix("+ "), *parts[1:]])
+    if not others:
+        return f"{name} = {first}"
+    rows = [f"{name} ={{}}& {first}", *(rf"& {{}}{line}" for line in others)]
+    return "\n".join((r"\begin{aligned}", " \\\\\n".join(rows), r"\end{aligned}"))
+
+
+def _lines(parts: list[str]) -> list[str]:
+    """Parts of a formula on as few lines as it needs, all about as long."""
+    widths = [_width(part) for part in parts]
+    each = sum(widths) / math.ceil(sum(widths) / _LINE)
+    lines: dict[int, list[str]] = {}
+    for part, width, end in zip(parts, widths, itertools.accumulate(widths), strict=True):
+        lines.setdefault(int((end - width / 2) / each), []).append(part)
+    return [" ".join(line) for line in lines.values()]
+
+
+def _width(latex: str) -> int:
+    """About how many characters wide a formula is; a fraction counts as its parts in a row."""
+    tokens = re.findall(r"\\[a-zA-Z]+|\\.|[^\s{}^_]", latex)
+    return sum(token not in {r"\left", r"\right", r"\,", r"\frac", r"\mathrm"} for token in tokens)
 
 
 def typeset(formula: str, symbols: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.knowledge.evidence import CheckedCase
 from dsocr_analyze.knowledge.facts import Facts, count, scaled
-from dsocr_analyze.knowledge.notation import evaluate, names_in, typeset
+from dsocr_analyze.knowledge.notation import equation, evaluate, names_in, typeset
 from dsocr_analyze.knowledge.page import NO_DEFAULT, Page, Parameter, Symbol
 from dsocr_analyze.knowledge.references import REFERENCES
 from dsocr_analyze.knowledge.signature import definition_of, file_of
@@ -230,8 +230,8 @@ def _flops(page: Page, cases: Sequence[CheckedCase]) -> list[str]:
         latex = {name: symbol.latex for name, symbol in page.symbols.items()}
         macs, vector = page.formulas.macs, page.formulas.vector_flops
         parts += [
-            display(rf"\mathrm{{MACs}} = {typeset(macs, latex)}"),
-            display(rf"\mathrm{{FLOPs}}_{{vector}} = {typeset(vector, latex)}"),
+            display(equation(r"\mathrm{MACs}", macs, latex)),
+            display(equation(r"\mathrm{FLOPs}_{vector}", vector, latex)),
             r"$\mathrm{FLOPs} = 2\,\mathrm{MACs} + \mathrm{FLOPs}_{vector}$, with",
             _symbols(page, cases),
             _figures(cases),
@@ -313,8 +313,8 @@ def _memory(page: Page, cases: Sequence[CheckedCase]) -> list[str]:
         latex = {name: symbol.latex for name, symbol in page.symbols.items()}
         formulas = page.formulas
         parts += [
-            display(rf"\mathrm{{parameters}} = {typeset(formulas.params, latex)}"),
-            display(rf"\mathrm{{activations}} = {typeset(formulas.activations, latex)}"),
+            display(equation(r"\mathrm{parameters}", formulas.params, latex)),
+            display(equation(r"\mathrm{activations}", formulas.activations, latex)),
         ]
         header = [
             "stated workload",
@@ -338,9 +338,7 @@ def _memory(page: Page, cases: Sequence[CheckedCase]) -> list[str]:
             for item in cases
         ]
         if formulas.cache_bytes is not None:
-            parts.append(
-                display(rf"\mathrm{{cache\ bytes}} = {typeset(formulas.cache_bytes, latex)}")
-            )
+            parts.append(display(equation(r"\mathrm{cache\ bytes}", formulas.cache_bytes, latex)))
             header.append("cache bytes")
             for row, item in zip(rows, cases, strict=True):
                 row.append(count(item.cache_bytes))
