@@ -243,7 +243,7 @@ def _latent_attention(facts: Facts) -> Page:
         " absorbed into the queries on one side and the outputs on the other, so the module"
         f" `kv_b_proj` is never called.{_not_used(facts)}",
         blocks=(("prefill", "latent attention (MLA)"), ("decode", "latent attention (MLA)")),
-        diagram="""flowchart LR
+        diagram="""flowchart TB
   x["x [B, T, d]"] --> qa["q_a_proj, norm, q_b_proj"]
   qa --> qn["q_nope"]
   qa --> qp["q_pe, rotated"]
@@ -329,7 +329,7 @@ def _latent_flash_attention(facts: Facts) -> Page:
             ("prefill", "latent attention, FlashAttention-2"),
             ("decode", "latent attention, FlashAttention-2"),
         ),
-        diagram="""flowchart LR
+        diagram="""flowchart TB
   x["x [B, T, d]"] --> qa["q_a_proj, norm, q_b_proj"]
   x --> kva["kv_a_proj_with_mqa"]
   kva --> up["norm, kv_b_proj"]

@@ -102,7 +102,7 @@ def _rms_norm(facts: Facts) -> Page:
                 "Added to the mean square before the root.", facts.decoder.rms_norm_eps
             ),
         },
-        diagram="""flowchart LR
+        diagram="""flowchart TB
   x["x [B, T, d]"] --> wide["cast to fp32"]
   wide --> square["square, mean over d"]
   square --> root["add eps, reciprocal root"]
@@ -582,7 +582,7 @@ def _gate(facts: Facts) -> Page:
                 for key, meaning in _GATE_KEYS.items()
             },
         },
-        diagram=f"""flowchart LR
+        diagram=f"""flowchart TB
   x["x [B T, {d}], cast to fp32"] --> logits["functional linear<br/>{d} to {E}"]
   logits --> scores["{decoder.scoring_func}"]
   scores --> top["top {k} ({decoder.topk_method})"]
@@ -709,7 +709,7 @@ def _mixture(facts: Facts) -> Page:
                 config_value(mixture.config, "ep_size"),
             ),
         },
-        diagram=f"""flowchart LR
+        diagram=f"""flowchart TB
   x["x [B, T, {d}]"] --> gate["gate: MoEGate<br/>top {k} of {E}"]
   gate --> order["sort tokens by expert"]
   x --> order

@@ -131,7 +131,7 @@ def config_page(
   File->>OCR: from_dict(keys)
   OCR->>V2: inherited constructor
   V2->>V2: decoder keys, defaults where absent
-  V2->>HF: token ids, tie_word_embeddings and the rest: vision_config, projector_config
+  V2->>HF: token ids, tie_word_embeddings<br/>and the rest: vision_config, projector_config
   HF-->>OCR: attributes""",
         pseudo_code=f"""class {name}(DeepseekV2Config):
     model_type = "{config.model_type}"{declared}

@@ -585,7 +585,7 @@ def _attention(facts: Facts) -> Page:
             "config": Parameter("Width, heads, base of the frequencies.", "made above"),
             "layer_idx": Parameter("Number of the layer: its place in the cache.", "0, 1, ..."),
         },
-        diagram=f"""flowchart LR
+        diagram=f"""flowchart TB
   x["x [N, T, {d}]"] --> q["q_proj: Linear with bias<br/>{d} to {H * D}"]
   x --> k["k_proj: Linear with bias<br/>{d} to {kv * D}"]
   x --> v["v_proj: Linear with bias<br/>{d} to {kv * D}"]
@@ -713,7 +713,7 @@ def _norm(facts: Facts) -> Page:
             "hidden_size": Parameter("Width that is normalised.", d),
             "eps": Parameter("Added to the mean square before the root.", config.rms_norm_eps),
         },
-        diagram=f"""flowchart LR
+        diagram=f"""flowchart TB
   x["x [N, T, {d}]"] --> wide["cast to fp32"]
   wide --> root["reciprocal root of the mean square and eps"]
   wide --> scale["product"]

@@ -510,7 +510,7 @@ def _vit(facts: Facts) -> Page:
             "freeze_embed": Parameter("Take the embeddings out of training.", False),
             "freeze_pre_norm": Parameter("Take the norm before the stack out of training.", False),
         },
-        diagram=f"""flowchart LR
+        diagram=f"""flowchart TB
   view["view [N, {facts.channels}, R, R]"] --> emb["embeddings: CLIPVisionEmbeddings"]
   sam["SAM features [N, {d}, q, q]"] --> emb
   emb --> norm["pre_layrnorm: LayerNorm"]
@@ -794,7 +794,7 @@ def projector_pages(
                 for key, meaning in keys.items()
             },
         },
-        diagram=f"""flowchart LR
+        diagram=f"""flowchart TB
 {given.diagram}
   joined --> layers["layers: {layers}"]
   layers --> y["visual tokens [N, q q, {d_out}]"]""",

@@ -213,7 +213,7 @@ def _attention(facts: Facts) -> Page:
                 f"({sam.position_grid}, {sam.position_grid}) globally",
             ),
         },
-        diagram=f"""flowchart LR
+        diagram=f"""flowchart TB
   x["x [N, g, g, {sam.width}]"] --> qkv["qkv: Linear<br/>{sam.width} to {3 * sam.width}"]
   qkv --> q["q"]
   qkv --> k["k"]
@@ -622,7 +622,7 @@ def _layer_norm_2d(facts: Facts) -> Page:
                 "Added to the variance before the root.", facts.default("LayerNorm2d", "eps")
             ),
         },
-        diagram=f"""flowchart LR
+        diagram=f"""flowchart TB
   x["x [N, {C}, g, g]"] --> mean["mean over channels"]
   mean --> centre["centre"]
   x --> centre
