@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Replaces the output shown in README.md by that of a run of the command named above it."""
+"""Replaces what README.md and docs/index.md show of outputs by what the commands print."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "index.md")
 BLOCK = re.compile(r"(<!-- output: dsocr-analyze ([^\n]*) -->\n```text\n)(.*?)(```)", re.DOTALL)
+TABLE = re.compile(r"(<!-- table: ([^:\n]*): dsocr-analyze ([^\n]*) -->\n)((?:\n?\|[^\n]*\n)*)")
 LONGEST_ANSWER = 12
 
 
 def shown_part(output: str) -> str:
-    """What the README shows: an answer as it is, and of longer outputs the tables."""
+    """What a document shows: an answer as it is, and of longer outputs the tables."""
     # A digest of the code would change with every comment in it.
     output = re.sub(r"code \w{12}, config", "code ..., config", output)
     if len(output.splitlines()) <= LONGEST_ANSWER:
@@ -26,23 +29,33 @@ def shown_part(output: str) -> str:
     return "\n\n".join(tables) + "\n"
 
 
+def shown_table(output: str, heading: str) -> str:
+    """The table below a heading of an output in Markdown."""
+    return output.partition(f"## {heading}\n")[2].strip().partition("\n\n")[0] + "\n"
+
+
+@cache
+def output_of(command: str) -> str:
+    """What a command prints to a terminal of 100 columns."""
+    with tempfile.TemporaryDirectory() as directory:
+        done = subprocess.run(
+            [sys.executable, "-m", "dsocr_analyze", *shlex.split(command)],
+            cwd=directory,
+            env={**os.environ, "COLUMNS": "100"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    return done.stdout
+
+
 def main() -> None:
-    """Runs every command that README.md shows the output of."""
-
-    def with_output(match: re.Match[str]) -> str:
-        with tempfile.TemporaryDirectory() as directory:
-            command = [sys.executable, "-m", "dsocr_analyze", *shlex.split(match[2])]
-            done = subprocess.run(
-                command,
-                cwd=directory,
-                env={**os.environ, "COLUMNS": "100"},
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-        return match[1] + shown_part(done.stdout) + match[4]
-
-    README.write_text(BLOCK.sub(with_output, README.read_text(encoding="utf-8")), encoding="utf-8")
+    """Runs every command that the documents show the output of."""
+    for document in DOCUMENTS:
+        text = document.read_text(encoding="utf-8")
+        text = BLOCK.sub(lambda m: m[1] + shown_part(output_of(m[2])) + m[4], text)
+        text = TABLE.sub(lambda m: f"{m[1]}\n{shown_table(output_of(m[3]), m[2])}", text)
+        document.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The README says what the program does: its output, its commands, its Python."""
+"""The README and the home page say what the program does: its output, its commands, its Python."""
 
 import re
 import shlex
@@ -11,7 +11,9 @@ from dsocr_analyze.cli import main
 from dsocr_analyze.cli.app import app
 from dsocr_analyze.hardware.devices import gpu_catalogue
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+HOME = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
 DIGEST = re.compile(r"code \S+, config")
 
 
@@ -20,7 +22,9 @@ def _somewhere_else(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-SHOWN = re.findall(r"<!-- output: dsocr-analyze ([^\n]*) -->\n```text\n(.*?)```", README, re.DOTALL)
+OUTPUT = re.compile(r"<!-- output: dsocr-analyze ([^\n]*) -->\n```text\n(.*?)```", re.DOTALL)
+SHOWN = OUTPUT.findall(README)
+TABLE = re.compile(r"<!-- table: ([^:\n]+): dsocr-analyze ([^\n]*) -->\n\n((?:\|[^\n]*\n)+)")
 
 
 @pytest.mark.parametrize(("command", "text"), SHOWN, ids=[command for command, _ in SHOWN])
@@ -35,6 +39,26 @@ def test_the_output_shown_is_a_real_runs(capsys, monkeypatch, command, text):
     assert len(shown) > 8
     for line in shown:
         assert not line or line in printed, "write it again: python scripts/update_readme.py"
+
+
+def test_the_home_page_opens_with_the_readmes_answer():
+    assert OUTPUT.findall(HOME) == SHOWN[:1]
+
+
+def test_the_home_pages_table_is_a_real_runs(capsys):
+    ((heading, command, shown),) = TABLE.findall(HOME)
+    assert main(shlex.split(command)) == 0
+    section = capsys.readouterr().out.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("|")]
+    assert shown.splitlines() == rows, "write it again: python scripts/update_readme.py"
+    assert len(rows) > 4
+
+
+def test_the_home_page_names_two_commands_and_shows_a_picture():
+    assert re.findall(r"^make (\w+)", HOME, re.MULTILINE) == ["analyze", "test"]
+    ((alternative, target),) = re.findall(r"!\[(.*)\]\((.*)\)", HOME)
+    assert len(alternative) > 20
+    assert (ROOT / "docs" / target).read_text(encoding="utf-8").count("<svg") == 1
 
 
 def test_it_counts_the_gpus():
