@@ -31,7 +31,8 @@ class TestDocumentation:
         monkeypatch.setenv("COLUMNS", "100")
         monkeypatch.chdir(tmp_path)
         (tmp_path / "examples").symlink_to(ROOT / "examples")
-        assert main(shlex.split(BLOCKS["console"].removeprefix("dsocr-analyze "))) == 0
+        command = BLOCKS["console"].replace("\\\n", "").removeprefix("dsocr-analyze ")
+        assert main(shlex.split(command)) == 0
         printed = {line.rstrip() for line in capsys.readouterr().out.splitlines()}
         shown = BLOCKS["text"].splitlines()
         assert len(shown) > 8

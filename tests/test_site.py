@@ -1,6 +1,7 @@
-"""The documentation builds into a site that draws and searches by itself, in a real browser."""
+"""The documentation builds into a site that draws, searches and fits the window, as files too."""
 
 import functools
+import html
 import http.server
 import json
 import os
@@ -22,12 +23,50 @@ OPEN_SHADOWS = """
 const attach = Element.prototype.attachShadow;
 Element.prototype.attachShadow = function () { return attach.call(this, { mode: "open" }); };
 """
-DRAWN_DIAGRAMS = """
-const drawn = "svg .node, svg .actor, svg .classGroup";
-return [...document.querySelectorAll("div.mermaid")].map(
-  (host) => (host.shadowRoot?.querySelectorAll(drawn) ?? []).length
-);
+IS_DRAWN = """
+return !document.querySelector("pre.mermaid")
+  && !document.querySelector(".arithmatex:not(:has(.katex, .katex-error))")
+  && [...document.querySelectorAll("div.mermaid")].every((host) => host.shadowRoot?.innerHTML)
+  && [...document.images].every((image) => image.complete);
 """
+# What does not fit: boxes that cut or scroll what is in them, and what leaves the page's column.
+TOO_WIDE = """
+const page = document.documentElement;
+const column = document.querySelector(".md-content").getBoundingClientRect().right;
+const named = [];
+for (const box of document.querySelectorAll(".md-content *, .md-sidebar .md-ellipsis")) {
+  const wider = box.scrollWidth > box.clientWidth + 1 && box.clientWidth > 0;
+  const sticksOut = box.getBoundingClientRect().right > column + 1;
+  if (!(wider || sticksOut) || box.closest(".katex")) continue;
+  if (sticksOut || getComputedStyle(box).overflowX !== "visible")
+    named.push(`${box.localName}.${box.className}: ${box.textContent.trim().slice(0, 60)}`);
+}
+scrollTo(1e4, 0);
+const scrolled = scrollX;
+scrollTo(0, 0);
+return { named, scrolled };
+"""
+DIAGRAMS = """
+return [...document.querySelectorAll("div.mermaid")].map((host) => {
+  const svg = host.shadowRoot.querySelector("svg");
+  const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+  const texts = [...svg.querySelectorAll("text, p, span")].filter((each) => each.textContent);
+  return {
+    shapes: svg.querySelectorAll(".node, .actor, .classGroup").length,
+    smallest: Math.min(...texts.map((text) => scale * parseFloat(getComputedStyle(text).fontSize))),
+  };
+});
+"""
+ONCE = """
+return {
+  formulas: document.querySelectorAll(".arithmatex .katex").length,
+  mistakes: document.querySelectorAll(".katex-error").length,
+  missing: [...document.images].filter((image) => !image.naturalWidth).map((image) => image.src),
+};
+"""
+WIDTHS = (1366, 1280, 1024, 390)
+SMALLEST_TEXT = 11  # pixels
+HEIGHT = 900
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +105,194 @@ def test_navigation_lists_every_page(site):
     )
 
 
+def test_navigation_follows_the_home_page(site):
+    home = (ROOT / "docs" / "index.md").read_text("utf-8")
+    named = list(dict.fromkeys(re.findall(r"\]\(([\w-]+)\.md\)", home)))
+    assert set(named) | {"index"} == {path.stem for path in (ROOT / "docs").glob("*.md")}
+    index = (site / "index.html").read_text("utf-8")
+    shown = re.findall(r'href="?([\w-]+)\.html', index.partition("md-nav--primary")[2])
+    assert list(dict.fromkeys(shown))[: len(named) + 1] == ["index", *named]
+
+
+def entries_of(site):
+    return json.loads((site / "search" / "search_index.json").read_text("utf-8"))["docs"]
+
+
 def test_search_index_holds_every_page(site):
-    entries = json.loads((site / "search" / "search_index.json").read_text("utf-8"))["docs"]
-    places = {entry["location"] for entry in entries}
+    places = {entry["location"] for entry in entries_of(site)}
     assert {f"modules/{name}.html" for name in PAGES} <= places
+
+
+def test_search_index_for_files_is_the_one_that_is_served(site):
+    served = (site / "search" / "search_index.json").read_text("utf-8")
+    assert (site / "search" / "search_index.js").read_text("utf-8") == f"var __index = {served}"
+
+
+def test_search_index_holds_no_sources_of_diagrams_and_formulas(site):
+    sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "docs").rglob("*.md"))
+    diagrams = re.findall(r"^```mermaid\n(.*?)^```", sources, re.MULTILINE | re.DOTALL)
+    lines = {line.strip() for diagram in diagrams for line in diagram.splitlines()}
+    assert len(lines) > 300
+    assert any("-->" in line for line in lines)
+    for entry in entries_of(site):
+        text = html.unescape(entry["text"])
+        assert not re.search(r"-->|\\\(|\\\[|\\mathrm|\\frac|\$\$", text), entry
+        assert not lines & {line.strip() for line in re.split(r"\n|<[^>]+>", text)}, entry
+
+
+def test_search_index_says_first_what_a_page_is(site):
+    texts = {entry["location"]: entry["text"] for entry in entries_of(site)}
+    for page in site.rglob("*.html"):
+        name = page.relative_to(site).as_posix()
+        if name != "404.html":
+            first = re.search(r"<p>(.*?)</p>", texts[name].replace("<p></p>", ""), re.DOTALL)
+            assert first, name
+            assert len(re.sub(r"<[^>]+>", "", texts[name]).split()) > 8, name
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with chromium(tmp_path_factory.mktemp("chromium") / "profile") as driver:
+        driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": OPEN_SHADOWS})
+        yield driver
+
+
+def complaints(browser):
+    return [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def at_width(browser, width):
+    size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+@pytest.fixture(scope="module")
+def pages(site, browser):
+    """Every page, opened once as a file: what it drew, and by width what does not fit."""
+    found = {}
+    for path in sorted(site.rglob("*.html")):
+        if path.name == "404.html":  # its addresses are those of a server
+            continue
+        at_width(browser, WIDTHS[0])
+        browser.get(path.as_uri())
+        name = path.relative_to(site).as_posix()
+        assert wait_for(lambda: browser.execute_script(IS_DRAWN)), f"{name} is not drawn"
+        found[name] = browser.execute_script(ONCE)
+        for width in WIDTHS:
+            at_width(browser, width)
+            found[name][width] = browser.execute_script(TOO_WIDE)
+            if width == 1280:
+                found[name]["diagrams"] = browser.execute_script(DIAGRAMS)
+        found[name]["complaints"] = complaints(browser)
+    return found
+
+
+def test_pages_are_drawn_from_the_sites_own_files(pages):
+    assert {f"modules/{name}.html" for name in PAGES} < pages.keys()
+    for name, page in pages.items():
+        assert page["complaints"] == [], name
+        assert page["mistakes"] == 0, name
+        assert page["missing"] == [], name
+    assert sum(page["formulas"] for page in pages.values()) > 1000
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_page_scrolls_sideways(pages, width):
+    assert [name for name, page in pages.items() if page[width]["scrolled"]] == []
+
+
+@pytest.mark.parametrize("width", [1366, 1280, 1024])
+def test_nothing_on_a_page_is_cut_or_scrolls_sideways(pages, width):
+    named = {name: page[width]["named"] for name, page in pages.items() if page[width]["named"]}
+    assert named == {}
+
+
+def test_diagrams_can_be_read(pages):
+    for name in PAGES:
+        (diagram,) = pages[f"modules/{name}.html"]["diagrams"]
+        assert diagram["shapes"] > 1, name
+        assert diagram["smallest"] >= SMALLEST_TEXT, name
+
+
+WIDE = """
+const wide = {
+  pre: `<pre><code>${"a command with --options ".repeat(20)}</code></pre>`,
+  table: `<div class="md-typeset__scrollwrap"><div class="md-typeset__table"><table><tr>${
+    "<td>1,234,567,890,123</td>".repeat(20)}</tr></table></div></div>`,
+  formula: `<div class="arithmatex"><span style="display: block; width: 2000px">x</span></div>`,
+  picture: `<p><span style="display: inline-block; width: 2000px">x</span></p>`,
+};
+document.querySelector(".md-content__inner").insertAdjacentHTML("beforeend", wide[arguments[0]]);
+"""
+
+
+def test_what_does_not_fit_is_noticed(site, browser):
+    at_width(browser, 1280)
+    for kind in ("pre", "table", "formula", "picture"):
+        browser.get((site / "passes.html").as_uri())
+        assert browser.execute_script(TOO_WIDE)["named"] == []
+        browser.execute_script(WIDE, kind)
+        assert browser.execute_script(TOO_WIDE)["named"], kind
+
+
+@pytest.mark.parametrize("tag", ["script", "img"])
+def test_what_comes_from_elsewhere_is_noticed(site, browser, tag):
+    browser.get((site / "passes.html").as_uri())
+    complaints(browser)
+    browser.execute_script(
+        "const each = document.body.appendChild(document.createElement(arguments[0]));"
+        "each.src = 'https://unpkg.com/mermaid';",
+        tag,
+    )
+    assert wait_for(lambda: complaints(browser))
+
+
+# What is searched for, and where it is expected first.
+SEARCHES = {
+    "kv cache": "passes.html",
+    "decode": "passes.html",
+    "moe gate": "modules/op-MoEGate.html",
+    "MoEGate": "modules/op-MoEGate.html",
+    "flash attention": "modules/op-DeepseekV2FlashAttention2.html",
+    "window attention": "modules/op-SlidingWindowLlamaAttention.html",
+    "repeat_kv": "modules/op-repeat_kv.html",
+    "peak memory": "reading.html",
+    "budget": "check.html",
+}
+FIRST_RESULT = """
+const first = document.querySelector(".md-search-result__item");
+return first && [...first.querySelectorAll(".md-search-result__link")].map((link) => {
+  const text = link.querySelector("article").cloneNode(true);
+  text.querySelectorAll("h1, h2, div").forEach((each) => each.remove());
+  return [link.href, text.textContent.trim()];
+});
+"""
+
+
+def search(browser, text):
+    """Page and text of the first result."""
+    box = browser.find_element("css selector", ".md-search__input")
+    browser.execute_script(
+        "const toggle = document.querySelector('[data-md-toggle=search]');"
+        "if (!toggle.checked) toggle.click();"
+    )
+    box.clear()
+    assert wait_for(lambda: browser.execute_script(FIRST_RESULT) is None)
+    box.send_keys(text)
+    sections = wait_for(lambda: browser.execute_script(FIRST_RESULT))
+    assert sections, text
+    return sections
+
+
+def test_search_finds_what_one_expects_opened_as_a_file(site, browser):
+    at_width(browser, 1280)
+    browser.get((site / "index.html").as_uri())
+    for text, expected in SEARCHES.items():
+        sections = search(browser, text)
+        assert sections[0][0].startswith(f"{(site / expected).as_uri()}"), text
+        excerpt = next(shown for _, shown in sections if shown)
+        assert len(re.findall(r"\b[a-z]+\b", excerpt)) > 5, text
+        assert not re.search(r"-->|flowchart|\\|\$\$", excerpt), text
 
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):
@@ -88,35 +311,9 @@ def address(site):
         thread.join()
 
 
-@pytest.fixture
-def browser(tmp_path):
-    with chromium(tmp_path / "profile") as driver:
-        driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": OPEN_SHADOWS})
-        yield driver
-
-
-def test_browser_draws_pages_and_finds_modules(site, address, browser):
-    def found(selector):
-        return browser.find_elements("css selector", selector)
-
-    def formulas_left():
-        return found(".arithmatex:not(:has(.katex))")
-
-    # A flowchart, a sequence, a class diagram; pages with the longest formulas.
-    for name in ("ImageEncoderViT", "DeepseekV2MoE", "DeepseekOCRConfig", "BaseTransform"):
-        browser.get(f"{address}/modules/op-{name}.html")
-        assert browser.title.startswith(name)
-        assert wait_for(lambda: browser.execute_script(DRAWN_DIAGRAMS)), name
-        assert wait_for(lambda: all(browser.execute_script(DRAWN_DIAGRAMS))), name
-        assert found(".arithmatex")
-        assert wait_for(lambda: not formulas_left()), name
-        assert found(".katex-error") == []
-    # What the browser says: nothing failed to load or to run.
-    severe = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
-    assert severe == []
-
+def test_search_finds_a_module_on_a_server(address, browser):
     browser.get(f"{address}/index.html?q=MoEGate")
-    links = wait_for(lambda: found(".md-search-result__link[href*='op-MoEGate']"))
-    assert links
-    browser.get(links[0].get_attribute("href"))
+    sections = wait_for(lambda: browser.execute_script(FIRST_RESULT))
+    browser.get(sections[0][0])
     assert browser.find_element("css selector", "h1").text.startswith("MoEGate")
+    assert complaints(browser) == []

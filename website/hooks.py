@@ -1,4 +1,4 @@
-"""MkDocs hooks: the site's own KaTeX and Mermaid, and a navigation made from the index."""
+"""MkDocs hooks: what pages load, the navigation, and what search leaves out."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 WEBSITE = Path(__file__).resolve().parent
 PACKAGES = WEBSITE / "node_modules"
@@ -17,15 +18,16 @@ KATEX = PACKAGES / "katex" / "dist"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Makes the navigation: the documents beside the pages first, then the pages by group."""
+    """Makes the navigation: pages in the order in which the home page leads to them, by group."""
     docs = Path(config.docs_dir)
-    top: list[Any] = [{_title(page): page.name} for page in sorted(docs.glob("*.md"), key=_rank)]
+    home = (docs / "index.md").read_text(encoding="utf-8")
+    named = dict.fromkeys(re.findall(r"\]\(([\w-]+\.md)\)", home))
+    missing = {page.name for page in docs.glob("*.md")} - {"index.md", *named}
+    if missing:
+        raise PluginError(f"index.md does not lead to {', '.join(sorted(missing))}")
+    top: list[Any] = [{"Home": "index.md"}, *({_title(docs / name): name} for name in named)]
     config.nav = [*top, {"Modules": [{"All modules": "modules/index.md"}, *_groups(docs)]}]
     return config
-
-
-def _rank(page: Path) -> tuple[bool, str]:
-    return page.stem != "index", page.stem
 
 
 def _title(page: Path) -> str:
@@ -69,6 +71,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "katex/katex.min.js": KATEX / "katex.min.js",
         "katex/auto-render.min.js": KATEX / "contrib" / "auto-render.min.js",
         "katex/draw-formulas.js": WEBSITE / "draw-formulas.js",
+        "layout.css": WEBSITE / "layout.css",
+        "iframe-worker/shim.js": PACKAGES / "iframe-worker" / "shim" / "index.js",
         "mermaid/mermaid.min.js": PACKAGES / "mermaid" / "dist" / "mermaid.min.js",
     }
     for font in sorted((KATEX / "fonts").glob("*.woff2")):
@@ -76,3 +80,23 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, source in sources.items():
         files.append(File.generated(config, f"assets/{name}", abs_src_path=str(source)))
     return files
+
+
+COMMENT = re.compile(r"\A\s*<!--.*?-->\s*", re.DOTALL)
+UNFOUND = 'data-search-exclude="true"'
+NOT_PROSE = re.compile(r'<(?:pre class="mermaid"|(?:div|span) class="arithmatex")')
+WHAT_IT_IS = '<h2 id="what-it-is">'
+LISTS = ("commands.md", "module_catalog.md", "module_formulations.md", "modules/index.md")
+
+
+def on_page_content(html: str, page: Page, **_: object) -> str:
+    """What search finds: explanations first, then modules, then lists; no sources of drawings."""
+    name = page.file.src_uri
+    if name in LISTS:
+        page.meta["search"] = {"boost": 0.2}
+    elif "/" not in name:
+        page.meta["search"] = {"boost": 2.6}
+    # Search makes an entry of what precedes the first heading, be it nothing but a comment, and of
+    # each heading with an id; what a module is belongs to its name's.
+    html = COMMENT.sub("", html).replace(WHAT_IT_IS, f'<h2 {UNFOUND}><span id="what-it-is"></span>')
+    return NOT_PROSE.sub(lambda found: f"{found[0]} {UNFOUND}", html)

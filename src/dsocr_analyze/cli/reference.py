@@ -21,7 +21,8 @@ def command_reference(application: Any) -> str:
     parts = [
         "<!-- Written by `dsocr-analyze docs`; edit src/dsocr_analyze/cli instead. -->",
         "# Commands",
-        "What `--help` says. Results go to stdout, everything else to stderr.",
+        "Every command with its options, as `--help` shows them. Results go to stdout, everything"
+        " else to stderr.",
         "\n".join(
             ["| exit code | meaning |", "| --- | --- |"]
             + [f"| {code} | {meaning} |" for code, meaning in sorted(MEANINGS.items())]
