@@ -26,7 +26,8 @@ def stage_colours(names: Iterable[str]) -> dict[str, str]:
     Args:
         names: The stages, in order.
     """
-    found = {name: PALETTE[_KNOWN.index(name)] for name in names if name in _KNOWN}
-    others = [name for name in dict.fromkeys(names) if name not in _KNOWN]
+    distinct = list(dict.fromkeys(names))
+    found = {name: PALETTE[_KNOWN.index(name)] for name in distinct if name in _KNOWN}
+    others = [name for name in distinct if name not in _KNOWN]
     free = [colour for colour in PALETTE if colour not in found.values()] or PALETTE
     return found | {name: free[index % len(free)] for index, name in enumerate(others)}
