@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Replaces the output shown in README.md by that of a run of the command named above it."""
+"""Runs the commands named in README.md: replaces the output shown below, or draws the picture."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 BLOCK = re.compile(r"(<!-- output: dsocr-analyze ([^\n]*) -->\n```text\n)(.*?)(```)", re.DOTALL)
+PICTURE = re.compile(r"<!-- picture: dsocr-analyze ([^\n]*) -->")
 LONGEST_ANSWER = 12
 
 
@@ -26,23 +27,30 @@ def shown_part(output: str) -> str:
     return "\n\n".join(tables) + "\n"
 
 
+def run(command: str, directory: Path) -> str:
+    """Standard output of a command of this program, run in a directory."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dsocr_analyze", *shlex.split(command)],
+        cwd=directory,
+        env={**os.environ, "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
 def main() -> None:
-    """Runs every command that README.md shows the output of."""
+    """Runs every command that README.md shows the output or the picture of."""
 
     def with_output(match: re.Match[str]) -> str:
         with tempfile.TemporaryDirectory() as directory:
-            command = [sys.executable, "-m", "dsocr_analyze", *shlex.split(match[2])]
-            done = subprocess.run(
-                command,
-                cwd=directory,
-                env={**os.environ, "COLUMNS": "100"},
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-        return match[1] + shown_part(done.stdout) + match[4]
+            return match[1] + shown_part(run(match[2], Path(directory))) + match[4]
 
-    README.write_text(BLOCK.sub(with_output, README.read_text(encoding="utf-8")), encoding="utf-8")
+    text = README.read_text(encoding="utf-8")
+    for command in PICTURE.findall(text):
+        run(command, README.parent)
+    README.write_text(BLOCK.sub(with_output, text), encoding="utf-8")
 
 
 if __name__ == "__main__":

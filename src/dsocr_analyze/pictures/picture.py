@@ -39,7 +39,7 @@ DASHES: Final[tuple[Any, ...]] = (
     (0, (5, 1, 1, 1, 1, 1)),
     (0, (8, 2)),
 )
-HATCHES: Final = ("", "///", "...", "\\\\\\", "xx", "--", "||", "++", "oo", "**")
+HATCHES: Final = ("", "///", "---", "\\\\\\", "xx", "|||", "++", "//", "\\\\--", "//||")
 """What tells series apart without colour."""
 
 
@@ -213,20 +213,9 @@ class Picture:
         count = len(self._names)
         places = max(count, _LEAST_PLACES)
         slot = self.axes.bbox.width / places
-        lines = [
-            "\n".join(
-                piece
-                for line in name.split("\n")
-                for piece in self.measure.wrapped(line, 0.92 * slot, _TICK_NAMES)
-            )
-            for name in self._names
-        ]
-        is_whole = all(
-            "\u2026" not in text or "\u2026" in name
-            for name, text in zip(self._names, lines, strict=True)
-        )
         self.axes.set_xlim((count - 1 - places) / 2, (count - 1 + places) / 2)
-        if is_whole and max(text.count("\n") for text in lines) < _MOST_TICK_LINES:
+        lines = self._level_names(0.92 * slot)
+        if lines is not None:
             self.axes.set_xticks(range(count), lines, fontsize=_TICK_NAMES)
             return
         height = self.measure.height("x", _TICK_NAMES)
@@ -240,6 +229,22 @@ class Picture:
             range(0, count, step), slanted, rotation=45, ha="right", rotation_mode="anchor",
             fontsize=_TICK_NAMES,
         )  # fmt: skip
+
+    def _level_names(self, room: float) -> list[str] | None:
+        """The names in few lines of `room` pixels; None where they do not fit."""
+        found = []
+        for name in self._names:
+            lines = [
+                piece
+                for line in name.split("\n")
+                for piece in self.measure.wrapped(line, room, _TICK_NAMES)
+            ]
+            if len(lines) > _MOST_TICK_LINES or "".join(lines).count("\u2026") > name.count(
+                "\u2026"
+            ):
+                return None
+            found.append("\n".join(lines))
+        return found
 
     def save(self, path: Path) -> None:
         """Writes the picture, the same bytes for the same data.

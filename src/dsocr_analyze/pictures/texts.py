@@ -74,11 +74,16 @@ class TextMeasure:
 
     def shortened(self, text: str, room: float, size: float) -> str:
         """The text on one line of at most `room` pixels; the middle of a wider one gives way."""
-        for columns in range(len(text), 2, -1):
-            if self.width(text, size) <= room:
-                break
-            text = shortened(text, columns)
-        return text
+        wide = self.width(text, size)
+        if wide <= room:
+            return text
+        columns = int(len(text) * room / wide) + 1
+        while columns > 2:
+            short = shortened(text, columns)
+            if self.width(short, size) <= room:
+                return short
+            columns -= 1
+        return "\u2026"
 
     def _pieces(
         self, text: str, separators: Sequence[re.Pattern[str]], room: float, size: float
