@@ -219,7 +219,7 @@ class Picture:
             self.axes.set_xticks(range(count), lines, fontsize=_TICK_NAMES)
             return
         height = self.measure.height("x", _TICK_NAMES)
-        step = max(1, math.ceil(1.45 * height / slot))
+        step = max(1, math.ceil(1.6 * height / slot))
         room = _LONGEST_SLANTED * _DPI
         slanted = [
             self.measure.shortened(", ".join(name.split("\n")), room, _TICK_NAMES)

@@ -47,7 +47,7 @@ _WHAT: Final = {
     "bytes": ("bytes moved for one {}", "B"),
     "seconds": ("predicted seconds of one {} alone", "s"),
 }
-_BAR_WIDTH: Final = 0.72
+_BAR_WIDTH: Final = 0.8
 _BAR_INCHES: Final = (0.75, 1.6)
 _INCHES: Final = (8.0, 16.0)
 

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 __all__ = ["LINE_HEIGHT", "TextMeasure"]
 
-LINE_HEIGHT: Final = 1.35
+LINE_HEIGHT: Final = 1.25
 """From line to line, in sizes of the font."""
 
 _SEPARATORS: Final = (
     re.compile(r".+?(?:, +|$)"),
-    re.compile(r"\S+\s*"),
+    re.compile(r"\S+(?: x \S+)?\s*"),
     re.compile(r".[^-/\\:_.,]*[-/\\:_.,]?\s*"),
 )
-"""Parts of a text: between commas, words, and parts of words."""
+"""Parts of a text: between commas, words (2 x 3 is one), and parts of words."""
 
 
 class TextMeasure:

@@ -93,18 +93,17 @@ def label_bars(picture: Picture, tops: Sequence[Top]) -> None:
     first, last = axes.get_xlim()
     centres = sorted(top.x for top in tops)
     slots = [right - left for left, right in itertools.pairwise(centres)]
-    slot = 0.97 * axes.bbox.width * min(slots, default=last - first) / (last - first) - _GAP
+    slot = 0.97 * axes.bbox.width * min(slots, default=last - first) / (last - first) - 1
     for rotation, size in ((turned, size) for turned in (0, 90) for size in _SIZES):
-        boxes = [(measure.width(top.text, size), measure.height(top.text, size)) for top in tops]
-        if rotation:
-            boxes = [(high, wide) for wide, high in boxes]
-        if max((wide for wide, _ in boxes), default=0) <= slot:
+        high = measure.height("0", size)
+        wide = max((measure.width(top.text, size) for top in tops), default=0)
+        if (high if rotation else wide) <= slot:
             break
     else:
         _end_axis(axes, tops, 0)
         picture.lay_out()
         return
-    _end_axis(axes, tops, max((high for _, high in boxes), default=0) + _ABOVE)
+    _end_axis(axes, tops, (wide if rotation else high) + _ABOVE)
     picture.lay_out()
     for x, height, text in tops:
         axes.annotate(

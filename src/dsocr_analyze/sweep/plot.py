@@ -31,6 +31,8 @@ MOST_POINTS: Final = 20_000
 
 _MOST_SERIES: Final = 10
 _MARKED_POINTS: Final = 40
+_BAR_INCHES: Final = 0.16  # a value fits upright
+_INCHES: Final = (8.0, 14.0)
 
 QUANTITIES: Final = tuple(
     name for name in BATCH_RESULTS if name not in ("grid_columns", "grid_rows")
@@ -146,7 +148,10 @@ def sweep_picture(
         max((value for _, values in series.values() for value in values), default=0.0), unit
     )
     with drawing():
-        picture = Picture(f"{what[0].upper()}{what[1:]}", fixed_line(about, shown=(x,)))
+        title = f"{what[0].upper()}{what[1:]}"
+        bars = 0 if x in _NUMBERS else sum(len(values) for _, values in series.values())
+        width = min(max(_INCHES[0], 1.2 + _BAR_INCHES * bars), _INCHES[1])
+        picture = Picture(title, fixed_line(about, shown=(x,)), width=width)
         picture.name_axes(axis_name(x), f"{what} [{scale.unit}]")
         scale_axis(picture.axes.yaxis, scale, whole=unit == "tokens")
         if x in _NUMBERS:
