@@ -1,6 +1,7 @@
 """Pictures: bars as high as the numbers say, every fixed setting named, every text readable."""
 
 import csv
+import gzip
 import io
 import json
 import random
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 from command_line import run
 from drawn import assert_readable, heading_of, kept_pictures, values_of
+from hand_built import CREATED, FIGURES
+from msgspec.structs import replace
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import main
@@ -18,12 +21,14 @@ from dsocr_analyze.pictures.picture import HATCHES, MARKERS
 from dsocr_analyze.pictures.settings import fixed_line, varying
 from dsocr_analyze.pictures.stage_chart import MOST_BARS, Compared, stage_picture
 from dsocr_analyze.pictures.values import Scale, scale_of
+from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.quantities import percent_text, scaled
 from dsocr_analyze.report.reading import load_report
 from dsocr_analyze.report.stage_colours import OUTSIDE, stage_colours
 
 pytest.importorskip("matplotlib", reason="the optional extra 'plot'")
 
+DATA = Path(__file__).parent / "data"
 STAGES = ("sam", "clip", "projector", "prefill", "decode")
 
 
@@ -221,6 +226,26 @@ class TestStages:
                 assert to_hex(patch.get_facecolor()) == colours[name]
             marks.add(container[0].get_hatch())
         assert len(marks) == len(names)
+
+    def test_models_that_read_no_pages_have_prompts(self):
+        report = build_report(FIGURES, None, CREATED)
+        none = dict.fromkeys(("page", "base_size", "image_size", "crop_mode", "grid", "views"))
+        prompt = replace(report.workload, **none, prompt_pages=None)
+        picture = stage_picture([Compared("_mine", replace(report, workload=prompt))], "flops")
+        assert_readable(picture)
+        assert picture.title == "FLOPs of one prompt, stage by stage"
+        assert [label.split(" ")[0] for label in legend_of(picture)] == list(report.stages)
+        assert f"{prompt.seq_len:,} prompt tokens" in heading_of(picture)
+        assert "page" not in heading_of(picture)
+
+    def test_reports_of_version_1_are_drawn(self):
+        packed = (DATA / "report_v1_trace_batch3.json.gz").read_bytes()
+        Path("old.json").write_bytes(gzip.decompress(packed))
+        report = load_report(Path("old.json"))
+        picture = stage_picture([Compared("old", report)], "bytes")
+        assert_readable(picture)
+        [stack] = stacks_of(picture)
+        assert sum(stack) == pytest.approx(report.total.page.bytes_moved)
 
     def test_json_stays_alone_on_stdout(self, draw):
         _, out = draw("compare", "tiny", "--format", "json")
