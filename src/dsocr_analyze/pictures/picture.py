@@ -239,11 +239,10 @@ class Picture:
                 for line in name.split("\n")
                 for piece in self.measure.wrapped(line, room, _TICK_NAMES)
             ]
-            if len(lines) > _MOST_TICK_LINES or "".join(lines).count("\u2026") > name.count(
-                "\u2026"
-            ):
+            text = "\n".join(lines)
+            if len(lines) > _MOST_TICK_LINES or text.count("\u2026") > name.count("\u2026"):
                 return None
-            found.append("\n".join(lines))
+            found.append(text)
         return found
 
     def save(self, path: Path) -> None:
