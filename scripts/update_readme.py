@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Replaces what README.md and docs/index.md show of outputs by what the commands print."""
+"""Runs the commands that README.md and docs/index.md name: shows their output, draws pictures."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "index.md")
 BLOCK = re.compile(r"(<!-- output: dsocr-analyze ([^\n]*) -->\n```text\n)(.*?)(```)", re.DOTALL)
 TABLE = re.compile(r"(<!-- table: ([^:\n]*): dsocr-analyze ([^\n]*) -->\n)((?:\n?\|[^\n]*\n)*)")
+PICTURE = re.compile(r"<!-- picture: dsocr-analyze ([^\n]*) -->")
 LONGEST_ANSWER = 12
 
 
@@ -34,25 +35,32 @@ def shown_table(output: str, heading: str) -> str:
     return output.partition(f"## {heading}\n")[2].strip().partition("\n\n")[0] + "\n"
 
 
-@cache
-def output_of(command: str) -> str:
-    """What a command prints to a terminal of 100 columns."""
-    with tempfile.TemporaryDirectory() as directory:
-        done = subprocess.run(
-            [sys.executable, "-m", "dsocr_analyze", *shlex.split(command)],
-            cwd=directory,
-            env={**os.environ, "COLUMNS": "100"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+def run(command: str, directory: Path) -> str:
+    """What a command, run in a directory, prints to a terminal of 100 columns."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dsocr_analyze", *shlex.split(command)],
+        cwd=directory,
+        env={**os.environ, "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout
 
 
+@cache
+def output_of(command: str) -> str:
+    """What a command prints, run where its files disturb nobody."""
+    with tempfile.TemporaryDirectory() as directory:
+        return run(command, Path(directory))
+
+
 def main() -> None:
-    """Runs every command that the documents show the output of."""
+    """Runs every command that the documents show the output or the picture of."""
     for document in DOCUMENTS:
         text = document.read_text(encoding="utf-8")
+        for command in PICTURE.findall(text):
+            run(command, ROOT)
         text = BLOCK.sub(lambda m: m[1] + shown_part(output_of(m[2])) + m[4], text)
         text = TABLE.sub(lambda m: f"{m[1]}\n{shown_table(output_of(m[3]), m[2])}", text)
         document.write_text(text, encoding="utf-8")

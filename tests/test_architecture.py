@@ -33,6 +33,7 @@ ROOMS = (
     ("timing",),
     ("measuring",),
     ("report",),
+    ("pictures",),
     ("columns",),
     ("sweep", "archive", "gate", "advice"),
     ("session",),

@@ -39,6 +39,7 @@ class TestOneSpelling:
     OWN_MEANING: ClassVar = {
         "--output": "results go there, and what they are is the command's own",
         "--plot": "what is drawn is the command's own",
+        "--quantity": "what there is to draw is the command's own",
         "--format": "what there is to choose from is the command's own",
         "--device": "what is done there, and where it is by default, is the command's own",
         "--corrections": "devices lists what the others switch on",

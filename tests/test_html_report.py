@@ -23,9 +23,12 @@ from dsocr_analyze.hardware.devices import gpu_catalogue
 from dsocr_analyze.hardware.profile import all_profiles
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.comparison import compare
+from dsocr_analyze.report.document import Report
 from dsocr_analyze.report.html.contents import comparison_contents, report_contents, roofs_of
 from dsocr_analyze.report.html.page import escaped_json, render_html
 from dsocr_analyze.report.quantities import exact, scaled
+from dsocr_analyze.report.stage_colours import OUTSIDE, stage_colours
+from dsocr_analyze.report.stage_parts import seconds_parts
 
 LARGEST_PAGE = 6_000_000
 SOON_MS = 1000
@@ -308,6 +311,29 @@ class TestNumbers:
         stages["decode"] = total - document["total"]["flops"]
         for name, flops in stages.items():
             assert shares[name] == pytest.approx(100 * flops / total, rel=1e-9), name
+
+    def test_stacked_seconds_are_the_parts_of_the_page(self, page, full):
+        report = msgspec.convert(full[1], Report)
+        traces = page.execute_script(
+            "return document.getElementById('stage-bars').data.map((each) => each.x);"
+        )
+        for index, entry in enumerate(report.time):
+            parts = seconds_parts(report, entry)
+            shares = [100 * part / entry.page_seconds for part in parts.values() if part]
+            drawn = [trace[len(traces[0]) - len(report.time) + index] for trace in traces]
+            assert [share for share in drawn if share] == pytest.approx(shares)
+
+    def test_stages_have_the_colours_of_pictures(self, page, full):
+        expected = stage_colours([*full[1]["stages"], OUTSIDE])
+        for chart in ("stage-bars", "roofline-chart"):
+            drawn = dict(page.execute_script(
+                "return document.getElementById(arguments[0]).data"
+                ".map((each) => [each.name, each.marker?.color]);", chart,
+            ))  # fmt: skip
+            found = {name: drawn[label] for name in expected for label in drawn
+                     if label.split(" ")[0] == name}  # fmt: skip
+            assert len(found) == len(full[1]["stages"])
+            assert found == {name: expected[name] for name in found}
 
     def test_the_roofline_is_that_of_the_chosen_gpu(self, page):
         for name in ("a100-80gb-sxm", "mi300x"):
@@ -687,19 +713,6 @@ class TestOtherReports:
         assert "models that read pages" in one(browser, "#time").text
         assert [row[0] for row in cells(browser, "stage-table")][-1].endswith("step")
         assert browser.get_log("browser") == []
-
-    def test_a_corrected_first_token_is_not_more_than_the_page(self, full, browser):
-        """A correction is of the whole; the stages' seconds stay as the kernels take them."""
-        opened(browser, full[0])
-        parts = browser.execute_script(
-            "const entry = {...data.report.time[0]};"
-            "const vision = Object.values(entry.stages).slice(0, -1)"
-            ".reduce((total, stage) => total + stage.seconds, 0);"
-            "entry.ttft_seconds = vision / 2; entry.page_seconds = entry.ttft_seconds + 1;"
-            "return [secondsByStage(data.report, entry), entry.page_seconds];"
-        )
-        assert sum(parts[0]) == pytest.approx(parts[1])
-        assert parts[0][-2:] == pytest.approx([1, 0])
 
     def test_gpus_that_were_named_come_first_in_their_order(self):
         roofs = roofs_of(all_profiles().values(), "bfloat16", first=["l4", "a100-80gb-sxm"])

@@ -61,6 +61,29 @@ def test_the_home_page_names_two_commands_and_shows_a_picture():
     assert (ROOT / "docs" / target).read_text(encoding="utf-8").count("<svg") == 1
 
 
+PICTURES = re.findall(r"<!-- picture: dsocr-analyze (.*) -->\n!\[.+\]\((.+)\)\n", README)
+
+
+def texts_of(svg):
+    return re.findall(r"<text [^>]*>([^<]*)</text>", svg.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("command", "file"), PICTURES, ids=[file for _, file in PICTURES])
+def test_the_pictures_are_what_their_commands_draw(capsys, tmp_path, command, file):
+    pytest.importorskip("matplotlib", reason="the optional extra 'plot'")
+    assert file in shlex.split(command)
+    for name in ("one.svg", "two.svg"):
+        assert main(shlex.split(command.replace(file, name))) == 0
+    shown, drawn = ROOT / file, tmp_path / "one.svg"
+    assert len(texts_of(drawn)) > 20
+    assert texts_of(shown) == texts_of(drawn), "draw it again: python scripts/update_readme.py"
+    assert drawn.read_bytes() == (tmp_path / "two.svg").read_bytes()
+
+
+def test_it_shows_a_picture():
+    assert PICTURES
+
+
 def test_it_counts_the_gpus():
     assert f"one of {len(gpu_catalogue())} GPUs" in README
 

@@ -2,36 +2,100 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from dsocr_analyze.columns.picture import new_figure, readable_scale, save_picture, tick_style
+from dsocr_analyze.pictures.picture import HATCHES, Picture, drawing, paler
+from dsocr_analyze.pictures.settings import fixed_line
+from dsocr_analyze.pictures.values import Top, label_bars, scale_axis, scale_of
+from dsocr_analyze.report.stage_colours import PALETTE
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.histogram import Histogram
+    from dsocr_analyze.archive.pages import Pages
+    from dsocr_analyze.columns.setting import Setting
 
-__all__ = ["plot_histogram"]
+__all__ = ["SeenPages", "histogram_picture", "settings_of_list"]
 
 
-def plot_histogram(path: Path, histogram: Histogram, subtitle: str) -> None:
-    """Draws a histogram of pages.
+class SeenPages:
+    """The least and the most of what pages of a list have: settings where both are the same."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, set[int]] = {}
+
+    def watched(self, batches: Iterable[Pages]) -> Iterator[Pages]:
+        """The same batches, looked at on the way."""
+        for pages in batches:
+            if len(pages.numbers):
+                self._see("page_width", pages.widths)
+                self._see("page_height", pages.heights)
+                self._see("text_tokens", pages.text_tokens)
+                self._see("max_new_tokens", pages.max_new_tokens)
+            yield pages
+
+    def _see(self, name: str, values: Any) -> None:
+        ends = {values} if isinstance(values, int) else {int(values.min()), int(values.max())}
+        known = self._values.get(name, set()) | ends
+        self._values[name] = {min(known), max(known)}
+
+    @property
+    def settings(self) -> dict[str, Sequence[Any]]:
+        """Settings as of pictures; the page is one where width and height are."""
+        found: dict[str, Sequence[Any]] = {
+            name: sorted(values) for name, values in self._values.items()
+        }
+        sides = [found.get(name, ()) for name in ("page_width", "page_height")]
+        if all(len(each) == 1 for each in sides):
+            found["page"] = ["{} x {}".format(*(each[0] for each in sides))]
+        return found
+
+
+def settings_of_list(
+    model: Mapping[str, Any], settings: Sequence[Setting], seen: SeenPages
+) -> dict[str, Sequence[Any]]:
+    """What a list was counted for.
 
     Args:
-        path: The picture; its name tells the format.
-        histogram: The bars.
-        subtitle: Which pages they are.
-
-    Raises:
-        OutputError: The file cannot be written.
+        model: Settings of the model.
+        settings: Modes, element types and kinds of attention.
+        seen: Its pages.
     """
-    figure, axes = new_figure(histogram.title, subtitle)
-    labels = [bar.label for bar in histogram.bars]
-    positions = range(len(labels))
-    most = max((bar.pages for bar in histogram.bars), default=0)
-    divisor, unit = readable_scale(most, "pages")
-    axes.bar(positions, [bar.pages / divisor for bar in histogram.bars])
-    axes.set_xticks(positions, labels, **tick_style(labels))
-    axes.set_xlabel(histogram.axis)
-    axes.set_ylabel("pages" if divisor == 1 else f"pages [{unit.removesuffix(' pages')}]")
-    axes.grid(axis="y", alpha=0.3)
-    save_picture(figure, path)
+    return {
+        **{name: [value] for name, value in model.items()},
+        **seen.settings,
+        "mode": [each.mode.name for each in settings],
+        "dtype": [each.dtype.name for each in settings],
+        "attention": [each.attention for each in settings],
+    }
+
+
+def histogram_picture(
+    histogram: Histogram, pages: str, settings: Mapping[str, Sequence[Any]]
+) -> Picture:
+    """A histogram of pages, to be written with its `save`.
+
+    Args:
+        histogram: The bars.
+        pages: Which pages they are.
+        settings: What they were counted for.
+    """
+    bars = histogram.bars
+    shown = ("mode",) if histogram.label == "tokens" else ()  # its title says the mode
+    fixed = fixed_line(settings, shown)
+    with drawing():
+        picture = Picture(histogram.title, ", ".join(filter(None, (pages, fixed))))
+        scale = scale_of(max((bar.pages for bar in bars), default=0), "pages")
+        unit = "pages" if scale.divisor == 1 else f"pages [{scale.unit.removesuffix(' pages')}]"
+        picture.name_axes(histogram.axis, unit)
+        scale_axis(picture.axes.yaxis, scale, whole=True)
+        picture.axes.bar(
+            range(len(bars)), [bar.pages for bar in bars], color=PALETTE[0], hatch=HATCHES[0],
+            edgecolor=paler(PALETTE[0]),
+        )  # fmt: skip
+        picture.name_bars([bar.label for bar in bars])
+        picture.lay_out()
+        label_bars(
+            picture, [Top(x, bar.pages, scale.text(bar.pages)) for x, bar in enumerate(bars)]
+        )
+    return picture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +20,7 @@ from dsocr_analyze.errors import FormatError, WorkloadError
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.pages import Pages
+    from dsocr_analyze.archive.plot import SeenPages
     from dsocr_analyze.archive.source import PageSource
     from dsocr_analyze.archive.time_totals import ListTime, ListTimer
     from dsocr_analyze.archive.totals import Archive
@@ -155,10 +156,12 @@ def count_list(
     quiet: bool,
 ) -> None:
     """The command, with what its options of seconds ask for."""
+    from dsocr_analyze.archive.plot import SeenPages, settings_of_list
     from dsocr_analyze.archive.source import open_pages
     from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.metadata import metadata_of
     from dsocr_analyze.columns.table_files import sidecar
+    from dsocr_analyze.pictures.settings import settings_of_model
 
     output_format = options.chosen("--format", output_format, FORMATS)
     histogram = options.chosen("--histogram", histogram, HISTOGRAMS)
@@ -182,11 +185,13 @@ def count_list(
     lengths = {"text_tokens": planned.text_tokens, "max_new_tokens": max_new_tokens}
     timer = _timer(counted, settings, time)
     listed = open_pages(pages, pdf_dpi=pdf_dpi)
+    seen = SeenPages()
     counts = _added_up(
-        listed, lengths, counted, settings, output, metadata, timer, context.obj.begin_writing
+        listed, lengths, counted, settings, output, metadata, timer, context.obj.begin_writing, seen
     )
     if plot is not None:
-        _plot(plot, counts, histogram, pages)
+        of_model = settings_of_model(metadata.model, config)
+        _plot(plot, counts, histogram, pages, settings_of_list(of_model, settings, seen))
     if not quiet:
         _print(counts, metadata, histogram, output_format)
         for written in (output, output and sidecar(output), plot):
@@ -215,13 +220,14 @@ def _added_up(
     metadata: CountMetadata,
     timer: ListTimer | None,
     begin_writing: Callable[[], None],
+    seen: SeenPages,
 ) -> Archive:
-    """The totals; every page's row goes to `output` on the way."""
+    """The totals; every page's row goes to `output` on the way, and `seen` sees it."""
     from dsocr_analyze.archive.pages import read_pages
     from dsocr_analyze.archive.totals import add_up
     from dsocr_analyze.columns.table_files import table_writer
 
-    batches = read_pages(listed.batches, **lengths)
+    batches: Iterable[Pages] = seen.watched(read_pages(listed.batches, **lengths))
     with contextlib.ExitStack() as stack:
         if output is not None:
             write = stack.enter_context(table_writer(output, metadata))
@@ -255,12 +261,20 @@ def _watched(batches: Iterable[Pages], progress: LateProgress) -> Iterator[Pages
         progress.advance(pages.rows)
 
 
-def _plot(path: Path, counts: Archive, histogram: str, pages: Path) -> None:
+def _plot(
+    path: Path,
+    counts: Archive,
+    histogram: str,
+    pages: Path,
+    settings: Mapping[str, Sequence[Any]],
+) -> None:
     from dsocr_analyze.archive.histogram import histograms_of
-    from dsocr_analyze.archive.plot import plot_histogram
+    from dsocr_analyze.archive.plot import histogram_picture
+    from dsocr_analyze.report.quantities import counted
 
     (shown,) = histograms_of(counts, histogram)
-    plot_histogram(path, shown, f"{counts.pages:,} pages of {pages.name}")
+    said = f"{counted(counts.pages, 'page')} of {pages.name}"
+    histogram_picture(shown, said, settings).save(path)
 
 
 def _print(counts: Archive, metadata: CountMetadata, histogram: str, output_format: str) -> None:

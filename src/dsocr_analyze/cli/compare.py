@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsocr_analyze.cli import completion, html, many_options, options, time_options
+from dsocr_analyze.cli import (
+    compared_picture,
+    completion,
+    html,
+    many_options,
+    options,
+    time_options,
+)
 from dsocr_analyze.cli.counting import ENGINES, Engine
 from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
@@ -67,6 +74,8 @@ def compare(
     output_format: FormatOption = "table",
     output: OutputOption = None,
     html_file: html.HtmlOption = None,
+    plot: compared_picture.PlotOption = None,
+    quantity: compared_picture.QuantityOption = None,
     strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
@@ -88,6 +97,7 @@ def compare(
         many_options.attentions_from(use_flash_attn),
     )  # fmt: skip
 
+    picture = compared_picture.picture_asked(plot, quantity, columns, asked)
     planned = functools.partial(
         _planned, page=page, image=image, seq_len=seq_len, text_tokens=text_tokens, prompt=prompt,
         batch_size=batch_size, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
@@ -109,7 +119,8 @@ def compare(
             for each in columns if isinstance(each, compared.Column)}  # fmt: skip
     result = comparison.compare(reports, models.config_values(), with_page=len(ways) > 1)
     files = {} if html_file is None else {html_file: html.comparison_page(result, reports)}
-    _show(context, result, output_format, output, files)
+    draw = None if picture is None else picture.drawn(result, columns, reports)
+    _show(context, result, output_format, output, files, draw)
 
 
 def _planned(
@@ -173,15 +184,18 @@ def _show(
     output_format: str,
     output: Path | None,
     files: Mapping[Path, str],
+    draw: compared_picture.Drawn | None,
 ) -> None:
-    """Writes `files` and the comparison to `output`, or prints it where there is none."""
+    """Writes `files`, the picture, and the comparison to `output`; prints it where that is none."""
     if output is not None:
         files = {**files, output: _text(context, result, output_format)}
-    if files:
+    if files or draw is not None:
         from dsocr_analyze.report.files import write_files
 
         context.obj.begin_writing()
         write_files(files)
+    if draw is not None:
+        draw.write()
     if output is not None:
         return
     if output_format == "table":
@@ -194,6 +208,8 @@ def _show(
         if config_table is not None:
             print_table(config_table)
         print_assumptions(result.assumptions)
+        if draw is not None:
+            print(f"wrote {draw.path}")
     else:
         sys.stdout.write(_text(context, result, output_format))
 

@@ -85,7 +85,7 @@ def comparison_page(comparison: Comparison, reports: Sequence[tuple[str, Report]
     from dsocr_analyze.report.html.contents import comparison_contents
     from dsocr_analyze.report.html.page import render_html
 
-    return render_html(comparison_contents(comparison, (report for _, report in reports)))
+    return render_html(comparison_contents(comparison, [report for _, report in reports]))
 
 
 def _curves(

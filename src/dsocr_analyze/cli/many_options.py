@@ -114,8 +114,8 @@ def attentions_from(text: str) -> tuple[bool, ...]:
 
 def check_files(output: Path | None, plot: Path | None) -> None:
     """Refuses, before the work, files that could not be written after it."""
-    from dsocr_analyze.columns.picture import picture_format
     from dsocr_analyze.columns.table_files import table_format
+    from dsocr_analyze.pictures.picture import picture_format
 
     for path, format_of in ((output, table_format), (plot, picture_format)):
         if path is None:

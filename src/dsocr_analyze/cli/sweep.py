@@ -195,7 +195,7 @@ def sweep(
         )  # fmt: skip
         return
     asked = (page or "a4", mode, text_tokens, max_new_tokens, batch_size, dtype, use_flash_attn)
-    chosen = None if plot is None else _PictureChoice(plot, quantity, x, config)
+    chosen = None if plot is None else _PictureChoice(plot, quantity, x)
     _run(context, asked, time, model, arch, config, output, chosen, given["new_tokens_from"],
          yes=yes, quiet=quiet)  # fmt: skip
 
@@ -214,7 +214,6 @@ class _PictureChoice(NamedTuple):
     path: Path
     quantity: str | None
     x: str | None
-    config: Path | None
 
 
 def _run(
@@ -234,6 +233,7 @@ def _run(
     """Checks that nothing will fail later, and counts; `asked` are the axes of `_combinations`."""
     from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.metadata import metadata_of
+    from dsocr_analyze.pictures.settings import settings_of_model
 
     directory = options.described_model(model, arch, config)
     counted = CountedModel.from_directory(directory)
@@ -247,9 +247,8 @@ def _run(
     )  # fmt: skip
     picture = None
     if chosen is not None:
-        name = counted.architecture.title if directory.is_reference else metadata.model.id
-        title = chosen.config.name if chosen.config else name
-        picture = _Picture(chosen.path, chosen.quantity or _QUANTITY, chosen.x, title)
+        of_model = settings_of_model(metadata.model, config)
+        picture = _Picture(chosen.path, chosen.quantity or _QUANTITY, chosen.x, of_model)
     _check_result(combinations, output, picture)
     combinations.check(counted)
     _ask(combinations.rows, yes=yes)
@@ -337,8 +336,8 @@ class _Picture(NamedTuple):
     path: Path
     quantity: str
     x: str | None
-    model: str
-    """The model's name, for the title."""
+    model: Mapping[str, Any]
+    """Its settings, for the title."""
 
 
 def _check_result(combinations: Sweep, output: Path | None, picture: _Picture | None) -> None:
@@ -386,7 +385,7 @@ def _count(
 ) -> list[str]:
     """Writes every row, and returns the warnings."""
     from dsocr_analyze.columns.table_files import sidecar
-    from dsocr_analyze.sweep.plot import plot_sweep
+    from dsocr_analyze.sweep.plot import sweep_picture
 
     rows = combinations.rows
     is_on_stdout = output is None and picture is None and not quiet
@@ -406,7 +405,9 @@ def _count(
             progress.advance(batch.num_rows)
         begin_writing()
         if picture is not None:  # while it may still fail, no table is put in place
-            plot_sweep(picture.path, plotted, picture.quantity, picture.x, picture.model)
+            job = None if combinations.time is None else combinations.time.job
+            drawn = sweep_picture(plotted, picture.quantity, picture.x, picture.model, job)
+            drawn.save(picture.path)
     if not quiet:
         if output is not None:
             print(f"wrote {output} ({rows:,} rows)")

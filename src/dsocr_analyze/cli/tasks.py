@@ -44,6 +44,7 @@ TASKS: Final = (
          "compare base --config config.json --config slim.json"),
     Task("... kinds of attention, and types?",
          "compare base --use-flash-attn 0,1 --dtype bfloat16,float32"),
+    Task("... as a picture, stage by stage?", "compare tiny gundam --plot stages.svg"),
     Task("... DeepSeek-OCR and its relatives?",
          "compare deepseek-ocr deepseek-ocr-2 unlimited-ocr"),
     Task("What did my change of config.json do to a saved report?",

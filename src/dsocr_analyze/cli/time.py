@@ -103,7 +103,14 @@ def time(
         flash_attention=flash_attention, leave_out=None if gpus else _say_left_out,
     )  # fmt: skip
     report = _report(directory, workload, entries, options_used(context))
-    _show(context, report, output_format, plot)
+    if plot is not None:
+        from dsocr_analyze.analytic import attention_name
+        from dsocr_analyze.pictures.throughput import throughput_picture
+
+        attention = attention_name(flash_attention=flash_attention)
+        context.obj.begin_writing()
+        throughput_picture(report, dtype, attention, config).save(plot)
+    _print(report, output_format, written=plot)
 
 
 def _all_gpus() -> list[str]:
@@ -125,24 +132,9 @@ def _report(
     return time_report(directory.source(directory.architecture.name), workload, entries, used)
 
 
-def _plot(context: typer.Context, file: Path, report: TimeReport) -> None:
-    from dsocr_analyze.columns.throughput_plot import plot_throughput
-
-    context.obj.begin_writing()
-    plot_throughput(file, report)
-
-
 def _say_left_out(error: DeviceError) -> None:
     # One of the whole catalogue may lack a type or an attention kernel.
     complain(f"left out: {in_options(str(error), error.arguments)}")
-
-
-def _show(
-    context: typer.Context, report: TimeReport, output_format: str, plot: Path | None
-) -> None:
-    if plot is not None:
-        _plot(context, plot, report)
-    _print(report, output_format, written=plot)
 
 
 def _print(report: TimeReport, output_format: str, *, written: Path | None) -> None:

@@ -17,6 +17,7 @@ from dsocr_analyze.report.quantities import (
     percent_text,
     ratio_text,
 )
+from dsocr_analyze.report.stage_parts import AMOUNTS, batch_parts
 from dsocr_analyze.report.time_tables import rate_text, seconds_text
 from dsocr_analyze.report.top_modules import ridge_of, top_modules
 
@@ -262,16 +263,9 @@ def _dominant(report: Report) -> Iterator[str]:
 
 def _largest(report: Report, what: str) -> tuple[str, str]:
     """Name and share of the stage with most of the batch's FLOPs or bytes, all steps together."""
-    total, batch = report.total, report.total.batch
-
-    def amount(counts: Counts) -> int:
-        return counts.flops if what == "flops" else counts.bytes_moved
-
-    stages = {name: amount(stage) for name, stage in report.stages.items()}
-    if report.decode_name is not None:
-        stages[report.decode_name] = amount(batch) - amount(total)
-    name = max(stages, key=lambda each: stages[each])
-    return name, percent_text(stages[name] / amount(batch) if amount(batch) else 0.0)
+    parts = batch_parts(report, AMOUNTS[what])
+    name, whole = max(parts, key=lambda each: parts[each]), sum(parts.values())
+    return name, percent_text(parts[name] / whole if whole else 0.0)
 
 
 def _bound(report: Report) -> Iterator[str]:

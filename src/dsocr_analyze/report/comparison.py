@@ -8,7 +8,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from dsocr_analyze.report.compared import (
     ComparedColumn,
@@ -25,9 +25,11 @@ from dsocr_analyze.report.tables import Table, headline
 from dsocr_analyze.report.time_entry import TimeEntry
 from dsocr_analyze.report.time_tables import time_notes
 
-__all__ = ["Comparison", "Row", "compare"]
+__all__ = ["Comparison", "Row", "compare", "merged"]
 
 Value: TypeAlias = int | float | None
+
+_Sortable = TypeVar("_Sortable", str, "_Quantity")
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,7 @@ def compare(
     found = [report for _, report in reports]
     with_batch = any(report.workload.batch_size > 1 for report in found)
     with_params = len({report.total.params for report in found}) > 1
-    stages = _merged([_stage_quantities(report) for report in found])
+    stages = merged([_stage_quantities(report) for report in found])
     columns = [
         dict(_quantities(report, stages, with_batch=with_batch, with_params=with_params))
         for report in found
@@ -321,14 +323,14 @@ def _stage_quantities(report: Report) -> list[_Quantity]:
     return [_Quantity(f"{key}_flops", label, "FLOPs") for key, label in keys]
 
 
-def _merged(sequences: Sequence[Sequence[_Quantity]]) -> list[_Quantity]:
+def merged(sequences: Sequence[Sequence[_Sortable]]) -> list[_Sortable]:
     """The stages of several architectures, each one's in its order.
 
     Of those that may come next, one with more after it comes first, since all passes end alike, and
     then the one whose name does: the order is the same whichever report stands first.
     """
     rest = [list(sequence) for sequence in sequences]
-    found: list[_Quantity] = []
+    found: list[_Sortable] = []
     while any(rest):
         heads = [sequence for sequence in rest if sequence]
         later = {quantity for sequence in heads for quantity in sequence[1:]}

@@ -2,52 +2,53 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from dsocr_analyze.columns.picture import (
-    new_figure,
-    readable_scale,
-    save_picture,
-    tick_style,
-)
 from dsocr_analyze.columns.results import BATCH_RESULTS
 from dsocr_analyze.columns.time_columns import COST
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.pictures.picture import DASHES, HATCHES, MARKERS, Picture, drawing, paler
+from dsocr_analyze.pictures.settings import (
+    axis_name,
+    fixed_line,
+    said_of,
+    settings_of_job,
+    varying,
+)
+from dsocr_analyze.pictures.values import Scale, Top, label_bars, scale_axis, scale_of
+from dsocr_analyze.report.stage_colours import PALETTE
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MOST_POINTS", "QUANTITIES", "X_COLUMNS", "describe", "is_of_time", "plot_sweep"]
+    from dsocr_analyze.timing.assumptions import JobAssumptions
+
+__all__ = ["MOST_POINTS", "QUANTITIES", "X_COLUMNS", "describe", "is_of_time", "sweep_picture"]
 
 MOST_POINTS: Final = 20_000
 """Rows that one picture shows at most."""
 
 _MOST_SERIES: Final = 10
 _MARKED_POINTS: Final = 40
+_BAR_INCHES: Final = 0.16  # a value fits upright
+_INCHES: Final = (8.0, 14.0)
 
 QUANTITIES: Final = tuple(
     name for name in BATCH_RESULTS if name not in ("grid_columns", "grid_rows")
 )
 """Columns that can be plotted."""
 
-_NUMBERS: Final = {
-    "text_tokens": "text tokens",
-    "max_new_tokens": "new tokens",
-    "batch_size": "batch size [pages]",
-    "page_width": "page width [pixels]",
-    "page_height": "page height [pixels]",
-    "image_size": "image size [pixels]",
-    "base_size": "base size [pixels]",
-}
-_NAMES: Final = {
-    "page": "page [pixels]",
-    "mode": "mode",
-    "dtype": "element type",
-    "attention": "attention",
-    "gpu": "GPU",
-}
-X_COLUMNS: Final = (*_NUMBERS, *_NAMES)
+_NUMBERS: Final = (
+    "text_tokens",
+    "max_new_tokens",
+    "batch_size",
+    "page_width",
+    "page_height",
+    "image_size",
+    "base_size",
+)
+X_COLUMNS: Final = (*_NUMBERS, "page", "mode", "dtype", "attention", "gpu")
 """What can be along a plot."""
 
 _WHOLES: Final = {
@@ -74,18 +75,6 @@ _TIMES: Final = {
     COST: ("cost of 1,000 pages", "in the currency of the price"),
 }
 """Columns that can be plotted where seconds are predicted."""
-
-_FIXED_IN_TITLE: Final = (
-    "page",
-    "mode",
-    "text_tokens",
-    "max_new_tokens",
-    "batch_size",
-    "dtype",
-    "attention",
-    "gpu",
-)
-"""Axes that a title names where they have one value only."""
 
 Series = dict[str, tuple[list[Any], list[float]]]
 """Positions and values of each line, by its label."""
@@ -115,21 +104,24 @@ def is_of_time(quantity: str) -> bool:
     return quantity in _TIMES
 
 
-def plot_sweep(
-    path: Path, batches: list[pa.RecordBatch], quantity: str, x: str | None, model: str
-) -> None:
-    """Draws a quantity over one axis, a line (or a group of bars) for each combination of the rest.
+def sweep_picture(
+    batches: list[pa.RecordBatch],
+    quantity: str,
+    x: str | None,
+    model: Mapping[str, Any],
+    job: JobAssumptions | None = None,
+) -> Picture:
+    """A quantity over one axis, a line (or a group of bars) for each combination of the rest.
 
     Args:
-        path: The picture; its name tells the format.
         batches: Rows of a sweep.
         quantity: One of `QUANTITIES`, or of predicted seconds.
         x: One of `X_COLUMNS`; what varies most where none is given.
-        model: The model's name, for the title.
+        model: Settings of the model.
+        job: What predicted seconds take for granted.
 
     Raises:
         WorkloadError: The quantity or x is unknown, or there would be too many lines.
-        OutputError: The file cannot be written.
     """
     import pyarrow as pa
 
@@ -141,38 +133,33 @@ def plot_sweep(
             "name a GPU (a price for a cost)"
         )
     columns = _columns(table)
-    varying = _varying(columns)
-    x = _chosen_x(x, columns, varying)
-    others = [name for name in varying if name not in _covered_by(x)]
+    differing = varying(columns)
+    x = _chosen_x(x, columns, differing)
+    others = [name for name in differing if name not in _covered_by(x)]
     series = _series(columns, others, x, column=table.column(quantity).to_pylist())
     if len(series) > _MOST_SERIES:
         raise WorkloadError(
             f"a plot over {x} has {len(series)} lines, one for each combination of "
             f"{', '.join(others)}; give fewer values of them, for at most {_MOST_SERIES}"
         )
-    largest = max((value for _, values in series.values() for value in values), default=0.0)
-    divisor, prefixed = readable_scale(largest, unit)
-    fixed = [
-        name for name in _FIXED_IN_TITLE if name in columns and name not in varying and name != x
-    ]
-    subtitle = ", ".join(_label(name, columns[name][0]) for name in fixed)
-    figure, axes = new_figure(f"{what[0].upper()}{what[1:]}, {model}", subtitle)
-    if x in _NUMBERS:
-        for label, (positions, values) in series.items():
-            marker = "o" if len(positions) <= _MARKED_POINTS else None
-            # A cost jumps where the crop grid changes; it does not climb there.
-            style = "steps-mid" if x in ("page_width", "page_height") else "default"
-            heights = [value / divisor for value in values]
-            axes.plot(positions, heights, label=label, marker=marker, drawstyle=style)
-    else:
-        _draw_groups(axes, series, divisor)
-    axes.set_xlabel(_NUMBERS.get(x) or _NAMES[x])
-    axes.set_ylabel(f"{what} [{prefixed}]")
-    axes.set_ylim(bottom=0)
-    axes.grid(axis="y", alpha=0.3)
-    if any(series):
-        axes.legend(fontsize="small")
-    save_picture(figure, path)
+    about = {**{name: [value] for name, value in model.items()}, **columns}
+    about |= {} if job is None else _settings_of_job(job, columns["max_new_tokens"])
+    scale = scale_of(
+        max((value for _, values in series.values() for value in values), default=0.0), unit
+    )
+    with drawing():
+        title = f"{what[0].upper()}{what[1:]}"
+        bars = 0 if x in _NUMBERS else sum(len(values) for _, values in series.values())
+        width = min(max(_INCHES[0], 1.2 + _BAR_INCHES * bars), _INCHES[1])
+        picture = Picture(title, fixed_line(about, shown=(x,)), width=width)
+        picture.name_axes(axis_name(x), f"{what} [{scale.unit}]")
+        scale_axis(picture.axes.yaxis, scale, whole=unit == "tokens")
+        if x in _NUMBERS:
+            scale_axis(picture.axes.xaxis, Scale(1, ""), whole=True)
+            _draw_lines(picture, series, x)
+        else:
+            _draw_groups(picture, series, scale)
+    return picture
 
 
 def _columns(table: pa.Table) -> dict[str, list[Any]]:
@@ -183,25 +170,25 @@ def _columns(table: pa.Table) -> dict[str, list[Any]]:
         if name in table.column_names
     }
     sizes = zip(columns["page_width"], columns["page_height"], strict=True)
-    columns["page"] = [f"{width}x{height}" for width, height in sizes]
+    columns["page"] = [f"{width} x {height}" for width, height in sizes]
     return columns
 
 
-def _varying(columns: dict[str, list[Any]]) -> list[str]:
-    """The axes that have more than one value, most values first; sizes of modes are not axes."""
-    counts: dict[str, int] = {
-        name: len(set(columns[name])) for name in _FIXED_IN_TITLE if name in columns
+def _settings_of_job(job: JobAssumptions, limits: Iterable[int]) -> dict[str, list[Any]]:
+    means = [(limit, job.lengths(limit).mean) for limit in dict.fromkeys(limits)]
+    return {
+        **{name: [value] for name, value in settings_of_job(job).items()},
+        "mean_new_tokens": [None if mean == limit else mean for limit, mean in means],
     }
-    return sorted((name for name in counts if counts[name] > 1), key=lambda name: -counts[name])
 
 
-def _chosen_x(x: str | None, columns: dict[str, list[Any]], varying: list[str]) -> str:
+def _chosen_x(x: str | None, columns: dict[str, list[Any]], differing: list[str]) -> str:
     if x is not None:
         there = [name for name in X_COLUMNS if name in columns]
         if x not in there:
             raise WorkloadError(f"no axis {x!r} to plot over; give one of {', '.join(there)}")
         return x
-    chosen = varying[0] if varying else "mode"
+    chosen = differing[0] if differing else "mode"
     if chosen == "page":
         for side, other in (("page_width", "page_height"), ("page_height", "page_width")):
             if len(set(columns[other])) == 1:
@@ -236,7 +223,7 @@ def _series(
     for row, value in enumerate(column):
         if value is None:
             continue
-        label = ", ".join(_label(name, columns[name][row]) for name in others)
+        label = ", ".join(said_of(name, columns[name][row]) for name in others)
         positions, values = series.setdefault(label, ([], []))
         positions.append(columns[x][row])
         values.append(value)
@@ -247,31 +234,42 @@ def _series(
     return series
 
 
-def _label(name: str, value: Any) -> str:
-    if name in ("text_tokens", "max_new_tokens"):
-        return f"{value} {_NUMBERS[name]}"
-    if name == "batch_size":
-        return f"batch of {value}"
-    if name in ("page_width", "page_height"):
-        return f"{name.removeprefix('page_')} {value}"
-    if name == "attention":
-        return f"{str(value).replace('_', ' ')} attention"
-    if name == "page":
-        return f"page {value}"
-    return str(value)
+def _legend(picture: Picture, handles: Mapping[str, Any]) -> None:
+    if any(handles):
+        picture.add_legend(list(handles.values()), list(handles))
 
 
-def _draw_groups(axes: Any, series: Series, divisor: int) -> None:
-    """Bars side by side for each name along x."""
+def _draw_lines(picture: Picture, series: Series, x: str) -> None:
+    """Lines with marks, so that they are told apart without colour."""
+    # A cost jumps where the crop grid changes; it does not climb there.
+    style = "steps-mid" if x in ("page_width", "page_height") else "default"
+    handles = {}
+    for index, (label, (positions, values)) in enumerate(series.items()):
+        [handles[label]] = picture.axes.plot(
+            positions, values, drawstyle=style, color=PALETTE[index % len(PALETTE)],
+            marker=MARKERS[index], linestyle=DASHES[index % len(DASHES)],
+            markevery=max(1, -(-len(positions) // _MARKED_POINTS)),
+        )  # fmt: skip
+    picture.axes.set_ylim(bottom=0)
+    _legend(picture, handles)
+    picture.lay_out()
+
+
+def _draw_groups(picture: Picture, series: Series, scale: Scale) -> None:
+    """Bars side by side for each name along x, and their values."""
     names = list(dict.fromkeys(name for positions, _ in series.values() for name in positions))
     place = {name: index for index, name in enumerate(names)}
-    width = 0.8 / len(series)
+    width = 0.8 / max(len(series), 1)
+    handles, tops = {}, []
     for index, (label, (positions, values)) in enumerate(series.items()):
         shift = (index - (len(series) - 1) / 2) * width
-        axes.bar(
-            [place[name] + shift for name in positions],
-            [value / divisor for value in values],
-            width,
-            label=label,
+        middles = [place[name] + shift for name in positions]
+        colour = PALETTE[index % len(PALETTE)]
+        handles[label] = picture.axes.bar(
+            middles, values, width, color=colour, hatch=HATCHES[index], edgecolor=paler(colour)
         )
-    axes.set_xticks(range(len(names)), names, **tick_style(names))
+        tops += [Top(x, value, scale.text(value)) for x, value in zip(middles, values, strict=True)]
+    picture.name_bars(names)
+    _legend(picture, handles)
+    picture.lay_out()
+    label_bars(picture, tops)

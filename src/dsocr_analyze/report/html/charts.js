@@ -1,8 +1,6 @@
 // What all charts share: colours that hold white text, a layout, printing, and names as plain text.
 
-const PALETTE = [
-  "#2b66ad", "#a84f12", "#2a7a57", "#9a3b74", "#6353ab", "#7d5f10", "#23728a", "#b03a3a", "#5c6670",
-];
+const PALETTE = data.colours.palette;
 const FONT = { family: "system-ui, 'Segoe UI', Roboto, Arial, sans-serif", size: 13 };
 const CONFIG = { displayModeBar: false, responsive: true };
 
@@ -20,9 +18,9 @@ function plain(text) {
   return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
-/** The same colour for the same stage in all charts. */
+/** The same colour for the same stage in all charts and pictures. */
 function stageColours(names) {
-  return new Map(names.map((name, index) => [name, PALETTE[index % PALETTE.length]]));
+  return new Map(names.map((name) => [name, data.colours.stages[name]]));
 }
 
 /** A figure with a place for a chart: what it shows is said in words too. */

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from dsocr_analyze.hardware.profile import Profile
-from dsocr_analyze.report.comparison import Comparison, Value
+from dsocr_analyze.report.comparison import Comparison, Value, merged
 from dsocr_analyze.report.document import Module, Report
 from dsocr_analyze.report.markdown import notes_of
+from dsocr_analyze.report.stage_colours import OUTSIDE, PALETTE, stage_colours
+from dsocr_analyze.report.stage_parts import seconds_parts
 from dsocr_analyze.report.tables import headline
 from dsocr_analyze.report.time_entry import TimeEntry
 
@@ -105,6 +107,24 @@ class ModuleColumns(Struct, frozen=True, kw_only=True):
         )
 
 
+class Colours(Struct, frozen=True, kw_only=True):
+    """What charts are drawn with.
+
+    Attributes:
+        palette: Colours that hold white text.
+        stages: One for each stage, and for what of a page's seconds is in none.
+        outside: What the latter is called.
+    """
+
+    palette: tuple[str, ...]
+    stages: Mapping[str, str]
+    outside: str
+
+
+SecondsParts: TypeAlias = tuple[Mapping[str, float], ...]
+"""Seconds of a page alone by stage, for each prediction of a report."""
+
+
 class ReportContents(Struct, frozen=True, kw_only=True):
     """The page of one report.
 
@@ -117,6 +137,8 @@ class ReportContents(Struct, frozen=True, kw_only=True):
         roofs: GPUs whose roofline can be shown, those that were named first.
         curves: Predicted seconds over many concurrencies.
         curves_missing: Why there are no curves; empty where there are some.
+        colours: Of the charts.
+        seconds: Seconds by stage of the only report.
     """
 
     kind: Literal["report"] = "report"
@@ -127,6 +149,8 @@ class ReportContents(Struct, frozen=True, kw_only=True):
     roofs: tuple[Roof, ...]
     curves: tuple[TimeEntry, ...]
     curves_missing: str
+    colours: Colours
+    seconds: tuple[SecondsParts]
 
 
 class ComparedRow(Struct, frozen=True, kw_only=True):
@@ -173,6 +197,8 @@ class ComparisonContents(Struct, frozen=True, kw_only=True):
         config_names: Of the configs that were compared.
         config_differences: The keys in which they differ.
         assumptions: What predicted seconds assume.
+        colours: Of the charts.
+        seconds: Seconds by stage of each report.
     """
 
     kind: Literal["comparison"] = "comparison"
@@ -183,6 +209,8 @@ class ComparisonContents(Struct, frozen=True, kw_only=True):
     config_names: tuple[str, ...]
     config_differences: tuple[DifferingKey, ...]
     assumptions: tuple[str, ...]
+    colours: Colours
+    seconds: tuple[SecondsParts, ...]
 
 
 Contents = ReportContents | ComparisonContents
@@ -203,10 +231,12 @@ def report_contents(
         roofs=tuple(roofs),
         curves=tuple(curves),
         curves_missing=curves_missing,
+        colours=_colours(report),
+        seconds=(_seconds(report),),
     )
 
 
-def comparison_contents(comparison: Comparison, reports: Iterable[Report]) -> ComparisonContents:
+def comparison_contents(comparison: Comparison, reports: Sequence[Report]) -> ComparisonContents:
     """The page of a comparison of `reports`, which are in its order."""
     columns = range(len(comparison.names))
     return ComparisonContents(
@@ -233,7 +263,18 @@ def comparison_contents(comparison: Comparison, reports: Iterable[Report]) -> Co
             for key in comparison.config_differences
         ),
         assumptions=comparison.assumptions,
+        colours=_colours(*reports),
+        seconds=tuple(map(_seconds, reports)),
     )
+
+
+def _colours(*reports: Report) -> Colours:
+    stages = merged([list(report.stages) for report in reports])
+    return Colours(palette=PALETTE, stages=stage_colours([*stages, OUTSIDE]), outside=OUTSIDE)
+
+
+def _seconds(report: Report) -> SecondsParts:
+    return tuple(seconds_parts(report, entry) for entry in report.time)
 
 
 def roofs_of(profiles: Iterable[Profile], dtype: str, first: Iterable[str] = ()) -> list[Roof]:

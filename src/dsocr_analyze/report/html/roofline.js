@@ -85,7 +85,7 @@ function drawRoofline(id, report, roof, entries, rows) {
   const least = Math.min(0.05, ...points.map((row) => row.intensity)) / 2;
   const most = 2 * Math.max(2 * roof.matrix_flops_per_second / roof.bytes_per_second, ...points.map((row) => row.intensity));
   const stages = [...new Set(rows.map((row) => row.stage))];
-  const colours = stageColours(stages);
+  const colours = new Map(stageNames(report).map((name) => [stageLabelOfOne(report, name), data.colours.stages[name]]));
   const traces = [
     roofTrace(`matrix units, ${roof.dtype}`, roof.matrix_flops_per_second, roof, least, most, "solid"),
     ...(roof.vector_flops_per_second ? [roofTrace("outside the matrix units", roof.vector_flops_per_second, roof, least, most, "dash")] : []),

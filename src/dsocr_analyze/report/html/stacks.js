@@ -20,20 +20,14 @@ function batchByStage(report, of) {
   ));
 }
 
-/** Seconds of a page alone by stage; what is not in a stage stands beside them. */
-function secondsByStage(report, entry) {
-  const decode = decodeName(report);
-  const firstToken = stageNames(report).filter((name) => name !== decode)
-    .reduce((total, name) => total + (entry.stages[name]?.seconds ?? 0), 0);
-  // A correction by benchmarks is of the first token as a whole: it may leave the stages less.
-  const factor = Math.min(1, entry.ttft_seconds / firstToken);
-  const named = stageNames(report).map((name) => (
-    name === decode ? entry.page_seconds - entry.ttft_seconds : factor * (entry.stages[name]?.seconds ?? 0)
-  ));
-  return [...named, Math.max(entry.ttft_seconds - factor * firstToken, 0)];
-}
+const OUTSIDE = data.colours.outside;
 
-const OUTSIDE = "preprocessing, host";
+/** Seconds of a page alone by stage, and last what is in none; of one of the report's predictions. */
+function secondsByStage(report, entry) {
+  const index = data.kind === "report" ? 0 : data.reports.indexOf(report);
+  const parts = data.seconds[index][report.time.indexOf(entry)];
+  return [...stageNames(report), OUTSIDE].map((name) => parts[name] ?? 0);
+}
 
 /** The bars of one report: {label, unit, values by stage, text(value)}. */
 function stackedBars(report) {

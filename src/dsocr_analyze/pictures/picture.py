@@ -1,0 +1,258 @@
+"""A picture's frame: its title and what is fixed above the axes, its legend below; PNG or SVG."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from dsocr_analyze.errors import FormatError
+from dsocr_analyze.pictures.texts import LINE_HEIGHT, TextMeasure
+from dsocr_analyze.report.files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.text import Text
+
+__all__ = ["DASHES", "HATCHES", "MARKERS", "Picture", "drawing", "paler", "picture_format"]
+
+_FORMATS: Final = {".png": "png", ".svg": "svg"}
+
+_DPI: Final = 150
+_MARGIN: Final = 0.12  # inches
+_PLOT_HEIGHT: Final = 4.2  # inches, names along the axes included
+_LEAST_AXIS: Final = 3.2  # inches
+_TICK_NAMES: Final = 8.5  # points
+_MOST_TICK_LINES: Final = 6
+_LEAST_PLACES: Final = 4  # for bars: a single one is not as wide as the picture
+_LONGEST_SLANTED: Final = 1.9  # inches
+
+MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+DASHES: Final[tuple[Any, ...]] = (
+    "-",
+    "--",
+    "-.",
+    (0, (1, 1)),
+    (0, (5, 1, 1, 1, 1, 1)),
+    (0, (8, 2)),
+)
+HATCHES: Final = ("", "///", "---", "\\\\\\", "xx", "|||", "++", "//", "\\\\--", "//||")
+"""What tells series apart without colour."""
+
+
+def picture_format(path: Path) -> str:
+    """The format of a picture, by its name; refuses early what could not be drawn later.
+
+    Raises:
+        FormatError: The name ends in no known format, or matplotlib is not installed.
+    """
+    kind = _FORMATS.get(path.suffix.lower())
+    if kind is None:
+        raise FormatError(
+            f"cannot tell the format of picture {str(path)!r}; give a name that ends in "
+            f"{' or '.join(_FORMATS)}"
+        )
+    if importlib.util.find_spec("matplotlib") is None:
+        raise FormatError(
+            "a picture needs matplotlib, the optional extra 'plot'; "
+            "install it with pip install 'dsocr-analyze[plot]'"
+        )
+    return kind
+
+
+def paler(colour: str) -> tuple[float, float, float]:
+    """A colour half way to white, for edges and hatches."""
+    from matplotlib.colors import to_rgb
+
+    red, green, blue = ((1 + part) / 2 for part in to_rgb(colour))
+    return red, green, blue
+
+
+@contextlib.contextmanager
+def drawing() -> Iterator[None]:
+    """What is drawn within looks the same whatever settings of matplotlib a reader has."""
+    import matplotlib as mpl
+
+    settings: dict[Any, Any] = {
+        "svg.fonttype": "none",  # text stays text
+        "svg.hashsalt": "dsocr-analyze",
+        "text.parse_math": False,  # a $ in a file's name is a $
+        "hatch.linewidth": 0.7,
+    }
+    with mpl.rc_context(), warnings.catch_warnings():
+        mpl.rcdefaults()
+        mpl.rcParams.update(settings)
+        # What the font lacks is drawn as a box; an SVG still holds it as text.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        yield
+
+
+class Picture:
+    """A figure with one pair of axes, to be drawn into.
+
+    Use it within `drawing`: draw into `axes`, name them, add the legend and `lay_out`; values go on
+    bars after that.
+
+    Attributes:
+        figure: The figure.
+        axes: Its axes.
+        title: What it shows.
+        measure: Widths and heights of texts in it.
+
+    Args:
+        title: What it shows.
+        subtitle: What is the same for all of it.
+        width: Inches.
+    """
+
+    def __init__(self, title: str, subtitle: str, *, width: float = 8.0) -> None:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        self.title = title
+        self.figure: Any = Figure(figsize=(width, _PLOT_HEIGHT), dpi=_DPI, layout="constrained")
+        FigureCanvasAgg(self.figure)
+        self.measure = TextMeasure(self.figure)
+        self.axes: Any = self.figure.add_subplot()
+        self.axes.set_axisbelow(True)
+        self.axes.grid(axis="y", alpha=0.3)
+        self.axes.spines[["top", "right"]].set_visible(False)
+        self._names: list[str] = []
+        self._legend: Any = None
+        self._heads: list[tuple[Text, float]] = []
+        self._header = _MARGIN
+        self._plot_height = _PLOT_HEIGHT
+        self._head("title", title, size=13, colour="black")
+        self._head("subtitle", subtitle, size=9, colour="0.35")
+
+    @property
+    def _room(self) -> float:
+        """Pixels across, without the margins."""
+        return float((self.figure.get_figwidth() - 2 * _MARGIN) * _DPI)
+
+    def _head(self, name: str, text: str, *, size: float, colour: str) -> None:
+        """Another text above the axes, below those that are there."""
+        lines = self.measure.wrapped(text, self._room, size)
+        if not lines:
+            return
+        artist = self.figure.text(
+            0, 1, "\n".join(lines), fontsize=size, color=colour, va="top", linespacing=LINE_HEIGHT
+        )
+        artist.set_gid(name)
+        artist.set_in_layout(False)
+        self._heads.append((artist, self._header))
+        self._header += self.measure.height("\n".join(lines), size) / _DPI + 0.05
+
+    def name_axes(self, x: str, y: str) -> None:
+        """What is along the axes, with units."""
+        self.axes.set_xlabel(x)
+        self.axes.set_ylabel(self.upright(y))
+
+    def upright(self, name: str) -> str:
+        """The name of an upright axis, in lines that are no longer than the axis."""
+        return "\n".join(self.measure.wrapped(name, _LEAST_AXIS * _DPI, 10))
+
+    def name_bars(self, names: Sequence[str]) -> None:
+        """Names below bars that stand at 0, 1, 2, ...; lines of theirs are kept."""
+        self._names = list(names)
+
+    def add_legend(self, handles: Sequence[Any], labels: Sequence[str]) -> None:
+        """A legend below the axes, in as many columns as fit.
+
+        Args:
+            handles: What is drawn.
+            labels: What it is.
+        """
+        if not handles:
+            return
+        room = self._room
+        texts = ["\n".join(self.measure.wrapped(label, room - 0.6 * _DPI, 9)) for label in labels]
+        # matplotlib leaves out a label that begins with an underscore.
+        texts = [f" {text}" if text.startswith("_") else text for text in texts]
+        for columns in range(min(len(handles), 8), 0, -1):
+            self._legend = self.figure.legend(
+                handles, texts, loc="lower left", ncols=columns, frameon=False, fontsize=9,
+                borderaxespad=0, handlelength=2.4, columnspacing=1.4,
+                bbox_to_anchor=(_MARGIN / self.figure.get_figwidth(), 0),
+            )  # fmt: skip
+            self._legend.set_in_layout(False)
+            if self._legend.get_window_extent().width <= room:
+                break
+            if columns > 1:
+                self._legend.remove()
+
+    def lay_out(self) -> None:
+        """Gives every text its room: the figure grows with its title and its legend."""
+        footer = _MARGIN
+        if self._legend is not None:
+            footer = self._legend.get_window_extent().height / _DPI + 0.05
+        self._divide(footer)
+        if self._names:
+            self._draw_names()
+            self._divide(footer)
+        lacking = _LEAST_AXIS - self.axes.bbox.height / _DPI
+        if lacking > 0.01:  # long names below it
+            self._plot_height += lacking
+            self._divide(footer)
+
+    def _divide(self, footer: float) -> None:
+        """Places title, axes and legend, the last one `footer` inches high."""
+        width, height = self.figure.get_figwidth(), self._header + self._plot_height + footer
+        self.figure.set_figheight(height)
+        for artist, top in self._heads:
+            artist.set_position((_MARGIN / width, 1 - top / height))
+        rect = (0, footer / height, 1, self._plot_height / height)
+        self.figure.get_layout_engine().set(rect=rect, w_pad=_MARGIN, h_pad=0.04)
+        self.figure.draw_without_rendering()
+
+    def _draw_names(self) -> None:
+        """Names level and in lines where they fit; else slanted, and only every n-th of many."""
+        count = len(self._names)
+        places = max(count, _LEAST_PLACES)
+        slot = self.axes.bbox.width / places
+        self.axes.set_xlim((count - 1 - places) / 2, (count - 1 + places) / 2)
+        lines = self._level_names(0.92 * slot)
+        if lines is not None:
+            self.axes.set_xticks(range(count), lines, fontsize=_TICK_NAMES)
+            return
+        height = self.measure.height("x", _TICK_NAMES)
+        step = max(1, math.ceil(1.6 * height / slot))
+        room = _LONGEST_SLANTED * _DPI
+        slanted = [
+            self.measure.shortened(", ".join(name.split("\n")), room, _TICK_NAMES)
+            for name in self._names[::step]
+        ]
+        self.axes.set_xticks(
+            range(0, count, step), slanted, rotation=45, ha="right", rotation_mode="anchor",
+            fontsize=_TICK_NAMES,
+        )  # fmt: skip
+
+    def _level_names(self, room: float) -> list[str] | None:
+        """The names in few lines of `room` pixels; None where they do not fit."""
+        found = []
+        for name in self._names:
+            lines = [
+                piece
+                for line in name.split("\n")
+                for piece in self.measure.wrapped(line, room, _TICK_NAMES)
+            ]
+            text = "\n".join(lines)
+            if len(lines) > _MOST_TICK_LINES or text.count("\u2026") > name.count("\u2026"):
+                return None
+            found.append(text)
+        return found
+
+    def save(self, path: Path) -> None:
+        """Writes the picture, the same bytes for the same data.
+
+        Raises:
+            OutputError: The file cannot be written.
+        """
+        kind = picture_format(path)
+        metadata: dict[str, str | None] = {"Title": self.title}
+        metadata |= {"Date": None} if kind == "svg" else {"Software": None}
+        with drawing(), replacing(path) as temporary:
+            self.figure.savefig(temporary, format=kind, dpi=_DPI, metadata=metadata)

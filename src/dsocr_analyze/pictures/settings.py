@@ -1,0 +1,213 @@
+"""What figures were counted for, and which of it a picture's title says: the fixed settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from dsocr_analyze.architectures import ARCHITECTURES
+from dsocr_analyze.report.answer import mode_name
+from dsocr_analyze.report.quantities import counted
+
+if TYPE_CHECKING:
+    from dsocr_analyze.report.document import Model, Workload
+    from dsocr_analyze.report.time_entry import TimeEntry
+    from dsocr_analyze.timing.assumptions import JobAssumptions
+
+__all__ = [
+    "Settings",
+    "axis_name",
+    "fixed_line",
+    "said_of",
+    "settings_of_job",
+    "settings_of_model",
+    "settings_of_time",
+    "settings_of_workload",
+    "varying",
+]
+
+Settings: TypeAlias = Mapping[str, Sequence[Any]]
+"""Values of each setting, one for every row, bar or line; None where there is no such setting."""
+
+
+class _Setting(NamedTuple):
+    """What a setting is called.
+
+    Attributes:
+        axis: As the name of an axis, with its unit.
+        said: A value of it, in a title or a legend.
+    """
+
+    axis: str
+    said: Callable[[Any], str]
+
+
+_SETTINGS: Final[Mapping[str, _Setting]] = {
+    "model": _Setting("model", str),
+    "config": _Setting("config", "config {}".format),
+    "page": _Setting("page [pixels]", "page of {} pixels".format),
+    "page_width": _Setting("page width [pixels]", "page width {} pixels".format),
+    "page_height": _Setting("page height [pixels]", "page height {} pixels".format),
+    "mode": _Setting("mode", "{} mode".format),
+    "base_size": _Setting("base size [pixels]", "base size {} pixels".format),
+    "image_size": _Setting("image size [pixels]", "image size {} pixels".format),
+    "crop_mode": _Setting("crop mode", lambda on: "pages cut" if on else "pages not cut"),
+    "prompt_pages": _Setting("pages in one prompt", lambda n: f"{counted(n, 'page')} in a prompt"),
+    "seq_len": _Setting("prompt [tokens]", lambda n: counted(n, "prompt token")),
+    "text_tokens": _Setting("text tokens", lambda n: counted(n, "text token")),
+    "max_new_tokens": _Setting("new tokens", lambda n: counted(n, "new token")),
+    "batch_size": _Setting("batch size [pages]", "batch of {:,}".format),
+    "dtype": _Setting("element type", str),
+    "attention": _Setting("attention", "{} attention".format),
+    "gpu": _Setting("GPU", str),
+    "runtime": _Setting("runtime", str),
+    "weights_dtype": _Setting("type of weights", "{} weights".format),
+    "kv_dtype": _Setting("type of the KV cache", "{} KV cache".format),
+    "mean_new_tokens": _Setting("mean new tokens", "{:,.6g} of them generated on average".format),
+    "price": _Setting("price of a GPU-hour", "{:g} per GPU-hour".format),
+    "preprocess_ms": _Setting("preprocessing [ms]", "{:g} ms of preprocessing".format),
+    "workers": _Setting("workers", lambda n: counted(n, "worker")),
+    "offline": _Setting("order", lambda _: "all pages prepared first"),
+    "correction": _Setting("correction", str),
+}
+"""By name, in the order of a title."""
+
+_PARTS: Final = {
+    "page": ("page_width", "page_height"),
+    "mode": ("base_size", "image_size", "crop_mode"),
+}
+"""Settings that others consist of; of a setting that is fixed the parts need no words."""
+
+
+def varying(settings: Settings) -> list[str]:
+    """Settings with more than one value, most values first; parts stand for their whole."""
+    parts = {part for whole, parts in _PARTS.items() if whole in settings for part in parts}
+    counts = {
+        name: len(set(settings[name]))
+        for name in _SETTINGS
+        if name in settings and name not in parts
+    }
+    return sorted((name for name in counts if counts[name] > 1), key=lambda name: -counts[name])
+
+
+def fixed_line(settings: Settings, shown: Collection[str] = ()) -> str:
+    """What is the same for all of a picture, in one line: every setting that has one value.
+
+    Args:
+        settings: All settings of what is drawn.
+        shown: Those that an axis shows, and need no words.
+    """
+    fixed = {
+        name: settings[name][0]
+        for name in _SETTINGS
+        if name in settings and len(set(settings[name])) == 1
+    }
+    for whole, parts in _PARTS.items():
+        if whole in fixed:
+            for name in (whole,) if set(parts) & set(shown) else parts:
+                fixed.pop(name, None)
+    said = (said_of(name, value) for name, value in fixed.items() if name not in shown)
+    return ", ".join(filter(None, said))
+
+
+def said_of(name: str, value: Any) -> str:
+    """A setting's value in a title or a legend; empty where there is no such setting."""
+    return "" if value is None else _SETTINGS[name].said(value)
+
+
+def axis_name(*names: str) -> str:
+    """What an axis along which these settings vary is called, with its unit."""
+    return ", ".join(_SETTINGS[name].axis for name in names)
+
+
+# --- of documents ------------------------------------------------------------------------------
+
+
+def settings_of_model(model: Model, config: Path | str | None = None) -> dict[str, Any]:
+    """Which model it is.
+
+    Args:
+        model: The model.
+        config: The config that it runs, or its name; the digest says it where none is known.
+    """
+    if isinstance(config, Path):
+        config = config.name
+    known = ARCHITECTURES.get(model.architecture or "")
+    name = model.id if known is None else known.title
+    if known is not None and model.source != "reference":
+        name = f"{name} in {model.id}"
+    return {"model": name, "config": config or model.config_digest[:12]}
+
+
+def settings_of_workload(workload: Workload, architecture: str | None) -> dict[str, Any]:
+    """The page, its prompt and its batch."""
+    settings: dict[str, Any] = {
+        "max_new_tokens": workload.max_new_tokens,
+        "batch_size": workload.batch_size,
+    }
+    if workload.page is None:
+        return settings | {"seq_len": workload.seq_len}
+    width, height = workload.page
+    sizes = f"{workload.base_size}/{workload.image_size}"
+    if not workload.crop_mode:
+        sizes = f"{workload.image_size}"
+    pages = workload.prompt_pages
+    return settings | {
+        "page": f"{width} x {height}",
+        "page_width": width,
+        "page_height": height,
+        "mode": mode_name(workload, architecture) or sizes,
+        "base_size": workload.base_size,
+        "image_size": workload.image_size,
+        "crop_mode": workload.crop_mode,
+        "prompt_pages": None if pages == 1 else pages,
+        "text_tokens": workload.text_tokens,
+    }
+
+
+def settings_of_time(entry: TimeEntry) -> dict[str, Any]:
+    """The GPU, and what predicted seconds take for granted."""
+    assumed = entry.assumptions
+    mean, longest = assumed.new_tokens_mean, assumed.new_tokens_longest
+    estimated = assumed.preprocess_estimated
+    return {
+        "gpu": entry.gpu,
+        "mean_new_tokens": None if mean == longest else mean,
+        "correction": None if assumed.correction is None else "corrected by benchmarks",
+        **_settings_of_runtime(
+            entry.runtime, assumed.host, assumed.weights_dtype, assumed.kv_dtype,
+            None if estimated else assumed.preprocess_seconds, assumed.workers,
+            assumed.price_per_hour, is_offline=assumed.offline,
+        ),
+    }  # fmt: skip
+
+
+def settings_of_job(job: JobAssumptions) -> dict[str, Any]:
+    """What the predicted seconds of many pages take for granted, whatever the GPU."""
+    return _settings_of_runtime(
+        job.runtime, job.host.name, job.precision.weights, job.precision.cache,
+        job.preprocess_seconds, job.workers, job.price_per_hour, is_offline=job.is_offline,
+    )  # fmt: skip
+
+
+def _settings_of_runtime(
+    runtime: str,
+    host: str,
+    weights: str | None,
+    cache: str | None,
+    preprocess_seconds: float | None,
+    workers: int,
+    price: float | None,
+    *,
+    is_offline: bool,
+) -> dict[str, Any]:
+    return {
+        "runtime": runtime if host == runtime else f"{runtime} by {host}",
+        "weights_dtype": weights,
+        "kv_dtype": cache,
+        "preprocess_ms": None if preprocess_seconds is None else 1e3 * preprocess_seconds,
+        "workers": None if workers == 1 else workers,
+        "offline": is_offline or None,
+        "price": price,
+    }

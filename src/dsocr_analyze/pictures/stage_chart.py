@@ -1,0 +1,219 @@
+"""A chart of stages, stacked to what one page costs: a bar for each report, or GPU and runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.pictures.picture import HATCHES, Picture, drawing, paler
+from dsocr_analyze.pictures.settings import (
+    Settings,
+    axis_name,
+    fixed_line,
+    said_of,
+    settings_of_model,
+    settings_of_time,
+    settings_of_workload,
+    varying,
+)
+from dsocr_analyze.pictures.values import (
+    Segment,
+    Top,
+    label_bars,
+    label_segments,
+    scale_axis,
+    scale_of,
+)
+from dsocr_analyze.report.comparison import merged
+from dsocr_analyze.report.quantities import counted
+from dsocr_analyze.report.stage_colours import OUTSIDE, PALETTE, stage_colours
+from dsocr_analyze.report.stage_parts import AMOUNTS, page_parts, seconds_parts
+
+if TYPE_CHECKING:
+    from dsocr_analyze.report.document import Report
+
+__all__ = ["MOST_BARS", "QUANTITIES", "Compared", "refuse_many_bars", "stage_picture"]
+
+MOST_BARS: Final = 24
+"""Bars that one picture shows at most."""
+
+QUANTITIES: Final = ("flops", "bytes", "seconds")
+"""What can be stacked."""
+
+_WHAT: Final = {
+    "flops": ("FLOPs of one {}", "FLOPs"),
+    "bytes": ("bytes moved for one {}", "B"),
+    "seconds": ("predicted seconds of one {} alone", "s"),
+}
+_BAR_WIDTH: Final = 0.8
+_BAR_INCHES: Final = (0.75, 1.6)
+_INCHES: Final = (8.0, 16.0)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A report among others.
+
+    Attributes:
+        name: What it is called.
+        report: The report.
+        config: Name of the config that its model runs; None where nobody named one.
+    """
+
+    name: str
+    report: Report
+    config: str | None = None
+
+
+@dataclass(frozen=True)
+class _Bar:
+    """One bar.
+
+    Attributes:
+        name: Of its report.
+        settings: What it was counted for.
+        parts: Its amount by stage.
+        whole: The whole page's.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    parts: Mapping[str, float]
+    whole: float
+
+
+def refuse_many_bars(count: int) -> None:
+    """Raises WorkloadError for more bars than one picture shows."""
+    if count > MOST_BARS:
+        raise WorkloadError(
+            f"a plot of {count:,} bars is not readable; compare fewer, for at most {MOST_BARS}, or"
+            " give no --plot"
+        )
+
+
+def stage_picture(compared: Sequence[Compared], quantity: str) -> Picture:
+    """Bars of what one page costs, the prefill pass stage by stage and all decode steps on top.
+
+    Args:
+        compared: The reports, one or more; for seconds, each with predictions.
+        quantity: One of `QUANTITIES`.
+
+    Raises:
+        WorkloadError: There are too many bars.
+    """
+    bars = [bar for each in compared for bar in _bars_of(each, quantity)]
+    refuse_many_bars(len(bars))
+    reports = [each.report for each in compared]
+    stages = [name for name in (*merged([list(each.stages) for each in reports]), OUTSIDE)
+              if any(bar.parts.get(name) for bar in bars)]  # fmt: skip
+    settings = {
+        name: [bar.settings.get(name) for bar in bars] for bar in bars for name in bar.settings
+    }
+    one = "page" if any(each.workload.page for each in reports) else "prompt"
+    what, unit = _WHAT[quantity][0].format(one), _WHAT[quantity][1]
+    differing = _told(settings)
+    with drawing():
+        picture = Picture(
+            f"{what[0].upper()}{what[1:]}, stage by stage", fixed_line(settings),
+            width=_width([_label(bar, differing) for bar in bars]),
+        )  # fmt: skip
+        scale = scale_of(max(bar.whole for bar in bars), unit)
+        picture.name_axes(axis_name(*differing), f"{what} [{scale.unit}]")
+        scale_axis(picture.axes.yaxis, scale)
+        picture.name_bars([_label(bar, differing) for bar in bars])
+        patches = _stack(picture, bars, stages)
+        picture.add_legend(
+            [row[0] for row in patches], [_stage_label(name, reports) for name in stages]
+        )
+        picture.lay_out()
+        tops = [(sum(bar.parts.values()), bar.whole) for bar in bars]
+        label_bars(picture, [Top(x, top, scale.text(whole)) for x, (top, whole) in enumerate(tops)])
+        label_segments(
+            picture,
+            [
+                Segment(patch, scale.text(patch.get_height()), patch.get_height() / bar.whole)
+                for row in patches
+                for patch, bar in zip(row, bars, strict=True)
+                if bar.whole and patch.get_height()
+            ],
+        )
+    return picture
+
+
+def _bars_of(compared: Compared, quantity: str) -> Iterator[_Bar]:
+    report = compared.report
+    about = report.metadata
+    settings = {
+        **settings_of_model(about.model, compared.config),
+        **settings_of_workload(report.workload, about.model.architecture),
+        "dtype": about.dtype,
+        "attention": about.attention,
+    }
+    if quantity == "seconds":
+        del settings["batch_size"]  # a page alone
+        for entry in report.time:
+            yield _Bar(
+                compared.name, settings | settings_of_time(entry),
+                seconds_parts(report, entry), entry.page_seconds,
+            )  # fmt: skip
+        return
+    amount = AMOUNTS[quantity]
+    page = report.total.page
+    whole = page.flops if quantity == "flops" else page.bytes_moved
+    yield _Bar(compared.name, settings, page_parts(report, amount), whole)
+
+
+def _told(settings: Settings) -> list[str]:
+    """What the bars differ in, but for what their models bring along."""
+    models = settings["model"]
+
+    def is_brought(name: str) -> bool:
+        pairs = set(zip(models, settings[name], strict=True))
+        return name in ("config", "text_tokens") and len(pairs) == len(set(models))
+
+    return [name for name in varying(settings) if not is_brought(name)]
+
+
+def _label(bar: _Bar, differing: Sequence[str]) -> str:
+    """The bar's name, and below it what it differs in and the name does not say."""
+    lines = [bar.name]
+    for name in differing:
+        value = bar.settings.get(name)
+        if str(value).casefold() not in bar.name.casefold():
+            lines.append(said_of(name, value))
+    return "\n".join(filter(None, lines))
+
+
+def _width(labels: Sequence[str]) -> float:
+    """Inches of a picture in which the bars' names have room, as long as it is not too wide."""
+    longest = max(len(word) for label in labels for word in label.split())
+    least, most = _BAR_INCHES
+    inches = 1.2 + len(labels) * min(most, max(least, 0.1 + 0.082 * longest))
+    return min(max(inches, _INCHES[0]), _INCHES[1])
+
+
+def _stack(picture: Picture, bars: Sequence[_Bar], stages: Sequence[str]) -> list[list[Any]]:
+    """Rectangles of each stage, one a bar."""
+    colours = stage_colours(stages)
+    below = [0.0] * len(bars)
+    patches = []
+    for name in stages:
+        heights = [bar.parts.get(name, 0.0) for bar in bars]
+        container = picture.axes.bar(
+            range(len(bars)), heights, _BAR_WIDTH, bottom=below, color=colours[name],
+            hatch=HATCHES[PALETTE.index(colours[name])], edgecolor=paler(colours[name]),
+            linewidth=0.6,
+        )  # fmt: skip
+        patches.append(list(container))
+        below = [low + height for low, height in zip(below, heights, strict=True)]
+    return patches
+
+
+def _stage_label(name: str, reports: Sequence[Report]) -> str:
+    """The stage, and of the decode stage how many steps there are, where all have as many."""
+    found = {report.total.batch.decode_steps for report in reports if report.decode_name == name}
+    if not found:
+        return name
+    return f"{name} ({counted(found.pop(), 'step')})" if len(found) == 1 else f"{name} (all steps)"

@@ -1,0 +1,163 @@
+"""Values on bars: where they fit level, else upright, else none."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from dsocr_analyze.pictures.picture import Picture
+from dsocr_analyze.report.quantities import percent_text
+
+__all__ = ["Scale", "Segment", "Top", "label_bars", "label_segments", "scale_axis", "scale_of"]
+
+_PREFIXES: Final = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"),
+                    (10**3, "k"))  # fmt: skip
+
+_SIZES: Final = (8.0, 7.0, 6.0)
+_GAP: Final = 3.0  # pixels between a text and what is beside it
+_ABOVE: Final = 5.0  # pixels between a bar and its value
+
+
+class Scale(NamedTuple):
+    """What values are divided by to be read.
+
+    Attributes:
+        divisor: A power of ten.
+        unit: The unit of the quotient.
+    """
+
+    divisor: int
+    unit: str
+
+    def text(self, value: float) -> str:
+        """The value in that unit: whole numbers as they are, others with four digits as tables."""
+        quotient = value / self.divisor
+        if self.divisor == 1 and quotient == int(quotient):
+            return f"{int(value):,}"
+        if abs(quotient) >= 999.95:
+            return f"{quotient:,.0f}"
+        return f"{quotient:#.4g}".removesuffix(".")
+
+
+def scale_of(largest: float, unit: str) -> Scale:
+    """The scale on which the largest of some values is read best."""
+    for divisor, prefix in _PREFIXES:
+        if largest >= divisor:
+            if unit in ("FLOPs", "B"):
+                return Scale(divisor, f"{prefix}{unit}")
+            if divisor >= 10**6:
+                return Scale(10**6, f"million {unit}")
+    return Scale(1, unit)
+
+
+def scale_axis(axis: Any, scale: Scale, *, whole: bool = False) -> None:
+    """Labels an axis of plain values in the scale's unit.
+
+    Args:
+        axis: An axis of matplotlib.
+        scale: The scale.
+        whole: Whether there is nothing between two whole values.
+    """
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / scale.divisor:,.6g}"))
+    if whole and scale.divisor == 1:
+        axis.set_major_locator(MaxNLocator(integer=True))
+
+
+class Top(NamedTuple):
+    """Where a bar ends, and what is written there.
+
+    Attributes:
+        x: Its middle.
+        height: Its end.
+        text: Its value.
+    """
+
+    x: float
+    height: float
+    text: str
+
+
+def label_bars(picture: Picture, tops: Sequence[Top]) -> None:
+    """Writes its value above every bar: level, or upright where bars are narrow.
+
+    Where they do not fit even upright, no bar has one.
+
+    Args:
+        picture: Where the bars are; it has been laid out, and is laid out again.
+        tops: Of bars that stand side by side.
+    """
+    axes, measure = picture.axes, picture.measure
+    first, last = axes.get_xlim()
+    centres = sorted(top.x for top in tops)
+    slots = [right - left for left, right in itertools.pairwise(centres)]
+    slot = 0.97 * axes.bbox.width * min(slots, default=last - first) / (last - first) - 1
+    for rotation, size in ((turned, size) for turned in (0, 90) for size in _SIZES):
+        high = measure.height("0", size)
+        wide = max((measure.width(top.text, size) for top in tops), default=0)
+        if (high if rotation else wide) <= slot:
+            break
+    else:
+        _end_axis(axes, tops, 0)
+        picture.lay_out()
+        return
+    _end_axis(axes, tops, (wide if rotation else high) + _ABOVE)
+    picture.lay_out()
+    for x, height, text in tops:
+        axes.annotate(
+            text, (x, height), (0, 72 * _ABOVE / 2 / picture.figure.dpi),
+            textcoords="offset points", ha="center", va="bottom", rotation=rotation, fontsize=size,
+            annotation_clip=False,
+        ).set_in_layout(False)  # fmt: skip
+
+
+def _end_axis(axes: Any, tops: Sequence[Top], pixels: float) -> None:
+    """Lets the axis of values end so that a text of so many pixels fits above the highest bar."""
+    room = axes.bbox.height
+    highest = max((top.height for top in tops), default=0)
+    axes.set_ylim(0, 1.03 * highest * room / max(room - pixels, room / 4) or 1)
+
+
+class Segment(NamedTuple):
+    """A part of a stacked bar.
+
+    Attributes:
+        patch: Its rectangle.
+        text: Its value.
+        share: Its part of the whole bar.
+    """
+
+    patch: Any
+    text: str
+    share: float
+
+
+def label_segments(picture: Picture, segments: Sequence[Segment]) -> None:
+    """Writes value and share into every segment that has room, into lower ones the share alone.
+
+    Args:
+        picture: Where the segments are; it has been laid out for the last time.
+        segments: The segments.
+    """
+    axes, measure, size = picture.axes, picture.measure, 8.0
+    for patch, text, share in segments:
+        box = patch.get_window_extent()
+        said_share = percent_text(share)
+        wordings = (f"{text}\n{said_share}", f"{text} ({said_share})", said_share)
+        fitting = (
+            said
+            for said in wordings
+            if measure.width(said, size) + 2 * _GAP <= box.width
+            and measure.height(said, size) + 2 * _GAP <= box.height
+        )
+        said = next(fitting, None)
+        if said is None:
+            continue
+        colour = patch.get_facecolor()
+        axes.text(
+            patch.get_x() + patch.get_width() / 2, patch.get_y() + patch.get_height() / 2, said,
+            ha="center", va="center", fontsize=size, color="white", linespacing=1.25,
+            bbox={"facecolor": colour, "edgecolor": "none", "pad": 1},
+        ).set_in_layout(False)  # fmt: skip
