@@ -12,7 +12,7 @@ import typer
 
 from dsocr_analyze.archive.folder import DEFAULT_PDF_DPI
 from dsocr_analyze.cli import completion, many_options, many_time_options, options
-from dsocr_analyze.cli.doubts import StrictOption, warn
+from dsocr_analyze.cli.doubts import StrictOption, say_of_modes, warn
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.used_options import options_used
@@ -181,6 +181,7 @@ def count_list(
     )  # fmt: skip
     lengths = {"text_tokens": planned.text_tokens, "max_new_tokens": max_new_tokens}
     timer = _timer(counted, settings, time)
+    say_of_modes(context, architecture, (setting.mode for setting in settings))
     listed = open_pages(pages, pdf_dpi=pdf_dpi)
     counts = _added_up(
         listed, lengths, counted, settings, output, metadata, timer, context.obj.begin_writing

@@ -18,7 +18,7 @@ from dsocr_analyze.cli import (
     many_time_options,
     options,
 )
-from dsocr_analyze.cli.doubts import StrictOption, warn
+from dsocr_analyze.cli.doubts import StrictOption, say_of_modes, warn
 from dsocr_analyze.cli.many_options import AXES, RESULT
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
@@ -252,6 +252,7 @@ def _run(
         picture = _Picture(chosen.path, chosen.quantity or _QUANTITY, chosen.x, title)
     _check_result(combinations, output, picture)
     combinations.check(counted)
+    say_of_modes(context, counted.architecture, combinations.modes)
     _ask(combinations.rows, yes=yes)
     warnings = _count(
         combinations, counted, metadata, output, picture, context.obj.begin_writing, quiet=quiet

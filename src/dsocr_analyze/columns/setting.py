@@ -17,6 +17,7 @@ from dsocr_analyze.workload.page import LARGEST_SIDE
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
+    from dsocr_analyze.workload import AnyWorkload
 
 __all__ = [
     "Setting",
@@ -25,7 +26,10 @@ __all__ = [
     "notes_of_modes",
     "setting_columns",
     "settings_of",
+    "warnings_of_modes",
 ]
+
+_MOST_WARNINGS: Final = 6
 
 _SIZES: Final = re.compile(r"(?:(?P<base>[0-9]{1,40})/)?(?P<image>[0-9]{1,40})")
 
@@ -105,14 +109,30 @@ def notes_of_modes(architecture: Architecture, modes: Iterable[Mode]) -> list[st
     """What a reader of figures in these modes should know, one line each."""
     notes: dict[str, None] = {}
     for mode in modes:
-        workload = architecture.plan(
-            page=(LARGEST_SIDE, LARGEST_SIDE),  # is cut where the mode cuts any page
-            base_size=mode.base_size,
-            image_size=mode.image_size,
-            crop_mode=mode.crop_mode,
-        )
-        notes |= dict.fromkeys(architecture.notes_of(workload))
+        notes |= dict.fromkeys(architecture.notes_of(_largest_page(architecture, mode)))
     return list(notes)
+
+
+def warnings_of_modes(architecture: Architecture, modes: Iterable[Mode]) -> list[str]:
+    """What is odd about the sizes of these modes, one line each; of many only the first."""
+    warnings = [
+        f"mode {mode.name}: {warning}"
+        for mode in dict.fromkeys(modes)
+        for warning in architecture.warnings_of(_largest_page(architecture, mode))
+    ]
+    shown, more = warnings[:_MOST_WARNINGS], len(warnings) - _MOST_WARNINGS
+    return [*shown, f"{more:,} more warnings about the sizes of modes"] if more > 0 else shown
+
+
+def _largest_page(architecture: Architecture, mode: Mode) -> AnyWorkload:
+    """A page that is cut where the mode cuts any."""
+    planned: AnyWorkload = architecture.plan(
+        page=(LARGEST_SIDE, LARGEST_SIDE),
+        base_size=mode.base_size,
+        image_size=mode.image_size,
+        crop_mode=mode.crop_mode,
+    )
+    return planned
 
 
 def is_mode_or_sizes(architecture: Architecture, text: str) -> bool:
