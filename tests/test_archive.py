@@ -539,7 +539,7 @@ def test_json_has_exact_integers_and_the_models_digest(capsys, pages):
     assert document["totals"][0]["page_flops"] == sum(
         expected_row(*page)["page_flops"] for page in ((1240, 1754), (640, 640), (1240, 1754))
     )
-    assert len(document["metadata"]["model"]["config_digest"]) == 64
+    assert len(document["model"]["config_digest"]) == 64
 
 
 def test_strict_makes_a_malformed_row_a_failure_after_the_output(capsys, pages):
@@ -577,6 +577,17 @@ def test_images_are_written_with_their_paths(capsys, tmp_path):
     Image.new("L", (640, 640)).save(tmp_path / "scans" / "a, b.png")
     run(capsys, "archive", tmp_path / "scans", "--output", tmp_path / "costs.parquet")
     assert pq.read_table(tmp_path / "costs.parquet")["path"].to_pylist() == ["a, b.png"]
+
+
+def test_with_and_without_a_sliding_window_are_two_settings(capsys, pages):
+    arguments = ("--arch", "unlimited-ocr", "--max-new-tokens", 4096, "--sliding-window", "0,1")
+    _, out, _ = run(capsys, "archive", pages, *arguments, "--format", "json")
+    totals = json.loads(out)["totals"]
+    assert [each["sliding_window"] for each in totals] == [False, True]
+    without, within = (each["largest_kv_cache_bytes"] for each in totals)
+    assert without > within
+    _, out, _ = run(capsys, "archive", pages, *arguments, "--gpu", "h100-sxm")
+    assert out.count("eager, no window") == out.count("eager ") >= 3
 
 
 @pytest.mark.parametrize(
@@ -626,8 +637,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(
 def figures_of(text):
     """An archive's document without what says how it was asked for."""
     document = json.loads(text)
-    for each in (document, document["metadata"]):
-        del each["command"], each["options"]
+    del document["command"], document["options"]
     return document
 
 

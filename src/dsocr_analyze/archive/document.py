@@ -9,8 +9,7 @@ import msgspec
 
 from dsocr_analyze.archive.files_document import FilesDocument, files_document
 from dsocr_analyze.archive.histogram import token_bars
-from dsocr_analyze.columns.metadata import CountMetadata
-from dsocr_analyze.report.opening import ModelOpening
+from dsocr_analyze.columns.metadata import CountOpening
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.time_totals import TimeTotals
@@ -77,6 +76,8 @@ class TotalsDocument(msgspec.Struct, frozen=True):
         crop_mode: Whether pages are cut into local views.
         dtype: Type of weights and activations.
         attention: The decoder's attention implementation.
+        sliding_window: Whether decode steps attend in the model's window; null of a model that has
+            none.
         visual_tokens: Tokens of the pages.
         prompt_tokens: Tokens of the prompts.
         new_tokens: Tokens that the pages yield.
@@ -101,6 +102,7 @@ class TotalsDocument(msgspec.Struct, frozen=True):
     crop_mode: bool
     dtype: str
     attention: str
+    sliding_window: bool | None
     visual_tokens: int
     prompt_tokens: int
     new_tokens: int
@@ -131,6 +133,8 @@ class TimeDocument(msgspec.Struct, frozen=True):
         crop_mode: Whether pages are cut into local views.
         dtype: Type of weights and activations.
         attention: The decoder's attention implementation.
+        sliding_window: Whether decode steps attend in the model's window; null of a model that has
+            none.
         concurrency: Pages under way at a time.
         gpu_hours: Hours of one GPU.
         low: Lower end of the band of `gpu_hours`.
@@ -152,6 +156,7 @@ class TimeDocument(msgspec.Struct, frozen=True):
     crop_mode: bool
     dtype: str
     attention: str
+    sliding_window: bool | None
     concurrency: int
     gpu_hours: float
     low: float
@@ -165,11 +170,10 @@ class TimeDocument(msgspec.Struct, frozen=True):
     assumptions: tuple[str, ...]
 
 
-class ArchiveDocument(ModelOpening, frozen=True, kw_only=True, omit_defaults=True):
+class ArchiveDocument(CountOpening, frozen=True, kw_only=True, omit_defaults=True):
     """Everything that was counted of a list of pages.
 
     Attributes:
-        metadata: Which model, counted how.
         rows: Rows of the list.
         pages: Pages among them.
         malformed: Rows that are none.
@@ -179,7 +183,6 @@ class ArchiveDocument(ModelOpening, frozen=True, kw_only=True, omit_defaults=Tru
         files: What the files of a folder are; not there for a list of sizes.
     """
 
-    metadata: CountMetadata
     rows: int
     pages: int
     malformed: MalformedRows
@@ -189,20 +192,16 @@ class ArchiveDocument(ModelOpening, frozen=True, kw_only=True, omit_defaults=Tru
     files: FilesDocument | None = None
 
 
-def archive_document(archive: Archive, metadata: CountMetadata) -> ArchiveDocument:
+def archive_document(archive: Archive, opening: CountOpening) -> ArchiveDocument:
     """The document of a list of pages.
 
     Args:
         archive: The list, added up.
-        metadata: Which model, counted how.
+        opening: Which model, counted how.
     """
     malformed = archive.malformed
     return ArchiveDocument(
-        schema_version=metadata.schema_version,
-        command=metadata.command,
-        options=metadata.options,
-        model=metadata.model,
-        metadata=metadata,
+        **msgspec.structs.asdict(opening),
         rows=archive.rows,
         pages=archive.pages,
         malformed=MalformedRows(
@@ -232,6 +231,7 @@ def _totals_document(totals: SettingTotals) -> TotalsDocument:
         crop_mode=mode.crop_mode,
         dtype=setting.dtype.name,
         attention=setting.attention,
+        sliding_window=totals.sliding_window,
         visual_tokens=totals.visual_tokens,
         prompt_tokens=totals.prompt_tokens,
         new_tokens=totals.new_tokens,
@@ -254,6 +254,7 @@ def _time_document(times: TimeTotals) -> TimeDocument:
         crop_mode=mode.crop_mode,
         dtype=setting.dtype.name,
         attention=setting.attention,
+        sliding_window=times.sliding_window,
         concurrency=times.time.concurrency,
         gpu_hours=times.gpu_hours,
         low=low,

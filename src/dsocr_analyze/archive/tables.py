@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.archive.histogram import Histogram, histograms_of
-from dsocr_analyze.report.quantities import bytes_text, exact, scaled
+from dsocr_analyze.report.quantities import bytes_text, counted, exact, scaled
 from dsocr_analyze.report.tables import Table
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _totals_table(archive: Archive) -> Table:
         (
             totals.setting.mode.name,
             totals.setting.dtype.name,
-            totals.setting.attention,
+            totals.setting.attention_label,
             scaled(totals.prompt_tokens),
             scaled(totals.new_tokens),
             scaled(totals.prefill_pass.flops),
@@ -50,17 +50,23 @@ def _totals_table(archive: Archive) -> Table:
         )
         for totals in archive.totals
     )
-    return Table(f"{exact(archive.pages)} pages", columns, rows, label_columns=3)
+    return Table(counted(archive.pages, "page"), columns, rows, label_columns=3)
 
 
 def _time_tables(times: list[TimeTotals]) -> list[Table]:
-    """GPU-hours by GPU and setting, and what follows from them; at most 80 columns wide."""
+    """GPU-hours by GPU and setting, and what follows from them; at most 80 columns wide.
+
+    The kind of attention is named where it differs.
+    """
     time = times[0].time
     price, hours = time.requested.job.price_per_hour, time.deadline_hours
-    names = ("GPU", "mode", "dtype")
+    attentions = {each.setting.attention_label for each in times}
+    names = ("GPU", "mode", "dtype", "attention")[: 3 if len(attentions) == 1 else 4]
     spent, follows = [], []
     for each in times:
-        label = (each.gpu, each.setting.mode.name, each.setting.dtype.name)
+        setting = each.setting
+        parts = (each.gpu, setting.mode.name, setting.dtype.name, setting.attention_label)
+        label = parts[: len(names)]
         spent.append((*label, _three(each.gpu_hours), *map(_three, each.band), each.bound))
         row = [*label, _three(each.pages_per_second)]
         if each.cost is not None:
@@ -78,9 +84,10 @@ def _time_tables(times: list[TimeTotals]) -> list[Table]:
     return [
         Table(
             f"Predicted: {times[0].runtime}, {time.concurrency} pages at once",
-            (*names, "GPU-hours", "low", "high", "bound"), tuple(spent), label_columns=3,
+            (*names, "GPU-hours", "low", "high", "bound"), tuple(spent),
+            label_columns=len(names),
         ),
-        Table(title, tuple(columns), tuple(follows), label_columns=3),
+        Table(title, tuple(columns), tuple(follows), label_columns=len(names)),
     ]  # fmt: skip
 
 

@@ -39,6 +39,7 @@ class SettingTotals:
 
     Attributes:
         setting: Mode, element type and attention.
+        sliding_window: Whether decode steps attend in a window; None of a model that has none.
         visual_tokens: Of all pages.
         prompt_tokens: Of all pages, visual and text tokens.
         new_tokens: Of all pages.
@@ -50,6 +51,7 @@ class SettingTotals:
     """
 
     setting: Setting
+    sliding_window: bool | None = None
     visual_tokens: int = 0
     prompt_tokens: int = 0
     new_tokens: int = 0
@@ -138,7 +140,7 @@ def add_up(
     import numpy as np
 
     grids = model.architecture.forms.crop_grids
-    totals = [SettingTotals(setting) for setting in settings]
+    totals = [SettingTotals(setting, model.window_in(setting)) for setting in settings]
     malformed = Malformed()
     pages_by_code = np.zeros(grids.count, np.int64)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.archive.time_totals import ListTime, ListTimer
     from dsocr_analyze.archive.totals import Archive
     from dsocr_analyze.columns.counted_model import CountedModel
-    from dsocr_analyze.columns.metadata import CountMetadata
+    from dsocr_analyze.columns.metadata import CountOpening
     from dsocr_analyze.columns.setting import Setting
 
 __all__ = ["FORMATS", "HISTOGRAMS", "archive", "count_list"]
@@ -110,6 +110,7 @@ def archive(
     mode: many_options.ModesOption = None,
     dtype: many_options.DtypesOption = "bfloat16",
     use_flash_attn: many_options.AttentionsOption = "0",
+    sliding_window: many_options.WindowsOption = None,
     text_tokens: TextTokensOption = None,
     max_new_tokens: NewTokensOption = 1024,
     pdf_dpi: PdfDpiOption = DEFAULT_PDF_DPI,
@@ -127,8 +128,8 @@ def archive(
     """Count every page of a list, add them up, and predict the GPU-hours that they take."""
     time = many_time_options.time_requested(context)
     count_list(
-        context, pages, mode, dtype, use_flash_attn, text_tokens, max_new_tokens, pdf_dpi, model,
-        arch, config, output, plot, histogram, output_format,
+        context, pages, mode, dtype, use_flash_attn, sliding_window, text_tokens, max_new_tokens,
+        pdf_dpi, model, arch, config, output, plot, histogram, output_format,
         many_time_options.list_time(context, time),
         quiet=quiet,
     )  # fmt: skip
@@ -140,6 +141,7 @@ def count_list(
     mode: str | None,
     dtype: str,
     use_flash_attn: str,
+    sliding_window: str | None,
     text_tokens: int | None,
     max_new_tokens: int,
     pdf_dpi: int,
@@ -157,7 +159,7 @@ def count_list(
     """The command, with what its options of seconds ask for."""
     from dsocr_analyze.archive.source import open_pages
     from dsocr_analyze.columns.counted_model import CountedModel
-    from dsocr_analyze.columns.metadata import metadata_of
+    from dsocr_analyze.columns.metadata import opening_of
     from dsocr_analyze.columns.table_files import sidecar
 
     output_format = options.chosen("--format", output_format, FORMATS)
@@ -166,7 +168,7 @@ def count_list(
     directory = options.described_model(model, arch, config)
     counted = CountedModel.from_directory(directory)
     architecture = counted.architecture
-    settings = many_options.settings_from(architecture, mode, dtype, use_flash_attn)
+    settings = many_options.settings_from(architecture, mode, dtype, use_flash_attn, sliding_window)
     if plot is not None and histogram == "tokens" and len(settings) > 1:
         raise WorkloadError(
             f"a plot of tokens shows one setting; there are {len(settings)}, give one"
@@ -175,7 +177,7 @@ def count_list(
     planned = architecture.plan(page=(1, 1), text_tokens=text_tokens, max_new_tokens=max_new_tokens)
     if output is not None and output.exists() and pages.exists() and output.samefile(pages):
         raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
-    metadata = metadata_of(
+    opening = opening_of(
         directory, architecture, (setting.mode for setting in settings),
         command=context.info_name or "", options=options_used(context),
     )  # fmt: skip
@@ -184,12 +186,12 @@ def count_list(
     say_of_modes(context, architecture, (setting.mode for setting in settings))
     listed = open_pages(pages, pdf_dpi=pdf_dpi)
     counts = _added_up(
-        listed, lengths, counted, settings, output, metadata, timer, context.obj.begin_writing
+        listed, lengths, counted, settings, output, opening, timer, context.obj.begin_writing
     )
     if plot is not None:
         _plot(plot, counts, histogram, pages)
     if not quiet:
-        _print(counts, metadata, histogram, output_format)
+        _print(counts, opening, histogram, output_format)
         for written in (output, output and sidecar(output), plot):
             if written is not None:
                 # A JSON document stays alone on stdout.
@@ -213,7 +215,7 @@ def _added_up(
     counted: CountedModel,
     settings: list[Setting],
     output: Path | None,
-    metadata: CountMetadata,
+    opening: CountOpening,
     timer: ListTimer | None,
     begin_writing: Callable[[], None],
 ) -> Archive:
@@ -225,7 +227,7 @@ def _added_up(
     batches = read_pages(listed.batches, **lengths)
     with contextlib.ExitStack() as stack:
         if output is not None:
-            write = stack.enter_context(table_writer(output, metadata))
+            write = stack.enter_context(table_writer(output, opening))
             batches = _written(batches, write, counted, settings)
         progress = stack.enter_context(LateProgress("pages", listed.length))
         counts = add_up(counted, settings, _watched(batches, progress), timer)
@@ -264,23 +266,23 @@ def _plot(path: Path, counts: Archive, histogram: str, pages: Path) -> None:
     plot_histogram(path, shown, f"{counts.pages:,} pages of {pages.name}")
 
 
-def _print(counts: Archive, metadata: CountMetadata, histogram: str, output_format: str) -> None:
+def _print(counts: Archive, opening: CountOpening, histogram: str, output_format: str) -> None:
     if output_format == "json":
         from dsocr_analyze.archive.document import archive_document, document_text
 
-        sys.stdout.write(document_text(archive_document(counts, metadata)))
+        sys.stdout.write(document_text(archive_document(counts, opening)))
         return
     from dsocr_analyze.archive.files_document import file_lines
     from dsocr_analyze.archive.tables import archive_tables
     from dsocr_analyze.cli.printing import print_assumptions, print_table, print_text
     from dsocr_analyze.report.tables import model_text
 
-    print_text(f"Ran: {model_text(metadata.model)} by the analytic engine")
+    print_text(f"Ran: {model_text(opening.model)} by the analytic engine")
     for line in () if counts.files is None else file_lines(counts.files):
         print_text(line)
     for table in archive_tables(counts, histogram):
         print_table(table)
-    for note in metadata.notes:
+    for note in opening.metadata.notes:
         print_text(f"Note: {note}", indent="  ")
     print_assumptions(dict.fromkeys(said for each in counts.times for said in each.assumptions))
 

@@ -79,9 +79,7 @@ def say_of_sizes(context: typer.Context, directory: ModelDirectory, workload: An
     warn(context, directory.architecture.warnings_of(workload))
 
 
-def say_of_modes(
-    context: typer.Context, architecture: Architecture, modes: Iterable[Mode]
-) -> None:
+def say_of_modes(context: typer.Context, architecture: Architecture, modes: Iterable[Mode]) -> None:
     """The same of a list of modes, whose sizes have no options of their own."""
     from dsocr_analyze.columns.setting import warnings_of_modes
 

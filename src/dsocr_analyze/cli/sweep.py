@@ -29,7 +29,7 @@ from dsocr_analyze.workload.workload import LARGEST_COUNT
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.columns.counted_model import CountedModel
-    from dsocr_analyze.columns.metadata import CountMetadata
+    from dsocr_analyze.columns.metadata import CountOpening
     from dsocr_analyze.columns.time_columns import TimeRequested
     from dsocr_analyze.sweep.combinations import Sweep
 
@@ -162,6 +162,7 @@ def sweep(
     batch_size: BatchOption = None,
     dtype: many_options.DtypesOption = "bfloat16",
     use_flash_attn: many_options.AttentionsOption = "0",
+    sliding_window: many_options.WindowsOption = None,
     model: options.ModelOption = None,
     arch: options.ArchOption = None,
     config: options.ConfigOption = None,
@@ -188,13 +189,14 @@ def sweep(
     time = many_time_options.time_requested(context)
     if pages is not None:
         archive.count_list(
-            context, pages, mode, dtype, use_flash_attn, _text_tokens(text_tokens),
+            context, pages, mode, dtype, use_flash_attn, sliding_window, _text_tokens(text_tokens),
             _one_number("max_new_tokens", max_new_tokens), pdf_dpi or DEFAULT_PDF_DPI, model, arch,
             config, output, plot, histogram or "grid", output_format or "table",
             many_time_options.list_time(context, time), quiet=quiet,
         )  # fmt: skip
         return
-    asked = (page or "a4", mode, text_tokens, max_new_tokens, batch_size, dtype, use_flash_attn)
+    asked = (page or "a4", mode, text_tokens, max_new_tokens, batch_size, dtype, use_flash_attn,
+             sliding_window)  # fmt: skip
     chosen = None if plot is None else _PictureChoice(plot, quantity, x, config)
     _run(context, asked, time, model, arch, config, output, chosen, given["new_tokens_from"],
          yes=yes, quiet=quiet)  # fmt: skip
@@ -219,7 +221,7 @@ class _PictureChoice(NamedTuple):
 
 def _run(
     context: typer.Context,
-    asked: tuple[str, str | None, str | None, str, str | None, str, str],
+    asked: tuple[str, str | None, str | None, str, str | None, str, str, str | None],
     time: TimeRequested | None,
     model: str | None,
     arch: str | None,
@@ -233,7 +235,7 @@ def _run(
 ) -> None:
     """Checks that nothing will fail later, and counts; `asked` are the axes of `_combinations`."""
     from dsocr_analyze.columns.counted_model import CountedModel
-    from dsocr_analyze.columns.metadata import metadata_of
+    from dsocr_analyze.columns.metadata import opening_of
 
     directory = options.described_model(model, arch, config)
     counted = CountedModel.from_directory(directory)
@@ -241,13 +243,13 @@ def _run(
     if len(combinations.max_new_tokens) > 1:
         _refuse_lengths(new_tokens_from)
     notes = () if time is None else time.sentences_of(counted.architecture)
-    metadata = metadata_of(
+    opening = opening_of(
         directory, counted.architecture, combinations.modes, notes,
         command="sweep", options=options_used(context),
     )  # fmt: skip
     picture = None
     if chosen is not None:
-        name = counted.architecture.title if directory.is_reference else metadata.model.id
+        name = counted.architecture.title if directory.is_reference else opening.model.id
         title = chosen.config.name if chosen.config else name
         picture = _Picture(chosen.path, chosen.quantity or _QUANTITY, chosen.x, title)
     _check_result(combinations, output, picture)
@@ -255,7 +257,7 @@ def _run(
     say_of_modes(context, counted.architecture, combinations.modes)
     _ask(combinations.rows, yes=yes)
     warnings = _count(
-        combinations, counted, metadata, output, picture, context.obj.begin_writing, quiet=quiet
+        combinations, counted, opening, output, picture, context.obj.begin_writing, quiet=quiet
     )
     if not quiet:
         for note in notes:
@@ -312,6 +314,7 @@ def _combinations(
     batch_size: str | None,
     dtype: str,
     use_flash_attn: str,
+    sliding_window: str | None,
     time: TimeRequested | None,
 ) -> Sweep:
     """The sweep over the lists that the options of the same names hold."""
@@ -328,6 +331,7 @@ def _combinations(
         batch_sizes=parse_numbers("batch_size", batch_size or "1", 1, LARGEST_COUNT),
         dtypes=many_options.dtypes_from(dtype),
         attentions=many_options.attentions_from(use_flash_attn),
+        windows=many_options.windows_from(architecture, sliding_window),
         time=time,
     )
 
@@ -378,7 +382,7 @@ def _ask(rows: int, *, yes: bool) -> None:
 def _count(
     combinations: Sweep,
     counted: CountedModel,
-    metadata: CountMetadata,
+    opening: CountOpening,
     output: Path | None,
     picture: _Picture | None,
     begin_writing: Callable[[], None],
@@ -395,7 +399,7 @@ def _count(
     beyond = 0
     plotted = []
     with contextlib.ExitStack() as stack:
-        write = stack.enter_context(_rows_writer(output, metadata, is_on_stdout=is_on_stdout))
+        write = stack.enter_context(_rows_writer(output, opening, is_on_stdout=is_on_stdout))
         is_shown = not (is_on_stdout and sys.stdout.isatty())
         progress = stack.enter_context(LateProgress("workloads", rows, is_wanted=is_shown))
         for batch in combinations.batches(counted):
@@ -425,13 +429,13 @@ def _count(
 
 @contextlib.contextmanager
 def _rows_writer(
-    output: Path | None, metadata: CountMetadata, *, is_on_stdout: bool
+    output: Path | None, opening: CountOpening, *, is_on_stdout: bool
 ) -> Iterator[Callable[[Any], None]]:
     """Yields what takes the rows: a file, stdout (as CSV), or nothing."""
     from dsocr_analyze.columns.table_files import csv_writer, table_writer
 
     if output is not None:
-        with table_writer(output, metadata) as write:
+        with table_writer(output, opening) as write:
             yield write
     elif is_on_stdout:
         sys.stdout.flush()

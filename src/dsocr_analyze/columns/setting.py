@@ -17,6 +17,7 @@ from dsocr_analyze.workload.page import LARGEST_SIDE
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
+    from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.workload import AnyWorkload
 
 __all__ = [
@@ -42,11 +43,13 @@ class Setting:
         mode: Sizes of views, and whether pages are cut.
         dtype: Type of weights and activations.
         flash_attention: FlashAttention in place of the decoder's eager attention.
+        sliding_window: Whether decode steps attend in the model's window, where it has one.
     """
 
     mode: Mode
     dtype: Dtype
     flash_attention: bool = False
+    sliding_window: bool = True
 
     @classmethod
     def named(
@@ -78,23 +81,43 @@ class Setting:
         """The kind of attention as a report's metadata names it."""
         return attention_name(flash_attention=self.flash_attention)
 
+    @property
+    def attention_label(self) -> str:
+        """The same for readers, with what is out of the ordinary about it."""
+        return self.attention if self.sliding_window else f"{self.attention}, no window"
+
 
 def settings_of(
-    dtypes: Iterable[Dtype], attentions: Iterable[bool], modes: Iterable[Mode]
+    dtypes: Iterable[Dtype],
+    attentions: Iterable[bool],
+    modes: Iterable[Mode],
+    windows: Iterable[bool] = (True,),
 ) -> list[Setting]:
-    """Every combination of type, attention (whether it is FlashAttention) and mode.
+    """Every combination, the mode running fastest.
 
-    The mode runs fastest.
+    Args:
+        dtypes: Types of weights and activations.
+        attentions: Whether attention is FlashAttention.
+        modes: Modes.
+        windows: Whether the sliding window is on.
     """
-    combinations = itertools.product(dtypes, attentions, modes)
-    return [Setting(mode, dtype, flash) for dtype, flash, mode in combinations]
+    combinations = itertools.product(dtypes, attentions, windows, modes)
+    return [Setting(mode, dtype, flash, window) for dtype, flash, window, mode in combinations]
 
 
-def setting_columns(setting: Setting, n: int) -> dict[str, Any]:
-    """The setting as Arrow columns of a table, `[n]` each, by name."""
+def setting_columns(model: CountedModel, setting: Setting, n: int) -> dict[str, Any]:
+    """The setting as Arrow columns of a table, `[n]` each, by name.
+
+    Args:
+        model: The model; one with a sliding window has a column of it.
+        setting: The setting.
+        n: Rows.
+    """
     import pyarrow as pa
 
     mode = setting.mode
+    has_window = model.window_in(setting)
+    window = {} if has_window is None else {"sliding_window": pa.repeat(has_window, n)}
     return {
         "mode": pa.repeat(mode.name, n),
         "base_size": pa.repeat(pa.scalar(mode.base_size, pa.int64()), n),
@@ -102,6 +125,7 @@ def setting_columns(setting: Setting, n: int) -> dict[str, Any]:
         "crop_mode": pa.repeat(mode.crop_mode, n),
         "dtype": pa.repeat(setting.dtype.name, n),
         "attention": pa.repeat(setting.attention, n),
+        **window,
     }
 
 

@@ -45,6 +45,7 @@ _NAMES: Final = {
     "mode": "mode",
     "dtype": "element type",
     "attention": "attention",
+    "sliding_window": "sliding window",
     "gpu": "GPU",
 }
 X_COLUMNS: Final = (*_NUMBERS, *_NAMES)
@@ -83,6 +84,7 @@ _FIXED_IN_TITLE: Final = (
     "batch_size",
     "dtype",
     "attention",
+    "sliding_window",
     "gpu",
 )
 """Axes that a title names where they have one value only."""
@@ -256,6 +258,8 @@ def _label(name: str, value: Any) -> str:
         return f"{name.removeprefix('page_')} {value}"
     if name == "attention":
         return f"{str(value).replace('_', ' ')} attention"
+    if name == "sliding_window":
+        return "with window" if value else "without window"
     if name == "page":
         return f"page {value}"
     return str(value)
