@@ -17,7 +17,6 @@ from dsocr_analyze.workload.page import LARGEST_SIDE
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.workload import AnyWorkload
 
 __all__ = [
@@ -105,18 +104,18 @@ def settings_of(
     return [Setting(mode, dtype, flash, window) for dtype, flash, window, mode in combinations]
 
 
-def setting_columns(model: CountedModel, setting: Setting, n: int) -> dict[str, Any]:
+def setting_columns(setting: Setting, n: int, has_window: bool | None) -> dict[str, Any]:
     """The setting as Arrow columns of a table, `[n]` each, by name.
 
     Args:
-        model: The model; one with a sliding window has a column of it.
         setting: The setting.
         n: Rows.
+        has_window: Whether decode steps attend in a window; None, and no column, of a model that
+            has none.
     """
     import pyarrow as pa
 
     mode = setting.mode
-    has_window = model.window_in(setting)
     window = {} if has_window is None else {"sliding_window": pa.repeat(has_window, n)}
     return {
         "mode": pa.repeat(mode.name, n),

@@ -179,7 +179,7 @@ class Sweep:
         columns: dict[str, Any] = {
             "page_width": widths[page_index],
             "page_height": heights[page_index],
-            **setting_columns(model, setting, n),
+            **setting_columns(setting, n, model.window_in(setting)),
             "text_tokens": workloads.text_tokens,
             "max_new_tokens": workloads.max_new_tokens,
             "batch_size": batch_size,
