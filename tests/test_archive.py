@@ -530,6 +530,23 @@ def test_tokens_are_the_other_histogram(capsys, pages):
     assert "Pages by tokens of the prompt, mode gundam" in out
 
 
+def test_several_modes_are_beside_each_other_in_equal_bins(capsys, pages):
+    arguments = ("--histogram", "tokens", "--mode", "tiny,base,gundam", "--dtype", "all")
+    arguments = (*arguments[:-1], "bfloat16,float32")
+    code, out, _ = run(capsys, "archive", pages, *arguments)
+    assert code == 0
+    lines = out.splitlines()
+    start = lines.index("Pages by tokens of the prompt, by mode")
+    assert lines[start + 1].split() == ["tokens", "tiny", "base", "gundam"]
+    counts = [[int(cell) for cell in line.split()[-3:]] for line in lines[start + 3 :-1]
+              if " to " in line[:20]]  # fmt: skip
+    assert [sum(column) for column in zip(*counts, strict=True)] == [3, 3, 3]
+    # Prompts of 83, 283 and 913 tokens; the page that is not cut has fewer in mode gundam.
+    places = [next(i for i, row in enumerate(counts) if row[mode]) for mode in range(3)]
+    assert places == sorted(places)
+    assert max(i for i, row in enumerate(counts) if row[2]) == len(counts) - 1
+
+
 def test_json_has_exact_integers_and_the_models_digest(capsys, pages):
     code, out, _ = run(capsys, "archive", pages, "--format", "json")
     document = json.loads(out)
@@ -598,7 +615,7 @@ def test_with_and_without_a_sliding_window_are_two_settings(capsys, pages):
         (("--max-new-tokens", "1,2"), "--max-new-tokens"),
         (("--format", "xml"), "--format 'xml' is unknown"),
         (("--histogram", "dpi"), "--histogram 'dpi' is unknown"),
-        (("--plot", "p.svg", "--histogram", "tokens", "--mode", "base,tiny"), "shows one setting"),
+        (("--plot", "p.svg", "--histogram", "tokens", "--mode", "64:704:64"), "at most 10 modes"),
     ],
 )
 def test_what_is_not_possible_is_one_line_and_exit_2(

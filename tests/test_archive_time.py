@@ -27,7 +27,8 @@ from dsocr_analyze.timing.runtimes import EAGER, SERVERS
 A4, SMALL, WIDE = (1240, 1754), (500, 600), (3000, 1000)
 
 KEYS = {
-    "gpu", "runtime", "mode", "base_size", "image_size", "crop_mode", "dtype", "attention", "sliding_window",
+    "gpu", "runtime", "mode", "base_size", "image_size", "crop_mode", "dtype", "attention",
+    "sliding_window",
     "concurrency", "gpu_hours", "low", "high", "pages_per_second", "cost", "deadline_hours",
     "gpus_for_deadline", "bound", "pages_that_wait", "assumptions",
 }  # fmt: skip

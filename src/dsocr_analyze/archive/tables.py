@@ -18,7 +18,7 @@ _BAR_WIDTH: Final = 40
 
 
 def archive_tables(archive: Archive, histogram: str) -> list[Table]:
-    """The totals, one row per setting, seconds, and a histogram of grids or those of tokens.
+    """The totals, one row per setting, seconds, and a histogram of grids or of tokens.
 
     Args:
         archive: The list of pages, added up.
@@ -26,7 +26,7 @@ def archive_tables(archive: Archive, histogram: str) -> list[Table]:
     """
     histograms = histograms_of(archive, histogram)
     times = _time_tables(archive.times) if archive.times else []
-    return [_totals_table(archive), *times, *(_histogram_table(one) for one in histograms)]
+    return [_totals_table(archive), *times, _histogram_table(histograms)]
 
 
 def _totals_table(archive: Archive) -> Table:
@@ -98,8 +98,17 @@ def _three(value: float) -> str:
     return f"{value:.3g}" if value >= 0.1 else f"{value:.2g}"
 
 
-def _histogram_table(histogram: Histogram) -> Table:
+def _histogram_table(histograms: list[Histogram]) -> Table:
+    """One histogram with shares and bars, or several beside each other."""
+    histogram = histograms[0]
     bars = histogram.bars
+    if len(histograms) > 1:
+        counts = zip(*([exact(bar.pages) for bar in each.bars] for each in histograms), strict=True)
+        return Table(
+            f"{histogram.title}, by mode",
+            (histogram.label, *(each.series for each in histograms)),
+            tuple((bar.label, *row) for bar, row in zip(bars, counts, strict=True)),
+        )
     pages = sum(bar.pages for bar in bars)
     most = max((bar.pages for bar in bars), default=0)
     rows = tuple(

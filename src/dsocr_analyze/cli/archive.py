@@ -157,6 +157,7 @@ def count_list(
     quiet: bool,
 ) -> None:
     """The command, with what its options of seconds ask for."""
+    from dsocr_analyze.archive.histogram import MOST_PLOTTED
     from dsocr_analyze.archive.source import open_pages
     from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.metadata import opening_of
@@ -169,21 +170,21 @@ def count_list(
     counted = CountedModel.from_directory(directory)
     architecture = counted.architecture
     settings = many_options.settings_from(architecture, mode, dtype, use_flash_attn, sliding_window)
-    if plot is not None and histogram == "tokens" and len(settings) > 1:
+    modes = list(dict.fromkeys(setting.mode for setting in settings))
+    if plot is not None and histogram == "tokens" and len(modes) > MOST_PLOTTED:
         raise WorkloadError(
-            f"a plot of tokens shows one setting; there are {len(settings)}, give one"
-            " --mode, --dtype and --use-flash-attn"
+            f"a plot of tokens shows at most {MOST_PLOTTED} modes; --mode has {len(modes)}"
         )
     planned = architecture.plan(page=(1, 1), text_tokens=text_tokens, max_new_tokens=max_new_tokens)
     if output is not None and output.exists() and pages.exists() and output.samefile(pages):
         raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
     opening = opening_of(
-        directory, architecture, (setting.mode for setting in settings),
+        directory, architecture, modes,
         command=context.info_name or "", options=options_used(context),
     )  # fmt: skip
     lengths = {"text_tokens": planned.text_tokens, "max_new_tokens": max_new_tokens}
     timer = _timer(counted, settings, time)
-    say_of_modes(context, architecture, (setting.mode for setting in settings))
+    say_of_modes(context, architecture, modes)
     listed = open_pages(pages, pdf_dpi=pdf_dpi)
     counts = _added_up(
         listed, lengths, counted, settings, output, opening, timer, context.obj.begin_writing
@@ -262,8 +263,9 @@ def _plot(path: Path, counts: Archive, histogram: str, pages: Path) -> None:
     from dsocr_analyze.archive.histogram import histograms_of
     from dsocr_analyze.archive.plot import plot_histogram
 
-    (shown,) = histograms_of(counts, histogram)
-    plot_histogram(path, shown, f"{counts.pages:,} pages of {pages.name}")
+    plot_histogram(
+        path, histograms_of(counts, histogram), f"{counts.pages:,} pages of {pages.name}"
+    )
 
 
 def _print(counts: Archive, opening: CountOpening, histogram: str, output_format: str) -> None:
