@@ -69,6 +69,7 @@ def expected_row(width, height, mode="gundam", flash=False, dtype="bfloat16", **
         "visual_tokens": workload.visual_tokens,
         "seq_len": workload.seq_len,
         "kv_cache_bytes": costs.kv_cache_bytes,
+        "peak_activation_bytes": costs.peak_activation_bytes,
     }
     for name, work in (
         ("prefill_pass", costs.prefill),
@@ -288,6 +289,7 @@ def test_totals_are_the_sums_of_the_rows(tmp_path, mode, with_lengths, monkeypat
     new_tokens = columns.get("max_new_tokens", np.full(5000, 1024))
     assert totals.new_tokens == new_tokens.sum()
     assert totals.largest_kv_cache_bytes == max(rows["kv_cache_bytes"])
+    assert totals.largest_peak_activation_bytes == max(rows["peak_activation_bytes"])
     assert totals.pages_by_tokens.tolist() == np.bincount(rows["seq_len"]).tolist()
     assert totals.beyond_positions == (np.array(rows["seq_len"]) + new_tokens - 1 > 8192).sum()
     assert sum(archive.pages_by_grid.values()) == 5000

@@ -101,6 +101,7 @@ def assert_row(row):
     fewer = 11 * (most - expected) * 3 * 1280 * 896 * dtype_named(row["dtype"]).nbytes
     assert row[EXPECTED] == pytest.approx(row["decode_step_bytes_read"] - fewer, rel=1e-12)
     assert row["kv_cache_bytes"] == costs.kv_cache_bytes
+    assert row["peak_activation_bytes"] == costs.peak_activation_bytes
     assert row["weights_bytes"] == costs.weights_bytes
 
 

@@ -92,6 +92,8 @@ class TotalsDocument(msgspec.Struct, frozen=True):
         page_bytes_read: Bytes of all inputs, decode steps included.
         page_bytes_written: Bytes of all outputs, decode steps included.
         largest_kv_cache_bytes: The largest KV cache of a page.
+        largest_peak_activation_bytes: Most bytes of tensors alive at once in a page's prefill pass,
+            besides weights and inputs, of the page that needs most.
         pages_beyond_max_position_embeddings: Pages that reach beyond the decoder's positions.
         pages_by_prompt_tokens: Pages by the length of their prompts.
     """
@@ -117,6 +119,7 @@ class TotalsDocument(msgspec.Struct, frozen=True):
     page_bytes_read: int
     page_bytes_written: int
     largest_kv_cache_bytes: int
+    largest_peak_activation_bytes: int
     pages_beyond_max_position_embeddings: int
     pages_by_prompt_tokens: tuple[PagesOfLength, ...]
 
@@ -237,6 +240,7 @@ def _totals_document(totals: SettingTotals) -> TotalsDocument:
         new_tokens=totals.new_tokens,
         **totals.counts,
         largest_kv_cache_bytes=totals.largest_kv_cache_bytes,
+        largest_peak_activation_bytes=totals.largest_peak_activation_bytes,
         pages_beyond_max_position_embeddings=totals.beyond_positions,
         pages_by_prompt_tokens=tuple(PagesOfLength(bar.label, bar.pages) for bar in bars),
     )

@@ -46,6 +46,8 @@ class SettingTotals:
         prefill_pass: Work of all pages' prefill passes.
         page: Work of all pages, decode steps included.
         largest_kv_cache_bytes: KV cache of the page that needs most.
+        largest_peak_activation_bytes: Most bytes of tensors alive at once in a prefill pass, of
+            the page that needs most.
         beyond_positions: Pages that reach beyond the positions the decoder was trained for.
         pages_by_tokens: Pages whose prompt has 0, 1, 2, ... tokens.
     """
@@ -58,6 +60,7 @@ class SettingTotals:
     prefill_pass: Work = NO_WORK
     page: Work = NO_WORK
     largest_kv_cache_bytes: int = 0
+    largest_peak_activation_bytes: int = 0
     beyond_positions: int = 0
     pages_by_tokens: NDArray[np.int64] = field(default_factory=_no_pages)
 
@@ -84,8 +87,11 @@ class SettingTotals:
         self.new_tokens += weighted_sum(workloads.max_new_tokens, pages)
         self.prefill_pass = self.prefill_pass.plus(_summed(totals.prefill, pages))
         self.page = self.page.plus(_summed(totals.batch, pages))
-        largest = int(np.max(totals.kv_cache_bytes))
-        self.largest_kv_cache_bytes = max(self.largest_kv_cache_bytes, largest)
+        cache, peak = (
+            int(np.max(each)) for each in (totals.kv_cache_bytes, totals.peak_activation_bytes)
+        )
+        self.largest_kv_cache_bytes = max(self.largest_kv_cache_bytes, cache)
+        self.largest_peak_activation_bytes = max(self.largest_peak_activation_bytes, peak)
         is_beyond = lengths + workloads.max_new_tokens - 1 > max_positions
         self.beyond_positions += int(pages[is_beyond].sum())
         self.pages_by_tokens = _with_lengths(self.pages_by_tokens, lengths.astype(np.int64), pages)

@@ -103,6 +103,8 @@ def describe(quantity: str) -> tuple[str, str]:
         return _TIMES[quantity]
     if quantity == "kv_cache_bytes":
         return "KV cache of the whole batch", "B"
+    if quantity == "peak_activation_bytes":
+        return "peak activation of the prefill pass", "B"
     if quantity in ("visual_tokens", "seq_len"):
         return {"visual_tokens": "visual tokens", "seq_len": "prompt"}[quantity], "tokens"
     for name, pass_name in _WHOLES.items():
