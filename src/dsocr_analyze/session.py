@@ -125,9 +125,11 @@ class DeepSeekOCRSession:
         """Loads the model of a directory that has been read; arguments and errors as there.
 
         With `random_weights`, those that the directory may hold are not read. A config with a key
-        that no trace counts is refused, by the key's name.
+        that no trace counts is refused, by the key's name, and so is one with a value that nothing
+        can be built from, where it is known whose code reads it.
         """
         directory.config_findings.check_traced(directory.code)
+        directory.check_values()
         torch_device = parse_device(device)
         if flash_attention:
             require_flash_attention(torch_device)
