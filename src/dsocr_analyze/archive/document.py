@@ -91,9 +91,10 @@ class TotalsDocument(msgspec.Struct, frozen=True):
         page_flops: All FLOPs.
         page_bytes_read: Bytes of all inputs, decode steps included.
         page_bytes_written: Bytes of all outputs, decode steps included.
-        largest_kv_cache_bytes: The largest KV cache of a page.
-        largest_peak_activation_bytes: Most bytes of tensors alive at once in a page's prefill pass,
-            besides weights and inputs, of the page that needs most.
+        batches: Into which the pages come: as many as pages where each runs alone.
+        largest_kv_cache_bytes: The largest KV cache of a batch.
+        largest_peak_activation_bytes: Most bytes of tensors alive at once in a prefill pass,
+            besides weights and inputs, of the batch that needs most.
         pages_beyond_max_position_embeddings: Pages that reach beyond the decoder's positions.
         pages_by_prompt_tokens: Pages by the length of their prompts.
     """
@@ -118,6 +119,7 @@ class TotalsDocument(msgspec.Struct, frozen=True):
     page_flops: int
     page_bytes_read: int
     page_bytes_written: int
+    batches: int
     largest_kv_cache_bytes: int
     largest_peak_activation_bytes: int
     pages_beyond_max_position_embeddings: int
@@ -179,6 +181,8 @@ class ArchiveDocument(CountOpening, frozen=True, kw_only=True, omit_defaults=Tru
     Attributes:
         rows: Rows of the list.
         pages: Pages among them.
+        batch_size: Pages of a full batch: pages with equal prompts run together, the rest of each
+            prompt's in a smaller one; 1 where each runs alone.
         malformed: Rows that are none.
         pages_by_grid: Pages by how crop mode cuts them.
         totals: One entry per setting.
@@ -188,6 +192,7 @@ class ArchiveDocument(CountOpening, frozen=True, kw_only=True, omit_defaults=Tru
 
     rows: int
     pages: int
+    batch_size: int
     malformed: MalformedRows
     pages_by_grid: tuple[PagesOfGrid, ...]
     totals: tuple[TotalsDocument, ...]
@@ -207,6 +212,7 @@ def archive_document(archive: Archive, opening: CountOpening) -> ArchiveDocument
         **msgspec.structs.asdict(opening),
         rows=archive.rows,
         pages=archive.pages,
+        batch_size=archive.batch_size,
         malformed=MalformedRows(
             malformed.rows, tuple(MalformedRow(row, reason) for row, reason in malformed.reported)
         ),
@@ -239,6 +245,7 @@ def _totals_document(totals: SettingTotals) -> TotalsDocument:
         prompt_tokens=totals.prompt_tokens,
         new_tokens=totals.new_tokens,
         **totals.counts,
+        batches=totals.batches,
         largest_kv_cache_bytes=totals.largest_kv_cache_bytes,
         largest_peak_activation_bytes=totals.largest_peak_activation_bytes,
         pages_beyond_max_position_embeddings=totals.beyond_positions,

@@ -50,7 +50,10 @@ def _totals_table(archive: Archive) -> Table:
         )
         for totals in archive.totals
     )
-    return Table(counted(archive.pages, "page"), columns, rows, label_columns=3)
+    title = counted(archive.pages, "page")
+    if archive.batch_size > 1:
+        title += f", {archive.batch_size} with equal prompts at a time"
+    return Table(title, columns, rows, label_columns=3)
 
 
 def _time_tables(times: list[TimeTotals]) -> list[Table]:

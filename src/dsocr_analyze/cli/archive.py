@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.metadata import CountOpening
     from dsocr_analyze.columns.setting import Setting
+    from dsocr_analyze.workload import Mode
 
 __all__ = ["FORMATS", "HISTOGRAMS", "archive", "count_list"]
 
@@ -45,6 +46,15 @@ PagesArgument = Annotated[
     ),
 ]
 OF_PDFS = "Pixels to an inch of a PDF's pages. PDFs need the extra 'pdf'."
+BatchOption = Annotated[
+    int,
+    typer.Option(
+        "--batch-size",
+        metavar="PAGES",
+        help=f"{options.BATCH} Of a list, those with equal prompts.",
+        rich_help_panel=_LENGTHS,
+    ),
+]
 PdfDpiOption = Annotated[
     int,
     typer.Option(
@@ -113,6 +123,7 @@ def archive(
     sliding_window: many_options.WindowsOption = None,
     text_tokens: TextTokensOption = None,
     max_new_tokens: NewTokensOption = 1024,
+    batch_size: BatchOption = 1,
     pdf_dpi: PdfDpiOption = DEFAULT_PDF_DPI,
     model: options.ModelOption = None,
     arch: options.ArchOption = None,
@@ -129,7 +140,7 @@ def archive(
     time = many_time_options.time_requested(context)
     count_list(
         context, pages, mode, dtype, use_flash_attn, sliding_window, text_tokens, max_new_tokens,
-        pdf_dpi, model, arch, config, output, plot, histogram, output_format,
+        batch_size, pdf_dpi, model, arch, config, output, plot, histogram, output_format,
         many_time_options.list_time(context, time),
         quiet=quiet,
     )  # fmt: skip
@@ -144,6 +155,7 @@ def count_list(
     sliding_window: str | None,
     text_tokens: int | None,
     max_new_tokens: int,
+    batch_size: int,
     pdf_dpi: int,
     model: str | None,
     arch: str | None,
@@ -157,27 +169,23 @@ def count_list(
     quiet: bool,
 ) -> None:
     """The command, with what its options of seconds ask for."""
-    from dsocr_analyze.archive.histogram import MOST_PLOTTED
     from dsocr_analyze.archive.source import open_pages
     from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.metadata import opening_of
-    from dsocr_analyze.columns.table_files import sidecar
 
     output_format = options.chosen("--format", output_format, FORMATS)
     histogram = options.chosen("--histogram", histogram, HISTOGRAMS)
     many_options.check_files(output, plot)
+    _check_batches(batch_size, output, time)
     directory = options.described_model(model, arch, config)
     counted = CountedModel.from_directory(directory)
     architecture = counted.architecture
     settings = many_options.settings_from(architecture, mode, dtype, use_flash_attn, sliding_window)
     modes = list(dict.fromkeys(setting.mode for setting in settings))
-    if plot is not None and histogram == "tokens" and len(modes) > MOST_PLOTTED:
-        raise WorkloadError(
-            f"a plot of tokens shows at most {MOST_PLOTTED} modes; --mode has {len(modes)}"
-        )
-    planned = architecture.plan(page=(1, 1), text_tokens=text_tokens, max_new_tokens=max_new_tokens)
-    if output is not None and output.exists() and pages.exists() and output.samefile(pages):
-        raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
+    _check_results(pages, output, plot, histogram, modes)
+    planned = architecture.plan(
+        page=(1, 1), text_tokens=text_tokens, max_new_tokens=max_new_tokens, batch_size=batch_size
+    )
     opening = opening_of(
         directory, architecture, modes,
         command=context.info_name or "", options=options_used(context),
@@ -187,19 +195,56 @@ def count_list(
     say_of_modes(context, architecture, modes)
     listed = open_pages(pages, pdf_dpi=pdf_dpi)
     counts = _added_up(
-        listed, lengths, counted, settings, output, opening, timer, context.obj.begin_writing
-    )
+        listed, lengths, counted, settings, output, opening, timer, context.obj.begin_writing,
+        batch_size,
+    )  # fmt: skip
     if plot is not None:
         _plot(plot, counts, histogram, pages)
     if not quiet:
         _print(counts, opening, histogram, output_format)
-        for written in (output, output and sidecar(output), plot):
-            if written is not None:
-                # A JSON document stays alone on stdout.
-                say = complain if output_format == "json" else print
-                say(f"wrote {written}")
+        _say_written(output, plot, output_format)
     warnings = _warnings(counts, counted.dimensions.max_positions)
     warn(context, [*counted.warnings, *warnings])
+
+
+def _check_results(
+    pages: Path, output: Path | None, plot: Path | None, histogram: str, modes: list[Mode]
+) -> None:
+    """Refuses, before the work, results that could not be written or drawn after it."""
+    from dsocr_analyze.archive.histogram import MOST_PLOTTED
+
+    if plot is not None and histogram == "tokens" and len(modes) > MOST_PLOTTED:
+        raise WorkloadError(
+            f"a plot of tokens shows at most {MOST_PLOTTED} modes; --mode has {len(modes)}"
+        )
+    if output is not None and output.exists() and pages.exists() and output.samefile(pages):
+        raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
+
+
+def _say_written(output: Path | None, plot: Path | None, output_format: str) -> None:
+    from dsocr_analyze.columns.table_files import sidecar
+
+    for written in (output, output and sidecar(output), plot):
+        if written is not None:
+            # A JSON document stays alone on stdout.
+            say = complain if output_format == "json" else print
+            say(f"wrote {written}")
+
+
+def _check_batches(batch_size: int, output: Path | None, time: ListTime | None) -> None:
+    """Refuses what batches of a list's pages do not say."""
+    if batch_size == 1:
+        return
+    if output is not None:
+        raise WorkloadError(
+            f"--output {output} has a row for each page, and a page of a batch has no cost of its"
+            f" own; leave out --output, or --batch-size {batch_size}"
+        )
+    if time is not None:
+        raise WorkloadError(
+            f"--batch-size {batch_size} says nothing of seconds: a GPU takes the pages of a list as"
+            f" they come; give --concurrency {batch_size} in its place"
+        )
 
 
 def _timer(
@@ -219,6 +264,7 @@ def _added_up(
     opening: CountOpening,
     timer: ListTimer | None,
     begin_writing: Callable[[], None],
+    batch_size: int,
 ) -> Archive:
     """The totals; every page's row goes to `output` on the way."""
     from dsocr_analyze.archive.pages import read_pages
@@ -231,7 +277,8 @@ def _added_up(
             write = stack.enter_context(table_writer(output, opening))
             batches = _written(batches, write, counted, settings)
         progress = stack.enter_context(LateProgress("pages", listed.length))
-        counts = add_up(counted, settings, _watched(batches, progress), timer)
+        watched = _watched(batches, progress)
+        counts = add_up(counted, settings, watched, timer, batch_size=batch_size)
         counts.files = listed.files
         begin_writing()  # `output` is put in place now
         return counts

@@ -181,7 +181,7 @@ def sweep(
     """Count every combination of some ranges, and predict its seconds on a GPU."""
     given = context.params
     _check_options(
-        pages, plot, of_sweeps={"--page": page, "--batch-size": batch_size},
+        pages, plot, of_sweeps={"--page": page},
         of_plots={"--quantity": quantity, "--x": x},
         of_lists={"--histogram": histogram, "--format": output_format, "--pdf-dpi": pdf_dpi,
                   **{f"--{name}": given[name] for name in ("deadline", "concurrency")}},
@@ -190,7 +190,8 @@ def sweep(
     if pages is not None:
         archive.count_list(
             context, pages, mode, dtype, use_flash_attn, sliding_window, _text_tokens(text_tokens),
-            _one_number("max_new_tokens", max_new_tokens), pdf_dpi or DEFAULT_PDF_DPI, model, arch,
+            _one_number("max_new_tokens", max_new_tokens),
+            _one_number("batch_size", batch_size or "1"), pdf_dpi or DEFAULT_PDF_DPI, model, arch,
             config, output, plot, histogram or "grid", output_format or "table",
             many_time_options.list_time(context, time), quiet=quiet,
         )  # fmt: skip
@@ -298,8 +299,9 @@ def _one_number(argument: str, text: str) -> int:
 
     axis = parse_numbers(argument, text, 1, LARGEST_COUNT)
     if len(axis) > 1:
+        column = "" if argument == "batch_size" else ", or a column in the list"
         raise WorkloadError(
-            f"{argument} has {len(axis)} values; with --pages give one, or a column in the list",
+            f"{argument} has {len(axis)} values; with --pages give one{column}",
             arguments=(argument,),
         )
     return axis.largest
