@@ -51,7 +51,7 @@ BatchOption = Annotated[
     typer.Option(
         "--batch-size",
         metavar="PAGES",
-        help=f"{options.BATCH} Of a list, those with equal prompts.",
+        help=options.BATCH,
         rich_help_panel=_LENGTHS,
     ),
 ]
@@ -136,7 +136,10 @@ def archive(
     strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
-    """Count every page of a list, add them up, and predict the GPU-hours that they take."""
+    """Count every page of a list, add them up, and predict the GPU-hours that they take.
+
+    Pages of a batch have equal prompts: the rest of each prompt's make a smaller one.
+    """
     time = many_time_options.time_requested(context)
     count_list(
         context, pages, mode, dtype, use_flash_attn, sliding_window, text_tokens, max_new_tokens,
