@@ -19,6 +19,7 @@ class Costs(NamedTuple):
     decode_step: Work
     batch: Work
     kv_cache_bytes: int
+    peak_activation_bytes: int
     weights_bytes: int
 
 
@@ -34,5 +35,6 @@ def page_costs(dimensions, workload, dtype=BFLOAT16, *, flash_attention=False) -
         decode_step,
         composition.batch,
         composition.memory.kv_cache_bytes,
+        composition.memory.peak.nbytes,
         composition.memory.weights_bytes,
     )

@@ -4,8 +4,10 @@ import gzip
 import importlib.util
 import itertools
 import json
+import random
 import sys
 import warnings
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +37,7 @@ from dsocr_analyze.columns.results import PAGE_RESULTS
 from dsocr_analyze.columns.setting import Setting
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import PageError, WorkloadError
+from dsocr_analyze.kernels import total_work
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
 crop_grid, GRIDS, CROP_GRIDS = NETWORK.crop.grid, NETWORK.crop.grids, DEFAULT.forms.crop_grids
@@ -69,6 +72,7 @@ def expected_row(width, height, mode="gundam", flash=False, dtype="bfloat16", **
         "visual_tokens": workload.visual_tokens,
         "seq_len": workload.seq_len,
         "kv_cache_bytes": costs.kv_cache_bytes,
+        "peak_activation_bytes": costs.peak_activation_bytes,
     }
     for name, work in (
         ("prefill_pass", costs.prefill),
@@ -288,6 +292,7 @@ def test_totals_are_the_sums_of_the_rows(tmp_path, mode, with_lengths, monkeypat
     new_tokens = columns.get("max_new_tokens", np.full(5000, 1024))
     assert totals.new_tokens == new_tokens.sum()
     assert totals.largest_kv_cache_bytes == max(rows["kv_cache_bytes"])
+    assert totals.largest_peak_activation_bytes == max(rows["peak_activation_bytes"])
     assert totals.pages_by_tokens.tolist() == np.bincount(rows["seq_len"]).tolist()
     assert totals.beyond_positions == (np.array(rows["seq_len"]) + new_tokens - 1 > 8192).sum()
     assert sum(archive.pages_by_grid.values()) == 5000
@@ -297,6 +302,57 @@ def test_totals_are_the_sums_of_the_rows(tmp_path, mode, with_lengths, monkeypat
         crop_grid(int(width), int(height)) == (2, 3)
         for width, height in zip(columns["width"], columns["height"], strict=True)
     )
+
+
+@pytest.mark.parametrize("mode", ["base", "gundam"])
+@pytest.mark.parametrize("batch_size", [2, 5, 1000])
+@pytest.mark.parametrize("with_lengths", [False, True])
+def test_pages_with_equal_prompts_run_in_batches(
+    tmp_path, monkeypatch, mode, batch_size, with_lengths
+):
+    monkeypatch.setattr("dsocr_analyze.archive.distinct._MANY", 2)
+    monkeypatch.setattr("dsocr_analyze.archive.distinct._MOST_WAITING", 3)
+    draw = random.Random(batch_size)
+    pages = [
+        (*draw.choice([(1240, 1754), (1754, 1240), (640, 640), (300, 3000)]),
+         *(draw.choice([(10, 5), (10, 6), (90, 5)]) if with_lengths else (10, 5)))
+        for _ in range(40)
+    ]  # fmt: skip
+    names = "width,height,text_tokens,max_new_tokens"
+    lines = [names, *(",".join(map(str, page)) for page in pages)]
+    (tmp_path / "p.csv").write_text("\n".join(lines))
+    model = published_model()
+    listed = open_pages(tmp_path / "p.csv").batches
+    setting = Setting.named(model.architecture, mode)
+    read = read_pages(listed, text_tokens=10, max_new_tokens=5)
+    [totals] = add_up(model, [setting], read, batch_size=batch_size).totals
+
+    chosen, prompts = MODES[mode], Counter()
+    for width, height, text_tokens, max_new_tokens in pages:
+        workload = plan_workload(
+            page=(width, height), base_size=chosen.base_size, image_size=chosen.image_size,
+            crop_mode=chosen.crop_mode, text_tokens=text_tokens, max_new_tokens=max_new_tokens,
+        )  # fmt: skip
+        grid = workload.grid if chosen.crop_mode else None
+        prompts[replace(workload, page=(1, 1), grid=grid or (1, 1))] += 1
+    batches = [
+        page_costs(model.dimensions, replace(workload, batch_size=size))
+        for workload, count in prompts.items()
+        for size in [batch_size] * (count // batch_size) + [count % batch_size] * (
+            count % batch_size > 0
+        )
+    ]  # fmt: skip
+    assert totals.batches == len(batches)
+    assert totals.page == total_work(each.batch for each in batches)
+    assert totals.prefill_pass == total_work(each.prefill for each in batches)
+    assert totals.largest_kv_cache_bytes == max(each.kv_cache_bytes for each in batches)
+    assert totals.largest_peak_activation_bytes == max(
+        each.peak_activation_bytes for each in batches
+    )
+    assert totals.prompt_tokens == sum(
+        workload.seq_len * count for workload, count in prompts.items()
+    )
+    assert totals.pages_by_tokens.sum() == len(pages)
 
 
 def test_many_different_workloads_are_added_without_waiting(tmp_path, monkeypatch):
@@ -530,6 +586,23 @@ def test_tokens_are_the_other_histogram(capsys, pages):
     assert "Pages by tokens of the prompt, mode gundam" in out
 
 
+def test_several_modes_are_beside_each_other_in_equal_bins(capsys, pages):
+    arguments = ("--histogram", "tokens", "--mode", "tiny,base,gundam", "--dtype", "all")
+    arguments = (*arguments[:-1], "bfloat16,float32")
+    code, out, _ = run(capsys, "archive", pages, *arguments)
+    assert code == 0
+    lines = out.splitlines()
+    start = lines.index("Pages by tokens of the prompt, by mode")
+    assert lines[start + 1].split() == ["tokens", "tiny", "base", "gundam"]
+    counts = [[int(cell) for cell in line.split()[-3:]] for line in lines[start + 3 :-1]
+              if " to " in line[:20]]  # fmt: skip
+    assert [sum(column) for column in zip(*counts, strict=True)] == [3, 3, 3]
+    # Prompts of 83, 283 and 913 tokens; the page that is not cut has fewer in mode gundam.
+    places = [next(i for i, row in enumerate(counts) if row[mode]) for mode in range(3)]
+    assert places == sorted(places)
+    assert max(i for i, row in enumerate(counts) if row[2]) == len(counts) - 1
+
+
 def test_json_has_exact_integers_and_the_models_digest(capsys, pages):
     code, out, _ = run(capsys, "archive", pages, "--format", "json")
     document = json.loads(out)
@@ -539,7 +612,7 @@ def test_json_has_exact_integers_and_the_models_digest(capsys, pages):
     assert document["totals"][0]["page_flops"] == sum(
         expected_row(*page)["page_flops"] for page in ((1240, 1754), (640, 640), (1240, 1754))
     )
-    assert len(document["metadata"]["model"]["config_digest"]) == 64
+    assert len(document["model"]["config_digest"]) == 64
 
 
 def test_strict_makes_a_malformed_row_a_failure_after_the_output(capsys, pages):
@@ -579,6 +652,46 @@ def test_images_are_written_with_their_paths(capsys, tmp_path):
     assert pq.read_table(tmp_path / "costs.parquet")["path"].to_pylist() == ["a, b.png"]
 
 
+@pytest.mark.parametrize("command", [("archive",), ("sweep", "--pages")])
+def test_batches_cost_less_to_read_and_say_so(capsys, tmp_path, pages, command):
+    _, out, _ = run(capsys, *command, pages, "--batch-size", 2, "--format", "json")
+    document = json.loads(out)
+    alone = json.loads(run(capsys, *command, pages, "--format", "json")[1])
+    assert (document["batch_size"], alone["batch_size"]) == (2, 1)
+    [batched], [single] = document["totals"], alone["totals"]
+    assert (batched["batches"], single["batches"]) == (2, 3)
+    assert batched["page_matrix_flops"] == single["page_matrix_flops"]
+    assert batched["page_bytes_read"] < single["page_bytes_read"]
+    _, out, _ = run(capsys, *command, pages, "--batch-size", 2)
+    assert "3 pages, 2 with equal prompts at a time" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--output", "rows.csv"), "a page of a batch has no cost of its own"),
+        (("--gpu", "h100"), "give --concurrency 2 in its place"),
+    ],
+)
+def test_what_batches_do_not_say_is_refused(capsys, pages, monkeypatch, arguments, message):
+    monkeypatch.chdir(pages.parent)
+    code, out, err = run(capsys, "archive", pages, "--batch-size", 2, *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    assert list(pages.parent.iterdir()) == [pages]
+
+
+def test_with_and_without_a_sliding_window_are_two_settings(capsys, pages):
+    arguments = ("--arch", "unlimited-ocr", "--max-new-tokens", 4096, "--sliding-window", "0,1")
+    _, out, _ = run(capsys, "archive", pages, *arguments, "--format", "json")
+    totals = json.loads(out)["totals"]
+    assert [each["sliding_window"] for each in totals] == [False, True]
+    without, within = (each["largest_kv_cache_bytes"] for each in totals)
+    assert without > within
+    _, out, _ = run(capsys, "archive", pages, *arguments, "--gpu", "h100-sxm")
+    assert out.count("eager, no window") == out.count("eager ") >= 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -587,7 +700,7 @@ def test_images_are_written_with_their_paths(capsys, tmp_path):
         (("--max-new-tokens", "1,2"), "--max-new-tokens"),
         (("--format", "xml"), "--format 'xml' is unknown"),
         (("--histogram", "dpi"), "--histogram 'dpi' is unknown"),
-        (("--plot", "p.svg", "--histogram", "tokens", "--mode", "base,tiny"), "shows one setting"),
+        (("--plot", "p.svg", "--histogram", "tokens", "--mode", "64:704:64"), "at most 10 modes"),
     ],
 )
 def test_what_is_not_possible_is_one_line_and_exit_2(
@@ -626,8 +739,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(
 def figures_of(text):
     """An archive's document without what says how it was asked for."""
     document = json.loads(text)
-    for each in (document, document["metadata"]):
-        del each["command"], each["options"]
+    del document["command"], document["options"]
     return document
 
 
@@ -651,7 +763,7 @@ def test_sweep_with_a_list_of_pages_does_the_same(capsys, pages, result):
         (("--quantity", "page_flops"), "not both"),
         (("--text-tokens", "1,2"), "--text-tokens has 2 values"),
         (("--max-new-tokens", "1:9"), "--max-new-tokens has 9 values"),
-        (("--batch-size", "2"), "--batch-size"),
+        (("--batch-size", "2,4"), "--batch-size has 2 values; with --pages give one"),
         (("--format", "xml"), "'xml' is unknown"),
         (("--histogram", "dpi"), "'dpi' is unknown"),
     ],

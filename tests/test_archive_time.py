@@ -28,6 +28,7 @@ A4, SMALL, WIDE = (1240, 1754), (500, 600), (3000, 1000)
 
 KEYS = {
     "gpu", "runtime", "mode", "base_size", "image_size", "crop_mode", "dtype", "attention",
+    "sliding_window",
     "concurrency", "gpu_hours", "low", "high", "pages_per_second", "cost", "deadline_hours",
     "gpus_for_deadline", "bound", "pages_that_wait", "assumptions",
 }  # fmt: skip
@@ -196,7 +197,7 @@ class TestOutput:
         _, out, _ = run(capsys, "archive", path, "--format", "json", "--gpu", "l40s")
         timed_document = json.loads(out)
         del timed_document["time"]
-        for each in (document, document["metadata"], timed_document, timed_document["metadata"]):
+        for each in (document, timed_document):
             del each["options"]
         assert timed_document == document
 
@@ -231,7 +232,6 @@ class TestOutput:
             documents.append(json.loads(out))
             assert documents[-1].pop("command") == command[0]
             assert documents[-1].pop("options")["deadline"] == "2h"
-            del documents[-1]["metadata"]
         assert documents[0] == documents[1]
 
 

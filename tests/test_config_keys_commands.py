@@ -15,7 +15,7 @@ from vendor_checkout import VENDOR, needs_vendor
 from dsocr_analyze import analytic
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.columns.counted_model import CountedModel
-from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.errors import ConfigError, ModelCodeError
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
 
@@ -198,6 +198,29 @@ class TestOtherCode:
         [warning] = figures.warnings
         assert warning.startswith("no analytic figures to compare the trace with: config.json:")
         assert "'pretraining_tp' is 2: it cuts projections into slices" in warning
+
+    @pytest.mark.directory
+    def test_a_failure_of_its_own_is_told_with_what_is_odd_about_the_config(self, tmp_path):
+        directory = other_code(tmp_path / "m", num_experts_per_tok=100)
+        session = DeepSeekOCRSession.from_directory(directory, trust_remote_code=True)
+        with pytest.raises(ModelCodeError, match="k not in range") as caught:
+            session.figures(PAGE)
+        assert "; config.json: 'num_experts_per_tok' is 100; give at most" in str(caught.value)
+
+    def test_what_published_code_cannot_build_is_refused_before_torch_is_there(
+        self, capsys, tmp_path, monkeypatch
+    ):
+        path = tmp_path / "m"
+        other_code(path)
+        heads = {"num_attention_heads": 7, "num_key_value_heads": 7}
+        written(path / "config.json", PUBLISHED.config, **heads)
+        monkeypatch.setattr(ModelDirectory, "runs_code", lambda *_: True)
+        monkeypatch.setattr("dsocr_analyze.cli.counting.start_torch", pytest.fail)
+        code, _, err = run(capsys, "--model", path, "--trust-remote-code", "--engine", "trace")
+        assert code == 2
+        assert "'num_attention_heads' is 7; give a divisor of 'hidden_size', 1280" in err
+        with pytest.raises(ConfigError, match="'num_attention_heads' is 7"):
+            DeepSeekOCRSession.from_directory(ModelDirectory.read(path), trust_remote_code=True)
 
     @pytest.mark.parametrize(
         ("key", "value"),

@@ -73,9 +73,13 @@ def assert_equal(totals, costs, index):
     assert at(totals.prefill, index) == costs.prefill
     assert at(totals.decode_step, index) == costs.decode_step
     assert at(totals.batch, index) == costs.batch
-    whole = (totals.visual_tokens, totals.seq_len, totals.kv_cache_bytes)
+    whole = (
+        totals.visual_tokens, totals.seq_len, totals.kv_cache_bytes, totals.peak_activation_bytes
+    )  # fmt: skip
     workload = costs.workload
-    assert at(whole, index) == (workload.visual_tokens, workload.seq_len, costs.kv_cache_bytes)
+    assert at(whole, index) == (
+        workload.visual_tokens, workload.seq_len, costs.kv_cache_bytes, costs.peak_activation_bytes
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("dimensions", [PUBLISHED, LATENT], ids=["published", "latent"])

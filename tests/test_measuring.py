@@ -639,7 +639,9 @@ def test_predicted_seconds_of_a_cpu(home, profile, capsys):
     assert short["tpot_seconds"] == pytest.approx(short["stages"]["decode"]["seconds"])
     sentences = " ".join(entry["assumptions"]["sentences"])
     assert "on the CPU that computes; each operator adds 2.5 us" in sentences
-    assert "reach the GPU" not in sentences
+    assert "at a time, before each batch runs" in sentences
+    assert "of the machine's memory is kept free" in sentences
+    assert "GPU" not in sentences
     # The list of all GPUs has it, with the error of its kernels.
     assert main(["devices", "cpu", "--profile", str(file), "--format", "json"]) == 0
     [listed] = json.loads(capsys.readouterr().out)["devices"]

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import dsocr_analyze
-from dsocr_analyze import DeepSeekOCRSession, analyze, plan_workload
+from dsocr_analyze import DeepSeekOCRSession, analyze, compare, plan_workload, sweep_workloads
 from dsocr_analyze.architectures import planning
 from dsocr_analyze.errors import AnalyzeError, FormatError, PageError, WorkloadError
 from dsocr_analyze.report import frame
@@ -59,7 +59,9 @@ class TestSignatures:
 
     def test_the_package_is_typed_and_names_what_it_has(self):
         assert importlib.resources.files(dsocr_analyze).joinpath("py.typed").is_file()
-        assert {"analyze", "plan_workload", "DeepSeekOCRSession"} <= set(dsocr_analyze.__all__)
+        assert {"analyze", "compare", "plan_workload", "sweep_workloads"} <= set(
+            dsocr_analyze.__all__
+        )
         for name in dsocr_analyze.__all__:
             assert getattr(dsocr_analyze, name) is not None
 
@@ -166,3 +168,98 @@ class TestAttributesAndTables:
         monkeypatch.setattr(frame.importlib.util, "find_spec", lambda name: None)
         with pytest.raises(FormatError, match=r"pip install 'dsocr-analyze\[pandas\]'"):
             report.to_pandas()
+
+
+class TestComparisons:
+    def test_reports_side_by_side_are_a_document_and_a_table(self, report):
+        other = analyze(mode="base", page="a4", engine="analytic")
+        found = compare({"gundam": report, "base": other})
+        assert (found.command, found.names) == ("compare", ("gundam", "base"))
+        table = found.to_pandas().set_index("key")
+        assert list(table.columns) == ["quantity", "unit", "gundam", "base"]
+        for name, each in (("gundam", report), ("base", other)):
+            assert table.loc["prefill_pass_flops", name] == each.total.flops
+            assert isinstance(table.loc["prefill_pass_flops", name], int)
+            assert table.loc["peak_activation_bytes", name] == each.memory.peak_activation_bytes
+
+    def test_keys_in_which_configs_differ_are_named(self, report, tmp_path):
+        import json
+
+        from dsocr_analyze.architectures import DEFAULT
+
+        config = json.loads((DEFAULT.reference / "config.json").read_text())
+        for file in DEFAULT.reference.glob("*.py"):
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+        (tmp_path / "config.json").write_text(json.dumps(config | {"num_experts_per_tok": 4}))
+        slim = analyze(model=tmp_path, mode="gundam", page="a4", engine="analytic")
+        found = compare({"published": report, "slim": slim})
+        assert [(each.key, dict(each.values)) for each in found.config_differences] == [
+            ("num_experts_per_tok", {"published": 6, "slim": 4})
+        ]
+        assert compare({"a": report, "b": report}).config_differences == ()
+
+    def test_nothing_is_not_compared(self):
+        with pytest.raises(WorkloadError, match="give one at least"):
+            compare({})
+
+
+class TestSweeps:
+    @pytest.mark.parametrize(
+        ("given", "expected"),
+        [
+            ({}, {"page_width": {1240}, "mode": {"gundam"}, "text_tokens": {10}}),
+            ({"page": (700, 900)}, {"page_width": {700}, "page_height": {900}}),
+            ({"page": [(700, 900), "a4"]}, {"page_width": {700, 1240}}),
+            ({"page": "a4@100:200:50"}, {"page_width": {827, 1240, 1654}}),
+            ({"mode": ["base", "640"]}, {"mode": {"base", "640"}}),
+            ({"text_tokens": "1:3", "batch_size": [1, 16]},
+             {"text_tokens": {1, 2, 3}, "batch_size": {1, 16}}),
+            ({"dtype": ["float32", "bfloat16"]}, {"dtype": {"float32", "bfloat16"}}),
+            ({"flash_attention": [False, True]}, {"attention": {"eager", "flash_attention_2"}}),
+            ({"architecture": "unlimited-ocr", "sliding_window": (True, False)},
+             {"sliding_window": {True, False}, "text_tokens": {5}}),
+        ],
+    )  # fmt: skip
+    def test_axes_are_values_or_text(self, given, expected):
+        table = sweep_workloads(**given).to_pandas()
+        for name, values in expected.items():
+            assert set(table[name]) == values
+        assert len(table) == len(table.drop_duplicates())
+
+    def test_a_row_is_a_report(self, report):
+        rows = sweep_workloads(mode=["gundam"])
+        assert rows.opening.metadata.engine == "analytic"
+        (row,) = rows.to_pandas().to_dict("records")
+        assert row["prefill_pass_flops"] == report.total.flops
+        assert row["peak_activation_bytes"] == report.memory.peak_activation_bytes
+        assert row["kv_cache_bytes"] == report.memory.kv_cache_bytes
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"page": 5}, "page=5 is not possible"),
+            ({"page": [5, "a4"]}, "is not possible"),
+            ({"page": "a9"}, "no page size 'a9'"),
+            ({"mode": "huge"}, "no mode 'huge'"),
+            ({"text_tokens": 1.5}, "text_tokens=1.5"),
+            ({"batch_size": [True]}, "batch_size="),
+            ({"max_new_tokens": 0}, "max_new_tokens 0 is not possible"),
+            ({"flash_attention": "01"}, "flash_attention='01'"),
+            ({"sliding_window": False}, "deepseek-ocr has no sliding window"),
+            ({"text_tokens": "1:1000000", "max_new_tokens": "1:11"}, "11,000,000 rows"),
+        ],
+    )
+    def test_what_is_not_possible_is_named(self, given, message):
+        with pytest.raises(AnalyzeError, match=re.escape(message)):
+            sweep_workloads(**given)
+
+    @pytest.mark.parametrize("function", [compare, sweep_workloads])
+    def test_every_argument_is_documented(self, function):
+        documented = re.findall(r"^ +(\w+): ", inspect.getdoc(function), re.MULTILINE)
+        assert set(inspect.signature(function).parameters) <= set(documented)
+
+    def test_without_pandas_the_extra_is_named(self, monkeypatch):
+        rows = sweep_workloads()
+        monkeypatch.setattr(frame.importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(FormatError, match=r"pip install 'dsocr-analyze\[pandas\]'"):
+            rows.to_pandas()

@@ -309,6 +309,7 @@ def test_many_pages_cost_what_each_costs(name):
         one = architecture.forms.compose(dimensions, page, BFLOAT16, False, CUDA)
         assert tuple(int(count[index]) for count in totals.batch) == tuple(one.batch)
         assert int(totals.kv_cache_bytes[index]) == one.memory.kv_cache_bytes
+        assert int(totals.peak_activation_bytes[index]) == one.memory.peak.nbytes
         assert int(totals.visual_tokens[index]) == page.visual_tokens
         for stage, work in totals.stages.items():
             found = tuple(int(np.broadcast_to(count, len(pages))[index]) for count in work)

@@ -25,7 +25,7 @@ from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.architectures.deepseek_ocr.modes import MODES
 from dsocr_analyze.cli import main
 from dsocr_analyze.columns.counted_model import published_model
-from dsocr_analyze.columns.metadata import metadata_of
+from dsocr_analyze.columns.metadata import opening_of
 from dsocr_analyze.columns.results import BATCH_RESULTS
 from dsocr_analyze.columns.table_files import METADATA_KEY, table_writer
 from dsocr_analyze.dtypes import BFLOAT16, dtype_named
@@ -101,6 +101,7 @@ def assert_row(row):
     fewer = 11 * (most - expected) * 3 * 1280 * 896 * dtype_named(row["dtype"]).nbytes
     assert row[EXPECTED] == pytest.approx(row["decode_step_bytes_read"] - fewer, rel=1e-12)
     assert row["kv_cache_bytes"] == costs.kv_cache_bytes
+    assert row["peak_activation_bytes"] == costs.peak_activation_bytes
     assert row["weights_bytes"] == costs.weights_bytes
 
 
@@ -277,9 +278,10 @@ def test_a_parquet_file_says_which_model_it_is_about(capsys):
     about = json.loads(pq.read_schema("costs.parquet").metadata[METADATA_KEY])
     assert about["model"]["source"] == "reference"
     assert len(about["model"]["config_digest"]) == 64
-    assert about["versions"]["tool"]
-    assert about["conventions"]
-    assert any("routing is uniform" in note for note in about["notes"])
+    metadata = about["metadata"]
+    assert metadata["versions"]["tool"]
+    assert metadata["conventions"]
+    assert any("routing is uniform" in note for note in metadata["notes"])
 
 
 def test_two_equal_sweeps_write_equal_bytes(capsys):
@@ -310,6 +312,59 @@ def test_lengths_beyond_the_positions_are_a_warning_and_strict_a_failure(capsys)
     assert "1 of 2 workloads reach beyond" in err
     code, _, _ = run(capsys, *arguments, "--strict")
     assert code == 3
+
+
+SWAPPED = "mode 640/1024: base_size 640 is below image_size 1024"
+ODD = "mode 1000: image_size 1000 is no multiple of 64"
+
+
+@pytest.mark.parametrize("command", [["sweep"], ["archive", "p.csv"], ["sweep", "--pages", "p.csv"],
+                                     ["advise"]])  # fmt: skip
+def test_odd_sizes_are_warned_of_and_strict_makes_them_a_failure(capsys, command):
+    Path("p.csv").write_text("width,height\n1240,1754\n")
+    code, _, err = command_line.run(capsys, *command, "--mode", "640/1024,base,1000", "-q")
+    assert code == 0
+    warnings = [line for line in err.splitlines() if "warning" in line]
+    assert [SWAPPED in warnings[0], ODD in warnings[1], len(warnings)] == [True, True, 2]
+    assert "--base-size" not in err, "the sizes come from --mode"
+    code, _, _ = command_line.run(capsys, *command, "--mode", "640/1024", "-q", "--strict")
+    assert code == 3
+    code, _, err = command_line.run(capsys, *command, "--mode", "all", "-q", "--strict")
+    assert (code, err) == (0, "")
+
+
+def test_of_many_odd_sizes_only_the_first_are_named(capsys):
+    code, _, err = run(capsys, "--mode", "641:663", "-q")
+    assert code == 0
+    assert err.count("no multiple of 64") == 6
+    assert "17 more warnings about the sizes of modes" in err
+
+
+@pytest.mark.parametrize("new_tokens", [64, 4096])
+def test_the_sliding_window_is_an_axis(capsys, new_tokens):
+    arguments = ("--arch", "unlimited-ocr", "--max-new-tokens", new_tokens)
+    run(capsys, *arguments, "--sliding-window", "0,1", "--gpu", "h100-sxm", "--output", "w.parquet")
+    rows = pq.read_table("w.parquet").to_pylist()
+    assert [row["sliding_window"] for row in rows] == [False, True]
+    for row in rows:
+        _, out, _ = command_line.run(
+            capsys, "--engine", "analytic", *arguments, "--json", "-", "-q",
+            "--sliding-window", int(row["sliding_window"]),
+        )  # fmt: skip
+        report = json.loads(out)
+        for figure in FIGURES:
+            assert row[f"batch_{figure}"] == report["total"]["batch"][figure], figure
+        assert row["kv_cache_bytes"] == report["memory"]["kv_cache_bytes"]
+    # The window holds 128 tokens: beyond that it saves bytes, and so time.
+    without, within = rows
+    assert (without["batch_bytes_read"] > within["batch_bytes_read"]) == (new_tokens > 128)
+    assert (without["page_seconds"] > within["page_seconds"]) == (new_tokens > 128)
+
+
+def test_a_window_is_refused_where_the_model_has_none(capsys):
+    code, _, err = run(capsys, "--sliding-window", "0")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "deepseek-ocr has no sliding window" in err
 
 
 class TestInterruption:
@@ -439,6 +494,13 @@ def test_an_archive_is_plotted_as_its_histogram(capsys, histogram):
     assert ("2 x 3" in texts) == (histogram == "grid")
 
 
+def test_several_modes_of_an_archive_are_series_of_one_picture(capsys):
+    Path("pages.csv").write_text("width,height\n1240,1754\n640,640\n")
+    arguments = ("--histogram", "tokens", "--mode", "tiny,gundam", "--plot", "p.svg", "-q")
+    assert run(capsys, "--pages", "pages.csv", *arguments) == (0, "", "")
+    assert {"tiny", "gundam", "mode"} <= set(texts_of("p.svg"))
+
+
 def test_a_plot_without_matplotlib_names_the_extra(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, _, err = run(capsys, "--plot", "costs.png")
@@ -500,6 +562,7 @@ class TestHugeSweep:
         (("--batch-size", "1.5"), "'1.5' is no whole number"),
         (("--dtype", "int8"), "'int8' is unknown"),
         (("--use-flash-attn", "2"), "give 0, 1 or 0,1"),
+        (("--arch", "unlimited-ocr", "--sliding-window", "2"), "--sliding-window '2'"),
         (("--plot", "costs.png", "--quantity", "joy"), "no quantity 'joy'"),
         (("--plot", "costs.png", "--x", "joy"), "no axis 'joy'"),
         (("--plot", "costs.png", "--text-tokens", "1:30000"), "30,000 rows is not readable"),
@@ -553,10 +616,10 @@ def test_a_count_beyond_64_bits_is_refused_before_and_never_wraps():
 
 def test_a_table_of_an_unknown_format_is_refused_by_the_writer_too(tmp_path):
     directory = ModelDirectory.read(DEFAULT.reference)
-    metadata = metadata_of(directory, DEFAULT, DEFAULT.modes.values())
+    opening = opening_of(directory, DEFAULT, DEFAULT.modes.values())
     with (
         pytest.raises(FormatError, match="cannot tell the format"),
-        table_writer(tmp_path / "x.json", metadata),
+        table_writer(tmp_path / "x.json", opening),
     ):
         pass
 

@@ -12,7 +12,7 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware import Device, device
-from dsocr_analyze.timing.assumptions import Assumptions
+from dsocr_analyze.timing.assumptions import Assumptions, JobAssumptions
 from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.predict import TimedModel, predict
@@ -329,6 +329,20 @@ class TestRuntimes:
         for words in ("200 tokens on average, 500 at most", "12.5 ms", "4 at a time", "20 %",
                       "int4", "float8"):  # fmt: skip
             assert words in said
+
+    @pytest.mark.parametrize(
+        ("computing", "owner"),
+        [([True], "the machine's"), ([False], "the GPU's"), ([True, False], "each device's")],
+    )
+    def test_memory_is_that_of_whatever_computes(self, monkeypatch, computing, owner):
+        hosts = {is_cpu: dataclasses.replace(EAGER, computes=is_cpu) for is_cpu in computing}
+        profiles = {is_cpu: dataclasses.replace(device("l40s").profile) for is_cpu in computing}
+        by_profile = {id(profiles[is_cpu]): host for is_cpu, host in hosts.items()}
+        monkeypatch.setattr(type(EAGER), "on", lambda _, profile: by_profile[id(profile)])
+        job = JobAssumptions(EAGER, lambda _: OutputLengths.of_counts({1: 1}))
+        said = job.sentences("", profiles.values())
+        assert f"10 % of {owner} memory is kept free" in said
+        assert any("before each batch runs" in sentence for sentence in said)
 
 
 class TestRefusals:

@@ -1,6 +1,7 @@
 """What a page costs on DeepSeek-OCR: exact FLOPs, bytes and memory, on any machine.
 
-`analyze` reports on a page; `DeepSeekOCRSession` keeps a loaded model for several. Every name is
+`analyze` reports on a page; `DeepSeekOCRSession` keeps a loaded model for several; `compare` puts
+reports side by side, and `sweep_workloads` counts every combination of some ranges. Every name is
 imported on first use: the session brings torch, and the command line has signals to handle before
 anything else.
 """
@@ -12,7 +13,7 @@ TYPE_CHECKING = bool()  # noqa: UP018  # under a plain False jedi completes none
 if TYPE_CHECKING:
     from typing import Any
 
-    from dsocr_analyze.analysis import analyze
+    from dsocr_analyze.analysis import analyze, compare, sweep_workloads
     from dsocr_analyze.architectures import plan_workload
     from dsocr_analyze.errors import AnalyzeError
     from dsocr_analyze.session import DeepSeekOCRSession
@@ -26,7 +27,9 @@ __all__ = [
     "Workload",
     "__version__",
     "analyze",
+    "compare",
     "plan_workload",
+    "sweep_workloads",
 ]
 
 _PLACES = {
@@ -35,6 +38,8 @@ _PLACES = {
     "Workload": ("dsocr_analyze.workload", "Workload"),
     "__version__": ("dsocr_analyze.version", "VERSION"),
     "analyze": ("dsocr_analyze.analysis", "analyze"),
+    "compare": ("dsocr_analyze.analysis", "compare"),
+    "sweep_workloads": ("dsocr_analyze.analysis", "sweep_workloads"),
     "plan_workload": ("dsocr_analyze.architectures", "plan_workload"),
 }
 

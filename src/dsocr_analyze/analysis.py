@@ -1,23 +1,34 @@
-"""One call: a page in, its report out, on the built-in model or one in a directory."""
+"""One call: a page in, its report out; reports side by side; every combination of some ranges."""
 
 from __future__ import annotations
 
 import datetime as dt
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dsocr_analyze.analytic import page_figures
 from dsocr_analyze.architectures import DEFAULT, architecture_named
-from dsocr_analyze.architectures.planning import Asked, ImagePath, PageSize, planned
+from dsocr_analyze.architectures.planning import (
+    DEFAULT_PAGE,
+    Asked,
+    ImagePath,
+    PageSize,
+    planned,
+)
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.workload import Workload
 
 if TYPE_CHECKING:
+    from dsocr_analyze.report.compared import ComparisonDocument
     from dsocr_analyze.report.document import Report
+    from dsocr_analyze.sweep.asked import Names, Numbers, Pages, Switches
+    from dsocr_analyze.sweep.rows import SweepRows
 
-__all__ = ["analyze"]
+__all__ = ["analyze", "compare", "sweep_workloads"]
 
 Engine = Literal["trace", "analytic"]
 
@@ -92,6 +103,98 @@ def analyze(
     assert isinstance(workload, Workload), "every known architecture reads pages"
     figures = page_figures(directory, workload, dtype=dtype, flash_attention=flash_attention)
     return build_report(figures, None, dt.datetime.now(dt.UTC))
+
+
+def compare(reports: Mapping[str, Report]) -> ComparisonDocument:
+    """Reports side by side: what `dsocr-analyze compare --format json` prints.
+
+    >>> modes = ("base", "gundam")
+    >>> reports = {mode: analyze(mode=mode, engine="analytic") for mode in modes}
+    >>> table = compare(reports).to_pandas().set_index("key")
+    >>> table.loc["page_flops", "gundam"]
+    5857657126489.0
+
+    Args:
+        reports: The reports by name; the others are compared with the first.
+
+    Returns:
+        The comparison, a row for each quantity; its `to_pandas()` is a table of pandas.
+
+    Raises:
+        WorkloadError: There are no reports.
+    """
+    # Imported here: only this needs it.
+    from dsocr_analyze.report import comparison
+
+    if not reports:
+        raise WorkloadError("there are no reports to compare; give one at least")
+    models = [report.metadata.model for report in reports.values()]
+    texts = {name: each.config_text for name, each in zip(reports, models, strict=True)}
+    configs = {name: json.loads(text) for name, text in texts.items() if text is not None}
+    differ = len({each.config_digest for each in models}) > 1
+    has_one_architecture = len({each.architecture for each in models}) == 1
+    return comparison.compare(
+        list(reports.items()), configs if differ and has_one_architecture else None
+    ).document()
+
+
+def sweep_workloads(
+    *,
+    page: Pages = DEFAULT_PAGE,
+    mode: Names | None = None,
+    text_tokens: Numbers | None = None,
+    max_new_tokens: Numbers = 1024,
+    batch_size: Numbers = 1,
+    dtype: Names = "bfloat16",
+    flash_attention: Switches = False,
+    sliding_window: Switches | None = None,
+    architecture: str | None = None,
+    model: str | Path | None = None,
+) -> SweepRows:
+    """Every combination of some ranges: the rows that `dsocr-analyze sweep` writes.
+
+    Analytic, and without torch. Each argument is one value, several, or text with lists and ranges
+    as on the command line.
+
+    >>> rows = sweep_workloads(mode="all", batch_size=[1, 16], text_tokens="10:100:30")
+    >>> rows.to_pandas()["peak_activation_bytes"].max()
+    28280422400
+
+    Args:
+        page: Pages: `"a4"`, `"a4@100:300:50"`, `"600:2400:200x1754"`, or (width, height) in pixels.
+        mode: Modes, sizes like `"1024/640"` (crops) or `"640"` (does not), or `"all"`. Default: the
+            model's usual mode.
+        text_tokens: Tokens besides the visual ones, BOS included. Default: the usual prompt's.
+        max_new_tokens: Tokens generated; the prefill pass yields the first.
+        batch_size: Equal pages at a time.
+        dtype: Types of weights and activations.
+        flash_attention: FlashAttention-2 in the decoder instead of eager attention.
+        sliding_window: Whether decode steps attend in the model's window. Default: yes, where it
+            has one.
+        architecture: Name of the architecture whose built-in reference is counted. Default:
+            `"deepseek-ocr"`, where no `model` is given.
+        model: A model directory, in place of `architecture`; none of its code is executed.
+
+    Returns:
+        The rows as an Arrow table, `table`; `to_pandas()` makes it one of pandas.
+
+    Raises:
+        AnalyzeError: Its subclasses say what is wrong with an argument or the directory.
+    """
+    # Imported here: only this needs it.
+    from dsocr_analyze.columns.counted_model import CountedModel
+    from dsocr_analyze.columns.metadata import opening_of
+    from dsocr_analyze.sweep.asked import sweep_over
+    from dsocr_analyze.sweep.rows import rows_of
+
+    directory = _directory(model, architecture)
+    sweep = sweep_over(
+        directory.architecture, page=page, mode=mode, text_tokens=text_tokens,
+        max_new_tokens=max_new_tokens, batch_size=batch_size, dtype=dtype,
+        flash_attention=flash_attention, sliding_window=sliding_window,
+    )  # fmt: skip
+    opening = opening_of(directory, directory.architecture, sweep.modes, command="sweep")
+    return rows_of(sweep, CountedModel.from_directory(directory), opening)
 
 
 def _directory(model: str | Path | None, architecture: str | None) -> ModelDirectory:

@@ -124,10 +124,11 @@ class DeepSeekOCRSession:
     ) -> Self:
         """Loads the model of a directory that has been read; arguments and errors as there.
 
-        With `random_weights`, those that the directory may hold are not read. A config with a key
-        that no trace counts is refused, by the key's name.
+        With `random_weights`, those that the directory may hold are not read. A config is refused
+        for a key that no trace counts, and for a value that code which is known cannot build.
         """
         directory.config_findings.check_traced(directory.code)
+        directory.check_values()
         torch_device = parse_device(device)
         if flash_attention:
             require_flash_attention(torch_device)

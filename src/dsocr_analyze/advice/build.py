@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from dsocr_analyze.advice.document import (
     AdviceDocument,
     Cost,
@@ -19,7 +21,7 @@ from dsocr_analyze.advice.document import (
 )
 from dsocr_analyze.advice.published import published_accuracy
 from dsocr_analyze.analytic import attention_name, page_figures
-from dsocr_analyze.columns.metadata import metadata_of
+from dsocr_analyze.columns.metadata import opening_of
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.fit import memory_need
@@ -118,15 +120,11 @@ def advise(
     )
     published = published_accuracy(directory.architecture.name)
     meeting = tuple(each.mode for each in advice if each.verdict and each.verdict.meets)
-    metadata = metadata_of(
+    opening = opening_of(
         directory, directory.architecture, modes, command="advise", options=options
     )
     return AdviceDocument(
-        schema_version=metadata.schema_version,
-        command=metadata.command,
-        options=metadata.options,
-        model=metadata.model,
-        metadata=metadata,
+        **msgspec.structs.asdict(opening),
         page=page.size,
         page_dpi=None if page.dpi is None else float(page.dpi),
         batch_size=page.batch_size,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from dsocr_analyze.advice.published import EditDistances, PrecisionRow, PublishedAccuracy
-from dsocr_analyze.columns.metadata import CountMetadata
-from dsocr_analyze.report.opening import ModelOpening
+from dsocr_analyze.columns.metadata import CountOpening
 from dsocr_analyze.report.time_entry import TimeEntry
 
 __all__ = [
@@ -155,11 +154,10 @@ class Requirements(Struct, frozen=True, kw_only=True):
     maximum_compression: float | None
 
 
-class AdviceDocument(ModelOpening, frozen=True, kw_only=True):
+class AdviceDocument(CountOpening, frozen=True, kw_only=True):
     """What each mode makes of a page.
 
     Attributes:
-        metadata: Which model, counted how.
         page: Width and height in pixels.
         page_dpi: Pixels of the page for each inch of it; null where unknown.
         batch_size: Pages of the batch.
@@ -173,7 +171,6 @@ class AdviceDocument(ModelOpening, frozen=True, kw_only=True):
         notes: What a reader should know.
     """
 
-    metadata: CountMetadata
     page: tuple[int, int]
     page_dpi: float | None
     batch_size: int

@@ -20,7 +20,7 @@ def advice_lines(advice: AdviceDocument) -> Iterator[str]:
     width, height = advice.page
     dpi = "" if advice.page_dpi is None else f" at {_round(advice.page_dpi)} dpi"
     pages = "1 page" if advice.batch_size == 1 else f"{advice.batch_size:,} pages"
-    yield f"Ran: {model_text(advice.metadata.model)} by the analytic engine"
+    yield f"Ran: {model_text(advice.model)} by the analytic engine"
     yield (
         f"Page of {width} x {height} pixels{dpi}; {pages} at a time, {advice.max_new_tokens:,} new"
         " tokens"

@@ -128,6 +128,8 @@ class PageTotals:
         kv_cache_bytes: Cache of the batch when its last token is there.
         decode_step_bytes_read_expected: Bytes that the step reads where it touches as many routed
             experts as are to be expected, in place of the most that it can; floats.
+        peak_activation_bytes: Most bytes of tensors alive at once in the prefill pass, besides
+            weights and inputs.
     """
 
     stages: Mapping[str, Work]
@@ -138,12 +140,15 @@ class PageTotals:
     seq_len: Count
     kv_cache_bytes: Count
     decode_step_bytes_read_expected: Any
+    peak_activation_bytes: Count
 
     def counts(self) -> Iterator[Count]:
         """Every count, expectations aside."""
         for work in (*self.stages.values(), self.prefill, self.decode_step, self.batch):
             yield from work
-        yield from (self.visual_tokens, self.seq_len, self.kv_cache_bytes)
+        yield from (
+            self.visual_tokens, self.seq_len, self.kv_cache_bytes, self.peak_activation_bytes
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

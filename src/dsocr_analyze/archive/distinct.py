@@ -56,7 +56,9 @@ class _Counted(NamedTuple):
     amounts: NDArray[np.float64] | None
 
 
-def distinct_workloads(batches: Iterable[Measured], grid_count: int) -> Iterator[DistinctWorkloads]:
+def distinct_workloads(
+    batches: Iterable[Measured], grid_count: int, *, at_once: bool = False
+) -> Iterator[DistinctWorkloads]:
     """Distinct workloads, in memory that does not grow with the number of pages.
 
     A workload may come again in a later part: nothing is remembered of those handed out.
@@ -64,18 +66,19 @@ def distinct_workloads(batches: Iterable[Measured], grid_count: int) -> Iterator
     Args:
         batches: Workloads of a batch size of 1.
         grid_count: All codes of crop grids are below this.
+        at_once: Whether all come in one part, in memory that grows with the distinct ones.
     """
     check_keys_fit(grid_count)
     waiting: list[_Counted] = []
     for measured in batches:
         counted = _counted(measured, grid_count)
-        if len(counted.keys) > _MANY:
+        if len(counted.keys) > _MANY and not at_once:
             yield _unpacked(counted)
             continue
         waiting.append(counted)
         if sum(len(part.keys) for part in waiting) > _MOST_WAITING:
             waiting = [_merged(waiting)]
-            if 2 * len(waiting[0].keys) > _MOST_WAITING:
+            if 2 * len(waiting[0].keys) > _MOST_WAITING and not at_once:
                 yield _unpacked(waiting.pop())
     if waiting:
         yield _unpacked(_merged(waiting))

@@ -9,8 +9,7 @@ import msgspec
 
 from dsocr_analyze.archive.files_document import FilesDocument, files_document
 from dsocr_analyze.archive.histogram import token_bars
-from dsocr_analyze.columns.metadata import CountMetadata
-from dsocr_analyze.report.opening import ModelOpening
+from dsocr_analyze.columns.metadata import CountOpening
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.time_totals import TimeTotals
@@ -77,6 +76,8 @@ class TotalsDocument(msgspec.Struct, frozen=True):
         crop_mode: Whether pages are cut into local views.
         dtype: Type of weights and activations.
         attention: The decoder's attention implementation.
+        sliding_window: Whether decode steps attend in the model's window; null of a model that has
+            none.
         visual_tokens: Tokens of the pages.
         prompt_tokens: Tokens of the prompts.
         new_tokens: Tokens that the pages yield.
@@ -90,7 +91,10 @@ class TotalsDocument(msgspec.Struct, frozen=True):
         page_flops: All FLOPs.
         page_bytes_read: Bytes of all inputs, decode steps included.
         page_bytes_written: Bytes of all outputs, decode steps included.
-        largest_kv_cache_bytes: The largest KV cache of a page.
+        batches: Into which the pages come: as many as pages where each runs alone.
+        largest_kv_cache_bytes: The largest KV cache of a batch.
+        largest_peak_activation_bytes: Most bytes of tensors alive at once in a prefill pass,
+            besides weights and inputs, of the batch that needs most.
         pages_beyond_max_position_embeddings: Pages that reach beyond the decoder's positions.
         pages_by_prompt_tokens: Pages by the length of their prompts.
     """
@@ -101,6 +105,7 @@ class TotalsDocument(msgspec.Struct, frozen=True):
     crop_mode: bool
     dtype: str
     attention: str
+    sliding_window: bool | None
     visual_tokens: int
     prompt_tokens: int
     new_tokens: int
@@ -114,7 +119,9 @@ class TotalsDocument(msgspec.Struct, frozen=True):
     page_flops: int
     page_bytes_read: int
     page_bytes_written: int
+    batches: int
     largest_kv_cache_bytes: int
+    largest_peak_activation_bytes: int
     pages_beyond_max_position_embeddings: int
     pages_by_prompt_tokens: tuple[PagesOfLength, ...]
 
@@ -131,6 +138,8 @@ class TimeDocument(msgspec.Struct, frozen=True):
         crop_mode: Whether pages are cut into local views.
         dtype: Type of weights and activations.
         attention: The decoder's attention implementation.
+        sliding_window: Whether decode steps attend in the model's window; null of a model that has
+            none.
         concurrency: Pages under way at a time.
         gpu_hours: Hours of one GPU.
         low: Lower end of the band of `gpu_hours`.
@@ -152,6 +161,7 @@ class TimeDocument(msgspec.Struct, frozen=True):
     crop_mode: bool
     dtype: str
     attention: str
+    sliding_window: bool | None
     concurrency: int
     gpu_hours: float
     low: float
@@ -165,13 +175,14 @@ class TimeDocument(msgspec.Struct, frozen=True):
     assumptions: tuple[str, ...]
 
 
-class ArchiveDocument(ModelOpening, frozen=True, kw_only=True, omit_defaults=True):
+class ArchiveDocument(CountOpening, frozen=True, kw_only=True, omit_defaults=True):
     """Everything that was counted of a list of pages.
 
     Attributes:
-        metadata: Which model, counted how.
         rows: Rows of the list.
         pages: Pages among them.
+        batch_size: Pages of a full batch: pages with equal prompts run together, the rest of each
+            prompt's in a smaller one; 1 where each runs alone.
         malformed: Rows that are none.
         pages_by_grid: Pages by how crop mode cuts them.
         totals: One entry per setting.
@@ -179,9 +190,9 @@ class ArchiveDocument(ModelOpening, frozen=True, kw_only=True, omit_defaults=Tru
         files: What the files of a folder are; not there for a list of sizes.
     """
 
-    metadata: CountMetadata
     rows: int
     pages: int
+    batch_size: int
     malformed: MalformedRows
     pages_by_grid: tuple[PagesOfGrid, ...]
     totals: tuple[TotalsDocument, ...]
@@ -189,22 +200,19 @@ class ArchiveDocument(ModelOpening, frozen=True, kw_only=True, omit_defaults=Tru
     files: FilesDocument | None = None
 
 
-def archive_document(archive: Archive, metadata: CountMetadata) -> ArchiveDocument:
+def archive_document(archive: Archive, opening: CountOpening) -> ArchiveDocument:
     """The document of a list of pages.
 
     Args:
         archive: The list, added up.
-        metadata: Which model, counted how.
+        opening: Which model, counted how.
     """
     malformed = archive.malformed
     return ArchiveDocument(
-        schema_version=metadata.schema_version,
-        command=metadata.command,
-        options=metadata.options,
-        model=metadata.model,
-        metadata=metadata,
+        **msgspec.structs.asdict(opening),
         rows=archive.rows,
         pages=archive.pages,
+        batch_size=archive.batch_size,
         malformed=MalformedRows(
             malformed.rows, tuple(MalformedRow(row, reason) for row, reason in malformed.reported)
         ),
@@ -232,11 +240,14 @@ def _totals_document(totals: SettingTotals) -> TotalsDocument:
         crop_mode=mode.crop_mode,
         dtype=setting.dtype.name,
         attention=setting.attention,
+        sliding_window=totals.sliding_window,
         visual_tokens=totals.visual_tokens,
         prompt_tokens=totals.prompt_tokens,
         new_tokens=totals.new_tokens,
         **totals.counts,
+        batches=totals.batches,
         largest_kv_cache_bytes=totals.largest_kv_cache_bytes,
+        largest_peak_activation_bytes=totals.largest_peak_activation_bytes,
         pages_beyond_max_position_embeddings=totals.beyond_positions,
         pages_by_prompt_tokens=tuple(PagesOfLength(bar.label, bar.pages) for bar in bars),
     )
@@ -254,6 +265,7 @@ def _time_document(times: TimeTotals) -> TimeDocument:
         crop_mode=mode.crop_mode,
         dtype=setting.dtype.name,
         attention=setting.attention,
+        sliding_window=times.sliding_window,
         concurrency=times.time.concurrency,
         gpu_hours=times.gpu_hours,
         low=low,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -12,10 +12,21 @@ if TYPE_CHECKING:
 
     from dsocr_analyze.archive.totals import Archive
 
-__all__ = ["HISTOGRAMS", "Bar", "Histogram", "grid_bars", "histograms_of", "token_bars"]
+__all__ = [
+    "HISTOGRAMS",
+    "MOST_PLOTTED",
+    "Bar",
+    "Histogram",
+    "grid_bars",
+    "histograms_of",
+    "token_bars",
+]
 
 HISTOGRAMS: Final = ("grid", "tokens")
 """What pages can be told apart by: their crop grid, or the tokens of their prompt."""
+
+MOST_PLOTTED: Final = 10
+"""Modes that one picture shows at most."""
 
 _MOST_BARS: Final = 20
 _NICE: Final = (1, 2, 5)
@@ -40,19 +51,21 @@ class Histogram:
 
     Attributes:
         title: By what.
+        series: The mode; empty where pages are the same in every mode.
         label: What the bars' labels are, in a word.
         axis: The same with a unit.
         bars: The bars, in order.
     """
 
     title: str
+    series: str
     label: str
     axis: str
     bars: list[Bar]
 
 
 def histograms_of(archive: Archive, kind: str) -> list[Histogram]:
-    """One histogram of crop grids, or one of prompt lengths for each setting.
+    """One histogram of crop grids, or one of prompt lengths for each mode, all with equal bins.
 
     Args:
         archive: A list of pages, added up.
@@ -61,15 +74,14 @@ def histograms_of(archive: Archive, kind: str) -> list[Histogram]:
     if kind == "grid":
         bars = grid_bars(archive.pages_by_grid)
         axis = "crop grid [columns x rows of local views]"
-        return [Histogram("Pages by crop grid", "grid", axis, bars)]
+        return [Histogram("Pages by crop grid", "", "grid", axis, bars)]
+    by_mode = {totals.setting.mode.name: totals.pages_by_tokens for totals in archive.totals}
+    title = "Pages by tokens of the prompt"
+    if len(by_mode) == 1:
+        title += f", mode {next(iter(by_mode))}"
     return [
-        Histogram(
-            f"Pages by tokens of the prompt, mode {totals.setting.mode.name}",
-            "tokens",
-            "prompt [tokens]",
-            token_bars(totals.pages_by_tokens),
-        )
-        for totals in archive.totals
+        Histogram(title, mode, "tokens", "prompt [tokens]", bars)
+        for mode, bars in zip(by_mode, _bars_of_each(list(by_mode.values())), strict=True)
     ]
 
 
@@ -89,20 +101,29 @@ def token_bars(pages_by_tokens: NDArray[np.int64]) -> list[Bar]:
     Args:
         pages_by_tokens: Pages whose prompt has 0, 1, 2, ... tokens.
     """
+    [bars] = _bars_of_each([pages_by_tokens])
+    return bars
+
+
+def _bars_of_each(all_pages: Sequence[NDArray[np.int64]]) -> Iterator[list[Bar]]:
+    """The bars of several counts of pages, each in the bins that hold all of them."""
     import numpy as np
 
-    lengths = np.flatnonzero(pages_by_tokens)
-    if not len(lengths):
-        return []
-    least, most = int(lengths[0]), int(lengths[-1])
+    found = [np.flatnonzero(pages) for pages in all_pages]
+    ends = [int(end) for lengths in found if len(lengths) for end in (lengths[0], lengths[-1])]
+    if not ends:
+        yield from ([] for _ in all_pages)
+        return
+    least, most = min(ends), max(ends)
     width = _bin_width(least, most)
     first = least // width
-    sums = np.zeros(most // width - first + 1, np.int64)
-    np.add.at(sums, lengths // width - first, pages_by_tokens[lengths])
-    return [
-        Bar(_bin_label((first + index) * width, width), int(pages))
-        for index, pages in enumerate(sums)
-    ]
+    for lengths, pages in zip(found, all_pages, strict=True):
+        sums = np.zeros(most // width - first + 1, np.int64)
+        np.add.at(sums, lengths // width - first, pages[lengths])
+        yield [
+            Bar(_bin_label((first + index) * width, width), int(count))
+            for index, count in enumerate(sums)
+        ]
 
 
 def _bin_width(least: int, most: int) -> int:

@@ -44,7 +44,7 @@ def page_table(model: CountedModel, setting: Setting, pages: Pages) -> pa.Record
     columns |= {
         "page_width": pages.widths,
         "page_height": pages.heights,
-        **setting_columns(setting, n),
+        **setting_columns(setting, n, model.window_in(setting)),
         "text_tokens": np.broadcast_to(pages.text_tokens, n),
         "max_new_tokens": np.broadcast_to(pages.max_new_tokens, n),
         **page_columns(costs),

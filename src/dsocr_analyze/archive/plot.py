@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.pictures.picture import HATCHES, Picture, drawing, paler
 from dsocr_analyze.pictures.settings import fixed_line
-from dsocr_analyze.pictures.values import Top, label_bars, scale_axis, scale_of
+from dsocr_analyze.pictures.values import Scale, Top, label_bars, scale_axis, scale_of
 from dsocr_analyze.report.stage_colours import PALETTE
 
 if TYPE_CHECKING:
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from dsocr_analyze.columns.setting import Setting
 
 __all__ = ["SeenPages", "histogram_picture", "settings_of_list"]
+
+_BAR_INCHES: Final = 0.16  # a value fits upright
+_INCHES: Final = (8.0, 14.0)
 
 
 class SeenPages:
@@ -71,31 +74,51 @@ def settings_of_list(
 
 
 def histogram_picture(
-    histogram: Histogram, pages: str, settings: Mapping[str, Sequence[Any]]
+    histograms: Sequence[Histogram], pages: str, settings: Mapping[str, Sequence[Any]]
 ) -> Picture:
-    """A histogram of pages, to be written with its `save`.
+    """A histogram of pages, or several of equal bins side by side; written with its `save`.
 
     Args:
-        histogram: The bars.
+        histograms: The bars of each.
         pages: Which pages they are.
         settings: What they were counted for.
     """
-    bars = histogram.bars
-    shown = ("mode",) if histogram.label == "tokens" else ()  # its title says the mode
+    first = histograms[0]
+    shown = ("mode",) if first.label == "tokens" else ()  # its title or its legend says the mode
     fixed = fixed_line(settings, shown)
+    most = max((bar.pages for each in histograms for bar in each.bars), default=0)
+    bars = sum(len(each.bars) for each in histograms)
+    width = min(max(_INCHES[0], 1.2 + _BAR_INCHES * bars), _INCHES[1])
     with drawing():
-        picture = Picture(histogram.title, ", ".join(filter(None, (pages, fixed))))
-        scale = scale_of(max((bar.pages for bar in bars), default=0), "pages")
+        picture = Picture(first.title, ", ".join(filter(None, (pages, fixed))), width=width)
+        scale = scale_of(most, "pages")
         unit = "pages" if scale.divisor == 1 else f"pages [{scale.unit.removesuffix(' pages')}]"
-        picture.name_axes(histogram.axis, unit)
+        picture.name_axes(first.axis, unit)
         scale_axis(picture.axes.yaxis, scale, whole=True)
-        picture.axes.bar(
-            range(len(bars)), [bar.pages for bar in bars], color=PALETTE[0], hatch=HATCHES[0],
-            edgecolor=paler(PALETTE[0]),
-        )  # fmt: skip
-        picture.name_bars([bar.label for bar in bars])
+        handles, tops = _draw(picture, histograms, scale)
+        picture.name_bars([bar.label for bar in first.bars])
+        if len(histograms) > 1:
+            picture.add_legend(handles, [f"{each.series} mode" for each in histograms])
         picture.lay_out()
-        label_bars(
-            picture, [Top(x, bar.pages, scale.text(bar.pages)) for x, bar in enumerate(bars)]
-        )
+        label_bars(picture, tops)
     return picture
+
+
+def _draw(
+    picture: Picture, histograms: Sequence[Histogram], scale: Scale
+) -> tuple[list[Any], list[Top]]:
+    """Groups of bars; what stands for each histogram in a legend, and where the bars end."""
+    width = 0.8 / len(histograms)
+    handles, tops = [], []
+    for index, each in enumerate(histograms):
+        shift = (index - (len(histograms) - 1) / 2) * width
+        middles = [x + shift for x in range(len(each.bars))]
+        pages = [bar.pages for bar in each.bars]
+        colour = PALETTE[index % len(PALETTE)]
+        handles.append(
+            picture.axes.bar(
+                middles, pages, width, color=colour, hatch=HATCHES[index], edgecolor=paler(colour)
+            )
+        )
+        tops += [Top(x, count, scale.text(count)) for x, count in zip(middles, pages, strict=True)]
+    return handles, tops

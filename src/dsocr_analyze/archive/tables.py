@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.archive.histogram import Histogram, histograms_of
-from dsocr_analyze.report.quantities import bytes_text, exact, scaled
+from dsocr_analyze.report.quantities import bytes_text, counted, exact, scaled
 from dsocr_analyze.report.tables import Table
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _BAR_WIDTH: Final = 40
 
 
 def archive_tables(archive: Archive, histogram: str) -> list[Table]:
-    """The totals, one row per setting, seconds, and a histogram of grids or those of tokens.
+    """The totals, one row per setting, seconds, and a histogram of grids or of tokens.
 
     Args:
         archive: The list of pages, added up.
@@ -26,7 +26,7 @@ def archive_tables(archive: Archive, histogram: str) -> list[Table]:
     """
     histograms = histograms_of(archive, histogram)
     times = _time_tables(archive.times) if archive.times else []
-    return [_totals_table(archive), *times, *(_histogram_table(one) for one in histograms)]
+    return [_totals_table(archive), *times, _histogram_table(histograms)]
 
 
 def _totals_table(archive: Archive) -> Table:
@@ -38,7 +38,7 @@ def _totals_table(archive: Archive) -> Table:
         (
             totals.setting.mode.name,
             totals.setting.dtype.name,
-            totals.setting.attention,
+            totals.setting.attention_label,
             scaled(totals.prompt_tokens),
             scaled(totals.new_tokens),
             scaled(totals.prefill_pass.flops),
@@ -50,17 +50,26 @@ def _totals_table(archive: Archive) -> Table:
         )
         for totals in archive.totals
     )
-    return Table(f"{exact(archive.pages)} pages", columns, rows, label_columns=3)
+    title = counted(archive.pages, "page")
+    if archive.batch_size > 1:
+        title += f", {archive.batch_size} with equal prompts at a time"
+    return Table(title, columns, rows, label_columns=3)
 
 
 def _time_tables(times: list[TimeTotals]) -> list[Table]:
-    """GPU-hours by GPU and setting, and what follows from them; at most 80 columns wide."""
+    """GPU-hours by GPU and setting, and what follows from them; at most 80 columns wide.
+
+    The kind of attention is named where it differs.
+    """
     time = times[0].time
     price, hours = time.requested.job.price_per_hour, time.deadline_hours
-    names = ("GPU", "mode", "dtype")
+    attentions = {each.setting.attention_label for each in times}
+    names = ("GPU", "mode", "dtype", "attention")[: 3 if len(attentions) == 1 else 4]
     spent, follows = [], []
     for each in times:
-        label = (each.gpu, each.setting.mode.name, each.setting.dtype.name)
+        setting = each.setting
+        parts = (each.gpu, setting.mode.name, setting.dtype.name, setting.attention_label)
+        label = parts[: len(names)]
         spent.append((*label, _three(each.gpu_hours), *map(_three, each.band), each.bound))
         row = [*label, _three(each.pages_per_second)]
         if each.cost is not None:
@@ -78,9 +87,10 @@ def _time_tables(times: list[TimeTotals]) -> list[Table]:
     return [
         Table(
             f"Predicted: {times[0].runtime}, {time.concurrency} pages at once",
-            (*names, "GPU-hours", "low", "high", "bound"), tuple(spent), label_columns=3,
+            (*names, "GPU-hours", "low", "high", "bound"), tuple(spent),
+            label_columns=len(names),
         ),
-        Table(title, tuple(columns), tuple(follows), label_columns=3),
+        Table(title, tuple(columns), tuple(follows), label_columns=len(names)),
     ]  # fmt: skip
 
 
@@ -91,8 +101,17 @@ def _three(value: float) -> str:
     return f"{value:.3g}" if value >= 0.1 else f"{value:.2g}"
 
 
-def _histogram_table(histogram: Histogram) -> Table:
+def _histogram_table(histograms: list[Histogram]) -> Table:
+    """One histogram with shares and bars, or several beside each other."""
+    histogram = histograms[0]
     bars = histogram.bars
+    if len(histograms) > 1:
+        counts = zip(*([exact(bar.pages) for bar in each.bars] for each in histograms), strict=True)
+        return Table(
+            f"{histogram.title}, by mode",
+            (histogram.label, *(each.series for each in histograms)),
+            tuple((bar.label, *row) for bar, row in zip(bars, counts, strict=True)),
+        )
     pages = sum(bar.pages for bar in bars)
     most = max((bar.pages for bar in bars), default=0)
     rows = tuple(

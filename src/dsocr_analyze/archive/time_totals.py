@@ -68,6 +68,7 @@ class TimeTotals:
         profile: The GPU's profile.
         time: What was asked.
         correction: What benchmarks of the server say on the GPU.
+        sliding_window: Whether decode steps attend in a window; None of a model that has none.
         pages: How many.
         gpu_seconds: Seconds of one GPU for all pages.
         cpu_seconds: CPU work of all pages before the model.
@@ -79,6 +80,7 @@ class TimeTotals:
     profile: Profile
     time: ListTime
     correction: Correction = NO_CORRECTION
+    sliding_window: bool | None = None
     pages: int = 0
     gpu_seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -183,7 +185,8 @@ class ListTimer:
         for profile in time.requested.profiles:
             for setting in settings:
                 timer = page_timer(model, setting, profile, job)
-                totals = TimeTotals(setting, profile, time, timer.correction)
+                window = model.window_in(setting)
+                totals = TimeTotals(setting, profile, time, timer.correction, window)
                 self._timed.append((timer, totals))
         self._modes = list(dict.fromkeys(setting.mode for setting in settings))
         count = model.architecture.forms.crop_grids.count

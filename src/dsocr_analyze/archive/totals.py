@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dsocr_analyze.archive.batches import in_batches
 from dsocr_analyze.archive.distinct import Measured, distinct_workloads
 from dsocr_analyze.archive.exact_sums import weighted_sum
 from dsocr_analyze.archive.pages import Malformed, Pages
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dsocr_analyze.archive.distinct import DistinctWorkloads
+    from dsocr_analyze.archive.batches import DistinctBatches
     from dsocr_analyze.archive.folder import FolderFiles
     from dsocr_analyze.archive.time_totals import ListTimer, TimeTotals
     from dsocr_analyze.columns.counted_model import CountedModel
@@ -39,23 +40,30 @@ class SettingTotals:
 
     Attributes:
         setting: Mode, element type and attention.
+        sliding_window: Whether decode steps attend in a window; None of a model that has none.
         visual_tokens: Of all pages.
         prompt_tokens: Of all pages, visual and text tokens.
         new_tokens: Of all pages.
         prefill_pass: Work of all pages' prefill passes.
         page: Work of all pages, decode steps included.
-        largest_kv_cache_bytes: KV cache of the page that needs most.
+        batches: Into which the pages come; as many as pages where each runs alone.
+        largest_kv_cache_bytes: KV cache of the batch that needs most.
+        largest_peak_activation_bytes: Most bytes of tensors alive at once in a prefill pass, of
+            the batch that needs most.
         beyond_positions: Pages that reach beyond the positions the decoder was trained for.
         pages_by_tokens: Pages whose prompt has 0, 1, 2, ... tokens.
     """
 
     setting: Setting
+    sliding_window: bool | None = None
     visual_tokens: int = 0
     prompt_tokens: int = 0
     new_tokens: int = 0
     prefill_pass: Work = NO_WORK
     page: Work = NO_WORK
+    batches: int = 0
     largest_kv_cache_bytes: int = 0
+    largest_peak_activation_bytes: int = 0
     beyond_positions: int = 0
     pages_by_tokens: NDArray[np.int64] = field(default_factory=_no_pages)
 
@@ -64,26 +72,30 @@ class SettingTotals:
         """The work by column, `prefill_pass_flops` and so on."""
         return figures("prefill_pass", self.prefill_pass) | figures("page", self.page)
 
-    def add(self, costs: Costs, distinct: DistinctWorkloads, max_positions: int) -> None:
+    def add(self, costs: Costs, distinct: DistinctBatches, max_positions: int) -> None:
         """Adds more pages.
 
         Args:
-            costs: What they cost.
-            distinct: The pages.
+            costs: What their batches cost.
+            distinct: The batches.
             max_positions: Positions that the decoder was trained for.
         """
         import numpy as np
 
-        workloads, pages, _ = distinct
+        workloads, batches, pages = distinct
         totals = costs.totals
+        self.batches += int(batches.sum())
         lengths = np.asarray(totals.seq_len)
         self.visual_tokens += weighted_sum(totals.visual_tokens, pages)
         self.prompt_tokens += weighted_sum(totals.seq_len, pages)
         self.new_tokens += weighted_sum(workloads.max_new_tokens, pages)
-        self.prefill_pass = self.prefill_pass.plus(_summed(totals.prefill, pages))
-        self.page = self.page.plus(_summed(totals.batch, pages))
-        largest = int(np.max(totals.kv_cache_bytes))
-        self.largest_kv_cache_bytes = max(self.largest_kv_cache_bytes, largest)
+        self.prefill_pass = self.prefill_pass.plus(_summed(totals.prefill, batches))
+        self.page = self.page.plus(_summed(totals.batch, batches))
+        cache, peak = (
+            int(np.max(each)) for each in (totals.kv_cache_bytes, totals.peak_activation_bytes)
+        )
+        self.largest_kv_cache_bytes = max(self.largest_kv_cache_bytes, cache)
+        self.largest_peak_activation_bytes = max(self.largest_peak_activation_bytes, peak)
         is_beyond = lengths + workloads.max_new_tokens - 1 > max_positions
         self.beyond_positions += int(pages[is_beyond].sum())
         self.pages_by_tokens = _with_lengths(self.pages_by_tokens, lengths.astype(np.int64), pages)
@@ -100,6 +112,7 @@ class Archive:
         totals: Costs, one for each setting.
         times: Seconds, one for each setting and GPU; none where none were asked for.
         files: What the files of a folder are; None of a list of sizes.
+        batch_size: Pages of a full batch.
     """
 
     pages: int
@@ -108,6 +121,7 @@ class Archive:
     totals: list[SettingTotals]
     times: list[TimeTotals] = field(default_factory=list)
     files: FolderFiles | None = None
+    batch_size: int = 1
 
     @property
     def rows(self) -> int:
@@ -120,14 +134,17 @@ def add_up(
     settings: Sequence[Setting],
     batches: Iterable[Pages],
     timer: ListTimer | None = None,
+    *,
+    batch_size: int = 1,
 ) -> Archive:
-    """Totals over all pages, each counted alone (a batch size of 1).
+    """Totals over all pages, each counted alone, or in batches of pages with equal prompts.
 
     Args:
         model: The model.
         settings: Ways to run it; all pages are counted under each.
         batches: The pages.
-        timer: Adds up their seconds too.
+        timer: Adds up their seconds too, which do not go by batches.
+        batch_size: Pages of a full batch; of each prompt the rest runs together.
 
     Raises:
         PageError: The list cannot be read to its end.
@@ -138,7 +155,7 @@ def add_up(
     import numpy as np
 
     grids = model.architecture.forms.crop_grids
-    totals = [SettingTotals(setting) for setting in settings]
+    totals = [SettingTotals(setting, model.window_in(setting)) for setting in settings]
     malformed = Malformed()
     pages_by_code = np.zeros(grids.count, np.int64)
 
@@ -149,11 +166,12 @@ def add_up(
                 found = pages.workloads(grids)
                 yield Measured(found, timer.amounts(pages, found) if timer else None)
 
-    for distinct in distinct_workloads(workloads(), grids.count):
+    for distinct in distinct_workloads(workloads(), grids.count, at_once=batch_size > 1):
         np.add.at(pages_by_code, distinct.workloads.grids, distinct.pages)
         for sums in totals:
-            costs = evaluate(model, sums.setting, distinct.workloads)
-            sums.add(costs, distinct, model.dimensions.max_positions)
+            joined = in_batches(distinct, batch_size, are_cut=sums.setting.mode.crop_mode)
+            costs = evaluate(model, sums.setting, joined.workloads)
+            sums.add(costs, joined, model.dimensions.max_positions)
         if timer is not None:
             timer.add(distinct)
     codes = np.flatnonzero(pages_by_code)
@@ -165,12 +183,13 @@ def add_up(
         pages_by_grid={(column, row): count for column, row, count in by_grid},
         totals=totals,
         times=[] if timer is None else timer.totals,
+        batch_size=batch_size,
     )
 
 
-def _summed(work: Work, pages: NDArray[np.int64]) -> Work:
-    """The work of all pages, from that of each distinct workload."""
-    return Work(*(weighted_sum(counts, pages) for counts in work))
+def _summed(work: Work, batches: NDArray[np.int64]) -> Work:
+    """The work of all batches, from that of each distinct one."""
+    return Work(*(weighted_sum(counts, batches) for counts in work))
 
 
 def _with_lengths(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import many_options, options, time_options
-from dsocr_analyze.cli.doubts import StrictOption, say_of_config
+from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_modes
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.page_image import page_of_file
 from dsocr_analyze.cli.used_options import options_used
@@ -116,17 +116,18 @@ def advise(
     say_of_config(context, directory, by_closed_forms=True)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     size, dpi = _page(page, image, page_dpi)
+    modes = list(dict.fromkeys(parse_modes("mode", mode or "all", directory.architecture)))
     wanted = PageAsked(
         size, dpi, text_tokens, max_new_tokens, batch_size, _numbers(page_text_tokens)
     )
     found = advise(
-        directory, wanted, list(dict.fromkeys(parse_modes("mode", mode or "all",
-                                                          directory.architecture))),
+        directory, wanted, modes,
         wanted=_wanted(minimum_dpi, maximum_compression), dtype=dtype,
         flash_attention=flash_attention,
         time_of=_time_of(asked, directory, dtype, flash_attention=flash_attention),
         options=options_used(context),
     )  # fmt: skip
+    say_of_modes(context, directory.architecture, modes)
     _show(context, found, output_format, json_file, quiet=quiet)
     if found.modes_that_meet == ():
         raise typer.Exit(NO)

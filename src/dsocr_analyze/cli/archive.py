@@ -12,7 +12,7 @@ import typer
 
 from dsocr_analyze.archive.folder import DEFAULT_PDF_DPI
 from dsocr_analyze.cli import completion, many_options, many_time_options, options
-from dsocr_analyze.cli.doubts import StrictOption, warn
+from dsocr_analyze.cli.doubts import StrictOption, say_of_modes, warn
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.used_options import options_used
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from dsocr_analyze.archive.time_totals import ListTime, ListTimer
     from dsocr_analyze.archive.totals import Archive
     from dsocr_analyze.columns.counted_model import CountedModel
-    from dsocr_analyze.columns.metadata import CountMetadata
+    from dsocr_analyze.columns.metadata import CountOpening
     from dsocr_analyze.columns.setting import Setting
+    from dsocr_analyze.workload import Mode
 
 __all__ = ["FORMATS", "HISTOGRAMS", "archive", "count_list"]
 
@@ -46,6 +47,15 @@ PagesArgument = Annotated[
     ),
 ]
 OF_PDFS = "Pixels to an inch of a PDF's pages. PDFs need the extra 'pdf'."
+BatchOption = Annotated[
+    int,
+    typer.Option(
+        "--batch-size",
+        metavar="PAGES",
+        help=options.BATCH,
+        rich_help_panel=_LENGTHS,
+    ),
+]
 PdfDpiOption = Annotated[
     int,
     typer.Option(
@@ -111,8 +121,10 @@ def archive(
     mode: many_options.ModesOption = None,
     dtype: many_options.DtypesOption = "bfloat16",
     use_flash_attn: many_options.AttentionsOption = "0",
+    sliding_window: many_options.WindowsOption = None,
     text_tokens: TextTokensOption = None,
     max_new_tokens: NewTokensOption = 1024,
+    batch_size: BatchOption = 1,
     pdf_dpi: PdfDpiOption = DEFAULT_PDF_DPI,
     model: options.ModelOption = None,
     arch: options.ArchOption = None,
@@ -125,11 +137,14 @@ def archive(
     strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
-    """Count every page of a list, add them up, and predict the GPU-hours that they take."""
+    """Count every page of a list, add them up, and predict the GPU-hours that they take.
+
+    Pages of a batch have equal prompts: the rest of each prompt's make a smaller one.
+    """
     time = many_time_options.time_requested(context)
     count_list(
-        context, pages, mode, dtype, use_flash_attn, text_tokens, max_new_tokens, pdf_dpi, model,
-        arch, config, output, plot, histogram, output_format,
+        context, pages, mode, dtype, use_flash_attn, sliding_window, text_tokens, max_new_tokens,
+        batch_size, pdf_dpi, model, arch, config, output, plot, histogram, output_format,
         many_time_options.list_time(context, time),
         quiet=quiet,
     )  # fmt: skip
@@ -141,8 +156,10 @@ def count_list(
     mode: str | None,
     dtype: str,
     use_flash_attn: str,
+    sliding_window: str | None,
     text_tokens: int | None,
     max_new_tokens: int,
+    batch_size: int,
     pdf_dpi: int,
     model: str | None,
     arch: str | None,
@@ -159,48 +176,83 @@ def count_list(
     from dsocr_analyze.archive.plot import SeenPages, settings_of_list
     from dsocr_analyze.archive.source import open_pages
     from dsocr_analyze.columns.counted_model import CountedModel
-    from dsocr_analyze.columns.metadata import metadata_of
-    from dsocr_analyze.columns.table_files import sidecar
+    from dsocr_analyze.columns.metadata import opening_of
     from dsocr_analyze.pictures.settings import settings_of_model
 
     output_format = options.chosen("--format", output_format, FORMATS)
     histogram = options.chosen("--histogram", histogram, HISTOGRAMS)
     many_options.check_files(output, plot)
+    _check_batches(batch_size, output, time)
     directory = options.described_model(model, arch, config)
     counted = CountedModel.from_directory(directory)
     architecture = counted.architecture
-    settings = many_options.settings_from(architecture, mode, dtype, use_flash_attn)
-    if plot is not None and histogram == "tokens" and len(settings) > 1:
-        raise WorkloadError(
-            f"a plot of tokens shows one setting; there are {len(settings)}, give one"
-            " --mode, --dtype and --use-flash-attn"
-        )
-    planned = architecture.plan(page=(1, 1), text_tokens=text_tokens, max_new_tokens=max_new_tokens)
-    if output is not None and output.exists() and pages.exists() and output.samefile(pages):
-        raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
-    metadata = metadata_of(
-        directory, architecture, (setting.mode for setting in settings),
+    settings = many_options.settings_from(architecture, mode, dtype, use_flash_attn, sliding_window)
+    modes = list(dict.fromkeys(setting.mode for setting in settings))
+    _check_results(pages, output, plot, histogram, modes)
+    planned = architecture.plan(
+        page=(1, 1), text_tokens=text_tokens, max_new_tokens=max_new_tokens, batch_size=batch_size
+    )
+    opening = opening_of(
+        directory, architecture, modes,
         command=context.info_name or "", options=options_used(context),
     )  # fmt: skip
     lengths = {"text_tokens": planned.text_tokens, "max_new_tokens": max_new_tokens}
     timer = _timer(counted, settings, time)
+    say_of_modes(context, architecture, modes)
     listed = open_pages(pages, pdf_dpi=pdf_dpi)
     seen = SeenPages()
     counts = _added_up(
-        listed, lengths, counted, settings, output, metadata, timer, context.obj.begin_writing, seen
-    )
+        listed, lengths, counted, settings, output, opening, timer, context.obj.begin_writing,
+        seen, batch_size,
+    )  # fmt: skip
     if plot is not None:
-        of_model = settings_of_model(metadata.model, config)
+        of_model = settings_of_model(opening.model, config)
         _plot(plot, counts, histogram, pages, settings_of_list(of_model, settings, seen))
     if not quiet:
-        _print(counts, metadata, histogram, output_format)
-        for written in (output, output and sidecar(output), plot):
-            if written is not None:
-                # A JSON document stays alone on stdout.
-                say = complain if output_format == "json" else print
-                say(f"wrote {written}")
+        _print(counts, opening, histogram, output_format)
+        _say_written(output, plot, output_format)
     warnings = _warnings(counts, counted.dimensions.max_positions)
     warn(context, [*counted.warnings, *warnings])
+
+
+def _check_results(
+    pages: Path, output: Path | None, plot: Path | None, histogram: str, modes: list[Mode]
+) -> None:
+    """Refuses, before the work, results that could not be written or drawn after it."""
+    from dsocr_analyze.archive.histogram import MOST_PLOTTED
+
+    if plot is not None and histogram == "tokens" and len(modes) > MOST_PLOTTED:
+        raise WorkloadError(
+            f"a plot of tokens shows at most {MOST_PLOTTED} modes; --mode has {len(modes)}"
+        )
+    if output is not None and output.exists() and pages.exists() and output.samefile(pages):
+        raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
+
+
+def _say_written(output: Path | None, plot: Path | None, output_format: str) -> None:
+    from dsocr_analyze.columns.table_files import sidecar
+
+    for written in (output, output and sidecar(output), plot):
+        if written is not None:
+            # A JSON document stays alone on stdout.
+            say = complain if output_format == "json" else print
+            say(f"wrote {written}")
+
+
+def _check_batches(batch_size: int, output: Path | None, time: ListTime | None) -> None:
+    """Refuses what batches of a list's pages do not say."""
+    if batch_size == 1:
+        return
+    if output is not None:
+        raise WorkloadError(
+            f"--output {output} has a row for each page, and a page of a batch has no cost of its"
+            f" own; leave out --output, or --batch-size {batch_size}"
+        )
+    if time is not None:
+        raise WorkloadError(
+            f"--batch-size {batch_size} says nothing of seconds: a GPU takes the pages of a list as"
+            f" they come; give --concurrency {batch_size} in its place"
+        )
 
 
 def _timer(
@@ -217,10 +269,11 @@ def _added_up(
     counted: CountedModel,
     settings: list[Setting],
     output: Path | None,
-    metadata: CountMetadata,
+    opening: CountOpening,
     timer: ListTimer | None,
     begin_writing: Callable[[], None],
     seen: SeenPages,
+    batch_size: int,
 ) -> Archive:
     """The totals; every page's row goes to `output` on the way, and `seen` sees it."""
     from dsocr_analyze.archive.pages import read_pages
@@ -230,10 +283,11 @@ def _added_up(
     batches: Iterable[Pages] = seen.watched(read_pages(listed.batches, **lengths))
     with contextlib.ExitStack() as stack:
         if output is not None:
-            write = stack.enter_context(table_writer(output, metadata))
+            write = stack.enter_context(table_writer(output, opening))
             batches = _written(batches, write, counted, settings)
         progress = stack.enter_context(LateProgress("pages", listed.length))
-        counts = add_up(counted, settings, _watched(batches, progress), timer)
+        watched = _watched(batches, progress)
+        counts = add_up(counted, settings, watched, timer, batch_size=batch_size)
         counts.files = listed.files
         begin_writing()  # `output` is put in place now
         return counts
@@ -272,28 +326,27 @@ def _plot(
     from dsocr_analyze.archive.plot import histogram_picture
     from dsocr_analyze.report.quantities import counted
 
-    (shown,) = histograms_of(counts, histogram)
     said = f"{counted(counts.pages, 'page')} of {pages.name}"
-    histogram_picture(shown, said, settings).save(path)
+    histogram_picture(histograms_of(counts, histogram), said, settings).save(path)
 
 
-def _print(counts: Archive, metadata: CountMetadata, histogram: str, output_format: str) -> None:
+def _print(counts: Archive, opening: CountOpening, histogram: str, output_format: str) -> None:
     if output_format == "json":
         from dsocr_analyze.archive.document import archive_document, document_text
 
-        sys.stdout.write(document_text(archive_document(counts, metadata)))
+        sys.stdout.write(document_text(archive_document(counts, opening)))
         return
     from dsocr_analyze.archive.files_document import file_lines
     from dsocr_analyze.archive.tables import archive_tables
     from dsocr_analyze.cli.printing import print_assumptions, print_table, print_text
     from dsocr_analyze.report.tables import model_text
 
-    print_text(f"Ran: {model_text(metadata.model)} by the analytic engine")
+    print_text(f"Ran: {model_text(opening.model)} by the analytic engine")
     for line in () if counts.files is None else file_lines(counts.files):
         print_text(line)
     for table in archive_tables(counts, histogram):
         print_table(table)
-    for note in metadata.notes:
+    for note in opening.metadata.notes:
         print_text(f"Note: {note}", indent="  ")
     print_assumptions(dict.fromkeys(said for each in counts.times for said in each.assumptions))
 

@@ -86,8 +86,7 @@ class Engine:
     @cached_property
     def session(self) -> DeepSeekOCRSession:
         """The model, loaded on first use."""
-        if self.directory.is_reference:  # what cannot be built is refused before it is tried
-            self.directory.dimensions()
+        self.directory.check_values()  # what cannot be built is refused before it is tried
         start_torch()
         from dsocr_analyze.session import DeepSeekOCRSession
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from dsocr_analyze.advice.document import AdviceDocument
 from dsocr_analyze.archive.document import ArchiveDocument
-from dsocr_analyze.columns.metadata import CountMetadata
+from dsocr_analyze.columns.metadata import CountOpening
 from dsocr_analyze.gate.document import Check
 from dsocr_analyze.report.compared import ComparisonDocument
 from dsocr_analyze.report.devices import CorrectionsDocument, DevicesDocument
@@ -26,14 +26,14 @@ __all__ = ["DOCUMENTS", "NO_DOCUMENT", "schemas"]
 DOCUMENTS: Final[dict[str, dict[str, type[Struct]]]] = {
     "": {"schema": Report},
     "advise": {"advise": AdviceDocument},
-    "archive": {"archive": ArchiveDocument, "table": CountMetadata},
+    "archive": {"archive": ArchiveDocument, "table": CountOpening},
     "check": {"check": Check},
     "compare": {"compare": ComparisonDocument},
     "devices": {"devices": DevicesDocument, "devices-corrections": CorrectionsDocument},
     "fit": {"fit": FitDocument},
     "infer": {"infer": InferenceReport},
     "measure": {"measure": Measurement},
-    "sweep": {"archive": ArchiveDocument, "table": CountMetadata},
+    "sweep": {"archive": ArchiveDocument, "table": CountOpening},
     "time": {"time": TimeReport, "time-from-benchmark": BenchmarkReport},
     "tree": {"tree": TreeDocument, "tree-leaves": LeavesDocument},
 }

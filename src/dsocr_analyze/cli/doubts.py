@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -11,10 +11,11 @@ from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.words import in_options
 
 if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.model.directory import ModelDirectory
-    from dsocr_analyze.workload import AnyWorkload
+    from dsocr_analyze.workload import AnyWorkload, Mode
 
-__all__ = ["StrictOption", "say_of_config", "say_of_sizes", "warn"]
+__all__ = ["StrictOption", "say_of_config", "say_of_modes", "say_of_sizes", "warn"]
 
 _SIZES: Final = ("base_size", "image_size")
 """Arguments that warnings name, of which nothing else has the names."""
@@ -36,10 +37,18 @@ StrictOption = Annotated[
 ]
 
 
-def warn(context: typer.Context, warnings: Iterable[str]) -> None:
-    """Prints each warning on stderr once; under `--strict` the command ends with 3 for them."""
+def warn(
+    context: typer.Context, warnings: Iterable[str], arguments: Sequence[str] = _SIZES
+) -> None:
+    """Prints each warning on stderr once; under `--strict` the command ends with 3 for them.
+
+    Args:
+        context: Of the command.
+        warnings: In words of the library.
+        arguments: Which of its words the command has options for.
+    """
     for warning in warnings:
-        line = in_options(warning, _SIZES)
+        line = in_options(warning, arguments)
         if line not in context.obj.warnings:
             context.obj.warnings.append(line)
             complain(f"warning: {line}")
@@ -68,3 +77,10 @@ def say_of_config(
 def say_of_sizes(context: typer.Context, directory: ModelDirectory, workload: AnyWorkload) -> None:
     """Warns of sizes of views that run, but that nobody is likely to have meant."""
     warn(context, directory.architecture.warnings_of(workload))
+
+
+def say_of_modes(context: typer.Context, architecture: Architecture, modes: Iterable[Mode]) -> None:
+    """The same of a list of modes, whose sizes have no options of their own."""
+    from dsocr_analyze.columns.setting import warnings_of_modes
+
+    warn(context, warnings_of_modes(architecture, modes), arguments=())

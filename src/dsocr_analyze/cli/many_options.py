@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import completion
+from dsocr_analyze.cli import completion, options
 from dsocr_analyze.cli.counting import ENGINES
 from dsocr_analyze.dtypes import MODEL_DTYPES
 from dsocr_analyze.errors import OutputError, WorkloadError
@@ -25,11 +25,13 @@ __all__ = [
     "EngineOption",
     "ModesOption",
     "QuietOption",
+    "WindowsOption",
     "attentions_from",
     "check_files",
     "check_place",
     "dtypes_from",
     "settings_from",
+    "windows_from",
 ]
 
 AXES = "Axes (lists and ranges: 10,100:1000:100)"
@@ -66,6 +68,16 @@ AttentionsOption = Annotated[
         rich_help_panel=AXES,
     ),
 ]
+WindowsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--sliding-window",
+        metavar="LIST",
+        autocompletion=completion.list_of("0", "1"),
+        help=options.SLIDING_WINDOW,
+        rich_help_panel=AXES,
+    ),
+]
 EngineOption = Annotated[
     str,
     typer.Option(
@@ -83,14 +95,19 @@ _SWITCHES = {"0": False, "1": True}
 
 
 def settings_from(
-    architecture: Architecture, mode: str | None, dtype: str, use_flash_attn: str
+    architecture: Architecture,
+    mode: str | None,
+    dtype: str,
+    use_flash_attn: str,
+    sliding_window: str | None,
 ) -> list[Setting]:
-    """Every combination of the modes, types and kinds of attention that the options list."""
+    """Every combination of modes, types, kinds of attention and windows that the options list."""
     from dsocr_analyze.columns.setting import settings_of
     from dsocr_analyze.sweep.axes import parse_modes
 
     modes = parse_modes("mode", mode or architecture.default_mode, architecture)
-    return settings_of(dtypes_from(dtype), attentions_from(use_flash_attn), modes)
+    windows = windows_from(architecture, sliding_window)
+    return settings_of(dtypes_from(dtype), attentions_from(use_flash_attn), modes, windows)
 
 
 def dtypes_from(text: str) -> tuple[Dtype, ...]:
@@ -103,12 +120,28 @@ def dtypes_from(text: str) -> tuple[Dtype, ...]:
 
 def attentions_from(text: str) -> tuple[bool, ...]:
     """Whether attention is FlashAttention, for each value that `--use-flash-attn` lists."""
+    return _switches("flash_attention", "--use-flash-attn", text)
+
+
+def windows_from(architecture: Architecture, text: str | None) -> tuple[bool, ...]:
+    """Whether the sliding window is on, for each value that `--sliding-window` lists.
+
+    Raises:
+        WorkloadError: The architecture has no sliding window, or a value is neither 0 nor 1.
+    """
+    if text is None:
+        return (True,)
+    options.require_window(architecture, text)
+    return _switches("sliding_window", "--sliding-window", text)
+
+
+def _switches(argument: str, option: str, text: str) -> tuple[bool, ...]:
     from dsocr_analyze.sweep.axes import parse_names
 
-    names = parse_names("flash_attention", text)
+    names = parse_names(argument, text)
     for name in names:
         if name not in _SWITCHES:
-            raise WorkloadError(f"--use-flash-attn {name!r} is not possible; give 0, 1 or 0,1")
+            raise WorkloadError(f"{option} {name!r} is not possible; give 0, 1 or 0,1")
     return tuple(dict.fromkeys(_SWITCHES[name] for name in names))
 
 

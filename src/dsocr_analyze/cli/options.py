@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +27,10 @@ MODELS = Path("models")
 TEXT_TOKENS = "Text tokens, BOS included. Default: the usual prompt's, 10 for deepseek-ocr."
 NEW_TOKENS = "Tokens that a page yields; the prefill pass yields the first."
 BATCH = "Equal pages at a time."
+SLIDING_WINDOW = (
+    "Whether decode steps attend in the model's window, as its infer() has it; unlimited-ocr only."
+    " Default: 1."
+)
 
 _MODEL = "Model"
 _WORKLOAD = "Workload"
@@ -230,8 +234,7 @@ SlidingWindowOption = Annotated[
         "--sliding-window",
         metavar="0|1",
         autocompletion=completion.one_of("0", "1"),
-        help="Whether decode steps attend in the model's window, as its infer() has it;"
-        " unlimited-ocr only. Default: 1.",
+        help=SLIDING_WINDOW,
         rich_help_panel=_MODEL,
     ),
 ]
@@ -433,14 +436,20 @@ def with_window(directory: ModelDirectory, sliding_window: int) -> ModelDirector
     """The directory with its sliding window on or off, as `--sliding-window` has it."""
     is_on = switch("--sliding-window", sliding_window)
     architecture = architectures.architecture_of(directory.config)
+    without = require_window(architecture, str(sliding_window))
+    return directory if is_on else directory.with_config(without(directory.config))
+
+
+def require_window(
+    architecture: Architecture, value: str
+) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """A config as it is without the window; refuses an architecture that has none."""
     if architecture.without_window is None:
         raise WorkloadError(
-            f"--sliding-window {sliding_window} is not possible: {architecture.name} has no sliding"
-            " window; leave it out"
+            f"--sliding-window {value} is not possible: {architecture.name} has no sliding window;"
+            " leave it out"
         )
-    return directory if is_on else directory.with_config(
-        architecture.without_window(directory.config)
-    )  # fmt: skip
+    return architecture.without_window
 
 
 def _described(

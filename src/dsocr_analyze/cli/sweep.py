@@ -18,7 +18,7 @@ from dsocr_analyze.cli import (
     many_time_options,
     options,
 )
-from dsocr_analyze.cli.doubts import StrictOption, warn
+from dsocr_analyze.cli.doubts import StrictOption, say_of_modes, warn
 from dsocr_analyze.cli.many_options import AXES, RESULT
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
@@ -29,7 +29,7 @@ from dsocr_analyze.workload.workload import LARGEST_COUNT
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.columns.counted_model import CountedModel
-    from dsocr_analyze.columns.metadata import CountMetadata
+    from dsocr_analyze.columns.metadata import CountOpening
     from dsocr_analyze.columns.time_columns import TimeRequested
     from dsocr_analyze.sweep.combinations import Sweep
 
@@ -162,6 +162,7 @@ def sweep(
     batch_size: BatchOption = None,
     dtype: many_options.DtypesOption = "bfloat16",
     use_flash_attn: many_options.AttentionsOption = "0",
+    sliding_window: many_options.WindowsOption = None,
     model: options.ModelOption = None,
     arch: options.ArchOption = None,
     config: options.ConfigOption = None,
@@ -180,7 +181,7 @@ def sweep(
     """Count every combination of some ranges, and predict its seconds on a GPU."""
     given = context.params
     _check_options(
-        pages, plot, of_sweeps={"--page": page, "--batch-size": batch_size},
+        pages, plot, of_sweeps={"--page": page},
         of_plots={"--quantity": quantity, "--x": x},
         of_lists={"--histogram": histogram, "--format": output_format, "--pdf-dpi": pdf_dpi,
                   **{f"--{name}": given[name] for name in ("deadline", "concurrency")}},
@@ -188,13 +189,15 @@ def sweep(
     time = many_time_options.time_requested(context)
     if pages is not None:
         archive.count_list(
-            context, pages, mode, dtype, use_flash_attn, _text_tokens(text_tokens),
-            _one_number("max_new_tokens", max_new_tokens), pdf_dpi or DEFAULT_PDF_DPI, model, arch,
+            context, pages, mode, dtype, use_flash_attn, sliding_window, _text_tokens(text_tokens),
+            _one_number("max_new_tokens", max_new_tokens),
+            _one_number("batch_size", batch_size or "1"), pdf_dpi or DEFAULT_PDF_DPI, model, arch,
             config, output, plot, histogram or "grid", output_format or "table",
             many_time_options.list_time(context, time), quiet=quiet,
         )  # fmt: skip
         return
-    asked = (page or "a4", mode, text_tokens, max_new_tokens, batch_size, dtype, use_flash_attn)
+    asked = (page or "a4", mode, text_tokens, max_new_tokens, batch_size, dtype, use_flash_attn,
+             sliding_window)  # fmt: skip
     chosen = None if plot is None else _PictureChoice(plot, quantity, x)
     _run(context, asked, time, model, arch, config, output, chosen, given["new_tokens_from"],
          yes=yes, quiet=quiet)  # fmt: skip
@@ -218,7 +221,7 @@ class _PictureChoice(NamedTuple):
 
 def _run(
     context: typer.Context,
-    asked: tuple[str, str | None, str | None, str, str | None, str, str],
+    asked: tuple[str, str | None, str | None, str, str | None, str, str, str | None],
     time: TimeRequested | None,
     model: str | None,
     arch: str | None,
@@ -232,7 +235,7 @@ def _run(
 ) -> None:
     """Checks that nothing will fail later, and counts; `asked` are the axes of `_combinations`."""
     from dsocr_analyze.columns.counted_model import CountedModel
-    from dsocr_analyze.columns.metadata import metadata_of
+    from dsocr_analyze.columns.metadata import opening_of
     from dsocr_analyze.pictures.settings import settings_of_model
 
     directory = options.described_model(model, arch, config)
@@ -241,19 +244,20 @@ def _run(
     if len(combinations.max_new_tokens) > 1:
         _refuse_lengths(new_tokens_from)
     notes = () if time is None else time.sentences_of(counted.architecture)
-    metadata = metadata_of(
+    opening = opening_of(
         directory, counted.architecture, combinations.modes, notes,
         command="sweep", options=options_used(context),
     )  # fmt: skip
     picture = None
     if chosen is not None:
-        of_model = settings_of_model(metadata.model, config)
+        of_model = settings_of_model(opening.model, config)
         picture = _Picture(chosen.path, chosen.quantity or _QUANTITY, chosen.x, of_model)
     _check_result(combinations, output, picture)
     combinations.check(counted)
+    say_of_modes(context, counted.architecture, combinations.modes)
     _ask(combinations.rows, yes=yes)
     warnings = _count(
-        combinations, counted, metadata, output, picture, context.obj.begin_writing, quiet=quiet
+        combinations, counted, opening, output, picture, context.obj.begin_writing, quiet=quiet
     )
     if not quiet:
         for note in notes:
@@ -294,8 +298,9 @@ def _one_number(argument: str, text: str) -> int:
 
     axis = parse_numbers(argument, text, 1, LARGEST_COUNT)
     if len(axis) > 1:
+        column = "" if argument == "batch_size" else ", or a column in the list"
         raise WorkloadError(
-            f"{argument} has {len(axis)} values; with --pages give one, or a column in the list",
+            f"{argument} has {len(axis)} values; with --pages give one{column}",
             arguments=(argument,),
         )
     return axis.largest
@@ -310,6 +315,7 @@ def _combinations(
     batch_size: str | None,
     dtype: str,
     use_flash_attn: str,
+    sliding_window: str | None,
     time: TimeRequested | None,
 ) -> Sweep:
     """The sweep over the lists that the options of the same names hold."""
@@ -326,6 +332,7 @@ def _combinations(
         batch_sizes=parse_numbers("batch_size", batch_size or "1", 1, LARGEST_COUNT),
         dtypes=many_options.dtypes_from(dtype),
         attentions=many_options.attentions_from(use_flash_attn),
+        windows=many_options.windows_from(architecture, sliding_window),
         time=time,
     )
 
@@ -376,7 +383,7 @@ def _ask(rows: int, *, yes: bool) -> None:
 def _count(
     combinations: Sweep,
     counted: CountedModel,
-    metadata: CountMetadata,
+    opening: CountOpening,
     output: Path | None,
     picture: _Picture | None,
     begin_writing: Callable[[], None],
@@ -393,7 +400,7 @@ def _count(
     beyond = 0
     plotted = []
     with contextlib.ExitStack() as stack:
-        write = stack.enter_context(_rows_writer(output, metadata, is_on_stdout=is_on_stdout))
+        write = stack.enter_context(_rows_writer(output, opening, is_on_stdout=is_on_stdout))
         is_shown = not (is_on_stdout and sys.stdout.isatty())
         progress = stack.enter_context(LateProgress("workloads", rows, is_wanted=is_shown))
         for batch in combinations.batches(counted):
@@ -425,13 +432,13 @@ def _count(
 
 @contextlib.contextmanager
 def _rows_writer(
-    output: Path | None, metadata: CountMetadata, *, is_on_stdout: bool
+    output: Path | None, opening: CountOpening, *, is_on_stdout: bool
 ) -> Iterator[Callable[[Any], None]]:
     """Yields what takes the rows: a file, stdout (as CSV), or nothing."""
     from dsocr_analyze.columns.table_files import csv_writer, table_writer
 
     if output is not None:
-        with table_writer(output, metadata) as write:
+        with table_writer(output, opening) as write:
             yield write
     elif is_on_stdout:
         sys.stdout.flush()

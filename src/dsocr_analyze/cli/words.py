@@ -43,6 +43,7 @@ OPTIONS: Final[dict[str, str]] = {
     "seq_len": "--seq-len",
     "server": "--server",
     "server_version": "--server-version",
+    "sliding_window": "--sliding-window",
     "stages": "--stages",
     "steps": "--steps",
     "text_tokens": "--text-tokens",

@@ -12,6 +12,8 @@ from dsocr_analyze.model.directory import ModelDirectory
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
+    from dsocr_analyze.architectures.config_rules import Code
+    from dsocr_analyze.columns.setting import Setting
 
 __all__ = ["CountedModel", "published_model"]
 
@@ -24,11 +26,14 @@ class CountedModel:
         architecture: What kind of model it is.
         dimensions: Its sizes; the architecture's own type.
         warnings: Keys of its config that do nothing and may have been meant to do something.
+        without_window: Its sizes where its sliding window is switched off; None of a model that has
+            no such window.
     """
 
     architecture: Architecture
     dimensions: ModelDimensions
     warnings: tuple[str, ...] = ()
+    without_window: ModelDimensions | None = None
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> CountedModel:
@@ -43,6 +48,7 @@ class CountedModel:
             architecture,
             architecture.forms.dimensions(config),
             architecture.forms.config_findings(config, "reference").warnings,
+            _without_window(architecture, config, "reference"),
         )
 
     @classmethod
@@ -52,12 +58,36 @@ class CountedModel:
             directory.architecture,
             directory.dimensions(),
             directory.config_findings.warnings,
+            _without_window(directory.architecture, directory.config, directory.code),
         )
+
+    def dimensions_in(self, setting: Setting) -> ModelDimensions:
+        """Its sizes as a setting has them, with its sliding window or without."""
+        if setting.sliding_window or self.without_window is None:
+            return self.dimensions
+        return self.without_window
+
+    def window_in(self, setting: Setting) -> bool | None:
+        """Whether decode steps attend in a window; None of a model that has none."""
+        if self.without_window is None:
+            return None
+        return self.dimensions_in(setting).sliding_window is not None
 
     @property
     def parameters(self) -> int:
         """Parameters of the whole model."""
         return self.architecture.forms.parameter_count(self.dimensions)
+
+
+def _without_window(
+    architecture: Architecture, config: Mapping[str, Any], code: Code
+) -> ModelDimensions | None:
+    if architecture.without_window is None:
+        return None
+    found: ModelDimensions = architecture.forms.dimensions(
+        architecture.without_window(config), code
+    )
+    return found
 
 
 @cache

@@ -51,7 +51,7 @@ def evaluate(model: CountedModel, setting: Setting, workloads: Workloads) -> Cos
 
     Args:
         model: The model.
-        setting: Mode, element type and attention of them all.
+        setting: Mode, element type, attention and window of them all.
         workloads: The workloads; their grids matter only where the mode cuts pages.
 
     Raises:
@@ -63,7 +63,7 @@ def evaluate(model: CountedModel, setting: Setting, workloads: Workloads) -> Cos
     if mode.crop_mode:
         columns, rows = model.architecture.forms.crop_grids.columns_and_rows(workloads.grids)
     totals = model.architecture.forms.page_totals(
-        model.dimensions,
+        model.dimensions_in(setting),
         base_size=mode.base_size,
         whole_resolution=mode.base_size if mode.crop_mode else mode.image_size,
         local_resolution=mode.image_size,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.workload import Mode
 
-__all__ = ["CountMetadata", "Versions", "metadata_of"]
+__all__ = ["CountMetadata", "CountOpening", "Versions", "opening_of"]
 
 
 class Versions(msgspec.Struct, frozen=True):
@@ -32,8 +32,8 @@ class Versions(msgspec.Struct, frozen=True):
     tool: str
 
 
-class CountMetadata(ModelOpening, frozen=True, kw_only=True):
-    """Which model, counted how.
+class CountMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """How it was counted.
 
     Attributes:
         versions: Versions of what counted.
@@ -48,7 +48,17 @@ class CountMetadata(ModelOpening, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-def metadata_of(
+class CountOpening(ModelOpening, frozen=True, kw_only=True):
+    """How a document of analytic figures opens; all that a table says about itself.
+
+    Attributes:
+        metadata: How it was counted.
+    """
+
+    metadata: CountMetadata
+
+
+def opening_of(
     directory: ModelDirectory,
     architecture: Architecture,
     modes: Iterable[Mode],
@@ -56,8 +66,8 @@ def metadata_of(
     *,
     command: str = "",
     options: Options = NO_OPTIONS,
-) -> CountMetadata:
-    """The metadata of analytic figures.
+) -> CountOpening:
+    """The opening of analytic figures.
 
     Args:
         directory: Where the model's config is.
@@ -67,19 +77,21 @@ def metadata_of(
         command: The command that counts; empty for a caller of the library.
         options: Of the command line.
     """
-    return CountMetadata(
+    return CountOpening(
         schema_version=SCHEMA_VERSION,
         command=command,
         options=options,
         model=model_document(directory.source(architecture.name)),
-        versions=Versions(tool=VERSION),
-        engine="analytic",
-        conventions=CONVENTIONS,
-        notes=(
-            *directory.config_findings.warnings,
-            UNIFORM_ROUTING_NOTE,
-            *notes_of_modes(architecture, modes),
-            *directory.assumptions,
-            *notes,
+        metadata=CountMetadata(
+            versions=Versions(tool=VERSION),
+            engine="analytic",
+            conventions=CONVENTIONS,
+            notes=(
+                *directory.config_findings.warnings,
+                UNIFORM_ROUTING_NOTE,
+                *notes_of_modes(architecture, modes),
+                *directory.assumptions,
+                *notes,
+            ),
         ),
     )

@@ -32,20 +32,22 @@ def _figure_names(*names: str) -> tuple[str, ...]:
 
 
 _TOKENS: Final = ("grid_columns", "grid_rows", "visual_tokens", "seq_len")
+_MEMORY: Final = ("kv_cache_bytes", "peak_activation_bytes")
 _PASSES: Final = _figure_names("prefill_pass", "decode_step")
 
-PAGE_RESULTS: Final = (*_TOKENS, *_PASSES, *_figure_names("page"), "kv_cache_bytes")
+PAGE_RESULTS: Final = (*_TOKENS, *_PASSES, *_figure_names("page"), *_MEMORY)
 """What a page that runs alone costs, by column."""
 
 _EXPECTED: Final = "decode_step_bytes_read_expected"
 
 BATCH_RESULTS: Final = (
-    *_TOKENS, *_PASSES, _EXPECTED, *_figure_names("batch", "page"), "kv_cache_bytes"
+    *_TOKENS, *_PASSES, _EXPECTED, *_figure_names("batch", "page"), *_MEMORY
 )  # fmt: skip
 """What a batch of equal pages costs, by column; those named `page_` are one page's share of it.
 
 `bytes_read_expected` are bytes read where a step touches as many routed experts as independent
-choices do, in place of the most that it can.
+choices do, in place of the most that it can. `peak_activation_bytes` is the most that is alive at
+once in the prefill pass, besides weights and inputs.
 """
 
 
@@ -91,7 +93,7 @@ def batch_columns(
     found: dict[str, NDArray[np.int64] | NDArray[np.float64]] = {
         **counts,
         **shares,
-        **_columns(costs, "batch", ("kv_cache_bytes",)),
+        **_columns(costs, "batch", _MEMORY),
         _EXPECTED: np.broadcast_to(expected, costs.n),
     }
     return {name: found[name] for name in BATCH_RESULTS}
@@ -115,6 +117,7 @@ def _columns(costs: Costs, whole: str, names: tuple[str, ...]) -> dict[str, NDAr
         **figures("decode_step", totals.decode_step),
         **figures(whole, totals.batch),
         "kv_cache_bytes": totals.kv_cache_bytes,
+        "peak_activation_bytes": totals.peak_activation_bytes,
     }
     return {name: _int64(name, counts[name], costs.n) for name in names}
 

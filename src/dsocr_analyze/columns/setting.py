@@ -17,6 +17,7 @@ from dsocr_analyze.workload.page import LARGEST_SIDE
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
+    from dsocr_analyze.workload import AnyWorkload
 
 __all__ = [
     "Setting",
@@ -25,7 +26,10 @@ __all__ = [
     "notes_of_modes",
     "setting_columns",
     "settings_of",
+    "warnings_of_modes",
 ]
+
+_MOST_WARNINGS: Final = 6
 
 _SIZES: Final = re.compile(r"(?:(?P<base>[0-9]{1,40})/)?(?P<image>[0-9]{1,40})")
 
@@ -38,11 +42,13 @@ class Setting:
         mode: Sizes of views, and whether pages are cut.
         dtype: Type of weights and activations.
         flash_attention: FlashAttention in place of the decoder's eager attention.
+        sliding_window: Whether decode steps attend in the model's window, where it has one.
     """
 
     mode: Mode
     dtype: Dtype
     flash_attention: bool = False
+    sliding_window: bool = True
 
     @classmethod
     def named(
@@ -74,23 +80,43 @@ class Setting:
         """The kind of attention as a report's metadata names it."""
         return attention_name(flash_attention=self.flash_attention)
 
+    @property
+    def attention_label(self) -> str:
+        """The same for readers, with what is out of the ordinary about it."""
+        return self.attention if self.sliding_window else f"{self.attention}, no window"
+
 
 def settings_of(
-    dtypes: Iterable[Dtype], attentions: Iterable[bool], modes: Iterable[Mode]
+    dtypes: Iterable[Dtype],
+    attentions: Iterable[bool],
+    modes: Iterable[Mode],
+    windows: Iterable[bool] = (True,),
 ) -> list[Setting]:
-    """Every combination of type, attention (whether it is FlashAttention) and mode.
+    """Every combination, the mode running fastest.
 
-    The mode runs fastest.
+    Args:
+        dtypes: Types of weights and activations.
+        attentions: Whether attention is FlashAttention.
+        modes: Modes.
+        windows: Whether the sliding window is on.
     """
-    combinations = itertools.product(dtypes, attentions, modes)
-    return [Setting(mode, dtype, flash) for dtype, flash, mode in combinations]
+    combinations = itertools.product(dtypes, attentions, windows, modes)
+    return [Setting(mode, dtype, flash, window) for dtype, flash, window, mode in combinations]
 
 
-def setting_columns(setting: Setting, n: int) -> dict[str, Any]:
-    """The setting as Arrow columns of a table, `[n]` each, by name."""
+def setting_columns(setting: Setting, n: int, has_window: bool | None) -> dict[str, Any]:
+    """The setting as Arrow columns of a table, `[n]` each, by name.
+
+    Args:
+        setting: The setting.
+        n: Rows.
+        has_window: Whether decode steps attend in a window; None, and no column, of a model that
+            has none.
+    """
     import pyarrow as pa
 
     mode = setting.mode
+    window = {} if has_window is None else {"sliding_window": pa.repeat(has_window, n)}
     return {
         "mode": pa.repeat(mode.name, n),
         "base_size": pa.repeat(pa.scalar(mode.base_size, pa.int64()), n),
@@ -98,6 +124,7 @@ def setting_columns(setting: Setting, n: int) -> dict[str, Any]:
         "crop_mode": pa.repeat(mode.crop_mode, n),
         "dtype": pa.repeat(setting.dtype.name, n),
         "attention": pa.repeat(setting.attention, n),
+        **window,
     }
 
 
@@ -105,14 +132,30 @@ def notes_of_modes(architecture: Architecture, modes: Iterable[Mode]) -> list[st
     """What a reader of figures in these modes should know, one line each."""
     notes: dict[str, None] = {}
     for mode in modes:
-        workload = architecture.plan(
-            page=(LARGEST_SIDE, LARGEST_SIDE),  # is cut where the mode cuts any page
-            base_size=mode.base_size,
-            image_size=mode.image_size,
-            crop_mode=mode.crop_mode,
-        )
-        notes |= dict.fromkeys(architecture.notes_of(workload))
+        notes |= dict.fromkeys(architecture.notes_of(_largest_page(architecture, mode)))
     return list(notes)
+
+
+def warnings_of_modes(architecture: Architecture, modes: Iterable[Mode]) -> list[str]:
+    """What is odd about the sizes of these modes, one line each; of many only the first."""
+    warnings = [
+        f"mode {mode.name}: {warning}"
+        for mode in dict.fromkeys(modes)
+        for warning in architecture.warnings_of(_largest_page(architecture, mode))
+    ]
+    shown, more = warnings[:_MOST_WARNINGS], len(warnings) - _MOST_WARNINGS
+    return [*shown, f"{more:,} more warnings about the sizes of modes"] if more > 0 else shown
+
+
+def _largest_page(architecture: Architecture, mode: Mode) -> AnyWorkload:
+    """A page that is cut where the mode cuts any."""
+    planned: AnyWorkload = architecture.plan(
+        page=(LARGEST_SIDE, LARGEST_SIDE),
+        base_size=mode.base_size,
+        image_size=mode.image_size,
+        crop_mode=mode.crop_mode,
+    )
+    return planned
 
 
 def is_mode_or_sizes(architecture: Architecture, text: str) -> bool:

@@ -15,12 +15,12 @@ from dsocr_analyze.report.files import dump_json, replacing, write_files
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dsocr_analyze.columns.metadata import CountMetadata
+    from dsocr_analyze.columns.metadata import CountOpening
 
 __all__ = ["METADATA_KEY", "SUFFIXES", "csv_writer", "sidecar", "table_format", "table_writer"]
 
 METADATA_KEY: Final = b"dsocr_analyze"
-"""Key of the `CountMetadata` in a Parquet file's metadata, as JSON."""
+"""Key of the `CountOpening` in a Parquet file's metadata, as JSON."""
 
 SUFFIXES: Final = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
 
@@ -43,12 +43,12 @@ def table_format(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def table_writer(path: Path, metadata: CountMetadata) -> Iterator[Write]:
+def table_writer(path: Path, opening: CountOpening) -> Iterator[Write]:
     """Yields a function that writes batches; the file appears, or is replaced, on success only.
 
     Args:
         path: The file; its name tells the format.
-        metadata: What a Parquet file says about itself. CSV has no place for it: there it goes
+        opening: What a Parquet file says about itself. CSV has no place for it: there it goes
             into `sidecar` of the file.
 
     Raises:
@@ -62,10 +62,10 @@ def table_writer(path: Path, metadata: CountMetadata) -> Iterator[Write]:
             with temporary.open("wb") as file, csv_writer(file) as write:
                 yield write
         else:
-            with _parquet_writer(temporary, metadata) as write:
+            with _parquet_writer(temporary, opening) as write:
                 yield write
         if beside is not None:
-            write_files({beside: dump_json(metadata)})
+            write_files({beside: dump_json(opening)})
 
 
 def sidecar(path: Path) -> Path | None:
@@ -109,11 +109,11 @@ def csv_writer(file: IO[bytes]) -> Iterator[Write]:
 
 
 @contextlib.contextmanager
-def _parquet_writer(path: Path, metadata: CountMetadata) -> Iterator[Write]:
+def _parquet_writer(path: Path, opening: CountOpening) -> Iterator[Write]:
     import msgspec
     from pyarrow import parquet
 
-    text = json.dumps(msgspec.to_builtins(metadata), sort_keys=True)
+    text = json.dumps(msgspec.to_builtins(opening), sort_keys=True)
     about = {METADATA_KEY: text.encode()}
     with contextlib.ExitStack() as stack:
         writer: Any = None

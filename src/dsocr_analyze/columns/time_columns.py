@@ -83,8 +83,8 @@ def page_timer(
         ConfigError: The model is not served.
     """
     timed = TimedModel(
-        model.architecture, model.dimensions, setting.dtype, setting.flash_attention,
-        Device(profile),
+        model.architecture, model.dimensions_in(setting), setting.dtype,
+        setting.flash_attention, Device(profile),
     )  # fmt: skip
     return PageTimer(timed, job)
 

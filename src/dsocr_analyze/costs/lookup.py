@@ -7,10 +7,9 @@ distinct inputs cost, and a look-up for each page.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from dsocr_analyze.costs.integers import is_integer
-from dsocr_analyze.kernels import Work
 
 __all__ = ["distinct", "looked_up"]
 
@@ -21,7 +20,10 @@ _CHUNK: Final = 1 << 14
 """Elements evaluated at a time where distinct values are many: their arrays stay in the cache."""
 
 
-def looked_up(function: Callable[..., list[Work]], *arguments: Any) -> list[Work]:
+Counts = TypeVar("Counts", bound=tuple[Any, ...])
+
+
+def looked_up(function: Callable[..., list[Counts]], *arguments: Any) -> list[Counts]:
     """`function(*arguments)`, evaluated once for each distinct combination of the arrays' values.
 
     Args:
@@ -29,7 +31,7 @@ def looked_up(function: Callable[..., list[Work]], *arguments: Any) -> list[Work
         arguments: Integers, and arrays of one length.
 
     Returns:
-        The works of `function`, their counts integers or arrays of that length.
+        What `function` returns: named tuples of counts, integers or arrays of that length.
     """
     arrays = [argument for argument in arguments if not is_integer(argument)]
     if not arrays or not len(arrays[0]) or arrays[0].dtype == object:
@@ -40,7 +42,7 @@ def looked_up(function: Callable[..., list[Work]], *arguments: Any) -> list[Work
     chosen, index = found
     works = function(*_replaced(arguments, chosen))
     return [
-        Work(*(c if is_integer(c) else _taken(c, index) for c in work))  # one for each element
+        type(work)(*(c if is_integer(c) else _taken(c, index) for c in work))  # one for each
         for work in works
     ]
 
@@ -103,7 +105,9 @@ def _replaced(arguments: Iterable[Any], arrays: Iterable[Any]) -> list[Any]:
     return [argument if is_integer(argument) else next(new) for argument in arguments]
 
 
-def _in_chunks(function: Callable[..., list[Work]], arguments: Iterable[Any], n: int) -> list[Work]:
+def _in_chunks(
+    function: Callable[..., list[Counts]], arguments: Iterable[Any], n: int
+) -> list[Counts]:
     """`function(*arguments)`, so many elements at a time that their arrays stay in the cache."""
     import numpy as np
 
@@ -119,5 +123,5 @@ def _in_chunks(function: Callable[..., list[Work]], arguments: Iterable[Any], n:
             column[0] if is_integer(column[0]) else np.concatenate(column)
             for column in zip(*works, strict=True)
         ]
-        joined.append(Work(*counts))
+        joined.append(type(works[0])(*counts))
     return joined

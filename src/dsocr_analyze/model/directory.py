@@ -160,6 +160,30 @@ class ModelDirectory:
             found: ModelDimensions = self.architecture.forms.dimensions(self.config, self.code)
         return found
 
+    def check_values(self) -> None:
+        """Refuses values that nothing can be built from, where it is known whose code reads them.
+
+        Raises:
+            ConfigError: The config has such a value, or closed forms lack what the reference does.
+        """
+        if self.code == "reference" or (
+            # What published code does besides, a trace may count.
+            self.code == "published" and not self.config_findings.refusals
+        ):
+            self.dimensions()
+
+    @property
+    def doubt(self) -> str:
+        """Why code like the architecture's own could not run the config; empty for no reason."""
+        architecture = self.recognized
+        if architecture is None or architecture.closed_forms is None:
+            return ""
+        try:
+            self.dimensions()
+        except ConfigError as error:
+            return str(error)
+        return ""
+
     @contextlib.contextmanager
     def _named_config(self) -> Iterator[None]:
         """Names the config's own file in an error about it."""

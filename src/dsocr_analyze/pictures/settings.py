@@ -60,6 +60,9 @@ _SETTINGS: Final[Mapping[str, _Setting]] = {
     "batch_size": _Setting("batch size [pages]", "batch of {:,}".format),
     "dtype": _Setting("element type", str),
     "attention": _Setting("attention", "{} attention".format),
+    "sliding_window": _Setting(
+        "sliding window", lambda on: "with its window" if on else "without its window"
+    ),
     "gpu": _Setting("GPU", str),
     "runtime": _Setting("runtime", str),
     "weights_dtype": _Setting("type of weights", "{} weights".format),

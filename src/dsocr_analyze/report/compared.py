@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from dsocr_analyze.report.document import Model, Workload
+from dsocr_analyze.report.frame import QuantityTable
 from dsocr_analyze.report.opening import Opening
 
 __all__ = ["ComparedColumn", "ComparedKey", "ComparedQuantity", "ComparisonDocument"]
@@ -67,7 +68,7 @@ class ComparedKey(Struct, frozen=True, kw_only=True):
     values: Mapping[str, Any]
 
 
-class ComparisonDocument(Opening, frozen=True, kw_only=True):
+class ComparisonDocument(QuantityTable, Opening, frozen=True, kw_only=True):
     """Reports side by side.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""A report as a table of pandas, one row for each stage, module or operator."""
+"""Reports and comparisons as tables of pandas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dsocr_analyze.errors import FormatError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Grouping", "Tabular"]
+__all__ = ["Grouping", "QuantityTable", "Tabular", "require_pandas"]
 
 Grouping = Literal["stage", "module", "operator"]
 
@@ -40,15 +40,47 @@ class Tabular:
         """
         if by not in _GROUPINGS:
             raise FormatError(f"by={by!r} is not possible; give {', '.join(_GROUPINGS)}")
-        if importlib.util.find_spec("pandas") is None:
-            raise FormatError(
-                "a table needs pandas, the optional extra 'pandas'; install it with pip install"
-                " 'dsocr-analyze[pandas]'"
-            )
+        require_pandas()
         import pandas as pd
 
         rows = {"stage": _stage_rows, "module": _module_rows, "operator": _operator_rows}[by]
         return pd.DataFrame(list(rows(self)))
+
+
+class QuantityTable:
+    """What makes a comparison a table."""
+
+    __slots__ = ()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row for each quantity, a column for each report. Needs the extra `pandas`.
+
+        Returns:
+            Columns `key`, `quantity`, `unit`, and one by each report's name; integers are exact.
+
+        Raises:
+            FormatError: pandas is not installed.
+        """
+        require_pandas()
+        import pandas as pd
+
+        compared: Any = self
+        rows = [
+            {"key": row.key, "quantity": row.quantity, "unit": row.unit}
+            | dict(zip(compared.names, row.values, strict=True))
+            for row in compared.rows
+        ]
+        # Integers would become floats beside a value that is not there.
+        return pd.DataFrame(rows, dtype=object)
+
+
+def require_pandas() -> None:
+    """Refuses a table where pandas is not installed; raises FormatError."""
+    if importlib.util.find_spec("pandas") is None:
+        raise FormatError(
+            "a table needs pandas, the optional extra 'pandas'; install it with pip install"
+            " 'dsocr-analyze[pandas]'"
+        )
 
 
 def _counts(work: Any, prefix: str = "") -> dict[str, int]:

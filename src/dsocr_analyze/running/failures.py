@@ -15,7 +15,7 @@ __all__ = ["blamed_on", "is_out_of_memory"]
 
 @contextlib.contextmanager
 def blamed_on(directory: ModelDirectory, what: str, device: str = "the device") -> Iterator[None]:
-    """Around model code: whatever it raises becomes one line.
+    """Around model code: whatever it raises becomes one line, with what is odd about the config.
 
     Args:
         directory: Where the code comes from.
@@ -33,10 +33,12 @@ def blamed_on(directory: ModelDirectory, what: str, device: str = "the device") 
         raise
     except (Exception, SystemExit) as error:
         first_line = (str(error).splitlines() or [""])[0]
+        doubt = f"; {directory.doubt}" if directory.doubt else ""
         if is_out_of_memory(error):
             raise DeviceError(f"{device} has not enough memory: {first_line}") from error
         raise ModelCodeError(
             f"the model in {str(directory.path)!r} {what}: {type(error).__name__}: {first_line}"
+            f"{doubt}"
         ) from error
 
 

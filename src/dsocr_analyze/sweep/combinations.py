@@ -49,6 +49,7 @@ class Sweep:
         batch_sizes: Equal pages at a time.
         dtypes: Types of weights and activations.
         attentions: Whether attention is FlashAttention.
+        windows: Whether the model's sliding window is on.
         time: GPUs to time all of it on; None for none.
     """
 
@@ -59,13 +60,13 @@ class Sweep:
     batch_sizes: NumberAxis
     dtypes: tuple[Dtype, ...]
     attentions: tuple[bool, ...] = (False,)
+    windows: tuple[bool, ...] = (True,)
     time: TimeRequested | None = None
 
     @property
     def rows(self) -> int:
         """Workloads in all, one for each GPU where there are GPUs."""
-        settings = len(self.dtypes) * len(self.attentions) * len(self.modes)
-        return len(self._profiles) * settings * self._rows_of_setting
+        return len(self._profiles) * len(self.settings()) * self._rows_of_setting
 
     @property
     def _profiles(self) -> Sequence[Profile | None]:
@@ -77,8 +78,8 @@ class Sweep:
         return len(self.pages) * lengths
 
     def settings(self) -> list[Setting]:
-        """Every combination of type, attention and mode, the mode running fastest."""
-        return settings_of(self.dtypes, self.attentions, self.modes)
+        """Every combination of type, attention, window and mode, the mode running fastest."""
+        return settings_of(self.dtypes, self.attentions, self.modes, self.windows)
 
     def check(self, model: CountedModel) -> None:
         """Refuses, before any work, what has to fail later.
@@ -178,7 +179,7 @@ class Sweep:
         columns: dict[str, Any] = {
             "page_width": widths[page_index],
             "page_height": heights[page_index],
-            **setting_columns(setting, n),
+            **setting_columns(setting, n, model.window_in(setting)),
             "text_tokens": workloads.text_tokens,
             "max_new_tokens": workloads.max_new_tokens,
             "batch_size": batch_size,

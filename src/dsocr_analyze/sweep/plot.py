@@ -48,7 +48,7 @@ _NUMBERS: Final = (
     "image_size",
     "base_size",
 )
-X_COLUMNS: Final = (*_NUMBERS, "page", "mode", "dtype", "attention", "gpu")
+X_COLUMNS: Final = (*_NUMBERS, "page", "mode", "dtype", "attention", "sliding_window", "gpu")
 """What can be along a plot."""
 
 _WHOLES: Final = {
@@ -90,6 +90,8 @@ def describe(quantity: str) -> tuple[str, str]:
         return _TIMES[quantity]
     if quantity == "kv_cache_bytes":
         return "KV cache of the whole batch", "B"
+    if quantity == "peak_activation_bytes":
+        return "peak activation of the prefill pass", "B"
     if quantity in ("visual_tokens", "seq_len"):
         return {"visual_tokens": "visual tokens", "seq_len": "prompt"}[quantity], "tokens"
     for name, pass_name in _WHOLES.items():

@@ -119,9 +119,10 @@ class Assumptions:
         return [
             lengths_sentence(self.lengths),
             f"preprocessing takes {1e3 * self.preprocess_seconds:.1f} ms of CPU per page"
-            f" ({origin}), {self.workers} at a time, {_order(self.is_offline)}",
+            f" ({origin}), {self.workers} at a time, {_order(self.host, self.is_offline)}",
             *_host_sentences(self.host),
-            *_runtime_sentences(self.host, self.reserved, self.precision),
+            _memory_sentence([self.host], self.reserved),
+            *_runtime_sentences(self.host, self.precision),
             *self.correction.sentences(),
         ]
 
@@ -221,9 +222,10 @@ class JobAssumptions:
             preprocessing = f"preprocessing takes {given} of CPU per page (given)"
         return [
             lengths,
-            f"{preprocessing}, {self.workers} at a time, {_order(self.is_offline)}",
+            f"{preprocessing}, {self.workers} at a time, {_order(self.host, self.is_offline)}",
             *hosts,
-            *_runtime_sentences(self.host, self.reserved, self.precision),
+            _memory_sentence(gpus_of or [self.host], self.reserved),
+            *_runtime_sentences(self.host, self.precision),
         ]
 
 
@@ -258,8 +260,17 @@ def lengths_sentence(lengths: OutputLengths) -> str:
     return f"pages generate {lengths.mean:,.0f} tokens on average, {lengths.longest:,} at most"
 
 
-def _order(is_offline: bool) -> str:
+def _order(host: Host, is_offline: bool) -> str:
+    if host.is_eager:
+        return "before each batch runs"
     return "before the first page runs" if is_offline else "while the GPU works"
+
+
+def _memory_sentence(hosts: Iterable[Host], reserved: float) -> str:
+    """How much memory is kept free, of GPUs and of CPUs that compute."""
+    owners = {"the machine's" if host.computes else "the GPU's" for host in hosts}
+    [owner] = owners if len(owners) == 1 else ["each device's"]
+    return f"{100 * reserved:g} % of {owner} memory is kept free"
 
 
 def _host_sentences(host: Host) -> list[str]:
@@ -276,11 +287,8 @@ def _host_sentences(host: Host) -> list[str]:
     ]
 
 
-def _runtime_sentences(host: Host, reserved: float, precision: Precision) -> list[str]:
-    said = [
-        f"{100 * reserved:g} % of the GPU's memory is kept free",
-        "experts are chosen independently and evenly",
-    ]
+def _runtime_sentences(host: Host, precision: Precision) -> list[str]:
+    said = ["experts are chosen independently and evenly"]
     if host.is_eager:
         return [*said, "a batch runs until its longest page has ended; no autocast"]
     said += [

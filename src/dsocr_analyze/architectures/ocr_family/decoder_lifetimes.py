@@ -7,7 +7,7 @@ function returns. Of equal layers the first and the last of a kind are replayed,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.architectures.ocr_family.decoder import cache_width
 from dsocr_analyze.architectures.ocr_family.layer_lifetimes import (
@@ -16,6 +16,8 @@ from dsocr_analyze.architectures.ocr_family.layer_lifetimes import (
     rotated,
     swiglu,
 )
+from dsocr_analyze.costs.amounts import Amount
+from dsocr_analyze.costs.integers import maximum
 from dsocr_analyze.dtypes import BOOL, FLOAT16, FLOAT32, INT64
 from dsocr_analyze.scratch import sort_scratch
 
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
     from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
     from dsocr_analyze.costs.lifetimes import Lifetimes
 
-__all__ = ["replay_decoder", "replay_head"]
+__all__ = ["LAST_SHARE", "last_share", "replay_decoder", "replay_head"]
+
+LAST_SHARE: Final = "last expert's choices"
+"""The size of `last_share`, where choices are an amount of unknown sizes."""
 
 _FP32 = FLOAT32.nbytes
 
@@ -67,6 +72,18 @@ def replay_head(lives: Lifetimes, rows: int, decoder: DecoderDimensions) -> None
     lives.path = ""
     if lives.widened(rows * decoder.vocab_size):
         lives.free(logits)
+
+
+def last_share(choices: Any, E: int) -> Any:
+    """Choices that the last touched one of E experts gets, of a prompt's, spread evenly."""
+    if isinstance(choices, Amount):
+        return Amount.size(LAST_SHARE)
+    return maximum(choices // E, 1)
+
+
+def _last_expert(choices: Any, E: int) -> int:
+    """Index of the last one that is touched."""
+    return E - 1 if isinstance(choices, Amount) else min(choices, E) - 1
 
 
 class _Prompt:
@@ -211,14 +228,12 @@ class _Prompt:
         the ones that stand beside most outputs.
         """
         lives, decoder = self.lives, self.decoder
-        share, more = divmod(n * k, E)
-        touched = E if share else more
-        last = share or 1
+        last: int = last_share(n * k, E)
         before = (n * k - last) * decoder.hidden_size * lives.dtype.nbytes
         lives.alive += before
         output = swiglu(
             lives,
-            f"{path}.experts.{touched - 1}",
+            f"{path}.experts.{_last_expert(n * k, E)}",
             last,
             decoder.hidden_size,
             decoder.moe_intermediate_size,
@@ -302,7 +317,7 @@ class _Prompt:
         """Scores, divided and masked; returns their elements."""
         lives, decoder = self.lives, self.decoder
         elements = self.n * self.T * decoder.heads
-        packing = lives.packing(self.T, query // (self.n * decoder.heads))
+        packing = lives.packing(self.T, decoder.head_dim)
         product = lives.features(elements, scratch=strided + packing)
         lives.free(*copied)
         divided = lives.features(elements)

@@ -19,6 +19,13 @@ from dsocr_analyze.architectures.ocr_family.composition import (
 )
 from dsocr_analyze.architectures.ocr_family.decoder import cache_width, experts_touched
 from dsocr_analyze.architectures.ocr_family.layout import blank_sum, page_layout, pixel_sum
+from dsocr_analyze.architectures.ocr_family.peaks import (
+    PromptPeaks,
+    ViewPeaks,
+    peak_of,
+    prompt_peaks,
+    view_peaks,
+)
 from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
 from dsocr_analyze.architectures.ocr_family.vision import token_side
 from dsocr_analyze.costs.integers import Count, is_nothing, largest
@@ -187,10 +194,10 @@ class _Evaluation:
         """Costs of all pages, from checked arguments."""
         visual = self._visual_tokens(whole_resolution, local_resolution, columns, rows)
         T = visual + text_tokens
-        first_look, layout, *vision = looked_up(
+        first_look, layout, *vision, seen = looked_up(
             self._views, base_size, whole_resolution, local_resolution, columns, rows
         )
-        (prompt,) = looked_up(self._prompt, batch_size, T)
+        prompt, held = looked_up(self._prompt, batch_size, T)
         placing = work_of(page_layout(T, visual, self.d, self.dtype))
         pages = scaled(combined((layout, placing)), batch_size)
         works = {
@@ -216,6 +223,12 @@ class _Evaluation:
                 self.dtype.nbytes,
             ),
             decode_step_bytes_read_expected=self._expected(batch_size, works[DECODE.name]),
+            peak_activation_bytes=peak_of(
+                ViewPeaks(*seen),
+                PromptPeaks(*held),
+                batch_size,
+                batch_size * T * self.d * self.dtype.nbytes,
+            ),
         )
 
     def _expected(self, B: Count, step: Work) -> Any:
@@ -234,11 +247,12 @@ class _Evaluation:
 
     def _views(
         self, base: Count, whole: Count, local: Count, columns: Count, rows: Count
-    ) -> list[Work]:
+    ) -> list[Any]:
         """What depends on a page's views alone.
 
         Returns:
-            The first look at the pixels (once per batch), the layout, and the vision stages.
+            The first look at the pixels (once per batch), the layout, the vision stages, and what
+            they hold in memory.
         """
         sam, dtype = self.dimensions.sam, self.dtype
         N = columns * rows
@@ -255,15 +269,21 @@ class _Evaluation:
             picture = self.network.local_layout(columns, rows, side, self.dimensions, dtype)
             layout.append(scaled(work_of((*picture, *pixel_sum(N, local, dtype))), is_cut))
         vision = (combined(works) for works in zip(*calls, strict=True))
-        return [look, combined(layout), *vision]
+        held = view_peaks(self.network, self.dimensions, dtype, whole, local, columns, rows)
+        return [look, combined(layout), *vision, held]
 
     def _vision(self, N: Count, R: Count) -> list[Work]:
         """Work of the vision stages for one call on N views."""
         sections = self.network.sections(N, R, self.dimensions, self.dtype, CUDA)
         return [sections_work(sections[stage]) for stage in self.network.vision]
 
-    def _prompt(self, B: Count, T: Count) -> list[Work]:
-        return [prefill_work(B, T, self.dimensions, self.dtype, flash=self.flash)]
+    def _prompt(self, B: Count, T: Count) -> list[Any]:
+        """A prompt's work in the decoder, and what it holds in memory."""
+        decoder = self.dimensions.decoder
+        return [
+            prefill_work(B, T, self.dimensions, self.dtype, flash=self.flash),
+            prompt_peaks(decoder, self.dtype, B, T, flash=self.flash),
+        ]
 
     def _step(self, B: Count, cached: Count) -> Work:
         return decode_work(B, cached, self.dimensions, self.dtype, flash=self.flash)
