@@ -14,7 +14,7 @@ PACKAGE = "dsocr_analyze"
 
 ROOMS = (
     ("interruption",),
-    ("errors",),
+    ("errors", "input_files"),
     ("names",),
     ("version",),
     ("dtypes",),

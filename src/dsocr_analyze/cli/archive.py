@@ -17,6 +17,7 @@ from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import FormatError, WorkloadError
+from dsocr_analyze.input_files import exists
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.pages import Pages
@@ -173,7 +174,7 @@ def count_list(
             " --mode, --dtype and --use-flash-attn"
         )
     planned = architecture.plan(page=(1, 1), text_tokens=text_tokens, max_new_tokens=max_new_tokens)
-    if output is not None and output.exists() and pages.exists() and output.samefile(pages):
+    if output is not None and exists(output) and exists(pages) and output.samefile(pages):
         raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
     metadata = metadata_of(
         directory, architecture, (setting.mode for setting in settings),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.errors import BenchmarkError, OutputError
+from dsocr_analyze.input_files import read_bytes
 
 if TYPE_CHECKING:
     from dsocr_analyze.hardware.profile import Profile
@@ -112,9 +113,7 @@ def _read(file: Path) -> KeptBenchmark | None:
     from dsocr_analyze.timing.correction import KeptBenchmark
 
     try:
-        with file.open("rb") as opened:
-            data = opened.read(_LARGEST_BYTES)
-        kept = msgspec.json.decode(data, type=KeptBenchmark)
+        kept = msgspec.json.decode(read_bytes(file, _LARGEST_BYTES), type=KeptBenchmark)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

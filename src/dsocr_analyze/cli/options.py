@@ -14,6 +14,7 @@ from dsocr_analyze.cli.page_image import page_of_file
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.dtypes import MODEL_DTYPES
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.input_files import is_folder, is_regular
 from dsocr_analyze.names import did_you_mean, in_any_case
 from dsocr_analyze.workload import AnyWorkload, Mode, Workload, parse_page
 
@@ -505,7 +506,7 @@ def _unnamed(
     from dsocr_analyze.model.trust import is_trusted
 
     path = MODELS / architecture.name
-    if model is None and path.is_dir() and (path / "config.json").is_file():
+    if model is None and is_folder(path) and is_regular(path / "config.json"):
         directory = ModelDirectory.read(path)
         if trust_remote_code or is_trusted(directory):
             return directory

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.errors import ModelDirectoryError, WorkloadError
+from dsocr_analyze.input_files import is_regular
 from dsocr_analyze.workload.prompt import text_parts
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _prompt_tokens(prompt: str, directory: ModelDirectory) -> int:
             " give --text-tokens instead"
         )
     file = directory.tokenizer_file
-    if not file.is_file():
+    if not is_regular(file):
         raise ModelDirectoryError(
             f"--prompt needs {str(file)!r}, which does not exist; give --text-tokens instead"
         )

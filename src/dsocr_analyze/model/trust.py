@@ -7,12 +7,16 @@ import os
 import shlex
 import tempfile
 from pathlib import Path
+from typing import Final
 
 from dsocr_analyze.errors import OutputError, TrustError
+from dsocr_analyze.input_files import MEBIBYTE, read_text
 from dsocr_analyze.interruption import held
 from dsocr_analyze.model.directory import ModelDirectory
 
 __all__ = ["is_trusted", "is_trusted_code", "record_trust", "require_trust", "trust_store"]
+
+_LARGEST_STORE_BYTES: Final = 16 * MEBIBYTE
 
 
 def trust_store() -> Path:
@@ -24,7 +28,7 @@ def trust_store() -> Path:
 def _read_store() -> dict[str, dict[str, str]]:
     store = trust_store()
     try:
-        recorded = json.loads(store.read_text(encoding="utf-8"))
+        recorded = json.loads(read_text(store, _LARGEST_STORE_BYTES))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dsocr_analyze.errors import PageError
+from dsocr_analyze.input_files import opened
 from dsocr_analyze.workload.page import check_page
 from dsocr_analyze.workload.tiff_directories import tiff_directories
 
@@ -101,7 +102,7 @@ class ImagePages:
             self.has_more_frames = header.has_more_frames
             yield check_page(*header.size)
             return
-        with self.path.open("rb") as file:
+        with opened(self.path) as file:
             directories = enumerate(tiff_directories(file), 1)
             while True:
                 try:
@@ -130,11 +131,9 @@ def _header(file: Path) -> _Header:
     """What the header says; raises PageError where there is none."""
     name = repr(str(file))
     try:
-        if not file.exists():
-            raise PageError(f"no image {name}; give an image file, or a page size instead")
-        if not file.is_file():
-            raise PageError(f"image {name} is no file; give an image file, or a page size instead")
         return _opened_header(file)
+    except FileNotFoundError as error:
+        raise PageError(f"no image {name}; give an image file, or a page size instead") from error
     except _DAMAGE as error:
         raise PageError(f"cannot read the size of image {name}: {_reason(error, name)}") from error
 
@@ -155,7 +154,7 @@ def _opened_header(file: Path) -> _Header:
         logging.getLogger("PIL").addHandler(silence)
         guard, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:
-            with Image.open(file) as image:
+            with opened(file) as content, Image.open(content) as image:
                 is_tiff = isinstance(image, TiffImageFile)
                 if isinstance(image, TiffImageFile):
                     # Some versions swap a TIFF's size on opening; its own tags are as stored.
