@@ -14,7 +14,7 @@ PACKAGE = "dsocr_analyze"
 
 ROOMS = (
     ("interruption",),
-    ("errors", "input_files"),
+    ("errors", "escaping", "input_files"),
     ("names",),
     ("version",),
     ("dtypes",),

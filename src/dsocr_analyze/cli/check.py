@@ -13,9 +13,10 @@ import typer
 from dsocr_analyze.cli import many_options, options
 from dsocr_analyze.cli.doubts import StrictOption
 from dsocr_analyze.cli.exits import NO
-from dsocr_analyze.cli.streams import complain, visible
+from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import AnalyzeError, ConfigError, OutputError, StrictError
+from dsocr_analyze.escaping import visible
 
 if TYPE_CHECKING:
     from dsocr_analyze.cli.baselines import Counts

@@ -206,8 +206,10 @@ def profile_from_file(file: Path, known: Mapping[str, Profile] | None = None) ->
     known = _shipped() if known is None else known
     try:
         table = tomllib.loads(read_text(file, _LARGEST_BYTES))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DeviceError(f"{file} holds no device profile: {error}") from error
+    except OSError as error:
+        raise DeviceError(f"cannot read {str(file)!r}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:  # of which TOMLDecodeError is one
+        raise DeviceError(f"{str(file)!r} holds no device profile: {error}") from error
     _refuse_unknown(table, _TOP, str(file))
     name = table.get("name")
     if not isinstance(name, str) or not name or name != name.lower():

@@ -32,7 +32,8 @@ def _read_store() -> dict[str, dict[str, str]]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise TrustError(f"cannot read the trust record {str(store)!r}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise TrustError(f"cannot read the trust record {str(store)!r}: {reason}") from error
     if not isinstance(recorded, dict) or not all(isinstance(v, dict) for v in recorded.values()):
         raise TrustError(f"the trust record {str(store)!r} is not a JSON object of objects")
     return recorded

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dsocr_analyze.errors import OutputError
+from dsocr_analyze.escaping import as_json
 from dsocr_analyze.interruption import held, point_of_no_return, safe_point
 
 __all__ = ["dump_json", "prepare_directory", "replacing", "write_files", "write_texts"]
@@ -28,7 +29,7 @@ _encoded = json.JSONEncoder(allow_nan=False).encode
 
 def dump_json(value: object) -> str:
     """JSON text of a typed document, indented down to where the rows are; ends with a newline."""
-    return _dump(msgspec.to_builtins(value), 0) + "\n"
+    return as_json(_dump(msgspec.to_builtins(value), 0)) + "\n"
 
 
 def _dump(value: Any, depth: int) -> str:
@@ -107,14 +108,14 @@ class _Aside(NamedTuple):
 @contextlib.contextmanager
 def _written_aside(target: Path) -> Iterator[_Aside]:
     """Makes a temporary file beside `target`, and removes what is left of it."""
-    if target.is_symlink():
-        target = target.resolve()
-    if target.is_dir():
-        raise OutputError(f"cannot write {str(target)!r}: it is a folder; give a file's name")
-    is_special = target.exists() and not target.is_file()
-    folder = Path(tempfile.gettempdir()) if is_special else target.parent
-    temporary = folder / f".{target.name}-{os.urandom(8).hex()}"
     with _named(target):
+        if target.is_symlink():
+            target = target.resolve()
+        if target.is_dir():
+            raise OutputError(f"cannot write {str(target)!r}: it is a folder; give a file's name")
+        is_special = target.exists() and not target.is_file()
+        folder = Path(tempfile.gettempdir()) if is_special else target.parent
+        temporary = folder / f".dsocr-{os.urandom(8).hex()}"
         temporary.touch(exist_ok=False)  # with the permissions that any new file gets
     try:
         yield _Aside(target, temporary, is_special)
@@ -145,5 +146,6 @@ def _named(target: Path) -> Iterator[None]:
     """Names the file in what the system says of it."""
     try:
         yield
-    except OSError as error:
-        raise OutputError(f"cannot write {str(target)!r}: {error.strerror}") from error
+    except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
+        reason = getattr(error, "strerror", None) or error
+        raise OutputError(f"cannot write {str(target)!r}: {reason}") from error
