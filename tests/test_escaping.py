@@ -19,23 +19,9 @@ from dsocr_analyze.escaping import (
     visible_lines,
 )
 
-MARKUP = st.lists(
-    st.sampled_from(
-        list("ab1_*`[](){}<>|#-+=~.:&;!\\/\"'$@ \n\t\r\x1b\x07\x7f\x85\u202e\u2066\u200b\u2028")
-        + [
-            "<script>",
-            "</details>",
-            "&amp;",
-            "http://",
-            "www.",
-            "](x)",
-            "1. ",
-            "\ud800",
-            "\U000e0041",
-        ]
-    ),
-    max_size=12,
-).map("".join)
+CHARACTERS = "ab1_*`[](){}<>|#-+=~.:&;!\\/\"'$@ \n\t\r\x1b\x07\x7f\x85\u202e\u2066\u200b\u2028"
+SNIPPETS = ("<script>", "</details>", "&amp;", "http://", "www.", "](x)", "1. ", "\ud800")
+MARKUP = st.lists(st.sampled_from([*CHARACTERS, *SNIPPETS, "\U000e0041"]), max_size=12).map("".join)
 ANY = st.one_of(st.text(), MARKUP)
 MARKDOWN = MarkdownIt("gfm-like", {"linkify": False})
 
@@ -93,9 +79,7 @@ def rendered(source):
 
     def walk(tokens):
         for token in tokens:
-            if token.type == "text":
-                seen.append(token.content)
-            elif token.type == "text_special":
+            if token.type in ("text", "text_special"):
                 seen.append(token.content)
             elif token.type != "inline":
                 kinds.add(token.type)
