@@ -14,7 +14,8 @@ PACKAGE = "dsocr_analyze"
 
 ROOMS = (
     ("interruption",),
-    ("errors", "escaping", "input_files"),
+    ("errors", "escaping"),
+    ("input_files", "output_files", "own_folder"),
     ("names",),
     ("version",),
     ("dtypes",),

@@ -319,8 +319,9 @@ def _notes(session: DeepSeekOCRSession) -> tuple[str, ...]:
 
 
 def _write(report: InferenceReport, output: Path) -> list[Path]:
-    from dsocr_analyze.report.files import dump_json, write_files
+    from dsocr_analyze.output_files import write_files
     from dsocr_analyze.report.inference import inference_markdown
+    from dsocr_analyze.report.json_text import dump_json
 
     return write_files(
         {
@@ -333,7 +334,7 @@ def _write(report: InferenceReport, output: Path) -> list[Path]:
 
 def _print(report: InferenceReport, output_format: str, written: Sequence[Path]) -> None:
     if output_format == "json":
-        from dsocr_analyze.report.files import dump_json
+        from dsocr_analyze.report.json_text import dump_json
 
         sys.stdout.write(dump_json(report))
     elif output_format == "markdown":

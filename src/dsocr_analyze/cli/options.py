@@ -519,6 +519,6 @@ def _unnamed(
 
 def prepare_output(directory: Path) -> None:
     """Makes the folder that `--output` names, before any work; raises OutputError."""
-    from dsocr_analyze.report.files import prepare_directory
+    from dsocr_analyze.output_files import prepare_directory
 
     prepare_directory(directory)

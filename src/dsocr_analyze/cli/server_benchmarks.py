@@ -235,7 +235,7 @@ def _report(
 
 
 def _print(report: BenchmarkReport, output_format: str, folder: Path | None) -> None:
-    from dsocr_analyze.report.files import dump_json
+    from dsocr_analyze.report.json_text import dump_json
     from dsocr_analyze.report.server_benchmarks import benchmark_tables
     from dsocr_analyze.report.time_report import headline
     from dsocr_analyze.report.time_tables import time_notes

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dsocr_analyze.errors import FormatError
-from dsocr_analyze.report.files import replacing
+from dsocr_analyze.output_files import replacing
 
 __all__ = ["new_figure", "picture_format", "readable_scale", "save_picture", "tick_style"]
 
