@@ -39,15 +39,13 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     """
     _refuse_special(path, path.stat().st_mode)  # before opening, which some devices act upon
     # What is there may be another file by now: a pipe is opened without waiting, and looked at.
-    descriptor = os.open(path, os.O_RDONLY | _NO_WAITING)
-    with os.fdopen(descriptor, "rb") as file:
-        _refuse_special(path, os.fstat(descriptor).st_mode)
+    with open(path, "rb", opener=_without_waiting) as file:  # Path has no opener
+        _refuse_special(path, os.fstat(file.fileno()).st_mode)
         yield file
 
 
-_NO_WAITING: Final = sum(
-    getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY")
-)
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
 
 
 def _refuse_special(path: Path, mode: int) -> None:
