@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 __all__ = ["MEBIBYTE", "exists", "is_folder", "is_regular", "opened", "read_bytes", "read_text"]
 
@@ -28,7 +29,7 @@ _KINDS: Final = (
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def opened(path: Path) -> Iterator[io.BufferedReader]:
     """Opens a regular file for reading in binary.
 
     Args:

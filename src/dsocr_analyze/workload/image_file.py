@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import struct
 import threading
 from collections.abc import Iterator
@@ -154,7 +156,7 @@ def _opened_header(file: Path) -> _Header:
         logging.getLogger("PIL").addHandler(silence)
         guard, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:
-            with opened(file) as content, Image.open(content) as image:
+            with opened(file) as raw, _Bounded(raw.raw) as content, Image.open(content) as image:
                 is_tiff = isinstance(image, TiffImageFile)
                 if isinstance(image, TiffImageFile):
                     # Some versions swap a TIFF's size on opening; its own tags are as stored.
@@ -168,6 +170,22 @@ def _opened_header(file: Path) -> _Header:
         finally:
             Image.MAX_IMAGE_PIXELS = guard
             logging.getLogger("PIL").removeHandler(silence)
+
+
+_MOST_READS: Final = 1_000_000
+"""Of a header; some formats are read byte by byte, and their comments have no end."""
+
+
+class _Bounded(io.BufferedReader):
+    """A file whose header ends, at the latest after so many reads; raises OSError then."""
+
+    _reads = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._reads += 1
+        if self._reads > _MOST_READS:
+            raise OSError(errno.EFBIG, "its header has no end")
+        return super().read(size)
 
 
 def _exif_orientation(image: Image.Image) -> object:
