@@ -72,7 +72,9 @@ WITHOUT_A_PAGE = {"LlamaAttention", "LlamaRotaryEmbedding"}
 """Classes of transformers: the page of the layer that has them says what they do."""
 
 
-OF_OTHER_SOURCES = ("index", "commands", "any-model", "check", "choosing-a-mode", "tasks")
+OF_OTHER_SOURCES = (
+    "index", "commands", "any-model", "check", "choosing-a-mode", "security", "tasks",
+)  # fmt: skip
 """Documents that are written by hand, or from the command line."""
 
 
