@@ -90,7 +90,7 @@ def _line_blocks(path: Path, kind: RowKind) -> Iterator[Any]:
                     )
                 if newline and len(lines := wanted(whole)):
                     yield lines
-            if len(lines := wanted(rest)):
+            if rest and len(lines := wanted(rest)):
                 yield lines
     except (OSError, pa.ArrowException) as error:
         raise kind.unreadable(path, str(error)) from error
