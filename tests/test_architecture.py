@@ -14,7 +14,8 @@ PACKAGE = "dsocr_analyze"
 
 ROOMS = (
     ("interruption",),
-    ("errors",),
+    ("errors", "escaping"),
+    ("input_files", "output_files", "own_folder"),
     ("names",),
     ("version",),
     ("dtypes",),
@@ -244,6 +245,60 @@ def printing_in(tree):
             and any(getattr(argument, "value", None) in (1, 2) for argument in node.args[:1])
         ):
             yield node.lineno
+
+
+OPENERS = {
+    "dsocr_analyze.input_files": "the one place",
+    "dsocr_analyze.output_files": "copies its own temporary file into a device",
+    "dsocr_analyze.advice.published": "a resource of the package",
+    "dsocr_analyze.hardware.devices": "a resource of the package",
+    "dsocr_analyze.hardware.profile": "resources of the package",
+    "dsocr_analyze.report.html.page": "resources of the package",
+    "dsocr_analyze.measuring.machine": "/proc/meminfo",
+    "dsocr_analyze.measuring.cpu_calibration": "/proc/cpuinfo",
+    "dsocr_analyze.cli.check": "appends to the summary of a CI step",
+    "dsocr_analyze.columns.table_files": "writes a temporary file",
+    "dsocr_analyze.cli.streams": "/dev/null in place of a broken stream",
+}
+"""Modules that open files themselves, and what."""
+
+
+def openings_in(tree):
+    """Lines that open a file by its path, or read it whole."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func
+        if isinstance(function, ast.Name) and function.id == "open":
+            yield node.lineno
+        elif isinstance(function, ast.Attribute) and function.attr in (
+            "open", "read_bytes", "read_text",
+        ):  # fmt: skip
+            of_pillow = isinstance(function.value, ast.Name) and function.value.id == "Image"
+            is_open_already = any(getattr(each, "id", "") == "content" for each in node.args)
+            if not (of_pillow and is_open_already):
+                yield node.lineno
+
+
+class TestReading:
+    def test_files_are_opened_in_one_place(self):
+        found = [
+            f"{module}:{line}"
+            for module, file in FILES.items()
+            if module not in OPENERS
+            for line in openings_in(parsed(file))
+        ]
+        assert found == []
+
+    @pytest.mark.parametrize(
+        "code",
+        ["open(path)", "path.open()", "path.read_text()", "os.open(path, 0)", "Image.open(path)"],
+    )
+    def test_every_way_to_open_one_is_seen(self, code):
+        assert list(openings_in(ast.parse(code))) == [1]
+
+    def test_an_image_in_a_file_that_is_open_is_none(self):
+        assert list(openings_in(ast.parse("Image.open(content)"))) == []
 
 
 class TestPrinting:

@@ -361,7 +361,7 @@ class TestFolder:
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
     def test_a_pipe_called_like_an_image_is_named_and_not_waited_for(self, tmp_path):
         os.mkfifo(tmp_path / "a.png")
-        assert "is no file" in counted(tmp_path)[1][1]
+        assert "it is a pipe" in counted(tmp_path)[1][1]
 
     @pytest.mark.parametrize("dpi", [0, -1, 10**7])
     def test_a_dpi_that_is_none_is_refused(self, tmp_path, dpi):

@@ -11,7 +11,7 @@ from hand_built import CREATED, FIGURES, STAGES, batch_of, traced
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.comparison import compare
 from dsocr_analyze.report.config_differences import config_differences
-from dsocr_analyze.report.files import dump_json
+from dsocr_analyze.report.json_text import dump_json
 from dsocr_analyze.report.opening import NO_OPTIONS
 
 

@@ -82,6 +82,7 @@ OF_OTHER_SOURCES = (
     "choosing-a-mode",
     "passes",
     "reading",
+    "security",
     "tasks",
 )
 """Documents that are written by hand, or from the command line."""

@@ -22,7 +22,7 @@ from dsocr_analyze.figures import ExpertsTouched
 from dsocr_analyze.kernels import total_work
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.comparison import compare
-from dsocr_analyze.report.files import dump_json
+from dsocr_analyze.report.json_text import dump_json
 from dsocr_analyze.report.markdown import render_markdown
 from dsocr_analyze.report.reading import load_report
 

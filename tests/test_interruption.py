@@ -32,7 +32,7 @@ from dsocr_analyze.interruption import (
     point_of_no_return,
     safe_point,
 )
-from dsocr_analyze.report.files import replacing, write_files
+from dsocr_analyze.output_files import replacing, write_files
 from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.forward import running

@@ -297,7 +297,7 @@ def test_a_bad_row_has_its_number_in_the_whole_file(tmp_path, monkeypatch):
 def test_what_is_no_file_of_lengths_is_refused(tmp_path):
     with pytest.raises(WorkloadError, match=r"no list of output lengths .*gone"):
         read_lengths(tmp_path / "gone.csv")
-    with pytest.raises(WorkloadError, match="is no file; give a Parquet or CSV file"):
+    with pytest.raises(WorkloadError, match=r"it is a folder, .*; give a Parquet or CSV"):
         read_lengths(tmp_path)
     (tmp_path / "lengths.parquet").write_text("new_tokens\n1\n")
     with pytest.raises(WorkloadError, match="is not a Parquet file"):

@@ -25,8 +25,9 @@ from test_answer import TIME
 
 from dsocr_analyze.errors import OutputError
 from dsocr_analyze.kernels import Work
+from dsocr_analyze.output_files import prepare_directory, replacing, write_texts
 from dsocr_analyze.report.build import build_report
-from dsocr_analyze.report.files import dump_json, prepare_directory, replacing, write_texts
+from dsocr_analyze.report.json_text import dump_json
 from dsocr_analyze.report.markdown import render_markdown
 from dsocr_analyze.report.quantities import (
     bytes_text,

@@ -9,7 +9,7 @@ from hand_built import CREATED, Agreement, batch_of, traced
 
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.report.build import build_report
-from dsocr_analyze.report.files import dump_json
+from dsocr_analyze.report.json_text import dump_json
 from dsocr_analyze.report.markdown import render_markdown
 from dsocr_analyze.report.reading import load_report
 

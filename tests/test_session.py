@@ -11,7 +11,7 @@ import pytest
 from both_engines import small_directory
 
 from dsocr_analyze import DeepSeekOCRSession
-from dsocr_analyze.report.files import dump_json
+from dsocr_analyze.report.json_text import dump_json
 from dsocr_analyze.report.schema import report_schema
 from dsocr_analyze.trace import operators, recorder
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
+import subprocess
 import sys
+import threading
 
 import pytest
 import torch
 import vendor_like
 
+from dsocr_analyze import output_files
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.errors import OutputError, TrustError
+from dsocr_analyze.errors import OutputError, OwnFolderError, TrustError
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.trust import is_trusted, record_trust, require_trust, trust_store
 from dsocr_analyze.running.loading import load_model
+from dsocr_analyze.running.source_package import import_file, importable
 
 
 @pytest.fixture(autouse=True)
@@ -160,3 +166,142 @@ def test_refusing_imports_nothing(checkout):
     with pytest.raises(TrustError):
         load(checkout)
     assert not {name for name in set(sys.modules) - before if "tiny" in name}
+
+
+class TestTheRecord:
+    """Only the user says what the user trusts, and nothing that was said is lost."""
+
+    @pytest.fixture
+    def store(self, checkout):
+        record_trust(read(checkout))
+        return trust_store()
+
+    def refusal(self, checkout):
+        for act in (is_trusted, require_trust, record_trust):
+            with pytest.raises(TrustError) as refused:
+                act(read(checkout))
+        return str(refused.value)
+
+    def test_it_is_its_owners_alone(self, store, checkout, tmp_path):
+        assert store.stat().st_mode & 0o777 == 0o600
+        assert store.parent.stat().st_mode & 0o777 == 0o700
+        store.chmod(0o644)
+        record_trust(read(vendor_like.write(tmp_path / "other")))
+        assert store.stat().st_mode & 0o777 == 0o600
+
+    @pytest.mark.parametrize("mode", [0o622, 0o666, 0o620, 0o602])
+    def test_one_that_others_can_write_is_refused(self, store, checkout, mode):
+        store.chmod(mode)
+        assert f"chmod go-w {store}" in self.refusal(checkout)
+
+    def test_one_in_a_folder_that_everybody_can_write_is_refused(self, store, checkout):
+        store.parent.chmod(0o777)
+        assert "can be written by others" in self.refusal(checkout)
+        store.parent.chmod(0o775)  # the folder of a user whose umask is 002
+        assert is_trusted(read(checkout))
+
+    def test_somebody_elses_is_refused(self, store, checkout, monkeypatch):
+        monkeypatch.setattr(os, "geteuid", lambda: 4711)
+        os.chown(store.parent, 4711, -1)
+        assert is_trusted(read(checkout))  # root's is as good as one's own
+        os.chown(store, 4712, -1)
+        assert "belongs to user 4712" in self.refusal(checkout)
+        os.chown(store.parent, 4712, -1)
+        assert repr(str(store.parent)) in self.refusal(checkout)
+
+    def test_a_link_is_refused_and_left_alone(self, store, checkout, tmp_path):
+        elsewhere = store.rename(tmp_path / "elsewhere.json")
+        before = elsewhere.read_text()
+        store.symlink_to(elsewhere)
+        assert "is a link" in self.refusal(checkout)
+        assert store.is_symlink()
+        assert elsewhere.read_text() == before
+
+    def test_a_place_that_depends_on_where_a_command_runs_is_refused(self, checkout, monkeypatch):
+        monkeypatch.setenv("XDG_CONFIG_HOME", "config")
+        for act in (trust_store, lambda: is_trusted(read(checkout))):
+            with pytest.raises(OwnFolderError, match="XDG_CONFIG_HOME is 'config'"):
+                act()
+
+    def test_without_a_home_nothing_is_trusted_and_nothing_recorded(self, checkout, monkeypatch):
+        monkeypatch.delenv("XDG_CONFIG_HOME")
+        monkeypatch.delenv("HOME", raising=False)
+        monkeypatch.setattr(pwd, "getpwuid", lambda _: (_ for _ in ()).throw(KeyError()))
+        assert trust_store() is None
+        assert not is_trusted(read(checkout))
+        with pytest.raises(TrustError, match="holds Python code"):
+            require_trust(read(checkout))
+        with pytest.raises(OwnFolderError, match="no home directory"):
+            record_trust(read(checkout))
+
+    def test_records_made_at_once_are_all_kept(self, tmp_path, config_home):
+        paths = [vendor_like.write(tmp_path / f"model {number}") for number in range(16)]
+        code = (
+            "import sys; from pathlib import Path;"
+            "from dsocr_analyze.model.directory import ModelDirectory;"
+            "from dsocr_analyze.model.trust import record_trust;"
+            "models = [ModelDirectory.read(Path(each)) for each in sys.argv[1:]];"
+            "sys.stdin.read();"  # all have started
+            "[record_trust(each) for each in models]"
+        )
+        running = [
+            subprocess.Popen([sys.executable, "-c", code, *map(str, some)], stdin=subprocess.PIPE)
+            for some in (paths[:4], paths[4:8], paths[8:12], paths[12:])
+        ]
+        for process in running:
+            process.stdin.close()
+        assert [process.wait(60) for process in running] == [0] * 4
+        assert set(json.loads(trust_store().read_text())) == set(map(str, paths))
+        assert [file.name for file in trust_store().parent.iterdir()] == ["trust.json"]
+
+    def test_what_is_locked_for_long_is_said(self, store, checkout, monkeypatch):
+        monkeypatch.setattr(output_files, "_LONGEST_WAIT_SECONDS", 0.05)
+        with output_files.locked(store.parent):
+            code = [
+                sys.executable,
+                "-c",
+                "import fcntl, os, sys;"
+                "fcntl.flock(os.open(sys.argv[1], 0), fcntl.LOCK_EX | fcntl.LOCK_NB)",
+            ]
+            held = subprocess.run([*code, store.parent], capture_output=True, check=False)
+            assert b"BlockingIOError" in held.stderr
+            with pytest.raises(OutputError, match="is locked by another process"):
+                record_trust(read(checkout))
+
+
+def test_files_that_change_while_they_are_read_and_loaded_run_only_as_trusted(checkout):
+    """A thousand times another file takes a trusted one's place between any two moments."""
+    record_trust(read(checkout))
+    file = checkout / "parts.py"
+    trusted = file.read_bytes()
+    foreign = b"raise SystemExit('foreign code ran')\n"
+    stop = threading.Event()
+
+    def swap():
+        aside = checkout / "aside"
+        while not stop.is_set():
+            for content in (foreign, trusted):
+                aside.write_bytes(content)
+                aside.replace(file)
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    ran = refused = 0
+    try:
+        for _ in range(1000):
+            directory = read(checkout)
+            try:
+                require_trust(directory)
+            except TrustError:
+                refused += 1
+                continue
+            with importable(directory) as package:
+                module = import_file(directory, package, "parts.py")
+                assert directory.sources["parts.py"] == trusted
+                del sys.modules[module.__name__]
+            ran += 1
+    finally:
+        stop.set()
+        swapping.join()
+    assert ran + refused == 1000
+    assert min(ran, refused) > 0

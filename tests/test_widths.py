@@ -84,7 +84,7 @@ def test_no_command_is_missing():
 @pytest.fixture(autouse=True)
 def _somewhere_else(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", "config")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     Path("budgets.toml").write_text(BUDGETS)
     Path("pages.csv").write_text(
         "width,height\n1240,1754\n3508,2480\n600,400\n" + "850,1100\n" * 99

@@ -301,7 +301,7 @@ class TestPageOfImage:
         one_line(error)
 
     def test_a_directory_is_refused_by_name(self, tmp_path):
-        with pytest.raises(PageError, match="is no file") as error:
+        with pytest.raises(PageError, match="it is a folder, not a file") as error:
             page_of_image(tmp_path)
         assert str(tmp_path) in one_line(error)
 

@@ -43,4 +43,8 @@ def run() -> NoReturn:
 
 
 if __name__ == "__main__":
+    # Under -m, Python would look for every module in the current folder first, and that may be a
+    # model's, with a typer.py of its own.
+    if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109  # nothing imported
+        del sys.path[0]
     run()

@@ -20,6 +20,7 @@ __all__ = [
     "ModelCodeError",
     "ModelDirectoryError",
     "OutputError",
+    "OwnFolderError",
     "PageError",
     "StrictError",
     "TrustError",
@@ -94,6 +95,10 @@ class OutputError(AnalyzeError):
     """A file, a directory or a stream that cannot be written."""
 
     exit_code = 74
+
+
+class OwnFolderError(AnalyzeError):
+    """A place for the user's own things that cannot be told, or that others can change."""
 
 
 class FormatError(AnalyzeError):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dsocr_analyze.errors import PageError
+from dsocr_analyze.input_files import opened
 from dsocr_analyze.workload.page import check_page
 
 __all__ = ["INSTALL", "MOST_NODES", "has_reader", "pdf_pages"]
@@ -77,7 +78,7 @@ def pdf_pages(path: Path, dpi: int) -> Iterator[tuple[int, int] | PageError]:
     logging.getLogger("pypdf").addHandler(silence)
     try:
         # Given a name, pypdf reads the whole file at once.
-        with path.open("rb") as file:
+        with opened(path) as file:
             pages = 0
             for page in _pages(path, file):
                 pages += 1

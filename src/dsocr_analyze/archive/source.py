@@ -13,6 +13,7 @@ from dsocr_analyze.archive.folder import (
     open_folder,
 )
 from dsocr_analyze.archive.page_list import PAGES
+from dsocr_analyze.input_files import is_folder, is_regular
 from dsocr_analyze.row_files.kind import RowSource
 from dsocr_analyze.row_files.source import open_rows
 from dsocr_analyze.workload.page import LARGEST_SIDE
@@ -49,13 +50,9 @@ def open_pages(path: Path, *, pdf_dpi: int = DEFAULT_PDF_DPI) -> PageSource:
         WorkloadError: A column is missing, or there twice.
     """
     check_count("pdf_dpi", pdf_dpi, 1, LARGEST_SIDE, " pixels to an inch")
-    try:
-        is_folder, is_file = path.is_dir(), path.is_file()
-    except OSError as error:
-        raise PAGES.unreadable(path, error.strerror or str(error)) from error
-    if is_folder:
+    if is_folder(path):
         source, files = open_folder(path, pdf_dpi)
-    elif is_file and is_countable(path):
+    elif is_regular(path) and is_countable(path):
         source, files = open_file(path, pdf_dpi)
     else:
         source, files = open_rows(path, PAGES), None

@@ -212,10 +212,10 @@ def _show(
     *,
     quiet: bool,
 ) -> None:
-    from dsocr_analyze.report.files import dump_json
+    from dsocr_analyze.report.json_text import dump_json
 
     if json_file is not None and json_file != "-":
-        from dsocr_analyze.report.files import prepare_directory, write_texts
+        from dsocr_analyze.output_files import prepare_directory, write_texts
 
         file = Path(json_file)
         prepare_directory(file.parent)

@@ -149,7 +149,8 @@ def _write(
     json_file: str | None,
     pages: Mapping[Path, str],
 ) -> list[Path]:
-    from dsocr_analyze.report.files import dump_json, write_files
+    from dsocr_analyze.output_files import write_files
+    from dsocr_analyze.report.json_text import dump_json
     from dsocr_analyze.report.markdown import render_markdown
 
     json_text = dump_json(report)
@@ -166,7 +167,7 @@ def _write(
 
 def _print(report: Report, output_format: str, written: Sequence[Path], *, full: bool) -> None:
     if output_format == "json":
-        from dsocr_analyze.report.files import dump_json
+        from dsocr_analyze.report.json_text import dump_json
 
         sys.stdout.write(dump_json(report))
     elif output_format == "markdown":

@@ -225,7 +225,7 @@ def _check_results(
         raise WorkloadError(
             f"a plot of tokens shows at most {MOST_PLOTTED} modes; --mode has {len(modes)}"
         )
-    if output is not None and output.exists() and pages.exists() and output.samefile(pages):
+    if output is not None and exists(output) and exists(pages) and output.samefile(pages):
         raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
 
 

@@ -15,6 +15,7 @@ from dsocr_analyze.gate.budgets import PYPROJECT, Budgets, Options, Workload, bu
 from dsocr_analyze.gate.document import Baseline
 from dsocr_analyze.gate.judge import Counted
 from dsocr_analyze.gate.revision import Repository, Revision
+from dsocr_analyze.input_files import is_regular
 from dsocr_analyze.report.document import Report
 from dsocr_analyze.report.reading import load_report
 
@@ -63,7 +64,7 @@ def counts_against(
         try:
             revision = Repository.around(file.parent).revision(name)
         except BaselineError:
-            if not Path(name).is_file():
+            if not is_regular(Path(name)):
                 raise
             yield _OfReport(here, name, budgets)
             return

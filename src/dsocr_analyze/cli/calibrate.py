@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import options
-from dsocr_analyze.cli.devices import profile_folder
+from dsocr_analyze.cli.devices import PROFILES
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.torch_start import start_torch
 from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.own_folder import own_folder_to_write
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +64,7 @@ def calibrate(
     import tomllib
 
     name = tomllib.loads(text)["name"]
-    file = output or profile_folder() / f"{name}.toml"
+    file = output or own_folder_to_write() / PROFILES / f"{name}.toml"
     context.obj.begin_writing()
     _write(file, text)
     _print(file, device)
@@ -86,7 +87,7 @@ def _calibrated(device: torch.device, seconds: float, announce: Callable[[str], 
 
 
 def _write(file: Path, text: str) -> None:
-    from dsocr_analyze.report.files import write_files
+    from dsocr_analyze.output_files import write_files
 
     options.prepare_output(file.parent)
     write_files({file: text})

@@ -13,9 +13,10 @@ import typer
 from dsocr_analyze.cli import many_options, options
 from dsocr_analyze.cli.doubts import StrictOption
 from dsocr_analyze.cli.exits import NO
-from dsocr_analyze.cli.streams import complain, visible
+from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import AnalyzeError, ConfigError, OutputError, StrictError
+from dsocr_analyze.escaping import visible
 
 if TYPE_CHECKING:
     from dsocr_analyze.cli.baselines import Counts
@@ -133,7 +134,7 @@ def _updated(
     """Writes what is counted into the file; the workloads with the budgets that they then have."""
     from dsocr_analyze.gate.budgets import budgets_in
     from dsocr_analyze.gate.update import edited, edits_of
-    from dsocr_analyze.report.files import write_files
+    from dsocr_analyze.output_files import write_files
 
     edits = [
         edit
@@ -170,7 +171,8 @@ def _chosen(budgets: Budgets, names: Sequence[str] | None, file: Path) -> Budget
 def _write(result: Check, json_file: str | None, junit: Path | None, markdown: Path | None) -> None:
     from dsocr_analyze.gate.junit import check_junit
     from dsocr_analyze.gate.markdown import check_markdown
-    from dsocr_analyze.report.files import dump_json, write_files
+    from dsocr_analyze.output_files import write_files
+    from dsocr_analyze.report.json_text import dump_json
 
     texts: dict[Path, str] = {}
     if json_file not in (None, "-"):
@@ -205,7 +207,7 @@ def _append_summary(result: Check) -> None:
 
 def _print(result: Check, json_file: str | None) -> None:
     if json_file == "-":
-        from dsocr_analyze.report.files import dump_json
+        from dsocr_analyze.report.json_text import dump_json
 
         sys.stdout.write(dump_json(result))
         return

@@ -10,6 +10,7 @@ from dsocr_analyze.cli import options, time_options
 from dsocr_analyze.cli.counting import ENGINES, Engine
 from dsocr_analyze.errors import ConfigError, TrustError
 from dsocr_analyze.gate.budgets import NEW_FILE, PYPROJECT, Budgets, Options, budgets_in
+from dsocr_analyze.input_files import MEBIBYTE, is_regular, read_text
 
 if TYPE_CHECKING:
     from dsocr_analyze.model.directory import ModelDirectory
@@ -52,7 +53,7 @@ def read_budgets(named: Path | None, *, is_update: bool) -> BudgetsFile:
     """
     usual, project = Path(BUDGETS_FILE), Path(PYPROJECT)
     for path in (usual, project) if named is None else (named,):
-        if path.is_file() or (path is named and not is_update):
+        if is_regular(path) or (path is named and not is_update):
             found = _read(path)
             if found is not None:
                 return found
@@ -73,9 +74,12 @@ def read_budgets(named: Path | None, *, is_update: bool) -> BudgetsFile:
     )
 
 
+_LARGEST_BYTES: Final = MEBIBYTE
+
+
 def _read(path: Path) -> BudgetsFile | None:
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = read_text(path, _LARGEST_BYTES)
     except OSError as error:
         raise ConfigError(f"cannot read budgets {str(path)!r}: {error.strerror}") from error
     except ValueError as error:

@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.errors import DeviceError, PageError, WorkloadError
+from dsocr_analyze.input_files import is_folder, is_regular
 from dsocr_analyze.names import did_you_mean, in_any_case
 
 __all__ = ["Command", "Commands"]
@@ -79,10 +80,10 @@ def _meant(word: str) -> str:
     if architecture is not None:
         return f"did you mean {_NAME} --arch {architecture}? "
     path = Path(word)
-    if path.is_dir():
-        has_config = (path / "config.json").is_file()
+    if is_folder(path):
+        has_config = is_regular(path / "config.json")
         return f"did you mean {_NAME} {'--model' if has_config else 'archive'} {word}? "
-    if path.is_file():
+    if is_regular(path):
         option = {".json": "compare"}.get(path.suffix.lower(), "--image")
         return f"did you mean {_NAME} {option} {word}? "
     try:

@@ -190,7 +190,7 @@ def _show(
     if output is not None:
         files = {**files, output: _text(context, result, output_format)}
     if files or draw is not None:
-        from dsocr_analyze.report.files import write_files
+        from dsocr_analyze.output_files import write_files
 
         context.obj.begin_writing()
         write_files(files)
@@ -216,7 +216,7 @@ def _show(
 
 def _text(context: typer.Context, result: Comparison, output_format: str) -> str:
     if output_format == "json":
-        from dsocr_analyze.report.files import dump_json
+        from dsocr_analyze.report.json_text import dump_json
 
         return dump_json(result.document(options_used(context)))
     if output_format == "csv":

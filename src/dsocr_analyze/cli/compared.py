@@ -13,6 +13,7 @@ from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.cli import options
 from dsocr_analyze.columns.setting import Setting, is_mode_or_sizes, mode_or_sizes
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.input_files import exists
 from dsocr_analyze.model.directory import read_config
 from dsocr_analyze.names import did_you_mean, in_any_case
 from dsocr_analyze.report.reading import load_report
@@ -277,7 +278,7 @@ def _of_item(item: str, mode: str | None, models: Models) -> Iterator[list[Item]
         _refuse_beside_mode(mode, item)
         named = [(model, mode_or_sizes(model.architecture, item)) for model in models.named]
         yield [Asked(sizes.name, model, sizes) for model, sizes in named]
-    elif Path(item).exists():
+    elif exists(Path(item)):
         yield [Saved(item, load_report(Path(item)))]
     else:
         raise _unknown(item, lacking[0].architecture)

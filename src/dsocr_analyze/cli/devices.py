@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from dsocr_analyze.cli import completion, options
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.own_folder import own_folder
 
 if TYPE_CHECKING:
     from dsocr_analyze.hardware.cpu.kernels import Family
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.report.tables import Table
     from dsocr_analyze.timing.correction import KeptBenchmark
 
-__all__ = ["devices", "profile_folder", "user_profiles"]
+__all__ = ["PROFILES", "devices", "user_profiles"]
 
 FORMATS = ("table", "markdown", "json")
 _SHORT = {
@@ -37,6 +37,9 @@ GpuArgument = Annotated[
         metavar="GPU", autocompletion=completion.all_gpus, help="GPUs to list. Default: all."
     ),
 ]
+PROFILES: Final = "devices"
+"""The folder of profiles in the user's own, which every command reads."""
+
 ProfileOption = Annotated[
     list[Path] | None,
     typer.Option(
@@ -67,13 +70,9 @@ ForgetOption = Annotated[
 
 def user_profiles(given: Sequence[Path] | None) -> list[Path]:
     """Profiles in the user's config folder, by name, then those given."""
-    return [*sorted(profile_folder().glob("*.toml")), *(given or ())]
-
-
-def profile_folder() -> Path:
-    """The user's folder of profiles, which every command reads."""
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(base) / "dsocr-analyze" / "devices"
+    folder = own_folder()
+    kept = [] if folder is None else sorted((folder / PROFILES).glob("*.toml"))
+    return [*kept, *(given or ())]
 
 
 def devices(
@@ -90,7 +89,7 @@ def devices(
     from dsocr_analyze.hardware.devices import catalogue_name
     from dsocr_analyze.hardware.profile import all_profiles
     from dsocr_analyze.report.devices import corrections_document, devices_document
-    from dsocr_analyze.report.files import dump_json
+    from dsocr_analyze.report.json_text import dump_json
 
     output_format = options.chosen("--format", output_format, FORMATS)
     known = all_profiles(user_profiles(profile))

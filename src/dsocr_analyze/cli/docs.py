@@ -34,7 +34,7 @@ def docs(
     """
     start_torch()
     from dsocr_analyze.knowledge.generate import documents, write_documents
-    from dsocr_analyze.report.files import prepare_directory
+    from dsocr_analyze.output_files import prepare_directory
 
     architecture = values = None
     if arch is not None or config is not None:

@@ -74,8 +74,8 @@ def fit(
     from dsocr_analyze.dtypes import dtype_named
     from dsocr_analyze.hardware.devices import gpu_catalogue
     from dsocr_analyze.hardware.fit import fit as fit_into
-    from dsocr_analyze.report.files import dump_json
     from dsocr_analyze.report.fit import fit_document
+    from dsocr_analyze.report.json_text import dump_json
 
     output_format = options.chosen("--format", output_format, FORMATS)
     element = dtype_named(dtype)

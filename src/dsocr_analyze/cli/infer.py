@@ -17,6 +17,7 @@ from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.torch_start import start_torch
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import DeviceError, ModelDirectoryError
+from dsocr_analyze.input_files import is_regular
 from dsocr_analyze.workload import Workload
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def _check_files(directory: ModelDirectory, *, random_weights: bool) -> None:
             f"{str(directory.path)!r} holds no weights (*.safetensors); models/README.md says where"
             " they come from, and --random-weights runs a trial without any"
         )
-    if not directory.tokenizer_file.is_file():
+    if not is_regular(directory.tokenizer_file):
         raise ModelDirectoryError(
             f"infer() needs {str(directory.tokenizer_file)!r}, which does not exist;"
             " models/README.md says where it comes from, and --random-weights runs a trial with a"
@@ -210,7 +211,7 @@ def _tokenizer(directory: ModelDirectory) -> Any:
     """The directory's tokenizer, or the stand-in where it has none."""
     from dsocr_analyze.running.tokenizer import load_tokenizer, stand_in_tokenizer
 
-    has_own = directory.tokenizer_file.is_file()
+    has_own = is_regular(directory.tokenizer_file)
     return load_tokenizer(directory) if has_own else stand_in_tokenizer()
 
 
@@ -247,7 +248,7 @@ def _inferred(
         image=str(question.image_file),
         prompt=question.prompt,
         weights="checkpoint" if loaded.has_weights else "random",
-        tokenizer="directory" if loaded.directory.tokenizer_file.is_file() else "stand-in",
+        tokenizer="directory" if is_regular(loaded.directory.tokenizer_file) else "stand-in",
         notes=_notes(session),
         options=used,
     )
@@ -318,8 +319,9 @@ def _notes(session: DeepSeekOCRSession) -> tuple[str, ...]:
 
 
 def _write(report: InferenceReport, output: Path) -> list[Path]:
-    from dsocr_analyze.report.files import dump_json, write_files
+    from dsocr_analyze.output_files import write_files
     from dsocr_analyze.report.inference import inference_markdown
+    from dsocr_analyze.report.json_text import dump_json
 
     return write_files(
         {
@@ -332,7 +334,7 @@ def _write(report: InferenceReport, output: Path) -> list[Path]:
 
 def _print(report: InferenceReport, output_format: str, written: Sequence[Path]) -> None:
     if output_format == "json":
-        from dsocr_analyze.report.files import dump_json
+        from dsocr_analyze.report.json_text import dump_json
 
         sys.stdout.write(dump_json(report))
     elif output_format == "markdown":

@@ -6,12 +6,13 @@ benchmarks at the same time never undo one another's.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.errors import BenchmarkError, OutputError
+from dsocr_analyze.input_files import read_bytes
+from dsocr_analyze.own_folder import own_folder, own_folder_to_write
 
 if TYPE_CHECKING:
     from dsocr_analyze.hardware.profile import Profile
@@ -19,14 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = ["corrections_asked_for", "corrections_folder", "forget", "keep", "kept_benchmarks"]
 
+_CORRECTIONS: Final = "corrections"
 _LARGEST_BYTES: Final = 1 << 16
 """No kept benchmark is longer."""
 
 
-def corrections_folder() -> Path:
-    """Where they are: `$XDG_CONFIG_HOME/dsocr-analyze/corrections`."""
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(base) / "dsocr-analyze" / "corrections"
+def corrections_folder() -> Path | None:
+    """Where they are, in the user's own folder; None of a user who has none."""
+    folder = own_folder()
+    return None if folder is None else folder / _CORRECTIONS
 
 
 def corrections_asked_for(
@@ -69,10 +71,13 @@ def kept_benchmarks() -> list[KeptBenchmark]:
     Raises:
         BenchmarkError: A file cannot be read, or holds something else.
     """
+    folder = corrections_folder()
+    if folder is None:
+        return []
     try:
-        files = sorted(corrections_folder().glob("*.json"))
+        files = sorted(folder.glob("*.json"))
     except OSError as error:
-        raise _unreadable(corrections_folder(), error) from error
+        raise _unreadable(folder, error) from error
     benchmarks = filter(None, map(_read, files))
     return sorted(benchmarks, key=lambda each: (each.kept, each.id))
 
@@ -85,9 +90,9 @@ def keep(benchmarks: Sequence[KeptBenchmark]) -> Path:
     """
     import msgspec
 
-    from dsocr_analyze.report.files import prepare_directory, write_files
+    from dsocr_analyze.output_files import prepare_directory, write_files
 
-    folder = corrections_folder()
+    folder = own_folder_to_write() / _CORRECTIONS
     prepare_directory(folder)
     texts = (msgspec.json.format(msgspec.json.encode(each)).decode() for each in benchmarks)
     paths = (folder / f"{each.id}.json" for each in benchmarks)
@@ -98,7 +103,7 @@ def keep(benchmarks: Sequence[KeptBenchmark]) -> Path:
 def forget(benchmarks: Sequence[KeptBenchmark]) -> None:
     """Removes benchmarks; raises OutputError for one that cannot be removed."""
     for each in benchmarks:
-        file = corrections_folder() / f"{each.id}.json"
+        file = own_folder_to_write() / _CORRECTIONS / f"{each.id}.json"
         try:
             file.unlink(missing_ok=True)
         except OSError as error:
@@ -112,9 +117,7 @@ def _read(file: Path) -> KeptBenchmark | None:
     from dsocr_analyze.timing.correction import KeptBenchmark
 
     try:
-        with file.open("rb") as opened:
-            data = opened.read(_LARGEST_BYTES)
-        kept = msgspec.json.decode(data, type=KeptBenchmark)
+        kept = msgspec.json.decode(read_bytes(file, _LARGEST_BYTES), type=KeptBenchmark)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

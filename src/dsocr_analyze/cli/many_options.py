@@ -11,6 +11,7 @@ from dsocr_analyze.cli import completion, options
 from dsocr_analyze.cli.counting import ENGINES
 from dsocr_analyze.dtypes import MODEL_DTYPES
 from dsocr_analyze.errors import OutputError, WorkloadError
+from dsocr_analyze.input_files import is_folder
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
@@ -159,7 +160,7 @@ def check_files(output: Path | None, plot: Path | None) -> None:
 
 def check_place(path: Path) -> None:
     """Refuses a file that is a folder, or for which there is none."""
-    if path.is_dir():
+    if is_folder(path):
         raise OutputError(f"cannot write {str(path)!r}: it is a folder; give a file's name")
-    if not path.parent.is_dir():
+    if not is_folder(path.parent):
         raise OutputError(f"cannot write {str(path)!r}: no folder {str(path.parent)!r}; make it")

@@ -272,7 +272,8 @@ def _predicted(
 
 
 def _print(found: Measurement, output_format: str, json_file: str | None) -> None:
-    from dsocr_analyze.report.files import dump_json, write_files
+    from dsocr_analyze.output_files import write_files
+    from dsocr_analyze.report.json_text import dump_json
     from dsocr_analyze.report.measurement import (
         measurement_notes,
         measurement_tables,

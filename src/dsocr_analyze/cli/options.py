@@ -13,7 +13,8 @@ from dsocr_analyze.cli import completion
 from dsocr_analyze.cli.page_image import page_of_file
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.dtypes import MODEL_DTYPES
-from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.errors import ConfigError, ModelDirectoryError, WorkloadError
+from dsocr_analyze.input_files import is_folder, is_regular
 from dsocr_analyze.names import did_you_mean, in_any_case
 from dsocr_analyze.workload import AnyWorkload, Mode, Workload, parse_page
 
@@ -514,8 +515,12 @@ def _unnamed(
     from dsocr_analyze.model.trust import is_trusted
 
     path = MODELS / architecture.name
-    if model is None and path.is_dir() and (path / "config.json").is_file():
-        directory = ModelDirectory.read(path)
+    if model is None and is_folder(path) and is_regular(path / "config.json"):
+        try:
+            directory = ModelDirectory.read(path)
+        except (ConfigError, ModelDirectoryError) as error:
+            complain(f"{path} cannot be used, so the built-in reference runs: {error}")
+            return ModelDirectory.read(architecture.reference)
         if trust_remote_code or is_trusted(directory):
             return directory
         complain(
@@ -527,6 +532,6 @@ def _unnamed(
 
 def prepare_output(directory: Path) -> None:
     """Makes the folder that `--output` names, before any work; raises OutputError."""
-    from dsocr_analyze.report.files import prepare_directory
+    from dsocr_analyze.output_files import prepare_directory
 
     prepare_directory(directory)

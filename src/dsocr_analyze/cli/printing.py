@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dsocr_analyze.cli.streams import visible
+from dsocr_analyze.escaping import visible
 
 if TYPE_CHECKING:
     from dsocr_analyze.report.document import Report
@@ -64,7 +65,7 @@ def _print_lines(lines: Iterable[Line]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    console = Console()
+    console = Console(file=getattr(sys.stdout, "styled", None))
     for line in lines:
         text = Text(visible(line.text), style="bold" if line.is_bold else "")
         console.print(text, soft_wrap=True)

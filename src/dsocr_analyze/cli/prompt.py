@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.errors import ModelDirectoryError, WorkloadError
+from dsocr_analyze.input_files import is_regular
+from dsocr_analyze.model.tokenizer_file import named_tokenizer_failures, read_tokenizer_file
 from dsocr_analyze.workload.prompt import text_parts
 
 if TYPE_CHECKING:
@@ -60,21 +62,16 @@ def _prompt_tokens(prompt: str, directory: ModelDirectory) -> int:
             " give --text-tokens instead"
         )
     file = directory.tokenizer_file
-    if not file.is_file():
+    if not is_regular(file):
         raise ModelDirectoryError(
             f"--prompt needs {str(file)!r}, which does not exist; give --text-tokens instead"
         )
+    content = read_tokenizer_file(file)
     import tokenizers
 
-    try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(file))
+    with named_tokenizer_failures(file):
+        tokenizer = tokenizers.Tokenizer.from_buffer(content)
         parts = [
             tokenizer.encode(part, add_special_tokens=False).ids for part in text_parts(prompt)
         ]
-    except (KeyboardInterrupt, MemoryError):
-        raise
-    except BaseException as error:
-        # tokenizers raises a bare Exception for a file it cannot read; a panic in it is not even
-        # that.
-        raise ModelDirectoryError(f"cannot read {str(file)!r}: {error}") from error
     return 1 + sum(map(len, parts))

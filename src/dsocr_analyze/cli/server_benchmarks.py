@@ -13,6 +13,7 @@ import typer
 from dsocr_analyze.cli import completion, options, time_options
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import BenchmarkError, WorkloadError
+from dsocr_analyze.escaping import visible
 
 if TYPE_CHECKING:
     from dsocr_analyze.cli.time_options import TimeRequest
@@ -234,7 +235,7 @@ def _report(
 
 
 def _print(report: BenchmarkReport, output_format: str, folder: Path | None) -> None:
-    from dsocr_analyze.report.files import dump_json
+    from dsocr_analyze.report.json_text import dump_json
     from dsocr_analyze.report.server_benchmarks import benchmark_tables
     from dsocr_analyze.report.time_report import headline
     from dsocr_analyze.report.time_tables import time_notes
@@ -257,7 +258,6 @@ def _print(report: BenchmarkReport, output_format: str, folder: Path | None) -> 
         sys.stdout.write("\n\n".join(parts) + "\n")
         return
     from dsocr_analyze.cli.printing import print_assumptions, print_table, print_text
-    from dsocr_analyze.cli.streams import visible
 
     print_text(headline(report.model, report.workload))
     for table in tables:

@@ -6,11 +6,12 @@ import contextlib
 import io
 import sys
 from collections.abc import Iterator
-from typing import IO, Any, TextIO, cast
+from typing import IO, Any, Final, TextIO, cast
 
 from dsocr_analyze.errors import OutputError
+from dsocr_analyze.escaping import visible, visible_lines
 
-__all__ = ["ReaderGone", "complain", "drop_unwritable", "named_failures", "visible"]
+__all__ = ["ReaderGone", "complain", "drop_unwritable", "named_failures"]
 
 
 class ReaderGone(Exception):  # noqa: N818  # an end, not an error
@@ -18,14 +19,21 @@ class ReaderGone(Exception):  # noqa: N818  # an end, not an error
 
 
 class _Stdout:
-    """stdout, whose failures say that they are its own.
+    """stdout, whose failures say that they are its own, and which shows what acts on a terminal.
 
     Args:
         stream: The text stream or its buffer; None where the process was started without one.
+        is_styled: Whether what is written may act, as a colour does; it has been escaped.
     """
 
-    def __init__(self, stream: IO[Any] | None) -> None:
+    def __init__(self, stream: IO[Any] | None, *, is_styled: bool = False) -> None:
         self._stream = stream
+        self._is_styled = is_styled
+
+    @property
+    def styled(self) -> _Stdout:
+        """The same for text that is escaped already, and coloured."""
+        return _Stdout(self._stream, is_styled=True)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -37,6 +45,8 @@ class _Stdout:
 
     def write(self, data: Any) -> int:
         """Writes text, or bytes to a buffer."""
+        if isinstance(data, str) and not self._is_styled:
+            data = visible_lines(data)
         with _failures():
             if self._stream is None:
                 raise OSError(0, "it is closed")
@@ -103,18 +113,29 @@ def complain(message: str) -> None:
     """One line on stderr, if there is one; control characters are shown, not obeyed."""
     if sys.stderr is None:  # print() would take stdout in its place
         return
-    line = visible(" ".join(message.split()))
+    line = _brief(visible(" ".join(message.split())))
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"dsocr-analyze: {line}\n")
         sys.stderr.flush()
 
 
-def visible(text: str) -> str:
-    """The text with escapes in place of its control characters, so that it cannot move a cursor."""
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
-    )
+_LONGEST_MESSAGE: Final = 480
+_LONGEST_WORD: Final = 120
+
+
+def _brief(line: str) -> str:
+    """The line with the middle left out of what is too long to be read: words, then the whole."""
+    words = (_ends(word, _LONGEST_WORD, "...") for word in line.split(" "))
+    return _ends(" ".join(words), _LONGEST_MESSAGE, " ... ")
+
+
+def _ends(text: str, longest: int, gap: str) -> str:
+    """The text, or its first two thirds and its end, of so many characters together."""
+    if len(text) <= longest:
+        return text
+    kept = longest - len(gap)
+    start = 2 * kept // 3
+    return text[:start] + gap + text[start - kept :]
 
 
 def drop_unwritable() -> None:

@@ -139,7 +139,7 @@ def _say_left_out(error: DeviceError) -> None:
 
 def _print(report: TimeReport, output_format: str, *, written: Path | None) -> None:
     if output_format == "json":
-        from dsocr_analyze.report.files import dump_json
+        from dsocr_analyze.report.json_text import dump_json
 
         sys.stdout.write(dump_json(report))
         return

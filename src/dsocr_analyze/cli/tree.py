@@ -122,7 +122,7 @@ def tree(
         )  # fmt: skip
     source = directory.source(architecture.name if architecture else None)
     if output_format == "json":
-        from dsocr_analyze.report.files import dump_json
+        from dsocr_analyze.report.json_text import dump_json
         from dsocr_analyze.report.tree_document import tree_document
 
         document = tree_document(
@@ -168,7 +168,7 @@ def _show(context: typer.Context, text: str, output: Path | None) -> None:
     if output is None:
         sys.stdout.write(text)
         return
-    from dsocr_analyze.report.files import write_texts
+    from dsocr_analyze.output_files import write_texts
 
     context.obj.begin_writing()
     write_texts(output.parent, {output.name: text})

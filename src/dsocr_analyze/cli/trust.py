@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dsocr_analyze.cli import options
-from dsocr_analyze.cli.streams import visible
+from dsocr_analyze.escaping import visible
 
 __all__ = ["trust"]
 

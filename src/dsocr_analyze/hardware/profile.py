@@ -30,6 +30,7 @@ from dsocr_analyze.hardware.kernel_times.coefficients import (
     Coefficients,
     coefficients_of,
 )
+from dsocr_analyze.input_files import MEBIBYTE, read_text
 
 __all__ = [
     "EXTRAPOLATED_BAND",
@@ -188,6 +189,9 @@ def _profile(
     return Profile(gpu, source, licence, {key: every[key] for key in ordered}, host)
 
 
+_LARGEST_BYTES: Final = MEBIBYTE
+
+
 def profile_from_file(file: Path, known: Mapping[str, Profile] | None = None) -> Profile:
     """A user's profile.
 
@@ -201,9 +205,11 @@ def profile_from_file(file: Path, known: Mapping[str, Profile] | None = None) ->
     """
     known = _shipped() if known is None else known
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DeviceError(f"{file} holds no device profile: {error}") from error
+        table = tomllib.loads(read_text(file, _LARGEST_BYTES))
+    except OSError as error:
+        raise DeviceError(f"cannot read {str(file)!r}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:  # of which TOMLDecodeError is one
+        raise DeviceError(f"{str(file)!r} holds no device profile: {error}") from error
     _refuse_unknown(table, _TOP, str(file))
     name = table.get("name")
     if not isinstance(name, str) or not name or name != name.lower():

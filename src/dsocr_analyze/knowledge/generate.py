@@ -16,7 +16,7 @@ from dsocr_analyze.knowledge.facts import Facts
 from dsocr_analyze.knowledge.overview import catalogue, formulations, index
 from dsocr_analyze.knowledge.render import render_page
 from dsocr_analyze.knowledge.seconds import seconds_page
-from dsocr_analyze.report.files import prepare_directory, write_texts
+from dsocr_analyze.output_files import prepare_directory, write_texts
 
 __all__ = ["documents", "write_documents"]
 

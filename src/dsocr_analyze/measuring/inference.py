@@ -13,6 +13,7 @@ import torch
 
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.errors import ConfigError, ModelCodeError, PageError, WorkloadError
+from dsocr_analyze.input_files import opened
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.kept_memory import kept_memory
 from dsocr_analyze.measuring.memory import allocated_at_most
@@ -81,7 +82,7 @@ def check_image(file: Path) -> None:
     from PIL import Image
 
     try:
-        with Image.open(file) as image:
+        with opened(file) as content, Image.open(content) as image:
             image.load()
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise PageError(f"cannot read image {str(file)!r}: {error}") from error

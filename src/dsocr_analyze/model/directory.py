@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,6 +22,7 @@ from dsocr_analyze.architectures.config_keys import shown
 from dsocr_analyze.architectures.config_rules import ConfigFindings
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError
 from dsocr_analyze.figures import ModelSource
+from dsocr_analyze.input_files import MEBIBYTE, exists, is_folder, read_bytes, read_text
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
@@ -33,6 +36,11 @@ _READS_CONFIG: Final = (
     "closed forms assume that the directory's code, which is not the published one, builds what"
     " config.json says; a trace shows what it runs"
 )
+
+_LARGEST_CONFIG_BYTES: Final = 8 * MEBIBYTE
+_LARGEST_SOURCE_BYTES: Final = 8 * MEBIBYTE
+_LARGEST_CODE_BYTES: Final = 64 * MEBIBYTE
+_MOST_FILES: Final = 100_000
 
 _CONFIG: Final = "config.json"
 """What errors call the config."""
@@ -62,19 +70,14 @@ class ModelDirectory:
             described: What a stages file says of the model, where there is one.
         """
         try:
-            if not path.is_dir():
-                what = "is not a directory" if path.exists() else "does not exist"
+            if not is_folder(path):
+                what = "is not a directory" if exists(path) else "does not exist"
                 raise ModelDirectoryError(
                     f"model directory {str(path)!r} {what}; give a directory with config.json and"
                     " the model's Python files, or none at all to run the built-in reference"
                 )
             config = read_config(path / "config.json")
-            sources = {
-                file.relative_to(path).as_posix(): file.read_bytes()
-                for file in sorted(path.rglob("*.py"))
-                if not any(part.startswith(".") for part in file.relative_to(path).parts)
-                and not file.is_dir()
-            }
+            sources = _python_files(path)
         except OSError as error:
             raise ModelDirectoryError(
                 f"cannot read model directory {str(path)!r}: {error.strerror or error}"
@@ -305,15 +308,60 @@ class ModelDirectory:
         return self.path / "tokenizer.json"
 
 
+def _python_files(directory: Path) -> dict[str, bytes]:
+    """Contents of the Python files by path; what is hidden is no part of a model.
+
+    Raises:
+        OSError: One cannot be read, or they are more or larger than any model's.
+    """
+    found: dict[str, bytes] = {}
+    seen = size = 0
+    for folder, folders, names in os.walk(directory, onerror=_raise):
+        seen += len(folders) + len(names)
+        if seen > _MOST_FILES:
+            raise OSError(
+                errno.EFBIG, f"it holds more than {_MOST_FILES:,} files, which no model's does"
+            )
+        folders[:] = [each for each in folders if not each.startswith(".")]
+        for name in names:
+            if name.startswith(".") or not name.endswith(".py"):
+                continue
+            file = Path(folder, name)
+            with _named(file, directory):
+                data = read_bytes(file, _LARGEST_SOURCE_BYTES)
+            size += len(data)
+            if size > _LARGEST_CODE_BYTES:
+                raise OSError(
+                    errno.EFBIG,
+                    f"its Python files have more than {_LARGEST_CODE_BYTES // MEBIBYTE} MiB",
+                )
+            found[file.relative_to(directory).as_posix()] = data
+    return dict(sorted(found.items()))
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+@contextlib.contextmanager
+def _named(file: Path, directory: Path) -> Iterator[None]:
+    """Names a file of the directory in what the system says of it."""
+    try:
+        yield
+    except OSError as error:
+        name = file.relative_to(directory).as_posix()
+        raise OSError(error.errno, f"{name}: {error.strerror}") from error
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; raises ModelDirectoryError or ConfigError where none is."""
-    if not path.is_file():
+    try:
+        text = read_text(path, _LARGEST_CONFIG_BYTES)
+        config = json.loads(text, object_pairs_hook=_object_of)
+    except FileNotFoundError as error:
         raise ModelDirectoryError(
             f"no config at {str(path)!r}; a model directory holds config.json"
-        )
-    try:
-        text = path.read_text(encoding="utf-8")
-        config = json.loads(text, object_pairs_hook=_object_of)
+        ) from error
     except OSError as error:
         raise ModelDirectoryError(f"cannot read {str(path)!r}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -5,33 +5,76 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import tempfile
+import stat
 from pathlib import Path
+from typing import Final
 
 from dsocr_analyze.errors import OutputError, TrustError
-from dsocr_analyze.interruption import held
+from dsocr_analyze.input_files import MEBIBYTE, read_text
 from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.output_files import locked, write_files
+from dsocr_analyze.own_folder import own_folder, own_folder_to_write
 
 __all__ = ["is_trusted", "is_trusted_code", "record_trust", "require_trust", "trust_store"]
 
+_RECORD: Final = "trust.json"
+_LARGEST_STORE_BYTES: Final = 16 * MEBIBYTE
 
-def trust_store() -> Path:
-    """The file that holds the record: `$XDG_CONFIG_HOME/dsocr-analyze/trust.json`."""
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(base) / "dsocr-analyze" / "trust.json"
+
+def trust_store() -> Path | None:
+    """The file that holds the record, in the user's own folder; None of a user who has none."""
+    folder = own_folder()
+    return None if folder is None else folder / _RECORD
 
 
 def _read_store() -> dict[str, dict[str, str]]:
     store = trust_store()
+    if store is None:
+        return {}
     try:
-        recorded = json.loads(store.read_text(encoding="utf-8"))
+        _refuse_strangers(store)
+        recorded = json.loads(read_text(store, _LARGEST_STORE_BYTES))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise TrustError(f"cannot read the trust record {str(store)!r}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise TrustError(f"cannot read the trust record {str(store)!r}: {reason}") from error
     if not isinstance(recorded, dict) or not all(isinstance(v, dict) for v in recorded.values()):
         raise TrustError(f"the trust record {str(store)!r} is not a JSON object of objects")
     return recorded
+
+
+def _refuse_strangers(store: Path) -> None:
+    """Raises TrustError where somebody else can say what the user trusts.
+
+    What is looked at cannot become another's afterwards: only the owner of the folder can put
+    another file there.
+
+    Raises:
+        OSError: There is no record.
+        TrustError: The folder or the record is somebody else's, or writable for others, or the
+            record is a link.
+    """
+    if not hasattr(os, "geteuid"):  # Windows, where a user's profile is the user's alone
+        return
+    anybody, group = stat.S_IWOTH, stat.S_IWGRP
+    for path, found, writers in (
+        (store.parent, store.parent.stat(), anybody),
+        (store, store.lstat(), anybody | group),
+    ):
+        name = repr(str(path))
+        if stat.S_ISLNK(found.st_mode):
+            raise TrustError(f"the trust record {name} is a link; put the file itself there")
+        if found.st_uid not in (0, os.geteuid()):
+            raise TrustError(
+                f"{name}, of the trust record, belongs to user {found.st_uid}; it has to be yours"
+            )
+        if found.st_mode & writers:
+            raise TrustError(
+                f"{name}, of the trust record, can be written by others"
+                f" ({stat.filemode(found.st_mode)}); run `chmod go-w {shlex.quote(str(path))}`"
+                " once you know what it holds"
+            )
 
 
 def _changes(recorded: dict[str, str], present: dict[str, str]) -> list[str]:
@@ -88,19 +131,16 @@ def require_trust(directory: ModelDirectory) -> None:
 def record_trust(directory: ModelDirectory) -> dict[str, str]:
     """Records the directory's Python files as trusted and returns their SHA-256 by file."""
     digests = directory.digests()
-    recorded = _read_store()
-    recorded[str(directory.path.resolve())] = digests
-    store = trust_store()
+    store = own_folder_to_write() / _RECORD
     try:
-        store.parent.mkdir(parents=True, exist_ok=True)
-        with held(), tempfile.TemporaryDirectory(dir=store.parent, prefix=".trust-") as folder:
-            written = Path(folder) / store.name
-            written.write_text(
-                json.dumps(recorded, indent=2, sort_keys=True) + "\n", encoding="utf-8"
-            )
-            written.replace(store)
+        store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(
             f"cannot write the trust record {str(store)!r}: {error.strerror}"
         ) from error
+    with locked(store.parent):  # what another process records meanwhile is not lost
+        recorded = _read_store()
+        recorded[str(directory.path.resolve())] = digests
+        text = json.dumps(recorded, indent=2, sort_keys=True) + "\n"
+        write_files({store: text}, mode=0o600)
     return digests

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.errors import FormatError
+from dsocr_analyze.output_files import replacing
 from dsocr_analyze.pictures.texts import LINE_HEIGHT, TextMeasure
-from dsocr_analyze.report.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.text import Text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsocr_analyze.escaping import as_markdown
 from dsocr_analyze.report.answer import answer_of
 from dsocr_analyze.report.document import Report
 from dsocr_analyze.report.tables import Table, headline, ledger_table, tables_of
@@ -15,13 +16,13 @@ def render_markdown(report: Report) -> str:
     metadata = report.metadata
     versions = ", ".join(f"{name} {number}" for name, number in metadata.versions.items())
     summary = [f"- **{label}**: {_cell(text)}" for label, text in answer_of(report).items()]
-    parts = [f"Ran: {headline(report)}", "# Static compute of one page"]
+    parts = [as_markdown(f"Ran: {headline(report)}"), "# Static compute of one page"]
     parts += ["## Summary", "\n".join(summary)]
     for table in tables_of(report):
-        parts += [f"## {table.title}", markdown_table(table)]
-    parts += ["## Notes", "\n".join(f"- {note}" for note in notes_of(report))]
+        parts += [f"## {as_markdown(table.title)}", markdown_table(table)]
+    parts += ["## Notes", "\n".join(f"- {as_markdown(note)}" for note in notes_of(report))]
     parts += ["## Conventions", "\n".join(f"- {line}" for line in metadata.conventions)]
-    parts.append(f"Versions: {versions}. Written {metadata.created}.")
+    parts.append(f"Versions: {as_markdown(versions)}. Written {metadata.created}.")
     if (ledger := ledger_table(report)) is not None:
         parts += ["<details>", f"<summary>{ledger.title}</summary>"]
         parts += [markdown_table(ledger), "</details>"]
@@ -39,9 +40,9 @@ def notes_of(report: Report) -> list[str]:
 def markdown_table(table: Table) -> str:
     """A GitHub-flavoured Markdown table; numbers flush right."""
     rule = ["---:" if table.is_numeric(i) else "---" for i in range(len(table.columns))]
-    lines = [table.columns, rule, *table.rows]
-    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+    columns, *rows = (list(map(_cell, line)) for line in (table.columns, *table.rows))
+    return "\n".join("| " + " | ".join(line) + " |" for line in (columns, rule, *rows))
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("*", "\\*").replace("\n", "<br>")
+    return "<br>".join(map(as_markdown, text.split("\n")))

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dsocr_analyze.escaping import as_graphviz, as_mermaid, visible
 from dsocr_analyze.module_tree import FoldedNode, TreeNode
 
 __all__ = [
@@ -23,7 +24,7 @@ _TRACED_LEGEND = "; calls, FLOPs (of all calls) and shapes (of the first): of on
 
 def tree_text(root: FoldedNode) -> str:
     """An indented tree with a column each for stage, parameters, calls, FLOPs and shapes."""
-    rows = list(_text_rows(root, "", ""))
+    rows = [[visible(cell) for cell in row] for row in _text_rows(root, "", "")]
     is_traced = root.node.traced is not None
     header = ["module", "stage", "params"]
     if is_traced:
@@ -91,7 +92,7 @@ def _add_boxes(
 ) -> None:
     name = f"n{numbers[0]}"
     numbers[0] += 1
-    label = "<br/>".join(_box_lines(folded)).replace('"', "#quot;")
+    label = "<br/>".join(map(as_mermaid, _box_lines(folded)))
     lines.append(f'  {name}["{label}"]')
     if parent is not None:
         lines.append(f"  {parent} --> {name}")
@@ -128,8 +129,7 @@ def _add_dot_boxes(
 
 
 def _dot_text(parts: list[str]) -> str:
-    escaped = (part.replace("\\", "\\\\").replace('"', '\\"') for part in parts)
-    return '"' + "\\n".join(escaped) + '"'
+    return '"' + "\\n".join(map(as_graphviz, parts)) + '"'
 
 
 # --- leaves ----------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def leaves_text(leaves: Leaves) -> str:
     """A line a stage and class."""
     rows = [("stage", "leaf class", "modules")]
     rows += [
-        (stage, name, f"{count:,}")
+        (visible(stage), visible(name), f"{count:,}")
         for stage, found in leaves.items()
         for name, count in found.items()
     ]
@@ -156,9 +156,9 @@ def leaves_mermaid(leaves: Leaves) -> str:
     """A Mermaid flowchart from each stage to its leaf classes."""
     lines = ["flowchart LR"]
     for number, (stage, found) in enumerate(leaves.items()):
-        lines.append(f'  s{number}["{stage}"]')
+        lines.append(f'  s{number}["{as_mermaid(stage)}"]')
         for index, (name, count) in enumerate(found.items()):
-            lines.append(f'  s{number} --> s{number}c{index}["{name}<br/>x {count:,}"]')
+            lines.append(f'  s{number} --> s{number}c{index}["{as_mermaid(name)}<br/>x {count:,}"]')
     return "\n".join(lines) + "\n"
 
 

@@ -21,6 +21,9 @@ _LONGEST_LINE_BYTES: Final = 64 << 20
 _ENCODING: Final = "latin-1"
 """Numbers are ASCII; in Latin-1 every byte beside them is valid, whatever it meant."""
 
+_MOST_BLANK_LINES: Final = 10_000_000
+"""A hundred kilobytes of compressed nothing would take minutes."""
+
 _COMMA_INSIDE: Final = "\x1f"
 """Stands for a comma within a quoted value, which is then no number."""
 
@@ -61,6 +64,19 @@ def open_csv(path: Path, kind: RowKind) -> RowSource:
 def _line_blocks(path: Path, kind: RowKind) -> Iterator[Any]:
     """Lines that are not blank, `[n]` at a time, n at least 1; an Arrow array of bytes."""
     import pyarrow as pa
+    import pyarrow.compute as pc
+
+    blank = 0
+
+    def wanted(text: bytes) -> Any:
+        nonlocal blank
+        lines = _lines(text)
+        is_blank = pc.match_substring_regex(lines, r"^\s*$")
+        found = pc.sum(is_blank).as_py() or 0
+        blank += found
+        if blank > _MOST_BLANK_LINES:
+            raise kind.unreadable(path, f"it has more than {_MOST_BLANK_LINES:,} blank lines")
+        return lines.filter(pc.invert(is_blank)) if found else lines
 
     try:
         with pa.input_stream(path, compression="detect") as stream:
@@ -72,23 +88,21 @@ def _line_blocks(path: Path, kind: RowKind) -> Iterator[Any]:
                     raise kind.unreadable(
                         path, f"a line is longer than {_LONGEST_LINE_BYTES} bytes"
                     )
-                if newline and len(lines := _lines(whole)):
+                if newline and len(lines := wanted(whole)):
                     yield lines
-            if len(lines := _lines(rest)):
+            if rest and len(lines := wanted(rest)):
                 yield lines
     except (OSError, pa.ArrowException) as error:
         raise kind.unreadable(path, str(error)) from error
 
 
 def _lines(block: bytes) -> Any:
-    """The lines of a block that are not blank."""
+    """The lines of a block, an Arrow array of bytes."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     text = pa.array([block.replace(b"\r\n", b"\n").removesuffix(b"\r")], pa.binary())
-    lines = pc.split_pattern(text, "\n").values
-    is_blank = pc.match_substring_regex(lines, r"^\s*$")
-    return lines.filter(pc.invert(is_blank)) if pc.any(is_blank).as_py() else lines
+    return pc.split_pattern(text, "\n").values
 
 
 def _values(line: bytes) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from dsocr_analyze.input_files import opened
 from dsocr_analyze.row_files.csv_rows import open_csv
 from dsocr_analyze.row_files.kind import RowKind, RowSource
 from dsocr_analyze.row_files.parquet_rows import open_parquet
@@ -29,14 +30,13 @@ def open_rows(path: Path, kind: RowKind) -> RowSource:
             not the right ones.
     """
     try:
-        if not path.exists():
-            raise kind.error(f"no {kind.what} {str(path)!r}; {kind.right}")
-        if not path.is_file():
-            raise kind.error(f"{kind.what} {str(path)!r} is no file; {kind.right}")
-        with path.open("rb") as file:
+        with opened(path) as file:
             start = file.read(len(_PARQUET_MAGIC))
-    except OSError as error:
-        raise kind.unreadable(path, error.strerror or str(error)) from error
+    except FileNotFoundError as error:
+        raise kind.error(f"no {kind.what} {str(path)!r}; {kind.right}") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise kind.unreadable(path, reason or str(error)) from error
     if start == _PARQUET_MAGIC:
         return open_parquet(path, kind)
     if path.suffix.lower() in _PARQUET_SUFFIXES:

@@ -7,13 +7,18 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
+from torch.nn.modules.module import register_module_module_registration_hook
 
+from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.running.compiler import without_compiler
 from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.process_settings import answered, default_dtype, quiet_transformers
 
 __all__ = ["building"]
+
+_MOST_MODULES: Final = 200_000
+"""More than any model has; without a bound, a config of one line would fill the memory."""
 
 
 @contextlib.contextmanager
@@ -38,7 +43,29 @@ def building(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
         stack.enter_context(without_compiler())
         stack.enter_context(default_dtype(dtype))
         stack.enter_context(torch.device(device))
+        stack.enter_context(_bounded())
         yield
+
+
+@contextlib.contextmanager
+def _bounded() -> Iterator[None]:
+    """While the body runs, at most `_MOST_MODULES` modules are put into others."""
+    count = 0
+
+    def counted(*_: Any) -> None:
+        nonlocal count
+        count += 1
+        if count > _MOST_MODULES:
+            raise ConfigError(
+                f"the model has more than {_MOST_MODULES:,} modules; give a config of fewer layers"
+                " or experts"
+            )
+
+    handle = register_module_module_registration_hook(counted)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def _leave_as_is(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from dsocr_analyze.errors import ModelDirectoryError
 from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.model.tokenizer_file import named_tokenizer_failures, read_tokenizer_file
 from dsocr_analyze.running.process_settings import quiet_transformers
 from dsocr_analyze.workload.prompt import text_parts
 
@@ -23,19 +24,11 @@ def load_tokenizer(directory: ModelDirectory) -> Any:
     """
     from transformers import PreTrainedTokenizerFast
 
-    try:
-        with quiet_transformers():
-            tokenizer = PreTrainedTokenizerFast.from_pretrained(
-                str(directory.path), local_files_only=True
-            )
-    except (KeyboardInterrupt, MemoryError):
-        raise
-    except BaseException as error:
-        # tokenizers raises a bare Exception for a file it cannot read; a panic in it is not even
-        # that.
-        raise ModelDirectoryError(
-            f"cannot read {str(directory.tokenizer_file)!r}: {error}"
-        ) from error
+    read_tokenizer_file(directory.tokenizer_file)  # transformers reads whatever lies there
+    with named_tokenizer_failures(directory.tokenizer_file), quiet_transformers():
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(
+            str(directory.path), local_files_only=True
+        )
     if tokenizer.eos_token_id is None:
         raise ModelDirectoryError(
             f"the tokenizer in {str(directory.path)!r} names no 'eos_token'; its"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import struct
 import threading
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dsocr_analyze.errors import PageError
+from dsocr_analyze.input_files import opened
 from dsocr_analyze.workload.page import check_page
 from dsocr_analyze.workload.tiff_directories import tiff_directories
 
@@ -101,7 +104,7 @@ class ImagePages:
             self.has_more_frames = header.has_more_frames
             yield check_page(*header.size)
             return
-        with self.path.open("rb") as file:
+        with opened(self.path) as file:
             directories = enumerate(tiff_directories(file), 1)
             while True:
                 try:
@@ -130,11 +133,9 @@ def _header(file: Path) -> _Header:
     """What the header says; raises PageError where there is none."""
     name = repr(str(file))
     try:
-        if not file.exists():
-            raise PageError(f"no image {name}; give an image file, or a page size instead")
-        if not file.is_file():
-            raise PageError(f"image {name} is no file; give an image file, or a page size instead")
         return _opened_header(file)
+    except FileNotFoundError as error:
+        raise PageError(f"no image {name}; give an image file, or a page size instead") from error
     except _DAMAGE as error:
         raise PageError(f"cannot read the size of image {name}: {_reason(error, name)}") from error
 
@@ -155,7 +156,7 @@ def _opened_header(file: Path) -> _Header:
         logging.getLogger("PIL").addHandler(silence)
         guard, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:
-            with Image.open(file) as image:
+            with opened(file) as raw, _Bounded(raw.raw) as content, Image.open(content) as image:
                 is_tiff = isinstance(image, TiffImageFile)
                 if isinstance(image, TiffImageFile):
                     # Some versions swap a TIFF's size on opening; its own tags are as stored.
@@ -169,6 +170,22 @@ def _opened_header(file: Path) -> _Header:
         finally:
             Image.MAX_IMAGE_PIXELS = guard
             logging.getLogger("PIL").removeHandler(silence)
+
+
+_MOST_READS: Final = 1_000_000
+"""Of a header; some formats are read byte by byte, and their comments have no end."""
+
+
+class _Bounded(io.BufferedReader):
+    """A file whose header ends, at the latest after so many reads; raises OSError then."""
+
+    _reads = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._reads += 1
+        if self._reads > _MOST_READS:
+            raise OSError(errno.EFBIG, "its header has no end")
+        return super().read(size)
 
 
 def _exif_orientation(image: Image.Image) -> object:

@@ -37,6 +37,9 @@ DECODER_DEFAULTS: Final[Mapping[str, Any]] = {
 """What counts where the file lacks a key: the defaults of `DeepseekV2Config`."""
 
 _MOST_EXPERTS: Final = 65_536
+_MOST_EXPERTS_OF_ALL_LAYERS: Final = 32_768
+"""More than any model has; each has modules that are listed one by one."""
+
 _LARGEST_VOCABULARY: Final = 2**26
 
 
@@ -142,7 +145,7 @@ class DecoderDimensions:
         vocabulary = keys.integer("vocab_size", most=_LARGEST_VOCABULARY)
         if keys.has("pad_token_id"):
             keys.integer("pad_token_id", least=-vocabulary, most=vocabulary - 1)
-        return cls(
+        dimensions = cls(
             vocab_size=vocabulary,
             hidden_size=keys.integer("hidden_size", most=LARGEST_WIDTH),
             layers=keys.integer("num_hidden_layers", most=MOST_LAYERS),
@@ -162,6 +165,14 @@ class DecoderDimensions:
             **(_latent_attention(config) if use_mla else _multi_head_attention(keys)),
             **_experts(keys),
         )
+        total = dimensions.moe_layers * (dimensions.n_routed_experts or 0)
+        if total > _MOST_EXPERTS_OF_ALL_LAYERS:
+            raise keys.refusal(
+                "n_routed_experts",
+                f"at most {_MOST_EXPERTS_OF_ALL_LAYERS // dimensions.moe_layers:,} to each of"
+                f" {dimensions.moe_layers:,} MoE layers",
+            )
+        return dimensions
 
     def is_moe(self, layer_index: int) -> bool:
         """Whether layer `layer_index` (from 0) is MoE, as `DeepseekV2DecoderLayer` decides."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dsocr_analyze.errors import BenchmarkError
+from dsocr_analyze.input_files import read_bytes
 from dsocr_analyze.timing.server_benchmarks import genai_perf
 from dsocr_analyze.timing.server_benchmarks.benchmark import ServerBenchmark
 from dsocr_analyze.timing.server_benchmarks.fields import Fields, shown
@@ -17,6 +19,9 @@ from dsocr_analyze.timing.server_benchmarks.serving_scripts import SGLANG, VLLM
 __all__ = ["read_benchmarks"]
 
 _LARGEST_BYTES: Final = 64 << 20
+_WITHOUT_DETAILS: Final = (
+    "measure without --save-detailed or --output-details, which write every request"
+)
 _MOST_RESULTS: Final = 100
 _RIGHT: Final = (
     "give what vllm bench serve --save-result, sglang.bench_serving --output-file or genai-perf"
@@ -40,17 +45,11 @@ def read_benchmarks(path: Path) -> list[ServerBenchmark]:
 def _text(path: Path) -> str:
     named = repr(str(path))
     try:
-        with path.open("rb") as file:
-            data = file.read(_LARGEST_BYTES + 1)
-        text = data.decode("utf-8-sig")
+        text = read_bytes(path, _LARGEST_BYTES).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
-        raise BenchmarkError(f"cannot read {named}: {reason}; {_RIGHT}") from error
-    if len(data) > _LARGEST_BYTES:
-        raise BenchmarkError(
-            f"{named} has more than {_LARGEST_BYTES >> 20} MiB; measure without --save-detailed or"
-            " --output-details, which write every request"
-        )
+        right = _WITHOUT_DETAILS if getattr(error, "errno", 0) == errno.EFBIG else _RIGHT
+        raise BenchmarkError(f"cannot read {named}: {reason}; {right}") from error
     return text
 
 

@@ -1,0 +1,87 @@
+"""Text that came from elsewhere, escaped for where it goes.
+
+Names of files and modules, values of a config and messages of exceptions are data: they must not
+move a terminal's cursor, turn a line around, or be read as markup.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+__all__ = ["as_graphviz", "as_json", "as_markdown", "as_mermaid", "visible", "visible_lines"]
+
+_ACTING: Final = (
+    r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but for tab and line feed
+    r"\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # marks nobody sees
+    r"\U000e0000-\U000e0fff\ud800-\udfff"  # tags, and halves of characters, which are no UTF-8
+)
+_IN_LINES: Final = re.compile(f"[{_ACTING}]")
+_IN_A_LINE: Final = re.compile(rf"[\t\n{_ACTING}]")
+_SHORT: Final = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
+
+
+def visible(text: str) -> str:
+    """The text on one line, with escapes in place of characters that act but are not seen."""
+    return _IN_A_LINE.sub(_escape, text)
+
+
+def visible_lines(text: str) -> str:
+    """The same for text of several lines: line feeds and tabs stay."""
+    return _IN_LINES.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    character = found[0]
+    code = ord(character)
+    return _SHORT.get(character) or (f"\\x{code:02x}" if code < 0x100 else _unicode_escape(code))
+
+
+def _unicode_escape(code: int) -> str:
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def as_json(document: str) -> str:
+    """A JSON document with escapes of its own for what acts in strings; it means the same."""
+    if document.isascii() and "\x7f" not in document:  # every other one is escaped in any JSON
+        return document
+    return _IN_LINES.sub(_json_escape, document)
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    encoded = found[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{encoded[at : at + 4]}" for at in range(0, len(encoded), 4))
+
+
+_MARKDOWN: Final = re.compile(
+    r"[\\`*|\[\]~$]"  # spans, links, cells, formulas
+    r"|(?<![^\W_])_|_(?![^\W_])"  # emphasis, which begins and ends at words' edges
+    r"|^(?: |[-+](?=\s|$)|[-=](?=[-=\s]*$)|\#(?=\#{0,5}(?:\s|$))|\d+(?=[.)](?:\s|$)))"  # blocks
+)
+_HTML: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+
+
+def as_markdown(text: str) -> str:
+    """The text as one line of Markdown (GitHub's) that reads as the text itself."""
+    shown = "".join(_HTML.get(each, each) for each in visible(text))
+    shown = _MARKDOWN.sub(_markdown_escape, shown)
+    return shown.replace("://", ":&#47;/").replace("www.", "www&#46;").replace("@", "&#64;")
+
+
+def _markdown_escape(found: re.Match[str]) -> str:
+    first, rest = found[0][0], found[0][1:]
+    # A backslash escapes punctuation alone; a space or a digit that would open a block is a number.
+    return f"&#{ord(first)};{rest}" if first.isalnum() or first == " " else f"\\{found[0]}"
+
+
+_MERMAID: Final = {each: f"#{ord(each)};" for each in '"<>&#`;\\'}
+
+
+def as_mermaid(text: str) -> str:
+    """The text for a label of a Mermaid diagram, within double quotes."""
+    return "".join(_MERMAID.get(each, each) for each in visible(text))
+
+
+def as_graphviz(text: str) -> str:
+    """The text for a label of a Graphviz diagram, within double quotes."""
+    return visible(text).replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,114 @@
+"""Files that are read, all opened here: regular files alone, and no more bytes than are wanted.
+
+A pipe waits for somebody to write into it, and a device may never end. Both are refused, as is what
+is too large, by an OSError whose `strerror` says why: callers report it as they report a file that
+is missing or unreadable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+__all__ = ["MEBIBYTE", "exists", "is_folder", "is_regular", "opened", "read_bytes", "read_text"]
+
+MEBIBYTE: Final = 1 << 20
+
+_KINDS: Final = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[io.BufferedReader]:
+    """Opens a regular file for reading in binary.
+
+    Args:
+        path: The file, or a link to one.
+
+    Raises:
+        OSError: It is missing, unreadable, a folder, a pipe or a device.
+    """
+    _refuse_special(path, path.stat().st_mode)  # before opening, which some devices act upon
+    # What is there may be another file by now: a pipe is opened without waiting, and looked at.
+    with open(path, "rb", opener=_without_waiting) as file:  # Path has no opener
+        _refuse_special(path, os.fstat(file.fileno()).st_mode)
+        yield file
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
+
+
+def _refuse_special(path: Path, mode: int) -> None:
+    if stat.S_ISREG(mode):
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", str(path))
+    kind = next((name for applies, name in _KINDS if applies(mode)), "no regular file")
+    raise OSError(errno.EINVAL, f"it is {kind}; give a regular file", str(path))
+
+
+def is_regular(path: Path) -> bool:
+    """Whether there is a regular file; under a name that no file can have, there is none."""
+    return stat.S_ISREG(_mode(path))
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder; under a name that none can have, there is none."""
+    return stat.S_ISDIR(_mode(path))
+
+
+def exists(path: Path) -> bool:
+    """Whether there is anything; under a name that nothing can have, there is not."""
+    return _mode(path) != 0
+
+
+def _mode(path: Path) -> int:
+    try:
+        return path.stat().st_mode
+    except (OSError, ValueError):
+        return 0
+
+
+def read_bytes(path: Path, most_bytes: int) -> bytes:
+    """The content of a regular file.
+
+    Args:
+        path: The file.
+        most_bytes: What is larger is refused unread.
+
+    Raises:
+        OSError: It is missing, unreadable, no regular file, or too large.
+    """
+    with opened(path) as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(
+            errno.EFBIG, f"it has more than {most_bytes / MEBIBYTE:g} MiB, the most that is read",
+            str(path),
+        )  # fmt: skip
+    return data
+
+
+def read_text(path: Path, most_bytes: int) -> str:
+    """The content of a regular file, which has to be UTF-8.
+
+    Args:
+        path: The file.
+        most_bytes: What is larger is refused unread.
+
+    Raises:
+        OSError: It is missing, unreadable, no regular file, or too large.
+        UnicodeDecodeError: It is no UTF-8.
+    """
+    return read_bytes(path, most_bytes).decode("utf-8")

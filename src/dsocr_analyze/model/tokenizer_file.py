@@ -1,0 +1,63 @@
+"""A model directory's `tokenizer.json`, read by a library that panics where it is broken."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from dsocr_analyze.errors import ModelDirectoryError
+from dsocr_analyze.input_files import MEBIBYTE, read_bytes
+
+__all__ = ["named_tokenizer_failures", "read_tokenizer_file"]
+
+_LARGEST_BYTES: Final = 64 * MEBIBYTE
+_STDERR: Final = 2
+
+
+def read_tokenizer_file(file: Path) -> bytes:
+    """Its content; raises ModelDirectoryError where it is no file of a tokenizer's size."""
+    try:
+        return read_bytes(file, _LARGEST_BYTES)
+    except OSError as error:
+        raise ModelDirectoryError(
+            f"cannot read {str(file)!r}: {error.strerror or error}"
+        ) from error
+
+
+@contextlib.contextmanager
+def named_tokenizer_failures(file: Path) -> Iterator[None]:
+    """While the body runs the tokenizer of a file, whatever fails in it is said in one line.
+
+    A panic in the library raises what is no Exception, and writes a hundred lines to the process's
+    stderr, past Python; so what any thread writes there meanwhile is not heard.
+
+    Raises:
+        ModelDirectoryError: The body failed.
+    """
+    try:
+        with _stderr_unheard():
+            yield
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except BaseException as error:
+        raise ModelDirectoryError(f"cannot read {str(file)!r}: {error}") from error
+
+
+@contextlib.contextmanager
+def _stderr_unheard() -> Iterator[None]:
+    try:
+        kept = os.dup(_STDERR)
+    except OSError:  # closed: nobody hears anything
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, _STDERR)
+        yield
+    finally:
+        os.dup2(kept, _STDERR)
+        os.close(kept)
+        os.close(nowhere)

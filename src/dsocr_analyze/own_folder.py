@@ -1,0 +1,41 @@
+"""The folder in which a user's own things are kept: what they trust, profiles, benchmarks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dsocr_analyze.errors import OwnFolderError
+
+__all__ = ["own_folder", "own_folder_to_write"]
+
+
+def own_folder() -> Path | None:
+    """`$XDG_CONFIG_HOME/dsocr-analyze` or `~/.config/dsocr-analyze`; None where there is no home.
+
+    Raises:
+        OwnFolderError: The variable holds no absolute path.
+    """
+    named = os.environ.get("XDG_CONFIG_HOME")
+    if named:
+        if not Path(named).is_absolute():
+            raise OwnFolderError(
+                f"XDG_CONFIG_HOME is {named!r}, which depends on where a command runs; give an"
+                " absolute path, or unset it"
+            )
+        return Path(named) / "dsocr-analyze"
+    try:
+        return Path.home() / ".config" / "dsocr-analyze"
+    except RuntimeError:  # neither $HOME nor an entry for the user, as in many containers
+        return None
+
+
+def own_folder_to_write() -> Path:
+    """The same for what has to be kept; raises OwnFolderError where there is no place for it."""
+    folder = own_folder()
+    if folder is None:
+        raise OwnFolderError(
+            "there is no home directory to keep anything in; set HOME, or XDG_CONFIG_HOME to an"
+            " absolute path"
+        )
+    return folder

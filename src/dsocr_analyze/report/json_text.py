@@ -1,0 +1,40 @@
+"""Typed documents as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from dsocr_analyze.escaping import as_json
+
+__all__ = ["dump_json"]
+
+_PRETTY_DEPTH = 4
+"""Levels of a document that get lines of their own; a module's row stays on one line."""
+
+
+_encoded = json.JSONEncoder(allow_nan=False).encode
+"""One encoder for all values: `json.dumps` would make one for each."""
+
+
+def dump_json(value: object) -> str:
+    """JSON text of a typed document, indented down to where the rows are; ends with a newline."""
+    return as_json(_dump(msgspec.to_builtins(value), 0)) + "\n"
+
+
+def _dump(value: Any, depth: int) -> str:
+    if isinstance(value, dict) and value:
+        if depth == _PRETTY_DEPTH:  # a module's row: thousands of them, integers and names
+            return msgspec.json.encode(value).decode()
+        indent = "  " * (depth + 1)
+        items = (
+            f"{indent}{_encoded(key)}: {_dump(item, depth + 1)}" for key, item in value.items()
+        )
+        return "{\n" + ",\n".join(items) + "\n" + "  " * depth + "}"
+    if isinstance(value, list | tuple) and any(isinstance(item, dict | str) for item in value):
+        indent = "  " * (depth + 1)
+        items = (f"{indent}{_encoded(item)}" for item in value)
+        return "[\n" + ",\n".join(items) + "\n" + "  " * depth + "]"
+    return _encoded(value)

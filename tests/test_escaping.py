@@ -1,0 +1,152 @@
+"""Text from elsewhere reads as itself wherever it goes, and does nothing there."""
+
+import html
+import json
+import re
+import unicodedata
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from dsocr_analyze.escaping import (
+    as_graphviz,
+    as_json,
+    as_markdown,
+    as_mermaid,
+    visible,
+    visible_lines,
+)
+
+CHARACTERS = "ab1_*`[](){}<>|#-+=~.:&;!\\/\"'$@ \n\t\r\x1b\x07\x7f\x85\u202e\u2066\u200b\u2028"
+SNIPPETS = ("<script>", "</details>", "&amp;", "http://", "www.", "](x)", "1. ", "\ud800")
+MARKUP = st.lists(st.sampled_from([*CHARACTERS, *SNIPPETS, "\U000e0041"]), max_size=12).map("".join)
+ANY = st.one_of(st.text(), MARKUP)
+MARKDOWN = MarkdownIt("gfm-like", {"linkify": False})
+
+
+def acts(character):
+    """Whether a character moves a cursor, turns text around, hides, or is no character at all."""
+    return (
+        unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
+        or unicodedata.bidirectional(character)
+        in ("LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI")
+        or character in "\u200b\u200e\u200f\u061c\ufeff"
+    )
+
+
+@given(ANY)
+def test_on_a_line_nothing_acts(text):
+    shown = visible(text)
+    assert not any(map(acts, shown))
+    assert visible(shown) == shown
+
+
+@given(ANY)
+def test_lines_and_tabs_stay_where_they_may(text):
+    shown = visible_lines(text)
+    assert not any(acts(each) for each in shown if each not in "\n\t")
+    assert shown.count("\n") == text.count("\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("evil\r\x1b[2K.py", r"evil\r\x1b[2K.py"),
+        ("a\nb\tc", r"a\nb\tc"),
+        ("\u202egnp.exe", r"\u202egnp.exe"),
+        ("\x9b31m\x7f", r"\x9b31m\x7f"),
+        ("\ud800\U000e0041", r"\ud800\U000e0041"),
+        ("Übergröße 頁　1 m²", "Übergröße 頁　1 m²"),
+    ],
+)
+def test_escapes_are_those_of_python(text, shown):
+    assert visible(text) == shown
+
+
+@given(st.recursive(ANY, lambda each: st.lists(each) | st.dictionaries(ANY, each), max_leaves=6))
+def test_a_json_document_means_the_same(value):
+    document = json.dumps(value, ensure_ascii=False, indent=1)
+    escaped = as_json(document)
+    assert json.loads(escaped) == value
+    assert not any(acts(each) for each in escaped if each != "\n")
+
+
+def rendered(source):
+    """What a reader of the rendered Markdown sees, and the kinds of what is not plain text."""
+    seen, kinds = [], set()
+
+    def walk(tokens):
+        for token in tokens:
+            if token.type in ("text", "text_special"):
+                seen.append(token.content)
+            elif token.type != "inline":
+                kinds.add(token.type)
+            walk(token.children or [])
+
+    walk(MARKDOWN.parse(source))
+    return "".join(seen), kinds
+
+
+FRAMES = {
+    "paragraph": ("{}\n", {"paragraph_open", "paragraph_close"}),
+    "item": (
+        "- {}\n",
+        {"bullet_list_open", "bullet_list_close", "list_item_open", "list_item_close",
+         "paragraph_open", "paragraph_close"},
+    ),
+    "heading": ("## {} end\n", {"heading_open", "heading_close"}),
+    "cell": (
+        "| {} | end |\n| --- | --- |\n| x | y |\n",
+        {f"{name}_{end}" for name in ("table", "thead", "tbody", "tr", "th", "td")
+         for end in ("open", "close")},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+@given(text=ANY.filter(lambda text: visible(text).strip()))
+@example("__init__ _a_ *b* `c` [d](e) <i>f</i> &amp; g_h_i")
+@example("1. one")
+@example("    code")
+@example("--- ")
+@example("- - -")
+@example(" # x")
+@example("==")
+@example("=")
+@example("> quote")
+@example("https://example.org www.example.org me@example.org")
+@example("end\\")
+@example("![x](y)")
+@example("[x]: y")
+def test_markdown_reads_as_the_text(frame, text):
+    source, structure = FRAMES[frame]
+    seen, kinds = rendered(source.format(as_markdown(text)))
+    assert kinds <= structure
+    plain = seen.removesuffix(" end").removesuffix("endxy")
+    assert plain.split() == visible(text).split()
+
+
+def test_numbers_and_paths_stay_readable_in_markdown():
+    for text in ("1.206 GFLOPs", "-5 %", "model.layers.0.self_attn.q_proj", "2 x 3", "+1,024"):
+        assert as_markdown(text) == text
+
+
+@given(ANY)
+def test_a_label_of_mermaid_ends_where_it_ends(text):
+    label = as_mermaid(text)
+    assert not set(label) & set('"<>&`\n')
+    decoded = re.sub(r"#(\d+);", lambda found: chr(int(found[1])), label)
+    assert decoded == visible(text)
+
+
+@given(ANY)
+def test_a_label_of_graphviz_ends_where_it_ends(text):
+    label = as_graphviz(text)
+    assert re.fullmatch(r'(?:[^"\\\n]|\\["\\])*', label)
+    assert label.replace('\\"', '"').replace("\\\\", "\\") == visible(text) or "\\" in text
+
+
+def test_html_entities_are_not_read_twice():
+    assert html.unescape(as_markdown("&lt;b&gt;")) == "&lt;b&gt;"

@@ -1,0 +1,156 @@
+"""Input that would hang, fill the memory or talk past the tool is refused, in one line."""
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
+from dsocr_analyze.cli import main
+from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.row_files import csv_rows
+from dsocr_analyze.running import building
+from dsocr_analyze.workload import image_file
+
+CONFIG = json.loads((DEFAULT.reference / "config.json").read_text())
+
+
+def refused(capsys, *arguments):
+    """The one line with which a command refuses its input."""
+    code = main(list(map(str, arguments)))
+    message = capsys.readouterr().err
+    assert code == 2
+    assert message.count("\n") == 1
+    assert len(message) < 500
+    return message
+
+
+class TestSizesOfModels:
+    def test_experts_of_all_layers_together_are_bounded(self):
+        fits = {**CONFIG, "num_hidden_layers": 1024, "n_routed_experts": 32}
+        assert ModelDimensions.from_config(fits).decoder.moe_layers == 1023
+        with pytest.raises(ConfigError, match="at most 32 to each of 1,023 MoE layers"):
+            ModelDimensions.from_config({**fits, "n_routed_experts": 33})
+
+    def test_a_directory_that_builds_without_end_is_stopped(self, monkeypatch, capsys):
+        monkeypatch.setattr(building, "_MOST_MODULES", 1000)
+        said = refused(capsys, "--model", DEFAULT.reference)
+        assert "more than 1,000 modules" in said
+        monkeypatch.undo()
+        assert main(["tree", "--leaves"]) == 0  # nothing stays counted afterwards
+
+
+class TestFilesWithoutEnd:
+    def test_blank_lines_are_bounded(self, tmp_path, monkeypatch, capsys):
+        monkeypatch.setattr(csv_rows, "_MOST_BLANK_LINES", 10)
+        file = tmp_path / "pages.csv.gz"
+        for blank in (10, 11):
+            with gzip.open(file, "wt") as rows:
+                rows.write("width,height\n" + " \n" * blank + "640,640\n")
+            if blank == 10:
+                assert main(["archive", str(file), "--mode", "tiny"]) == 0
+                capsys.readouterr()
+        assert "more than 10 blank lines" in refused(capsys, "archive", file)
+
+    def test_a_header_that_never_ends_is_not_read_to_its_end(self, tmp_path, monkeypatch, capsys):
+        monkeypatch.setattr(image_file, "_MOST_READS", 1000)
+        image = tmp_path / "page.ppm"
+        image.write_bytes(b"P6\n#" + b"x" * 500 + b"\n10 10\n255\n" + bytes(300))
+        assert main(["--engine", "analytic", "--image", str(image), "--output", str(tmp_path)]) == 0
+        capsys.readouterr()
+        image.write_bytes(b"P6\n#" + b"x" * 5000 + b"\n10 10\n255\n" + bytes(300))
+        assert "its header has no end" in refused(capsys, "--engine", "analytic", "--image", image)
+
+
+TOKENIZER = {
+    "version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
+    "normalizer": None, "pre_tokenizer": None, "post_processor": None, "decoder": None,
+    "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
+}  # fmt: skip
+PANICS = {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}
+
+
+@pytest.fixture
+def model(tmp_path):
+    directory = tmp_path / "model"
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(CONFIG))
+    return directory
+
+
+def run_process(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, **options
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "null", json.dumps({**TOKENIZER, **PANICS}), "[" * 100_000], ids=range(4)
+)
+def test_a_tokenizer_that_panics_says_one_line(model, text):
+    (model / "tokenizer.json").write_text(text)
+    ended = run_process(
+        "-P", "-m", "dsocr_analyze", "--model", model, "--engine", "analytic",
+        "--prompt", "<image>\nabc", env={**os.environ, "RUST_BACKTRACE": "full"},
+    )  # fmt: skip
+    assert ended.returncode == 2
+    complaints = [line for line in ended.stderr.splitlines() if "warning:" not in line]
+    assert len(complaints) == 1
+    assert "tokenizer.json" in complaints[0]
+
+
+def test_modules_in_the_current_folder_are_not_imported(tmp_path):
+    for name in ("typer", "json", "rich", "msgspec", "typing", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('foreign code ran')\n")
+    source = Path(image_file.__file__).parents[2]
+    ended = run_process(
+        "-m", "dsocr_analyze", "--version", cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(source), "PYTHONSAFEPATH": ""},
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("dsocr-analyze ")
+
+
+def test_a_broken_default_directory_is_said_and_the_reference_counted(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    broken = Path("models/deepseek-ocr")
+    broken.mkdir(parents=True)
+    (broken / "config.json").write_text("{")
+    assert main(["--engine", "analytic"]) == 0
+    out, err = capsys.readouterr()
+    assert "(reference)" in out
+    assert err.count("\n") == 1
+    assert f"{broken} cannot be used, so the built-in reference runs" in err
+    assert "is not JSON" in refused(capsys, "--engine", "analytic", "--model", broken)
+
+
+NAME = '<script>x</script>|`*\x1b[2K\u202e\n#"]-->'
+
+
+def test_names_of_a_models_files_cannot_forge_the_listing_of_trust(model, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(model.parent / "config"))
+    for name in ("evil\r\x1b[2K.py", "a\n0000  fake.py", "\u202eyp.x.py"):
+        (model / name).write_text("")
+    assert main(["trust", str(model)]) == 0
+    out = capsys.readouterr().out
+    assert len(out.splitlines()) == 4
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", out)
+
+
+def test_a_models_name_stays_within_the_report(tmp_path, capsys):
+    config = tmp_path / re.sub("/", "_", NAME)
+    config.mkdir()
+    (config / "config.json").write_text(json.dumps(CONFIG))
+    arguments = ["--engine", "analytic", "--model", str(config), "--output", str(tmp_path / "out")]
+    assert main([*arguments, "--format", "markdown"]) == 0
+    out = capsys.readouterr().out
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", out)
+    assert "<script" not in out
