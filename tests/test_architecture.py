@@ -259,6 +259,7 @@ OPENERS = {
     "dsocr_analyze.cli.check": "appends to the summary of a CI step",
     "dsocr_analyze.columns.table_files": "writes a temporary file",
     "dsocr_analyze.cli.streams": "/dev/null in place of a broken stream",
+    "dsocr_analyze.model.tokenizer_file": "/dev/null in place of stderr",
 }
 """Modules that open files themselves, and what."""
 

@@ -17,6 +17,7 @@ from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import FormatError, WorkloadError
+from dsocr_analyze.input_files import exists
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.pages import Pages
