@@ -498,7 +498,7 @@ def test_several_modes_of_an_archive_are_series_of_one_picture(capsys):
     Path("pages.csv").write_text("width,height\n1240,1754\n640,640\n")
     arguments = ("--histogram", "tokens", "--mode", "tiny,gundam", "--plot", "p.svg", "-q")
     assert run(capsys, "--pages", "pages.csv", *arguments) == (0, "", "")
-    assert {"tiny", "gundam", "mode"} <= set(texts_of("p.svg"))
+    assert {"tiny mode", "gundam mode"} <= set(texts_of("p.svg"))
 
 
 def test_a_plot_without_matplotlib_names_the_extra(capsys, monkeypatch):
