@@ -437,7 +437,10 @@ class TestOutputs:
             for number in range(30)
         )
         (folder / "dsocr-budgets.toml").write_text(budgets)
-        write_config(folder, gated.with_values(gated.published(), num_experts_per_tok=64))
+        small = gated.with_values(gated.published(), num_hidden_layers=2)
+        write_config(folder, small)
+        gated.git(folder, "commit", "-qam", "a model that is counted quickly")
+        write_config(folder, gated.with_values(small, num_experts_per_tok=64))
         assert run(capsys, "check", "--against", "HEAD", "--markdown", "c.md", "-q")[0] == 1
         data = (folder / "c.md").read_bytes()
         assert 60_000 < len(data) < 65_536
