@@ -1,0 +1,74 @@
+"""Runs a campaign: `python -m hostile --cases 100000`, from the folder `tests`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from hostile.cases import KINDS
+from hostile.faults import FAULTS, faults
+from hostile.workers import outcomes
+
+
+def campaign(kinds: list[str], count: int, seed: int, processes: int) -> int:
+    """Runs so many cases, prints how they ended, and returns how many broke a promise."""
+    cases = ((kinds[number % len(kinds)], seed + number) for number in range(count))
+    codes: Counter[tuple[str, int | None]] = Counter()
+    broken = 0
+    with tempfile.TemporaryDirectory(prefix="hostile-") as folder:
+        for outcome in outcomes(cases, processes, Path(folder)):
+            codes[outcome.kind, outcome.code] += 1
+            if outcome.findings:
+                broken += 1
+                print(f"FOUND {outcome.kind} --seed {outcome.seed}: {'; '.join(outcome.findings)}"
+                      f"\n      {' '.join(outcome.arguments)[:300]}", flush=True)  # fmt: skip
+    for kind in kinds:
+        ended = ", ".join(
+            f"{codes[each]:,} with {each[1]}" for each in sorted(codes, key=str) if each[0] == kind
+        )
+        print(f"{kind:>10}: {ended}")
+    print(f"{sum(codes.values()):,} cases, {broken:,} findings")
+    return broken
+
+
+def fault_campaign(counts: dict[str, int], seed: int) -> int:
+    """Runs so many faults of each kind, prints them, and returns how many broke a promise."""
+    ran: Counter[str] = Counter()
+    broken = 0
+    with tempfile.TemporaryDirectory(prefix="hostile-") as folder:
+        for name, findings in faults(counts, seed, Path(folder)):
+            ran[name] += 1
+            broken += bool(findings)
+            for finding in findings:
+                print(f"FOUND {finding}", flush=True)
+    print(f"{', '.join(f'{count:,} times {name}' for name, count in ran.items())}:"
+          f" {broken:,} findings")  # fmt: skip
+    return broken
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=100_000, help="hostile inputs")
+    parser.add_argument("--seed", type=int, default=0, help="of the first case; each has the next")
+    parser.add_argument("--kind", action="append", choices=sorted(KINDS), help="default: all")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    for name, count in (("killed", 200), ("interrupted", 1000), ("full-disk", 200),
+                        ("two-writers", 50)):  # fmt: skip
+        parser.add_argument(
+            f"--{name}", type=int, default=count, help="times; default: %(default)s"
+        )
+    asked = parser.parse_args()
+    counts = {name: vars(asked)[name.replace(" ", "_")] for name in FAULTS}
+    broken = campaign(asked.kind or list(KINDS), asked.cases, asked.seed, asked.processes)
+    if any(counts.values()):
+        broken += fault_campaign(counts, asked.seed)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

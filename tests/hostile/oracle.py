@@ -1,0 +1,132 @@
+"""What every case has to keep to, whatever it is."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import resource
+import shutil
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Final, NamedTuple
+
+from dsocr_analyze.cli import main
+from hostile.cases import KINDS
+
+EXIT_CODES: Final = frozenset({0, 1, 2, 3, 74})
+LONGEST_SECONDS: Final = 10.0
+MOST_BYTES: Final = 1 << 30
+LONGEST_MESSAGE: Final = 500
+
+_ACTS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_SCRIPT: Final = re.compile(r"(?s)(?<=\n)<script.*?</script>")
+_ASIDE: Final = re.compile(r"\.dsocr-|\.trust-|tmp")
+
+
+class Outcome(NamedTuple):
+    """How a case ended.
+
+    Attributes:
+        kind: What it was about.
+        seed: What it was drawn from.
+        code: Its exit code.
+        findings: Which promises it broke.
+        arguments: The command line.
+    """
+
+    kind: str
+    seed: int
+    code: int | None
+    findings: tuple[str, ...]
+    arguments: tuple[str, ...]
+
+
+@contextlib.contextmanager
+def _streams() -> Iterator[tuple[io.BytesIO, io.BytesIO]]:
+    """stdout and stderr as files of bytes that nobody sees."""
+    before = sys.stdout, sys.stderr
+    out, err = io.BytesIO(), io.BytesIO()
+    sys.stdout = io.TextIOWrapper(out, encoding="utf-8", write_through=True)
+    sys.stderr = io.TextIOWrapper(err, encoding="utf-8", write_through=True)
+    try:
+        yield out, err
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.detach()  # else the bytes go with it
+        sys.stdout, sys.stderr = before
+
+
+def run_case(kind: str, seed: int, folder: Path) -> Outcome:
+    """Draws a case in an empty folder, runs it, and says which promises it broke."""
+    case = folder / "here"
+    shutil.rmtree(case, ignore_errors=True)
+    case.mkdir(parents=True)
+    os.chdir(case)
+    arguments = KINDS[kind](Random(seed))  # to be drawn again, not to be secret
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.perf_counter()
+    with _streams() as (out, err), warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        code = main(arguments)
+    seconds = time.perf_counter() - start
+    grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak)
+    findings = [
+        *_of_code(code),
+        *_of_stderr(err.getvalue(), code),
+        *_of_stdout(out.getvalue()),
+        *_of_files(folder),
+    ]
+    if seconds > LONGEST_SECONDS:
+        findings.append(f"took {seconds:.1f} s")
+    if grown > MOST_BYTES:
+        findings.append(f"took {grown / MOST_BYTES:.1f} GiB")
+    return Outcome(kind, seed, code, tuple(findings), tuple(arguments))
+
+
+def _of_code(code: int) -> Iterator[str]:
+    if code not in EXIT_CODES:
+        yield f"exit code {code}"
+
+
+def _of_stderr(data: bytes, code: int) -> Iterator[str]:
+    text = data.decode("utf-8", "replace")
+    lines = text.splitlines()
+    if code == 2 and sum(" warning: " not in line and " note: " not in line for line in lines) < 1:
+        yield "refused without a word"
+    for line in lines:
+        if not line.startswith("dsocr-analyze: "):
+            yield f"stderr has {line[:200]!r}"
+        if len(line) > LONGEST_MESSAGE:
+            yield f"a message of {len(line)} characters: {line[:100]!r}"
+        if "internal error" in line:
+            yield line[:300]
+    if _ACTS.search(text):
+        yield f"stderr has a character that acts: {_ACTS.search(text)!r}"
+
+
+def _of_stdout(data: bytes) -> Iterator[str]:
+    text = data.decode("utf-8", "replace")
+    if found := _ACTS.search(text):
+        yield f"stdout has a character that acts: {found!r}"
+    if "Traceback" in text:
+        yield "stdout has a traceback"
+
+
+def _of_files(folder: Path) -> Iterator[str]:
+    for place, _, names in os.walk(folder):
+        for name in names:
+            if _ASIDE.match(name):
+                yield f"left {Path(place, name).relative_to(folder)}"
+            elif name.endswith((".md", ".html")):
+                text = Path(place, name).read_text(encoding="utf-8", errors="replace")
+                text = _SCRIPT.sub("", text)  # the page's own, that of its libraries included
+                if "<script" in text:
+                    yield f"{name} has a name as markup"
+                if _ACTS.search(text):
+                    yield f"{name} has a character that acts"
