@@ -59,9 +59,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     for name, count in (("killed", 200), ("interrupted", 1000), ("full-disk", 200),
                         ("two-writers", 50)):  # fmt: skip
-        parser.add_argument(
-            f"--{name}", type=int, default=count, help="times; default: %(default)s"
-        )
+        parser.add_argument(f"--{name}", type=int, default=count, help="default: %(default)s times")
     asked = parser.parse_args()
     counts = {name: vars(asked)[name.replace(" ", "_")] for name in FAULTS}
     broken = campaign(asked.kind or list(KINDS), asked.cases, asked.seed, asked.processes)

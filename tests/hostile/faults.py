@@ -73,7 +73,7 @@ def killed(job: Job, draw: Random) -> Iterator[str]:
 
 
 def interrupted(job: Job, draw: Random) -> Iterator[str]:
-    """Both files are old or both new, nothing else lies there, and the exit code is the signal's."""
+    """Both files are old or both new, nothing else lies there, the exit code is the signal's."""
     job.make_old()
     number = draw.choice(list(_ENDS))
     process = job.start()

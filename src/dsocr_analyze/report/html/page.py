@@ -70,7 +70,7 @@ def escaped_json(value: Any) -> str:
 
 
 def _safe(value: Any) -> Any:
-    """The value with integers that a browser would round as text, and nothing that acts in names."""
+    """The value with integers that a browser would round as text, and names that do not act."""
     if isinstance(value, dict):
         return {visible(str(key)): _safe(item) for key, item in value.items()}
     if isinstance(value, str):
