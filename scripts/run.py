@@ -127,6 +127,10 @@ TASKS = {
             ("mkdocs", "build", "--strict"),
         ),
     ),
+    "campaign": Task(
+        "attack with 100,000 hostile inputs, 200 kills and 1,000 interruptions (an hour or two)",
+        commands=(("python", "scripts/campaign.py"),),
+    ),
     "benchmarks": Task("run every benchmarks/bench_*.py", extras=("dev", "profiles")),
     "setup": Task("only set up the environment; arguments name further extras"),
     "clean": Task("remove caches, builds and the contents of tmp/", extras=()),

@@ -292,7 +292,7 @@ class TestHostileFiles:
     def test_what_cannot_be_read_is_named(self, tmp_path):
         with pytest.raises(BenchmarkError, match=r"cannot read .*none.json.*No such file"):
             read_benchmarks(tmp_path / "none.json")
-        with pytest.raises(BenchmarkError, match=r"cannot read .*directory"):
+        with pytest.raises(BenchmarkError, match=r"cannot read .*it is a folder"):
             read_benchmarks(tmp_path)
         (tmp_path / "bytes.json").write_bytes(b"\xff\xfe{")
         with pytest.raises(BenchmarkError, match="no text in UTF-8"):
@@ -302,7 +302,7 @@ class TestHostileFiles:
         file = tmp_path / "huge.json"
         with file.open("wb") as opened:
             opened.truncate(1 << 40)  # takes no room on the disk
-        with pytest.raises(BenchmarkError, match="more than 64 MiB; measure without"):
+        with pytest.raises(BenchmarkError, match=r"more than 64 MiB, .*; measure without"):
             read_benchmarks(file)
 
     def test_outputs_of_one_token_have_no_second_one(self, written):

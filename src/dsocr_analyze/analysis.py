@@ -106,7 +106,7 @@ def analyze(
 
 
 def compare(reports: Mapping[str, Report]) -> ComparisonDocument:
-    """Reports side by side: what `dsocr-analyze compare --format json` prints.
+    """Reports side by side: what `dsocr-analyze compare` prints as JSON.
 
     >>> modes = ("base", "gundam")
     >>> reports = {mode: analyze(mode=mode, engine="analytic") for mode in modes}

@@ -6,6 +6,7 @@ move a terminal's cursor, turn a line around, or be read as markup.
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Final
 
@@ -58,12 +59,12 @@ _MARKDOWN: Final = re.compile(
     r"|(?<![^\W_])_|_(?![^\W_])"  # emphasis, which begins and ends at words' edges
     r"|^(?: |[-+](?=\s|$)|[-=](?=[-=\s]*$)|\#(?=\#{0,5}(?:\s|$))|\d+(?=[.)](?:\s|$)))"  # blocks
 )
-_HTML: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_HTML: Final = re.compile(r"<(?=[A-Za-z/!?])|&(?=#?\w)|^\s*>")  # tags, entities, quotations
 
 
 def as_markdown(text: str) -> str:
     """The text as one line of Markdown (GitHub's) that reads as the text itself."""
-    shown = "".join(_HTML.get(each, each) for each in visible(text))
+    shown = _HTML.sub(lambda found: html.escape(found[0]), visible(text))
     shown = _MARKDOWN.sub(_markdown_escape, shown)
     return shown.replace("://", ":&#47;/").replace("www.", "www&#46;").replace("@", "&#64;")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import sys
@@ -67,12 +68,11 @@ class _Worker:
 def outcomes(cases: Iterator[tuple[str, int]], processes: int, folder: Path) -> Iterator[Outcome]:
     """Runs cases in several processes."""
     numbers = iter(range(sys.maxsize))
-    workers = [_Worker(folder / str(next(numbers))) for _ in range(processes)]
     busy: dict[Any, _Worker] = {}
-    for worker in workers:
-        if (case := next(cases, None)) is not None:
-            worker.ask(*case)
-            busy[worker.pipe] = worker
+    for case in itertools.islice(cases, processes):
+        worker = _Worker(folder / str(next(numbers)))
+        worker.ask(*case)
+        busy[worker.pipe] = worker
     while busy:
         ready = wait(list(busy), timeout=1)
         for worker in [busy[each] for each in ready] or [

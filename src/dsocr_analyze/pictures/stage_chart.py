@@ -89,7 +89,7 @@ def refuse_many_bars(count: int) -> None:
     if count > MOST_BARS:
         raise WorkloadError(
             f"a plot of {count:,} bars is not readable; compare fewer, for at most {MOST_BARS}, or"
-            " give no --plot"
+            " draw none"
         )
 
 

@@ -61,6 +61,6 @@ def rows_of(sweep: Sweep, model: CountedModel, opening: CountOpening) -> SweepRo
     if sweep.rows > _MOST_ROWS:
         raise WorkloadError(
             f"the sweep has {sweep.rows:,} rows; give shorter ranges, for at most {_MOST_ROWS:,},"
-            " or write them to a file with `dsocr-analyze sweep --output FILE`"
+            " or let `dsocr-analyze sweep` write them to a file"
         )
     return SweepRows(opening, pa.Table.from_batches(list(sweep.batches(model))))
