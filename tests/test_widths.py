@@ -209,3 +209,36 @@ def test_calibrate_fits(capsys, monkeypatch, tables):
     file = Path("own.toml")
     file.write_text("\n".join(['name = "mine"', GPU, MASKED]), encoding="utf-8")
     at_every_width(capsys, monkeypatch, tables, lambda: calibrate._print(file, "cuda:0"))
+
+
+TREES = {
+    "tree": ("tree",),
+    "tree of a relative": ("tree", "--arch", "deepseek-ocr-2", "--no-fold", "--depth", "3"),
+    "untraced": ("tree", "--no-trace", "--arch", "unlimited-ocr"),
+    "leaves": ("tree", "--leaves"),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_trees_fit(capsys, monkeypatch, name):
+    code, _, _ = run(capsys, *TREES[name], "--output", "whole.txt")
+    assert code == 0
+    whole = Path("whole.txt").read_text().splitlines()[2:]
+    for width in WIDTHS:
+        at(monkeypatch, width)
+        code, out, _ = run(capsys, *TREES[name])
+        assert code == 0
+        lines = out.split("\n\n")[1].splitlines()
+        for line, full in zip(lines, whole, strict=False):
+            assert cell_len(line) <= (width or PIPED)
+            assert line == line.rstrip()
+            # What is shown is whole, or rounded where the header's column is rounded.
+            exact = set(re.findall(r"\d[\d,]*", full))
+            found = re.findall(r"(?<![\w.])\d[\d,]*(?![\w.,]*\.)(?= |$)", line)
+            assert {each for each in found if "." not in each} <= exact | {"0"}
+        assert len(lines) > 10
+        left_out = re.findall(r"left out at \d+ columns: (.*); --output", out)
+        names = re.split(r"  +", lines[0])
+        dropped = left_out[0].split(", ") if left_out else []
+        assert set(names).isdisjoint(dropped)
+        assert set(names) | set(dropped) == set(re.split(r"  +", whole[0]))

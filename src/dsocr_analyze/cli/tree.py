@@ -12,6 +12,7 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.counting import Engine
 from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
+from dsocr_analyze.cli.printing import terminal_width
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.used_options import options_used
@@ -130,7 +131,8 @@ def tree(
         )
         text = dump_json(document)
     else:
-        text = _text(source, shown, is_folded=folded, output_format=output_format)
+        width = terminal_width() if output is None else None
+        text = _text(source, shown, width, is_folded=folded, output_format=output_format)
     _show(context, text, output)
 
 
@@ -209,30 +211,39 @@ def _tree(
 
 
 def _text(
-    source: ModelSource, shown: Leaves | TreeNode, *, is_folded: bool, output_format: str
+    source: ModelSource,
+    shown: Leaves | TreeNode,
+    width: int | None,
+    *,
+    is_folded: bool,
+    output_format: str,
 ) -> str:
     """The tree, or the leaves; as text under a line that names the model."""
-    drawn = _drawn(shown, is_folded=is_folded, output_format=output_format)
+    drawn = _drawn(shown, width, is_folded=is_folded, output_format=output_format)
     if output_format != "text":
         return drawn
+    from dsocr_analyze.report.layout import wrap
     from dsocr_analyze.report.tables import model_text
 
-    return f"Ran: {model_text(source)} on meta\n\n{drawn}"
+    opening = f"Ran: {model_text(source)} on meta"
+    return "\n".join([*wrap(opening, width or len(opening)), "", drawn])
 
 
-def _drawn(shown: Leaves | TreeNode, *, is_folded: bool, output_format: str) -> str:
+def _drawn(
+    shown: Leaves | TreeNode, width: int | None, *, is_folded: bool, output_format: str
+) -> str:
     from dsocr_analyze.module_tree import FoldedNode, TreeNode, fold
     from dsocr_analyze.report import tree as written
 
     if not isinstance(shown, TreeNode):
-        of_leaves = {"text": written.leaves_text, "mermaid": written.leaves_mermaid,
-                     "dot": written.leaves_dot}  # fmt: skip
-        return of_leaves[output_format](shown)
+        if output_format == "text":
+            return written.leaves_text(shown, width)
+        return {"mermaid": written.leaves_mermaid, "dot": written.leaves_dot}[output_format](shown)
 
     def as_it_is(node: TreeNode) -> FoldedNode:
         return FoldedNode(node, node.name, 1, tuple(map(as_it_is, node.children)))
 
     folded = fold(shown) if is_folded else as_it_is(shown)
-    return {"text": written.tree_text, "mermaid": written.tree_mermaid, "dot": written.tree_dot}[
-        output_format
-    ](folded)
+    if output_format == "text":
+        return written.tree_text(folded, width)
+    return {"mermaid": written.tree_mermaid, "dot": written.tree_dot}[output_format](folded)

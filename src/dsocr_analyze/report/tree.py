@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from dsocr_analyze.escaping import as_graphviz, as_mermaid, visible
 from dsocr_analyze.module_tree import FoldedNode, TreeNode
+from dsocr_analyze.report.layout import shortened, wrap
+from dsocr_analyze.report.quantities import scaled
 
 __all__ = [
     "leaves_dot",
@@ -21,25 +24,73 @@ __all__ = [
 _LEGEND = "params: of each one, what is below included"
 _TRACED_LEGEND = "; calls, FLOPs (of all calls) and shapes (of the first): of one prefill pass"
 
+_COLUMNS: Final = ("module", "stage", "params", "calls", "FLOPs", "input -> output")
+_FLOPS: Final = 4
+_NUMBERS: Final = (2, 3, _FLOPS)
+_WANTED: Final = (0, 2, _FLOPS, 1, 3, 5)
+"""Columns, the ones that are kept longest first."""
 
-def tree_text(root: FoldedNode) -> str:
-    """An indented tree with a column each for stage, parameters, calls, FLOPs and shapes."""
-    rows = [[visible(cell) for cell in row] for row in _text_rows(root, "", "")]
+
+def tree_text(root: FoldedNode, width: int | None = None) -> str:
+    """An indented tree with a column each for stage, parameters, calls, FLOPs and shapes.
+
+    Args:
+        root: The tree.
+        width: Columns of the terminal; None for as many as it takes. What has no room is left out
+            and named; FLOPs are rounded before they are.
+    """
     is_traced = root.node.traced is not None
-    header = ["module", "stage", "params"]
-    if is_traced:
-        header += ["calls", "FLOPs", "input -> output"]
-    rows.insert(0, header)
-    rows = [row[: len(header)] for row in rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(width) if column in (2, 3, 4) else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join([*lines, "", _LEGEND + (_TRACED_LEGEND if is_traced else "")]) + "\n"
+    names = _COLUMNS if is_traced else _COLUMNS[:3]
+    rows = [list(names)]
+    rows += [[visible(cell) for cell in row[: len(names)]] for row in _text_rows(root, "", "")]
+    shown = _columns_that_fit(rows, width)
+    if _FLOPS not in shown and is_traced:
+        rounded = [scaled(int(row[_FLOPS].replace(",", ""))) for row in rows[1:]]
+        for row, text in zip(rows[1:], rounded, strict=True):
+            row[_FLOPS] = text
+        shown = _columns_that_fit(rows, width)
+    room = None if width is None else width - sum(_width_of(rows, each) + 2 for each in shown[1:])
+    legend = _LEGEND + (_TRACED_LEGEND if is_traced else "")
+    left_out = [name for each, name in enumerate(names) if each not in shown]
+    if left_out:
+        legend += f"\nleft out at {width} columns: {', '.join(left_out)}; --output has them all"
+    lines = _aligned([[row[each] for each in shown] for row in rows], shown, room)
+    return "\n".join([*lines, "", *wrap(legend, width or len(legend))]) + "\n"
+
+
+def _columns_that_fit(rows: list[list[str]], width: int | None) -> list[int]:
+    """Places of the columns for which there is room, in their order."""
+    shown: list[int] = []
+    used = -2
+    for column in _WANTED:
+        if column < len(rows[0]):
+            used += _width_of(rows, column) + 2
+            if shown and width is not None and used > width:
+                used -= _width_of(rows, column) + 2
+                continue
+            shown.append(column)
+    return sorted(shown)
+
+
+def _width_of(rows: list[list[str]], column: int) -> int:
+    return max(len(row[column]) for row in rows)
+
+
+def _aligned(rows: list[list[str]], columns: list[int], room: int | None) -> list[str]:
+    """Lines of these columns, the first one in `room` at most."""
+    if room is not None:
+        for row in rows:
+            stem = re.match(r"[\u2500-\u257f ]*", row[0])
+            lead = "" if stem is None else stem[0]
+            row[0] = lead + shortened(row[0].removeprefix(lead), max(room - len(lead), 1))
+    widths = [_width_of(rows, each) for each in range(len(columns))]
+    return [
+        "  ".join(
+            cell.rjust(width) if column in _NUMBERS else cell.ljust(width)
+            for cell, width, column in zip(row, widths, columns, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def _text_rows(folded: FoldedNode, lead: str, below: str) -> Iterator[list[str]]:
@@ -137,19 +188,23 @@ def _dot_text(parts: list[str]) -> str:
 Leaves = Mapping[str, Mapping[str, int]]
 
 
-def leaves_text(leaves: Leaves) -> str:
-    """A line a stage and class."""
-    rows = [("stage", "leaf class", "modules")]
+def leaves_text(leaves: Leaves, width: int | None = None) -> str:
+    """One line per stage and class.
+
+    Args:
+        leaves: Modules of each class by stage.
+        width: Columns of the terminal; None for as many as it takes.
+    """
+    rows = [["stage", "leaf class", "modules"]]
     rows += [
-        (visible(stage), visible(name), f"{count:,}")
+        [visible(stage), visible(name), f"{count:,}"]
         for stage, found in leaves.items()
         for name, count in found.items()
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return "".join(
-        f"{stage.ljust(widths[0])}  {name.ljust(widths[1])}  {count.rjust(widths[2])}\n"
-        for stage, name, count in rows
-    )
+    if width is not None:
+        room = width - _width_of(rows, 0) - _width_of(rows, 2) - 4
+        rows = [[stage, shortened(name, max(room, 1)), count] for stage, name, count in rows]
+    return "".join(f"{line}\n" for line in _aligned(rows, [0, 1, 2], None))
 
 
 def leaves_mermaid(leaves: Leaves) -> str:
