@@ -18,7 +18,7 @@ from test_measuring import RUN
 from test_time_from_benchmark import VLLM
 from typer.main import get_command
 
-from dsocr_analyze.cli import calibrate, infer, measure
+from dsocr_analyze.cli import calibrate, infer, measure, streams
 from dsocr_analyze.cli.app import app
 from dsocr_analyze.report import terminal
 from dsocr_analyze.report.inference import InferenceReport
@@ -242,3 +242,18 @@ def test_trees_fit(capsys, monkeypatch, name):
         dropped = left_out[0].split(", ") if left_out else []
         assert set(names).isdisjoint(dropped)
         assert set(names) | set(dropped) == set(re.split(r"  +", whole[0]))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_sweep_on_a_terminal_fits(capsys, monkeypatch, tables, width):
+    at(monkeypatch, width)
+    monkeypatch.setattr(streams._Stdout, "isatty", lambda _: True)
+    code, out, _ = run(
+        capsys, "sweep", "--mode", "tiny,gundam", "--batch-size", "1,8", "--gpu", "h100",
+        "--page", "a4@100,a4@300", "--max-new-tokens", "1:20",
+    )  # fmt: skip
+    assert code == 0
+    assert "Sweep of 160 workloads, the first 50" in out
+    assert len(check(re.sub(r"\x1b\[\d*m", "", out), width, tables)) > 50
+    [(table, _, _)] = tables
+    assert len(table.rows) == 50

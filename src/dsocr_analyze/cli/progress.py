@@ -36,15 +36,14 @@ class LateProgress:
     Args:
         what: What is being counted.
         total: How many there are; None where that is not known.
-        is_wanted: False for no bar at all.
     """
 
-    def __init__(self, what: str, total: int | None, *, is_wanted: bool = True) -> None:
+    def __init__(self, what: str, total: int | None) -> None:
         self._what = what
         self._total = total
         self._done = 0
         self._started = time.monotonic()
-        self._is_watched = is_wanted and _is_watched()
+        self._is_watched = _is_watched()
         self._bar: Any = None
         self._task: Any = None
 

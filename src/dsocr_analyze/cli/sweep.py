@@ -92,7 +92,8 @@ OutputOption = Annotated[
     typer.Option(
         "--output",
         metavar="FILE",
-        help="One row per combination, as FILE.csv or FILE.parquet. Default: CSV on stdout.",
+        help="One row per combination, as FILE.csv or FILE.parquet. Default: CSV on stdout, and"
+        " on a terminal a table of the first rows.",
         rich_help_panel=RESULT,
     ),
 ]
@@ -400,9 +401,8 @@ def _count(
     beyond = 0
     plotted = []
     with contextlib.ExitStack() as stack:
-        write = stack.enter_context(_rows_writer(output, opening, is_on_stdout=is_on_stdout))
-        is_shown = not (is_on_stdout and sys.stdout.isatty())
-        progress = stack.enter_context(LateProgress("workloads", rows, is_wanted=is_shown))
+        write = stack.enter_context(_rows_writer(output, opening, rows, is_on_stdout=is_on_stdout))
+        progress = stack.enter_context(LateProgress("workloads", rows))
         for batch in combinations.batches(counted):
             reach = batch.column("seq_len").to_numpy() + batch.column("max_new_tokens").to_numpy()
             beyond += int((reach - 1 > positions).sum())
@@ -432,17 +432,40 @@ def _count(
 
 @contextlib.contextmanager
 def _rows_writer(
-    output: Path | None, opening: CountOpening, *, is_on_stdout: bool
+    output: Path | None, opening: CountOpening, rows: int, *, is_on_stdout: bool
 ) -> Iterator[Callable[[Any], None]]:
-    """Yields what takes the rows: a file, stdout (as CSV), or nothing."""
+    """Yields what takes the rows: a file, stdout, or nothing.
+
+    A program that reads stdout gets CSV, a terminal a table of the first rows.
+    """
     from dsocr_analyze.columns.table_files import csv_writer, table_writer
 
     if output is not None:
         with table_writer(output, opening) as write:
             yield write
+    elif is_on_stdout and sys.stdout.isatty():
+        yield from _shown_rows(opening, rows)
     elif is_on_stdout:
         sys.stdout.flush()
         with csv_writer(sys.stdout.buffer) as write:
             yield write
     else:
         yield lambda _: None
+
+
+def _shown_rows(opening: CountOpening, rows: int) -> Iterator[Callable[[Any], None]]:
+    """Yields what keeps the rows that a terminal is shown, and prints them."""
+    from dsocr_analyze.cli.printing import print_table, print_text
+    from dsocr_analyze.report.tables import model_text
+    from dsocr_analyze.sweep.tables import MOST_SHOWN, sweep_table
+
+    kept: list[Any] = []
+
+    def keep(batch: Any) -> None:
+        if sum(each.num_rows for each in kept) < MOST_SHOWN:
+            kept.append(batch)
+
+    yield keep
+    print_text(f"By closed forms: {model_text(opening.model)}")
+    print_table(sweep_table(kept, rows))
+    print_text("--output FILE.csv or FILE.parquet has every row and column; so has a pipe")
