@@ -122,7 +122,7 @@ FRAMES = {
 @example("[x]: y")
 def test_markdown_reads_as_the_text(frame, text):
     source, structure = FRAMES[frame]
-    seen, kinds = rendered(source.format(as_markdown(text)))
+    seen, kinds = rendered(source.format(as_markdown(text, is_cell=frame == "cell")))
     assert kinds <= structure
     plain = seen.removesuffix(" end").removesuffix("endxy")
     assert plain.split() == visible(text).split()

@@ -227,7 +227,9 @@ class TestKept:
         assert h100 != h100_bare
         assert run(capsys, "sweep", "--gpu", "h100", "--output", "rows.parquet")[0] == 0
         metadata = pq.read_schema("rows.parquet").metadata
-        assert any(SENTENCE in each for each in json.loads(metadata[METADATA_KEY])["notes"])
+        assert any(
+            SENTENCE in each for each in json.loads(metadata[METADATA_KEY])["metadata"]["notes"]
+        )
 
     def test_an_archive_takes_longer_by_the_correction(self, capsys):
         pq.write_table(pa.table({"width": 5 * [1240], "height": 5 * [1754]}), "pages.parquet")

@@ -54,18 +54,27 @@ def _json_escape(found: re.Match[str]) -> str:
     return "".join(f"\\u{encoded[at : at + 4]}" for at in range(0, len(encoded), 4))
 
 
-_MARKDOWN: Final = re.compile(
-    r"[\\`*|\[\]~$]"  # spans, links, cells, formulas
+_SPANS: Final = (
+    r"[\\`*|\[\]~$]"  # code, links, cells, formulas
     r"|(?<![^\W_])_|_(?![^\W_])"  # emphasis, which begins and ends at words' edges
-    r"|^(?: |[-+](?=\s|$)|[-=](?=[-=\s]*$)|\#(?=\#{0,5}(?:\s|$))|\d+(?=[.)](?:\s|$)))"  # blocks
 )
+_OPENS_A_BLOCK: Final = (
+    r"^(?: |[-+](?=\s|$)|[-=](?=[-=\s]*$)|\#(?=\#{0,5}(?:\s|$))|\d+(?=[.)](?:\s|$)))"
+)
+_IN_A_CELL: Final = re.compile(_SPANS)
+_ON_A_LINE: Final = re.compile(f"{_SPANS}|{_OPENS_A_BLOCK}")
 _HTML: Final = re.compile(r"<(?=[A-Za-z/!?])|&(?=#?\w)|^\s*>")  # tags, entities, quotations
 
 
-def as_markdown(text: str) -> str:
-    """The text as one line of Markdown (GitHub's) that reads as the text itself."""
+def as_markdown(text: str, *, is_cell: bool = False) -> str:
+    """The text as one line of Markdown (GitHub's) that reads as the text itself.
+
+    Args:
+        text: The text.
+        is_cell: Whether it stands within a table, where nothing opens a list or a heading.
+    """
     shown = _HTML.sub(lambda found: html.escape(found[0]), visible(text))
-    shown = _MARKDOWN.sub(_markdown_escape, shown)
+    shown = (_IN_A_CELL if is_cell else _ON_A_LINE).sub(_markdown_escape, shown)
     return shown.replace("://", ":&#47;/").replace("www.", "www&#46;").replace("@", "&#64;")
 
 

@@ -45,4 +45,4 @@ def markdown_table(table: Table) -> str:
 
 
 def _cell(text: str) -> str:
-    return "<br>".join(map(as_markdown, text.split("\n")))
+    return "<br>".join(as_markdown(line, is_cell=True) for line in text.split("\n"))

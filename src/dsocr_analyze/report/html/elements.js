@@ -3,6 +3,13 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const main = document.getElementById("main");
 
+const ACTING = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+
+/** Text with escapes for characters that turn it around or that nobody sees. */
+function visible(text) {
+  return text.replace(ACTING, (found) => `\\u${found.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
 /** An element with attributes, event handlers (`onclick`) and children (elements or text). */
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -11,7 +18,8 @@ function element(name, attributes = {}, ...children) {
     else if (value === true) made.setAttribute(key, "");
     else if (value !== false && value !== null && value !== undefined) made.setAttribute(key, value);
   }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
+  const wanted = children.filter((child) => child !== null && child !== undefined);
+  made.append(...wanted.map((child) => (child instanceof Node ? child : visible(String(child)))));
   return made;
 }
 

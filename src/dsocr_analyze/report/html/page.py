@@ -17,7 +17,6 @@ from typing import Any, Final
 import msgspec
 
 from dsocr_analyze.errors import FormatError
-from dsocr_analyze.escaping import visible, visible_lines
 from dsocr_analyze.report.html.contents import Contents
 
 __all__ = ["escaped_json", "refuse_without_plotly", "render_html"]
@@ -70,11 +69,9 @@ def escaped_json(value: Any) -> str:
 
 
 def _safe(value: Any) -> Any:
-    """The value with integers that a browser would round as text, and names that do not act."""
+    """The value with integers that a browser would round as text."""
     if isinstance(value, dict):
-        return {visible(str(key)): _safe(item) for key, item in value.items()}
-    if isinstance(value, str):
-        return visible_lines(value)
+        return {key: _safe(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_safe(item) for item in value]
     is_large = isinstance(value, int) and abs(value) > _LARGEST_SAFE
