@@ -169,7 +169,8 @@ class TestEverywhere:
         assert (code, out) == (2, "")
         assert f"{option} before fit has no effect" in err
 
-    def test_tree_traces_the_page_that_is_asked_for(self, capsys):
+    def test_tree_traces_the_page_that_is_asked_for(self, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "250")  # room for shapes
         _, small, _ = run(capsys, "tree", "--mode", "tiny", "--depth", 0)
         _, cut, _ = run(capsys, "tree", "--page", "a4", "--depth", 0)
         assert "[1, 83]" in small  # 73 visual tokens and 10 of text

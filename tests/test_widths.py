@@ -237,7 +237,7 @@ def test_trees_fit(capsys, monkeypatch, name):
             found = re.findall(r"(?<![\w.])\d[\d,]*(?![\w.,]*\.)(?= |$)", line)
             assert {each for each in found if "." not in each} <= exact | {"0"}
         assert len(lines) > 10
-        left_out = re.findall(r"left out at \d+ columns: (.*); --output", out)
+        left_out = re.findall(r"left out at \d+ columns: (.*); a file", out)
         names = re.split(r"  +", lines[0])
         dropped = left_out[0].split(", ") if left_out else []
         assert set(names).isdisjoint(dropped)

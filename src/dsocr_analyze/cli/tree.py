@@ -131,8 +131,7 @@ def tree(
         )
         text = dump_json(document)
     else:
-        width = terminal_width() if output is None else None
-        text = _text(source, shown, width, is_folded=folded, output_format=output_format)
+        text = _text(source, shown, output, is_folded=folded, output_format=output_format)
     _show(context, text, output)
 
 
@@ -213,12 +212,13 @@ def _tree(
 def _text(
     source: ModelSource,
     shown: Leaves | TreeNode,
-    width: int | None,
+    output: Path | None,
     *,
     is_folded: bool,
     output_format: str,
 ) -> str:
-    """The tree, or the leaves; as text under a line that names the model."""
+    """The tree, or the leaves; as text it stands under the model's name and fits a terminal."""
+    width = terminal_width() if output is None else None
     drawn = _drawn(shown, width, is_folded=is_folded, output_format=output_format)
     if output_format != "text":
         return drawn

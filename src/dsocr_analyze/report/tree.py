@@ -53,7 +53,9 @@ def tree_text(root: FoldedNode, width: int | None = None) -> str:
     legend = _LEGEND + (_TRACED_LEGEND if is_traced else "")
     left_out = [name for each, name in enumerate(names) if each not in shown]
     if left_out:
-        legend += f"\nleft out at {width} columns: {', '.join(left_out)}; --output has them all"
+        legend += (
+            f"\nleft out at {width} columns: {', '.join(left_out)}; a file and JSON have them all"
+        )
     lines = _aligned([[row[each] for each in shown] for row in rows], shown, room)
     return "\n".join([*lines, "", *wrap(legend, width or len(legend))]) + "\n"
 
