@@ -229,12 +229,10 @@ def _show(
 
     tables, notes = advice_tables(advice), advice_notes(advice)
     if output_format == "markdown":
-        from dsocr_analyze.report.markdown import markdown_table
+        from dsocr_analyze.report.markdown import markdown_page
 
-        parts = ["\n".join(f"{line}  " for line in advice_lines(advice)).rstrip()]
-        parts += [f"## {table.title}\n\n{markdown_table(table)}" for table in tables]
-        parts += ["## Notes", "\n".join(f"- {note}" for note in notes)]
-        sys.stdout.write("\n\n".join(parts) + "\n")
+        opening = "\n".join(advice_lines(advice))
+        sys.stdout.write(markdown_page(opening, tables, {"Notes": notes}))
         return
     _print(advice_lines(advice), tables, notes)
     if json_file is not None:

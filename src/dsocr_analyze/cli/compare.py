@@ -221,11 +221,8 @@ def _text(context: typer.Context, result: Comparison, output_format: str) -> str
         return dump_json(result.document(options_used(context)))
     if output_format == "csv":
         return result.as_csv()
-    from dsocr_analyze.report.markdown import markdown_table
+    from dsocr_analyze.report.markdown import markdown_page
 
-    configs = result.config_table()
-    keys = "" if configs is None else f"\n{configs.title}\n\n{markdown_table(configs)}\n"
-    notes = "".join(f"\n- {line}" for line in result.assumptions)
-    assumed = f"\nAssumed:\n{notes}\n" if notes else ""
+    tables = filter(None, (result.table(), result.config_table()))
     opening = f"{result.headline()}\n{result.opening()}"
-    return f"{opening}\n\n{markdown_table(result.table())}\n{keys}{assumed}"
+    return markdown_page(opening, tables, {"Assumptions": result.assumptions})

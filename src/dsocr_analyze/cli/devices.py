@@ -156,9 +156,9 @@ def _corrections_table(kept: Sequence[KeptBenchmark]) -> Table:
 
 def _print(table: Table, output_format: str) -> None:
     if output_format == "markdown":
-        from dsocr_analyze.report.markdown import markdown_table
+        from dsocr_analyze.report.markdown import markdown_page
 
-        sys.stdout.write(f"{table.title}\n\n{markdown_table(table)}\n")
+        sys.stdout.write(markdown_page("", [table]))
     else:
         from dsocr_analyze.cli.printing import print_table
 

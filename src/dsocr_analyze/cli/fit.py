@@ -140,12 +140,9 @@ def _print(fits: Sequence[Fit], workload: Workload, opening: str, output_format:
     tables = (_need_table(fits[0], workload), _table(fits))
     sentences = [f"{order}: {assumption}" for order, assumption in ASSUMPTIONS.items()]
     if output_format == "markdown":
-        from dsocr_analyze.report.markdown import markdown_table
+        from dsocr_analyze.report.markdown import markdown_page
 
-        parts = [opening]
-        parts += [f"{table.title}\n\n{markdown_table(table)}" for table in tables]
-        parts.append("\n".join(f"- {sentence}" for sentence in sentences))
-        sys.stdout.write("\n\n".join(parts) + "\n")
+        sys.stdout.write(markdown_page(opening, tables, {"Assumptions": sentences}))
         return
     from dsocr_analyze.cli.printing import print_assumptions, print_table, print_text
 

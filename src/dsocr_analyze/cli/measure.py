@@ -288,13 +288,9 @@ def _print(found: Measurement, output_format: str, json_file: str | None) -> Non
     head = f"Measured: {model_text(found.model)}, {found.dtype}, {found.attention} attention"
     tables, notes = measurement_tables(found), measurement_notes(found)
     if output_format == "markdown":
-        from dsocr_analyze.report.markdown import markdown_table
+        from dsocr_analyze.report.markdown import markdown_page
 
-        parts = [head]
-        for table in tables:
-            parts += [f"## {table.title}", markdown_table(table)]
-        parts.append("\n".join(f"- {note}" for note in notes))
-        sys.stdout.write("\n\n".join(parts) + "\n")
+        sys.stdout.write(markdown_page(head, tables, {"Notes": notes}))
         return
     from dsocr_analyze.cli.printing import print_table, print_text
 

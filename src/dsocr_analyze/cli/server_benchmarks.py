@@ -248,14 +248,11 @@ def _print(report: BenchmarkReport, output_format: str, folder: Path | None) -> 
     notes = list(time_notes(each.time for each in report.benchmarks))
     where = "not kept" if folder is None else f"kept in {folder}"
     if output_format == "markdown":
-        from dsocr_analyze.report.markdown import markdown_table
+        from dsocr_analyze.report.markdown import markdown_page
 
-        parts = [headline(report.model, report.workload)]
-        for table in tables:
-            parts += [f"## {table.title}", markdown_table(table)]
-        parts += ["\n".join(f"- {doubt}" for doubt in doubts)] if doubts else []
-        parts += ["## Assumptions", "\n".join(f"- {note}" for note in notes), where]
-        sys.stdout.write("\n\n".join(parts) + "\n")
+        opening = headline(report.model, report.workload)
+        lists = {"Notes": [*doubts, where], "Assumptions": notes}
+        sys.stdout.write(markdown_page(opening, tables, lists))
         return
     from dsocr_analyze.cli.printing import print_assumptions, print_table, print_text
 

@@ -149,13 +149,10 @@ def _print(report: TimeReport, output_format: str, *, written: Path | None) -> N
     tables = time_tables(report.time) if len(report.time) <= 4 else [overview(report.time)]
     notes = list(time_notes(report.time))
     if output_format == "markdown":
-        from dsocr_analyze.report.markdown import markdown_table
+        from dsocr_analyze.report.markdown import markdown_page
 
-        parts = [headline(report.model, report.workload)]
-        for table in tables:
-            parts += [f"## {table.title}", markdown_table(table)]
-        parts += ["## Assumptions", "\n".join(f"- {note}" for note in notes)]
-        sys.stdout.write("\n\n".join(parts) + "\n")
+        opening = headline(report.model, report.workload)
+        sys.stdout.write(markdown_page(opening, tables, {"Assumptions": notes}))
         return
     from dsocr_analyze.cli.printing import print_assumptions, print_table, print_text
 

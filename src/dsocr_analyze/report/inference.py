@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from dsocr_analyze.escaping import as_markdown, visible_lines
 from dsocr_analyze.report.build import model_document, workload_document
 from dsocr_analyze.report.document import SCHEMA_VERSION, Count, Share
-from dsocr_analyze.report.markdown import markdown_table
+from dsocr_analyze.report.markdown import markdown_page
 from dsocr_analyze.report.opening import NO_OPTIONS, Options, PageOpening
 from dsocr_analyze.report.quantities import bytes_text, scaled
 from dsocr_analyze.report.table import Table
@@ -333,10 +334,9 @@ def _cells(figure: Compared, text: Callable[[float], str]) -> tuple[str, str, st
 
 def inference_markdown(report: InferenceReport) -> str:
     """Markdown text of a document, what was read at its end."""
-    parts = [f"# infer() on {report.image}", inference_headline(report)]
-    for table in inference_tables(report):
-        parts += [f"## {table.title}", markdown_table(table)]
-    parts += ["## Notes", "\n".join(f"- {note}" for note in report.notes)]
+    page = markdown_page(
+        inference_headline(report), inference_tables(report), {"Notes": report.notes}
+    )
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", report.text)), default=0))
-    parts += ["## Text", f"{fence}text\n{report.text}\n{fence}"]
-    return "\n\n".join(parts) + "\n"
+    text = f"{fence}text\n{visible_lines(report.text)}\n{fence}"
+    return f"# infer() on {as_markdown(report.image)}\n\n{page}\n## Text\n\n{text}\n"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from dsocr_analyze.escaping import as_markdown
 from dsocr_analyze.report.answer import answer_of
 from dsocr_analyze.report.document import Report
 from dsocr_analyze.report.tables import Table, headline, ledger_table, tables_of
 from dsocr_analyze.report.time_tables import time_notes
 
-__all__ = ["markdown_table", "notes_of", "render_markdown"]
+__all__ = ["markdown_page", "markdown_table", "notes_of", "render_markdown"]
 
 
 def render_markdown(report: Report) -> str:
@@ -26,6 +28,25 @@ def render_markdown(report: Report) -> str:
     if (ledger := ledger_table(report)) is not None:
         parts += ["<details>", f"<summary>{ledger.title}</summary>"]
         parts += [markdown_table(ledger), "</details>"]
+    return "\n\n".join(parts) + "\n"
+
+
+def markdown_page(
+    opening: str, tables: Iterable[Table], lists: Mapping[str, Iterable[str]] | None = None
+) -> str:
+    """What a command prints as Markdown.
+
+    Args:
+        opening: What was counted, a line each; empty for nothing.
+        tables: Each goes under its title.
+        lists: Further lines by their title; an empty list is left out with it.
+    """
+    parts = ["\\\n".join(map(as_markdown, opening.splitlines()))] if opening else []
+    for table in tables:
+        parts += [f"## {as_markdown(table.title)}", markdown_table(table)]
+    for title, lines in (lists or {}).items():
+        items = "\n".join(f"- {as_markdown(line)}" for line in lines)
+        parts += [f"## {title}", items] if items else []
     return "\n\n".join(parts) + "\n"
 
 
