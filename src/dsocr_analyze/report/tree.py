@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from dsocr_analyze.escaping import as_graphviz, as_mermaid, visible
 from dsocr_analyze.module_tree import FoldedNode, TreeNode
 from dsocr_analyze.report.layout import shortened, wrap
-from dsocr_analyze.report.quantities import scaled
+from dsocr_analyze.report.quantities import exact, scaled
 
 __all__ = [
     "leaves_dot",
@@ -41,13 +41,10 @@ def tree_text(root: FoldedNode, width: int | None = None) -> str:
     """
     is_traced = root.node.traced is not None
     names = _COLUMNS if is_traced else _COLUMNS[:3]
-    rows = [list(names)]
-    rows += [[visible(cell) for cell in row[: len(names)]] for row in _text_rows(root, "", "")]
+    rows = [list(names), *_text_rows(root, "", "", exact)]
     shown = _columns_that_fit(rows, width)
-    if _FLOPS not in shown and is_traced:
-        rounded = [scaled(int(row[_FLOPS].replace(",", ""))) for row in rows[1:]]
-        for row, text in zip(rows[1:], rounded, strict=True):
-            row[_FLOPS] = text
+    if is_traced and _FLOPS not in shown:
+        rows = [list(names), *_text_rows(root, "", "", scaled)]
         shown = _columns_that_fit(rows, width)
     room = None if width is None else width - sum(_width_of(rows, each) + 2 for each in shown[1:])
     legend = _LEGEND + (_TRACED_LEGEND if is_traced else "")
@@ -61,16 +58,14 @@ def tree_text(root: FoldedNode, width: int | None = None) -> str:
 
 
 def _columns_that_fit(rows: list[list[str]], width: int | None) -> list[int]:
-    """Places of the columns for which there is room, in their order."""
+    """Places of the columns for which there is room, in their order; the first one always."""
     shown: list[int] = []
-    used = -2
-    for column in _WANTED:
-        if column < len(rows[0]):
-            used += _width_of(rows, column) + 2
-            if shown and width is not None and used > width:
-                used -= _width_of(rows, column) + 2
-                continue
+    used = 0
+    for column in (each for each in _WANTED if each < len(rows[0])):
+        needed = _width_of(rows, column) + (2 if shown else 0)
+        if width is None or not shown or used + needed <= width:
             shown.append(column)
+            used += needed
     return sorted(shown)
 
 
@@ -95,21 +90,24 @@ def _aligned(rows: list[list[str]], columns: list[int], room: int | None) -> lis
     ]
 
 
-def _text_rows(folded: FoldedNode, lead: str, below: str) -> Iterator[list[str]]:
+def _text_rows(
+    folded: FoldedNode, lead: str, below: str, flops_text: Callable[[int], str]
+) -> Iterator[list[str]]:
     node = folded.node
     title = f"{folded.label}: {node.class_name}" if folded.label else node.class_name
     row = [lead + title, node.stage or "", f"{node.params:,}"]
     if node.same_as is not None:
         row[0] += f" (= {node.same_as})"
     if node.traced is not None:
-        row += [f"{node.traced.calls:,}", f"{node.traced.flops:,}", _shapes_text(node)]
-    yield row
+        row += [exact(node.traced.calls), flops_text(node.traced.flops), _shapes_text(node)]
+    yield [visible(cell) for cell in row]
     for index, child in enumerate(folded.children):
         is_last = index == len(folded.children) - 1
         yield from _text_rows(
             child,
             below + ("└─ " if is_last else "├─ "),
             below + ("   " if is_last else "│  "),
+            flops_text,
         )
 
 
