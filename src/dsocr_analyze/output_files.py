@@ -30,10 +30,8 @@ def prepare_directory(directory: Path) -> None:
     """Makes the output directory and finds out, before any work, whether it can be written."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with held():
-            temporary, descriptor = _claimed(directory, 0o600)
-            temporary.unlink()
-            os.close(descriptor)
+        with held(), _claimed(directory, 0o600):
+            pass
     except OSError as error:
         raise OutputError(
             f"cannot write to {str(directory)!r}: {error.strerror};"
@@ -103,20 +101,34 @@ def _written_aside(target: Path, mode: int = 0o666) -> Iterator[_Aside]:
         else:
             folder = target.parent
         _remove_abandoned(folder)
-        temporary, descriptor = _claimed(folder, mode)
-    try:
+    with contextlib.ExitStack() as stack:
+        with _named(target):
+            temporary = stack.enter_context(_claimed(folder, mode))
         yield _Aside(target, temporary, is_special)
+
+
+@contextlib.contextmanager
+def _claimed(folder: Path, mode: int) -> Iterator[Path]:
+    """A new temporary file, which nobody takes for abandoned while the body runs."""
+    path, descriptor = _locked_file(folder, mode)
+    try:
+        yield path
     finally:
-        temporary.unlink(missing_ok=True)
-        os.close(descriptor)
+        path.unlink(missing_ok=True)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
-def _claimed(folder: Path, mode: int) -> tuple[Path, int]:
-    """A new temporary file, and the descriptor that keeps it from being taken for abandoned."""
+def _locked_file(folder: Path, mode: int) -> tuple[Path, int | None]:
+    """A new file, and the descriptor that holds its lock."""
     while True:
         path = folder / f"{_PREFIX}{os.urandom(8).hex()}"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        _lock(descriptor, is_waiting=True)
+        if sys.platform == "win32":  # where an open file can be neither moved nor removed
+            os.close(descriptor)
+            return path, None
+        with contextlib.suppress(OSError):  # no locks on this disk, so nobody removes it either
+            _lock(descriptor, is_waiting=True)
         if os.fstat(descriptor).st_nlink:
             return path, descriptor
         os.close(descriptor)  # somebody took it for abandoned before it was locked
@@ -139,7 +151,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def _lock(descriptor: int, *, is_waiting: bool) -> None:
-    """Locks an open file against other processes; OSError where another holds it."""
+    """Locks an open file; BlockingIOError where another holds it, OSError where none can be."""
     if sys.platform != "win32":
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if is_waiting else fcntl.LOCK_NB))
 
