@@ -10,7 +10,15 @@ import html
 import re
 from typing import Final
 
-__all__ = ["as_graphviz", "as_json", "as_markdown", "as_mermaid", "visible", "visible_lines"]
+__all__ = [
+    "as_code_span",
+    "as_graphviz",
+    "as_json",
+    "as_markdown",
+    "as_mermaid",
+    "visible",
+    "visible_lines",
+]
 
 _ACTING: Final = (
     r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but for tab and line feed
@@ -82,6 +90,19 @@ def _markdown_escape(found: re.Match[str]) -> str:
     first, rest = found[0][0], found[0][1:]
     # A backslash escapes punctuation alone; a space or a digit that would open a block is a number.
     return f"&#{ord(first)};{rest}" if first.isalnum() or first == " " else f"\\{found[0]}"
+
+
+_LONGEST_CODE: Final = 300
+
+
+def as_code_span(text: str) -> str:
+    """The text in a code span of Markdown, on one line; what could end it is shown as its code."""
+    safe = "".join(
+        each if each.isprintable() and each not in "`|\\" else f"(U+{ord(each):04X})"
+        for each in text
+    )
+    cut = safe if len(safe) <= _LONGEST_CODE else f"{safe[:_LONGEST_CODE]}..."
+    return f"`{cut}`" if cut.strip() else "`(empty)`"
 
 
 _MERMAID: Final = {each: f"#{ord(each)};" for each in '"<>&#`;\\'}

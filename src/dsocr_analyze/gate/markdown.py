@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from dsocr_analyze.escaping import as_code_span
 from dsocr_analyze.gate.document import Check, Move, WorkloadCheck
 from dsocr_analyze.gate.wording import (
     WORDS,
@@ -23,7 +24,7 @@ from dsocr_analyze.gate.wording import (
     unbudgeted,
 )
 
-__all__ = ["COMMENT_LIMIT", "SUMMARY_LIMIT", "check_markdown", "code_span"]
+__all__ = ["COMMENT_LIMIT", "SUMMARY_LIMIT", "check_markdown"]
 
 COMMENT_LIMIT: Final = 65_536
 """Characters that a comment on GitHub may have; counted here in bytes, of which there are more."""
@@ -31,7 +32,6 @@ COMMENT_LIMIT: Final = 65_536
 SUMMARY_LIMIT: Final = 2**20
 """Bytes that the summary of a step on GitHub may have."""
 
-_LONGEST_NAME: Final = 300
 _TITLES: Final = {
     "stage": "Stages",
     "module": "Modules (their own work)",
@@ -61,44 +61,30 @@ def check_markdown(check: Check, limit: int = COMMENT_LIMIT) -> str:
     return text
 
 
-def code_span(text: str) -> str:
-    """Text in a code span, on one line; characters that could end it are shown as escapes."""
-    safe = "".join(
-        each if each.isprintable() and each not in "`|\\" else _escape(each) for each in text
-    )
-    cut = safe if len(safe) <= _LONGEST_NAME else f"{safe[:_LONGEST_NAME]}..."
-    return f"`{cut}`" if cut.strip() else "`(empty)`"
-
-
-def _escape(character: str) -> str:
-    code = ord(character)
-    return f"(U+{code:04X})"
-
-
 def _blocks(check: Check) -> Iterator[str]:
     """Paragraphs and tables; none of them is long."""
     yield f"## Cost check: {WORDS[check.outcome]}{counts_text(check)}\n"
     if check.baseline is not None:
-        yield f"Against {code_span(check.baseline.title)}.\n"
-    yield from (f"- warning: {code_span(each)}" for each in check.warnings)
+        yield f"Against {as_code_span(check.baseline.title)}.\n"
+    yield from (f"- warning: {as_code_span(each)}" for each in check.warnings)
     for workload in check.workloads:
         yield from _workload(workload)
-    yield f"\nCounted by dsocr-analyze {code_span(check.tool)}."
+    yield f"\nCounted by dsocr-analyze {as_code_span(check.tool)}."
 
 
 def _workload(workload: WorkloadCheck) -> Iterator[str]:
-    yield f"\n### {code_span(workload.name)}: {WORDS[workload.outcome]}\n"
-    yield f"{code_span(workload.title)}\n"
+    yield f"\n### {as_code_span(workload.name)}: {WORDS[workload.outcome]}\n"
+    yield f"{as_code_span(workload.title)}\n"
     if workload.is_compared and not workload.changed:
         yield f"All {workload.unchanged} counted figures are the baseline's.\n"
     for line in heads(workload):
         what, _, names = line.partition(": ")
-        yield f"- {what}: {code_span(names)}"
+        yield f"- {what}: {as_code_span(names)}"
     for warning in workload.warnings[:_MOST_FIGURES]:
-        yield f"- warning: {code_span(warning)}"
+        yield f"- warning: {as_code_span(warning)}"
     for verdict in shown_verdicts(workload)[:_MOST_FIGURES]:
         word = "error" if verdict.outcome == "failed" else "warning"
-        yield f"- {word}: {code_span(verdict.message)}"
+        yield f"- {word}: {as_code_span(verdict.message)}"
     yield from _more(len(shown_verdicts(workload)), _MOST_FIGURES)
     yield from _moves(workload)
     changed = unbudgeted(workload)
@@ -107,7 +93,7 @@ def _workload(workload: WorkloadCheck) -> Iterator[str]:
         cells = [change_cells(each) for each in changed[:_MOST_FIGURES]]
         yield _table(
             ("figure", "before", "after", "change"),
-            [(code_span(key), *numbers) for key, *numbers in cells],
+            [(as_code_span(key), *numbers) for key, *numbers in cells],
         )
         yield from _more(len(changed), _MOST_FIGURES)
 
@@ -125,7 +111,7 @@ def _moves(workload: WorkloadCheck) -> Iterator[str]:
 def _row(move: Move) -> tuple[str, ...]:
     nbytes = "" if move.bytes is None else signed(move.bytes, is_bytes=True)
     return (
-        code_span(move_name(move)), signed(move.flops) or "-", nbytes or "-",
+        as_code_span(move_name(move)), signed(move.flops) or "-", nbytes or "-",
         f"{100 * move.share:.3g} %",
     )  # fmt: skip
 
