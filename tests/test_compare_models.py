@@ -164,7 +164,7 @@ class TestSettings:
         assert "\n| quantity | unit | bfloat16 | float32 |\n" in out
         first = out.splitlines()[0]
         assert "bfloat16, eager attention; float32: " in first
-        assert first.endswith("; page 800 x 600 pixels, 1024/640 (crops)")
+        assert first.endswith("; page 800 x 600 pixels, 1024/640 (crops)\\")
         assert compared(capsys, "--use-flash-attn", "0,1")["names"] == [
             "eager", "flash_attention_2",
         ]  # fmt: skip

@@ -114,7 +114,7 @@ class TestComparison:
                              "markdown", "--keep", "0")  # fmt: skip
         assert (code, err) == (0, "")
         assert "| what | predicted | measured | error | corrected | error |" in out
-        assert "\n\nnot kept\n" in out
+        assert "\n- corrections not kept\n" in out
 
     def test_what_is_doubtful_is_said(self, capsys):
         file = result(failed=2, completed=198, max_concurrency=None, total_input_tokens=10**6)

@@ -246,7 +246,7 @@ def _print(report: BenchmarkReport, output_format: str, folder: Path | None) -> 
     tables = benchmark_tables(report)
     doubts = [f"{each.file}: {doubt}" for each in report.benchmarks for doubt in each.doubts]
     notes = list(time_notes(each.time for each in report.benchmarks))
-    where = "not kept" if folder is None else f"kept in {folder}"
+    where = "corrections not kept" if folder is None else f"corrections kept in {folder}"
     if output_format == "markdown":
         from dsocr_analyze.report.markdown import markdown_page
 
