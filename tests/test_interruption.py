@@ -19,7 +19,6 @@ import pytest
 import torch
 import typer
 from both_engines import small_directory
-from campaigns import LONG
 from process_state import process_settings, settings
 
 from dsocr_analyze import interruption
@@ -561,7 +560,7 @@ class TestWhileAModelRuns:
 
 # --- the main job, at random moments ---------------------------------------------------------
 
-CHUNKS, POINTS = 25 if LONG else 6, 40
+CHUNKS, POINTS = 25 if os.environ.get("DSOCR_CAMPAIGN") == "long" else 6, 40
 """Together 1,000 moments."""
 
 PAGE = ("--page", "600x500", "--crop-mode", "0", "--image-size", "64", "--max-new-tokens", "1")
