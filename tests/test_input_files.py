@@ -1,12 +1,15 @@
 """Only regular files are read, and no more of them than is wanted."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from dsocr_analyze import input_files
 from dsocr_analyze.cli import main
 from dsocr_analyze.input_files import MEBIBYTE, exists, is_folder, is_regular, opened, read_bytes
 from dsocr_analyze.model import directory as model_directory
@@ -142,8 +145,8 @@ class TestModelDirectories:
         assert "it is a pipe" in self.refusal(model)
 
     def test_code_beyond_any_models_is_refused(self, model, monkeypatch):
-        monkeypatch.setattr(model_directory, "_LARGEST_SOURCE_BYTES", 10)
-        monkeypatch.setattr(model_directory, "_LARGEST_CODE_BYTES", 15)
+        monkeypatch.setattr(model_directory, "SOURCE_BYTES", 10)
+        monkeypatch.setattr(model_directory, "CODE_BYTES", 15)
         (model / "a.py").write_bytes(b"#" * 10)
         (model / "b.py").write_bytes(b"#" * 5)
         assert sorted(ModelDirectory.read(model).sources) == ["a.py", "b.py"]
@@ -178,3 +181,21 @@ class TestModelDirectories:
         )  # fmt: skip
         assert ended.returncode == 2
         assert "it is a pipe" in ended.stderr
+
+
+def test_the_page_on_security_names_the_sizes():
+    page = (Path(__file__).parent.parent / "docs" / "security.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| (.+?) \| ([\d ,MiB]+) \|$", page, re.MULTILINE))
+    sizes = {
+        "`config.json`": [input_files.CONFIG_BYTES],
+        "one Python file of a model, all of them": [
+            input_files.SOURCE_BYTES,
+            input_files.CODE_BYTES,
+        ],
+        "tokenizer, saved report, benchmark": [input_files.DOCUMENT_BYTES],
+        "budgets, stages file, device profile": [input_files.SETTINGS_BYTES],
+    }
+    assert rows == {
+        name: ", ".join(f"{each // MEBIBYTE} MiB" for each in found)
+        for name, found in sizes.items()
+    }

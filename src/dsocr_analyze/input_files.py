@@ -16,9 +16,32 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["MEBIBYTE", "exists", "is_folder", "is_regular", "opened", "read_bytes", "read_text"]
+__all__ = [
+    "CODE_BYTES",
+    "CONFIG_BYTES",
+    "DOCUMENT_BYTES",
+    "MEBIBYTE",
+    "SETTINGS_BYTES",
+    "SOURCE_BYTES",
+    "exists",
+    "is_folder",
+    "is_regular",
+    "opened",
+    "read_bytes",
+    "read_text",
+]
 
 MEBIBYTE: Final = 1 << 20
+
+CONFIG_BYTES: Final = 8 * MEBIBYTE
+SOURCE_BYTES: Final = 8 * MEBIBYTE
+"""Of one Python file of a model."""
+CODE_BYTES: Final = 64 * MEBIBYTE
+"""Of all of them."""
+DOCUMENT_BYTES: Final = 64 * MEBIBYTE
+"""Of a tokenizer, a saved report, a server's benchmark."""
+SETTINGS_BYTES: Final = MEBIBYTE
+"""Of what people write by hand: budgets, stages files, device profiles."""
 
 _KINDS: Final = (
     (stat.S_ISFIFO, "a pipe"),

@@ -10,7 +10,7 @@ from dsocr_analyze.cli import options, time_options
 from dsocr_analyze.cli.counting import ENGINES, Engine
 from dsocr_analyze.errors import ConfigError, TrustError
 from dsocr_analyze.gate.budgets import NEW_FILE, PYPROJECT, Budgets, Options, budgets_in
-from dsocr_analyze.input_files import MEBIBYTE, is_regular, read_text
+from dsocr_analyze.input_files import SETTINGS_BYTES, is_regular, read_text
 
 if TYPE_CHECKING:
     from dsocr_analyze.model.directory import ModelDirectory
@@ -74,12 +74,9 @@ def read_budgets(named: Path | None, *, is_update: bool) -> BudgetsFile:
     )
 
 
-_LARGEST_BYTES: Final = MEBIBYTE
-
-
 def _read(path: Path) -> BudgetsFile | None:
     try:
-        text = read_text(path, _LARGEST_BYTES)
+        text = read_text(path, SETTINGS_BYTES)
     except OSError as error:
         raise ConfigError(f"cannot read budgets {str(path)!r}: {error.strerror}") from error
     except ValueError as error:

@@ -30,7 +30,7 @@ from dsocr_analyze.hardware.kernel_times.coefficients import (
     Coefficients,
     coefficients_of,
 )
-from dsocr_analyze.input_files import MEBIBYTE, read_text
+from dsocr_analyze.input_files import SETTINGS_BYTES, read_text
 
 __all__ = [
     "EXTRAPOLATED_BAND",
@@ -189,9 +189,6 @@ def _profile(
     return Profile(gpu, source, licence, {key: every[key] for key in ordered}, host)
 
 
-_LARGEST_BYTES: Final = MEBIBYTE
-
-
 def profile_from_file(file: Path, known: Mapping[str, Profile] | None = None) -> Profile:
     """A user's profile.
 
@@ -205,7 +202,7 @@ def profile_from_file(file: Path, known: Mapping[str, Profile] | None = None) ->
     """
     known = _shipped() if known is None else known
     try:
-        table = tomllib.loads(read_text(file, _LARGEST_BYTES))
+        table = tomllib.loads(read_text(file, SETTINGS_BYTES))
     except OSError as error:
         raise DeviceError(f"cannot read {str(file)!r}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # of which TOMLDecodeError is one

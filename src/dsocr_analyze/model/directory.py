@@ -22,7 +22,16 @@ from dsocr_analyze.architectures.config_keys import shown
 from dsocr_analyze.architectures.config_rules import ConfigFindings
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError
 from dsocr_analyze.figures import ModelSource
-from dsocr_analyze.input_files import MEBIBYTE, exists, is_folder, read_bytes, read_text
+from dsocr_analyze.input_files import (
+    CODE_BYTES,
+    CONFIG_BYTES,
+    MEBIBYTE,
+    SOURCE_BYTES,
+    exists,
+    is_folder,
+    read_bytes,
+    read_text,
+)
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
@@ -37,9 +46,6 @@ _READS_CONFIG: Final = (
     " config.json says; a trace shows what it runs"
 )
 
-_LARGEST_CONFIG_BYTES: Final = 8 * MEBIBYTE
-_LARGEST_SOURCE_BYTES: Final = 8 * MEBIBYTE
-_LARGEST_CODE_BYTES: Final = 64 * MEBIBYTE
 _MOST_FILES: Final = 100_000
 
 _CONFIG: Final = "config.json"
@@ -328,12 +334,12 @@ def _python_files(directory: Path) -> dict[str, bytes]:
                 continue
             file = Path(folder, name)
             with _named(file, directory):
-                data = read_bytes(file, _LARGEST_SOURCE_BYTES)
+                data = read_bytes(file, SOURCE_BYTES)
             size += len(data)
-            if size > _LARGEST_CODE_BYTES:
+            if size > CODE_BYTES:
                 raise OSError(
                     errno.EFBIG,
-                    f"its Python files have more than {_LARGEST_CODE_BYTES // MEBIBYTE} MiB",
+                    f"its Python files have more than {CODE_BYTES // MEBIBYTE} MiB",
                 )
             found[file.relative_to(directory).as_posix()] = data
     return dict(sorted(found.items()))
@@ -356,7 +362,7 @@ def _named(file: Path, directory: Path) -> Iterator[None]:
 def read_config(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; raises ModelDirectoryError or ConfigError where none is."""
     try:
-        text = read_text(path, _LARGEST_CONFIG_BYTES)
+        text = read_text(path, CONFIG_BYTES)
         config = json.loads(text, object_pairs_hook=_object_of)
     except FileNotFoundError as error:
         raise ModelDirectoryError(

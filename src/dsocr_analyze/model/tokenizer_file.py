@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Final
 
 from dsocr_analyze.errors import ModelDirectoryError
-from dsocr_analyze.input_files import MEBIBYTE, read_bytes
+from dsocr_analyze.input_files import DOCUMENT_BYTES, read_bytes
 
 __all__ = ["named_tokenizer_failures", "read_tokenizer_file"]
 
-_LARGEST_BYTES: Final = 64 * MEBIBYTE
 _STDERR: Final = 2
 
 
 def read_tokenizer_file(file: Path) -> bytes:
     """Its content; raises ModelDirectoryError where it is no file of a tokenizer's size."""
     try:
-        return read_bytes(file, _LARGEST_BYTES)
+        return read_bytes(file, DOCUMENT_BYTES)
     except OSError as error:
         raise ModelDirectoryError(
             f"cannot read {str(file)!r}: {error.strerror or error}"

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.input_files import MEBIBYTE, read_bytes
+from dsocr_analyze.input_files import DOCUMENT_BYTES, read_bytes
 from dsocr_analyze.report import version1
 from dsocr_analyze.report.document import SCHEMA_VERSION, Report
 
@@ -18,9 +18,6 @@ __all__ = ["LARGEST_NUMBER", "READABLE_VERSIONS", "load_report"]
 READABLE_VERSIONS: Final = (version1.SCHEMA_VERSION, SCHEMA_VERSION)
 
 _LATER_STAGE_KEYS: Final = ("experts_touched", "bytes_read_expected", "operator_bytes")
-
-_LARGEST_BYTES: Final = 64 * MEBIBYTE
-"""Of a report: some twenty times what any has."""
 
 LARGEST_NUMBER: Final = 10**30
 """More than any workload that can be planned comes to."""
@@ -34,7 +31,7 @@ def load_report(path: Path) -> Report:
     """
     name = repr(str(path))
     try:
-        data = read_bytes(path, _LARGEST_BYTES)
+        data = read_bytes(path, DOCUMENT_BYTES)
     except OSError as error:
         raise ConfigError(f"cannot read report {name}: {error.strerror}") from error
     except ValueError as error:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dsocr_analyze.architectures.config_keys import shown
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.input_files import MEBIBYTE, read_text
+from dsocr_analyze.input_files import SETTINGS_BYTES, read_text
 
 __all__ = ["REQUIRED", "TomlTable", "read_toml"]
 
@@ -19,8 +19,6 @@ class _Required:
     """Marks a key without a default."""
 
 
-_LARGEST_BYTES: Final = MEBIBYTE
-
 REQUIRED: Final = _Required()
 
 
@@ -28,7 +26,7 @@ def read_toml(path: Path) -> TomlTable:
     """The top-level table of a file; raises ConfigError where none can be read."""
     name = repr(str(path))
     try:
-        values = tomllib.loads(read_text(path, _LARGEST_BYTES))
+        values = tomllib.loads(read_text(path, SETTINGS_BYTES))
     except OSError as error:
         raise ConfigError(f"cannot read {name}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # of which TOMLDecodeError is one

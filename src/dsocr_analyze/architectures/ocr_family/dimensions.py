@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from dsocr_analyze.architectures.config_keys import ConfigKeys
 from dsocr_analyze.architectures.config_rules import Code, KeyTable, findings_of
@@ -30,7 +30,7 @@ from dsocr_analyze.architectures.ocr_family.projector_dimensions import (
 )
 from dsocr_analyze.architectures.ocr_family.vision_dimensions import ClipDimensions, SamDimensions
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError
-from dsocr_analyze.input_files import MEBIBYTE, read_bytes
+from dsocr_analyze.input_files import CONFIG_BYTES, read_bytes
 
 __all__ = [
     "ClipDimensions",
@@ -140,7 +140,7 @@ class ModelDimensions(RelativeDimensions):
             ConfigError: It is not JSON, or no model can be built from it.
         """
         try:
-            content = read_bytes(Path(path), _LARGEST_CONFIG_BYTES)
+            content = read_bytes(Path(path), CONFIG_BYTES)
         except OSError as error:
             raise ModelDirectoryError(
                 f"cannot read {str(path)!r}: {error.strerror or error}; "
@@ -152,8 +152,6 @@ class ModelDimensions(RelativeDimensions):
             raise ConfigError(f"{str(path)!r} is not JSON: {error}") from error
         return cls.from_config(config)
 
-
-_LARGEST_CONFIG_BYTES: Final = 8 * MEBIBYTE
 
 _Dimensions = TypeVar("_Dimensions")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dsocr_analyze.errors import BenchmarkError
-from dsocr_analyze.input_files import read_bytes
+from dsocr_analyze.input_files import DOCUMENT_BYTES, read_bytes
 from dsocr_analyze.timing.server_benchmarks import genai_perf
 from dsocr_analyze.timing.server_benchmarks.benchmark import ServerBenchmark
 from dsocr_analyze.timing.server_benchmarks.fields import Fields, shown
@@ -18,7 +18,6 @@ from dsocr_analyze.timing.server_benchmarks.serving_scripts import SGLANG, VLLM
 
 __all__ = ["read_benchmarks"]
 
-_LARGEST_BYTES: Final = 64 << 20
 _WITHOUT_DETAILS: Final = (
     "measure without --save-detailed or --output-details, which write every request"
 )
@@ -45,7 +44,7 @@ def read_benchmarks(path: Path) -> list[ServerBenchmark]:
 def _text(path: Path) -> str:
     named = repr(str(path))
     try:
-        text = read_bytes(path, _LARGEST_BYTES).decode("utf-8-sig")
+        text = read_bytes(path, DOCUMENT_BYTES).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
         right = _WITHOUT_DETAILS if getattr(error, "errno", 0) == errno.EFBIG else _RIGHT
