@@ -4,11 +4,12 @@
     python3 scripts/run.py analyze           the main job
     python3 scripts/run.py test -k ledger    further arguments go to the task's last command
 
-The environment is `.venv` beside `pyproject.toml`, with the versions of `constraints.txt`; the task
-`newest` has `.venv-newest`, where those of `constraints-newest.txt` stand in their place. Either is
-made and filled on the first call and left alone after that, until `pyproject.toml` or its pins
-change. `PYTHON` names the interpreter to make it with. With `--active` the task runs in the
-environment that is active now and nothing is installed: that is how `pixi.toml` calls this script.
+The environment is `.venv` beside `pyproject.toml`; the task `newest` has `.venv-newest`. Either is
+made and filled on the first call and left alone after that, until `pyproject.toml` or its locks
+change. What goes in stands in `requirements/`, every file by its hash, and pip resolves nothing;
+torch, whose builds differ by platform, is there by its version. `PYTHON` names the interpreter to
+make an environment with. With `--active` the task runs in the environment that is active now and
+nothing is installed: that is how `pixi.toml` calls this script.
 
 Standard library only, and it must start on an old Python to be able to say that it is too old.
 """
@@ -22,6 +23,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,13 +54,11 @@ class Environment:
 
     Attributes:
         name: Of its folder.
-        pins: Files of exact versions; what a later one names, it names in place of the others.
-        extras: What it holds whatever the task.
+        locks: Files of `requirements/` that it can hold, each with more than the one before.
     """
 
     name: str
-    pins: tuple[str, ...]
-    extras: tuple[str, ...] = ()
+    locks: tuple[str, ...]
 
     @property
     def folder(self) -> Path:
@@ -81,8 +81,10 @@ class Environment:
         return self.folder / "dsocr-analyze-setup.json"
 
 
-PINNED = Environment(".venv", ("constraints.txt",), extras=("vendor",))
-NEWEST = Environment(".venv-newest", ("constraints.txt", "constraints-newest.txt"))
+PINNED = Environment(".venv", ("analyze.txt", "dev.txt"))
+NEWEST = Environment(".venv-newest", ("newest.txt",))
+BUILD_LOCK = "build.txt"  # pip, and what builds the packages that come as sources
+VERSIONS = "torch.txt"  # of torch, and of what is built against it
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Task:
     """What a task needs installed and what it runs, in order, until something fails."""
 
     summary: str
-    extras: tuple[str, ...] = ("dev",)
+    lock: str = "dev.txt"
     commands: tuple[tuple[str, ...], ...] = ()
     environment: Environment = PINNED
 
@@ -98,13 +100,13 @@ class Task:
 TASKS = {
     "analyze": Task(
         "run the main job: the table, and reports in tmp/dsocr-static-ops",
-        extras=(),
+        lock="analyze.txt",
         commands=(("dsocr-analyze", "--base-size", "1024", "--image-size", "640"),),
     ),
     "test": Task("run the tests", commands=(PYTEST,)),
     "newest": Task(
         "run the tests of the built-in network under the newest transformers",
-        extras=("test",),
+        lock="newest.txt",
         commands=((*PYTEST, *NEWEST_TESTS),),
         environment=NEWEST,
     ),
@@ -121,7 +123,6 @@ TASKS = {
     ),
     "site": Task(
         "build docs/ into a site, build/site (needs npm)",
-        extras=("docs",),
         commands=(
             ("npm", "ci", "--prefix", "website", "--no-audit", "--no-fund"),
             ("mkdocs", "build", "--strict"),
@@ -131,9 +132,9 @@ TASKS = {
         "attack with 100,000 hostile inputs, 200 kills and 1,000 interruptions (an hour or two)",
         commands=(("python", "scripts/campaign.py"),),
     ),
-    "benchmarks": Task("run every benchmarks/bench_*.py", extras=("dev", "profiles")),
-    "setup": Task("only set up the environment; arguments name further extras"),
-    "clean": Task("remove caches, builds and the contents of tmp/", extras=()),
+    "benchmarks": Task("run every benchmarks/bench_*.py"),
+    "setup": Task("only set up the environment; arguments: flash-attn, torchvision"),
+    "clean": Task("remove caches, builds and the contents of tmp/"),
 }
 
 
@@ -204,21 +205,21 @@ def _make_venv(python: str, environment: Environment) -> None:
 # Installation ------------------------------------------------------------------------------------
 
 
+def _requirements(name: str) -> Path:
+    return ROOT / "requirements" / name
+
+
 def _fingerprint(environment: Environment) -> str:
-    parts = [(ROOT / name).read_bytes() for name in ("pyproject.toml", *environment.pins)]
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+    names = (BUILD_LOCK, VERSIONS, *environment.locks)
+    paths = (ROOT / "pyproject.toml", *map(_requirements, names))
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()
 
 
-def _constraints(environment: Environment) -> Path:
-    """One file of all its pins, which pip takes."""
-    pins = {}
-    for name in environment.pins:
-        for line in (ROOT / name).read_text(encoding="utf-8").splitlines():
-            if line and not line.startswith("#"):
-                pins[line.partition("==")[0].lower()] = line
-    merged = environment.folder / "constraints.txt"
-    merged.write_text("".join(f"{line}\n" for line in pins.values()), encoding="utf-8")
-    return merged
+def _built_against_torch() -> list[str]:
+    """Packages besides torch that are installed by version."""
+    lines = _requirements(VERSIONS).read_text(encoding="utf-8").splitlines()
+    names = [line.partition("==")[0] for line in lines if line and not line.startswith("#")]
+    return [name for name in names if name != "torch"]
 
 
 def _read_stamp(environment: Environment) -> dict[str, object]:
@@ -239,38 +240,47 @@ def _is_stale(stamp: dict[str, object]) -> bool:
     return moved or (named is not None and list(_version_of(named) or ()) != stamp.get("python"))
 
 
-def _install(environment: Environment, extras: list[str]) -> None:
+def _install(environment: Environment, lock: str, packages: list[str]) -> None:
+    """Fill it: everything by its hash, then torch by version, then this project."""
     python = str(environment.python)
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "install"]
-    pip += ["--constraint", str(_constraints(environment))]
-    ordinary = [extra for extra in extras if extra != "flash-attn"]
-    target = f".[{','.join(ordinary)}]" if ordinary else "."
-    _say(f"installing {target} into {environment.name} (this takes minutes the first time)")
-    _run([*pip, "--quiet", "--upgrade", "pip"])
-    _run([*pip, "--quiet", "--editable", target])
+    pip = [python, "-m", "pip", "--disable-pip-version-check"]
+    install = [*pip, "install", "--quiet"]
+    # Only these two come as sources; no other package runs code of its own here.
+    hashed = [*install, "--require-hashes", "--no-deps", "--no-build-isolation"]
+    hashed += ["--only-binary", ":all:", "--no-binary", "fvcore,iopath"]
+    versioned = [*install, "--constraint", str(_requirements(VERSIONS)), "--no-build-isolation"]
+    _say(f"installing {lock} into {environment.name} (this takes minutes the first time)")
+    for name in (BUILD_LOCK, lock):
+        _run([*hashed, "--requirement", str(_requirements(name))])
+    _run([*versioned, "torch"])  # with the CUDA packages of its build, where it has any
+    if packages:
+        _run([*versioned, "--no-deps", *packages])
+    _run([*install, "--no-deps", "--no-build-isolation", "--editable", "."])
+    _run([*pip, "check"])
     # pip compiles what it installs, but not what it only points at.
     _run([python, "-m", "compileall", "-q", str(ROOT / "src")])
-    if "flash-attn" in extras:  # its build imports torch, so it cannot be isolated
-        _run([*pip, "--quiet", "ninja", "packaging", "psutil", "setuptools", "wheel"])
-        _run([*pip, "--no-build-isolation", "flash-attn"])
 
 
-def ensure_environment(extras: tuple[str, ...], environment: Environment = PINNED) -> None:
-    """Make it hold this project and `extras`; do nothing where it does."""
-    extras = (*environment.extras, *extras)
+def ensure_environment(
+    lock: str, environment: Environment = PINNED, packages: Iterable[str] = ()
+) -> None:
+    """Make it hold this project, what `lock` names and `packages`; do nothing where it does."""
     stamp = _read_stamp(environment)
     if _is_stale(stamp) or _version_of(str(environment.python)) is None:
         _make_venv(find_python(), environment)
         stamp = {}
     fingerprint = _fingerprint(environment)
-    listed = stamp.get("extras")
-    present = {str(extra) for extra in listed} if isinstance(listed, list) else set()
-    if stamp.get("fingerprint") == fingerprint and present.issuperset(extras):
+    held, listed = stamp.get("lock"), stamp.get("packages")
+    present = {str(each) for each in listed} if isinstance(listed, list) else set()
+    largest = max(lock, held if held in environment.locks else lock, key=environment.locks.index)
+    wanted = sorted(present.union(packages))
+    entry = {
+        "root": str(ROOT), "python": list(_version_of(str(environment.python)) or ()),
+        "fingerprint": fingerprint, "lock": largest, "packages": wanted,
+    }  # fmt: skip
+    if stamp == entry:
         return
-    wanted = sorted(present.union(extras))
-    _install(environment, wanted)
-    version = _version_of(str(environment.python))
-    entry = {"root": str(ROOT), "python": version, "fingerprint": fingerprint, "extras": wanted}
+    _install(environment, largest, wanted)
     environment.stamp.write_text(json.dumps(entry), encoding="utf-8")
 
 
@@ -317,11 +327,17 @@ def run_task(name: str, arguments: list[str], *, active: bool = False) -> int:
     if name == "clean":
         clean()
         return 0
-    extras, environment = TASKS[name].extras, TASKS[name].environment
+    environment, packages = TASKS[name].environment, []
     if name == "setup":
-        extras, arguments = (*extras, *arguments), []
+        packages, arguments = arguments, []
+        unknown = set(packages).difference(_built_against_torch())
+        if unknown:
+            raise SetupError(
+                f"setup takes {' and '.join(_built_against_torch())}, not {min(unknown)};"
+                " every other extra is installed in any case"
+            )
     if not active:
-        ensure_environment(extras, environment)
+        ensure_environment(TASKS[name].lock, environment, packages)
     commands = _commands(name)
     env = _variables(None if active else environment)
     for number, command in enumerate(commands, start=1):

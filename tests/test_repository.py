@@ -22,6 +22,7 @@ from packaging.version import Version
 from dsocr_analyze.model.versions import VENDOR_TRANSFORMERS
 
 ROOT = Path(__file__).resolve().parent.parent
+LOCKS = ("analyze", "audit", "build", "dev", "newest")
 
 
 def read(name: str) -> str:
@@ -132,11 +133,15 @@ def run_script(*arguments: str, **variables: str) -> subprocess.CompletedProcess
     )
 
 
+COPIED = ("pyproject.toml", *(f"requirements/{name}.txt" for name in ("torch", *LOCKS)))
+
+
 @pytest.fixture
 def bare_project(tmp_path, monkeypatch):
     """The run script moved to a project without an environment; what it would run is recorded."""
     script = runner()
-    for name in ("pyproject.toml", "constraints.txt", "constraints-newest.txt"):
+    (tmp_path / "requirements").mkdir()
+    for name in COPIED:
         (tmp_path / name).write_text(read(name), encoding="utf-8")
     steps: list[list[str]] = []
     monkeypatch.delenv("PYTHON", raising=False)
@@ -153,50 +158,78 @@ def bare_project(tmp_path, monkeypatch):
     return script, steps, tmp_path
 
 
-def test_setup_installs_with_constraints_and_only_once(bare_project):
+def installed(steps: list[list[str]]) -> list[list[str]]:
+    return [step for step in steps if "install" in step]
+
+
+def is_hashed(step: list[str]) -> bool:
+    return {"--require-hashes", "--no-deps", "--no-build-isolation"}.issubset(step)
+
+
+def test_setup_installs_by_hash_then_torch_by_version_then_the_project_alone(bare_project):
     script, steps, folder = bare_project
-    script.ensure_environment(("dev",))
-    installs = [step for step in steps if "install" in step]
-    assert installs
-    constraints = folder / ".venv" / "constraints.txt"
-    assert all(str(constraints) in step for step in installs)
-    assert set(constraints.read_text("utf-8").split()) == {
-        line for line in read("constraints.txt").splitlines() if line and line[0] != "#"
-    }
-    assert any(".[dev,vendor]" in step for step in installs)
+    script.ensure_environment("dev.txt")
+    build, everything, torch, project = installed(steps)
+    for step, name in ((build, "build.txt"), (everything, "dev.txt")):
+        assert is_hashed(step)
+        assert step[-2:] == ["--requirement", str(folder / "requirements" / name)]
+        assert step[step.index("--only-binary") + 1] == ":all:"
+        assert step[step.index("--no-binary") + 1] == "fvcore,iopath"
+    assert torch[-1] == "torch"
+    assert torch[torch.index("--constraint") + 1] == str(folder / "requirements/torch.txt")
+    assert project[-2:] == ["--editable", "."]
+    assert {"--no-deps", "--no-build-isolation"}.issubset(project)
+    assert any(step[-1] == "check" for step in steps)
+
+
+def test_setup_does_nothing_where_nothing_changed(bare_project):
+    script, steps, _ = bare_project
+    script.ensure_environment("dev.txt")
     steps.clear()
-    script.ensure_environment(("dev",))
-    script.ensure_environment(())
+    script.ensure_environment("dev.txt")
+    script.ensure_environment("analyze.txt")
     assert steps == []
 
 
-def test_setup_runs_again_for_changed_pins_and_keeps_extras(bare_project):
+def test_setup_runs_again_for_changed_locks_and_keeps_what_was_there(bare_project):
     script, steps, folder = bare_project
-    script.ensure_environment(("dev",))
+    script.ensure_environment("dev.txt", packages=["flash-attn"])
     steps.clear()
-    (folder / "constraints.txt").write_text("torch==2.13.0\n", encoding="utf-8")
-    script.ensure_environment(())
-    assert any(".[dev,vendor]" in step for step in steps)
+    with (folder / "requirements/analyze.txt").open("a", encoding="utf-8") as file:
+        file.write("# changed\n")
+    script.ensure_environment("analyze.txt")
+    assert any(str(folder / "requirements/dev.txt") in step for step in steps)
+    (flash_attention,) = [step for step in steps if step[-1] == "flash-attn"]
+    assert {"--no-deps", "--no-build-isolation", "--constraint"}.issubset(flash_attention)
 
 
-def test_the_newest_environment_has_its_own_pins_in_place_of_the_others(bare_project):
+def test_the_main_job_needs_less_than_the_tests_which_add_to_it(bare_project):
     script, steps, folder = bare_project
-    script.ensure_environment(("test",), script.NEWEST)
-    constraints = folder / ".venv-newest" / "constraints.txt"
-    installs = [step for step in steps if "install" in step]
-    assert all(str(constraints) in step for step in installs)
-    assert any(".[test]" in step for step in installs)
-    pinned = dict(line.split("==") for line in constraints.read_text("utf-8").split())
-    assert pinned["transformers"].startswith("5.")
-    assert pinned["torch"] == str(pins()["torch"].specifier)[2:]
-    assert not (folder / ".venv" / "constraints.txt").exists()
+    script.ensure_environment("analyze.txt")
+    assert not any(str(folder / "requirements/dev.txt") in step for step in steps)
     steps.clear()
-    (folder / "constraints-newest.txt").write_text("transformers==5.24.0\n", encoding="utf-8")
-    script.ensure_environment(("dev",))
-    assert any(".[dev,vendor]" in step for step in steps)
+    script.ensure_environment("dev.txt")
+    assert any(str(folder / "requirements/dev.txt") in step for step in steps)
+
+
+def test_the_newest_environment_has_a_lock_of_its_own(bare_project):
+    script, steps, folder = bare_project
+    script.ensure_environment("newest.txt", script.NEWEST)
+    assert any(str(folder / "requirements/newest.txt") in step for step in steps)
+    assert not any(str(folder / "requirements/dev.txt") in step for step in steps)
     steps.clear()
-    script.ensure_environment((), script.NEWEST)
-    assert any(".[test]" in step for step in steps)
+    with (folder / "requirements/newest.txt").open("a", encoding="utf-8") as file:
+        file.write("# changed\n")
+    script.ensure_environment("dev.txt")
+    script.ensure_environment("newest.txt", script.NEWEST)
+    assert len([step for step in steps if is_hashed(step)]) == 4
+
+
+def test_setup_refuses_what_is_no_package_built_against_torch(bare_project):
+    script, steps, _ = bare_project
+    with pytest.raises(script.SetupError, match="setup takes flash-attn and torchvision, not plot"):
+        script.run_task("setup", ["plot"])
+    assert steps == []
 
 
 def test_failed_setup_is_tried_again(bare_project, monkeypatch):
@@ -207,7 +240,7 @@ def test_failed_setup_is_tried_again(bare_project, monkeypatch):
 
     monkeypatch.setattr(script, "_run", fail)
     with pytest.raises(script.SetupError):
-        script.ensure_environment(())
+        script.ensure_environment("dev.txt")
     assert not script.PINNED.stamp.exists()
 
 
@@ -230,8 +263,7 @@ def test_clean_empties_tmp_but_keeps_the_folder_and_models(bare_project):
     script.clean()
     left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert left == {
-        "tmp/.gitignore", "models/README.md",
-        "pyproject.toml", "constraints.txt", "constraints-newest.txt",
+        "tmp/.gitignore", "models/README.md", *COPIED,
     }  # fmt: skip
 
 
@@ -271,37 +303,87 @@ def direct_requirements() -> list[Requirement]:
     return [item for item in found if item.name != project["name"]]
 
 
-def pins(name: str = "constraints.txt") -> dict[str, Requirement]:
-    lines = [line.partition("#")[0].strip() for line in read(name).splitlines()]
-    found = [Requirement(line) for line in lines if line]
+def lock_lines(name: str) -> list[str]:
+    """One per package: its version, its marker, its hashes."""
+    text = read(f"requirements/{name}.txt").replace("\\\n", " ")
+    return [line for line in text.splitlines() if line.strip() and line.strip()[0] != "#"]
+
+
+def pins(name: str = "dev") -> dict[str, Requirement]:
+    found = [Requirement(line.partition("--hash")[0].strip()) for line in lock_lines(name)]
     return {canonicalize_name(item.name): item for item in found}
 
 
-@pytest.mark.parametrize("requirement", direct_requirements(), ids=str)
-def test_constraints_pin_what_pyproject_asks_for(requirement):
-    pin = pins()[canonicalize_name(requirement.name)]
+def version_of(pin: Requirement) -> str:
     (clause,) = pin.specifier
     assert clause.operator == "=="
-    assert requirement.specifier.contains(clause.version)
+    return clause.version
 
 
-@pytest.mark.parametrize("name", ["constraints.txt", "constraints-newest.txt"])
-def test_constraints_are_exact_and_name_each_package_once(name):
-    lines = [line for line in read(name).splitlines() if line and line[0] != "#"]
-    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line) for line in lines)
+@pytest.mark.parametrize("requirement", direct_requirements(), ids=str)
+def test_what_pyproject_asks_for_is_locked(requirement):
+    extras = pyproject()["project"]["optional-dependencies"]
+    if str(requirement) in {str(Requirement(line)) for line in extras["peers"]}:
+        assert version_of(requirement)  # pinned where it stands
+        return
+    pin = (pins() | pins("torch"))[canonicalize_name(requirement.name)]
+    assert requirement.specifier.contains(version_of(pin))
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_file_of_every_package_is_locked_by_its_hash(name):
+    lines = lock_lines(name)
+    for line in lines:
+        hashes = re.findall(r"--hash=(\S+)", line)
+        assert hashes, line
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", each) for each in hashes)
+        assert version_of(Requirement(line.partition("--hash")[0].strip()))
     assert len(pins(name)) == len(lines)
-    assert lines == sorted(lines, key=str.lower)
+    assert not {"torch", "torchvision", "flash-attn"}.intersection(pins(name))
+    assert not any(each.startswith(("nvidia-", "cuda-", "triton")) for each in pins(name))
 
 
-def test_pins_of_the_newest_environment_fit_the_package_and_differ_from_the_others():
+@pytest.mark.parametrize("python", ["3.11.9", "3.12.9", "3.13.5"])
+@pytest.mark.parametrize("system", ["linux", "darwin", "win32"])
+def test_what_a_locked_package_needs_is_locked(python, system):
+    """By the metadata of what is installed here, for every Python and system that is supported."""
+    described = {"Linux": "linux", "Darwin": "darwin", "Windows": "win32"}
+    name = next(key for key, value in described.items() if value == system)
+    here = {
+        "python_version": python.rpartition(".")[0], "python_full_version": python,
+        "sys_platform": system, "platform_system": name, "platform_machine": "x86_64",
+        "os_name": "nt" if system == "win32" else "posix", "extra": "",
+    }  # fmt: skip
+    locked = {
+        key: pin for key, pin in pins().items() if not pin.marker or pin.marker.evaluate(here)
+    }
+    for key, pin in locked.items():
+        try:
+            needed = metadata.requires(key) or []
+        except metadata.PackageNotFoundError:
+            assert pin.marker, key  # of another system or Python
+            continue
+        for line in needed:
+            requirement = Requirement(line)
+            other = canonicalize_name(requirement.name)
+            if other != "torch" and (not requirement.marker or requirement.marker.evaluate(here)):
+                assert requirement.specifier.contains(version_of(locked[other])), (key, line)
+
+
+def test_the_main_job_has_the_versions_of_the_tests():
+    everything = pins()
+    assert {key: version_of(everything[key]) for key in pins("analyze")} == {
+        key: version_of(pin) for key, pin in pins("analyze").items()
+    }
+
+
+def test_the_newest_environment_has_what_the_package_accepts_and_the_vendor_does_not():
     needed = pyproject()["project"]["dependencies"]
-    newest = pins("constraints-newest.txt")
-    for name, pin in newest.items():
-        assert pin != pins().get(name)
+    newest = pins("newest")
     for name in ("transformers", "tokenizers"):
-        (clause,) = newest[name].specifier
-        assert bounds(needed, name).contains(clause.version)
-    assert not VENDOR_TRANSFORMERS.contains(str(newest["transformers"].specifier)[2:])
+        assert bounds(needed, name).contains(version_of(newest[name]))
+        assert version_of(newest[name]) != version_of(pins()[name])
+    assert not VENDOR_TRANSFORMERS.contains(version_of(newest["transformers"]))
 
 
 def test_tests_of_the_newest_environment_exist():
@@ -313,7 +395,7 @@ def test_tests_of_the_newest_environment_exist():
 
 
 def test_torch_is_pinned_without_a_local_version():
-    assert str(pins()["torch"].specifier) == "==2.13.0"
+    assert str(pins("torch")["torch"].specifier) == "==2.13.0"
 
 
 def bounds(group: list[str], name: str) -> SpecifierSet:

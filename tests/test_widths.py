@@ -157,7 +157,9 @@ def test_it_fits(capsys, monkeypatch, tables, name, width):
         tables.clear()
     code, out, _ = run(capsys, *COMMANDS[name])
     assert code == 0
-    out = "\n".join(line for line in out.splitlines() if not line.startswith("corrections kept in "))
+    out = "\n".join(
+        line for line in out.splitlines() if not line.startswith("corrections kept in ")
+    )
     wanted = check(out, width, tables)
     if name == "answer":
         assert not tables

@@ -28,8 +28,8 @@ def scripts_of(name: str) -> list[str]:
     return [step["run"] for step in steps_of(name) if "run" in step]
 
 
-def test_there_is_a_workflow_for_cpu_and_one_for_gpu():
-    assert [path.name for path in WORKFLOWS] == ["ci.yml", "gpu.yml"]
+def test_there_is_a_workflow_for_cpu_one_for_gpu_and_an_audit():
+    assert [path.name for path in WORKFLOWS] == ["audit.yml", "ci.yml", "gpu.yml"]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
@@ -80,6 +80,35 @@ def test_ci_runs_under_the_newest_torch_and_transformers_without_pins():
     assert run == "python scripts/run.py --active newest"
     (included,) = load("ci.yml")["jobs"]["check"]["strategy"]["matrix"]["include"]
     assert included["versions"] == "newest"
+
+
+def test_the_audit_asks_for_every_lock_and_fails_but_for_the_vendors_transformers():
+    install, audit, vendor = scripts_of("audit.yml")
+    assert "--require-hashes --no-deps --requirement requirements/audit.txt" in install
+    assert "for lock in requirements/*.txt" in audit
+    assert "|| status=1" in audit
+    assert 'exit "$status"' in audit
+    assert vendor.rstrip().endswith("|| true")
+
+
+def test_what_the_audit_asks_for_is_every_pin_of_every_lock(tmp_path):
+    """The script itself, with a pip-audit that only says what it was given."""
+    _, audit, _ = scripts_of("audit.yml")
+    (tmp_path / "requirements").mkdir()
+    wanted = []
+    for path in sorted((ROOT / "requirements").glob("*.txt")):
+        text = path.read_text(encoding="utf-8")
+        (tmp_path / "requirements" / path.name).write_text(text, encoding="utf-8")
+        pins = re.findall(r"^([A-Za-z0-9][^\s;]*==[^\s;]+)", text, re.MULTILINE)
+        wanted += [pin for pin in pins if not pin.startswith("transformers==4")]
+    command = tmp_path / "pip-audit"
+    command.write_text("#!/bin/sh\ncat audited.txt >> asked.txt\n", encoding="utf-8")
+    command.chmod(0o755)
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run(["bash", "-eo", "pipefail", "-c", audit], cwd=tmp_path, env=env, check=True)
+    assert (tmp_path / "asked.txt").read_text(encoding="utf-8").split() == wanted
+    vendor = (tmp_path / "vendor.txt").read_text(encoding="utf-8").split()
+    assert set(vendor) == {"transformers==4.46.3"}
 
 
 @pytest.mark.parametrize("flash_attention", [0, 1])
