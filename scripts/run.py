@@ -132,6 +132,10 @@ TASKS = {
         "attack with 100,000 hostile inputs, 200 kills and 1,000 interruptions (an hour or two)",
         commands=(("python", "scripts/campaign.py"),),
     ),
+    "distributions": Task(
+        "build the wheel and the sdist, and run each in a clean environment",
+        commands=(("python", "scripts/distributions.py"),),
+    ),
     "benchmarks": Task("run every benchmarks/bench_*.py"),
     "setup": Task("only set up the environment; arguments: flash-attn, torchvision"),
     "clean": Task("remove caches, builds and the contents of tmp/"),
@@ -240,23 +244,32 @@ def _is_stale(stamp: dict[str, object]) -> bool:
     return moved or (named is not None and list(_version_of(named) or ()) != stamp.get("python"))
 
 
-def _install(environment: Environment, lock: str, packages: list[str]) -> None:
-    """Fill it: everything by its hash, then torch by version, then this project."""
-    python = str(environment.python)
-    pip = [python, "-m", "pip", "--disable-pip-version-check"]
-    install = [*pip, "install", "--quiet"]
+def install_packages(python: str, lock: str, built_against_torch: Iterable[str] = ()) -> None:
+    """Everything but this project: by its hash, and torch by version."""
+    install = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     # Only these two come as sources; no other package runs code of its own here.
     hashed = [*install, "--require-hashes", "--no-deps", "--no-build-isolation"]
     hashed += ["--only-binary", ":all:", "--no-binary", "fvcore,iopath"]
     versioned = [*install, "--constraint", str(_requirements(VERSIONS)), "--no-build-isolation"]
-    _say(f"installing {lock} into {environment.name} (this takes minutes the first time)")
     for name in (BUILD_LOCK, lock):
         _run([*hashed, "--requirement", str(_requirements(name))])
     _run([*versioned, "torch"])  # with the CUDA packages of its build, where it has any
-    if packages:
-        _run([*versioned, "--no-deps", *packages])
-    _run([*install, "--no-deps", "--no-build-isolation", "--editable", "."])
+    if built_against_torch:
+        _run([*versioned, "--no-deps", *built_against_torch])
+
+
+def install_project(python: str, *what: str) -> None:
+    """This project, from the checkout or a file, and a look at whether anything is missing."""
+    pip = [python, "-m", "pip", "--disable-pip-version-check"]
+    _run([*pip, "install", "--quiet", "--no-deps", "--no-build-isolation", *what])
     _run([*pip, "check"])
+
+
+def _install(environment: Environment, lock: str, packages: list[str]) -> None:
+    python = str(environment.python)
+    _say(f"installing {lock} into {environment.name} (this takes minutes the first time)")
+    install_packages(python, lock, packages)
+    install_project(python, "--editable", ".")
     # pip compiles what it installs, but not what it only points at.
     _run([python, "-m", "compileall", "-q", str(ROOT / "src")])
 
