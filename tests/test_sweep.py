@@ -400,7 +400,7 @@ class TestInterruption:
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            if sum(file.stat().st_size for file in Path().glob(".costs.csv-*")) > 10**6:
+            if sum(file.stat().st_size for file in Path().glob(".dsocr-*")) > 10**6:
                 break
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
