@@ -186,15 +186,15 @@ def torchinfo(name: str) -> int:
 
 COUNTERS: dict[str, tuple[str, Callable[[str], int]]] = {
     "this tool": ("dsocr-analyze", dsocr_analyze),
-    "FlopCounterMode, meta": ("torch", flop_counter_meta),
-    "FlopCounterMode, CPU": ("torch", flop_counter_cpu),
-    "fvcore": ("fvcore", fvcore),
-    "DeepSpeed": ("deepspeed", deepspeed),
-    "calflops": ("calflops", calflops),
-    "ptflops": ("ptflops", ptflops),
-    "thop": ("thop", thop),
-    "torchprofile": ("torchprofile", torchprofile),
-    "torchinfo": ("torchinfo", torchinfo),
+    "FlopCounterMode on meta": ("torch", flop_counter_meta),
+    "FlopCounterMode on CPU": ("torch", flop_counter_cpu),
+    "FlopCountAnalysis": ("fvcore", fvcore),
+    "flops profiler": ("deepspeed", deepspeed),
+    "calculate_flops": ("calflops", calflops),
+    "aten backend": ("ptflops", ptflops),
+    "profile": ("thop", thop),
+    "profile_macs": ("torchprofile", torchprofile),
+    "summary": ("torchinfo", torchinfo),
 }
 """By title: the package and the counter."""
 
@@ -221,25 +221,26 @@ def count(title: str, stage: str) -> None:
     sys.stdout.write("\n" + json.dumps({"macs": macs, "peak_bytes": peak}) + "\n")
 
 
-def row(title: str, right: dict[str, int]) -> str:
-    """One counter's row of the table."""
-    package = COUNTERS[title][0]
-    cells, seconds, peak, errors = [], 0.0, 0, []
+def ratio_text(counted: int, right: int) -> str:
+    """What was counted over what is right; 1 only where the two are equal."""
+    short = f"{counted / right:.3g}"
+    return short if counted == right or short != "1" else f"{counted / right:.6g}"
+
+
+def row(title: str, right: dict[str, int]) -> tuple[str, list[str]]:
+    """One counter's row of the table, and what it raised."""
+    name = f"{title}, {COUNTERS[title][0]} {metadata.version(COUNTERS[title][0])}"
+    cells, errors = [], []
+    seconds, peak_bytes = 0.0, 0
     for stage in STAGES:
         found = measured(title, stage)
         seconds += found["seconds"]
-        peak = max(peak, found.get("peak_bytes", 0))
+        peak_bytes = max(peak_bytes, found.get("peak_bytes", 0))
         if "error" in found:
-            errors.append(f"{TITLES[stage]}: {found['error'][:100]}")
-            cells.append("fails")
-        else:
-            ratio = found["macs"] / right[stage]
-            cells.append("1" if found["macs"] == right[stage] else f"{ratio:.6g}")
-    memory = f"{peak / 1e9:.1f} GB" if peak else "-"
-    name = f"{title} {metadata.version(package)}"
-    return f"| {name} | {' | '.join(cells)} | {seconds:.0f} s | {memory} |" + "".join(
-        f"\n<!-- {name}: {error} -->" for error in errors
-    )
+            errors.append(f"- {title}, {TITLES[stage]}: {found['error'][:200]}")
+        cells.append("fails" if "error" in found else ratio_text(found["macs"], right[stage]))
+    memory = f"{peak_bytes / 1e9:.1f} GB" if peak_bytes else "-"
+    return f"| {name} | {' | '.join(cells)} | {seconds:.0f} s | {memory} |", errors
 
 
 def main() -> int:
@@ -256,10 +257,14 @@ def main() -> int:
     right = {stage: report.stages[stage].macs for stage in STAGES}
     print(f"Exact multiply-accumulates: {', '.join(f'{TITLES[s]} {right[s]:,}' for s in STAGES)}")
     stages = " | ".join(TITLES[stage] for stage in STAGES)
-    print(f"\n| counter | {stages} | seconds of all three | memory |")
+    print(f"\n| counter | {stages} | time | memory |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    raised = []
     for title in asked.only or COUNTERS:
-        print(row(title, right), flush=True)
+        line, errors = row(title, right)
+        print(line, flush=True)
+        raised += errors
+    print("\n" + "\n".join(raised) if raised else "")
     return 0
 
 
