@@ -18,6 +18,7 @@ BF16 = torch.bfloat16
 LONG = torch.long
 BOOL = torch.bool
 C64 = torch.complex64
+FP8 = torch.float8_e4m3fn
 
 
 def one(operator, macs=0, vector=0, activations=0, read=0, written=0):
@@ -121,6 +122,22 @@ CASES = {
         torch.baddbmm,
         (meta(4, 2, 5), meta(4, 2, 3), meta(4, 3, 5)),
         matrix("baddbmm", 4 * 2 * 3 * 5, 40, 40 + 24 + 60, vector=40),
+    ),
+    "a product of eight-bit factors": (
+        lambda a, b, one: torch._scaled_mm(a, b.t(), one, one, out_dtype=BF16),
+        (meta(16, 32, dtype=FP8), meta(48, 32, dtype=FP8), meta()),
+        one("_scaled_mm", 16 * 32 * 48, 2 * 768, 768, (16 + 48) * 32 + 2 * 4, 2 * 768),
+    ),
+    "a product of eight-bit factors with a scale a row and a bias": (
+        lambda a, b, x, y, c: torch._scaled_mm(a, b.t(), x, y, bias=c, out_dtype=BF16),
+        (
+            meta(16, 32, dtype=FP8),
+            meta(48, 32, dtype=FP8),
+            meta(16, 1),
+            meta(1, 48),
+            meta(48, dtype=BF16),
+        ),
+        one("_scaled_mm", 16 * 32 * 48, 3 * 768, 768, 64 * 32 + 4 * (16 + 48) + 2 * 48, 2 * 768),
     ),
     "matmul of vectors": (torch.matmul, (meta(3), meta(3)), matrix("matmul", 3, 1, 6)),
     "matmul, vector first": (torch.matmul, (meta(3), meta(3, 5)), matrix("matmul", 15, 5, 18)),
@@ -414,6 +431,26 @@ CASES = {
         lambda x: F.interpolate(x, (4, 4), mode="bicubic", antialias=True),
         (meta(1, 1, 8, 8),),
         vector("_upsample_bicubic2d_aa", 2 * 9 * (8 * 4) + 2 * 9 * (4 * 4), 64, 16),
+    ),
+    "samples at places, bilinear": (  # 2 FLOPs for each of 2 x 2 taps
+        lambda x, grid: F.grid_sample(x, grid, align_corners=False),
+        (meta(1, 2, 5, 5), meta(1, 3, 4, 2)),
+        vector("grid_sampler_2d", 8 * 2 * 12, 50 + 24, 24),
+    ),
+    "samples at places, bicubic": (
+        lambda x, grid: F.grid_sample(x, grid, "bicubic", align_corners=False),
+        (meta(1, 2, 5, 5), meta(1, 3, 4, 2)),
+        vector("grid_sampler_2d", 32 * 2 * 12, 50 + 24, 24),
+    ),
+    "samples at places, the nearest element": (
+        lambda x, grid: F.grid_sample(x, grid, "nearest", align_corners=False),
+        (meta(1, 2, 5, 5), meta(1, 3, 4, 2)),
+        vector("grid_sampler_2d", 0, 50 + 24, 24),
+    ),
+    "samples in space": (
+        lambda x, grid: F.grid_sample(x, grid, align_corners=False),
+        (meta(1, 2, 5, 5, 5), meta(1, 3, 4, 2, 3)),
+        vector("grid_sampler_3d", 16 * 2 * 24, 250 + 72, 48),
     ),
     "linear interpolation": (
         lambda x: F.interpolate(x, 5, mode="linear"),
@@ -806,6 +843,25 @@ def test_an_operator_without_a_rule_for_complex_numbers_is_unknown_for_them(name
     assert trace.unknown == {name: 1}
     assert not trace.kernels
     assert not trace_of(Calls(function), meta(2, 3), *arguments).unknown
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace.* is deprecated:DeprecationWarning")
+def test_a_convolution_that_torch_jit_recorded_is_counted_as_any_other():
+    net, x = torch.nn.Conv2d(3, 4, 2), torch.zeros(1, 3, 5, 5)
+    recorded = torch.jit.trace(net, x)
+    assert [(kernel.operator, kernel.work) for kernel in trace_of(recorded, x).kernels] == [
+        (kernel.operator, kernel.work) for kernel in trace_of(net, x).kernels
+    ]
+
+
+def test_marks_for_the_profiler_are_free():
+    def marked(x):
+        with torch.profiler.record_function("here"):
+            return x + 1
+
+    trace = trace_of(Calls(marked), meta(2, 3))
+    assert not trace.unknown
+    assert [kernel.operator for kernel in trace.kernels] == ["add"]
 
 
 def test_an_operator_of_another_library_keeps_its_name_and_stays_unknown():

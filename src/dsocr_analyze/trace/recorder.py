@@ -243,7 +243,7 @@ class Recorder:
         """Books one dispatched operator to the module whose forward is running."""
         with torch._C.DisableTorchFunction():
             name, rule = operator.name, operator.rule
-            if name == "convolution":
+            if name in ("convolution", "_convolution"):
                 name = _convolution_name(args)
             elif name in ("_to_copy", "copy") and _is_elsewhere(_source(name, args), output):
                 name, rule = "transfer", RULES["transfer"]
