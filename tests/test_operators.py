@@ -745,6 +745,14 @@ SIZES = {
 }
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_inference_mode_inside_what_is_called_changes_nothing(name):
+    function, tensors, _ = CASES[name]
+    assert operators_of(torch.inference_mode()(function), *tensors) == operators_of(
+        function, *tensors
+    )
+
+
 @pytest.mark.parametrize("name", SIZES)
 def test_a_kernel_has_the_sizes_that_are_worked_out_by_hand(name):
     function, tensors, _ = CASES[name]
