@@ -853,6 +853,55 @@ def test_an_operator_without_a_rule_for_complex_numbers_is_unknown_for_them(name
     assert not trace_of(Calls(function), meta(2, 3), *arguments).unknown
 
 
+class TestKernelsOfAttentionByTheirOwnNames:
+    """Tokens come before heads: [B, T, H, D]; packed, [T, H, D] and where each sequence begins."""
+
+    Q, K = meta(2, 5, 6, 16, dtype=BF16), meta(2, 7, 3, 16, dtype=BF16)
+    PACKED_Q, PACKED_K = meta(9, 6, 16, dtype=BF16), meta(12, 3, 16, dtype=BF16)
+    BEGINS = meta(4, dtype=torch.int32)
+
+    def test_flash(self):
+        run = torch.ops.aten._flash_attention_forward
+        [kernel] = kernels_of(run, self.Q, self.K, self.K, None, None, 5, 7, 0.0, True, False)
+        assert kernel.dimensions == Attention(
+            # The last of 5 queries sees all 7 keys, those before it 1, 2, 3 and 4 fewer.
+            2, 6, 3, 5, 7, 16, 16, skippable_scores=2 * 6 * (1 + 2 + 3 + 4)
+        )  # fmt: skip
+        scores = 2 * 6 * 5 * 7
+        outputs = 2 * 5 * 6 * 16
+        read = 2 * (outputs + 2 * 2 * 7 * 3 * 16)
+        assert kernel.work == Work(scores * 32, scores * 6, outputs, read, 2 * outputs)
+
+    def test_flash_of_packed_sequences_takes_each_for_as_long_as_the_longest(self):
+        run = torch.ops.aten._flash_attention_forward
+        packed = self.PACKED_Q, self.PACKED_K, self.PACKED_K, self.BEGINS, self.BEGINS
+        [kernel] = kernels_of(run, *packed, 4, 6, 0.0, False, False)
+        assert kernel.dimensions == Attention(3, 6, 3, 4, 6, 16, 16)
+        scores = 3 * 6 * 4 * 6
+        outputs = 9 * 6 * 16
+        read = 2 * (outputs + 2 * 12 * 3 * 16) + 2 * 4 * 4
+        assert kernel.work == Work(scores * 32, scores * 6, outputs, read, 2 * outputs)
+
+    def test_memory_efficient(self):
+        run = torch.ops.aten._efficient_attention_forward
+        bias = meta(2, 6, 5, 7, dtype=BF16)
+        nothing = (None,) * 5
+        kernel = kernels_of(run, self.Q, self.Q, self.Q, *nothing, 0.0, 0)[-1]
+        assert kernel.dimensions == Attention(2, 6, 6, 5, 5, 16, 16)
+        kernel = kernels_of(run, self.Q, self.K, self.K, bias, None, None, None, None, 0.0, 1)[-1]
+        assert kernel.dimensions[:8] == (2, 6, 3, 5, 7, 16, 16, True)
+        assert kernel.dimensions.skippable_scores == 2 * 6 * 10
+        assert kernel.work.vector_flops == 2 * 6 * 5 * 7 * 7
+
+    def test_memory_efficient_of_packed_sequences(self):
+        q, k = self.PACKED_Q.unsqueeze(0), self.PACKED_K.unsqueeze(0)
+        run = torch.ops.aten._efficient_attention_forward
+        given = (q, k, k, None, self.BEGINS, self.BEGINS, 4, 6, 0.0, 0)
+        kernel = kernels_of(run, *given)[-1]
+        assert kernel.dimensions == Attention(3, 6, 3, 4, 6, 16, 16)
+        assert kernel.work.matrix_flops == 2 * 3 * 6 * 4 * 6 * 32 == witnessed_flops(run, *given)
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace.* is deprecated:DeprecationWarning")
 def test_a_convolution_that_torch_jit_recorded_is_counted_as_any_other():
     net, x = torch.nn.Conv2d(3, 4, 2), torch.zeros(1, 3, 5, 5)
