@@ -18,6 +18,7 @@ BF16 = torch.bfloat16
 LONG = torch.long
 BOOL = torch.bool
 C64 = torch.complex64
+FP8 = torch.float8_e4m3fn
 
 
 def one(operator, macs=0, vector=0, activations=0, read=0, written=0):
@@ -121,6 +122,22 @@ CASES = {
         torch.baddbmm,
         (meta(4, 2, 5), meta(4, 2, 3), meta(4, 3, 5)),
         matrix("baddbmm", 4 * 2 * 3 * 5, 40, 40 + 24 + 60, vector=40),
+    ),
+    "a product of eight-bit factors": (
+        lambda a, b, one: torch._scaled_mm(a, b.t(), one, one, out_dtype=BF16),
+        (meta(16, 32, dtype=FP8), meta(48, 32, dtype=FP8), meta()),
+        one("_scaled_mm", 16 * 32 * 48, 2 * 768, 768, (16 + 48) * 32 + 2 * 4, 2 * 768),
+    ),
+    "a product of eight-bit factors with a scale a row and a bias": (
+        lambda a, b, x, y, c: torch._scaled_mm(a, b.t(), x, y, bias=c, out_dtype=BF16),
+        (
+            meta(16, 32, dtype=FP8),
+            meta(48, 32, dtype=FP8),
+            meta(16, 1),
+            meta(1, 48),
+            meta(48, dtype=BF16),
+        ),
+        one("_scaled_mm", 16 * 32 * 48, 3 * 768, 768, 64 * 32 + 4 * (16 + 48) + 2 * 48, 2 * 768),
     ),
     "matmul of vectors": (torch.matmul, (meta(3), meta(3)), matrix("matmul", 3, 1, 6)),
     "matmul, vector first": (torch.matmul, (meta(3), meta(3, 5)), matrix("matmul", 15, 5, 18)),
@@ -415,6 +432,26 @@ CASES = {
         (meta(1, 1, 8, 8),),
         vector("_upsample_bicubic2d_aa", 2 * 9 * (8 * 4) + 2 * 9 * (4 * 4), 64, 16),
     ),
+    "samples at places, bilinear": (  # 2 FLOPs for each of 2 x 2 taps
+        lambda x, grid: F.grid_sample(x, grid, align_corners=False),
+        (meta(1, 2, 5, 5), meta(1, 3, 4, 2)),
+        vector("grid_sampler_2d", 8 * 2 * 12, 50 + 24, 24),
+    ),
+    "samples at places, bicubic": (
+        lambda x, grid: F.grid_sample(x, grid, "bicubic", align_corners=False),
+        (meta(1, 2, 5, 5), meta(1, 3, 4, 2)),
+        vector("grid_sampler_2d", 32 * 2 * 12, 50 + 24, 24),
+    ),
+    "samples at places, the nearest element": (
+        lambda x, grid: F.grid_sample(x, grid, "nearest", align_corners=False),
+        (meta(1, 2, 5, 5), meta(1, 3, 4, 2)),
+        vector("grid_sampler_2d", 0, 50 + 24, 24),
+    ),
+    "samples in space": (
+        lambda x, grid: F.grid_sample(x, grid, align_corners=False),
+        (meta(1, 2, 5, 5, 5), meta(1, 3, 4, 2, 3)),
+        vector("grid_sampler_3d", 16 * 2 * 24, 250 + 72, 48),
+    ),
     "linear interpolation": (
         lambda x: F.interpolate(x, 5, mode="linear"),
         (meta(1, 2, 3),),
@@ -708,6 +745,14 @@ SIZES = {
 }
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_inference_mode_inside_what_is_called_changes_nothing(name):
+    function, tensors, _ = CASES[name]
+    assert operators_of(torch.inference_mode()(function), *tensors) == operators_of(
+        function, *tensors
+    )
+
+
 @pytest.mark.parametrize("name", SIZES)
 def test_a_kernel_has_the_sizes_that_are_worked_out_by_hand(name):
     function, tensors, _ = CASES[name]
@@ -806,6 +851,74 @@ def test_an_operator_without_a_rule_for_complex_numbers_is_unknown_for_them(name
     assert trace.unknown == {name: 1}
     assert not trace.kernels
     assert not trace_of(Calls(function), meta(2, 3), *arguments).unknown
+
+
+class TestKernelsOfAttentionByTheirOwnNames:
+    """Tokens come before heads: [B, T, H, D]; packed, [T, H, D] and where each sequence begins."""
+
+    Q, K = meta(2, 5, 6, 16, dtype=BF16), meta(2, 7, 3, 16, dtype=BF16)
+    PACKED_Q, PACKED_K = meta(9, 6, 16, dtype=BF16), meta(12, 3, 16, dtype=BF16)
+    BEGINS = meta(4, dtype=torch.int32)
+
+    def test_flash(self):
+        run = torch.ops.aten._flash_attention_forward
+        [kernel] = kernels_of(run, self.Q, self.K, self.K, None, None, 5, 7, 0.0, True, False)
+        assert kernel.dimensions == Attention(
+            # The last of 5 queries sees all 7 keys, those before it 1, 2, 3 and 4 fewer.
+            2, 6, 3, 5, 7, 16, 16, skippable_scores=2 * 6 * (1 + 2 + 3 + 4)
+        )  # fmt: skip
+        scores = 2 * 6 * 5 * 7
+        outputs = 2 * 5 * 6 * 16
+        read = 2 * (outputs + 2 * 2 * 7 * 3 * 16)
+        assert kernel.work == Work(scores * 32, scores * 6, outputs, read, 2 * outputs)
+
+    def test_flash_of_packed_sequences_takes_each_for_as_long_as_the_longest(self):
+        run = torch.ops.aten._flash_attention_forward
+        packed = self.PACKED_Q, self.PACKED_K, self.PACKED_K, self.BEGINS, self.BEGINS
+        [kernel] = kernels_of(run, *packed, 4, 6, 0.0, False, False)
+        assert kernel.dimensions == Attention(3, 6, 3, 4, 6, 16, 16)
+        scores = 3 * 6 * 4 * 6
+        outputs = 9 * 6 * 16
+        read = 2 * (outputs + 2 * 12 * 3 * 16) + 2 * 4 * 4
+        assert kernel.work == Work(scores * 32, scores * 6, outputs, read, 2 * outputs)
+
+    def test_memory_efficient(self):
+        run = torch.ops.aten._efficient_attention_forward
+        bias = meta(2, 6, 5, 7, dtype=BF16)
+        nothing = (None,) * 5
+        kernel = kernels_of(run, self.Q, self.Q, self.Q, *nothing, 0.0, 0)[-1]
+        assert kernel.dimensions == Attention(2, 6, 6, 5, 5, 16, 16)
+        kernel = kernels_of(run, self.Q, self.K, self.K, bias, None, None, None, None, 0.0, 1)[-1]
+        assert kernel.dimensions[:8] == (2, 6, 3, 5, 7, 16, 16, True)
+        assert kernel.dimensions.skippable_scores == 2 * 6 * 10
+        assert kernel.work.vector_flops == 2 * 6 * 5 * 7 * 7
+
+    def test_memory_efficient_of_packed_sequences(self):
+        q, k = self.PACKED_Q.unsqueeze(0), self.PACKED_K.unsqueeze(0)
+        run = torch.ops.aten._efficient_attention_forward
+        given = (q, k, k, None, self.BEGINS, self.BEGINS, 4, 6, 0.0, 0)
+        kernel = kernels_of(run, *given)[-1]
+        assert kernel.dimensions == Attention(3, 6, 3, 4, 6, 16, 16)
+        assert kernel.work.matrix_flops == 2 * 3 * 6 * 4 * 6 * 32 == witnessed_flops(run, *given)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace.* is deprecated:DeprecationWarning")
+def test_a_convolution_that_torch_jit_recorded_is_counted_as_any_other():
+    net, x = torch.nn.Conv2d(3, 4, 2), torch.zeros(1, 3, 5, 5)
+    recorded = torch.jit.trace(net, x)
+    assert [(kernel.operator, kernel.work) for kernel in trace_of(recorded, x).kernels] == [
+        (kernel.operator, kernel.work) for kernel in trace_of(net, x).kernels
+    ]
+
+
+def test_marks_for_the_profiler_are_free():
+    def marked(x):
+        with torch.profiler.record_function("here"):
+            return x + 1
+
+    trace = trace_of(Calls(marked), meta(2, 3))
+    assert not trace.unknown
+    assert [kernel.operator for kernel in trace.kernels] == ["add"]
 
 
 def test_an_operator_of_another_library_keeps_its_name_and_stays_unknown():

@@ -126,6 +126,65 @@ def _flash_dimensions(call: Call) -> Attention:
     )
 
 
+# --- kernels called by their own name ---------------------------------------------------------
+
+
+def _kernel(offsets_at: int, causal_at: int) -> Rule:
+    """Rule of a kernel that takes q [B, T, Hq, D] and so on, or packed sequences [T, Hq, D].
+
+    Packed, they lie one behind the other, and a tensor of offsets says where each begins. Their
+    lengths are values, which `meta` has not: each counts as long as the longest, an upper bound.
+
+    Args:
+        offsets_at: Place of the queries' offsets among the arguments; the keys' follow, then the
+            longest sequence of either. A bias is before them, if the kernel takes one.
+        causal_at: Place of what says whether it is causal.
+    """
+
+    def dimensions(call: Call) -> Attention:
+        query, key, value = call.args[:3]
+        batch, queries, keys = int(query.shape[0]), int(query.shape[-3]), int(key.shape[-3])
+        if call.args[offsets_at] is not None:
+            longest = call.args[offsets_at + 2 : offsets_at + 4]
+            batch = int(call.args[offsets_at].shape[0]) - 1
+            queries, keys = (
+                int(n or most) for n, most in zip(longest, (queries, keys), strict=True)
+            )
+        heads = int(query.shape[-2])
+        skippable = batch * heads * keys_after_last(queries, keys)
+        return Attention(
+            batch=batch,
+            heads=heads,
+            kv_heads=int(key.shape[-2]),
+            queries=queries,
+            keys=keys,
+            head_dim=int(query.shape[-1]),
+            value_dim=int(value.shape[-1]),
+            masked=any(bias is not None for bias in call.args[3:offsets_at]),
+            skippable_scores=skippable if call.argument(causal_at, "is_causal") else 0,
+        )
+
+    def macs(call: Call) -> int:
+        size = dimensions(call)
+        scores = size.batch * size.heads * size.queries * size.keys
+        return scores * (size.head_dim + size.value_dim)
+
+    def vector_flops(call: Call) -> int:
+        size = dimensions(call)
+        scores = size.batch * size.heads * size.queries * size.keys
+        return scores * (1 + SOFTMAX_FLOPS + size.masked)
+
+    return Rule(
+        "attention",
+        "as scaled dot-product attention, heads behind the tokens; packed sequences count as long"
+        " as the longest: an upper bound",
+        macs=macs,
+        vector_flops=vector_flops,
+        bytes_written=first_output,
+        dimensions=dimensions,
+    )
+
+
 ATTENTION_RULES: Final[list[tuple[Rule, str]]] = [
     (
         _attention(causal_at=5),
@@ -150,5 +209,8 @@ ATTENTION_RULES: Final[list[tuple[Rule, str]]] = [
         ),
         "flash_attention",
     ),
+    (_kernel(offsets_at=3, causal_at=8), "_flash_attention_forward"),
+    (_kernel(offsets_at=3, causal_at=7), "torch_attn::_varlen_attn"),
+    (_kernel(offsets_at=4, causal_at=9), "_efficient_attention_forward"),
 ]
 """Rules, and the names of the operators that each is for."""

@@ -28,7 +28,7 @@ def _linear_macs(call: Call) -> int:
 def _convolution_macs(call: Call) -> int:
     """fvcore expects `aten::_convolution`, which has three flags more than `convolution`."""
     flags = (False, False, False)
-    return _fvcore_convolution(Call((*call.args, *flags), call.outputs, {}))
+    return _fvcore_convolution(Call((*call.args[:9], *flags), call.outputs, {}))
 
 
 _fvcore_convolution = fvcore_count(jit_handles.conv_flop_jit)
@@ -91,6 +91,12 @@ def _product_dimensions(first: int) -> Callable[[Call], Gemm]:
         return Gemm(math.prod(batch), rows, columns, int(left.shape[-1]))
 
     return dimensions
+
+
+def _scaled_flops(call: Call) -> int:
+    """Of `_scaled_mm`, an output: each factor's scale, a bias, and the output's own scale."""
+    given = (call.argument(4, "bias"), call.argument(5, "scale_result"))
+    return output_elements(call) * (2 + sum(argument is not None for argument in given))
 
 
 # --- einsum ----------------------------------------------------------------------------------
@@ -218,7 +224,9 @@ MATRIX_RULES: Final[list[tuple[Rule, str]]] = [
             vector_flops=_bias,
             dimensions=_convolution_dimensions,
         ),
-        "convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d",
+        # Modules that torch.jit.trace has recorded call `_convolution`.
+        "convolution _convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d"
+        " conv_transpose3d",
     ),
     (
         _product(
@@ -248,6 +256,16 @@ MATRIX_RULES: Final[list[tuple[Rule, str]]] = [
         "matmul mv dot vdot",
     ),
     (_product("as mv, and an addition an output", _added_matmul_macs, added=True), "addmv"),
+    (
+        Rule(
+            "gemm",
+            "as mm of eight-bit factors, and an operation an output for each scale and the bias",
+            macs=_matmul_macs,
+            vector_flops=_scaled_flops,
+            dimensions=_product_dimensions(first=0),
+        ),
+        "_scaled_mm",
+    ),
     (
         Rule(
             "gemm",

@@ -46,7 +46,10 @@ FREE: Final[frozenset[str]] = frozenset(
     # questions to the host
     " _local_scalar_dense item is_nonzero is_same_size _has_same_storage_numel size stride numel"
     " dim sym_size sym_stride sym_numel sym_storage_offset prim_device _assert_async"
-    " _assert_tensor_metadata _linalg_check_errors".split()
+    " _assert_tensor_metadata _linalg_check_errors"
+    # marks for the profiler, which nn.DataParallel sets around what it runs
+    " profiler::_record_function_enter profiler::_record_function_enter_new"
+    " profiler::_record_function_exit".split()
 )
 
 

@@ -243,7 +243,7 @@ class Recorder:
         """Books one dispatched operator to the module whose forward is running."""
         with torch._C.DisableTorchFunction():
             name, rule = operator.name, operator.rule
-            if name == "convolution":
+            if name in ("convolution", "_convolution"):
                 name = _convolution_name(args)
             elif name in ("_to_copy", "copy") and _is_elsewhere(_source(name, args), output):
                 name, rule = "transfer", RULES["transfer"]
@@ -430,7 +430,8 @@ class _Operators(TorchDispatchMode):
                 refuse_uncountable(operator.name, (*args, *kwargs.values()))
         if operator.is_composite or (recorder.inside_operator and operator.can_be_taken_apart):
             with self:
-                return func.decompose(*args, **kwargs)
+                # What PyTorch runs itself; `decompose` would prefer a decomposition in Python.
+                return func._op_dk(_COMPOSITE, *args, **kwargs)
         output = run(*args, **kwargs)
         book = recorder.record_inside if recorder.inside_operator else recorder.record
         book(operator, args, kwargs, output)
@@ -450,14 +451,17 @@ class _OperatorsBesideDynamo(_Operators):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
+_COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
 class _Operator(NamedTuple):
     name: str
     """Without overload and in-place suffix; of another library than ATen, with its name."""
     rule: Rule | None
     is_composite: bool
-    """Whether PyTorch takes it apart; in inference mode it arrives here whole."""
+    """Whether PyTorch takes it apart before; in inference mode alone it arrives here whole."""
     can_be_taken_apart: bool
-    """The same of one that has a rule, which counts it as called."""
+    """The same, or of one that arrives whole in any mode, has a rule and is counted as called."""
     may_grow: bool
     """Whether it may enlarge the memory of a tensor that it is given: with `out=`, `resize_`."""
 
@@ -470,13 +474,14 @@ def _operator_of(func: Any) -> _Operator:
     if func.namespace not in ("aten", "prims"):
         name = f"{func.namespace}::{name}"
     rule = RULES.get(name)
-    implicit = torch._C.DispatchKey.CompositeImplicitAutograd
-    can_be_taken_apart = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), implicit)
+    has_kernel = functools.partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name())
+    can_be_taken_apart = has_kernel(_COMPOSITE)
+    arrives_whole = has_kernel(torch._C.DispatchKey.Autograd)
     may_grow = name.startswith("resize") or any(
         argument.kwarg_only and argument.alias_info is not None and argument.alias_info.is_write
         for argument in func._schema.arguments
     )
-    is_composite = rule is None and can_be_taken_apart
+    is_composite = can_be_taken_apart and (rule is None or not arrives_whole)
     return _Operator(name, rule, is_composite, can_be_taken_apart, may_grow)
 
 

@@ -117,6 +117,15 @@ def _taps(filter_size: int) -> Count:
     return count
 
 
+def _sampled_taps(call: Call) -> int:
+    """Of `grid_sampler_2d(x, grid, mode, ...)`: bilinear (0) 2 taps a dimension, bicubic (2) 4.
+
+    The nearest element (1) is only taken.
+    """
+    filter_size = {0: 2, 1: 0, 2: 4}[call.args[2]]
+    return _taps(filter_size)(call)
+
+
 def _antialiased_taps(support: int) -> Count:
     """2 FLOPs a tap of the window, one dimension after the other, last first: an upper bound.
 
@@ -368,6 +377,14 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule("interpolation", "2 FLOPs a tap, 2 taps a dimension", vector_flops=_taps(2)),
         "upsample_linear1d upsample_bilinear2d upsample_trilinear3d",
+    ),
+    (
+        Rule(
+            "interpolation",
+            "2 FLOPs a tap: 2 taps a dimension, 4 of a bicubic filter",
+            vector_flops=_sampled_taps,
+        ),
+        "grid_sampler_2d grid_sampler_3d",
     ),
     (
         Rule(
