@@ -108,7 +108,7 @@ def _flop_counter(name: str, device: str) -> int:
     from torch.utils.flop_counter import FlopCounterMode
 
     stage, given = stage_of(name, device)
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    with FlopCounterMode(display=False) as counter:
         stage(given)
     return counter.get_total_flops() // 2
 
@@ -135,8 +135,7 @@ def deepspeed(name: str) -> int:
     stage, given = stage_of(name, "cpu")
     profiler = FlopsProfiler(stage)
     profiler.start_profile()
-    with torch.no_grad():
-        stage(given)
+    stage(given)
     macs = profiler.get_total_macs()
     profiler.end_profile()
     return int(macs)
@@ -165,8 +164,7 @@ def thop(name: str) -> int:
     from thop import profile
 
     stage, given = stage_of(name, "cpu")
-    with torch.no_grad():
-        macs, _ = profile(stage, inputs=(given,), verbose=False)
+    macs, _ = profile(stage, inputs=(given,), verbose=False)
     return int(macs)
 
 
@@ -216,7 +214,8 @@ def count(title: str, stage: str) -> None:
     """What a process of a counter does."""
     import resource
 
-    macs = COUNTERS[title][1](stage)
+    with torch.no_grad():  # as inference runs
+        macs = COUNTERS[title][1](stage)
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     sys.stdout.write("\n" + json.dumps({"macs": macs, "peak_bytes": peak}) + "\n")
 

@@ -260,7 +260,6 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         Rule("activation", "exponential, addition, logarithm", vector_flops=_per_output(3)),
         "softplus",
     ),
-    (Rule("activation", "x tanh(softplus(x))", vector_flops=_per_output(5)), "mish"),
     (
         Rule("activation", "addition, two bounds, division", vector_flops=_per_output(4)),
         "hardsigmoid",
