@@ -23,15 +23,21 @@ from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.errors import KnowledgeError, WorkloadError
 from dsocr_analyze.knowledge.architecture_pages import PAGES as PAGES_BY_ARCHITECTURE
 from dsocr_analyze.knowledge.architecture_pages import pages_of
-from dsocr_analyze.knowledge.chapter import checked_chapters
-from dsocr_analyze.knowledge.corrections import SOURCES
-from dsocr_analyze.knowledge.evidence import check
-from dsocr_analyze.knowledge.facts import Facts
+from dsocr_analyze.knowledge.documents.corrections import SOURCES
 from dsocr_analyze.knowledge.generate import documents
-from dsocr_analyze.knowledge.notation import collected, equation, evaluate, names_in, typeset
-from dsocr_analyze.knowledge.page import Case, Formulas, Page, Parameter, Symbol
+from dsocr_analyze.knowledge.machinery.chapter import checked_chapters
+from dsocr_analyze.knowledge.machinery.evidence import check
+from dsocr_analyze.knowledge.machinery.facts import Facts
+from dsocr_analyze.knowledge.machinery.notation import (
+    collected,
+    equation,
+    evaluate,
+    names_in,
+    typeset,
+)
+from dsocr_analyze.knowledge.machinery.page import Case, Formulas, Page, Parameter, Symbol
+from dsocr_analyze.knowledge.machinery.signature import definition_of
 from dsocr_analyze.knowledge.references import REFERENCES
-from dsocr_analyze.knowledge.signature import definition_of
 from dsocr_analyze.model.directory import read_config
 from dsocr_analyze.session import DeepSeekOCRSession
 
@@ -347,8 +353,10 @@ def numbers_in(source):
 @pytest.mark.parametrize(
     "name",
     [
-        "corrections", "decoder", "decoder_parts", "deepseek_ocr", "deepseek_ocr_2", "ocr",
-        "overview", "qwen_encoder", "render", "unlimited_ocr", "vision_clip", "vision_sam",
+        "documents/corrections", "documents/index", "documents/module_catalog",
+        "documents/module_formulations", "decoder", "decoder_parts", "deepseek_ocr",
+        "deepseek_ocr_2", "ocr",
+        "qwen_encoder", "machinery/render", "unlimited_ocr", "vision_clip", "vision_sam",
         "whole_model",
     ],
 )  # fmt: skip
@@ -587,7 +595,7 @@ def test_a_name_that_means_two_modules_is_refused(ocr2, monkeypatch):
         page = next(page for page in pages_of(ocr2) if page.name == "Qwen2MLP")
         return [dataclasses.replace(page, name="Block")]
 
-    monkeypatch.setattr("dsocr_analyze.knowledge.chapter.pages_of", lambda facts: (
+    monkeypatch.setattr("dsocr_analyze.knowledge.machinery.chapter.pages_of", lambda facts: (
         other(facts) if facts is ocr2 else
         [page for page in pages_of(facts) if page.name == "Block"]
     ))  # fmt: skip

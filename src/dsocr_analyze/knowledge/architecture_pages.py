@@ -8,8 +8,8 @@ from typing import Final
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.knowledge.deepseek_ocr import deepseek_ocr_pages
 from dsocr_analyze.knowledge.deepseek_ocr_2 import deepseek_ocr_2_pages
-from dsocr_analyze.knowledge.facts import Facts
-from dsocr_analyze.knowledge.page import Page
+from dsocr_analyze.knowledge.machinery.facts import Facts
+from dsocr_analyze.knowledge.machinery.page import Page
 from dsocr_analyze.knowledge.unlimited_ocr import unlimited_ocr_pages
 
 __all__ = ["PAGES", "pages_of"]

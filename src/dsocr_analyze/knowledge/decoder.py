@@ -18,7 +18,7 @@ from dsocr_analyze.knowledge.decoder_parts import (
     moe_formulas,
     pick,
 )
-from dsocr_analyze.knowledge.facts import (
+from dsocr_analyze.knowledge.machinery.facts import (
     Facts,
     below_model,
     config_value,
@@ -26,8 +26,8 @@ from dsocr_analyze.knowledge.facts import (
     scaled,
     tensor,
 )
-from dsocr_analyze.knowledge.page import Case, Formulas, Page, Parameter, Symbol
-from dsocr_analyze.knowledge.signature import import_line
+from dsocr_analyze.knowledge.machinery.page import Case, Formulas, Page, Parameter, Symbol
+from dsocr_analyze.knowledge.machinery.signature import import_line
 
 __all__ = ["attention_formulas", "decoder_pages", "stack_symbols", "stack_values"]
 

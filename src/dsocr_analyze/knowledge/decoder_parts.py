@@ -13,9 +13,9 @@ from dsocr_analyze.costs import normalization, rope, swiglu
 from dsocr_analyze.costs.activations import activation_flops
 from dsocr_analyze.costs.operators import Kernels
 from dsocr_analyze.dtypes import BFLOAT16
-from dsocr_analyze.knowledge.facts import Facts, config_value, count, tensor
-from dsocr_analyze.knowledge.page import Case, Formulas, Page, Parameter, Symbol
-from dsocr_analyze.knowledge.signature import import_line
+from dsocr_analyze.knowledge.machinery.facts import Facts, config_value, count, tensor
+from dsocr_analyze.knowledge.machinery.page import Case, Formulas, Page, Parameter, Symbol
+from dsocr_analyze.knowledge.machinery.signature import import_line
 
 __all__ = [
     "SYMBOLS",

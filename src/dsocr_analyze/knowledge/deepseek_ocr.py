@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from dsocr_analyze.knowledge.decoder import decoder_pages
 from dsocr_analyze.knowledge.decoder_parts import decoder_parts
-from dsocr_analyze.knowledge.facts import Facts, count
+from dsocr_analyze.knowledge.machinery.facts import Facts, count
+from dsocr_analyze.knowledge.machinery.page import Page
 from dsocr_analyze.knowledge.ocr import (
     PIXELS_NOTE,
     causal_lm_page,
@@ -15,7 +16,6 @@ from dsocr_analyze.knowledge.ocr import (
     preprocessing_pages,
     vision_parameters,
 )
-from dsocr_analyze.knowledge.page import Page
 from dsocr_analyze.knowledge.vision_clip import clip_pages, projector_pages
 from dsocr_analyze.knowledge.vision_sam import sam_pages
 from dsocr_analyze.knowledge.whole_model import WholeModel

@@ -11,9 +11,9 @@ import numpy as np
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.knowledge.decoder import stack_parameters
-from dsocr_analyze.knowledge.facts import Facts, config_value, count, scaled
-from dsocr_analyze.knowledge.page import Case, Formulas, Page, Parameter, Symbol
-from dsocr_analyze.knowledge.signature import import_line
+from dsocr_analyze.knowledge.machinery.facts import Facts, config_value, count, scaled
+from dsocr_analyze.knowledge.machinery.page import Case, Formulas, Page, Parameter, Symbol
+from dsocr_analyze.knowledge.machinery.signature import import_line
 from dsocr_analyze.knowledge.whole_model import WholeModel
 
 __all__ = [

@@ -19,10 +19,10 @@ from dsocr_analyze.costs.rope import llama_tables
 from dsocr_analyze.costs.sums import ModuleKernels
 from dsocr_analyze.costs.swiglu import swiglu
 from dsocr_analyze.dtypes import BFLOAT16
-from dsocr_analyze.knowledge.facts import Facts, count, kernels_of, scaled, tensor
-from dsocr_analyze.knowledge.notation import evaluate
-from dsocr_analyze.knowledge.page import Case, Formulas, Page, Parameter, Symbol
-from dsocr_analyze.knowledge.signature import import_line
+from dsocr_analyze.knowledge.machinery.facts import Facts, count, kernels_of, scaled, tensor
+from dsocr_analyze.knowledge.machinery.notation import evaluate
+from dsocr_analyze.knowledge.machinery.page import Case, Formulas, Page, Parameter, Symbol
+from dsocr_analyze.knowledge.machinery.signature import import_line
 
 __all__ = ["encoder_of", "encoder_pages"]
 

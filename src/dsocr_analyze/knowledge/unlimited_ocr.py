@@ -10,7 +10,8 @@ from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.knowledge.decoder import attention_formulas, decoder_pages
 from dsocr_analyze.knowledge.decoder_parts import decoder_parts, pick
 from dsocr_analyze.knowledge.deepseek_ocr import clip_and_sam_diagram
-from dsocr_analyze.knowledge.facts import Facts, config_value, count, scaled
+from dsocr_analyze.knowledge.machinery.facts import Facts, config_value, count, scaled
+from dsocr_analyze.knowledge.machinery.page import Case, Page, Parameter, Symbol
 from dsocr_analyze.knowledge.ocr import (
     PIXELS_NOTE,
     causal_lm_page,
@@ -19,7 +20,6 @@ from dsocr_analyze.knowledge.ocr import (
     preprocessing_pages,
     vision_parameters,
 )
-from dsocr_analyze.knowledge.page import Case, Page, Parameter, Symbol
 from dsocr_analyze.knowledge.vision_clip import clip_pages, projector_pages
 from dsocr_analyze.knowledge.vision_sam import sam_pages
 from dsocr_analyze.knowledge.whole_model import Step, WholeModel

@@ -18,8 +18,15 @@ from dsocr_analyze.costs.self_attention import self_attention
 from dsocr_analyze.costs.sums import ModuleKernels
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.knowledge.decoder_parts import fallback_notes
-from dsocr_analyze.knowledge.facts import Facts, count, kernels_of, tensor
-from dsocr_analyze.knowledge.page import NO_DEFAULT, Case, Formulas, Page, Parameter, Symbol
+from dsocr_analyze.knowledge.machinery.facts import Facts, count, kernels_of, tensor
+from dsocr_analyze.knowledge.machinery.page import (
+    NO_DEFAULT,
+    Case,
+    Formulas,
+    Page,
+    Parameter,
+    Symbol,
+)
 from dsocr_analyze.knowledge.vision_sam import resize_formula
 
 __all__ = ["Projected", "clip_pages", "projector_pages"]

@@ -14,8 +14,8 @@ from dsocr_analyze.costs.operators import Kernels, copy, product
 from dsocr_analyze.costs.position_table import bicubic_resize
 from dsocr_analyze.costs.sums import ModuleKernels
 from dsocr_analyze.dtypes import BFLOAT16
-from dsocr_analyze.knowledge.facts import Facts, kernels_of, tensor
-from dsocr_analyze.knowledge.page import Case, Formulas, Page, Parameter, Symbol
+from dsocr_analyze.knowledge.machinery.facts import Facts, kernels_of, tensor
+from dsocr_analyze.knowledge.machinery.page import Case, Formulas, Page, Parameter, Symbol
 
 __all__ = ["resize_formula", "sam_pages"]
 

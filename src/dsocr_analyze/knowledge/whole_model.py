@@ -9,10 +9,10 @@ from typing import Any, Final
 from dsocr_analyze.costs.operators import Kernels
 from dsocr_analyze.figures import StageFigures
 from dsocr_analyze.knowledge.decoder import stack_formulas, stack_symbols, stack_values
-from dsocr_analyze.knowledge.evidence import all_values
-from dsocr_analyze.knowledge.facts import Facts, below_model
-from dsocr_analyze.knowledge.notation import evaluate
-from dsocr_analyze.knowledge.page import Case, Formulas, Page, Symbol
+from dsocr_analyze.knowledge.machinery.evidence import all_values
+from dsocr_analyze.knowledge.machinery.facts import Facts, below_model
+from dsocr_analyze.knowledge.machinery.notation import evaluate
+from dsocr_analyze.knowledge.machinery.page import Case, Formulas, Page, Symbol
 from dsocr_analyze.running.forward import running
 from dsocr_analyze.workload import DecodeStep
 

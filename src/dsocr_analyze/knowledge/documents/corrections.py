@@ -1,4 +1,4 @@
-"""One page of earlier figures that do not hold, with what does."""
+"""docs/corrections.md: earlier figures that do not hold, with what does."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.knowledge.decoder_parts import YARN_OPERATORS
-from dsocr_analyze.knowledge.evidence import CheckedCase
-from dsocr_analyze.knowledge.facts import Facts, count, scaled
-from dsocr_analyze.knowledge.page import Page
-from dsocr_analyze.knowledge.render import GENERATED, table
+from dsocr_analyze.knowledge.machinery.evidence import CheckedCase
+from dsocr_analyze.knowledge.machinery.facts import Facts, count, scaled
+from dsocr_analyze.knowledge.machinery.page import Page
+from dsocr_analyze.knowledge.machinery.render import GENERATED, table
 
 __all__ = ["Correction", "corrections", "corrections_page"]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import BFLOAT16
-from dsocr_analyze.knowledge.evidence import CheckedCase
-from dsocr_analyze.knowledge.facts import Facts, count, scaled
-from dsocr_analyze.knowledge.notation import equation, evaluate, names_in, typeset
-from dsocr_analyze.knowledge.page import NO_DEFAULT, Page, Parameter, Symbol
+from dsocr_analyze.knowledge.machinery.evidence import CheckedCase
+from dsocr_analyze.knowledge.machinery.facts import Facts, count, scaled
+from dsocr_analyze.knowledge.machinery.notation import equation, evaluate, names_in, typeset
+from dsocr_analyze.knowledge.machinery.page import NO_DEFAULT, Page, Parameter, Symbol
+from dsocr_analyze.knowledge.machinery.signature import definition_of, file_of
 from dsocr_analyze.knowledge.references import REFERENCES
-from dsocr_analyze.knowledge.signature import definition_of, file_of
 from dsocr_analyze.module_tree import FoldedNode, fold
 
 __all__ = ["defaults_of", "display", "paths_of", "render_page", "table"]

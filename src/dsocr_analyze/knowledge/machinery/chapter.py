@@ -9,11 +9,11 @@ from typing import Any
 
 from dsocr_analyze.errors import KnowledgeError
 from dsocr_analyze.knowledge.architecture_pages import pages_of
-from dsocr_analyze.knowledge.evidence import CheckedCase, check
-from dsocr_analyze.knowledge.facts import Facts
-from dsocr_analyze.knowledge.page import Page
+from dsocr_analyze.knowledge.machinery.evidence import CheckedCase, check
+from dsocr_analyze.knowledge.machinery.facts import Facts
+from dsocr_analyze.knowledge.machinery.page import Page
 
-__all__ = ["Chapter", "checked_chapters"]
+__all__ = ["Chapter", "checked_chapters", "groups_of"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,11 @@ def checked_chapters(models: Iterable[Facts]) -> list[Chapter]:
         chapters.append(Chapter(facts, own, shared, {page.name: check(page) for page in own}))
         written |= {page.name: page for page in own}
     return chapters
+
+
+def groups_of(pages: Iterable[Page]) -> list[str]:
+    """Groups of some pages, in the order of their first."""
+    return list(dict.fromkeys(page.group for page in pages))
 
 
 def _is_same(subject: Any, known: Any) -> bool:

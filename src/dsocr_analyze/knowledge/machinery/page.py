@@ -33,7 +33,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Formulas:
-    """What a module costs, in the notation of `dsocr_analyze.knowledge.notation`.
+    """What a module costs, in the notation of `dsocr_analyze.knowledge.machinery.notation`.
 
     Attributes:
         macs: Multiply-accumulates of matrix operators.

@@ -16,8 +16,8 @@ from dsocr_analyze.costs.operators import Kernels
 from dsocr_analyze.costs.sums import ModuleKernels
 from dsocr_analyze.errors import KnowledgeError
 from dsocr_analyze.kernels import Kernel, Kind, Work, merged, total_work
-from dsocr_analyze.knowledge.notation import evaluate
-from dsocr_analyze.knowledge.page import Case, Page
+from dsocr_analyze.knowledge.machinery.notation import evaluate
+from dsocr_analyze.knowledge.machinery.page import Case, Page
 from dsocr_analyze.trace.alone import FunctionModule, trace_alone
 
 __all__ = ["CheckedCase", "all_values", "check"]

@@ -1,4 +1,4 @@
-"""The page on predicted seconds: how one is made, with one page worked out, and the errors."""
+"""docs/seconds.md: how a second is predicted, with one page worked out, and the errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware.profile import all_profiles
 from dsocr_analyze.hardware.timed_device import Device, device
 from dsocr_analyze.kernels import Kernel
-from dsocr_analyze.knowledge.render import GENERATED, table
+from dsocr_analyze.knowledge.machinery.render import GENERATED, table
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.quantities import bytes_text
 from dsocr_analyze.report.time_tables import seconds_text
