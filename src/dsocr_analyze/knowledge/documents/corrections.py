@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from dsocr_analyze.dtypes import FLOAT32
-from dsocr_analyze.knowledge.decoder_parts import YARN_OPERATORS
+from dsocr_analyze.knowledge.families.rotary import YARN_OPERATORS
 from dsocr_analyze.knowledge.machinery.evidence import CheckedCase
 from dsocr_analyze.knowledge.machinery.facts import Facts, count, scaled
 from dsocr_analyze.knowledge.machinery.page import Page

@@ -10,7 +10,7 @@ from typing import Any, Final
 from dsocr_analyze.costs.operators import Kernels
 from dsocr_analyze.costs.sums import ModuleKernels
 
-__all__ = ["NO_DEFAULT", "Case", "Formulas", "Page", "Parameter", "Symbol"]
+__all__ = ["NO_DEFAULT", "Case", "Formulas", "Page", "Parameter", "Symbol", "pick"]
 
 NO_DEFAULT: Final = inspect.Parameter.empty
 """Default of what must be given."""
@@ -29,6 +29,11 @@ class Symbol:
     latex: str
     meaning: str
     formula: str | None = None
+
+
+def pick(names: str, alphabet: Mapping[str, Symbol]) -> dict[str, Symbol]:
+    """Some symbols of an alphabet, in the order of their names, which spaces separate."""
+    return {name: alphabet[name] for name in names.split()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,11 @@ from typing import Any, Final
 
 from dsocr_analyze.costs.operators import Kernels
 from dsocr_analyze.figures import StageFigures
-from dsocr_analyze.knowledge.decoder import stack_formulas, stack_symbols, stack_values
+from dsocr_analyze.knowledge.families.decoder_stack import (
+    stack_formulas,
+    stack_symbols,
+    stack_values,
+)
 from dsocr_analyze.knowledge.machinery.evidence import all_values
 from dsocr_analyze.knowledge.machinery.facts import Facts, below_model
 from dsocr_analyze.knowledge.machinery.notation import evaluate
@@ -53,7 +57,7 @@ class WholeModel:
 
     Attributes:
         facts: The model.
-        vision_pages: Pages among which are those of its vision stages.
+        vision_pages: The pages of its vision stages.
         head: Whether the head is there.
         multiplies_grid: Whether views are laid out by the columns and rows of their grid.
         steps: Decode steps; None for the first one after the prompt.
