@@ -16,16 +16,18 @@ def page(facts: Facts) -> Page:
     decoder = facts.decoder
     kv, D = decoder.kv_heads, decoder.head_dim
     own = decoder.heads // kv
+    in_the_model = ""
+    if own == 1:
+        in_the_model = (
+            " With one query head a key head it returns its input; so it does in"
+            f" {facts.model_name}."
+        )
     return Page(
         name="repeat_kv",
         group="Decoder: attention",
         subject=facts.get("repeat_kv"),
         what="Gives every query head its key or value head where several query heads share one"
-        " (grouped-query attention), by repeating each of them. With one query head a key head it"
-        f" returns its input; so it does in {facts.model_name}."
-        if own == 1
-        else "Gives every query head its key or value head where several query heads share one"
-        " (grouped-query attention), by repeating each of them.",
+        f" (grouped-query attention), by repeating each of them.{in_the_model}",
         blocks=(("prefill", "attention"), ("decode", "attention")),
         layer="costs.decoder_attention.decoder_attention (its copies)",
         inputs={"hidden_states": "B, G, K, D"},
