@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
+from dsocr_analyze.costs.linear import linear
+from dsocr_analyze.costs.operators import Kernels
+from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.knowledge.machinery.page import Formulas
 
-__all__ = ["SILU_GATE", "gated_mlp_formulas", "mlp_formulas"]
+__all__ = ["SILU_GATE", "gated_mlp_formulas", "mlp_formulas", "mlp_kernels"]
 
 SILU_GATE: Final = r"y = \left(\mathrm{silu}(x W_{gate}^T) \odot x W_{up}^T\right) W_{down}^T"
 
@@ -37,4 +41,15 @@ def mlp_formulas(tokens: str, activation: int) -> Formulas:
         vector_flops=f"{tokens} * ({activation + 1} * m + d)",
         params="2 * d * m + m + d",
         activations=f"{tokens} * (m + d)",
+    )
+
+
+def mlp_kernels(
+    tokens: int, d: int, m: int, activation: Callable[[int, Dtype], Kernels]
+) -> Kernels:
+    """Of the same MLP by the closed forms; `activation` makes those of its activation."""
+    return (
+        *linear(tokens, d, m, BFLOAT16, bias=True),
+        *activation(tokens * m, BFLOAT16),
+        *linear(tokens, m, d, BFLOAT16, bias=True),
     )

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from dsocr_analyze.costs.activations import gelu
-from dsocr_analyze.costs.linear import linear
-from dsocr_analyze.costs.operators import Kernels
-from dsocr_analyze.dtypes import BFLOAT16
-from dsocr_analyze.knowledge.families.mlp import mlp_formulas
+from dsocr_analyze.knowledge.families.mlp import mlp_formulas, mlp_kernels
 from dsocr_analyze.knowledge.families.reference_files import VISION
 from dsocr_analyze.knowledge.families.sam import GROUP, SYMBOLS, view_cases
 from dsocr_analyze.knowledge.machinery.facts import Facts, tensor
@@ -46,7 +43,7 @@ def page(facts: Facts) -> Page:
             facts,
             build=lambda: facts.make("MLPBlock", d, m),
             arguments=lambda N, R: [tensor(N, facts.sam_grid(R), facts.sam_grid(R), d)],
-            closed_form=lambda N, R: _kernels(N * facts.sam_grid(R) ** 2, d, m),
+            closed_form=lambda N, R: mlp_kernels(N * facts.sam_grid(R) ** 2, d, m, gelu),
         ),
         flops_notes=("GELU counts five operations an element, a bias one.",),
         related=("Block", "NoTPFeedForward", "DeepseekV2MLP"),
@@ -57,12 +54,4 @@ mlp = MLPBlock({d}, {m})
 assert mlp(torch.zeros(1, 2, 2, {d})).shape == (1, 2, 2, {d})""",
         notes="linear, GELU, linear",
         references=("gelu", "sam"),
-    )
-
-
-def _kernels(n: int, d: int, m: int) -> Kernels:
-    return (
-        *linear(n, d, m, BFLOAT16, bias=True),
-        *gelu(n * m, BFLOAT16),
-        *linear(n, m, d, BFLOAT16, bias=True),
     )

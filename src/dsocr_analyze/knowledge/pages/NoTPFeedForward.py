@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dsocr_analyze.costs.activations import quick_gelu
-from dsocr_analyze.costs.linear import linear
-from dsocr_analyze.costs.operators import Kernels
-from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.knowledge.families.clip import GROUP, SYMBOLS, tokens, view_cases
-from dsocr_analyze.knowledge.families.mlp import mlp_formulas
+from dsocr_analyze.knowledge.families.mlp import mlp_formulas, mlp_kernels
 from dsocr_analyze.knowledge.families.reference_files import VISION
 from dsocr_analyze.knowledge.machinery.facts import Facts, tensor
 from dsocr_analyze.knowledge.machinery.page import Page, Parameter, pick
@@ -47,7 +44,7 @@ return fc2(h * sigmoid(1.702 * h))""",
             facts,
             build=lambda: facts.make("NoTPFeedForward", {}, d, m),
             arguments=lambda N, R: [tensor(N, tokens(facts, R), d)],
-            closed_form=lambda N, R: _kernels(N * tokens(facts, R), d, m),
+            closed_form=lambda N, R: mlp_kernels(N * tokens(facts, R), d, m, quick_gelu),
         ),
         flops_notes=(
             "Quick GELU is a scripted function: a product, a sigmoid of four operations and a"
@@ -61,12 +58,4 @@ mlp = NoTPFeedForward({{}}, {d}, {m})
 assert mlp(torch.zeros(1, 2, {d})).shape == (1, 2, {d})""",
         notes="linear, quick GELU, linear",
         references=("gelu", "clip"),
-    )
-
-
-def _kernels(n: int, d: int, m: int) -> Kernels:
-    return (
-        *linear(n, d, m, BFLOAT16, bias=True),
-        *quick_gelu(n * m, BFLOAT16),
-        *linear(n, m, d, BFLOAT16, bias=True),
     )
