@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import inspect
 import itertools
 import json
 import os
@@ -23,15 +24,21 @@ from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.errors import KnowledgeError, WorkloadError
 from dsocr_analyze.knowledge.architecture_pages import PAGES as PAGES_BY_ARCHITECTURE
 from dsocr_analyze.knowledge.architecture_pages import pages_of
-from dsocr_analyze.knowledge.chapter import checked_chapters
-from dsocr_analyze.knowledge.corrections import SOURCES
-from dsocr_analyze.knowledge.evidence import check
-from dsocr_analyze.knowledge.facts import Facts
+from dsocr_analyze.knowledge.documents.corrections import SOURCES
 from dsocr_analyze.knowledge.generate import documents
-from dsocr_analyze.knowledge.notation import collected, equation, evaluate, names_in, typeset
-from dsocr_analyze.knowledge.page import Case, Formulas, Page, Parameter, Symbol
+from dsocr_analyze.knowledge.machinery.chapter import checked_chapters
+from dsocr_analyze.knowledge.machinery.evidence import check
+from dsocr_analyze.knowledge.machinery.facts import Facts, published_facts
+from dsocr_analyze.knowledge.machinery.notation import (
+    collected,
+    equation,
+    evaluate,
+    names_in,
+    typeset,
+)
+from dsocr_analyze.knowledge.machinery.page import Case, Formulas, Page, Parameter, Symbol
+from dsocr_analyze.knowledge.machinery.signature import definition_of
 from dsocr_analyze.knowledge.references import REFERENCES
-from dsocr_analyze.knowledge.signature import definition_of
 from dsocr_analyze.model.directory import read_config
 from dsocr_analyze.session import DeepSeekOCRSession
 
@@ -147,6 +154,21 @@ def test_every_class_of_a_model_that_runs_has_a_page(architecture):
     own = {each.__name__ for each in classes if not each.__module__.startswith("torch.")}
     assert len(own) > 15
     assert own - ALL <= WITHOUT_A_PAGE
+
+
+@pytest.mark.parametrize("architecture", PAGES_BY_ARCHITECTURE)
+def test_a_page_is_written_from_the_file_of_its_name(architecture):
+    files = [Path(inspect.getsourcefile(page)) for page in PAGES_BY_ARCHITECTURE[architecture]]
+    assert {file.parent for file in files} == {KNOWLEDGE / "pages"}
+    names = [page.name for page in pages_of(published_facts(architecture))]
+    assert names == [file.stem for file in files]
+
+
+def test_every_document_has_a_file_of_its_name(written):
+    documents = {Path(name).stem for name in written}
+    pages = {stem.removeprefix("op-") for stem in documents if stem.startswith("op-")}
+    for folder, stems in (("pages", pages), ("documents", documents - {f"op-{p}" for p in pages})):
+        assert {file.stem for file in (KNOWLEDGE / folder).glob("[!_]*.py")} == stems
 
 
 def test_every_architecture_has_pages():
@@ -344,16 +366,22 @@ def numbers_in(source):
             yield from re.findall(r"(?<![\w.])\d[\d,.]*\d(?!\w)", text)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "corrections", "decoder", "decoder_parts", "deepseek_ocr", "deepseek_ocr_2", "ocr",
-        "overview", "qwen_encoder", "render", "unlimited_ocr", "vision_clip", "vision_sam",
-        "whole_model",
-    ],
-)  # fmt: skip
+WITH_NUMBERS = {
+    "documents/seconds.py": "a method with its constants",
+    "references.py": "years of papers",
+}
+"""Files of the documentation that may hold numbers, and why."""
+
+CONTENT = {
+    path.relative_to(KNOWLEDGE).as_posix(): path
+    for path in [*KNOWLEDGE.glob("*.py"), *KNOWLEDGE.glob("*/*.py")]
+    if path.parent.name != "machinery" or path.stem == "render"
+}
+
+
+@pytest.mark.parametrize("name", sorted(CONTENT.keys() - WITH_NUMBERS.keys()))
 def test_no_page_holds_a_number_written_by_hand(name):
-    found = set(numbers_in((KNOWLEDGE / f"{name}.py").read_text("utf-8")))
+    found = set(numbers_in(CONTENT[name].read_text("utf-8")))
     assert found <= FORMULA_CONSTANTS | SNIPPET_VALUES | MARKUP
 
 
@@ -587,7 +615,7 @@ def test_a_name_that_means_two_modules_is_refused(ocr2, monkeypatch):
         page = next(page for page in pages_of(ocr2) if page.name == "Qwen2MLP")
         return [dataclasses.replace(page, name="Block")]
 
-    monkeypatch.setattr("dsocr_analyze.knowledge.chapter.pages_of", lambda facts: (
+    monkeypatch.setattr("dsocr_analyze.knowledge.machinery.chapter.pages_of", lambda facts: (
         other(facts) if facts is ocr2 else
         [page for page in pages_of(facts) if page.name == "Block"]
     ))  # fmt: skip

@@ -22,8 +22,8 @@ from vendor_pages import (
     vendor_pages,
 )
 
-from dsocr_analyze.knowledge.page import NO_DEFAULT
-from dsocr_analyze.knowledge.render import defaults_of
+from dsocr_analyze.knowledge.machinery.page import NO_DEFAULT
+from dsocr_analyze.knowledge.machinery.render import defaults_of
 
 pytestmark = pytest.mark.vendor
 

@@ -28,8 +28,8 @@ from dsocr_analyze.architectures.deepseek_ocr.reference import (
     modeling_deepseekocr,
     modeling_deepseekv2,
 )
-from dsocr_analyze.knowledge.page import NO_DEFAULT, Page
-from dsocr_analyze.knowledge.render import defaults_of
+from dsocr_analyze.knowledge.machinery.page import NO_DEFAULT, Page
+from dsocr_analyze.knowledge.machinery.render import defaults_of
 from dsocr_analyze.running.building import building
 
 pytestmark = [pytest.mark.vendor, needs_vendor]

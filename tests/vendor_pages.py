@@ -17,8 +17,8 @@ from vendor_checkout import VENDOR, VENDOR_OCR2, VENDOR_UNLIMITED
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.knowledge.architecture_pages import pages_of
-from dsocr_analyze.knowledge.facts import Facts
-from dsocr_analyze.knowledge.page import Case, Page
+from dsocr_analyze.knowledge.machinery.facts import Facts
+from dsocr_analyze.knowledge.machinery.page import Case, Page
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.trace.alone import FunctionModule, trace_alone

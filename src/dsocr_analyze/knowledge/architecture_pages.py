@@ -1,4 +1,4 @@
-"""Which pages an architecture has: one line each, beside its room here."""
+"""Which pages an architecture has, in reading order: one row for each architecture."""
 
 from __future__ import annotations
 
@@ -6,20 +6,167 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.knowledge.deepseek_ocr import deepseek_ocr_pages
-from dsocr_analyze.knowledge.deepseek_ocr_2 import deepseek_ocr_2_pages
-from dsocr_analyze.knowledge.facts import Facts
-from dsocr_analyze.knowledge.page import Page
-from dsocr_analyze.knowledge.unlimited_ocr import unlimited_ocr_pages
+from dsocr_analyze.knowledge.machinery.facts import Facts
+from dsocr_analyze.knowledge.machinery.page import Page
+from dsocr_analyze.knowledge.pages import (
+    AddAuxiliaryLoss,
+    Attention,
+    BaseTransform,
+    BasicImageTransform,
+    Block,
+    CLIPVisionEmbeddings,
+    CustomQwen2Decoder,
+    CustomQwen2ModelInner,
+    DeepseekOCR2Config,
+    DeepseekOCR2ForCausalLM,
+    DeepseekOCR2Model,
+    DeepseekOCRConfig,
+    DeepseekOCRForCausalLM,
+    DeepseekOCRModel,
+    DeepseekV2Attention,
+    DeepseekV2DecoderLayer,
+    DeepseekV2DynamicNTKScalingRotaryEmbedding,
+    DeepseekV2FlashAttention2,
+    DeepseekV2ForCausalLM,
+    DeepseekV2ForSequenceClassification,
+    DeepseekV2LinearScalingRotaryEmbedding,
+    DeepseekV2MLP,
+    DeepseekV2Model,
+    DeepseekV2MoE,
+    DeepseekV2RMSNorm,
+    DeepseekV2RotaryEmbedding,
+    DeepseekV2YarnRotaryEmbedding,
+    ImageEncoderViT,
+    LayerNorm2d,
+    LayerNormfp32,
+    MLPBlock,
+    MlpProjector,
+    MoEGate,
+    NoEOSTextStreamer,
+    NoTPAttention,
+    NoTPFeedForward,
+    NoTPTransformer,
+    NoTPTransformerBlock,
+    PatchEmbed,
+    Qwen2Decoder2Encoder,
+    Qwen2DecoderLayer,
+    Qwen2MLP,
+    Qwen2RMSNorm,
+    Qwen2RotaryEmbedding,
+    Qwen2SdpaAttention,
+    SlidingWindowLlamaAttention,
+    UnlimitedOCRConfig,
+    UnlimitedOCRForCausalLM,
+    UnlimitedOCRModel,
+    VitModel,
+    add_decomposed_rel_pos,
+    get_abs_pos,
+    get_abs_pos_sam,
+    repeat_kv,
+)
 
 __all__ = ["PAGES", "pages_of"]
 
-PAGES: Final[Mapping[str, Callable[[Facts], list[Page]]]] = {
-    "deepseek-ocr": deepseek_ocr_pages,
-    "deepseek-ocr-2": deepseek_ocr_2_pages,
-    "unlimited-ocr": unlimited_ocr_pages,
+Pages = tuple[Callable[[Facts], Page], ...]
+
+_SAM: Final[Pages] = (
+    ImageEncoderViT.page,
+    Block.page,
+    Attention.page,
+    add_decomposed_rel_pos.page,
+    MLPBlock.page,
+    LayerNorm2d.page,
+    PatchEmbed.page,
+    get_abs_pos_sam.page,
+)
+_CLIP: Final[Pages] = (
+    VitModel.page,
+    CLIPVisionEmbeddings.page,
+    NoTPTransformer.page,
+    NoTPTransformerBlock.page,
+    NoTPAttention.page,
+    NoTPFeedForward.page,
+    LayerNormfp32.page,
+    get_abs_pos.page,
+)
+_QWEN2: Final[Pages] = (
+    Qwen2Decoder2Encoder.page,
+    CustomQwen2Decoder.page,
+    CustomQwen2ModelInner.page,
+    Qwen2DecoderLayer.page,
+    Qwen2SdpaAttention.page,
+    Qwen2MLP.page,
+    Qwen2RMSNorm.page,
+    Qwen2RotaryEmbedding.page,
+)
+_LAYER: Final[Pages] = (
+    DeepseekV2Attention.page,
+    DeepseekV2FlashAttention2.page,
+    DeepseekV2DecoderLayer.page,
+)
+_STACK: Final[Pages] = (
+    DeepseekV2Model.page,
+    DeepseekV2ForCausalLM.page,
+    DeepseekV2ForSequenceClassification.page,
+)
+"""The decoder alone; with a window it exists only under the vision side."""
+_PARTS: Final[Pages] = (
+    DeepseekV2RMSNorm.page,
+    DeepseekV2RotaryEmbedding.page,
+    DeepseekV2LinearScalingRotaryEmbedding.page,
+    DeepseekV2DynamicNTKScalingRotaryEmbedding.page,
+    DeepseekV2YarnRotaryEmbedding.page,
+    DeepseekV2MLP.page,
+    MoEGate.page,
+    DeepseekV2MoE.page,
+    AddAuxiliaryLoss.page,
+    repeat_kv.page,
+)
+_PREPROCESSING: Final[Pages] = (
+    BaseTransform.page,
+    BasicImageTransform.page,
+    NoEOSTextStreamer.page,
+)
+
+PAGES: Final[Mapping[str, Pages]] = {
+    "deepseek-ocr": (
+        DeepseekOCRConfig.page,
+        DeepseekOCRModel.page,
+        DeepseekOCRForCausalLM.page,
+        *_SAM,
+        *_CLIP,
+        MlpProjector.page,
+        *_LAYER,
+        *_STACK,
+        *_PARTS,
+        *_PREPROCESSING,
+    ),
+    "deepseek-ocr-2": (
+        DeepseekOCR2Config.page,
+        DeepseekOCR2Model.page,
+        DeepseekOCR2ForCausalLM.page,
+        *_SAM,
+        *_QWEN2,
+        MlpProjector.page,
+        *_LAYER,
+        *_STACK,
+        *_PARTS,
+        *_PREPROCESSING,
+    ),
+    "unlimited-ocr": (
+        UnlimitedOCRConfig.page,
+        UnlimitedOCRModel.page,
+        UnlimitedOCRForCausalLM.page,
+        *_SAM,
+        *_CLIP,
+        MlpProjector.page,
+        SlidingWindowLlamaAttention.page,
+        *_LAYER,
+        *_PARTS,
+        *_PREPROCESSING,
+    ),
 }
-"""By the architecture's name: its pages in reading order, those that it shares among them."""
+"""By the architecture's name, those that it shares with others among them."""
 
 
 def pages_of(facts: Facts) -> list[Page]:
@@ -33,4 +180,4 @@ def pages_of(facts: Facts) -> list[Page]:
         raise WorkloadError(
             f"{name} has no pages; {', '.join(PAGES)} have", arguments=["architecture"]
         )
-    return PAGES[name](facts)
+    return [page(facts) for page in PAGES[name]]

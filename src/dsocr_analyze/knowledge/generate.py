@@ -10,12 +10,14 @@ from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.errors import KnowledgeError, OutputError
 from dsocr_analyze.knowledge.architecture_pages import PAGES
-from dsocr_analyze.knowledge.chapter import Chapter, checked_chapters
-from dsocr_analyze.knowledge.corrections import corrections_page
-from dsocr_analyze.knowledge.facts import Facts
-from dsocr_analyze.knowledge.overview import catalogue, formulations, index
-from dsocr_analyze.knowledge.render import render_page
-from dsocr_analyze.knowledge.seconds import seconds_page
+from dsocr_analyze.knowledge.documents.corrections import corrections_page
+from dsocr_analyze.knowledge.documents.index import index
+from dsocr_analyze.knowledge.documents.module_catalog import catalogue
+from dsocr_analyze.knowledge.documents.module_formulations import formulations
+from dsocr_analyze.knowledge.documents.seconds import seconds_page
+from dsocr_analyze.knowledge.machinery.chapter import Chapter, checked_chapters
+from dsocr_analyze.knowledge.machinery.facts import Facts
+from dsocr_analyze.knowledge.machinery.render import render_page
 from dsocr_analyze.output_files import prepare_directory, write_texts
 
 __all__ = ["documents", "write_documents"]

@@ -1,0 +1,1 @@
+"""Documents beside the pages of modules: a file here for each file in `docs` that is generated."""

@@ -1,0 +1,219 @@
+"""docs/corrections.md: earlier figures that do not hold, with what does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from dsocr_analyze.dtypes import FLOAT32
+from dsocr_analyze.knowledge.families.rotary import YARN_OPERATORS
+from dsocr_analyze.knowledge.machinery.evidence import CheckedCase
+from dsocr_analyze.knowledge.machinery.facts import Facts, count, scaled
+from dsocr_analyze.knowledge.machinery.page import Page
+from dsocr_analyze.knowledge.machinery.render import GENERATED, table
+
+__all__ = ["Correction", "corrections", "corrections_page"]
+
+SOURCES: Final = ("DeepSeek-OCR Module Documentation Progress", "DeepseekOCRConfig")
+"""Titles of the documents that are quoted."""
+
+QUOTED: Final = {"tokens": 8192, "vocabulary": 102400, "d": 1280, "d_ff": 3584}
+"""Sizes in the quoted statements; what holds at the same sizes is computed from them."""
+
+Checked = Mapping[str, Sequence[CheckedCase]]
+
+
+class Correction(NamedTuple):
+    """An earlier statement and what takes its place."""
+
+    module: str
+    """Name of the page that it is about."""
+    earlier: str
+    """What was said, quoted."""
+    now: str
+    """What holds, its numbers made by the program."""
+    why: str
+
+
+def corrections_page(pages: Sequence[Page], checked: Checked, facts: Facts) -> str:
+    """The Markdown of all corrections, in the order of the pages."""
+    found = corrections(checked, facts)
+    rows = [
+        (f"[{page.name}](modules/{page.file_name})", f'"{item.earlier}"', item.now, item.why)
+        for page in pages
+        for item in found
+        if item.module == page.name
+    ]
+    parts = [
+        GENERATED,
+        "# Corrections",
+        f"Earlier figures that do not hold. They come from two documents that this project grew out"
+        f' of and that are not in its repository, "{SOURCES[0]}" and "{SOURCES[1]}", and are quoted'
+        " as they were written.",
+        f"The stated page is {facts.workload_text}.",
+        table(("module", "earlier statement", "what holds", "why"), rows),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def corrections(checked: Checked, facts: Facts) -> list[Correction]:
+    """Every correction of a figure of the published model."""
+    return [
+        *_of_the_model(checked, facts),
+        *_of_vision(checked, facts),
+        *_of_decoder(checked, facts),
+    ]
+
+
+def _of_the_model(checked: Checked, facts: Facts) -> list[Correction]:
+    decoder, tokens = facts.decoder, facts.tokens
+    stack, whole = checked["DeepseekV2Model"], checked["DeepseekV2ForCausalLM"]
+    head = whole[0].work.matrix_flops - stack[0].work.matrix_flops
+    token_bytes = stack[0].cache_bytes // tokens
+    logits_bytes = decoder.vocab_size * FLOAT32.nbytes
+    quoted = QUOTED["tokens"]
+    return [
+        Correction(
+            "DeepseekOCRConfig",
+            "Example large config (40 layers, h=1280, MLA + MoE)",
+            f"{decoder.layers} layers of plain attention with {decoder.heads} heads of"
+            f" {decoder.head_dim}; {decoder.n_routed_experts} routed experts in"
+            f" {decoder.moe_layers} of the layers",
+            "the published `config.json` has other values",
+        ),
+        Correction(
+            "DeepseekOCRConfig",
+            f"Example MLA config (40 layers, seq_len={quoted}, batch=1, bf16): several GB",
+            f"{scaled(token_bytes * quoted, 'B')} for as many tokens",
+            f"keys and values of {decoder.layers} layers take {count(token_bytes)} bytes a token",
+        ),
+        Correction(
+            "DeepseekV2ForCausalLM",
+            f"LM Head Projection: ~2.15 TFLOPs (1280 → {QUOTED['vocabulary']} vocab)",
+            f"{scaled(head, 'FLOPs')} for the {tokens} tokens of the stated page,"
+            f" {scaled(head // tokens, 'FLOPs')} a token",
+            f"the vocabulary has {count(decoder.vocab_size)} entries; the earlier figure is that of"
+            f" {count(quoted)} tokens",
+        ),
+        Correction(
+            "DeepseekV2ForCausalLM",
+            f"Logits Tensor: 3.3 GB (B=1, S={quoted}, vocab={QUOTED['vocabulary']} in fp32)",
+            f"{scaled(quoted * logits_bytes, 'B')} for as many tokens,"
+            f" {scaled(tokens * logits_bytes, 'B')} for the stated page",
+            f"the vocabulary has {count(decoder.vocab_size)} entries",
+        ),
+    ]
+
+
+def _of_vision(checked: Checked, facts: Facts) -> list[Correction]:
+    sam, clip, projector = (
+        [item.work.matrix_flops for item in checked[name]]
+        for name in ("ImageEncoderViT", "VitModel", "MlpProjector")
+    )
+    tokens = facts.token_side(facts.views[0][2]) ** 2 + 1
+    views = " and ".join(f"{n} of {count(side)} pixels a side" for _, n, side in facts.views)
+    twice = "the earlier formula counts multiply-accumulates, which are two FLOPs each"
+    return [
+        Correction(
+            "DeepseekOCRModel",
+            "Vision Encoding: ~2.5 TFLOPs (SAM + CLIP for 6-patch document)",
+            f"{scaled(sum(sam) + sum(clip) + sum(projector), 'FLOPs')} of matrix work: SAM"
+            f" {scaled(sum(sam), 'FLOPs')}, CLIP {scaled(sum(clip), 'FLOPs')}, projector"
+            f" {scaled(sum(projector), 'FLOPs')}",
+            f"the stated page has as many local views and the global one: {views}",
+        ),
+        Correction(
+            "ImageEncoderViT",
+            "FLOPs: ~290 GFLOPs per 1024×1024 image",
+            f"{scaled(sam[0], 'FLOPs')} of matrix work ({scaled(sam[0] // 2, 'MACs')})",
+            f"all {facts.sam.layers} blocks with both products of attention over padded windows,"
+            " patch embedding and neck",
+        ),
+        Correction(
+            "Attention",
+            "FLOPs: 4×N×d² + 2×N²×d + rel-pos computation",
+            "$8\\,N d^2 + 4\\,N^2 d$ and the relative positions",
+            twice,
+        ),
+        Correction(
+            "PatchEmbed",
+            "FLOPs: 2 × C_in × embed_dim × H × W / (kernel_size²)",
+            "$2\\,C d\\,H W$, nothing divided",
+            "every pixel meets every output channel once, however large the kernel",
+        ),
+        Correction(
+            "LayerNorm2d",
+            "FLOPs: Similar to standard LayerNorm",
+            "eight FLOPs an element; five in the fused kernel of LayerNorm",
+            "it is written out, operator by operator",
+        ),
+        Correction(
+            "VitModel",
+            "FLOPs: ~64.5 GFLOPs per image",
+            f"{scaled(clip[0], 'FLOPs')} of matrix work for the global view",
+            f"{facts.clip.layers} blocks over {tokens} tokens, two FLOPs a multiply-accumulate",
+        ),
+        Correction(
+            "NoTPAttention",
+            "FLOPs: 4 × N × d² + 2 × N² × d (QKV proj + attention)",
+            "$8\\,N d^2 + 4\\,N^2 d$",
+            twice,
+        ),
+        Correction(
+            "NoTPFeedForward",
+            "FLOPs: 2 × N × d × d_ff",
+            "$4\\,N d\\,d_{ff}$",
+            "there are two linear maps",
+        ),
+        Correction(
+            "CLIPVisionEmbeddings",
+            "FLOPs: Conv2d (2×C_in×C_out×H×W/patch_size²)",
+            "none in the model; $2\\,C_{in} C_{out} H W$ where the convolution runs",
+            "the model passes SAM's features in place of patches; in a convolution every pixel meets"
+            " every output channel once",
+        ),
+    ]
+
+
+def _of_decoder(checked: Checked, facts: Facts) -> list[Correction]:
+    d, tokens = facts.decoder.hidden_size, facts.tokens
+    dense = facts.decoder.intermediate_size
+    pairs = checked["DeepseekV2YarnRotaryEmbedding"][0].values["D"] // 2
+    S, quoted_d, quoted_ff = QUOTED["tokens"], QUOTED["d"], QUOTED["d_ff"]
+    return [
+        Correction(
+            "DeepseekV2DecoderLayer",
+            "Attention: ~2×B×S²×d per layer (prefill)",
+            f"$4\\,B S^2 d$: {scaled(4 * tokens**2 * d, 'FLOPs')} for the stated page, before the"
+            " projections",
+            "attention has two products, with the keys and with the values",
+        ),
+        Correction(
+            "DeepseekV2FlashAttention2",
+            "Same FLOP count but 3-4x faster wall-clock time",
+            "the same count for plain attention only",
+            "with latent attention the eager class absorbs the up-projection, while this one applies"
+            " it and pads the values; time belongs to a device, not to a module",
+        ),
+        Correction(
+            "DeepseekV2MLP",
+            f"≈16 TFLOPs for B=1, S={S}, d={quoted_d}, d_ff={quoted_ff}",
+            f"{scaled(6 * S * quoted_d * quoted_ff, 'FLOPs')} at those sizes;"
+            f" {scaled(6 * tokens * d * dense, 'FLOPs')} for the dense layer and the stated page",
+            f"three linear maps take $6\\,B S d\\,d_{{ff}}$; the dense layer is {count(dense)} wide",
+        ),
+        Correction(
+            "DeepseekV2MoE",
+            "FLOPs: MoEGate + num_experts_per_tok × MLP_FLOPs (sparse activation)",
+            "the shared experts, sorting, weighting and summing come on top",
+            "every token passes the shared experts, whatever the router chooses",
+        ),
+        Correction(
+            "DeepseekV2YarnRotaryEmbedding",
+            "FLOP overhead: ~50 extra FLOPs for frequency ramp computation",
+            f"{count(YARN_OPERATORS * pairs)} FLOPs each time the tables are filled, and one for"
+            " every entry of each table",
+            f"{YARN_OPERATORS} operations for each of {pairs} pairs of features; the magnitude scales"
+            " the tables",
+        ),
+    ]

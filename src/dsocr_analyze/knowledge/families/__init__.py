@@ -1,0 +1,1 @@
+"""What pages of one family share: their letters, their formulas, and shapes of whole pages."""

@@ -1,0 +1,229 @@
+"""Latent attention: what the pages of its eager and its flash class share."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from dsocr_analyze.costs.mla import LatentHeads, mla_attention
+from dsocr_analyze.dtypes import BFLOAT16
+from dsocr_analyze.knowledge.families.decoder import (
+    LAYER_INDEX,
+    SYMBOLS,
+    THE_CONFIG,
+    config_parameters,
+)
+from dsocr_analyze.knowledge.families.reference_files import DECODER
+from dsocr_analyze.knowledge.families.rotary import YARN_OPERATORS
+from dsocr_analyze.knowledge.machinery.cases import cases_of
+from dsocr_analyze.knowledge.machinery.facts import Facts, tensor
+from dsocr_analyze.knowledge.machinery.page import Case, Formulas, Parameter, Symbol, pick
+from dsocr_analyze.knowledge.machinery.signature import import_line
+
+__all__ = [
+    "LATENT_SYMBOLS",
+    "latent_cases",
+    "latent_formulas",
+    "latent_parameters",
+    "latent_symbols",
+    "latent_usage",
+    "not_used",
+    "query_terms",
+    "rope_terms",
+]
+
+_CLASS_DEFAULTS: Final = (
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+)
+
+
+LATENT_SYMBOLS: Final = {
+    "r": Symbol("d_c", "rank of the keys' and values' latent"),
+    "q": Symbol("d_q", "rank of the queries' latent"),
+    "P": Symbol("D_n", "features of a head without positions"),
+    "R": Symbol("D_r", "rotary features of a head"),
+    "v": Symbol("D_v", "features of a value head"),
+}
+
+
+def _latent_config(facts: Facts, attention: str) -> Any:
+    """The model's own config where it uses latent attention, else the class's default sizes."""
+    if facts.decoder.use_mla:
+        return facts.config_with(attention)
+    defaults = facts.defaults()
+    return facts.config_with(
+        attention, use_mla=True, **{key: defaults[key] for key in _CLASS_DEFAULTS}
+    )
+
+
+def _latent_heads(config: Any) -> LatentHeads:
+    scaling = config.rope_scaling
+    return LatentHeads(
+        heads=config.num_attention_heads,
+        q_rank=config.q_lora_rank,
+        kv_rank=config.kv_lora_rank,
+        nope=config.qk_nope_head_dim,
+        rope=config.qk_rope_head_dim,
+        value=config.v_head_dim,
+        variant="default" if scaling is None else scaling["type"],
+        trained_length=config.max_position_embeddings,
+        bias=bool(config.attention_bias),
+    )
+
+
+def latent_parameters(facts: Facts) -> dict[str, Parameter]:
+    """What the constructor takes."""
+    return {
+        "config": THE_CONFIG,
+        "layer_idx": LAYER_INDEX,
+        **config_parameters(
+            facts.config,
+            {
+                "hidden_size": "Width d.",
+                "num_attention_heads": "Heads H.",
+                "q_lora_rank": "Rank of the queries' latent; None for one full projection.",
+                "kv_lora_rank": "Rank of the keys' and values' latent: what is cached.",
+                "qk_nope_head_dim": "Features of a head's query and key without positions.",
+                "qk_rope_head_dim": "Rotary features of a head's query; the key's are shared by all"
+                " heads.",
+                "v_head_dim": "Features of a value head.",
+                "rope_theta": "Base of the rotary frequencies.",
+                "rope_scaling": "How positions are stretched.",
+                "attention_bias": "Whether the projections into latents and out have biases.",
+                "attention_dropout": "Dropout of the weights, in training.",
+            },
+        ),
+    }
+
+
+def latent_symbols(facts: Facts) -> dict[str, Symbol]:
+    """Letters of the formulas; the queries' latent is left out where there is none."""
+    has_query_latent = _latent_config(facts, "eager").q_lora_rank is not None
+    return pick("B T K d H e", SYMBOLS) | {
+        name: symbol for name, symbol in LATENT_SYMBOLS.items() if name != "q" or has_query_latent
+    }
+
+
+def latent_cases(facts: Facts, name: str, *, flash: bool) -> tuple[Case, ...]:
+    """A case of the class `name` for each decoder pass."""
+    config = _latent_config(facts, "flash_attention_2" if flash else "eager")
+    latent, d = _latent_heads(config), config.hidden_size
+    values = {
+        "B": 1,
+        "d": d,
+        "H": latent.heads,
+        "r": latent.kv_rank,
+        "P": latent.nope,
+        "R": latent.rope,
+        "v": latent.value,
+        "e": BFLOAT16.nbytes,
+    }
+    if latent.q_rank is not None:
+        values["q"] = latent.q_rank
+
+    def cache(past: int) -> Any:
+        if flash:
+            pair = (tensor(1, latent.heads, past, latent.query),) * 2
+        else:
+            pair = (tensor(1, 1, past, latent.rope), tensor(1, 1, past, latent.kv_rank))
+        return facts.get("KeyValueCache")([pair] if past else [])
+
+    return cases_of(
+        facts.steps,
+        lambda T, K: {"T": T, "K": K, **values},
+        build=lambda *_: facts.make(name, config, 0),
+        arguments=lambda T, _: [tensor(1, T, d)],
+        keywords=lambda T, K: {
+            "attention_mask": None if flash else tensor(1, 1, T, K),
+            "position_ids": facts.positions(T),
+            "past_key_value": cache(K - T),
+        },
+        closed_form=lambda T, K: mla_attention(1, T, K - T, d, latent, BFLOAT16, flash=flash),
+    )
+
+
+def not_used(facts: Facts) -> str:
+    """What to say of a model that does not use it."""
+    if facts.decoder.use_mla:
+        return ""
+    return (
+        f" {facts.model_name} does not use it: `use_mla` is false, and its layers have plain"
+        " multi-head attention. The figures here are for the published width and heads with the"
+        " latent sizes that are the defaults of `DeepseekV2Config`."
+    )
+
+
+def query_terms(facts: Facts) -> tuple[str, str, str, str]:
+    """MACs, vector FLOPs, parameters and activations of the queries' path, and all biases."""
+    config = _latent_config(facts, "eager")
+    if config.q_lora_rank is None:
+        biases = "r + R + d" if config.attention_bias else "0"
+        heads = "H * (P + R)"
+        return (
+            f"B * T * d * {heads}",
+            f"B * T * ({biases})",
+            f"d * {heads} + {biases}",
+            f"B * T * {heads}",
+        )
+    biases = " + q + r + R + d" if config.attention_bias else ""
+    return (
+        "B * T * q * (d + H * (P + R))",
+        f"B * T * (4 * q + 2{biases})",
+        f"q * (d + H * (P + R)) + q{biases}",
+        "B * T * (q + H * (P + R))",
+    )
+
+
+def rope_terms(facts: Facts) -> str:
+    """Vector FLOPs of the tables and of turning queries and the shared key."""
+    scaling = _latent_config(facts, "eager").rope_scaling
+    kind = None if scaling is None else scaling["type"]
+    extra = {
+        None: "",
+        "linear": " + K",
+        "dynamic": f" + (K > {facts.decoder.max_position_embeddings}) * 4 * R / 2",
+        "yarn": f" + 2 * K * R + {YARN_OPERATORS} * R / 2",
+    }[kind]
+    return f"K * R / 2 + 2 * K * R{extra} + 7 / 2 * B * T * R * (H + 1)"
+
+
+def latent_formulas(facts: Facts, *, masks_steps: bool = True) -> Formulas:
+    """Of latent attention, eager; the mask is one of the FLOPs of a score."""
+    score = "8" if masks_steps else "(7 + (T > 1))"
+    macs, vector, params, outputs = query_terms(facts)
+    rope = rope_terms(facts)
+    return Formulas(
+        macs=f"{macs} + B * T * d * (r + R) + B * H * T * r * (P + v)"
+        " + B * H * T * K * (R + 2 * r) + B * T * H * v * d",
+        vector_flops=f"{vector} + B * T * (4 * r + 2) + {rope} + {score} * B * H * T * K",
+        params=f"{params} + d * (r + R) + r + r * H * (P + v) + H * v * d",
+        activations=f"{outputs} + B * T * (r + R) + B * H * T * (2 * r + v)"
+        " + 2 * B * H * T * K + B * T * d",
+        cache_bytes="B * K * (r + R) * e",
+    )
+
+
+def latent_usage(facts: Facts, name: str) -> str:
+    """Code that makes the class `name`, and calls the eager one."""
+    d, T = facts.decoder.hidden_size, facts.tokens
+    names = ", ".join(f'"{key}"' for key in _CLASS_DEFAULTS)
+    sizes = ""
+    if not facts.decoder.use_mla:
+        sizes = "defaults = type(config)()\n"
+        sizes += f"for key in ({names}):\n    setattr(config, key, getattr(defaults, key))\n"
+    call = "assert attention.kv_b_proj.in_features == config.kv_lora_rank"
+    if name == "DeepseekV2Attention":
+        call = f"""with torch.device("meta"):
+    out, weights, cache = attention(torch.empty(1, {T}, {d}))
+assert out.shape == (1, {T}, {d}) and weights is None"""
+    return f"""import torch
+from dsocr_analyze.session import DeepSeekOCRSession
+{import_line(DECODER, name)}
+
+config = DeepSeekOCRSession.from_local().model.config
+{sizes}with torch.device("meta"):
+    attention = {name}(config, layer_idx=0).eval()
+{call}"""

@@ -1,0 +1,170 @@
+"""The pages that the model of every relative has: without its head, and with it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.knowledge.families.decoder_stack import stack_parameters
+from dsocr_analyze.knowledge.families.whole_model import WholeModel
+from dsocr_analyze.knowledge.machinery.facts import Facts, count, scaled
+from dsocr_analyze.knowledge.machinery.page import Page, Parameter
+
+__all__ = ["causal_lm_page", "clip_and_sam_diagram", "group_of", "model_page"]
+
+
+def group_of(facts: Facts) -> str:
+    """Heading of the pages of a relative's own model."""
+    if facts.architecture is DEFAULT:
+        return "The OCR model"
+    return f"{facts.architecture.title}: the model"
+
+
+_PIXELS_NOTE: Final = (
+    "Summing the pixels, by which the vendor's code tells an image from a blank, counts one FLOP a"
+    " value."
+)
+
+
+def model_page(
+    whole: WholeModel,
+    *,
+    what: str,
+    diagram: str,
+    pseudo_code: str,
+    mathematics: str,
+    related: tuple[str, ...],
+    references: tuple[str, ...],
+    memory_notes: tuple[str, ...],
+    flops_notes: tuple[str, ...] = (),
+) -> Page:
+    """The page of a model without its head; what is not said here is as in `Page`."""
+    facts = whole.facts
+    workload, figures = facts.workload, facts.analytic
+    return Page(
+        name=facts.model_class,
+        group=group_of(facts),
+        subject=facts.class_at("model"),
+        what=what,
+        blocks=(("prefill", "visual tokens into the prompt"),),
+        layer="architectures.ocr_family.composition.compose (without the head)",
+        inputs={"input_ids": "B, T"},
+        output="B, T, d",
+        parameters=_vision_parameters(facts),
+        diagram=diagram,
+        pseudo_code=pseudo_code,
+        mathematics=mathematics,
+        symbols=whole.symbols,
+        formulas=whole.formulas,
+        cases=whole.cases,
+        flops_notes=(_PIXELS_NOTE, *flops_notes),
+        memory_notes=memory_notes,
+        related=related,
+        usage=f"""from dsocr_analyze.session import DeepSeekOCRSession
+
+session = DeepSeekOCRSession.from_local()
+report = session.analyze(page={workload.page})
+assert report.workload.visual_tokens == {workload.visual_tokens}
+assert report.stages["sam"].matrix_flops == {figures.stages["sam"].work.matrix_flops}""",
+        notes="vision side and decoder as one module",
+        references=references,
+    )
+
+
+def _vision_parameters(facts: Facts) -> dict[str, Parameter]:
+    """The config keys of a model with its vision side."""
+    encoders = f"ImageEncoderViT and {facts.second_encoder}"
+    return {
+        **stack_parameters(facts),
+        "config.vision_config": Parameter("Widths, layers, heads.", f"see {encoders}"),
+        "config.projector_config": Parameter("Variant and widths.", "see MlpProjector"),
+    }
+
+
+def causal_lm_page(
+    whole: WholeModel,
+    *,
+    what: str,
+    related: tuple[str, ...],
+    references: tuple[str, ...],
+    flops_notes: tuple[str, ...] = (),
+    memory_notes: tuple[str, ...] = (),
+) -> Page:
+    """The page of a whole model; what is not said here is as in `Page`."""
+    facts = whole.facts
+    decoder, workload = facts.decoder, facts.workload
+    d, vocabulary = decoder.hidden_size, decoder.vocab_size
+    figures, per_token = facts.analytic, facts.cache_bytes_per_token
+    params, weights_bytes = figures.parameters.total, figures.memory.weights_bytes
+    return Page(
+        name=facts.whole_class,
+        group=group_of(facts),
+        subject=facts.class_at(""),
+        what=what,
+        blocks=(("prefill", "whole model"), ("decode", "whole model")),
+        layer="architectures.ocr_family.composition.compose",
+        inputs={"input_ids": "B, T"},
+        output="B, T, V",
+        parameters=stack_parameters(facts),
+        diagram=f"""flowchart LR
+  ids["input_ids [B, T]"] --> model["model: {facts.model_class}"]
+  images["images"] --> model
+  model --> head["lm_head<br/>{d} to {count(vocabulary)}"]
+  head --> cast["cast to fp32"]
+  cast --> logits["logits [B, T, {count(vocabulary)}]"]
+  model --> cache[("KV cache<br/>{count(per_token)} bytes a token")]
+  cache --> model""",
+        pseudo_code="""hidden, cache = model(input_ids, images, images_seq_mask, images_spatial_crop)
+logits = lm_head(hidden).float()
+token = logits[:, -1].argmax()
+repeat: hidden, cache = model(token, cache); logits = lm_head(hidden).float()""",
+        mathematics=r"p(t_{n+1} \mid t_{\le n}, v) = \mathrm{softmax}(W_{lm}\, y_n)",
+        symbols=whole.symbols,
+        formulas=whole.formulas,
+        cases=whole.cases,
+        flops_notes=(
+            "The prefill pass over the stated page takes"
+            f" {scaled(figures.prefill_pass.flops, 'FLOPs')}, of which"
+            f" {scaled(figures.prefill_pass.matrix_flops, 'FLOPs')} are matrix work;"
+            f" a decode step takes {scaled(figures.stages['decode'].work.flops, 'FLOPs')}.",
+            *flops_notes,
+        ),
+        memory_notes=(
+            f"All weights take {scaled(weights_bytes, 'B')} in bf16"
+            f" ({count(params)} parameters); the KV cache"
+            f" {count(per_token)} bytes a token.",
+            *memory_notes,
+        ),
+        related=related,
+        usage=f"""from dsocr_analyze.session import DeepSeekOCRSession
+
+session = DeepSeekOCRSession.from_local()
+report = session.analyze(page={workload.page})
+assert report.total.params == {params}
+assert report.total.matrix_flops == {figures.prefill_pass.matrix_flops}""",
+        notes="the whole model",
+        references=references,
+    )
+
+
+def clip_and_sam_diagram(facts: Facts, decoder: str) -> str:
+    """How views become tokens of the prompt where CLIP takes SAM's features.
+
+    Args:
+        facts: The model.
+        decoder: The decoder's class and layers.
+    """
+    views = " and ".join(f"{N} of {count(R)} pixels a side" for _, N, R in facts.views)
+    return f"""flowchart TB
+  ids["input_ids [B, T]"] --> embed["embed_tokens"]
+  views["views: {views}"] --> sam["sam_model: ImageEncoderViT"]
+  sam --> clip["vision_model: VitModel"]
+  views --> clip
+  sam --> cat["concatenate"]
+  clip --> cat
+  cat --> proj["projector: MlpProjector"]
+  proj --> rows["rows, image_newline behind each,<br/>view_seperator at the end"]
+  rows --> scatter["masked_scatter_ over the placeholders:<br/>{count(facts.workload.visual_tokens)} visual tokens"]
+  embed --> scatter
+  scatter --> decoder["{decoder}"]
+  decoder --> y["hidden states [B, T, {facts.decoder.hidden_size}]"]"""

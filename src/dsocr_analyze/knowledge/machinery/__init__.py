@@ -1,0 +1,1 @@
+"""How pages are checked and written; what they say stands in `pages`, `families`, `documents`."""

@@ -1,0 +1,39 @@
+"""DeepSeek-OCR-2 whole."""
+
+from __future__ import annotations
+
+from dsocr_analyze.knowledge.families.model import causal_lm_page
+from dsocr_analyze.knowledge.families.whole_model import WholeModel
+from dsocr_analyze.knowledge.machinery.facts import Facts
+from dsocr_analyze.knowledge.machinery.page import Page
+from dsocr_analyze.knowledge.pages import ImageEncoderViT, MlpProjector, Qwen2Decoder2Encoder
+
+__all__ = ["page"]
+
+
+def page(facts: Facts) -> Page:
+    """The page."""
+    vision = [
+        ImageEncoderViT.page(facts),
+        Qwen2Decoder2Encoder.page(facts),
+        MlpProjector.page(facts),
+    ]
+    tile = facts.workload.image_size
+    return causal_lm_page(
+        WholeModel(facts, vision, head=True, multiplies_grid=False),
+        what="The whole model: `DeepseekOCR2Model` and the head over the vocabulary. Against"
+        " DeepSeek-OCR, a Qwen2 encoder with learned queries stands in the place of CLIP, SAM's"
+        " last convolution has the encoder's width, views have other sizes, and there are no"
+        " newlines; the decoder and the head are the same. (The vendor's class also has `infer()`;"
+        f" its tiles have {tile} pixels a side whatever `image_size` says, so the planner of this"
+        " project refuses any other in crop mode.)",
+        related=(
+            "DeepseekOCR2Model",
+            "DeepseekOCR2Config",
+            "DeepseekV2ForCausalLM",
+            "DeepseekOCRForCausalLM",
+            "NoEOSTextStreamer",
+            "BasicImageTransform",
+        ),
+        references=("deepseekocr2",),
+    )

@@ -1,0 +1,87 @@
+"""The decoder's latent attention, eager."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dsocr_analyze.knowledge.families.latent_attention import (
+    latent_cases,
+    latent_formulas,
+    latent_parameters,
+    latent_symbols,
+    latent_usage,
+    not_used,
+)
+from dsocr_analyze.knowledge.machinery.facts import Facts
+from dsocr_analyze.knowledge.machinery.page import Page
+
+__all__ = ["page"]
+
+_NAME: Final = "DeepseekV2Attention"
+
+
+def page(facts: Facts) -> Page:
+    """The page."""
+    return Page(
+        name=_NAME,
+        group="Decoder: attention",
+        subject=facts.get(_NAME),
+        what="Multi-head latent attention (MLA), eager. Keys and values of all heads come from one"
+        " latent vector a token, and the rotary part of the key is shared by the heads; only these"
+        " two are cached. The projection up from the latent is never applied to it: its weight is"
+        " absorbed into the queries on one side and the outputs on the other, so the module"
+        f" `kv_b_proj` is never called.{not_used(facts)}",
+        blocks=(("prefill", "latent attention (MLA)"), ("decode", "latent attention (MLA)")),
+        layer="costs.mla.mla_attention (flash=False)",
+        inputs={"hidden_states": "B, T, d"},
+        output="B, T, d",
+        parameters=latent_parameters(facts),
+        diagram="""flowchart TB
+  x["x [B, T, d]"] --> qa["q_a_proj, norm, q_b_proj"]
+  qa --> qn["q_nope"]
+  qa --> qp["q_pe, rotated"]
+  x --> kva["kv_a_proj_with_mqa"]
+  kva --> norm["latent, normalised"]
+  kva --> kp["k_pe, rotated"]
+  norm --> cache[("cache: latent and k_pe")]
+  kp --> cache
+  qn --> absorb["times W_k of kv_b_proj"]
+  absorb --> scores["scores: latent and rotary part"]
+  qp --> scores
+  cache --> scores
+  scores --> softmax["scale, mask, softmax in fp32"]
+  softmax --> mix["weights times latent"]
+  cache --> mix
+  mix --> up["times W_v of kv_b_proj"]
+  up --> o["o_proj"]""",
+        pseudo_code="""q_nope, q_pe = split(q_b_proj(norm(q_a_proj(x))))
+latent, k_pe = split(kv_a_proj_with_mqa(x))
+latent, k_pe = cache.update(norm(latent), rotate(k_pe))
+W_k, W_v = split(kv_b_proj.weight)
+scores = rotate(q_pe) @ k_pe.T + (q_nope @ W_k) @ latent.T
+weights = softmax(scores * scale + mask)
+return o_proj(((weights @ latent) @ W_v.T))""",
+        mathematics=r"c_t = \mathrm{norm}(W_{dkv} x_t), \quad"
+        r" a_{tj} = \mathrm{softmax}_j\left(\frac{(W_k^T q^n_t)^T c_j + (q^r_t)^T k^r_j}"
+        r"{\sqrt{D_n + D_r}}\right), \quad"
+        r" o_t = W_o\, W_v \sum_j a_{tj}\, c_j",
+        symbols=latent_symbols(facts),
+        formulas=latent_formulas(facts),
+        cases=latent_cases(facts, _NAME, flash=False),
+        flops_notes=(
+            "The whole product of T queries and K keys is computed; causality is the mask.",
+            "Absorbing saves the projection of every cached token at the price of wider scores: the"
+            " latent is wider than a head.",
+        ),
+        memory_notes=("The cache holds the latent and the shared rotary key, whatever the heads.",),
+        related=(
+            "DeepseekV2FlashAttention2",
+            "DeepseekV2DecoderLayer",
+            "DeepseekV2RotaryEmbedding",
+            "DeepseekV2RMSNorm",
+            "repeat_kv",
+        ),
+        usage=latent_usage(facts, _NAME),
+        notes="MLA, up-projection absorbed; not used where `use_mla` is false",
+        references=("deepseekv2", "rope"),
+    )

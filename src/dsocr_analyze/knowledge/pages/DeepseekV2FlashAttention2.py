@@ -1,0 +1,90 @@
+"""The decoder's latent attention through FlashAttention-2."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dsocr_analyze.knowledge.families.latent_attention import (
+    latent_cases,
+    latent_parameters,
+    latent_symbols,
+    latent_usage,
+    not_used,
+    query_terms,
+    rope_terms,
+)
+from dsocr_analyze.knowledge.machinery.facts import Facts
+from dsocr_analyze.knowledge.machinery.page import Formulas, Page
+
+__all__ = ["page"]
+
+_NAME: Final = "DeepseekV2FlashAttention2"
+
+
+def page(facts: Facts) -> Page:
+    """The page."""
+    macs, vector, params, outputs = query_terms(facts)
+    rope = rope_terms(facts)
+    return Page(
+        name=_NAME,
+        group="Decoder: attention",
+        subject=facts.get(_NAME),
+        what="Multi-head latent attention through FlashAttention-2. The kernel takes keys and"
+        " values, so here the latent is projected up for every head and the cache holds whole keys"
+        " and values, padded to one size; no product of queries and keys is kept in memory."
+        f"{not_used(facts)}",
+        blocks=(
+            ("prefill", "latent attention, FlashAttention-2"),
+            ("decode", "latent attention, FlashAttention-2"),
+        ),
+        layer="costs.mla.mla_attention (flash=True)",
+        inputs={"hidden_states": "B, T, d"},
+        output="B, T, d",
+        parameters=latent_parameters(facts),
+        diagram="""flowchart TB
+  x["x [B, T, d]"] --> qa["q_a_proj, norm, q_b_proj"]
+  x --> kva["kv_a_proj_with_mqa"]
+  kva --> up["norm, kv_b_proj"]
+  kva --> kp["k_pe, rotated"]
+  qa --> q["queries [B, T, H, D_n + D_r]"]
+  up --> k["keys, joined with k_pe"]
+  kp --> k
+  up --> v["values, padded to a key's size"]
+  k --> cache[("cache: keys and values")]
+  v --> cache
+  q --> kernel["flash_attn_func, causal"]
+  cache --> kernel
+  kernel --> cut["cut to D_v"]
+  cut --> o["o_proj"]""",
+        pseudo_code="""q = join(q_nope, rotate(q_pe))
+k_nope, v = split(kv_b_proj(norm(latent)))
+k = join(k_nope, rotate(k_pe))
+v = pad(v, key_size - value_size)
+k, v = cache.update(k, v)
+return o_proj(flash_attn_func(q, k, v, causal=True)[..., :value_size])""",
+        mathematics=r"k_j = [W_k c_j;\ k^r_j], \quad v_j = W_v c_j, \quad"
+        r" o_t = W_o \sum_j \mathrm{softmax}_j\left(\frac{q_t^T k_j}{\sqrt{D_n + D_r}}\right) v_j",
+        symbols=latent_symbols(facts),
+        formulas=Formulas(
+            macs=f"{macs} + B * T * d * (r + R) + B * T * r * H * (P + v)"
+            " + 2 * B * H * T * K * (P + R) + B * T * H * v * d",
+            vector_flops=f"{vector} + B * T * (4 * r + 2) + {rope} + 6 * B * H * T * K",
+            params=f"{params} + d * (r + R) + r + r * H * (P + v) + H * v * d",
+            activations=f"{outputs} + B * T * (r + R) + B * T * H * (P + v)"
+            " + B * T * H * (P + R) + B * T * d",
+            cache_bytes="2 * B * K * H * (P + R) * e",
+        ),
+        cases=latent_cases(facts, _NAME, flash=True),
+        flops_notes=(
+            "Values are padded to a key's size, and the padding is computed.",
+            "A causal kernel may skip the scores above the diagonal; they are counted here and"
+            " reported as `causal_savable_flops` by the main job.",
+        ),
+        memory_notes=(
+            "The cache is larger than the eager class's: whole keys and values of every head.",
+        ),
+        related=("DeepseekV2Attention", "DeepseekV2DecoderLayer", "DeepseekV2RotaryEmbedding"),
+        usage=latent_usage(facts, _NAME),
+        notes="MLA through the kernel; keys and values projected up",
+        references=("deepseekv2", "rope", "flash2"),
+    )

@@ -1,0 +1,84 @@
+"""The decoder with its head over the vocabulary."""
+
+from __future__ import annotations
+
+from dsocr_analyze.knowledge.families.decoder_stack import (
+    stack_cases,
+    stack_formulas,
+    stack_parameters,
+    stack_symbols,
+)
+from dsocr_analyze.knowledge.machinery.facts import Facts, count, scaled
+from dsocr_analyze.knowledge.machinery.page import Formulas, Page
+
+__all__ = ["page"]
+
+
+def page(facts: Facts) -> Page:
+    """The page."""
+    decoder = facts.decoder
+    d, vocabulary = decoder.hidden_size, decoder.vocab_size
+    stack = stack_formulas(facts)
+    logits = facts.tokens * vocabulary * 4
+    head = "" if decoder.tie_word_embeddings else " + d * V"
+    return Page(
+        name="DeepseekV2ForCausalLM",
+        group="Decoder: the stack",
+        subject=facts.get("DeepseekV2ForCausalLM"),
+        what="The decoder with a head over the vocabulary: one linear map without bias, on every"
+        " position of the pass, its logits cast to fp32. With labels it also makes the loss of"
+        " predicting each next token.",
+        blocks=(("prefill", "LM head"), ("decode", "LM head")),
+        layer="architectures.ocr_family.decoder, costs.lm_head.lm_head",
+        inputs={"input_ids": "B, T"},
+        output="B, T, V",
+        parameters=stack_parameters(facts),
+        diagram=f"""flowchart LR
+  ids["input_ids [B, T]"] --> model["model: DeepseekV2Model"]
+  model --> head["lm_head<br/>{d} to {count(vocabulary)}"]
+  head --> cast["cast to fp32"]
+  cast --> logits["logits [B, T, {count(vocabulary)}]"]
+  model --> cache[("KV cache")]""",
+        pseudo_code="""hidden, cache = model(input_ids, past_key_values=cache)
+logits = lm_head(hidden).float()          # every position
+loss = cross_entropy(logits[:, :-1], labels[:, 1:]) if labels is not None else None""",
+        mathematics=r"z_t = W_{lm}\, y_t, \quad p(t + 1) = \mathrm{softmax}(z_t)",
+        symbols=stack_symbols(facts, layers=True),
+        formulas=Formulas(
+            macs=f"{stack.macs} + B * T * d * V",
+            vector_flops=stack.vector_flops,
+            params=f"{stack.params}{head}",
+            activations=f"{stack.activations} + B * T * V",
+            cache_bytes=stack.cache_bytes,
+        ),
+        cases=stack_cases(
+            facts,
+            lambda: facts.make("DeepseekV2ForCausalLM", facts.config),
+            facts.decoder_kernels,
+        ),
+        flops_notes=(
+            "The head runs over all T positions of the prefill pass, though only the last one is"
+            " needed to generate.",
+        ),
+        memory_notes=(
+            f"The logits of the stated prompt take {scaled(logits, 'B')} in fp32 and half of"
+            " that again in bf16 before the cast.",
+        ),
+        related=(
+            "DeepseekV2Model",
+            facts.whole_class,
+            "DeepseekV2ForSequenceClassification",
+        ),
+        usage=f"""import torch
+from dsocr_analyze.session import DeepSeekOCRSession
+from dsocr_analyze.running.forward import running
+
+model = DeepSeekOCRSession.from_local().model  # a DeepseekV2ForCausalLM that takes images
+ids = torch.zeros(1, {facts.tokens}, dtype=torch.long, device="meta")
+with running(torch.device("meta")):
+    out = model(input_ids=ids)
+assert out.logits.shape == (1, {facts.tokens}, {vocabulary})
+assert out.logits.dtype == torch.float32""",
+        notes="head over all positions; logits in fp32",
+        references=("deepseekv2",),
+    )

@@ -1,0 +1,64 @@
+"""A norm in fp32 that the CLIP encoder can have before its blocks."""
+
+from __future__ import annotations
+
+from dsocr_analyze.costs.normalization import layer_norm_fp32
+from dsocr_analyze.dtypes import BFLOAT16
+from dsocr_analyze.knowledge.families.clip import GROUP, SYMBOLS, tokens, view_cases
+from dsocr_analyze.knowledge.families.reference_files import VISION
+from dsocr_analyze.knowledge.machinery.facts import Facts, tensor
+from dsocr_analyze.knowledge.machinery.page import Formulas, Page, Parameter, pick
+
+__all__ = ["page"]
+
+
+def page(facts: Facts) -> Page:
+    """The page."""
+    d = facts.clip.width
+    return Page(
+        name="LayerNormfp32",
+        group=GROUP,
+        subject=facts.get("LayerNormfp32"),
+        what="Layer normalisation that computes in fp32 and returns its input's type. The encoder"
+        " takes it before the stack where its settings say `fp32norm`; the published ones do not,"
+        " and the model has a plain `nn.LayerNorm` there.",
+        blocks=(),
+        layer="costs.normalization.layer_norm_fp32",
+        inputs={"x": "N, T, d"},
+        output="N, T, d",
+        parameters={
+            "normalized_shape": Parameter("Width that is normalised.", d),
+            "eps": Parameter(
+                "Added to the variance before the root.", facts.default("LayerNormfp32", "eps")
+            ),
+            "elementwise_affine": Parameter("Whether there are weight and bias.", True),
+            "bias": Parameter("Whether there is a bias beside the weight.", True),
+            "device": Parameter("Where the parameters are.", None),
+            "dtype": Parameter("Type of the parameters.", None),
+        },
+        diagram="""flowchart LR
+  x["x"] --> wide["cast to fp32"]
+  wide --> norm["LayerNorm"]
+  norm --> back["cast back"]""",
+        pseudo_code="return layer_norm(x.float(), weight, bias, eps).to(x.dtype)",
+        mathematics=r"y = w \odot \frac{x - \mu}{\sqrt{\sigma^2 + \varepsilon}} + b",
+        symbols=pick("N q T d", SYMBOLS),
+        formulas=Formulas(vector_flops="5 * N * T * d", params="2 * d"),
+        cases=view_cases(
+            facts,
+            build=lambda: facts.make("LayerNormfp32", d),
+            arguments=lambda N, R: [tensor(N, tokens(facts, R), d)],
+            closed_form=lambda N, R: layer_norm_fp32(N * tokens(facts, R), d, BFLOAT16),
+        ),
+        flops_notes=("Five FLOPs an element, as for a plain LayerNorm; the casts move bytes.",),
+        related=("VitModel", "LayerNorm2d", "DeepseekV2RMSNorm"),
+        usage=f"""import torch
+from {VISION} import LayerNormfp32
+
+norm = LayerNormfp32({d})
+x = torch.randn(2, {d})
+assert norm(x).dtype == x.dtype
+assert torch.allclose(norm(x).mean(-1), torch.zeros(2), atol=1e-5)""",
+        notes="only where the settings ask for `fp32norm`",
+        references=("layernorm",),
+    )

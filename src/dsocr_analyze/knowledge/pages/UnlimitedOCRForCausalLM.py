@@ -1,0 +1,36 @@
+"""Unlimited-OCR whole."""
+
+from __future__ import annotations
+
+from dsocr_analyze.knowledge.families.model import causal_lm_page
+from dsocr_analyze.knowledge.families.window import bound_note, steps_note, whole_model
+from dsocr_analyze.knowledge.machinery.facts import Facts
+from dsocr_analyze.knowledge.machinery.page import Page
+from dsocr_analyze.knowledge.pages import ImageEncoderViT, MlpProjector, VitModel
+
+__all__ = ["page"]
+
+
+def page(facts: Facts) -> Page:
+    """The page."""
+    vision = [ImageEncoderViT.page(facts), VitModel.page(facts), MlpProjector.page(facts)]
+    return causal_lm_page(
+        whole_model(facts, vision, head=True),
+        what="The whole model: `UnlimitedOCRModel` and the head over the vocabulary. Its tensors have"
+        " the names and shapes of DeepSeek-OCR's; what is new is the decoder's window, a longer"
+        " context, more local views of a page, and several pages in one prompt. (The vendor's class"
+        " also has `infer()` and `infer_multi()`, which switch the window on; a bare `generate()`"
+        " has none. The planner of this project works the same sizes out without them.)",
+        related=(
+            "UnlimitedOCRModel",
+            "UnlimitedOCRConfig",
+            "SlidingWindowLlamaAttention",
+            "DeepseekOCRForCausalLM",
+            "DeepseekV2ForCausalLM",
+            "NoEOSTextStreamer",
+            "BasicImageTransform",
+        ),
+        flops_notes=steps_note(facts),
+        memory_notes=(bound_note(facts),),
+        references=("unlimitedocr", "deepseekocr"),
+    )

@@ -1,0 +1,55 @@
+"""Unlimited-OCR without its head."""
+
+from __future__ import annotations
+
+from dsocr_analyze.knowledge.families.model import clip_and_sam_diagram, model_page
+from dsocr_analyze.knowledge.families.window import bound_note, steps_note, whole_model
+from dsocr_analyze.knowledge.machinery.facts import Facts
+from dsocr_analyze.knowledge.machinery.page import Page
+from dsocr_analyze.knowledge.pages import ImageEncoderViT, MlpProjector, VitModel
+
+__all__ = ["page"]
+
+
+def page(facts: Facts) -> Page:
+    """The page."""
+    vision = [ImageEncoderViT.page(facts), VitModel.page(facts), MlpProjector.page(facts)]
+    decoder = facts.decoder
+    attention = facts.class_at("model.layers.0.self_attn").__name__
+    return model_page(
+        whole_model(facts, vision, head=False),
+        what="DeepSeek-OCR's vision side on top of a decoder with a window. SAM, CLIP, the projector"
+        " and the layout of a page are those of `DeepseekOCRModel`; pages are cut into more local"
+        " views. Several pages may stand in one prompt: none of them is cut, the vision side looks"
+        " at one after the other, each by itself, and their tokens follow one another. The decoder"
+        f" is `DeepseekV2Model` with `{attention}` in its layers; a decode step gets no mask, and"
+        " what the window has to know lies on the cache.",
+        diagram=clip_and_sam_diagram(
+            facts, f"the decoder: {decoder.layers} layers<br/>with {attention}"
+        ),
+        pseudo_code="""x = embed_tokens(input_ids)
+if T > 1 and images and images.global_view.sum() != 0:
+    if images.local_views.sum() != 0:
+        parts = [rows(features(local_views), grid), rows(features(global_view)), view_seperator]
+    else:                                                # pages of one prompt, one by one
+        parts = [(rows(features(page)), view_seperator) for page in images.global_view]
+    x.masked_scatter_(images_seq_mask, cat(parts))
+mask = causal_mask(T, K) if T > 1 or no cache else None
+return decoder(inputs_embeds=x, mask, cache)""",
+        mathematics=r"z(v) = W \left[\mathrm{clip}(v, \mathrm{sam}(v));\ \mathrm{sam}(v)\right],"
+        r" \quad x_t = \begin{cases} z_t & t \text{ is a placeholder} \\ W_e[t] &"
+        r" \text{otherwise} \end{cases}",
+        flops_notes=steps_note(facts),
+        memory_notes=(bound_note(facts),),
+        related=(
+            "UnlimitedOCRForCausalLM",
+            "UnlimitedOCRConfig",
+            "SlidingWindowLlamaAttention",
+            "DeepseekOCRModel",
+            "DeepseekV2Model",
+            "ImageEncoderViT",
+            "VitModel",
+            "MlpProjector",
+        ),
+        references=("unlimitedocr", "deepseekocr"),
+    )
