@@ -649,7 +649,7 @@ VENDORS = [
     pytest.param(VENDOR, ("--mode", "tiny"), id="deepseek-ocr", marks=needs_vendor),
     pytest.param(
         VENDOR,
-        ("--base-size", 512, "--image-size", 640),
+        ("--base-size", 640, "--image-size", 640),
         id="deepseek-ocr-cut",
         marks=needs_vendor,
     ),
