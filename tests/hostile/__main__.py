@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 
-from hostile.cases import KINDS
 from hostile.faults import FAULTS, faults
+from hostile.kinds import KINDS, scheduled
 from hostile.workers import outcomes
 
 
 def campaign(kinds: list[str], count: int, seed: int, processes: int) -> int:
     """Runs so many cases, prints how they ended, and returns how many broke a promise."""
-    cases = ((kinds[number % len(kinds)], seed + number) for number in range(count))
+    cases = itertools.islice(scheduled(kinds, seed), count)
     codes: Counter[tuple[str, int | None]] = Counter()
+    seconds: Counter[str] = Counter()
     broken = 0
     with tempfile.TemporaryDirectory(prefix="hostile-") as folder:
         for outcome in outcomes(cases, processes, Path(folder)):
             codes[outcome.kind, outcome.code] += 1
+            seconds[outcome.kind] += outcome.seconds
             if outcome.findings:
                 broken += 1
                 print(f"FOUND {outcome.kind} --seed {outcome.seed}: {'; '.join(outcome.findings)}"
                       f"\n      {' '.join(outcome.arguments)[:300]}", flush=True)  # fmt: skip
     for kind in kinds:
-        ended = ", ".join(
-            f"{codes[each]:,} with {each[1]}" for each in sorted(codes, key=str) if each[0] == kind
-        )
-        print(f"{kind:>10}: {ended}")
+        ended = {code: codes[kind, code] for name, code in sorted(codes, key=str) if name == kind}
+        each = seconds[kind] / max(1, sum(ended.values()))
+        counts = ", ".join(f"{count:,} with {code}" for code, count in ended.items())
+        print(f"{kind:>16}: {sum(ended.values()):,} cases of {each:.3f} s; exit codes: {counts}")
     print(f"{sum(codes.values()):,} cases, {broken:,} findings")
     return broken
 

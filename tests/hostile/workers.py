@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import multiprocessing
 import os
@@ -22,7 +23,10 @@ _CASES_OF_A_WORKER: Final = 2000
 
 
 def _work(pipe: Connection, folder: str) -> None:
-    os.environ["XDG_CONFIG_HOME"] = f"{folder}/config"
+    import typer.main
+
+    # The tree of commands, the same for every case, takes longer than most of them.
+    typer.main.get_command = functools.cache(typer.main.get_command)
     os.environ["COLUMNS"] = "100"
     while (asked := pipe.recv()) is not None:
         pipe.send(run_case(*asked, Path(folder) / "case"))
@@ -55,7 +59,7 @@ class _Worker:
         except (EOFError, ConnectionResetError):
             self.process.join(5)
             ended = f"the process ended with {self.process.exitcode}"
-            outcome = Outcome(*self.asked, None, (ended,), ())
+            outcome = Outcome(*self.asked, None, (ended,), (), time.monotonic() - self.since)
         self.done += 1
         return outcome
 
@@ -83,7 +87,8 @@ def outcomes(cases: Iterator[tuple[str, int]], processes: int, folder: Path) -> 
                 outcome = worker.answer()
             else:
                 assert worker.asked is not None
-                outcome = Outcome(*worker.asked, None, (f"no end after {_HANGS_SECONDS:g} s",), ())
+                said = f"no end after {_HANGS_SECONDS:g} s"
+                outcome = Outcome(*worker.asked, None, (said,), (), _HANGS_SECONDS)
             yield outcome
             if outcome.code is None or worker.done >= _CASES_OF_A_WORKER:
                 worker.stop()
