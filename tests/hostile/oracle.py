@@ -72,9 +72,20 @@ def _streams() -> Iterator[tuple[io.BytesIO, io.BytesIO]]:
         sys.stdout, sys.stderr = before
 
 
+_SCHEDULED: Final = Path("/proc/thread-self/schedstat")
+
+
+def _seconds() -> float:
+    """A clock that stands while others have the processor, where the system says when."""
+    waited = 0
+    with contextlib.suppress(OSError):
+        waited = int(_SCHEDULED.read_text().split()[1])
+    return time.perf_counter() - waited / 1e9
+
+
 def run_case(kind: str, seed: int, folder: Path) -> Outcome:
     """Draws a case in an empty folder, runs it, and says which promises it broke."""
-    began = time.perf_counter()
+    began = _seconds()
     case = folder / "here"
     shutil.rmtree(folder, ignore_errors=True)
     case.mkdir(parents=True)
@@ -82,11 +93,11 @@ def run_case(kind: str, seed: int, folder: Path) -> Outcome:
     os.environ["XDG_CONFIG_HOME"] = str(folder / "config")  # what a case keeps, no other finds
     arguments = KINDS[kind](Random(seed))  # to be drawn again, not to be secret
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.perf_counter()
+    start = _seconds()
     with _streams() as (out, err), warnings.catch_warnings():
         warnings.simplefilter("error", ResourceWarning)
         code = main(arguments)
-    seconds = time.perf_counter() - start
+    seconds = _seconds() - start
     grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak)
     findings = [
         *_of_code(code),
@@ -98,7 +109,7 @@ def run_case(kind: str, seed: int, folder: Path) -> Outcome:
         findings.append(f"took {seconds:.1f} s")
     if grown > MOST_BYTES:
         findings.append(f"took {grown / MOST_BYTES:.1f} GiB")
-    took = time.perf_counter() - began
+    took = _seconds() - began
     return Outcome(kind, seed, code, tuple(findings), tuple(arguments), took)
 
 
