@@ -36,7 +36,8 @@ def test_no_fault_breaks_a_promise():
     ended = run("--cases", 0, "--killed", 5, "--interrupted", 5, "--full-disk", 8,
                 "--two-writers", 3)  # fmt: skip
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout + ended.stderr
-    assert "5 times killed, 5 times interrupted" in ended.stdout
+    assert "killed: 5 times; exit codes: " in ended.stdout
+    assert "21 faults, 0 findings" in ended.stdout
 
 
 def test_a_broken_promise_is_found(tmp_path):

@@ -29,7 +29,7 @@ def campaign(kinds: list[str], count: int, seed: int, processes: int) -> int:
                 broken += 1
                 print(f"FOUND {outcome.kind} --seed {outcome.seed}: {'; '.join(outcome.findings)}"
                       f"\n      {' '.join(outcome.arguments)[:300]}", flush=True)  # fmt: skip
-    for kind in kinds:
+    for kind in kinds if count else ():
         ended = {code: codes[kind, code] for name, code in sorted(codes, key=str) if name == kind}
         each = seconds[kind] / max(1, sum(ended.values()))
         counts = ", ".join(f"{count:,} with {code}" for code, count in ended.items())
@@ -40,16 +40,15 @@ def campaign(kinds: list[str], count: int, seed: int, processes: int) -> int:
 
 def fault_campaign(counts: dict[str, int], seed: int) -> int:
     """Runs so many faults of each kind, prints them, and returns how many broke a promise."""
-    ran: Counter[str] = Counter()
     broken = 0
     with tempfile.TemporaryDirectory(prefix="hostile-") as folder:
-        for name, findings in faults(counts, seed, Path(folder)):
-            ran[name] += 1
-            broken += bool(findings)
+        for name, findings, ended in faults(counts, seed, Path(folder, "job")):
+            codes = ", ".join(f"{count:,} with {code}" for code, count in sorted(ended.items()))
+            print(f"{name:>16}: {counts[name]:,} times; exit codes: {codes or 'none'}")
             for finding in findings:
                 print(f"FOUND {finding}", flush=True)
-    print(f"{', '.join(f'{count:,} times {name}' for name, count in ran.items())}:"
-          f" {broken:,} findings")  # fmt: skip
+            broken += len(findings)
+    print(f"{sum(counts.values()):,} faults, {broken:,} findings")
     return broken
 
 
