@@ -14,6 +14,9 @@ from hostile.faults import FAULTS, faults
 from hostile.kinds import KINDS, scheduled
 from hostile.workers import outcomes
 
+_CASES_A_SIGN = 10_000
+"""After so many, a campaign says how far it is."""
+
 
 def campaign(kinds: list[str], count: int, seed: int, processes: int) -> int:
     """Runs so many cases, prints how they ended, and returns how many broke a promise."""
@@ -25,6 +28,8 @@ def campaign(kinds: list[str], count: int, seed: int, processes: int) -> int:
         for outcome in outcomes(cases, processes, Path(folder)):
             codes[outcome.kind, outcome.code] += 1
             seconds[outcome.kind] += outcome.seconds
+            if sum(codes.values()) % _CASES_A_SIGN == 0:
+                print(f"{sum(codes.values()):,} cases so far", flush=True)
             if outcome.findings:
                 broken += 1
                 print(f"FOUND {outcome.kind} --seed {outcome.seed}: {'; '.join(outcome.findings)}"
