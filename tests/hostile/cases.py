@@ -108,13 +108,33 @@ def stages_case(draw: Random) -> Case:
     return ["--hf-config", "config.json", "--stages", "stages.toml", *ANALYTIC]
 
 
+GPU: Final = """
+name = "mine"
+
+[gpu]
+title = "Mine"
+tensor_tflops = 500
+bandwidth_gb_s = 2000
+memory_gb = 48
+source = "me"
+sms = 100
+l2_mb = 50
+like = "h100-sxm"
+"""
+
+
 def devices_case(draw: Random) -> Case:
-    """A profile of a GPU with wrong values."""
+    """A profile of a GPU with wrong values: its peaks alone, or its kernels' times too."""
     from dsocr_analyze import hardware
 
-    folder = Path(hardware.__file__).parent / "profiles"
-    write_wrong_toml(draw.choice(sorted(folder.glob("*.toml"))), "mine.toml", draw)
-    return [draw.choice(("devices", "time", "fit")), "--profile", "mine.toml"]
+    shipped = sorted((Path(hardware.__file__).parent / "profiles").glob("*.toml"))
+    times = draw.choice(shipped).read_text() if draw.random() < 0.5 else ""
+    head, tables = GPU.split("[gpu]")
+    Path("valid.toml").write_text(f"{head}\n{times}\n[gpu]{tables}")
+    write_wrong_toml(Path("valid.toml"), "mine.toml", draw)
+    command = draw.choice((("devices",), ("devices", "mine"), ("time", "mine"),
+                           ("sweep", "--mode", "tiny", "--gpu", "mine")))  # fmt: skip
+    return [*command, "--profile", "mine.toml"]
 
 
 def benchmark_case(draw: Random) -> Case:

@@ -93,6 +93,11 @@ def killed(job: Job, draw: Random) -> Iterator[str]:
             yield f"killed: {job.left()} stay"
 
 
+def _is_before_the_program(said: str) -> bool:
+    """Whether Python was interrupted while it started; by the signal itself it ends as often."""
+    return "Traceback" in said and "dsocr_analyze" not in said
+
+
 def interrupted(job: Job, draw: Random) -> Iterator[str]:
     """Both files are old or both new, nothing else lies there, the exit code is the signal's."""
     job.make_old()
@@ -101,7 +106,7 @@ def interrupted(job: Job, draw: Random) -> Iterator[str]:
     process.send_signal(number)
     said = job.end(process)
     code = process.returncode
-    if code not in (_ENDS[number], -number, 0):  # -number: Python had not come to the program yet
+    if code not in (_ENDS[number], -number, 0) and not _is_before_the_program(said):
         yield f"interrupted: exit code {code}: {said[:200]!r}"
     if job.content() not in (["old", "old"], job.right):
         yield "interrupted: the files do not belong together"
