@@ -262,6 +262,7 @@ _WORDS: Final = (
     "tiny", "gundam", "base", "GUNDAM", "a4", "a4@300", "1240x1754", "0x0", "h100", "a100", "all",
     "bfloat16", "float8", "1:64", "1,2,3", "json", "markdown", "table", "-", "--", "/dev/null",
     "/dev/full", "missing.json", ".", "..", "deepseek-ocr", "unlimited-ocr", "10 %", "1e9", "0x10",
+    "0", "1", "1", "2", "8", "64", "100", "0.5", "pages.csv", "out.csv", "out.html", "out.svg",
 )  # fmt: skip
 _LEFT_OUT: Final = frozenset({"--yes", "--debug", "--help", "--install-completion"})
 
@@ -301,6 +302,9 @@ def arguments_case(draw: Random) -> Case:
     """A command with options of its own, of others and of none, with any values."""
     command = draw.choice(_QUICK)
     arguments = [command] if command else list(ANALYTIC)
+    Path("pages.csv").write_text("width,height\n640,640\n1240,1754\n")
+    if command == "archive":
+        arguments += ["pages.csv"]
     if command == "compare":
         arguments += ["tiny", *ANALYTIC[:2]]
     for _ in range(draw.randrange(5)):

@@ -31,7 +31,7 @@ _ACTS: Final = re.compile(
 _SCRIPT: Final = re.compile(r"(?s)(?<=\n)<script.*?</script>")
 _WRITTEN: Final = frozenset({
     "static_compute.json", "static_compute.md", "page.html", "compared.html", "c.md", "rows.csv",
-    "tree.mmd", "tree.dot",
+    "tree.mmd", "tree.dot", "out.csv", "out.html", "out.svg",
 })  # fmt: skip
 """What commands of the cases write; other files are input."""
 _ASIDE: Final = re.compile(r"\.dsocr-|\.trust-|tmp")
