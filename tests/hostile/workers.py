@@ -6,6 +6,7 @@ import functools
 import itertools
 import multiprocessing
 import os
+import resource
 import sys
 import time
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ __all__ = ["outcomes"]
 
 _HANGS_SECONDS: Final = 120.0
 """With others on the processor; without, a case that takes ten seconds is a finding."""
+_MOST_MEMORY: Final = 8 << 30
+"""Addresses of a process: what asks for more fails, and takes nothing else down."""
 _CASES_OF_A_WORKER: Final = 2000
 """Then another one takes over, so that memory grows in none."""
 
@@ -26,6 +29,7 @@ _CASES_OF_A_WORKER: Final = 2000
 def _work(pipe: Connection, folder: str) -> None:
     import typer.main
 
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
     # The tree of commands, the same for every case, takes longer than most of them.
     typer.main.get_command = functools.cache(typer.main.get_command)
     os.environ["COLUMNS"] = "100"
