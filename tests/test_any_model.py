@@ -323,6 +323,7 @@ fill = 0.25
         ("asked", "named"),
         [({"page": (10, 10)}, "page"), ({"base_size": 640}, "base_size"),
          ({"seq_len": 0}, "seq_len"), ({"batch_size": 0}, "batch_size"),
+         ({"batch_size": 1 << 20}, "at most 699050"),
          ({"max_new_tokens": 0}, "max_new_tokens"), ({"max_new_tokens": 1.5}, "max_new_tokens")],
     )  # fmt: skip
     def test_what_it_cannot_be_asked_is_refused(self, tmp_path, asked, named):
@@ -360,6 +361,14 @@ class TestStagesFile:
             ('role = "prefill"', "", "the roles of 'stages' are none, decode; give one stage"),
             ('name = "decode"', 'name = "prefill"', "'stages[1].name' is 'prefill'; give another"),
             ("tokens = 24", "tokens = 0", "'prompt.tokens' is 0; give a whole number from 1"),
+            ("tokens = 24", "tokens = 2147483648",
+             "'prompt.tokens' is 2147483648; give a whole number from 1 to 1,048,576"),
+            ("tokens = 24", "tokens = 24\n[inputs.x]\nshape = [2147483648]\n"
+             "placed = [{ value = 1, start = 0 }]",
+             "'inputs.x.shape' is [2147483648]; give beside 'placed' a list whose last size is"),
+            ("tokens = 24", "tokens = 24\n[inputs.x]\nshape = []\n"
+             "placed = [{ value = 1, start = 0 }]",
+             "'inputs.x.shape' is []; give beside 'placed' a list whose last size is"),
             ("tokens = 24", "tokens = true", "'prompt.tokens' is true; give a whole number"),
             ("[prompt]\ntokens = 24", "", "'prompt' is missing; a model that decodes has one"),
             ("tokens = 24", "tokens = 24\nplaced = [{ value = 1 }]",

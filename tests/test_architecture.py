@@ -258,6 +258,7 @@ OPENERS = {
     "dsocr_analyze.measuring.cpu_calibration": "/proc/cpuinfo",
     "dsocr_analyze.cli.check": "appends to the summary of a CI step",
     "dsocr_analyze.columns.table_files": "writes a temporary file",
+    "dsocr_analyze.__main__": "/dev/null in place of a closed stream",
     "dsocr_analyze.cli.streams": "/dev/null in place of a broken stream",
     "dsocr_analyze.model.tokenizer_file": "/dev/null in place of stderr",
 }

@@ -19,6 +19,7 @@ from dsocr_analyze.archive import pdf_pages as pdf_module
 from dsocr_analyze.archive.folder import open_folder
 from dsocr_analyze.archive.pdf_pages import has_reader, pdf_pages
 from dsocr_analyze.archive.source import open_pages
+from dsocr_analyze.cli import main
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.workload import ImagePages, image_file
 
@@ -388,3 +389,13 @@ class TestImageOfTheMainCommand:
         frames = [Image.new("RGB", (40, 30), color) for color in ("red", "green")]
         frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
         assert "several frames" in self.analyzed(capsys, tmp_path / "a.gif")[2]
+
+
+def test_a_files_name_is_no_formula_and_acts_nowhere_in_the_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("=cmd|x!A0.png", "-1+1.png", "a\x1b[2K\nb.png"):
+        Image.new("RGB", (9, 9)).save(tmp_path / name)
+    assert main(["archive", ".", "--mode", "tiny", "--output", "rows.csv"]) == 0
+    with Path("rows.csv").open(newline="") as rows:
+        paths = {row["path"] for row in csv.DictReader(rows)}
+    assert paths == {"./=cmd|x!A0.png", "./-1+1.png", r"a\x1b[2K\nb.png"}

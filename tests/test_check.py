@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import gated
@@ -476,3 +477,13 @@ def test_a_check_imports_no_torch(folder):
         " sys.exit(code or 'torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=folder, check=False).returncode == 0
+
+
+def test_a_workloads_name_acts_nowhere_in_junit(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    name = json.dumps("a\u2066\u2028\x1b[2K\n::error::b")
+    Path("dsocr-budgets.toml").write_text(f'[workloads.{name}]\nmode = "tiny"\n')
+    assert run(capsys, "check", "--junit", "c.xml")[0] == 0
+    text = Path("c.xml").read_text()
+    assert r"a\u2066\u2028\x1b[2K" in text
+    assert not {"\u2066", "\u2028", "\x1b"} & set(text)

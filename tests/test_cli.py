@@ -353,6 +353,14 @@ def test_shell_completion_is_offered(capsys):
     assert "--install-completion" in out
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shell_completion_is_shown(shell, capsys, monkeypatch):
+    monkeypatch.setattr("typer.completion._get_shell_name", lambda: shell)
+    code, out, err = run(capsys, "--show-completion")
+    assert (code, err) == (0, "")
+    assert "_DSOCR_ANALYZE_COMPLETE" in out
+
+
 def test_the_committed_command_reference_is_what_help_says():
     committed = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
     written = command_reference(typer.main.get_command(app))

@@ -58,11 +58,25 @@ def test_lines_and_tabs_stay_where_they_may(text):
         ("\u202egnp.exe", r"\u202egnp.exe"),
         ("\x9b31m\x7f", r"\x9b31m\x7f"),
         ("\ud800\U000e0041", r"\ud800\U000e0041"),
+        ("a\xad\u3164\uffff", r"a\xad\u3164\uffff"),
+        ("::error::x", r"\x3a:error::x"),
+        ("  ::add-mask::x", r"\x20\x20\x3a:add-mask::x"),
+        ("a ##[error]x", r"a ##\x5berror]x"),
+        ("torch::op a::b", "torch::op a::b"),
         ("Übergröße 頁　1 m²", "Übergröße 頁　1 m²"),
     ],
 )
 def test_escapes_are_those_of_python(text, shown):
     assert visible(text) == shown
+
+
+def test_no_line_is_a_command_to_a_runner_that_reads_along():
+    assert (
+        visible_lines("a\n\t::error::x\nb::c\n##[debug]")
+        == "a\n\\t\\x3a:error::x\nb::c\n##\\x5bdebug]"
+    )
+    assert json.loads(as_json('"##[error]"')) == "##[error]"
+    assert "##[" not in as_json('"##[error]"')
 
 
 @given(st.recursive(ANY, lambda each: st.lists(each) | st.dictionaries(ANY, each), max_leaves=6))

@@ -117,6 +117,36 @@ def test_modules_in_the_current_folder_are_not_imported(tmp_path):
     assert ended.stdout.startswith("dsocr-analyze ")
 
 
+def run_where_nothing_is(folder, *arguments):
+    """A process whose current folder is removed before it starts."""
+    folder.mkdir()
+    source = Path(image_file.__file__).parents[2]
+    return run_process(
+        "-m", "dsocr_analyze", *arguments, cwd=folder, preexec_fn=folder.rmdir,
+        env={**os.environ, "PYTHONPATH": str(source), "PYTHONSAFEPATH": ""},
+    )  # fmt: skip
+
+
+def test_in_a_folder_that_has_been_removed(tmp_path):
+    ended = run_where_nothing_is(tmp_path / "gone", "--version")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    ended = run_where_nothing_is(tmp_path / "gone", "tree", "--leaves")
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "dsocr-analyze: the current folder has been removed; change to another one\n"
+    )
+
+
+def test_no_file_takes_the_place_of_a_stream_that_is_closed():
+    code = (
+        "import dsocr_analyze.cli, dsocr_analyze.__main__ as process\n"
+        "dsocr_analyze.cli.main = lambda: open('/dev/null').fileno()\n"
+        "process.run()"
+    )
+    ended = run_process("-c", code, preexec_fn=lambda: os.closerange(0, 3))
+    assert ended.returncode > 2
+
+
 def test_a_broken_default_directory_is_said_and_the_reference_counted(
     tmp_path, monkeypatch, capsys
 ):

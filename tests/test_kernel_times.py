@@ -403,7 +403,15 @@ class TestProfiles:
           "lacks held_out_median:"),
          (GPU + "[movement.bfloat16]\nderived = ''" + MOVEMENT, "derived must be a text"),
          (GPU + "[movement.bfloat16]\nheld_out_p90 = 1\nheld_out_median = 'x'" + MOVEMENT,
-          "held_out_median must be a number above 0")],
+          "held_out_median must be a number above 0"),
+         ("source = 3\n" + GPU, "source must be a text"),
+         ("gemm = 3\n" + GPU, "gemm must be a table"),
+         (GPU + "[movement.bfloat16]\nderived = 'x'\nframework = 1" + MOVEMENT,
+          "framework must be a text"),
+         (GPU + "[movement.bfloat16]\nderived = 'x'\ntraining_rows = 'many'" + MOVEMENT,
+          "training_rows must be a whole number"),
+         (GPU + "[movement.bfloat16]\nderived = 'x'\nheld_out_rows = []" + MOVEMENT,
+          "held_out_rows must be a whole number")],
     )  # fmt: skip
     def test_what_is_wrong_in_a_users_file_is_named(self, own, text, named):
         with pytest.raises(DeviceError, match=named):

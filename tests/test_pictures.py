@@ -7,6 +7,7 @@ import json
 import random
 import shlex
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 from command_line import run
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import main
 from dsocr_analyze.model.directory import read_config
-from dsocr_analyze.pictures.picture import HATCHES, MARKERS
+from dsocr_analyze.pictures.picture import HATCHES, MARKERS, Picture, drawing
 from dsocr_analyze.pictures.settings import fixed_line, varying
 from dsocr_analyze.pictures.stage_chart import MOST_BARS, Compared, stage_picture
 from dsocr_analyze.pictures.values import Scale, scale_of
@@ -478,3 +479,18 @@ def test_an_svg_holds_no_date_and_is_on_white(capsys):
     text = Path("p.svg").read_text()
     assert "<dc:date>" not in text
     assert "fill: #ffffff" in text
+
+
+def test_names_that_xml_cannot_hold_are_shown_escaped(tmp_path):
+    name = "a\x1b[2K\x9b\u202e\uffff<b>&"
+    with drawing():
+        picture = Picture(name, name)
+        bars = picture.axes.bar([0], [1])
+        picture.name_axes(name, name)
+        picture.name_bars([name])
+        picture.add_legend([bars], [name])
+        picture.lay_out()
+        picture.save(tmp_path / "a.svg")
+    texts = ["".join(each.itertext()) for each in ET.parse(tmp_path / "a.svg").iter()]
+    shown = [each for each in texts if r"a\x1b[2K\x9b\u202e\uffff<b>&" in each]
+    assert len(shown) >= 6  # title and its metadata, line below, both axes, bar, legend

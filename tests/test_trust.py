@@ -223,6 +223,17 @@ class TestTheRecord:
             with pytest.raises(OwnFolderError, match="XDG_CONFIG_HOME is 'config'"):
                 act()
 
+    def test_a_home_that_depends_on_it_is_refused_too(self, checkout, monkeypatch):
+        monkeypatch.delenv("XDG_CONFIG_HOME")
+        monkeypatch.setenv("HOME", "home")
+        with pytest.raises(OwnFolderError, match="HOME is 'home'"):
+            record_trust(read(checkout))
+
+    def test_an_empty_home_is_none(self, checkout, monkeypatch):
+        monkeypatch.delenv("XDG_CONFIG_HOME")
+        monkeypatch.setenv("HOME", "")
+        assert trust_store() is None
+
     def test_without_a_home_nothing_is_trusted_and_nothing_recorded(self, checkout, monkeypatch):
         monkeypatch.delenv("XDG_CONFIG_HOME")
         monkeypatch.delenv("HOME", raising=False)

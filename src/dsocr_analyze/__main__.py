@@ -19,6 +19,7 @@ __all__ = ["run"]
 def run() -> NoReturn:
     """Runs the command line of this process and exits with its code."""
     try:
+        _keep_standard_descriptors()
         from dsocr_analyze import interruption
 
         interruption.listen()
@@ -42,9 +43,26 @@ def run() -> NoReturn:
     sys.exit(code)
 
 
-if __name__ == "__main__":
-    # Under -m, Python would look for every module in the current folder first, and that may be a
-    # model's, with a typer.py of its own.
-    if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109  # nothing imported
+def _keep_standard_descriptors() -> None:
+    """Fills those that are closed, or a file opened later would be what libraries print into."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+
+
+def _look_elsewhere() -> None:
+    """Leaves out the current folder, where Python looks first under -m.
+
+    It may be a model's, with a typer.py of its own.
+    """
+    try:
+        here = os.getcwd()  # noqa: PTH109  # nothing imported
+    except OSError:  # it has been removed
+        here = ""
+    if not sys.flags.safe_path and sys.path[:1] == [here]:
         del sys.path[0]
+
+
+if __name__ == "__main__":
+    _look_elsewhere()
     run()

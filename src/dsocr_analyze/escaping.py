@@ -22,11 +22,14 @@ __all__ = [
 
 _ACTING: Final = (
     r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but for tab and line feed
-    r"\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # marks nobody sees
+    r"\xad\u034f\u061c\u115f\u1160\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    r"\u3164\ufeff\uffa0\ufff9-\ufffb\ufffe\uffff"  # marks that nobody sees
     r"\U000e0000-\U000e0fff\ud800-\udfff"  # tags, and halves of characters, which are no UTF-8
 )
-_IN_LINES: Final = re.compile(f"[{_ACTING}]")
-_IN_A_LINE: Final = re.compile(rf"[\t\n{_ACTING}]")
+# Commands to GitHub's runner, which reads along: they open a line, or stand anywhere in it.
+_COMMANDS: Final = r"(?<=##)\[|(?m:^)[^\S\n]*:(?=:)"
+_IN_LINES: Final = re.compile(f"[{_ACTING}]|{_COMMANDS}")
+_IN_A_LINE: Final = re.compile(rf"[\t\n{_ACTING}]|{_COMMANDS}")
 _SHORT: Final = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
 
 
@@ -41,7 +44,10 @@ def visible_lines(text: str) -> str:
 
 
 def _escape(found: re.Match[str]) -> str:
-    character = found[0]
+    return "".join(map(_escaped, found[0]))
+
+
+def _escaped(character: str) -> str:
     code = ord(character)
     return _SHORT.get(character) or (f"\\x{code:02x}" if code < 0x100 else _unicode_escape(code))
 
@@ -52,7 +58,7 @@ def _unicode_escape(code: int) -> str:
 
 def as_json(document: str) -> str:
     """A JSON document with escapes of its own for what acts in strings; it means the same."""
-    if document.isascii() and "\x7f" not in document:  # every other one is escaped in any JSON
+    if document.isascii() and "\x7f" not in document and "##[" not in document:
         return document
     return _IN_LINES.sub(_json_escape, document)
 

@@ -14,20 +14,27 @@ def own_folder() -> Path | None:
     """`$XDG_CONFIG_HOME/dsocr-analyze` or `~/.config/dsocr-analyze`; None where there is no home.
 
     Raises:
-        OwnFolderError: The variable holds no absolute path.
+        OwnFolderError: The variable, or the one that names the home, holds no absolute path.
     """
     named = os.environ.get("XDG_CONFIG_HOME")
     if named:
-        if not Path(named).is_absolute():
-            raise OwnFolderError(
-                f"XDG_CONFIG_HOME is {named!r}, which depends on where a command runs; give an"
-                " absolute path, or unset it"
-            )
-        return Path(named) / "dsocr-analyze"
+        return _absolute("XDG_CONFIG_HOME", Path(named)) / "dsocr-analyze"
+    if os.environ.get("HOME") == "":  # Python would take the root folder for a home
+        return None
     try:
-        return Path.home() / ".config" / "dsocr-analyze"
+        home = Path.home()
     except RuntimeError:  # neither $HOME nor an entry for the user, as in many containers
         return None
+    return _absolute("HOME", home) / ".config" / "dsocr-analyze"
+
+
+def _absolute(variable: str, folder: Path) -> Path:
+    if folder.is_absolute():
+        return folder
+    raise OwnFolderError(
+        f"{variable} is {str(folder)!r}, which depends on where a command runs; give an absolute"
+        " path, or unset it"
+    )
 
 
 def own_folder_to_write() -> Path:

@@ -3,50 +3,57 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 
-from hostile.cases import KINDS
 from hostile.faults import FAULTS, faults
+from hostile.kinds import KINDS, scheduled
 from hostile.workers import outcomes
+
+_CASES_A_SIGN = 10_000
+"""After so many, a campaign says how far it is."""
 
 
 def campaign(kinds: list[str], count: int, seed: int, processes: int) -> int:
     """Runs so many cases, prints how they ended, and returns how many broke a promise."""
-    cases = ((kinds[number % len(kinds)], seed + number) for number in range(count))
+    cases = itertools.islice(scheduled(kinds, seed), count)
     codes: Counter[tuple[str, int | None]] = Counter()
+    seconds: Counter[str] = Counter()
     broken = 0
     with tempfile.TemporaryDirectory(prefix="hostile-") as folder:
         for outcome in outcomes(cases, processes, Path(folder)):
             codes[outcome.kind, outcome.code] += 1
+            seconds[outcome.kind] += outcome.seconds
+            if sum(codes.values()) % _CASES_A_SIGN == 0:
+                print(f"{sum(codes.values()):,} cases so far", flush=True)
             if outcome.findings:
                 broken += 1
                 print(f"FOUND {outcome.kind} --seed {outcome.seed}: {'; '.join(outcome.findings)}"
                       f"\n      {' '.join(outcome.arguments)[:300]}", flush=True)  # fmt: skip
-    for kind in kinds:
-        ended = ", ".join(
-            f"{codes[each]:,} with {each[1]}" for each in sorted(codes, key=str) if each[0] == kind
-        )
-        print(f"{kind:>10}: {ended}")
+    for kind in kinds if count else ():
+        ended = {code: codes[kind, code] for name, code in sorted(codes, key=str) if name == kind}
+        each = seconds[kind] / max(1, sum(ended.values()))
+        counts = ", ".join(f"{count:,} with {code}" for code, count in ended.items())
+        print(f"{kind:>16}: {sum(ended.values()):,} cases of {each:.3f} s; exit codes: {counts}")
     print(f"{sum(codes.values()):,} cases, {broken:,} findings")
     return broken
 
 
 def fault_campaign(counts: dict[str, int], seed: int) -> int:
     """Runs so many faults of each kind, prints them, and returns how many broke a promise."""
-    ran: Counter[str] = Counter()
     broken = 0
     with tempfile.TemporaryDirectory(prefix="hostile-") as folder:
-        for name, findings in faults(counts, seed, Path(folder)):
-            ran[name] += 1
-            broken += bool(findings)
+        for name, findings, ended in faults(counts, seed, Path(folder, "job")):
+            codes = ", ".join(f"{count:,} with {code}" for code, count in sorted(ended.items()))
+            print(f"{name:>16}: {counts[name]:,} times; exit codes: {codes or 'none'}")
             for finding in findings:
                 print(f"FOUND {finding}", flush=True)
-    print(f"{', '.join(f'{count:,} times {name}' for name, count in ran.items())}:"
-          f" {broken:,} findings")  # fmt: skip
+            broken += len(findings)
+    print(f"{sum(counts.values()):,} faults, {broken:,} findings")
     return broken
 
 

@@ -6,7 +6,6 @@ import io
 import json
 import shutil
 import tomllib
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -26,7 +25,8 @@ Case = list[str]
 """Arguments; files have been written into the current folder."""
 
 
-def _published(draw: Random) -> dict[str, Any]:
+def config_of(draw: Random) -> dict[str, Any]:
+    """A published config."""
     name = draw.choice(list(ARCHITECTURES))
     config: dict[str, Any] = json.loads((ARCHITECTURES[name].reference / "config.json").read_text())
     return config
@@ -34,25 +34,26 @@ def _published(draw: Random) -> dict[str, Any]:
 
 def config_case(draw: Random) -> Case:
     """A config with wrong values."""
-    Path("config.json").write_bytes(as_json(mutated_values(_published(draw), draw), draw))
+    Path("config.json").write_bytes(as_json(mutated_values(config_of(draw), draw), draw))
     command = draw.choice(((), (), (), ("fit", "h100"), ("sweep", "--mode", "base"),
                            ("time", "h100"), ("compare", "base"), ("advise",)))  # fmt: skip
     return [*command, "--config", "config.json", *(ANALYTIC if not command else ())]
 
 
 @cache
-def _report() -> dict[str, Any]:
+def report() -> dict[str, Any]:
+    """A saved report, of few modules."""
     main([*ANALYTIC, "-q", "--mode", "tiny"])
-    report: dict[str, Any] = json.loads(Path("out/static_compute.json").read_text())
+    saved: dict[str, Any] = json.loads(Path("out/static_compute.json").read_text())
     shutil.rmtree("out")
-    for stage in report["stages"].values():
+    for stage in saved["stages"].values():
         stage["by_module"] = dict(list(stage["by_module"].items())[:20])
-    return report
+    return saved
 
 
 def report_case(draw: Random) -> Case:
     """A saved report with wrong values."""
-    Path("report.json").write_bytes(as_json(mutated_values(_report(), draw), draw))
+    Path("report.json").write_bytes(as_json(mutated_values(report(), draw), draw))
     if draw.random() < 0.3:
         Path("dsocr-budgets.toml").write_text('[workloads.page]\nmode = "tiny"\n')
         return ["check", "--against", "report.json"]
@@ -60,7 +61,8 @@ def report_case(draw: Random) -> Case:
             ("--format", "json"), ("--html", "compared.html")))]  # fmt: skip
 
 
-def _toml_case(path: Path, name: str, draw: Random) -> None:
+def write_wrong_toml(path: Path, name: str, draw: Random) -> None:
+    """Writes the file again, under another name, with wrong values or broken."""
     data = path.read_bytes()
     if draw.random() < 0.6:
         values = mutated_values(tomllib.loads(data.decode()), draw)
@@ -94,25 +96,45 @@ max_increase = "2 %"
 def budgets_case(draw: Random) -> Case:
     """Budgets with wrong values."""
     Path("valid.toml").write_text(BUDGETS)
-    _toml_case(Path("valid.toml"), "dsocr-budgets.toml", draw)
+    write_wrong_toml(Path("valid.toml"), "dsocr-budgets.toml", draw)
     return ["check", *draw.choice(((), ("--json", "-"), ("--markdown", "c.md"), ("--update",)))]
 
 
 def stages_case(draw: Random) -> Case:
     """A stages file with wrong values; the analytic engine stops before anything is built."""
-    _toml_case(draw.choice(sorted(EXAMPLES.glob("any_model/*.toml"))), "stages.toml", draw)
+    write_wrong_toml(draw.choice(sorted(EXAMPLES.glob("any_model/*.toml"))), "stages.toml", draw)
     config = json.loads((EXAMPLES / "any_model" / "config.json").read_text())
     Path("config.json").write_bytes(as_json(config, draw))
     return ["--hf-config", "config.json", "--stages", "stages.toml", *ANALYTIC]
 
 
+GPU: Final = """
+name = "mine"
+
+[gpu]
+title = "Mine"
+tensor_tflops = 500
+bandwidth_gb_s = 2000
+memory_gb = 48
+source = "me"
+sms = 100
+l2_mb = 50
+like = "h100-sxm"
+"""
+
+
 def devices_case(draw: Random) -> Case:
-    """A profile of a GPU with wrong values."""
+    """A profile of a GPU with wrong values: its peaks alone, or its kernels' times too."""
     from dsocr_analyze import hardware
 
-    folder = Path(hardware.__file__).parent / "profiles"
-    _toml_case(draw.choice(sorted(folder.glob("*.toml"))), "mine.toml", draw)
-    return [draw.choice(("devices", "time", "fit")), "--profile", "mine.toml"]
+    shipped = sorted((Path(hardware.__file__).parent / "profiles").glob("*.toml"))
+    times = draw.choice(shipped).read_text() if draw.random() < 0.5 else ""
+    head, tables = GPU.split("[gpu]")
+    Path("valid.toml").write_text(f"{head}\n{times}\n[gpu]{tables}")
+    write_wrong_toml(Path("valid.toml"), "mine.toml", draw)
+    command = draw.choice((("devices",), ("devices", "mine"), ("time", "mine"),
+                           ("sweep", "--mode", "tiny", "--gpu", "mine")))  # fmt: skip
+    return [*command, "--profile", "mine.toml"]
 
 
 def benchmark_case(draw: Random) -> Case:
@@ -161,7 +183,7 @@ def image_case(draw: Random) -> Case:
     """An image that is none, or another than it says."""
     kind = draw.choice(("PNG", "JPEG", "GIF", "BMP", "WEBP", "PPM", "ICO", "TGA", "DDS", "PCX"))
     Path("page.img").write_bytes(mutated_bytes(_image(kind, draw), draw))
-    command = draw.choice(((), (), ("advise",)))
+    command = ("advise",) if draw.random() < 0.1 else ()
     return [*command, "--image", "page.img", *(() if command else ANALYTIC)]
 
 
@@ -232,11 +254,15 @@ def parquet_case(draw: Random) -> Case:
 
 # --- arguments -------------------------------------------------------------------------------
 
-TOO_LONG_FOR_THIS: Final = frozenset({"measure", "calibrate", "infer", "docs", "tree"})
+_QUICK: Final = (
+    "", "advise", "archive", "check", "compare", "devices", "fit", "sweep", "time", "trust",
+)  # fmt: skip
+"""Commands that neither trace nor measure, whatever their options are."""
 _WORDS: Final = (
     "tiny", "gundam", "base", "GUNDAM", "a4", "a4@300", "1240x1754", "0x0", "h100", "a100", "all",
     "bfloat16", "float8", "1:64", "1,2,3", "json", "markdown", "table", "-", "--", "/dev/null",
     "/dev/full", "missing.json", ".", "..", "deepseek-ocr", "unlimited-ocr", "10 %", "1e9", "0x10",
+    "0", "1", "1", "2", "8", "64", "100", "0.5", "pages.csv", "out.csv", "out.html", "out.svg",
 )  # fmt: skip
 _LEFT_OUT: Final = frozenset({"--yes", "--debug", "--help", "--install-completion"})
 
@@ -249,19 +275,24 @@ def _options() -> dict[str, list[tuple[str, bool]]]:
     from dsocr_analyze.cli.app import app
 
     group: Any = typer.main.get_command(app)
-    found = {}
-    for name, command in {"": group, **group.commands}.items():
-        if name not in TOO_LONG_FOR_THIS:
-            found[name] = [
-                (opt, not getattr(each, "is_flag", False))
-                for each in command.params
-                for opt in (*each.opts, *each.secondary_opts)
-                if opt.startswith("-") and opt not in _LEFT_OUT
-            ]
-    return found
+    return {
+        name: [
+            (opt, not getattr(each, "is_flag", False))
+            for each in command.params
+            for opt in (*each.opts, *each.secondary_opts)
+            if opt.startswith("-") and opt not in _LEFT_OUT
+        ]
+        for name, command in {"": group, **group.commands}.items()
+    }
 
 
-def _value(draw: Random) -> str:
+def options_of(command: str) -> list[tuple[str, bool]]:
+    """Options of a command, and whether they take a value."""
+    return _options()[command]
+
+
+def argument_value(draw: Random) -> str:
+    """Something that an option may be given."""
     value = draw.choice(_WORDS) if draw.random() < 0.7 else draw.choice((*NAMES, *NUMBERS))
     text = str(value) if not isinstance(value, int) or abs(value) < 10**300 else "9" * 4000
     return text.replace("\0", "")
@@ -269,28 +300,24 @@ def _value(draw: Random) -> str:
 
 def arguments_case(draw: Random) -> Case:
     """A command with options of its own, of others and of none, with any values."""
-    command = draw.choice(list(_options()))
+    command = draw.choice(_QUICK)
     arguments = [command] if command else list(ANALYTIC)
+    Path("pages.csv").write_text("width,height\n640,640\n1240,1754\n")
+    if command == "archive":
+        arguments += ["pages.csv"]
     if command == "compare":
         arguments += ["tiny", *ANALYTIC[:2]]
     for _ in range(draw.randrange(5)):
         own = draw.random() < 0.9
-        others = _options()[draw.choice(list(_options()))]
-        option, takes = draw.choice((_options()[command] if own else others) or _options()[""])
+        others = options_of(draw.choice(_QUICK))
+        option, takes = draw.choice((options_of(command) if own else others) or options_of(""))
         if option == "--engine":
             continue
-        arguments += [option, _value(draw)] if takes else [option]
+        arguments += [option, argument_value(draw)] if takes else [option]
     if draw.random() < 0.4:
-        arguments.append(_value(draw))
+        arguments.append(argument_value(draw))
     if draw.random() < 0.1:
         arguments.append(
             draw.choice(("--colour", "-Z", "--mode", "--page=", "--batch-size=", "-q"))
         )
     return arguments
-
-
-KINDS: Final[dict[str, Callable[[Random], Case]]] = {
-    name.removesuffix("_case"): case
-    for name, case in list(globals().items())
-    if name.endswith("_case") and not name.startswith("_")
-}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -17,7 +17,8 @@ from typing import Any, Final
 
 REPORT: Final = ("static_compute.json", "static_compute.md")
 _JOB: Final = ("--engine", "analytic", "--mode", "tiny", "-q", "--output", "out")
-_START_SECONDS: Final = (0.02, 0.9)
+_LONGEST_SECONDS: Final = 300
+"""On a machine with much else to do; a job takes one."""
 _ENDS: Final = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
@@ -28,14 +29,35 @@ class Job:
         self.folder = folder
         self.output = folder / "out"
         self.output.mkdir(parents=True)
-        assert self.start().wait(120) == 0
+        assert self.finish() == 0  # the first one compiles
         self.right = self.content()
+        start = time.perf_counter()
+        assert self.finish() == 0
+        self.seconds = time.perf_counter() - start
+        self.ended: Counter[int] = Counter()
+        """Exit codes of the processes that met a fault."""
 
     def start(self, **options: Any) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "dsocr_analyze", *_JOB],
             cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
         )  # fmt: skip
+
+    def finish(self) -> int:
+        """Runs the command to its end, undisturbed."""
+        return self.start().wait(_LONGEST_SECONDS)
+
+    def end(self, process: subprocess.Popen[str]) -> str:
+        """Waits for the end of a process, counts its exit code, and returns what it said."""
+        _, said = process.communicate(timeout=_LONGEST_SECONDS)
+        self.ended[process.returncode] += 1
+        return said
+
+    def at_some_moment(self, draw: Random) -> subprocess.Popen[str]:
+        """A process that has run for a while, or to its end."""
+        process = self.start()
+        time.sleep(draw.uniform(0.02, 1.05) * self.seconds)
+        return process
 
     def content(self) -> list[str]:
         """What the files hold, but for the time; `old` where nobody has written them."""
@@ -59,29 +81,32 @@ class Job:
 def killed(job: Job, draw: Random) -> Iterator[str]:
     """Each file is old or whole, and the next run removes what lay about."""
     job.make_old()
-    process = job.start()
-    time.sleep(draw.uniform(*_START_SECONDS))
+    process = job.at_some_moment(draw)
     process.kill()
-    process.communicate(timeout=60)
+    job.end(process)
     for found, right in zip(job.content(), job.right, strict=True):
         if found not in ("old", right):
             yield f"killed: a file of {len(found)} characters is neither old nor whole"
     if job.left():
-        assert job.start().wait(120) == 0
+        assert job.finish() == 0
         if job.left():
             yield f"killed: {job.left()} stay"
+
+
+def _is_before_the_program(said: str) -> bool:
+    """Whether Python was interrupted while it started; by the signal itself it ends as often."""
+    return "Traceback" in said and "dsocr_analyze" not in said
 
 
 def interrupted(job: Job, draw: Random) -> Iterator[str]:
     """Both files are old or both new, nothing else lies there, the exit code is the signal's."""
     job.make_old()
     number = draw.choice(list(_ENDS))
-    process = job.start()
-    time.sleep(draw.uniform(*_START_SECONDS))
+    process = job.at_some_moment(draw)
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    said = job.end(process)
     code = process.returncode
-    if code not in (_ENDS[number], -number, 0):  # -number: Python had not come to the program yet
+    if code not in (_ENDS[number], -number, 0) and not _is_before_the_program(said):
         yield f"interrupted: exit code {code}: {said[:200]!r}"
     if job.content() not in (["old", "old"], job.right):
         yield "interrupted: the files do not belong together"
@@ -100,7 +125,7 @@ def full_disk(job: Job, draw: Random) -> Iterator[str]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
 
     process = job.start(preexec_fn=limited, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
-    _, said = process.communicate(timeout=60)
+    said = job.end(process)
     if job.content() == job.right:
         return
     if process.returncode != 74 or said.count("\n") != 1:
@@ -118,7 +143,7 @@ def two_writers(job: Job, draw: Random) -> Iterator[str]:
     time.sleep(draw.uniform(0, 0.1))
     second = job.start()
     for process in (first, second):
-        _, said = process.communicate(timeout=60)
+        said = job.end(process)
         if process.returncode != 0:
             yield f"two writers: exit code {process.returncode}: {said[:200]!r}"
     if job.content() != job.right:
@@ -135,10 +160,22 @@ FAULTS: Final[dict[str, Callable[[Job, Random], Iterator[str]]]] = {
 }
 
 
-def faults(counts: dict[str, int], seed: int, folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Runs so many faults of each kind: its name, and which promises it broke."""
-    job = Job(folder / "job")
+def faults(
+    counts: dict[str, int], seed: int, folder: Path
+) -> Iterator[tuple[str, list[str], Counter[int]]]:
+    """Runs faults: of each kind its name, which promises were broken, and exit codes.
+
+    Args:
+        counts: How many of each kind.
+        seed: Of the first of each kind.
+        folder: An empty one.
+    """
+    job = Job(folder)
     for name, count in counts.items():
-        for number in range(count):
-            yield name, list(FAULTS[name](job, Random(seed + number)))  # as above
-    shutil.rmtree(folder / "job")
+        job.ended.clear()
+        broken = [
+            f"{finding} (--seed {seed + number})"
+            for number in range(count)
+            for finding in FAULTS[name](job, Random(seed + number))  # as above
+        ]
+        yield name, broken, job.ended

@@ -86,6 +86,8 @@ def _changed(value: Any, draw: Random) -> Any:
             if draw.random() < 0.5
             else value * draw.choice((2, 1000))
         )
+    if draw.random() < 0.5:  # of the same kind, so that somebody reads on
+        return draw.choice([each for each in VALUES if type(each) is type(value)] or VALUES)
     return draw.choice(VALUES)
 
 

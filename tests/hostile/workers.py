@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import multiprocessing
 import os
+import resource
 import sys
 import time
 from collections.abc import Iterator
@@ -16,13 +18,20 @@ from hostile.oracle import Outcome, run_case
 
 __all__ = ["outcomes"]
 
-_HANGS_SECONDS: Final = 40.0
+_HANGS_SECONDS: Final = 120.0
+"""With others on the processor; without, a case that takes ten seconds is a finding."""
+_MOST_MEMORY: Final = 8 << 30
+"""Addresses of a process: what asks for more fails, and takes nothing else down."""
 _CASES_OF_A_WORKER: Final = 2000
 """Then another one takes over, so that memory grows in none."""
 
 
 def _work(pipe: Connection, folder: str) -> None:
-    os.environ["XDG_CONFIG_HOME"] = f"{folder}/config"
+    import typer.main
+
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
+    # The tree of commands, the same for every case, takes longer than most of them.
+    typer.main.get_command = functools.cache(typer.main.get_command)
     os.environ["COLUMNS"] = "100"
     while (asked := pipe.recv()) is not None:
         pipe.send(run_case(*asked, Path(folder) / "case"))
@@ -55,7 +64,7 @@ class _Worker:
         except (EOFError, ConnectionResetError):
             self.process.join(5)
             ended = f"the process ended with {self.process.exitcode}"
-            outcome = Outcome(*self.asked, None, (ended,), ())
+            outcome = Outcome(*self.asked, None, (ended,), (), time.monotonic() - self.since)
         self.done += 1
         return outcome
 
@@ -83,7 +92,8 @@ def outcomes(cases: Iterator[tuple[str, int]], processes: int, folder: Path) -> 
                 outcome = worker.answer()
             else:
                 assert worker.asked is not None
-                outcome = Outcome(*worker.asked, None, (f"no end after {_HANGS_SECONDS:g} s",), ())
+                said = f"no end after {_HANGS_SECONDS:g} s"
+                outcome = Outcome(*worker.asked, None, (said,), (), _HANGS_SECONDS)
             yield outcome
             if outcome.code is None or worker.done >= _CASES_OF_A_WORKER:
                 worker.stop()

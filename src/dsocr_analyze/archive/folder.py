@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from dsocr_analyze.archive.page_list import PAGES
 from dsocr_analyze.archive.pdf_pages import has_reader, pdf_pages
 from dsocr_analyze.errors import PageError, WorkloadError
+from dsocr_analyze.escaping import visible
 from dsocr_analyze.row_files.kind import RawRows, RowSource
 from dsocr_analyze.workload import ImagePages
 
@@ -208,7 +209,7 @@ def _batches(pages: Iterator[_Page]) -> Iterator[RawRows]:
     while chunk := list(itertools.islice(numbered, _PAGES_A_BATCH)):
         good = [(row, page, page.size) for row, page in chunk if page.size is not None]
         columns = {
-            "path": pa.array([_printable(page.path) for _, page, _ in good], pa.string()),
+            "path": pa.array([_cell(page.path) for _, page, _ in good], pa.string()),
             "file_page": pa.array([page.number for _, page, _ in good], pa.int64()),
             "width": pa.array([width for _, _, (width, _) in good], pa.int64()),
             "height": pa.array([height for _, _, (_, height) in good], pa.int64()),
@@ -218,5 +219,7 @@ def _batches(pages: Iterator[_Page]) -> Iterator[RawRows]:
         yield RawRows(pa.record_batch(columns), numbers, rejected)
 
 
-def _printable(name: str) -> str:
-    return os.fsencode(name).decode("utf-8", "replace")
+def _cell(path: str) -> str:
+    """A relative path as text for a table, where nothing in it acts and no formula begins."""
+    text = visible(os.fsencode(path).decode("utf-8", "replace"))
+    return f"./{text}" if text.startswith(("=", "+", "-", "@")) else text

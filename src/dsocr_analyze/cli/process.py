@@ -53,13 +53,14 @@ def _invoke(arguments: list[str], invocation: Invocation) -> int:
     # Not `app()`: it would put an exception hook of its own into the process, and make of a closed
     # pipe and of Ctrl-C what it likes.
     command = typer.main.get_command(app)
-    if _COMPLETION in os.environ:
-        try:
-            command.main(arguments, prog_name=_NAME)
-        except SystemExit as answered:
-            return int(answered.code or 0)
     try:
-        with command.make_context(_NAME, arguments, obj=invocation) as context:
+        try:
+            if _COMPLETION in os.environ:
+                command.main(arguments, prog_name=_NAME)
+            context = command.make_context(_NAME, arguments, obj=invocation)
+        except SystemExit as answered:  # typer's own: it has shown or installed completions
+            return int(answered.code or 0)
+        with context:
             command.invoke(context)
         invocation.refuse_warnings()
     except typer.Exit as ended:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
 from xml.etree import ElementTree as ET
 
+from dsocr_analyze.escaping import visible_lines
 from dsocr_analyze.gate.document import Check, Verdict, WorkloadCheck
 from dsocr_analyze.gate.wording import heads
 
 __all__ = ["check_junit"]
-
-# What XML 1.0 cannot hold, escaped or not: section 2.2 of its recommendation.
-_NO_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def check_junit(check: Check) -> str:
@@ -43,31 +39,26 @@ def _suite(workload: WorkloadCheck) -> ET.Element:
     suite.extend(cases)
     said = [*heads(workload), *(f"warning: {each}" for each in workload.warnings)]
     if said:
-        ET.SubElement(suite, "system-out").text = _xml("\n".join(said))
+        ET.SubElement(suite, "system-out").text = visible_lines("\n".join(said))
     return suite
 
 
 def _case(workload: WorkloadCheck, verdict: Verdict) -> ET.Element:
     case = _element("testcase", classname=workload.name, name=f"{verdict.key}: {verdict.rule}")
     if verdict.outcome == "failed":
-        failure = ET.SubElement(case, "failure", message=_xml(verdict.message))
-        failure.text = _xml(verdict.message)
+        failure = ET.SubElement(case, "failure", message=visible_lines(verdict.message))
+        failure.text = visible_lines(verdict.message)
     elif verdict.outcome == "warned":
-        ET.SubElement(case, "system-out").text = _xml(f"warning: {verdict.message}")
+        ET.SubElement(case, "system-out").text = visible_lines(f"warning: {verdict.message}")
     return case
 
 
 def _warnings(name: str, warnings: tuple[str, ...]) -> ET.Element:
     suite = _element("testsuite", name=name, tests="0", failures="0", errors="0")
     text = "\n".join(f"warning: {each}" for each in warnings)
-    ET.SubElement(suite, "system-out").text = _xml(text)
+    ET.SubElement(suite, "system-out").text = visible_lines(text)
     return suite
 
 
 def _element(tag: str, **attributes: str) -> ET.Element:
-    return ET.Element(tag, {name: _xml(value) for name, value in attributes.items()})
-
-
-def _xml(text: str) -> str:
-    """The text without characters that no XML document can hold."""
-    return _NO_XML.sub(lambda found: f"(U+{ord(found[0]):04X})", text)
+    return ET.Element(tag, {name: visible_lines(value) for name, value in attributes.items()})

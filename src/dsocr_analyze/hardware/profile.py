@@ -211,6 +211,8 @@ def profile_from_file(file: Path, known: Mapping[str, Profile] | None = None) ->
     name = table.get("name")
     if not isinstance(name, str) or not name or name != name.lower():
         raise DeviceError(f"{file}: name must be a text in lower case, not {name!r}")
+    for key in ("source", "licence", "system"):
+        _text(table, key, str(file))
     gpu = _gpu(table, name, str(file), known)
     if "cpu" in table:
         kernels = _cpu_kernels(table, str(file))
@@ -302,14 +304,17 @@ def _family(entry: Any, family: str, where: str) -> Family:
     return Family(
         {name: float(value) for name, value in given.items()},
         float(entry["held_out_median"]), float(entry["held_out_p90"]),
-        int(entry["held_out_rows"]), int(entry["training_rows"]),
+        _rows(entry, "held_out_rows", where), _rows(entry, "training_rows", where),
     )  # fmt: skip
 
 
 def _own_kinds(table: Mapping[str, Any], gpu: str, where: str) -> dict[tuple[str, str], Fitted]:
     found = {}
     for kind in COEFFICIENTS:
-        for dtype, entry in table.get(kind, {}).items():
+        entries = table.get(kind, {})
+        if not isinstance(entries, dict):
+            raise DeviceError(f"{where}: {kind} must be a table of element types, not {entries!r}")
+        for dtype, entry in entries.items():
             types = _PRODUCT_DTYPES if kind == "gemm" else DTYPES
             if dtype not in types:
                 raise DeviceError(f"{where}: {kind}.{dtype} is no type; use {', '.join(types)}")
@@ -336,9 +341,9 @@ def _fitted(entry: Any, kind: str, dtype: str, gpu: str, where: str) -> Fitted:
             raise DeviceError(f"{where}.coefficients.{name} must be above 0, not {value!r}")
     (median, p90), assumed = _errors(entry, where)
     return Fitted(
-        record(**given), gpu, str(entry.get("framework", "")), median, p90,
-        int(entry.get("held_out_rows", 0)), int(entry.get("held_out_groups", 0)),
-        int(entry.get("training_rows", 0)),
+        record(**given), gpu, _text(entry, "framework", where), median, p90,
+        _rows(entry, "held_out_rows", where), _rows(entry, "held_out_groups", where),
+        _rows(entry, "training_rows", where),
         derived=entry.get("derived", ""), assumed=assumed,
     )  # fmt: skip
 
@@ -361,6 +366,21 @@ def _errors(entry: Mapping[str, Any], where: str) -> tuple[tuple[float, float], 
         if not _positive(entry[name]):
             raise DeviceError(f"{where}.{name} must be a number above 0, not {entry[name]!r}")
     return (float(entry[names[0]]), float(entry[names[1]])), False
+
+
+def _text(entry: Mapping[str, Any], key: str, where: str) -> str:
+    value = entry.get(key, "")
+    if not isinstance(value, str):
+        raise DeviceError(f"{where}: {key} must be a text, not {value!r}")
+    return value
+
+
+def _rows(entry: Mapping[str, Any], key: str, where: str) -> int:
+    """How many sizes were measured."""
+    value = entry.get(key, 0)
+    if type(value) is not int or not 0 <= value < 1e30:
+        raise DeviceError(f"{where}.{key} must be a whole number, not {value!r}")
+    return value
 
 
 def _positive(value: object) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.errors import FormatError
+from dsocr_analyze.escaping import visible, visible_lines
 from dsocr_analyze.output_files import replacing
 from dsocr_analyze.pictures.texts import LINE_HEIGHT, TextMeasure
 
@@ -112,7 +113,7 @@ class Picture:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        self.title = title
+        self.title = visible(title)
         self.figure: Any = Figure(figsize=(width, _PLOT_HEIGHT), dpi=_DPI, layout="constrained")
         FigureCanvasAgg(self.figure)
         self.measure = TextMeasure(self.figure)
@@ -135,7 +136,7 @@ class Picture:
 
     def _head(self, name: str, text: str, *, size: float, colour: str) -> None:
         """Another text above the axes, below those that are there."""
-        lines = self.measure.wrapped(text, self._room, size)
+        lines = self.measure.wrapped(visible(text), self._room, size)
         if not lines:
             return
         artist = self.figure.text(
@@ -148,8 +149,8 @@ class Picture:
 
     def name_axes(self, x: str, y: str) -> None:
         """What is along the axes, with units."""
-        self.axes.set_xlabel(x)
-        self.axes.set_ylabel(self.upright(y))
+        self.axes.set_xlabel(visible(x))
+        self.axes.set_ylabel(self.upright(visible(y)))
 
     def upright(self, name: str) -> str:
         """The name of an upright axis, in lines that are no longer than the axis."""
@@ -157,7 +158,7 @@ class Picture:
 
     def name_bars(self, names: Sequence[str]) -> None:
         """Names below bars that stand at 0, 1, 2, ...; lines of theirs are kept."""
-        self._names = list(names)
+        self._names = list(map(visible_lines, names))
 
     def add_legend(self, handles: Sequence[Any], labels: Sequence[str]) -> None:
         """A legend below the axes, in as many columns as fit.
@@ -169,7 +170,8 @@ class Picture:
         if not handles:
             return
         room = self._room
-        texts = ["\n".join(self.measure.wrapped(label, room - 0.6 * _DPI, 9)) for label in labels]
+        lines = (self.measure.wrapped(visible(each), room - 0.6 * _DPI, 9) for each in labels)
+        texts = ["\n".join(each) for each in lines]
         # matplotlib leaves out a label that begins with an underscore.
         texts = [f" {text}" if text.startswith("_") else text for text in texts]
         for columns in range(min(len(handles), 8), 0, -1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.architectures.any_model.description import Description, read_description
 from dsocr_analyze.architectures.architecture import Architecture, CacheUse
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from dsocr_analyze.workload import DecodeStep
 
 __all__ = ["described_architecture"]
+
+_MOST_IDS: Final = 1 << 24
+"""Of all prompts together; their values may be asked for, and then fill 128 MiB."""
 
 
 def described_architecture(path: Path) -> Architecture:
@@ -87,6 +90,12 @@ def _plan(
     else:
         check_count("seq_len", seq_len, 1, LARGEST_COUNT, " tokens")
     check_count("batch_size", batch_size, 1, LARGEST_COUNT, " prompts")
+    if batch_size * seq_len > _MOST_IDS:
+        raise WorkloadError(
+            f"batch_size {batch_size} is too large to trace at {seq_len} tokens each; give at most"
+            f" {_MOST_IDS // seq_len}",
+            arguments=["batch_size"],
+        )
     check_count("max_new_tokens", max_new_tokens, 1, LARGEST_COUNT, " tokens")
     return Lengths(seq_len, batch_size, 0 if description.decode is None else max_new_tokens)
 

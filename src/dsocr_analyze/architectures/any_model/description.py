@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 from dsocr_analyze.architectures.any_model.toml_table import REQUIRED, TomlTable, read_toml
 from dsocr_analyze.architectures.architecture import CacheUse, Stage
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.workload.workload import LARGEST_COUNT
 
 __all__ = [
     "ATTENTIONS",
@@ -236,7 +237,7 @@ def _prompt(top: TomlTable, *, is_needed: bool) -> Prompt | None:
             )
         return None
     prompt = Prompt(
-        tokens=table.whole("tokens", least=1),
+        tokens=table.whole("tokens", least=1, most=LARGEST_COUNT),
         argument=table.text("argument", "input_ids"),
         fill=table.whole("fill", 0),
         placed=_placed(table, (int,), "a whole number"),
@@ -300,6 +301,12 @@ def _tensor(table: TomlTable, in_decode: bool) -> TensorInput:
         placed=_placed(table, (int, float), "a number"),
         is_repeated=table.choice("repeat", (BATCH,), None) is not None,
     )
+    if found.placed and shape is not None:
+        row = shape[-1] if shape else 0
+        if isinstance(row, int) and not 0 < row <= LARGEST_COUNT:
+            raise table.refusal(
+                "shape", f"beside 'placed' a list whose last size is at most {LARGEST_COUNT:,}"
+            )
     if values is not None:
         for key in ("fill", "placed"):
             if table.has(key):

@@ -80,7 +80,7 @@ class _Pass:
         family = prompt.argument.removesuffix("input_ids")
         mask = torch.ones(self.batch, self.keys, dtype=torch.long, device=self.device)
         positions = torch.arange(self.keys - self.tokens, self.keys, device=self.device)
-        tokens = torch.tensor([ids] * self.batch, dtype=torch.long, device=self.device)
+        tokens = torch.tensor([ids], dtype=torch.long, device=self.device).repeat(self.batch, 1)
         return {
             prompt.argument: tokens,
             f"{family}attention_mask": mask,

@@ -96,11 +96,13 @@ class TomlTable:
         """True or false."""
         return bool(self.value(key, default, bool, "true or false"))
 
-    def whole(self, key: str, default: Any = REQUIRED, *, least: int = 0) -> int:
-        """A whole number from `least`."""
-        right = f"a whole number from {least}"
+    def whole(
+        self, key: str, default: Any = REQUIRED, *, least: int = 0, most: int | None = None
+    ) -> int:
+        """A whole number from `least`, to `most` where there is one."""
+        right = f"a whole number from {least}" + ("" if most is None else f" to {most:,}")
         found: int = self.value(key, default, int, right)
-        if found < least:
+        if found < least or (most is not None and found > most):
             raise self.refusal(key, right)
         return found
 

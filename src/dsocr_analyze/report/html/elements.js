@@ -3,11 +3,18 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const main = document.getElementById("main");
 
-const ACTING = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+const ACTING = new RegExp(
+  "[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u034f\\u061c\\u115f\\u1160\\u180b-\\u180f"
+  + "\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u3164\\ufeff\\uffa0\\ufff9-\\ufffb\\ufffe\\uffff"
+  + "\\u{e0000}-\\u{e0fff}]", "gu",
+);
 
 /** Text with escapes for characters that turn it around or that nobody sees. */
 function visible(text) {
-  return text.replace(ACTING, (found) => `\\u${found.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return text.replace(ACTING, (found) => {
+    const code = found.codePointAt(0).toString(16);
+    return code.length > 4 ? `\\U${code.padStart(8, "0")}` : `\\u${code.padStart(4, "0")}`;
+  });
 }
 
 /** An element with attributes, event handlers (`onclick`) and children (elements or text). */
