@@ -701,7 +701,11 @@ CONFIGS = {
             "depth": 2,
         },
     },
-    "dense decoder": {"n_routed_experts": None, "num_hidden_layers": 2},
+    "dense decoder, tied embeddings": {
+        "tie_word_embeddings": True,
+        "n_routed_experts": None,
+        "num_hidden_layers": 2,
+    },
 }
 
 
