@@ -1,4 +1,4 @@
-"""A server's benchmark: the load it was under, and what it measured."""
+"""A server benchmark: its load and what it measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Load", "Measured", "ServerBenchmark", "Source", "closed_loop_load", 
 
 MOST_CONCURRENCY: Final = 65_536
 _ROUNDS: Final = 4
-"""So many requests of every client make a load steady enough to tell its first tokens apart."""
+"""Requests per client that make a load steady enough to compare first and later tokens."""
 _TOLERATED_FAILURES: Final = 0.05
 
 
@@ -23,10 +23,10 @@ class Source:
 
     Attributes:
         file: Name of the file.
-        where: The file, and what part of it, for messages.
-        program: What measured.
+        where: The file and the part of it, for messages.
+        program: The benchmark program.
         digest: SHA-256 of the result.
-        date: When, as the program wrote it; None where it did not.
+        date: When it ran, as the program wrote it; None if it did not.
     """
 
     file: str
@@ -38,17 +38,17 @@ class Source:
 
 @dataclass(frozen=True)
 class Load:
-    """The load that a server was under.
+    """The load on a server.
 
     Attributes:
-        requests: How many it answered.
-        failed: How many it did not.
-        concurrency: Requests under way at a time.
-        is_steady: Whether every client sent request after request. If not, most of them came at
-            once: what requests of a steady load wait for between two tokens, the prompts of others,
-            these wait for before their first one. The whole request takes as long.
-        prompt_tokens: Of a request on average, as the program counts them; None where it did not.
-        new_tokens: That a request generated, on average.
+        requests: Answered requests.
+        failed: Failed requests.
+        concurrency: Requests in flight.
+        is_steady: Whether every client sent request after request. If not, most requests came at
+            once and waited for each other's prompts before their first token, while under a steady
+            load they wait for those between tokens. The whole request takes the same time.
+        prompt_tokens: Mean per request, as the program counts them; None if it does not.
+        new_tokens: Mean generated tokens per request.
     """
 
     requests: int
@@ -61,14 +61,14 @@ class Load:
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured, on average over requests.
+    """What was measured, as means over requests.
 
     Attributes:
-        requests_per_second: Answered.
-        tokens_per_second: Generated.
-        ttft_seconds: Until the first token.
-        tpot_seconds: Per token after the first.
-        request_seconds: Until the last token; None where the program did not say it.
+        requests_per_second: Answered requests.
+        tokens_per_second: Generated tokens.
+        ttft_seconds: Time to the first token.
+        tpot_seconds: Time per token after the first.
+        request_seconds: Time to the last token; None if the program did not report it.
     """
 
     requests_per_second: float
@@ -84,9 +84,9 @@ class ServerBenchmark:
 
     Attributes:
         source: Where it is from.
-        model: Which model ran, as the program calls it; None where it did not say.
-        engine: What served: `vllm`, `sglang`, or another name; None where the file does not say.
-        version: The engine's version; None where the file does not say.
+        model: The model's name in the result; None if there is none.
+        engine: The serving engine: `vllm`, `sglang` or another name; None if the file has none.
+        version: The engine's version; None if the file has none.
         load: The load.
         measured: What was measured.
     """
@@ -100,14 +100,14 @@ class ServerBenchmark:
 
     @property
     def request_seconds(self) -> float:
-        """Seconds of a request; from first token and the others where it was not measured."""
+        """Seconds per request; computed from the token times if it was not measured."""
         measured = self.measured
         if measured.request_seconds is not None:
             return measured.request_seconds
         return measured.ttft_seconds + (self.load.new_tokens - 1) * measured.tpot_seconds
 
     def doubts(self) -> list[str]:
-        """What in the file a reader should know, a sentence each."""
+        """Doubts about the figures in the file, one sentence each."""
         load, said = self.load, []
         if load.failed:
             every = load.requests + load.failed
@@ -142,18 +142,18 @@ def closed_loop_load(
     prompt_tokens: float | None,
     new_tokens: float,
 ) -> Load:
-    """The load of clients each of which sends its next request when the last one has come back.
+    """The load of clients that each send the next request as soon as the previous one returns.
 
     Args:
         fields: The result, for messages.
-        requests: How many were answered.
-        failed: How many were not.
-        limit: Most at a time; None for all at once.
-        prompt_tokens: Of a request on average.
-        new_tokens: That a request generated, on average.
+        requests: Answered requests.
+        failed: Failed requests.
+        limit: Most requests in flight; None for all at once.
+        prompt_tokens: Mean prompt tokens per request.
+        new_tokens: Mean generated tokens per request.
 
     Raises:
-        BenchmarkError: Too many failed, or too many were under way for a prediction.
+        BenchmarkError: Too many requests failed, or too many were in flight for a prediction.
     """
     every = requests + failed
     if failed > _TOLERATED_FAILURES * every:
@@ -171,15 +171,15 @@ def closed_loop_load(
 
 
 def mean_new_tokens(fields: Fields, key: str, tokens: float) -> float:
-    """Tokens that a request generated on average.
+    """Check the mean number of tokens generated per request and return it.
 
     Args:
-        fields: Where they are.
+        fields: The table they are from, for messages.
         key: Their key, for messages.
-        tokens: How many.
+        tokens: The mean.
 
     Raises:
-        BenchmarkError: Nothing came after the first token, or more than is possible.
+        BenchmarkError: There is at most one token per request, or more than is possible.
     """
     if not 1 < tokens <= LARGEST_COUNT:
         raise BenchmarkError(

@@ -1,4 +1,4 @@
-"""Reads a file of benchmark results, whichever program wrote it and whatever its name is."""
+"""Read a file of benchmark results from any of the known programs, whatever its name."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _RIGHT: Final = (
 
 
 def read_benchmarks(path: Path) -> list[ServerBenchmark]:
-    """The benchmarks in a file: one, or one in every line.
+    """The benchmarks in a file: one, or one per line.
 
     Args:
         path: The file.
 
     Raises:
-        BenchmarkError: It cannot be read, is not of one of the programs, or lacks a figure.
+        BenchmarkError: It cannot be read, is not from a known program, or lacks a figure.
     """
     name = "".join(each if each.isprintable() else "?" for each in path.name) or "?"
     return [_benchmark(text, where, name) for text, where in _results(path, _text(path))]
@@ -53,7 +53,7 @@ def _text(path: Path) -> str:
 
 
 def _results(path: Path, text: str) -> Iterator[tuple[str, str]]:
-    """The results in a file and where each is: one, or one in every line that is not empty."""
+    """The results in a file and where each is: one, or one per non-empty line."""
     named = repr(str(path))
     lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     if len(lines) > 1 and _is_table(lines[0][1]):
@@ -65,7 +65,7 @@ def _results(path: Path, text: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_table(line: str) -> bool:
-    """Whether a line is whole on its own."""
+    """Whether a line is a JSON object by itself."""
     try:
         return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
