@@ -1,4 +1,4 @@
-"""The advice for a page, as lines and tables for readers."""
+"""The comparison of modes for a page, as lines and tables for readers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["advice_lines", "advice_notes", "advice_tables"]
 
 
 def advice_lines(advice: AdviceDocument) -> Iterator[str]:
-    """What was counted, and which modes meet what was asked for."""
+    """What was counted, and which modes meet the requirements."""
     width, height = advice.page
     dpi = "" if advice.page_dpi is None else f" at {_round(advice.page_dpi)} dpi"
     pages = "1 page" if advice.batch_size == 1 else f"{advice.batch_size:,} pages"
@@ -39,7 +39,7 @@ def advice_lines(advice: AdviceDocument) -> Iterator[str]:
 
 
 def advice_tables(advice: AdviceDocument) -> list[Table]:
-    """Resolution and tokens, costs, seconds, compression, and what has been published."""
+    """Tables of resolution and tokens, costs, seconds, compression and published accuracy."""
     tables = [_resolutions(advice), _costs(advice)]
     if any(mode.time for mode in advice.modes):
         tables.append(_seconds(advice))
@@ -52,7 +52,7 @@ def advice_tables(advice: AdviceDocument) -> list[Table]:
 
 
 def advice_notes(advice: AdviceDocument) -> list[str]:
-    """What a reader should know, the limits of published figures included; each once."""
+    """Notes for readers, including the limits of published figures, without duplicates."""
     notes = [*advice.notes]
     published = advice.published
     if published is not None:
