@@ -638,7 +638,7 @@ def test_predicted_seconds_of_a_cpu(home, profile, capsys):
     # The step after a prompt is the stage's, by whichever records it is timed.
     assert short["tpot_seconds"] == pytest.approx(short["stages"]["decode"]["seconds"])
     sentences = " ".join(entry["assumptions"]["sentences"])
-    assert "on the CPU that computes; each operator adds 2.5 us" in sentences
+    assert "on the CPU that runs the model; each operator adds 2.5 us" in sentences
     assert "at a time, before each batch runs" in sentences
     assert "of the machine's memory is kept free" in sentences
     assert "GPU" not in sentences

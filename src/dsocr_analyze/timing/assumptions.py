@@ -249,7 +249,7 @@ def _check_numbers(
         )
     if not 0 <= reserved < 1:
         raise WorkloadError(
-            f"reserved {reserved} is not possible; give a part from 0 to below 1",
+            f"reserved {reserved} is not possible; give a fraction, at least 0 and below 1",
             arguments=["reserved"],
         )
 
@@ -277,13 +277,13 @@ def _memory_sentence(hosts: Iterable[Host], reserved: float) -> str:
 def _host_sentences(host: Host) -> list[str]:
     if host.computes:
         return [
-            f"host: {host.title}, on the CPU that computes; each operator adds"
+            f"host: {host.title}, on the CPU that runs the model; each operator adds"
             f" {host.launch_us:.3g} us of Python ({host.source}), each step of generate"
             f" {host.step_us:g} us (assumed)"
         ]
     return [
         f"host: {host.title}; {host.launch_us:g} us to launch an operator ({host.source})",
-        f"pixel values of {host.pixel_bytes} bytes reach the GPU at {host.link_gb_s:g} GB/s"
+        f"pixel values of {host.pixel_bytes} bytes are copied to the GPU at {host.link_gb_s:g} GB/s"
         f" ({host.link_source})",
     ]
 
@@ -291,14 +291,14 @@ def _host_sentences(host: Host) -> list[str]:
 def _runtime_sentences(host: Host, precision: Precision) -> list[str]:
     said = ["experts are chosen independently and evenly"]
     if host.is_eager:
-        return [*said, "a batch runs until its longest page has ended; no autocast"]
+        return [*said, "a batch runs until its longest page ends; no autocast"]
     said += [
         "vision runs uncompiled, the prompt as compiled kernels, decode steps as CUDA graphs;"
         " prefill passes run between decode steps"
-        + (" and carry the running sequences" if host.mixes_prefill else ""),
+        + (" and also decode the running sequences" if host.mixes_prefill else ""),
     ]
     if precision.weights:
-        said.append(f"the decoder's linear layers but routers and head hold {precision.weights}")
+        said.append(f"the decoder's linear layers, except router and head, use {precision.weights}")
     if precision.cache:
-        said.append(f"the KV cache holds {precision.cache}")
+        said.append(f"the KV cache is {precision.cache}")
     return said

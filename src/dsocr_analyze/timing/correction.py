@@ -148,25 +148,25 @@ class Correction:
         said = [] if self.is_nothing else [self._corrected()]
         if self.left_out:
             said.append(
-                f"not corrected on {_subject(self.left_out[0])} by {_origin(self.left_out)}, which"
-                " was compared with other kernel times or host figures; compare it again"
+                f"not corrected for {_subject(self.left_out[0])} by {_origin(self.left_out)}:"
+                " compared with other kernel times or host figures; compare again"
             )
         return said
 
     def _corrected(self) -> str:
         said = (
-            f"corrected on {_subject(self.benchmarks[0])}: the first token takes"
-            f" {self.first_token:.3g} times and each token after it {self.per_token:.3g} times as"
-            f" long as predicted without, by {_origin(self.benchmarks)}"
+            f"corrected for {_subject(self.benchmarks[0])}: the first token takes"
+            f" {self.first_token:.3g} times and each later token {self.per_token:.3g} times as"
+            f" long as predicted without correction, from {_origin(self.benchmarks)}"
         )
         first, rest = self.first_token_error, self.per_token_error
         if first is not None and rest is not None:
             said += (
-                f"; each lies within {100 * first:.2g} % and {100 * rest:.2g} % of what the others"
-                " say, which is the band"
+                f"; each is within {100 * first:.2g} % and {100 * rest:.2g} % of the others, which"
+                " gives the band"
             )
         if self.other_versions:
-            said += f"; kept for other versions, too: {', '.join(self.other_versions)}"
+            said += f"; other versions with benchmarks: {', '.join(self.other_versions)}"
         return said
 
 

@@ -98,7 +98,7 @@ def _wanted_column(what: str, names: list[str]) -> tuple[str, ...]:
     if _NUMBER.fullmatch(names[0].strip()):
         raise WorkloadError(
             f"the only column of {what} is called {names[0]!r}, which is a number; "
-            f"begin a CSV file with a header: {LENGTH_COLUMN}"
+            f"start a CSV file with a header: {LENGTH_COLUMN}"
         )
     return (names[0],)
 

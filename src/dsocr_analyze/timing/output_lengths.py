@@ -85,12 +85,13 @@ class OutputLengths:
         _check_count("limit", limit, least=2)
         if not 1 <= mean <= limit - 1:
             raise WorkloadError(
-                f"mean {mean} is not possible: pages that do not run to limit {limit} generate "
+                f"mean {mean} is not possible: pages that do not reach limit {limit} generate "
                 f"from 1 to {limit - 1} tokens"
             )
         if not 0 <= share_at_limit < 1:
             raise WorkloadError(
-                f"share_at_limit {share_at_limit} is not possible; give a number from 0, below 1"
+                f"share_at_limit {share_at_limit} is not possible; give a number of at least 0 and"
+                " below 1"
             )
         shorter = math.floor(mean)
         part_longer = mean - shorter

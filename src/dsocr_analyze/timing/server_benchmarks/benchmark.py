@@ -114,21 +114,21 @@ class ServerBenchmark:
             said.append(f"{load.failed:,} of {every:,} requests failed; the others were measured")
         if not load.is_steady:
             said.append(
-                f"{load.requests:,} requests, {load.concurrency:,} at a time, are a burst more than"
-                " a steady load: how the time of a request divides into the first token and the"
-                " others is not compared, only the whole"
+                f"{load.requests:,} requests, {load.concurrency:,} at a time, are a burst rather"
+                " than a steady load, so only the time of the whole request is compared, not those"
+                " of first and later tokens"
             )
         under_way = self.measured.requests_per_second * self.request_seconds
         if under_way > 1.3 * load.concurrency:
             said.append(
                 f"the figures contradict each other: {under_way:,.3g} requests would have been"
-                f" under way on average, and {load.concurrency:,} were allowed"
+                f" in flight on average, but only {load.concurrency:,} were allowed"
             )
         tokens = self.measured.requests_per_second * load.new_tokens
         if not 0.9 < self.measured.tokens_per_second / tokens < 1.1:
             said.append(
-                f"the figures contradict each other: {tokens:,.4g} tokens a second by requests and"
-                f" their tokens, {self.measured.tokens_per_second:,.4g} by the file"
+                f"the figures contradict each other: {tokens:,.4g} tokens per second from requests"
+                f" and their tokens, but {self.measured.tokens_per_second:,.4g} in the file"
             )
         return said
 
@@ -159,12 +159,13 @@ def closed_loop_load(
     if failed > _TOLERATED_FAILURES * every:
         raise BenchmarkError(
             f"{fields.where}: {failed:,} of {every:,} requests failed; give a benchmark in which at"
-            f" most {100 * _TOLERATED_FAILURES:g} % do"
+            f" most {100 * _TOLERATED_FAILURES:g} % fail"
         )
     concurrency = every if limit is None else min(limit, every)
     if concurrency > MOST_CONCURRENCY:
         raise BenchmarkError(
-            f"{fields.where}: {concurrency:,} requests at a time are more than {MOST_CONCURRENCY:,}"
+            f"{fields.where}: {concurrency:,} requests at a time are too many; give a benchmark"
+            f" with at most {MOST_CONCURRENCY:,}"
         )
     is_steady = concurrency == 1 or every >= _ROUNDS * concurrency
     return Load(requests, failed, concurrency, is_steady, prompt_tokens, new_tokens)
@@ -184,6 +185,6 @@ def mean_new_tokens(fields: Fields, key: str, tokens: float) -> float:
     if not 1 < tokens <= LARGEST_COUNT:
         raise BenchmarkError(
             f"{fields.where}: {fields.path}{key} is {shown(fields.values.get(key))}, {tokens:.6g}"
-            f" tokens a request; it must be more than 1 and at most {LARGEST_COUNT:,}"
+            f" tokens per request; it must be more than 1 and at most {LARGEST_COUNT:,}"
         )
     return tokens

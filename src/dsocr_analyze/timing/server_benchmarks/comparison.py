@@ -152,8 +152,8 @@ class Predictor:
         # Some programs do not count visual tokens, so too few tokens prove nothing.
         if tokens is not None and tokens > _PROMPT_TOLERANCE * T:
             said.append(
-                f"a request had {tokens:,.0f} tokens on average, and the page that is predicted has"
-                f" {T:,}; predict the page, mode and prompt that were measured"
+                f"a request had {tokens:,.0f} tokens on average, but the predicted page has {T:,};"
+                " predict the page, mode and prompt that were measured"
             )
         return said
 
@@ -211,10 +211,10 @@ def _check_factor(benchmark: ServerBenchmark, what: str, factor: float) -> None:
     if 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
         return
     raise BenchmarkError(
-        f"{benchmark.source.where}: {what} took {factor:.3g} times as long as predicted; a"
-        f" correction lies from {1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}. Likely, another GPU,"
-        " page, mode or type of weights was measured than predicted here, several GPUs, a cache of"
-        " prompts, or a server that had not warmed up"
+        f"{benchmark.source.where}: {what} took {factor:.3g} times as long as predicted, but"
+        f" corrections range from {1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}. The benchmark"
+        " probably ran another GPU, page, mode or weight type than the prediction, several GPUs, a"
+        " prompt cache, or a server that had not warmed up"
     )
 
 
@@ -224,9 +224,9 @@ def check_engine(benchmark: ServerBenchmark, server: str) -> None:
     if engine is None or engine == _family(server):
         return
     fitting = [name for name in SERVERS if _family(name) == engine]
-    right = f"give server={fitting[0]}" if fitting else f"known are {', '.join(SERVERS)}"
+    right = f"give server={fitting[0]}" if fitting else f"known engines: {', '.join(SERVERS)}"
     raise BenchmarkError(
-        f"{benchmark.source.where}: {shown(engine)} served, not {server}; {right}",
+        f"{benchmark.source.where}: the engine was {shown(engine)}, not {server}; {right}",
         arguments=["server"],
     )
 
@@ -256,8 +256,8 @@ def version_of(benchmark: ServerBenchmark, given: str | None) -> str:
         )
     if benchmark.version not in (None, given):
         raise BenchmarkError(
-            f"{benchmark.source.where}: version {benchmark.version} served, not server_version"
-            f" {given}; leave it out",
+            f"{benchmark.source.where}: the engine's version was {benchmark.version}, not"
+            f" server_version {given}; leave server_version out",
             arguments=["server_version"],
         )
     return given
@@ -282,7 +282,7 @@ def check_model(
     """
     name, title = benchmark.model, architecture.title
     if name is None:
-        return f"the file does not say which model ran; it is taken for {title}"
+        return f"the file does not name the model; assumed to be {title}"
     found = _architecture_called(name)
     if found == architecture.name:
         return None
@@ -292,10 +292,10 @@ def check_model(
             f"{where}, not {title}; give architecture={found}", arguments=["architecture"]
         )
     if is_given:
-        return f"the file calls the model {shown(name)}; it is taken for {title}"
+        return f"the file calls the model {shown(name)}; assumed to be {title}"
     raise BenchmarkError(
-        f"{where}, of which nothing is known ({', '.join(ARCHITECTURES)} are); if it is a copy of"
-        f" {title}, say architecture={architecture.name}",
+        f"{where}, which is unknown (known are {', '.join(ARCHITECTURES)}); if it is a copy of"
+        f" {title}, give architecture={architecture.name}",
         arguments=["architecture"],
     )
 

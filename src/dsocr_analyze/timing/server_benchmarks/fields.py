@@ -84,9 +84,9 @@ class Fields:
             return None
         value = self.values[key]
         if not isinstance(value, str):
-            raise self.wrong(key, "a text")
+            raise self.wrong(key, "a string")
         if not value.isprintable():
-            raise self.wrong(key, "a text of printable characters")
+            raise self.wrong(key, "a string of printable characters")
         return value
 
     def wrong(self, key: str, right: str) -> BenchmarkError:

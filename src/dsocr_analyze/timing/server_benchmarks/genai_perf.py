@@ -42,8 +42,8 @@ def benchmark(fields: Fields, file: str, digest: str) -> ServerBenchmark:
         raise fields.wrong("was_cancelled", "false: measure to the end")
     if not fields.has("time_to_first_token"):
         raise BenchmarkError(
-            f"{fields.where} lacks time_to_first_token; measure with --streaming, which tells the"
-            " first token from the others"
+            f"{fields.where} lacks time_to_first_token; measure with --streaming, which times the"
+            " first token"
         )
     is_aiperf = config.has("loadgen")
     return ServerBenchmark(
@@ -107,8 +107,8 @@ def _concurrency(config: Fields) -> int:
     for key in ("request_rate", "session_concurrency", "session_request_rate", "fixed_schedule"):
         if key in place.values and place.values[key] not in (None, "", False):
             raise BenchmarkError(
-                f"{place.wrong(key, 'absent')}: requests that come by a timetable or in sessions"
-                " are not predicted; measure with a number of clients (stimulus: concurrency)"
+                f"{place.wrong(key, 'absent')}: requests sent on a schedule or in sessions are not"
+                " predicted; measure with a fixed number of clients (stimulus: concurrency)"
             )
     return place.count("concurrency")
 

@@ -46,7 +46,7 @@ def _text(path: Path) -> str:
     try:
         text = read_bytes(path, DOCUMENT_BYTES).decode("utf-8-sig")
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         right = _WITHOUT_DETAILS if getattr(error, "errno", 0) == errno.EFBIG else _RIGHT
         raise BenchmarkError(f"cannot read {named}: {reason}; {right}") from error
     return text
@@ -58,7 +58,7 @@ def _results(path: Path, text: str) -> Iterator[tuple[str, str]]:
     lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     if len(lines) > 1 and _is_table(lines[0][1]):
         if len(lines) > _MOST_RESULTS:
-            raise BenchmarkError(f"{named} holds more than {_MOST_RESULTS} results; give fewer")
+            raise BenchmarkError(f"{named} has more than {_MOST_RESULTS} results; give fewer")
         yield from ((line, f"line {number} of {named}") for number, line in lines)
     else:
         yield text, named
@@ -80,7 +80,7 @@ def _parsed(text: str, where: str) -> Fields:
     except ValueError as error:
         raise BenchmarkError(f"{where} is not JSON ({error}); {_RIGHT}") from error
     if not isinstance(value, dict):
-        raise BenchmarkError(f"{where} holds {shown(value)}, no result of a benchmark; {_RIGHT}")
+        raise BenchmarkError(f"{where} is {shown(value)}, not a benchmark result; {_RIGHT}")
     return Fields(value, where)
 
 
@@ -93,4 +93,4 @@ def _benchmark(text: str, where: str, file: str) -> ServerBenchmark:
     if genai_perf.recognises(fields):
         return genai_perf.benchmark(fields, file, digest)
     keys = ", ".join(shown(key) for key in list(fields.values)[:8]) or "none"
-    raise BenchmarkError(f"{fields.where} is no result of a benchmark (its keys: {keys}); {_RIGHT}")
+    raise BenchmarkError(f"{fields.where} is not a benchmark result (its keys: {keys}); {_RIGHT}")

@@ -113,7 +113,7 @@ def _load(fields: Fields) -> Load:
 def _check_rate(fields: Fields) -> None:
     """Reject requests sent on a schedule rather than as earlier ones return."""
     why = (
-        "requests that come by a timetable are not predicted; measure with --request-rate inf and"
+        "requests sent on a schedule are not predicted; measure with --request-rate inf and"
         " --max-concurrency N"
     )
     if fields.values.get("request_rate") not in (None, "inf", math.inf):
