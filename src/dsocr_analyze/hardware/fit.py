@@ -35,10 +35,10 @@ Order = Literal["at once", "one at a time"]
 """How the pages of a batch go through the prefill pass."""
 
 ASSUMPTIONS: Final[dict[Order, str]] = {
-    "at once": "all pages prefill at once, as the model's own generate runs a batch, and what they"
-    " are called with is held until the last token",
-    "one at a time": "one page prefills while all the others decode, each with its cache at its"
-    " full length and its inputs gone",
+    "at once": "all pages prefill at once, as in the model's own generate, and their inputs stay in"
+    " memory until the last token",
+    "one at a time": "one page prefills while all the others decode, each with a full-length cache"
+    " and its inputs freed",
 }
 """What each order assumes, for readers."""
 
@@ -223,7 +223,7 @@ def fit(
     """
     if not 0 <= reserved < 1:
         raise WorkloadError(
-            f"reserved {reserved} is not possible; give a part from 0 to below 1",
+            f"reserved {reserved} is not possible; give a fraction, at least 0 and below 1",
             arguments=["reserved"],
         )
     usable = int(gpu.memory_bytes * (1 - reserved))

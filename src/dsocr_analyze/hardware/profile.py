@@ -206,11 +206,11 @@ def profile_from_file(file: Path, known: Mapping[str, Profile] | None = None) ->
     except OSError as error:
         raise DeviceError(f"cannot read {str(file)!r}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
-        raise DeviceError(f"{str(file)!r} holds no device profile: {error}") from error
+        raise DeviceError(f"{str(file)!r} is not a device profile: {error}") from error
     _refuse_unknown(table, _TOP, str(file))
     name = table.get("name")
     if not isinstance(name, str) or not name or name != name.lower():
-        raise DeviceError(f"{file}: name must be a text in lower case, not {name!r}")
+        raise DeviceError(f"{file}: name must be a lower-case string, not {name!r}")
     gpu = _gpu(table, name, str(file), known)
     if "cpu" in table:
         kernels = _cpu_kernels(table, str(file))
@@ -257,7 +257,7 @@ def _gpu(table: Mapping[str, Any], name: str, where: str, known: Mapping[str, Pr
     for key, value in entry.items():
         if types[key] == "str":
             if not isinstance(value, str):
-                raise DeviceError(f"{where}: gpu.{key} must be a text, not {value!r}")
+                raise DeviceError(f"{where}: gpu.{key} must be a string, not {value!r}")
         elif not _positive(value) or (types[key] == "int" and not isinstance(value, int)):
             raise DeviceError(f"{where}: gpu.{key} must be a positive number, not {value!r}")
     if entry.get("tensor_dtype", "bfloat16") not in ("bfloat16", "float16"):
@@ -312,7 +312,7 @@ def _own_kinds(table: Mapping[str, Any], gpu: str, where: str) -> dict[tuple[str
         for dtype, entry in table.get(kind, {}).items():
             types = _PRODUCT_DTYPES if kind == "gemm" else DTYPES
             if dtype not in types:
-                raise DeviceError(f"{where}: {kind}.{dtype} is no type; use {', '.join(types)}")
+                raise DeviceError(f"{where}: unknown type {kind}.{dtype}; use {', '.join(types)}")
             found[kind, dtype] = _fitted(entry, kind, dtype, gpu, where)
     return found
 
@@ -348,14 +348,14 @@ def _errors(entry: Mapping[str, Any], where: str) -> tuple[tuple[float, float], 
     names = ("held_out_median", "held_out_p90")
     derived = entry.get("derived")
     if derived is not None and (not isinstance(derived, str) or not derived):
-        raise DeviceError(f"{where}.derived must be a text that says from what, not {derived!r}")
+        raise DeviceError(f"{where}.derived must be a string naming the origin, not {derived!r}")
     missing = [name for name in names if name not in entry]
     if derived is not None and len(missing) == len(names):
         return _DERIVED_ERROR, True
     if missing:
         raise DeviceError(
             f"{where} lacks {', '.join(missing)}: errors measured on sizes held out of the fit; for"
-            ' coefficients that were not fitted, say from what they are derived: derived = "..."'
+            ' coefficients that were not fitted, name their origin instead: derived = "..."'
         )
     for name in names:
         if not _positive(entry[name]):

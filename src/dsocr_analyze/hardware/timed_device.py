@@ -135,7 +135,7 @@ class Device:
             p90=max(p90, found.p90),
             held_out_rows=0,
             held_out_groups=0,
-            derived=f"{kind} in {types.dtype} with fewer bytes a weight",
+            derived=f"{kind} in {types.dtype} with fewer bytes per weight",
             assumed=True,
         )
 
@@ -300,12 +300,12 @@ class Device:
                          head_dim=head_dim, kv_heads=given[5])  # fmt: skip
         sizes = prefill_attention.AttentionSizes(*arrays)
         if causal and (sizes.queries > sizes.keys).any():
-            raise WorkloadError("causal attention has no more queries than keys")
+            raise WorkloadError("causal attention cannot have more queries than keys")
         if (sizes.heads % sizes.kv_heads).any():
             raise WorkloadError("heads must be a multiple of kv_heads")
         one = sizes.queries == 1
         if causal and one.any() and not one.all():
-            raise WorkloadError("queries must be 1 everywhere or nowhere in one call")
+            raise WorkloadError("queries must be all 1 or all above 1 in one call")
         kind = "encoder_attention"
         if causal:
             kind = "generation_attention" if one.all() else "context_attention"
@@ -373,7 +373,7 @@ class Device:
         T, d, width, E, k = _arrays(tokens=tokens, hidden=hidden, inter=inter, experts=experts,
                                 top_k=top_k)  # fmt: skip
         if (k > E).any():
-            raise WorkloadError("top_k is at most experts")
+            raise WorkloadError("top_k must be at most experts")
         expected = formula.experts_touched(T, E, k)
         with_tokens = expected if touched is None else _arrays(touched=touched)[0]
         c = cast("records.ExpertsCoefficients", fitted.coefficients)

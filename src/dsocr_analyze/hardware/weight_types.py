@@ -87,7 +87,7 @@ def product_types(gpu: Gpu, dtype: str, weights_dtype: str | None) -> ProductTyp
         return ProductTypes("float8", NBYTES["float8"], weight_only=False)
     if own == "float8":
         raise DeviceError(
-            f"activations in float8 are not multiplied with weights in {weights_dtype};"
+            f"activations in float8 cannot be multiplied with weights in {weights_dtype};"
             " use weights_dtype float8, or dtype " + gpu.tensor_dtype
         )
     if weights in _WEIGHT_ONLY_BYTES:
