@@ -83,7 +83,7 @@ def calibrated_cpu(
     now = dt.datetime.now(dt.UTC).date().isoformat()
     source = f"dsocr-analyze calibrate, {now}, torch {torch.__version__}, {kernels.threads} threads"
     if without_passes:
-        source += f", kernels alone in {' and '.join(without_passes)} for want of memory"
+        source += f", too little memory for passes in {' and '.join(without_passes)}"
     return Profile(_peaks(measured, kernels.threads, source), source, "", {}, cpu=kernels)
 
 
@@ -111,7 +111,7 @@ def _measured_alone(
 ) -> list[MeasuredKernel]:
     """Kernels alone, for when a network does not fit into memory."""
     name = str(dtype).removeprefix("torch.")
-    on_progress(f"{name}: kernels alone; memory does not hold a network for passes")
+    on_progress(f"{name}: kernels alone; too little memory for a network and its passes")
     return kernels_alone(dtype, budget_seconds=budget_seconds)
 
 

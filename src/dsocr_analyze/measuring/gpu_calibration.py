@@ -61,12 +61,12 @@ def calibrated_gpu(
     """
     check_can_fit()
     if device.type != "cuda" or not torch.cuda.is_available():
-        raise DeviceError(f"device {device} is no CUDA GPU; give cuda:0", arguments=["device"])
+        raise DeviceError(f"device {device} is not a CUDA GPU; give cuda:0", arguments=["device"])
     dtype = "bfloat16" if _has_bfloat16(device) else "float16"
     try:
         with exclusive(), torch.cuda.device(device), torch.random.fork_rng([device]):
             kernels = GpuKernels(device, getattr(torch, dtype))
-            on_progress("clocks are warming up")
+            on_progress("warming up the clocks")
             kernels.warm_up()
             found = found_gpu(device, dtype, kernels)
             on_progress(f"{found.gpu.title}: the host")
@@ -75,7 +75,7 @@ def calibrated_gpu(
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise DeviceError(
-                f"{device} has not enough free memory to be calibrated: end what else runs there"
+                f"{device} has too little free memory for calibration; stop other programs on it"
             ) from error
         first_line = (str(error).splitlines() or [""])[0]
         raise DeviceError(f"{device} could not be calibrated: {first_line}") from error
@@ -125,18 +125,18 @@ def calibrated_profile(
         seconds_left = max(0.0, seconds_left - (time.monotonic() - began))
         shares_left -= share
         if rows is None or not is_enough(rows):
-            on_progress(f"{name}: too little was measured; it is left out")
+            on_progress(f"{name}: too few measurements; left out")
             continue
         text, median = fitted_kind(kind, dtype, rows, found.gpu)
         on_progress(
             f"{name}: {len(rows.seconds)} kernels measured;"
-            f" the fit is off by {100 * median:.1f} % where it has not seen them"
+            f" median error {100 * median:.1f} % on kernels held out of the fit"
         )
         parts.append(text)
     if not parts:
         raise DeviceError(
-            f"of {found.gpu.title} too little could be measured in {budget_seconds:g} s;"
-            " give it more time, or more of its memory"
+            f"too few kernels of {found.gpu.title} could be measured in {budget_seconds:g} s;"
+            " give it more time or more free memory"
         )
     head = top_text(name=found.gpu.name, source=found.source)
     own = [] if found.is_catalogued else [gpu_text(found.gpu)]
@@ -164,7 +164,7 @@ def _measured_rows(
     """Measure as many cases as there is time for, skipping those that do not fit into memory."""
     done: list[Case] = []
     seconds: list[float] = []
-    on_progress(f"{name}: {len(cases)} kernels, as many as there is time for")
+    on_progress(f"{name}: up to {len(cases)} kernels, as time permits")
     for case in cases:
         safe_point()
         if time.monotonic() >= deadline:

@@ -71,8 +71,8 @@ class Question:
         count = self.prompt.count(IMAGE_TOKEN)
         if count != 1:  # infer() would not run one page with its text
             raise WorkloadError(
-                f"prompt {self.prompt!r} holds {IMAGE_TOKEN} {count} times; give it once, where the"
-                " page belongs",
+                f"prompt {self.prompt!r} contains {IMAGE_TOKEN} {count} times; give it once, where"
+                " the page belongs",
                 arguments=["prompt"],
             )
 
@@ -172,7 +172,7 @@ class MeasuredInference:
         ]
         pairs.append(("decode steps", len(self.steps), counted.max_new_tokens - 1))
         return tuple(
-            f"infer() ran with {name} {_text(ran)}, and counted is {_text(count)}"
+            f"infer() ran with {name} {_text(ran)}, but {_text(count)} was counted"
             for name, ran, count in pairs
             if ran != count
         )
@@ -315,8 +315,8 @@ class _Call:
         """The shape of the prefill pass."""
         if self._first_pass is None or not self.new_ids:
             raise ModelCodeError(
-                f"infer() of {str(self._model.directory.path)!r} did not call generate(), which is"
-                " where its passes are measured"
+                f"infer() of {str(self._model.directory.path)!r} did not call generate(), where its"
+                " passes are measured"
             )
         return self._first_pass
 
