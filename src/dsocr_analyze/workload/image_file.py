@@ -183,7 +183,7 @@ class _Bounded(io.BufferedReader):
     def read(self, size: int | None = -1, /) -> bytes:
         self._reads += 1
         if self._reads > _MOST_READS:
-            raise OSError(errno.EFBIG, "its header has no end")
+            raise OSError(errno.EFBIG, "its header does not end")
         return super().read(size)
 
 
@@ -213,7 +213,7 @@ def _reason(error: Exception, name: str) -> str:
     from PIL import UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):
-        return "not an image that Pillow knows; give a PNG, JPEG, TIFF or WebP file"
+        return "not an image that Pillow can read; give a PNG, JPEG, TIFF or WebP file"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = " ".join(str(error).replace(name, "").split())

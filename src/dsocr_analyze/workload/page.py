@@ -25,7 +25,7 @@ PAPERS: Final[dict[str, tuple[int, int]]] = {
 """Width and height of each named paper in tenths of a millimetre."""
 
 _RIGHT: Final = (
-    f"give {', '.join(PAPERS)} (at {DEFAULT_DPI} dpi, or like a4@300), "
+    f"give {', '.join(PAPERS)} (at {DEFAULT_DPI} dpi, or at others like a4@300), "
     "or WIDTHxHEIGHT like 1240x1754"
 )
 _NAMED: Final = re.compile(r"(?P<paper>[a-z0-9]+)(?:@(?P<dpi>[0-9]{1,6}))?")
@@ -47,7 +47,7 @@ def check_page(width: object, height: object) -> tuple[int, int]:
         if isinstance(side, bool) or not isinstance(side, int) or not 1 <= side <= LARGEST_SIDE:
             raise PageError(
                 f"a page of {width!r} x {height!r} pixels is not possible; "
-                f"give whole numbers from 1 to {LARGEST_SIDE} a side"
+                f"give whole numbers from 1 to {LARGEST_SIDE} per side"
             )
         sides.append(side)
     return sides[0], sides[1]

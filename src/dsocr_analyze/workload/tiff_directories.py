@@ -68,7 +68,7 @@ def tiff_directories(file: BinaryIO) -> Iterator[TiffDirectory]:
         file.seek(offset)
         (count,) = _unpacked(file, layout.entries)
         if not 0 < count <= _MOST_ENTRIES:
-            raise ValueError(f"a directory with {count} entries is none")
+            raise ValueError(f"a directory with {count} entries is invalid")
         values = _values(file, layout, count)
         (offset,) = _unpacked(file, layout.offset)
         if _WIDTH not in values or _HEIGHT not in values:
