@@ -42,8 +42,8 @@ __all__ = ["ModelDirectory", "Role", "read_config"]
 Role = Literal["AutoConfig", "AutoModel"]
 
 _READS_CONFIG: Final = (
-    "closed forms assume that the directory's code, which is not the published one, builds what"
-    " config.json says; a trace shows what it runs"
+    "closed forms assume that the directory's code, which is not the published code, builds the"
+    " model in config.json; a trace shows what it runs"
 )
 
 _MOST_FILES: Final = 100_000
@@ -325,7 +325,7 @@ def _python_files(directory: Path) -> dict[str, bytes]:
         seen += len(folders) + len(names)
         if seen > _MOST_FILES:
             raise OSError(
-                errno.EFBIG, f"it holds more than {_MOST_FILES:,} files, which no model's does"
+                errno.EFBIG, f"it has more than {_MOST_FILES:,} files, too many for a model"
             )
         folders[:] = [each for each in folders if not each.startswith(".")]
         for name in names:
@@ -338,7 +338,7 @@ def _python_files(directory: Path) -> dict[str, bytes]:
             if size > CODE_BYTES:
                 raise OSError(
                     errno.EFBIG,
-                    f"its Python files have more than {CODE_BYTES // MEBIBYTE} MiB",
+                    f"its Python files are larger than {CODE_BYTES // MEBIBYTE} MiB",
                 )
             found[file.relative_to(directory).as_posix()] = data
     return dict(sorted(found.items()))
@@ -365,14 +365,14 @@ def read_config(path: Path) -> dict[str, Any]:
         config = json.loads(text, object_pairs_hook=_object_of)
     except FileNotFoundError as error:
         raise ModelDirectoryError(
-            f"no config at {str(path)!r}; a model directory holds config.json"
+            f"no config at {str(path)!r}; a model directory contains config.json"
         ) from error
     except OSError as error:
         raise ModelDirectoryError(f"cannot read {str(path)!r}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{str(path)!r} is not JSON: {error}") from error
     if not isinstance(config, dict):
-        raise ConfigError(f"{str(path)!r} holds a JSON {type(config).__name__}, not an object")
+        raise ConfigError(f"{str(path)!r} contains a JSON {type(config).__name__}, not an object")
     return config
 
 
@@ -382,7 +382,7 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for key, value in pairs:
         if key in found:
             raise ConfigError(
-                f"config.json: {shown(key)} stands twice in one object, as {shown(found[key])} and"
+                f"config.json: {shown(key)} appears twice in one object, as {shown(found[key])} and"
                 f" as {shown(value)}; give it once"
             )
         found[key] = value

@@ -63,16 +63,16 @@ def _refuse_strangers(store: Path) -> None:
     ):
         name = repr(str(path))
         if stat.S_ISLNK(found.st_mode):
-            raise TrustError(f"the trust record {name} is a link; put the file itself there")
+            raise TrustError(f"the trust record {name} is a link; replace it with the file itself")
         if found.st_uid not in (0, os.geteuid()):
             raise TrustError(
-                f"{name}, of the trust record, belongs to user {found.st_uid}; it has to be yours"
+                f"{name}, of the trust record, belongs to user {found.st_uid}; it must be yours"
             )
         if found.st_mode & writers:
             raise TrustError(
-                f"{name}, of the trust record, can be written by others"
+                f"{name}, of the trust record, is writable by others"
                 f" ({stat.filemode(found.st_mode)}); run `chmod go-w {shlex.quote(str(path))}`"
-                " once you know what it holds"
+                " once you have checked its contents"
             )
 
 
@@ -116,7 +116,7 @@ def require_trust(directory: ModelDirectory) -> None:
     if recorded is None:
         files = ", ".join(digests)
         raise TrustError(
-            f"{str(directory.path)!r} holds Python code that would be executed ({files}); {ways}",
+            f"{str(directory.path)!r} contains Python code that would run ({files}); {ways}",
             arguments=["trust_remote_code"],
         )
     changed = ", ".join(_changes(recorded, digests))

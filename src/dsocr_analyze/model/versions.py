@@ -30,7 +30,7 @@ def require_transformers(directory: ModelDirectory) -> None:
     if directory.is_reference or VENDOR_TRANSFORMERS.contains(installed, prereleases=True):
         return
     raise ModelCodeError(
-        f"transformers {installed} is installed, and the code of {str(directory.path)!r} needs"
-        f" {_PACKAGE}{VENDOR_TRANSFORMERS}: it imports what other versions do not have;"
+        f"transformers {installed} is installed, but the code of {str(directory.path)!r} needs"
+        f" {_PACKAGE}{VENDOR_TRANSFORMERS}: other versions lack what it imports;"
         " pip install 'dsocr-analyze[vendor]', or run the built-in reference"
     )
