@@ -155,7 +155,7 @@ def _check(page: PageAsked, wanted: Wanted) -> None:
         )
     if wanted.minimum_dpi is not None and page.dpi is None:
         raise WorkloadError(
-            "minimum_dpi needs the page's own resolution, which pixels alone do not tell; give"
+            "minimum_dpi needs the page's own resolution, which pixels alone do not give; give"
             " page_dpi, or a paper like page='a4@200'",
             arguments=["minimum_dpi", "page_dpi", "page"],
         )
@@ -171,20 +171,20 @@ def _requirements(wanted: Wanted) -> Requirements:
 
 def _notes(directory: ModelDirectory, page: PageAsked, *, has_published: bool) -> tuple[str, ...]:
     notes = [
-        "effective resolution: the finest vision call's, in the direction in which it shows less,"
-        " and never above the page's own",
-        "compression: text tokens on the page per vision token that the encoder yields; the prompt"
-        " holds newlines and separators besides",
+        "effective resolution: that of the finest vision call in its coarser direction, at most the"
+        " page's own",
+        "compression: text tokens on the page per vision token from the encoder; the prompt also"
+        " has newlines and separators",
     ]
     if page.dpi is None:
-        notes.append("the page's own resolution is unknown, so scales stand for dpi")
+        notes.append("the page's own resolution is unknown, so scales are shown instead of dpi")
     if has_published:
         notes.append(
-            "published figures are of the published checkpoint; none is known of other weights"
+            "published figures are for the published checkpoint; none are known for other weights"
         )
     else:
         title = directory.architecture.title
-        notes.append(f"no accuracy by mode or compression is quoted of {title}: no source is known")
+        notes.append(f"no published accuracy by mode or compression is known for {title}")
     return tuple(notes)
 
 

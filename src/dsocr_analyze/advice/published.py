@@ -73,7 +73,7 @@ class PublishedPrecision(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         if not ranges:
             return "none for this mode"
         least, most = min(low for low, _ in ranges), max(high for _, high in ranges)
-        return f"none but for {least:,} to {most:,} text tokens"
+        return f"none outside {least:,} to {most:,} text tokens"
 
 
 class Distances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
