@@ -182,7 +182,7 @@ def _convolved(
 # --- everything else -------------------------------------------------------------------------
 
 _SIZES: Final = (1_300, 5_000, 20_000, 80_000, 250_000, 800_000, 2_500_000, 6_000_000, 20_000_000)
-"""Elements."""
+"""Elements per tensor, before random variation."""
 
 
 def _elements(dtype: torch.dtype, chance: random.Random) -> Iterator[Make]:

@@ -52,7 +52,7 @@ class GpuKernels:
         return self._calls.framework(kind)
 
     def can_launch(self, kind: str) -> bool:
-        """Whether there are kernels of a kind at all."""
+        """Whether kernels of a kind are available."""
         if kind != "experts":
             return True
         if not hasattr(torch, "_grouped_mm"):

@@ -69,7 +69,7 @@ class ManyTimes:
         tpot_seconds: Time per token after the first; NaN if a page has one token.
         page_seconds: Time to the last token.
         pages_per_second: The GPU's throughput if all pages were like this one.
-        tokens_per_second: Generated tokens, likewise.
+        tokens_per_second: Its throughput in generated tokens, likewise.
         fits: Whether the memory suffices.
         work: GPU time of all pages together, weighted by `weights`; None without weights.
     """

@@ -47,7 +47,7 @@ class OutputLengths:
                 )
             before = length
         for share in self.shares:
-            if not 0 < share <= 1 + _SHARES_TOLERANCE:  # nor is NaN
+            if not 0 < share <= 1 + _SHARES_TOLERANCE:  # also rejects NaN
                 raise WorkloadError(f"a share is {share}; give numbers above 0, up to 1")
         total = math.fsum(self.shares)
         if abs(total - 1) > _SHARES_TOLERANCE:

@@ -133,7 +133,7 @@ def fitted(
     kind: str, rows: Rows, gpu: Gpu, dtype: str, start: records.Coefficients,
     *, starts: int, evaluations: int,
 ) -> tuple[records.Coefficients, float]:  # fmt: skip
-    """Coefficients by robust least squares on log time, and the cost that is left.
+    """Coefficients from robust least squares on log time, and the remaining cost.
 
     Args:
         kind: The kernel kind.
