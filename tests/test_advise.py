@@ -178,7 +178,7 @@ class TestCompression:
         (base,) = advice.modes
         assert advice.published is base.edit_distances is None
         assert {each.lack for each in base.densities} == {"none for this model"}
-        assert any("no source is known" in note for note in advice.notes)
+        assert any("no published accuracy" in note for note in advice.notes)
 
 
 class TestPublished:

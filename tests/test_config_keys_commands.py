@@ -116,7 +116,7 @@ class TestMainJob:
         (tmp_path / "c.json").write_text(text[:-1] + ', "vocab_size": 5}')
         code, _, err = run(capsys, *ANALYTIC, "--config", tmp_path / "c.json")
         assert code == 2
-        assert "'vocab_size' stands twice in one object, as 129280 and as 5" in err
+        assert "'vocab_size' appears twice in one object, as 129280 and as 5" in err
 
 
 COMMANDS = {
@@ -179,7 +179,7 @@ class TestOtherCode:
         figures = analytic.page_figures(directory, PAGE)
         assert figures.warnings == ()
         [said] = [note for note in figures.notes if "assume" in note]
-        assert "builds what config.json says; a trace shows what it runs" in said
+        assert "builds the model in config.json; a trace shows what it runs" in said
         for name in ("fit", "time"):
             _, _, err = run(capsys, *COMMANDS[name], "--model", tmp_path / "m")
             assert f"dsocr-analyze: assumed: {said}\n" in err

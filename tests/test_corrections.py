@@ -63,15 +63,15 @@ class TestCombination:
     def test_the_sentence_says_how_much_from_what_and_when(self):
         one = Correction((kept(1.5, 0.8),)).sentences()[0]
         assert one == (
-            "corrected on h100-sxm under vllm (0.14.1): the first token takes 1.5 times and each"
-            " token after it 0.8 times as long as predicted without, by a benchmark of 100"
-            " requests, 8 at a time (a.json, kept 2026-01-31)"
+            "corrected for h100-sxm under vllm (0.14.1): the first token takes 1.5 times and each"
+            " later token 0.8 times as long as predicted without correction, from a benchmark of"
+            " 100 requests, 8 at a time (a.json, kept 2026-01-31)"
         )
         later = kept(1.2, 0.8, file="b.json", kept="2026-02-02T00:00:00Z", requests=1000)
         both = Correction((kept(1.5, 0.8), later), ("0.15.0",)).sentences()[0]
         assert "2 benchmarks of 1,100 requests (a.json, b.json, kept 2026-01-31 to" in both
-        assert "each lies within 25 % and 0 % of what the others say, which is the band" in both
-        assert both.endswith("; kept for other versions, too: 0.15.0")
+        assert "each is within 25 % and 0 % of the others, which gives the band" in both
+        assert both.endswith("; other versions with benchmarks: 0.15.0")
         assert "vllm (unknown version)" in Correction((kept(version="unknown"),)).sentences()[0]
 
 
@@ -110,8 +110,8 @@ class TestChoice:
             found = corrections.of(*asked, "deepseek-ocr")
             assert found.is_nothing
             [said] = found.sentences()
-            assert said.startswith("not corrected on h100-sxm under vllm (0.14.1) by a benchmark")
-            assert "(a.json, kept 2026-01-31), which was compared with other kernel times" in said
+            assert said.startswith("not corrected for h100-sxm under vllm (0.14.1) by a benchmark")
+            assert "(a.json, kept 2026-01-31): compared with other kernel times" in said
         rewritten = replace(H100, source="the same figures from elsewhere")
         assert corrections.of(rewritten, VLLM, "deepseek-ocr").first_token == 1.5
 

@@ -65,7 +65,7 @@ class TestFilesWithoutEnd:
         assert main(["--engine", "analytic", "--image", str(image), "--output", str(tmp_path)]) == 0
         capsys.readouterr()
         image.write_bytes(b"P6\n#" + b"x" * 5000 + b"\n10 10\n255\n" + bytes(300))
-        assert "its header has no end" in refused(capsys, "--engine", "analytic", "--image", image)
+        assert "header does not end" in refused(capsys, "--engine", "analytic", "--image", image)
 
 
 TOKENIZER = {

@@ -227,10 +227,10 @@ class TestShape:
             "", 4, {}, (0.1, 0.1), 0.0, 0.0, 0.0, 0,
         )  # fmt: skip
         assert result.differences(workload) == (
-            "infer() ran with seq_len 915, and counted is 913",
-            "infer() ran with grid 1 x 1, and counted is 2 x 3",
-            "infer() ran with views 1 x 1024², and counted is 6 x 640² + 1 x 1024²",
-            "infer() ran with decode steps 2, and counted is 3",
+            "infer() ran with seq_len 915, but 913 was counted",
+            "infer() ran with grid 1 x 1, but 2 x 3 was counted",
+            "infer() ran with views 1 x 1024², but 6 x 640² + 1 x 1024² was counted",
+            "infer() ran with decode steps 2, but 3 was counted",
         )
 
 
@@ -407,7 +407,7 @@ class TestCommand:
     def test_a_pass_that_is_another_is_named(self, capsys, tmp_path, image):
         path = infer_like.write(tmp_path / "m", EXTRA="[5, 5]")
         code, out, err = infer(capsys, path, image, tmp_path / "o", "--max-new-tokens", 2)
-        line = "infer() ran with seq_len 34, and counted is 32"
+        line = "infer() ran with seq_len 34, but 32 was counted"
         assert code == 0
         assert f"Differs: {line}" in out
         assert err == f"dsocr-analyze: warning: {line}\n"
@@ -419,7 +419,7 @@ class TestCommand:
         path = infer_like.write(tmp_path / "m")
         code, out, err = infer(capsys, path, image, tmp_path / "o", "--format", "json")
         assert code == 0
-        assert "views none, and counted is 1 x 256²" in err
+        assert "views none, but 1 x 256² was counted" in err
         assert list(json.loads(out)["stages"]) == ["prefill", "decode"]
 
     @pytest.mark.parametrize(("saves", "is_there"), [(0, False), (1, True)])
@@ -614,7 +614,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("arguments", "part"),
         [
-            (("--prompt", "Free OCR."), "--prompt 'Free OCR.' holds <image> 0 times"),
+            (("--prompt", "Free OCR."), "--prompt 'Free OCR.' contains <image> 0 times"),
             (("--max-new-tokens", 0), "--max-new-tokens 0"),
             (("--base-size", 1), "--base-size 1"),
             (("--crop-mode", 2), "--crop-mode 2"),

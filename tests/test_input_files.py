@@ -151,7 +151,7 @@ class TestModelDirectories:
         (model / "b.py").write_bytes(b"#" * 5)
         assert sorted(ModelDirectory.read(model).sources) == ["a.py", "b.py"]
         (model / "b.py").write_bytes(b"#" * 6)
-        assert "Python files have more than" in self.refusal(model)
+        assert "Python files are larger than" in self.refusal(model)
         (model / "a.py").write_bytes(b"#" * 11)
         assert "a.py: it has more than" in self.refusal(model)
 

@@ -215,7 +215,7 @@ class TestWeightTypes:
         own, derived = timed.fitted(kind), timed.fitted(kind, weights_dtype=weights)
         assert derived.coefficients == own.coefficients
         assert derived.assumed
-        assert derived.derived == f"{kind} in bfloat16 with fewer bytes a weight"
+        assert derived.derived == f"{kind} in bfloat16 with fewer bytes per weight"
         assert derived.held_out_rows == 0
         assert (derived.median, derived.p90) == WEIGHT_ONLY_ERROR[kind]
         assert own.median < derived.median
@@ -390,10 +390,10 @@ class TestProfiles:
 
     @pytest.mark.parametrize(
         ("text", "named"),
-        [("name = 3", "name must be"), ("name = 'x'", "table \\[gpu\\]"), ("x", "no device prof"),
+        [("name = 3", "name must be"), ("name = 'x'", "table \\[gpu\\]"), ("x", "not a device"),
          (GPU, "coefficients"), (GPU + 'like = "h10"', "h100-sxm"), (GPU + "sm = 1", "unknown sm"),
          (GPU.replace("sms = 132\n", ""), "lacks sms"), (GPU.replace("132", "-1"), "gpu.sms"),
-         (GPU + "[gemm.bf16]", "gemm.bf16 is no type"),
+         (GPU + "[gemm.bf16]", "unknown type gemm.bf16"),
          (GPU + "[gemm.bfloat16]", "table of coefficients"),
          (GPU + "[movement.bfloat16.coefficients]\nl2_share = 1", "lacks memory_share"),
          (GPU + "[movement.bfloat16.coefficients]\nl2_share = 0\nmemory_share = 1\nramp_mb = 1\n"
@@ -401,7 +401,7 @@ class TestProfiles:
          (GPU + MOVEMENT, "lacks held_out_median, held_out_p90.*derived"),
          (GPU + MOVEMENT.replace("[", "[movement.bfloat16]\nheld_out_p90 = 1\n[", 1),
           "lacks held_out_median:"),
-         (GPU + "[movement.bfloat16]\nderived = ''" + MOVEMENT, "derived must be a text"),
+         (GPU + "[movement.bfloat16]\nderived = ''" + MOVEMENT, "derived must be a string"),
          (GPU + "[movement.bfloat16]\nheld_out_p90 = 1\nheld_out_median = 'x'" + MOVEMENT,
           "held_out_median must be a number above 0"),
          ("source = 3\n" + GPU, "source must be a text"),

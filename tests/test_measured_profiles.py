@@ -171,7 +171,7 @@ class TestFloat32:
             assert (("gemm", "float32") in fitted) == is_there
 
     def test_other_kinds_have_no_such_type(self, read):
-        with pytest.raises(DeviceError, match=r"movement.float32 is no type"):
+        with pytest.raises(DeviceError, match=r"unknown type movement.float32"):
             read(GPU, "[movement.float32]")
 
 

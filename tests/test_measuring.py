@@ -448,9 +448,9 @@ def test_without_memory_for_a_network_kernels_are_measured_alone(monkeypatch, fr
     found = cpu_calibration.calibrated_cpu(
         budget_seconds=1.0, free_bytes=free, on_progress=told.append
     )
-    assert [text.split(":")[0] for text in told if "does not hold a network" in text] == alone
+    assert [text.split(":")[0] for text in told if "too little memory" in text] == alone
     assert found.source.endswith(
-        f", kernels alone in {' and '.join(alone)} for want of memory" if alone else "threads"
+        f", too little memory for passes in {' and '.join(alone)}" if alone else "threads"
     )
 
 
@@ -638,7 +638,7 @@ def test_predicted_seconds_of_a_cpu(home, profile, capsys):
     # The step after a prompt is the stage's, by whichever records it is timed.
     assert short["tpot_seconds"] == pytest.approx(short["stages"]["decode"]["seconds"])
     sentences = " ".join(entry["assumptions"]["sentences"])
-    assert "on the CPU that computes; each operator adds 2.5 us" in sentences
+    assert "on the CPU that runs the model; each operator adds 2.5 us" in sentences
     assert "at a time, before each batch runs" in sentences
     assert "of the machine's memory is kept free" in sentences
     assert "GPU" not in sentences

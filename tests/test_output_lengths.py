@@ -156,7 +156,7 @@ def test_what_is_no_distribution_is_refused(lengths, shares, message):
         (1, 8192.0, 0.1, "limit 8192.0"),
         (1, LARGEST_COUNT + 1, 0.1, "limit 1048577"),
         (900, 8192, -0.1, "share_at_limit -0.1"),
-        (900, 8192, 1, "share_at_limit 1 is not possible; give a number from 0, below 1"),
+        (900, 8192, 1, "share_at_limit 1 is not possible; give a number of at least 0 and below 1"),
         (900, 8192, math.nan, "share_at_limit nan"),
     ],
 )
@@ -244,7 +244,7 @@ def test_the_largest_length_can_be_read(tmp_path):
         (b"new_tokens\n", "has no rows; give a Parquet or CSV file with a column new_tokens"),
         (
             b"512\n600\n",
-            "only column of .* is called '512', which is a number; begin .* new_tokens",
+            "only column of .* is called '512', which is a number; start .* new_tokens",
         ),
         (b"a,b\n1,2\n", r"no column 'new_tokens' \(it has 'a', 'b'\)"),
         (b"a,b,c,d,e,f,g,h,i,j\n", "'h' and 2 more"),

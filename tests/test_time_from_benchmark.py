@@ -18,7 +18,7 @@ from dsocr_analyze.timing.correction import KeptBenchmark
 
 DATA = Path(__file__).parent / "data"
 VLLM = DATA / "bench_vllm.json"
-SENTENCE = "corrected on h100-sxm under vllm"
+SENTENCE = "corrected for h100-sxm under vllm"
 CONDITIONS = ("--concurrency", "16", "--max-new-tokens", "800")
 
 
@@ -120,8 +120,8 @@ class TestComparison:
         file = result(failed=2, completed=198, max_concurrency=None, total_input_tokens=10**6)
         doubts = compared(capsys, file)["benchmarks"][0]["doubts"]
         assert any("2 of 200 requests failed" in each for each in doubts)
-        assert any("a burst more than a steady load" in each for each in doubts)
-        assert any("5,051 tokens on average, and the page that is predicted has 913" in each
+        assert any("a burst rather than a steady load" in each for each in doubts)
+        assert any("5,051 tokens on average, but the predicted page has 913" in each
                    for each in doubts)  # fmt: skip
         _, out, _ = run(capsys, "time", "h100", "--from-benchmark", file)
         assert "Note: result.json: 2 of 200 requests failed" in out
@@ -150,7 +150,7 @@ class TestComparison:
         assert (entry["server"], entry["server_version"]) == ("sglang", "0.5.5")
         said = refused(capsys, "h100", "--server", "vllm", "--from-benchmark",
                        DATA / "bench_sglang.jsonl")  # fmt: skip
-        assert "'sglang' served, not vllm; give --server sglang" in said
+        assert "the engine was 'sglang', not vllm; give --server sglang" in said
 
 
 class TestKept:
@@ -270,7 +270,7 @@ class TestKept:
         new = timed(capsys, "h100", *CONDITIONS, "--server-version", "0.15.0")[0]
         assert old["throughput"][0]["ttft_seconds"] == pytest.approx(0.165)
         assert new["throughput"][0]["ttft_seconds"] == pytest.approx(0.33)
-        assert "kept for other versions, too: 0.15.0" in old["assumptions"]["sentences"][-1]
+        assert "other versions with benchmarks: 0.15.0" in old["assumptions"]["sentences"][-1]
         said = refused(capsys, "h100", "--server-version", "0.16")
         assert "no benchmark of vllm 0.16 is kept for these GPUs; there are 0.14.1, 0.15.0" in said
         assert run(capsys, "sweep", "--gpu", "h100", "--server-version", "0.16")[0] == 2
@@ -365,7 +365,7 @@ class TestRefusals:
     def test_a_benchmark_far_from_its_prediction(self, capsys, folder, changes, said):
         found = refused(capsys, "h100", "--from-benchmark", result(**changes))
         assert said in found
-        assert "a correction lies from 0.2 to 5. Likely, another GPU, page, mode" in found
+        assert "corrections range from 0.2 to 5. The benchmark probably ran another GPU" in found
         assert not folder.exists()
 
     def test_files_of_several_versions(self, capsys):
@@ -376,7 +376,7 @@ class TestRefusals:
 
     def test_another_model_unless_somebody_says_what_it_is(self, capsys):
         file = result(model_id="my-ocr")
-        assert "say --arch deepseek-ocr" in refused(capsys, "h100", "--from-benchmark", file)
+        assert "give --arch deepseek-ocr" in refused(capsys, "h100", "--from-benchmark", file)
         found = compared(capsys, file, "--arch", "deepseek-ocr")
         assert "the file calls the model 'my-ocr'" in found["benchmarks"][0]["doubts"][0]
 

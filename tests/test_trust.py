@@ -196,7 +196,7 @@ class TestTheRecord:
 
     def test_one_in_a_folder_that_everybody_can_write_is_refused(self, store, checkout):
         store.parent.chmod(0o777)
-        assert "can be written by others" in self.refusal(checkout)
+        assert "is writable by others" in self.refusal(checkout)
         store.parent.chmod(0o775)  # the folder of a user whose umask is 002
         assert is_trusted(read(checkout))
 
@@ -240,7 +240,7 @@ class TestTheRecord:
         monkeypatch.setattr(pwd, "getpwuid", lambda _: (_ for _ in ()).throw(KeyError()))
         assert trust_store() is None
         assert not is_trusted(read(checkout))
-        with pytest.raises(TrustError, match="holds Python code"):
+        with pytest.raises(TrustError, match="contains Python code"):
             require_trust(read(checkout))
         with pytest.raises(OwnFolderError, match="no home directory"):
             record_trust(read(checkout))

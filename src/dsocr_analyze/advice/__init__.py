@@ -1,6 +1,6 @@
-"""Which mode for a page: how finely each sees it, what it costs, and what is published of it.
+"""Choosing a mode for a page: the resolution, cost and published accuracy of each.
 
-Geometry and costs are exact; of accuracy only published figures are quoted, with their limits. No
+Geometry and costs are exact; accuracy is quoted only from published figures, with their limits. No
 torch in this room.
 """
 

@@ -38,22 +38,22 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_TEXT_TOKENS", "PageAsked", "Wanted", "advise"]
 
 DEFAULT_TEXT_TOKENS: Final = (600, 1000, 2000, 4000)
-"""Text tokens of pages that are shown where nobody says how many a page holds."""
+"""Text tokens per page to show if the caller gives none."""
 
 _LEAST_DPI, _MOST_DPI = 1, 100_000
 
 
 @dataclass(frozen=True)
 class PageAsked:
-    """A page, and what is done with it.
+    """A page and its workload.
 
     Attributes:
         size: Width and height in pixels.
-        dpi: Pixels for each inch of it; None where that is unknown.
-        text_tokens: Tokens of the prompt besides the visual ones; None for the usual prompt's.
-        max_new_tokens: Tokens that it yields.
-        batch_size: Equal pages at a time.
-        holds: Text tokens that it may hold, one or several numbers.
+        dpi: Pixels per inch of the page; None if unknown.
+        text_tokens: Prompt tokens that are not visual; None for the usual prompt's.
+        max_new_tokens: Tokens to generate.
+        batch_size: Equal pages per batch.
+        holds: Numbers of text tokens that the page may contain.
     """
 
     size: tuple[int, int]
@@ -66,11 +66,11 @@ class PageAsked:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a mode has to meet.
+    """Requirements for a mode.
 
     Attributes:
-        minimum_dpi: Least effective resolution; None where it does not matter.
-        maximum_compression: Most text tokens per vision token; None where it does not matter.
+        minimum_dpi: Lowest effective resolution; None for no limit.
+        maximum_compression: Most text tokens per vision token; None for no limit.
     """
 
     minimum_dpi: Fraction | None = None
@@ -78,7 +78,7 @@ class Wanted:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether every mode will do."""
+        """Whether there are no requirements."""
         return self.minimum_dpi is None and self.maximum_compression is None
 
 
@@ -96,22 +96,22 @@ def advise(
     time_of: TimeOf | None = None,
     options: Options = NO_OPTIONS,
 ) -> AdviceDocument:
-    """What each mode makes of a page, by closed forms.
+    """Compare modes for a page, with the closed forms.
 
     Args:
-        directory: Where the model's config is; its code is neither imported nor executed.
-        page: The page, and what is done with it.
+        directory: The model's directory; its code is neither imported nor executed.
+        page: The page and its workload.
         modes: The modes.
-        wanted: What a mode has to meet.
+        wanted: Requirements for a mode.
         dtype: Type of weights and activations.
-        flash_attention: FlashAttention in place of the decoder's eager attention.
-        time_of: Predicted seconds of a workload; None for none.
-        options: Of the command line, where there is one.
+        flash_attention: FlashAttention instead of the decoder's eager attention.
+        time_of: From a workload to its predicted seconds; None for no prediction.
+        options: Options of the command line, if there is one.
 
     Raises:
-        WorkloadError: A size or length is not possible, or a resolution is asked for of a page
-            whose own is unknown.
-        ConfigError: The config describes what has no closed form.
+        WorkloadError: A size or length is out of range, or a minimum resolution is given for a
+            page of unknown resolution.
+        ConfigError: The config describes something without a closed form.
     """
     wanted = wanted or Wanted()
     _check(page, wanted)
@@ -155,7 +155,7 @@ def _check(page: PageAsked, wanted: Wanted) -> None:
         )
     if wanted.minimum_dpi is not None and page.dpi is None:
         raise WorkloadError(
-            "minimum_dpi needs the page's own resolution, which pixels alone do not tell; give"
+            "minimum_dpi needs the page's own resolution, which pixels alone do not give; give"
             " page_dpi, or a paper like page='a4@200'",
             arguments=["minimum_dpi", "page_dpi", "page"],
         )
@@ -171,20 +171,20 @@ def _requirements(wanted: Wanted) -> Requirements:
 
 def _notes(directory: ModelDirectory, page: PageAsked, *, has_published: bool) -> tuple[str, ...]:
     notes = [
-        "effective resolution: the finest vision call's, in the direction in which it shows less,"
-        " and never above the page's own",
-        "compression: text tokens on the page per vision token that the encoder yields; the prompt"
-        " holds newlines and separators besides",
+        "effective resolution: that of the finest vision call in its coarser direction, at most the"
+        " page's own",
+        "compression: text tokens on the page per vision token from the encoder; the prompt also"
+        " has newlines and separators",
     ]
     if page.dpi is None:
-        notes.append("the page's own resolution is unknown, so scales stand for dpi")
+        notes.append("the page's own resolution is unknown, so scales are shown instead of dpi")
     if has_published:
         notes.append(
-            "published figures are of the published checkpoint; none is known of other weights"
+            "published figures are for the published checkpoint; none are known for other weights"
         )
     else:
         title = directory.architecture.title
-        notes.append(f"no accuracy by mode or compression is quoted of {title}: no source is known")
+        notes.append(f"no published accuracy by mode or compression is known for {title}")
     return tuple(notes)
 
 
@@ -232,7 +232,7 @@ def _of_mode(
 
 
 def _scales(shown: PageInViews, page: tuple[int, int]) -> tuple[Fraction, Fraction]:
-    """Pixels of the views for each pixel of the page, from side to side and from top to bottom."""
+    """Pixels of the views per pixel of the page, horizontally and vertically."""
     return Fraction(shown.content[0], page[0]), Fraction(shown.content[1], page[1])
 
 

@@ -1,4 +1,4 @@
-"""What is said of each mode for a page, as a JSON document."""
+"""The comparison of modes for a page, as a JSON document."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = [
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """The page as the views of one vision call show it.
+    """The page as seen in the views of one vision call.
 
     Attributes:
-        views: How many show it: one, or tiles that show it together.
-        resolution: Pixels a side of each.
-        content: Width and height in pixels that the page takes in them all; the rest is padding.
-        horizontal_scale: Pixels of the views for each pixel of the page; above 1 it is enlarged.
-        vertical_scale: The same from top to bottom.
-        horizontal_dpi: Pixels of the views for each inch of the page; null where the page's own
-            resolution is unknown.
-        vertical_dpi: The same from top to bottom.
+        views: Number of views: one, or tiles that show the page together.
+        resolution: Pixels per side of each view.
+        content: Width and height of the page in all views together, in pixels; the rest is padding.
+        horizontal_scale: Pixels of the views per pixel of the page; above 1 it is enlarged.
+        vertical_scale: The same, vertically.
+        horizontal_dpi: Pixels of the views per inch of the page; null if the page's resolution is
+            unknown.
+        vertical_dpi: The same, vertically.
     """
 
     views: int
@@ -43,15 +43,15 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 class Density(Struct, frozen=True, kw_only=True):
-    """A page of so many text tokens against the tokens that stand for it.
+    """A page's text tokens relative to the tokens that represent it.
 
     Attributes:
         text_tokens: Tokens of the text on the page.
-        compression: Text tokens per vision token, counted as the published figures are.
-        prompt_compression: Text tokens per visual token of the prompt, which has newlines and
-            separators besides.
-        published: Published figure for this mode and so many text tokens; null where there is none.
-        lack: Why there is none; empty where there is one.
+        compression: Text tokens per vision token, counted as in the published figures.
+        prompt_compression: Text tokens per visual token of the prompt, which also has newlines and
+            separators.
+        published: Published figure for this mode and number of text tokens; null if there is none.
+        lack: Why there is no published figure; empty if there is one.
     """
 
     text_tokens: int
@@ -62,18 +62,18 @@ class Density(Struct, frozen=True, kw_only=True):
 
 
 class Cost(Struct, frozen=True, kw_only=True):
-    """What the batch costs in a mode.
+    """The cost of the batch in a mode.
 
     Attributes:
-        prefill_pass_flops: Of the batch's prefill pass.
-        page_flops: One page's share of the whole batch, decode steps included.
-        page_bytes: The same of bytes read and written.
+        prefill_pass_flops: FLOPs of the batch's prefill pass.
+        page_flops: One page's share of the FLOPs of the whole batch, decode steps included.
+        page_bytes: The same for bytes read and written.
         weights_bytes: All parameters.
         kv_cache_bytes: KV cache of the batch at the end.
-        peak_activation_bytes: Most bytes of tensors alive at once in the prefill pass, besides
-            weights and inputs.
-        memory_bytes: Weights and the higher of the two peaks, prefill pass and last decode step,
-            where all pages prefill at once.
+        peak_activation_bytes: Peak bytes of live tensors in the prefill pass, excluding weights and
+            inputs.
+        memory_bytes: Weights plus the larger of the two peaks, prefill pass and last decode step,
+            if all pages prefill at once.
     """
 
     prefill_pass_flops: int
@@ -86,12 +86,12 @@ class Cost(Struct, frozen=True, kw_only=True):
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """Whether a mode meets what was asked for; null for what was not.
+    """Whether a mode meets the requirements; null for a requirement that was not given.
 
     Attributes:
-        minimum_dpi: Whether the page is seen at least so finely.
-        maximum_compression: Whether compression is at most that, at each number of text tokens.
-        meets: Whether it meets all that was asked for.
+        minimum_dpi: Whether the effective resolution is high enough.
+        maximum_compression: Whether the compression is low enough, at every number of text tokens.
+        meets: Whether it meets all requirements.
     """
 
     minimum_dpi: bool | None
@@ -100,27 +100,27 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 class ModeAdvice(Struct, frozen=True, kw_only=True):
-    """A mode, for the page.
+    """A mode's figures for the page.
 
     Attributes:
         mode: Its name, or sizes.
-        base_size: Pixels a side of the global view in crop mode.
-        image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
+        base_size: Pixels per side of the global view in crop mode.
+        image_size: Pixels per side of a local view in crop mode, else of the only view.
         crop_mode: Whether the mode cuts pages.
         grid: Columns and rows of tiles; [1, 1] for none.
-        seen: The page in each vision call, in their order: tiles first, where there are any.
-        effective_scale: The page's pixels as finely as the finest call shows them, in the direction
-            in which it shows less; at most 1, since enlarging adds no detail.
-        effective_dpi: The same in pixels for each inch; null where the page's own is unknown.
-        vision_tokens: Tokens that the encoder yields, without newlines and separators.
+        seen: The page in each vision call, in order: tiles first, if there are any.
+        effective_scale: Pixels of the views per pixel of the page in the finest vision call, in the
+            coarser direction; at most 1, since enlarging adds no detail.
+        effective_dpi: The same in pixels per inch; null if the page's resolution is unknown.
+        vision_tokens: Tokens from the encoder, without newlines and separators.
         visual_tokens: Tokens of the page in the prompt.
         seq_len: Tokens of the prompt.
-        cost: What it costs.
+        cost: Cost of the batch.
         time: Predicted seconds, one entry per GPU and runtime.
-        densities: Pages of several numbers of text tokens.
-        edit_distances: Published ones of this mode; null where there are none.
-        verdict: Whether it meets what was asked for; null where nothing was.
-        notes: What a reader of its figures should know.
+        densities: One entry per number of text tokens on the page.
+        edit_distances: Published edit distances of this mode; null if there are none.
+        verdict: Whether it meets the requirements; null without requirements.
+        notes: Notes on its figures.
     """
 
     mode: str
@@ -143,11 +143,11 @@ class ModeAdvice(Struct, frozen=True, kw_only=True):
 
 
 class Requirements(Struct, frozen=True, kw_only=True):
-    """What a mode has to meet.
+    """Requirements for a mode.
 
     Attributes:
-        minimum_dpi: Least effective resolution of the page; null where that does not matter.
-        maximum_compression: Most text tokens per vision token; null where that does not matter.
+        minimum_dpi: Lowest effective resolution of the page; null for no limit.
+        maximum_compression: Most text tokens per vision token; null for no limit.
     """
 
     minimum_dpi: float | None
@@ -155,20 +155,21 @@ class Requirements(Struct, frozen=True, kw_only=True):
 
 
 class AdviceDocument(CountOpening, frozen=True, kw_only=True):
-    """What each mode makes of a page.
+    """A comparison of modes for a page.
 
     Attributes:
         page: Width and height in pixels.
-        page_dpi: Pixels of the page for each inch of it; null where unknown.
-        batch_size: Pages of the batch.
-        max_new_tokens: Tokens that a page yields.
+        page_dpi: Pixels per inch of the page; null if unknown.
+        batch_size: Pages in the batch.
+        max_new_tokens: Tokens generated per page.
         dtype: Type of weights and activations.
         attention: The decoder's attention implementation.
-        modes: Every mode that was asked about.
-        requirements: What a mode has to meet; null where nothing was asked for.
-        modes_that_meet: Names of those that meet it, in order; null likewise.
-        published: What has been published of accuracy; null where nothing is known to be.
-        notes: What a reader should know.
+        modes: The compared modes.
+        requirements: Requirements for a mode; null if none were given.
+        modes_that_meet: Names of the modes that meet the requirements, in order; null without
+            requirements.
+        published: Published accuracy; null if no source is known.
+        notes: Notes on the figures.
     """
 
     page: tuple[int, int]

@@ -1,4 +1,4 @@
-"""What has been published of accuracy: `published.toml`, read once."""
+"""Published accuracy: `published.toml`, read once."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = [
 
 
 class PrecisionRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Published precision of a mode on pages of so many text tokens.
+    """Published precision of a mode on pages in a range of text tokens.
 
     Attributes:
         mode: The mode.
-        vision_tokens: Tokens that the encoder yields, without newlines and separators.
-        text_tokens: Least and most text tokens of the pages.
+        vision_tokens: Tokens from the encoder, without newlines and separators.
+        text_tokens: Fewest and most text tokens of the pages.
         precision_percent: Precision as published.
         compression: Text tokens per vision token as published, over all the pages.
-        pages: How many there were.
+        pages: Number of pages.
     """
 
     mode: str
@@ -43,9 +43,9 @@ class PublishedPrecision(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """A published table of precision.
 
     Attributes:
-        table: Where it stands.
+        table: The table in the source.
         measures: What was measured.
-        limits: What it does not say.
+        limits: Limits of the figures.
         rows: Its figures.
     """
 
@@ -55,9 +55,9 @@ class PublishedPrecision(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     rows: tuple[PrecisionRow, ...]
 
     def at(self, mode: str, text_tokens: int) -> PrecisionRow | None:
-        """The row of a mode and a number of text tokens; a bound is of the range that it begins.
+        """The row for a mode and a number of text tokens; None if nothing was measured.
 
-        None where nothing was measured; the largest bound belongs to the last range.
+        Ranges include their lower bound; the last range also includes its upper bound.
         """
         rows = [row for row in self.rows if row.mode == mode]
         most = max((row.text_tokens[1] for row in rows), default=0)
@@ -68,23 +68,23 @@ class PublishedPrecision(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         return None
 
     def lack(self, mode: str) -> str:
-        """Why there is no figure, where `at` has none."""
+        """Why `at` has no figure for a mode."""
         ranges = [row.text_tokens for row in self.rows if row.mode == mode]
         if not ranges:
             return "none for this mode"
         least, most = min(low for low, _ in ranges), max(high for _, high in ranges)
-        return f"none but for {least:,} to {most:,} text tokens"
+        return f"none outside {least:,} to {most:,} text tokens"
 
 
 class Distances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Edit distances of pages in one language.
 
     Attributes:
-        overall: Of all parts of a page.
-        text: Of its text.
-        formula: Of its formulas.
-        table: Of its tables.
-        order: Of the order in which it is read.
+        overall: All parts of a page.
+        text: Its text.
+        formula: Its formulas.
+        table: Its tables.
+        order: Its reading order.
     """
 
     overall: float
@@ -98,10 +98,10 @@ class EditDistances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Published edit distances of a mode.
 
     Attributes:
-        tokens: Vision tokens of a page as published.
-        english: Of English pages.
-        chinese: Of Chinese pages.
-        kinds: Overall, by kind of document.
+        tokens: Vision tokens per page as published.
+        english: English pages.
+        chinese: Chinese pages.
+        kinds: Overall distance by kind of document.
     """
 
     tokens: str
@@ -114,9 +114,9 @@ class PublishedDistances(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Published tables of edit distances.
 
     Attributes:
-        tables: Where they stand.
+        tables: The tables in the source.
         measures: What was measured.
-        limits: What they do not say.
+        limits: Limits of the figures.
         modes: The figures, by mode.
     """
 
@@ -127,11 +127,11 @@ class PublishedDistances(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 class PublishedAccuracy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a source states of a model's accuracy.
+    """A model's accuracy as published by a source.
 
     Attributes:
         title: The source's title, authors and year.
-        source: Where it is found.
+        source: Where to find it.
         precision: Precision by compression.
         edit_distance: Edit distance by mode.
     """
@@ -149,5 +149,5 @@ def _all_published() -> Mapping[str, PublishedAccuracy]:
 
 
 def published_accuracy(architecture: str) -> PublishedAccuracy | None:
-    """What has been published of an architecture; None where nothing is known to be."""
+    """Published accuracy of an architecture; None if no source is known."""
     return _all_published().get(architecture)

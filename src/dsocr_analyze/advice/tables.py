@@ -1,4 +1,4 @@
-"""The advice for a page, as lines and tables for readers."""
+"""The comparison of modes for a page, as lines and tables for readers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["advice_lines", "advice_notes", "advice_tables"]
 
 
 def advice_lines(advice: AdviceDocument) -> Iterator[str]:
-    """What was counted, and which modes meet what was asked for."""
+    """What was counted, and which modes meet the requirements."""
     width, height = advice.page
     dpi = "" if advice.page_dpi is None else f" at {_round(advice.page_dpi)} dpi"
     pages = "1 page" if advice.batch_size == 1 else f"{advice.batch_size:,} pages"
@@ -39,7 +39,7 @@ def advice_lines(advice: AdviceDocument) -> Iterator[str]:
 
 
 def advice_tables(advice: AdviceDocument) -> list[Table]:
-    """Resolution and tokens, costs, seconds, compression, and what has been published."""
+    """Tables of resolution and tokens, costs, seconds, compression and published accuracy."""
     tables = [_resolutions(advice), _costs(advice)]
     if any(mode.time for mode in advice.modes):
         tables.append(_seconds(advice))
@@ -52,7 +52,7 @@ def advice_tables(advice: AdviceDocument) -> list[Table]:
 
 
 def advice_notes(advice: AdviceDocument) -> list[str]:
-    """What a reader should know, the limits of published figures included; each once."""
+    """Notes for readers, including the limits of published figures, without duplicates."""
     notes = [*advice.notes]
     published = advice.published
     if published is not None:
@@ -82,7 +82,7 @@ def _resolutions(advice: AdviceDocument) -> Table:
         for mode in advice.modes
     )
     columns = ("mode", "tiles", "in tiles", "whole view", "effective", "tokens", "prompt")
-    title = f"How finely the page is seen ({unit}, across x down), and its vision tokens"
+    title = f"Effective resolution ({unit}, horizontal x vertical) and vision tokens"
     return Table(title, columns, rows, label_columns=2)
 
 
@@ -114,8 +114,8 @@ def _costs(advice: AdviceDocument) -> Table:
         )
         for mode in advice.modes
     )
-    columns = ("mode", "prompt tokens", "prefill FLOPs", "FLOPs a page", "KV cache", "memory")
-    return Table("What it costs", columns, rows)
+    columns = ("mode", "prompt tokens", "prefill FLOPs", "FLOPs per page", "KV cache", "memory")
+    return Table("Cost", columns, rows)
 
 
 def _seconds(advice: AdviceDocument) -> Table:
@@ -131,7 +131,7 @@ def _seconds(advice: AdviceDocument) -> Table:
                         "-" if cost is None else f"{cost:,.2f}",
                     )
                 )  # fmt: skip
-    columns = ("mode", "GPU", "runtime", "at once", "s a page", "pages/s", "per 1,000")
+    columns = ("mode", "GPU", "runtime", "at once", "s per page", "pages/s", "per 1,000")
     return Table(
         "Predicted seconds, and cost of 1,000 pages", columns, tuple(rows), label_columns=3
     )
@@ -192,7 +192,7 @@ def _verdicts(advice: AdviceDocument) -> Table:
         (mode.mode, *_answers(mode.verdict)) for mode in advice.modes if mode.verdict is not None
     )
     columns = ("mode", "resolution", "compression", "meets all")
-    return Table("What was asked for", columns, rows, label_columns=4)
+    return Table("Requirements", columns, rows, label_columns=4)
 
 
 def _answers(verdict: Verdict) -> tuple[str, str, str]:

@@ -1,4 +1,4 @@
-"""GPUs: what they are, what fits into them, and how long their kernels take.
+"""GPUs: their specifications, what fits into their memory, and how long their kernels take.
 
 from dsocr_analyze.hardware import device
 

@@ -18,7 +18,7 @@ __all__ = ["Gpu", "catalogue_name", "gpu_aliases", "gpu_catalogue", "gpu_named"]
 
 _FLASH_CAPABILITY: Final = 8.0
 _FLASH_TARGETS: Final = ("gfx90a", "gfx942", "gfx950")
-"""For which architectures flash-attn 2 has kernels, by its README: Ampere and later, and the MI200,
+"""Architectures with kernels in flash-attn 2, from its README: Ampere and later, and the MI200,
 MI300 and MI350 series."""
 
 
@@ -28,23 +28,22 @@ class Gpu:
 
     Attributes:
         name: Its name in the catalogue.
-        title: Its name for readers.
+        title: Its name shown to readers.
         tensor_tflops: Dense rate of `tensor_dtype` matrix products, TFLOP/s.
-        tensor_dtype: The type that rate is for; GPUs for which it is float16 have no bfloat16.
+        tensor_dtype: Type of that rate; GPUs with float16 here have no bfloat16.
         bandwidth_gb_s: Memory bandwidth, GB/s.
         memory_gb: Memory as sold, GB.
-        source: Where the figures come from.
-        weak: Which of them are poorly sourced; empty for none.
+        source: Source of the figures.
+        weak: Figures that are poorly sourced; empty for none.
         sms: Streaming multiprocessors (compute units).
         l2_mb: Level-2 cache, MB.
-        float8_tflops: Dense rate of float8 matrix products, TFLOP/s; 0 where there is none.
-        int8_tops: Dense rate of int8 matrix products, 10^12 operations/s; 0 where there is none.
-        float32_tflops: Rate of fp32 outside the tensor units, TFLOP/s; 0 where nobody said.
-        mma_share: Part of `tensor_tflops` that kernels written for Ampere can reach.
-        compute_capability: NVIDIA's number of its architecture; 0 where it is another vendor's, or
-            nobody said.
-        rocm_target: AMD's name of its architecture; empty where it is another vendor's.
-        like: The GPU whose measured kernel times it takes where it has none; empty for none.
+        float8_tflops: Dense rate of float8 matrix products, TFLOP/s; 0 if unsupported.
+        int8_tops: Dense rate of int8 matrix products, 10^12 operations/s; 0 if unsupported.
+        float32_tflops: Rate of fp32 outside the tensor units, TFLOP/s; 0 if unknown.
+        mma_share: Fraction of `tensor_tflops` that kernels written for Ampere can reach.
+        compute_capability: NVIDIA's compute capability; 0 for other vendors or if unknown.
+        rocm_target: AMD's architecture name; empty for other vendors.
+        like: GPU whose measured kernel times are used if this one has none; empty for none.
     """
 
     name: str
@@ -67,13 +66,13 @@ class Gpu:
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Element types that its matrix units take."""
+        """Element types that its matrix units support."""
         eight = {"float8": self.float8_tflops, "int8": self.int8_tops}
         return (*self._half, *(dtype for dtype, rate in eight.items() if rate))
 
     @property
     def weight_dtypes(self) -> tuple[str, ...]:
-        """Types that weights may have: integers become 16 bits before they are multiplied."""
+        """Types of stored weights; integers are converted to 16 bits before the product."""
         eight = ("float8",) if self.float8_tflops else ()
         return (*self._half, *eight, "int8", "int4")
 
@@ -83,20 +82,20 @@ class Gpu:
 
     @property
     def has_flash_attention(self) -> bool | None:
-        """Whether FlashAttention-2 has kernels for it; None where its architecture is not known."""
+        """Whether FlashAttention-2 has kernels for it; None if its architecture is unknown."""
         if self.compute_capability:
             return self.compute_capability >= _FLASH_CAPABILITY
         return self.rocm_target in _FLASH_TARGETS if self.rocm_target else None
 
     @property
     def flash_attention_needs(self) -> str:
-        """What it would have to be for FlashAttention-2, and what it is instead."""
+        """The architecture that FlashAttention-2 needs, and the one that this GPU has."""
         if self.compute_capability:
             return f"compute capability {_FLASH_CAPABILITY}, not {self.compute_capability}"
         return f"{' or '.join(_FLASH_TARGETS)}, not {self.rocm_target}"
 
     def tflops(self, dtype: str) -> float:
-        """Dense rate of an element type that it has, 10^12 operations/s."""
+        """Dense rate of a supported element type, 10^12 operations/s."""
         others = {
             "float8": self.float8_tflops, "int8": self.int8_tops, "float32": self.float32_tflops
         }  # fmt: skip
@@ -104,7 +103,7 @@ class Gpu:
 
     @property
     def ridge_flops_per_byte(self) -> float:
-        """FLOPs per byte from which on matrix products bound it: `tensor_tflops` / bandwidth."""
+        """FLOPs per byte above which it is compute-bound: `tensor_tflops` / bandwidth."""
         return self.tensor_tflops * 1e12 / (self.bandwidth_gb_s * 1e9)
 
     @property
@@ -122,7 +121,7 @@ def gpu_catalogue() -> dict[str, Gpu]:
 
 @cache
 def gpu_aliases() -> dict[str, str]:
-    """Names in the catalogue by other names: `aliases.toml`, as `_plain` writes them."""
+    """Catalogue names by alias, from `aliases.toml`, with aliases normalized by `_plain`."""
     text = resources.files(__package__).joinpath("aliases.toml").read_text(encoding="utf-8")
     return {
         _plain(alias): name
@@ -132,10 +131,10 @@ def gpu_aliases() -> dict[str, str]:
 
 
 def catalogue_name(name: str, known: Mapping[str, object]) -> str:
-    """The name among `known` that `name` or one of its aliases means.
+    """The entry of `known` that `name` or one of its aliases refers to.
 
     Raises:
-        DeviceError: There is none; the closest are named.
+        DeviceError: There is none; the message names the closest.
     """
     plain = _plain(name)
     found = plain if plain in known else gpu_aliases().get(plain, "")
@@ -147,11 +146,11 @@ def catalogue_name(name: str, known: Mapping[str, object]) -> str:
 
 
 def gpu_named(name: str) -> Gpu:
-    """The GPU of the catalogue called `name` or by an alias; raises DeviceError for none."""
+    """The GPU with this name or alias in the catalogue; raises DeviceError if there is none."""
     catalogue = gpu_catalogue()
     return catalogue[catalogue_name(name, catalogue)]
 
 
 def _plain(name: str) -> str:
-    """Lower case, with runs of spaces, underscores and hyphens as one hyphen."""
+    """Lower case, with each run of spaces, underscores and hyphens replaced by one hyphen."""
     return re.sub(r"[\s_-]+", "-", name.strip()).lower()

@@ -1,4 +1,4 @@
-"""Whether pages fit into a GPU's memory, how many at a time do, and what limits that."""
+"""Whether pages fit into a GPU's memory, how many fit at once, and what limits that."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ __all__ = [
 LARGEST_BATCH: Final = 1 << 20
 
 Order = Literal["at once", "one at a time"]
-"""When the pages of a batch go through the prefill pass."""
+"""How the pages of a batch go through the prefill pass."""
 
 ASSUMPTIONS: Final[dict[Order, str]] = {
-    "at once": "all pages prefill at once, as the model's own generate runs a batch, and what they"
-    " are called with is held until the last token",
-    "one at a time": "one page prefills while all the others decode, each with its cache at its"
-    " full length and its inputs gone",
+    "at once": "all pages prefill at once, as in the model's own generate, and their inputs stay in"
+    " memory until the last token",
+    "one at a time": "one page prefills while all the others decode, each with a full-length cache"
+    " and its inputs freed",
 }
-"""What either order takes for granted, in words."""
+"""What each order assumes, for readers."""
 
 
 Part = Literal["weights", "inputs", "cache", "activations", "logits"]
-"""What memory is taken by."""
+"""What takes memory."""
 
 
 class Limit(NamedTuple):
-    """What keeps a larger batch from fitting."""
+    """What stops a larger batch from fitting."""
 
     part: Part
-    """`activations` are the rest of a peak: neither inputs nor cache nor logits."""
+    """`activations` are the rest of a peak: not inputs, cache or logits."""
     moment: Literal["prefill", "decode"] | None
-    """At which of the two peaks; None for the weights, which are always there."""
+    """Which of the two peaks; None for the weights, which are always present."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class MemoryNeed:
 
     Attributes:
         weights_bytes: All parameters.
-        prefill: What is alive besides at the peak of a prefill pass.
-        decode: What is alive besides in the last decode step.
+        prefill: Everything else alive at the peak of a prefill pass.
+        decode: Everything else alive in the last decode step.
     """
 
     weights_bytes: int
@@ -72,23 +72,23 @@ class MemoryNeed:
 
     @property
     def prefill_bytes(self) -> int:
-        """All that is alive at the peak of a prefill pass, besides the weights."""
+        """Bytes alive at the peak of a prefill pass, weights excluded."""
         return self.prefill.nbytes
 
     @property
     def decode_bytes(self) -> int:
-        """All that is alive in the last decode step, besides the weights."""
+        """Bytes alive in the last decode step, weights excluded."""
         return self.decode.nbytes
 
     @property
     def total_bytes(self) -> int:
-        """Weights and the higher of the two tides."""
+        """Weights plus the larger of the two peaks."""
         return self.weights_bytes + max(self.prefill_bytes, self.decode_bytes)
 
     def limit(self, usable_bytes: int) -> Limit:
-        """What takes most of a memory that this need exceeds.
+        """What takes the most of a memory that is too small for this need.
 
-        The weights where they alone exceed it, else the largest part of the higher tide.
+        The weights if they alone do not fit, else the largest part of the larger peak.
         """
         if self.weights_bytes > usable_bytes:
             return Limit("weights", None)
@@ -106,14 +106,14 @@ class MemoryNeed:
 
 @dataclass(frozen=True)
 class BatchFit:
-    """How large a batch may be whose pages prefill in one order.
+    """How large a batch may be if its pages prefill in one order.
 
     Attributes:
-        usable_bytes: Memory that there is.
-        need: Of the asked-for batch.
-        largest_batch: Most pages at a time; 0 where not even one fits.
-        limit: What takes most of the memory in the first batch that does not fit; None where
-            `LARGEST_BATCH` pages do.
+        usable_bytes: Available memory.
+        need: What the requested batch needs.
+        largest_batch: Most pages in a batch; 0 if not even one fits.
+        limit: What takes the most memory in the first batch that does not fit; None if
+            `LARGEST_BATCH` pages fit.
     """
 
     usable_bytes: int
@@ -123,7 +123,7 @@ class BatchFit:
 
     @property
     def fits(self) -> bool:
-        """Whether the memory holds the asked-for batch."""
+        """Whether the requested batch fits into memory."""
         return self.need.total_bytes <= self.usable_bytes
 
 
@@ -133,10 +133,10 @@ class Fit:
 
     Attributes:
         gpu: The GPU.
-        lacks: What the model asks for and the GPU does not have; nothing runs there, however much
-            memory there is.
-        at_once: A batch whose pages prefill all at once.
-        one_at_a_time: A batch one of whose pages prefills while the others decode.
+        lacks: Features that the model needs and the GPU does not have; if there are any, nothing
+            runs, however much memory there is.
+        at_once: For a batch whose pages all prefill at once.
+        one_at_a_time: For a batch in which one page prefills while the others decode.
     """
 
     gpu: Gpu
@@ -146,22 +146,22 @@ class Fit:
 
     @property
     def usable_bytes(self) -> int:
-        """Memory that there is, less what is reserved."""
+        """Available memory, less what is reserved."""
         return self.at_once.usable_bytes
 
     @property
     def need(self) -> MemoryNeed:
-        """Of the asked-for batch, its pages prefilling all at once."""
+        """What the requested batch needs if all its pages prefill at once."""
         return self.at_once.need
 
     @property
     def fits(self) -> bool:
-        """Whether the GPU runs the asked-for batch, its pages prefilling all at once."""
+        """Whether the GPU can run the requested batch with all its pages prefilling at once."""
         return not self.lacks and self.at_once.fits
 
     @property
     def largest_batch(self) -> int:
-        """Most pages at a time that prefill all at once; 0 where nothing runs."""
+        """Most pages in a batch whose pages all prefill at once; 0 if nothing runs."""
         return 0 if self.lacks else self.at_once.largest_batch
 
 
@@ -174,15 +174,15 @@ def memory_need(
     flash_attention: bool,
     order: Order = "at once",
 ) -> MemoryNeed:
-    """What a workload needs, by closed forms.
+    """The memory that a workload needs, from the closed forms.
 
     Args:
         architecture: The model's architecture.
         dimensions: The model's dimensions.
         workload: The page and the batch.
         dtype: Type of weights and activations.
-        flash_attention: FlashAttention in place of eager attention.
-        order: When its pages prefill; see `ASSUMPTIONS`.
+        flash_attention: FlashAttention instead of eager attention.
+        order: How its pages prefill; see `ASSUMPTIONS`.
     """
     alone = replace(workload, batch_size=1)
     prefilling = workload if order == "at once" else alone
@@ -212,18 +212,18 @@ def fit(
         gpu: The GPU.
         architecture: The model's architecture.
         dimensions: The model's dimensions.
-        workload: The page and the asked-for batch.
+        workload: The page and the requested batch.
         dtype: Type of weights and activations.
-        flash_attention: FlashAttention in place of eager attention.
-        reserved: Part of the memory, from 0 to below 1, kept for the driver, the allocator and
+        flash_attention: FlashAttention instead of eager attention.
+        reserved: Fraction of the memory, from 0 to below 1, kept for the driver, the allocator and
             kernels.
 
     Raises:
-        WorkloadError: `reserved` is no such part.
+        WorkloadError: `reserved` is out of range.
     """
     if not 0 <= reserved < 1:
         raise WorkloadError(
-            f"reserved {reserved} is not possible; give a part from 0 to below 1",
+            f"reserved {reserved} is not possible; give a fraction, at least 0 and below 1",
             arguments=["reserved"],
         )
     usable = int(gpu.memory_bytes * (1 - reserved))
@@ -248,7 +248,7 @@ def fit(
 
 
 def largest_batch(possible: Callable[[int], bool]) -> int:
-    """The largest batch that is possible, where every smaller one is; 0 for none."""
+    """The largest possible batch, given that every smaller one is possible; 0 if none is."""
     if not possible(1):
         return 0
     low, high = 1, 2

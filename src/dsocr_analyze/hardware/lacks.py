@@ -1,4 +1,4 @@
-"""What a model asks for that a GPU does not have: an element type, an attention kernel."""
+"""Features that a model needs and a GPU lacks: an element type, an attention kernel."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ __all__ = ["Lack", "check_has", "lacks_of"]
 
 
 class Lack(NamedTuple):
-    """Something that a GPU does not have."""
+    """Something that a GPU lacks."""
 
     what: str
     """`bfloat16`, `FlashAttention-2`."""
     why: str
-    """A clause that says why, or nothing."""
+    """A clause with the reason, or an empty string."""
     instead: str
-    """What would be right, in arguments of the library."""
+    """What to use instead, as arguments of the library."""
     argument: str
-    """Which of them that is."""
+    """The argument to change."""
 
 
 def lacks_of(gpu: Gpu, dtype: Dtype, *, flash_attention: bool) -> tuple[Lack, ...]:
     """What a GPU lacks for a model.
 
-    Types are those of its matrix units: where they have no bfloat16, torch emulates it. Any GPU
-    computes in float32.
+    Types are checked against its matrix units, since torch emulates a bfloat16 that they lack.
+    Every GPU supports float32.
 
     Args:
         gpu: The GPU.
@@ -55,10 +55,10 @@ def _lacks(gpu: Gpu, dtype: Dtype, flash_attention: bool) -> Iterator[Lack]:
 
 
 def check_has(gpu: Gpu, dtype: Dtype, *, flash_attention: bool) -> None:
-    """Refuses a GPU that lacks something; arguments as for `lacks_of`.
+    """Raise if a GPU lacks something; arguments as for `lacks_of`.
 
     Raises:
-        DeviceError: It lacks the type or the kernel.
+        DeviceError: The GPU lacks the type or the kernel.
     """
     lacks = lacks_of(gpu, dtype, flash_attention=flash_attention)
     if lacks:

@@ -1,14 +1,14 @@
 """Device profiles: fitted coefficients per kernel kind and element type, read from TOML.
 
-A shipped profile is `profiles/<name>.toml`; a user's has the same format, and a table `[gpu]` where
-it describes a GPU that is not in the catalogue. A kind without coefficients of its own takes those
-of the GPU that `like` names, with this GPU's own peaks: it is extrapolated. A user's profile of a
-GPU that has a shipped one leaves to it what it does not say. `[host]` holds what was measured of
-the machine around the GPU.
+A shipped profile is `profiles/<name>.toml`. A user's profile has the same format, plus a table
+`[gpu]` if the GPU is not in the catalogue. A kind without its own coefficients is extrapolated: it
+uses those of the GPU named by `like`, with this GPU's own peaks. A user's profile of a GPU with a
+shipped one falls back to that for anything it leaves out. `[host]` has measurements of the machine
+around the GPU.
 
 A kind states `held_out_median` and `held_out_p90`, measured on sizes that the fit did not see, or
-`derived` where its coefficients were not fitted: its errors are then assumed. Experts state
-`left_out_*`, too: the error on each training group under a fit to the others.
+`derived` if its coefficients were not fitted; its errors are then assumed. Experts also state
+`left_out_*`: the error on each training group under a fit to the others.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ __all__ = [
 ]
 
 EXTRAPOLATED_BAND: Final = 2.0
-"""How much wider an error is assumed where a kind is another GPU's."""
+"""Factor by which errors widen for a kind taken from another GPU."""
 DTYPES: Final = ("bfloat16", "float16", "float8")
 _PRODUCT_DTYPES: Final = (*DTYPES, "float32")
-"""Types of products; other kinds compute in float32 only as movement does."""
+"""Types of products; other kinds in float32 are priced as movement."""
 _DERIVED_ERROR: Final = (0.15, 0.4)
-"""Of kinds that no table holds: median and 90th percentile assumed, not measured."""
+"""Assumed median and 90th percentile of the error for kinds that were not fitted."""
 _STATED: Final = ("framework", "derived", "training_rows", "training_median", "held_out_rows",
                   "held_out_groups", "held_out_median", "held_out_p90", "left_out_median",
                   "left_out_p90")  # fmt: skip
@@ -61,16 +61,16 @@ class Fitted:
     """Coefficients of a kernel kind in an element type.
 
     Attributes:
-        coefficients: Those of the formula.
+        coefficients: Coefficients of the formula.
         gpu: The GPU whose kernels were measured.
         framework: What launched them, with its version.
-        median: Median relative error on the groups held out.
-        p90: 90th percentile of it.
-        held_out_rows: Rows that the two were taken over; 0 where they are assumed.
+        median: Median relative error on the held-out groups.
+        p90: 90th percentile of that error.
+        held_out_rows: Rows behind these two errors; 0 if they are assumed.
         held_out_groups: Groups of those rows.
-        training_rows: Rows of the fit.
-        extrapolated: Whether they are another GPU's, with a wider error.
-        derived: From what they were derived where they were not fitted; empty for fitted.
+        training_rows: Rows used in the fit.
+        extrapolated: Whether they are from another GPU, with a wider error.
+        derived: What they were derived from if they were not fitted; empty if fitted.
         assumed: Whether the two errors are assumed, not measured.
     """
 
@@ -89,15 +89,15 @@ class Fitted:
 
 @dataclass(frozen=True)
 class MeasuredHost:
-    """What the machine around a GPU takes, measured.
+    """Measured overhead of the machine around a GPU.
 
     Attributes:
-        launch_us: Of one operator of uncompiled model code, views and Python around it included,
-            microseconds.
-        sync_us: Of a value that the host waits for, likewise.
-        step_us: Between two decode steps of `generate`, likewise.
-        graph_us: Of starting a CUDA graph, likewise.
-        link_gb_s: From memory that is not pinned to the GPU, GB/s.
+        launch_us: Microseconds per operator of uncompiled model code, including views and Python
+            around it.
+        sync_us: Microseconds per value that the host waits for.
+        step_us: Microseconds between two decode steps of `generate`.
+        graph_us: Microseconds per launch of a CUDA graph.
+        link_gb_s: Rate of copies to the GPU from memory that is not pinned, GB/s.
     """
 
     launch_us: float
@@ -113,12 +113,12 @@ class Profile:
 
     Attributes:
         gpu: The GPU.
-        source: Where the figures come from.
-        licence: Under which they may be used.
-        fitted: Kinds by (kind, element type), those of another GPU included.
-        host: What was measured of the machine around it; None for nothing.
-        cpu: What was measured of it where it is a CPU, which has families of kernels of its own;
-            `gpu` holds the rates that it reached then.
+        source: Source of the figures.
+        licence: Licence of the figures.
+        fitted: Coefficients by (kind, element type), including those taken from another GPU.
+        host: Measurements of the machine around it; None if there are none.
+        cpu: Measured kernel families if the device is a CPU, else None; for a CPU, `gpu` holds the
+            rates that it reached.
     """
 
     gpu: Gpu
@@ -135,10 +135,10 @@ class Profile:
 
 
 def all_profiles(files: Iterable[Path] = ()) -> dict[str, Profile]:
-    """Profiles of all GPUs by name, those of the user's `files` added or in place of shipped ones.
+    """Profiles of all GPUs by name; those in the user's `files` add to or replace shipped ones.
 
     Raises:
-        DeviceError: A file that cannot be read or holds no profile.
+        DeviceError: A file cannot be read or is not a profile.
     """
     profiles = dict(_shipped())
     for file in files:
@@ -190,12 +190,12 @@ def _profile(
 
 
 def profile_from_file(file: Path, known: Mapping[str, Profile] | None = None) -> Profile:
-    """A user's profile.
+    """Read a user's profile.
 
     Args:
-        file: TOML as in `profiles/`, with `name`; `[gpu]` holds the columns of `devices.toml` and
-            may be left out for a GPU of the catalogue.
-        known: Profiles that `like` may name; default those that are shipped.
+        file: TOML as in `profiles/`, with `name`; `[gpu]` has the keys of `devices.toml` and may be
+            left out for a GPU of the catalogue.
+        known: Profiles that `like` may name; default: the shipped ones.
 
     Raises:
         DeviceError: It cannot be read, or something in it is missing, unknown or impossible.
@@ -205,12 +205,12 @@ def profile_from_file(file: Path, known: Mapping[str, Profile] | None = None) ->
         table = tomllib.loads(read_text(file, SETTINGS_BYTES))
     except OSError as error:
         raise DeviceError(f"cannot read {str(file)!r}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:  # of which TOMLDecodeError is one
-        raise DeviceError(f"{str(file)!r} holds no device profile: {error}") from error
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
+        raise DeviceError(f"{str(file)!r} is not a device profile: {error}") from error
     _refuse_unknown(table, _TOP, str(file))
     name = table.get("name")
     if not isinstance(name, str) or not name or name != name.lower():
-        raise DeviceError(f"{file}: name must be a text in lower case, not {name!r}")
+        raise DeviceError(f"{file}: name must be a lower-case string, not {name!r}")
     for key in ("source", "licence", "system"):
         _text(table, key, str(file))
     gpu = _gpu(table, name, str(file), known)
@@ -259,7 +259,7 @@ def _gpu(table: Mapping[str, Any], name: str, where: str, known: Mapping[str, Pr
     for key, value in entry.items():
         if types[key] == "str":
             if not isinstance(value, str):
-                raise DeviceError(f"{where}: gpu.{key} must be a text, not {value!r}")
+                raise DeviceError(f"{where}: gpu.{key} must be a string, not {value!r}")
         elif not _positive(value) or (types[key] == "int" and not isinstance(value, int)):
             raise DeviceError(f"{where}: gpu.{key} must be a positive number, not {value!r}")
     if entry.get("tensor_dtype", "bfloat16") not in ("bfloat16", "float16"):
@@ -268,7 +268,7 @@ def _gpu(table: Mapping[str, Any], name: str, where: str, known: Mapping[str, Pr
 
 
 def _cpu_kernels(table: Mapping[str, Any], where: str) -> CpuKernels:
-    """What a CPU's profile says of its kernels; raises DeviceError."""
+    """The kernel families in a CPU's profile; raises DeviceError for wrong entries."""
     cpu = table["cpu"]
     if not isinstance(cpu, dict):
         raise DeviceError(f"{where}: cpu must be a table")
@@ -317,7 +317,7 @@ def _own_kinds(table: Mapping[str, Any], gpu: str, where: str) -> dict[tuple[str
         for dtype, entry in entries.items():
             types = _PRODUCT_DTYPES if kind == "gemm" else DTYPES
             if dtype not in types:
-                raise DeviceError(f"{where}: {kind}.{dtype} is no type; use {', '.join(types)}")
+                raise DeviceError(f"{where}: unknown type {kind}.{dtype}; use {', '.join(types)}")
             found[kind, dtype] = _fitted(entry, kind, dtype, gpu, where)
     return found
 
@@ -349,18 +349,18 @@ def _fitted(entry: Any, kind: str, dtype: str, gpu: str, where: str) -> Fitted:
 
 
 def _errors(entry: Mapping[str, Any], where: str) -> tuple[tuple[float, float], bool]:
-    """Median and 90th percentile of a kind, and whether they are assumed."""
+    """Median and 90th percentile of a kind's error, and whether they are assumed."""
     names = ("held_out_median", "held_out_p90")
     derived = entry.get("derived")
     if derived is not None and (not isinstance(derived, str) or not derived):
-        raise DeviceError(f"{where}.derived must be a text that says from what, not {derived!r}")
+        raise DeviceError(f"{where}.derived must be a string naming the origin, not {derived!r}")
     missing = [name for name in names if name not in entry]
     if derived is not None and len(missing) == len(names):
         return _DERIVED_ERROR, True
     if missing:
         raise DeviceError(
             f"{where} lacks {', '.join(missing)}: errors measured on sizes held out of the fit; for"
-            ' coefficients that were not fitted, say from what they are derived: derived = "..."'
+            ' coefficients that were not fitted, name their origin instead: derived = "..."'
         )
     for name in names:
         if not _positive(entry[name]):
@@ -371,7 +371,7 @@ def _errors(entry: Mapping[str, Any], where: str) -> tuple[tuple[float, float], 
 def _text(entry: Mapping[str, Any], key: str, where: str) -> str:
     value = entry.get(key, "")
     if not isinstance(value, str):
-        raise DeviceError(f"{where}: {key} must be a text, not {value!r}")
+        raise DeviceError(f"{where}: {key} must be a string, not {value!r}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""The text of a device profile, as `profile_from_file` reads it."""
+"""Write device profiles in the format that `profile_from_file` reads."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 __all__ = ["cpu_profile_text", "gpu_text", "host_text", "kind_text", "top_text"]
 
 _LEAST_ERROR: Final = 1e-4
-"""An error of 0 would say that nothing was held out."""
+"""Floor for stated errors: 0 would look as if nothing had been held out."""
 
 
 def top_text(**entries: str) -> str:
-    """What stands above all tables: `name`, `source`, `licence`."""
+    """The keys before the first table: `name`, `source`, `licence`."""
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in entries.items())
 
 
 def gpu_text(gpu: Gpu) -> str:
-    """The table of a GPU that is not in the catalogue."""
+    """The `[gpu]` table of a GPU that is not in the catalogue."""
     defaults = {field.name: field.default for field in dataclasses.fields(gpu)}
     values: Mapping[str, str | float] = dataclasses.asdict(gpu)
     lines = [
@@ -38,7 +38,7 @@ def gpu_text(gpu: Gpu) -> str:
 
 
 def host_text(host: MeasuredHost) -> str:
-    """The table of what the host takes."""
+    """The `[host]` table of measured host figures."""
     values: Mapping[str, float] = dataclasses.asdict(host)
     return "".join(["[host]\n", *(f"{key} = {_number(each)}\n" for key, each in values.items())])
 
@@ -56,10 +56,10 @@ def kind_text(
     Args:
         kind: The kernel kind.
         dtype: Element type.
-        coefficients: What was fitted.
-        errors: How well it says what was measured.
+        coefficients: The fitted coefficients.
+        errors: The errors of the fit.
         framework: What launched the kernels, with its version.
-        left_out: Of experts: median and 90th percentile of the error on each training group under
+        left_out: For experts: median and 90th percentile of the error on each training group under
             a fit to the others.
     """
     median, ninety = (max(_LEAST_ERROR, e) for e in (errors.held_out_median, errors.held_out_p90))
@@ -104,5 +104,5 @@ def cpu_profile_text(profile: Profile) -> str:
 
 
 def _number(value: float) -> str:
-    """Six digits, and an integer as an integer."""
+    """A number to six significant digits; integers without a decimal point."""
     return f"{value:.6g}"

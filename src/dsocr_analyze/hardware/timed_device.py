@@ -1,4 +1,4 @@
-"""A GPU that says how long its kernels take: `device("h100-sxm").gemm_seconds(m, n, k)`."""
+"""Kernel times of a GPU: `device("h100-sxm").gemm_seconds(m, n, k)`."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ _CACHE_NBYTES: Final = {**NBYTES, **{name: bits / 8 for name, bits in STORED_BIT
 CACHE_DTYPES: Final = tuple(_CACHE_NBYTES)
 """Types of cached keys and values."""
 _ACTIVATIONS: Final = {"silu": False, "relu2": False, "gelu": True}
-"""Activations of experts, and whether libraries on Blackwell take their second kernel for them."""
+"""Activations of experts, and whether libraries on Blackwell fall back to a second kernel."""
 
 
 def device(name: str, *, profiles: Iterable[Path] = ()) -> Device:
-    """The GPU called `name` or by an alias, with its profile.
+    """The GPU with this name or alias, with its profile.
 
     Args:
-        name: As in the catalogue, an alias, or what torch reports; case does not matter.
-        profiles: Files with profiles of the user's own.
+        name: Catalogue name, alias, or the name that torch reports; case does not matter.
+        profiles: Files with the user's own profiles.
 
     Raises:
-        DeviceError: There is no such GPU (close matches are named), or a file is wrong.
+        DeviceError: There is no such GPU (the message names close matches), or a file is wrong.
     """
     known = all_profiles(profiles)
     return Device(known[catalogue_name(name, known)])
@@ -63,9 +63,9 @@ def device(name: str, *, profiles: Iterable[Path] = ()) -> Device:
 class Device:
     """A GPU and its profile.
 
-    Sizes are integers or arrays of them, which broadcast; seconds come back alike: a float for
-    integers, else an array. `cold=True` takes every byte from device memory, as weights are in a
-    decode step that has gone through more than L2 holds since it last read them.
+    Sizes are integers or arrays that broadcast; seconds are a float if all sizes are integers,
+    else an array. `cold=True` reads every byte from device memory, like the weights in a decode
+    step that has read more than fits in L2 since it last used them.
     """
 
     profile: Profile
@@ -82,21 +82,21 @@ class Device:
 
     @property
     def cpu(self) -> CpuKernels | None:
-        """What was measured of it, where it is a CPU; its kernels have no other formulas then."""
+        """Measured kernel families if it is a CPU, which no other formula applies to; else None."""
         return self.profile.cpu
 
     @property
     def kernels_of(self) -> KernelsOf:
-        """Whose kernels run on it."""
+        """The kind of kernels that it runs."""
         return CUDA if self.cpu is None else KernelsOf("cpu", self.cpu.threads)
 
     @property
     def host(self) -> MeasuredHost | None:
-        """What was measured of the machine around it; None for nothing."""
+        """Measurements of the machine around it; None if there are none."""
         return self.profile.host
 
     def is_measured(self, kind: str, dtype: str = "bfloat16") -> bool:
-        """Whether its profile has a kernel kind in an element type, of its own or another GPU's."""
+        """Whether its profile has a kernel kind in an element type, its own or another GPU's."""
         return (kind, "bfloat16" if dtype == "float16" else dtype) in self.profile.fitted
 
     def fitted(
@@ -112,12 +112,12 @@ class Device:
         Args:
             kind: A key of `COEFFICIENTS`.
             dtype: Element type.
-            weights_dtype: Of the weights of a product (gemm, experts); None for `dtype`. In int8
+            weights_dtype: Type of a product's weights (gemm, experts); None for `dtype`. For int8
                 and int4 the coefficients are those of 16 bits and the error is assumed.
-            kv_dtype: Of cached keys and values, where it differs.
+            kv_dtype: Type of cached keys and values, if not `dtype`.
 
         Raises:
-            DeviceError: The GPU lacks a type, the kind was not measured in it or has no weights.
+            DeviceError: The GPU lacks a type, or the kind was not measured in it or has no weights.
         """
         if weights_dtype is not None and kind not in WEIGHT_ONLY_ERROR:
             raise DeviceError(f"{kind} has no weights; leave weights_dtype out")
@@ -135,12 +135,12 @@ class Device:
             p90=max(p90, found.p90),
             held_out_rows=0,
             held_out_groups=0,
-            derived=f"{kind} in {types.dtype} with fewer bytes a weight",
+            derived=f"{kind} in {types.dtype} with fewer bytes per weight",
             assumed=True,
         )
 
     def _fitted(self, kind: str, name: str, dtype: str) -> Fitted:
-        # Both types of 16 bits run at the same rate.
+        # Both 16-bit types run at the same rate.
         stored = "bfloat16" if name == "float16" else name
         found = self.profile.fitted.get((kind, stored))
         if found is None:
@@ -165,7 +165,7 @@ class Device:
     ) -> Seconds:
         """Seconds of one kernel with `batch` products `[m, k] x [k, n]`.
 
-        In float8 with the quantization of the `m` rows, and for one product only.
+        In float8, includes quantizing the `m` rows, and `batch` must be 1.
 
         Args:
             m: Rows.
@@ -173,14 +173,14 @@ class Device:
             k: Inner size.
             batch: Products.
             dtype: Element type.
-            weights_dtype: Of the `[k, n]` weights; default `dtype`. float8 quantizes the rows,
-                too; int8 and int4 are multiplied in 16 bits (weight-only) and not measured: see
+            weights_dtype: Type of the `[k, n]` weights; default `dtype`. float8 also quantizes the
+                rows; int8 and int4 are multiplied in 16 bits (weight-only) and not measured, see
                 the error of `fitted`.
-            cold: Everything from device memory.
+            cold: Read everything from device memory.
 
         Raises:
-            DeviceError: A type that the GPU lacks, or two that are not multiplied.
-            WorkloadError: A size below 1.
+            DeviceError: The GPU lacks a type, or the two types cannot be multiplied.
+            WorkloadError: A size is below 1.
         """
         from dsocr_analyze.hardware.kernel_times.gemm import gemm_seconds
         from dsocr_analyze.hardware.kernel_times.scaled_gemm import scaled_gemm_seconds
@@ -200,11 +200,11 @@ class Device:
     def float32_gemm_seconds(
         self, m: Sizes, n: Sizes, k: Sizes, *, batch: Sizes = 1, cold: bool = False
     ) -> Seconds:
-        """Seconds of one kernel with `batch` products in float32; arguments as of `gemm_seconds`.
+        """Seconds of one kernel with `batch` products in float32; arguments as for `gemm_seconds`.
 
         Raises:
-            DeviceError: They were not measured.
-            WorkloadError: A size below 1.
+            DeviceError: Products in float32 were not measured.
+            WorkloadError: A size is below 1.
         """
         from dsocr_analyze.hardware.kernel_times.gemm import gemm_seconds
 
@@ -228,19 +228,19 @@ class Device:
         *,
         moved: Sizes,
     ) -> Seconds:
-        """Seconds of fused attention to whose scores a bias tensor is added.
+        """Seconds of fused attention with a bias tensor added to the scores.
 
         Args:
             batch: Sequences.
-            queries: Queries a sequence.
-            keys: Keys a sequence.
+            queries: Queries per sequence.
+            keys: Keys per sequence.
             heads: Heads.
-            head_dim: Elements of a head.
-            moved: Bytes read and written, those of the bias included.
+            head_dim: Elements per head.
+            moved: Bytes read and written, including the bias.
 
         Raises:
-            DeviceError: It was not measured.
-            WorkloadError: A size below 1.
+            DeviceError: This kind was not measured.
+            WorkloadError: A size is below 1.
         """
         from dsocr_analyze.hardware.kernel_times import masked_attention
         from dsocr_analyze.hardware.kernel_times.prefill_attention import AttentionSizes
@@ -271,27 +271,27 @@ class Device:
     ) -> Seconds:
         """Seconds of fused attention without a bias.
 
-        Not causal: as encoders call it. Causal: as for a context where there are several queries,
-        as for generation where there is one; `queries` of one array are all of one sort.
+        Without `causal`, the kernel of encoders; with it, that of a prompt for several queries and
+        that of generation for one. An array of `queries` must not mix the two.
 
         Args:
             batch: Sequences.
-            queries: Queries a sequence.
-            keys: Keys a sequence, those of the queries included.
+            queries: Queries per sequence.
+            keys: Keys per sequence, including those of the queries.
             heads: Query heads.
-            head_dim: Elements of a head.
-            kv_heads: Key heads; default as many as `heads`.
-            causal: Whether a query sees no later key.
+            head_dim: Elements per head.
+            kv_heads: Key heads; default `heads`.
+            causal: Whether later keys are masked.
             dtype: Element type.
-            kv_dtype: Element type of cached keys and values, float8, int8 or int4; default that of
-                the rest. Only generation is measured in float8; elsewhere, and for integers, fewer
-                bytes are read by the kernel of 16 bits.
-            cold: Everything from device memory.
+            kv_dtype: Type of cached keys and values: float8, int8 or int4; default `dtype`. Only
+                generation is measured in float8; otherwise the 16-bit kernel is assumed to read
+                fewer bytes.
+            cold: Read everything from device memory.
 
         Raises:
-            DeviceError: A type that the GPU or the kind lacks.
-            WorkloadError: An impossible size: below 1, more queries than keys under a causal mask,
-                or heads that are no multiple of `kv_heads`.
+            DeviceError: The GPU or the kind lacks a type.
+            WorkloadError: A size is impossible: below 1, more queries than keys under a causal
+                mask, or heads that are not a multiple of `kv_heads`.
         """
         from dsocr_analyze.hardware.kernel_times import generation_attention, prefill_attention
 
@@ -300,18 +300,18 @@ class Device:
                          head_dim=head_dim, kv_heads=given[5])  # fmt: skip
         sizes = prefill_attention.AttentionSizes(*arrays)
         if causal and (sizes.queries > sizes.keys).any():
-            raise WorkloadError("causal attention has no more queries than keys")
+            raise WorkloadError("causal attention cannot have more queries than keys")
         if (sizes.heads % sizes.kv_heads).any():
             raise WorkloadError("heads must be a multiple of kv_heads")
         one = sizes.queries == 1
         if causal and one.any() and not one.all():
-            raise WorkloadError("queries must be 1 everywhere or nowhere in one call")
+            raise WorkloadError("queries must be all 1 or all above 1 in one call")
         kind = "encoder_attention"
         if causal:
             kind = "generation_attention" if one.all() else "context_attention"
         c = self.fitted(kind, dtype, kv_dtype=kv_dtype).coefficients
         nbytes = _CACHE_NBYTES[dtype_name(kv_dtype or dtype)]
-        # Cached keys of fewer bits are multiplied in 16.
+        # Cached keys of fewer bits are multiplied in 16 bits.
         machine = self._machine(self.gpu.tensor_dtype, cold)
         if isinstance(c, records.GenerationCoefficients):
             seconds = generation_attention.generation_attention_seconds(
@@ -345,19 +345,20 @@ class Device:
             tokens: Tokens.
             hidden: Width of a token.
             inter: Width within an expert.
-            experts: Experts there are.
-            top_k: Experts a token goes to.
-            touched: Experts with a token; default the expectation E (1 - (1 - k/E)^tokens).
+            experts: Routed experts in the layer.
+            top_k: Experts per token.
+            touched: Experts with at least one token; default: the expected number,
+                E (1 - (1 - k/E)^tokens).
             gated: Whether an expert has a gate (SwiGLU).
-            activation: silu, relu2 or gelu; for the last some libraries have a slower kernel.
+            activation: silu, relu2 or gelu; some libraries have a slower kernel for gelu.
             dtype: Element type.
-            weights_dtype: Of the experts' weights; as for `gemm_seconds`.
-            cold: Everything from device memory.
+            weights_dtype: Type of the experts' weights; as for `gemm_seconds`.
+            cold: Read everything from device memory.
 
         Raises:
-            DeviceError: A type that the GPU or the kind lacks, or two that are not multiplied.
-            WorkloadError: An impossible size, such as `top_k` above `experts`, or an activation
-                that is not listed.
+            DeviceError: The GPU or the kind lacks a type, or the two types cannot be multiplied.
+            WorkloadError: A size is impossible, such as `top_k` above `experts`, or the activation
+                is unknown.
         """
         import numpy as np
 
@@ -372,7 +373,7 @@ class Device:
         T, d, width, E, k = _arrays(tokens=tokens, hidden=hidden, inter=inter, experts=experts,
                                 top_k=top_k)  # fmt: skip
         if (k > E).any():
-            raise WorkloadError("top_k is at most experts")
+            raise WorkloadError("top_k must be at most experts")
         expected = formula.experts_touched(T, E, k)
         with_tokens = expected if touched is None else _arrays(touched=touched)[0]
         c = cast("records.ExpertsCoefficients", fitted.coefficients)
@@ -396,8 +397,8 @@ class Device:
         """Seconds of a kernel that moves bytes: elementwise, normalization, copy.
 
         Args:
-            bytes_moved: Read and written.
-            cold: Everything from device memory.
+            bytes_moved: Bytes read and written.
+            cold: Read everything from device memory.
         """
         from dsocr_analyze.hardware.kernel_times.movement import movement_seconds
 
@@ -407,7 +408,7 @@ class Device:
         return _like(movement_seconds(moved, self._machine(native, cold), c), bytes_moved)
 
     def _cached(self, kind: str, dtype: str, cached: str) -> Fitted:
-        """That of attention over a cache of another type: measured for float8, else derived."""
+        """Coefficients of attention over a cache of another type: float8's if measured."""
         if cached not in CACHE_DTYPES:
             raise DeviceError(
                 f"kv_dtype {cached!r} is unknown; use {', '.join(CACHE_DTYPES)}",
@@ -444,7 +445,7 @@ def _arrays(**sizes: Sizes) -> list[NDArray[np.float64]]:
 
 
 def _like(seconds: NDArray[np.float64], *given: Sizes) -> Seconds:
-    """A float where only numbers were given."""
+    """A float if only numbers were given, else the array."""
     import numpy as np
 
     return float(seconds) if all(np.ndim(each) == 0 for each in given) else seconds

@@ -1,4 +1,4 @@
-"""Element types of products, and weights of fewer bits than what they are multiplied with."""
+"""Element types of products, and weights stored in fewer bits than they are multiplied in."""
 
 from __future__ import annotations
 
@@ -17,40 +17,42 @@ __all__ = [
 ]
 
 NBYTES: Final = {"bfloat16": 2, "float16": 2, "float8": 1}
-"""Bytes of an element that is multiplied."""
+"""Bytes per multiplied element."""
 STORED_BITS: Final = {"float8": 8, "int8": 8, "int4": 4}
-"""Bits of a weight, scales aside, or of a cached element in a type of fewer bits than 16."""
+"""Bits per weight (without scales) or cached element, in types below 16 bits."""
 
 _ALIASES: Final = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp8": "float8"}
 _SCALE_BYTES: Final = 2 / 128
-"""A scale of two bytes for every 128 weights."""
+"""A scale of two bytes per 128 weights."""
 _WEIGHT_ONLY_BYTES: Final = {
     name: STORED_BITS[name] / 8 + _SCALE_BYTES for name in ("int8", "int4")
 }
 
 WEIGHT_ONLY_ERROR: Final = {"gemm": (0.25, 0.6), "experts": (0.4, 1.3)}
-"""Median and 90th percentile assumed for products with weight-only integers.
+"""Median and 90th percentile error assumed for products with weight-only integers.
 
 Their times are not fitted: they are those of 16-bit weights with fewer bytes to stream, as if
-turning integers into 16 bits cost nothing. What that misses, where libraries were measured
-(aiconfigurator-core 0.12.0; `benchmarks/bench_kernel_times.py` prints it): TensorRT-LLM 1.0.0's
-products on A100 18 / 56 % in int8 and 24 / 57 % in int4, measured times longer by a third up to 4
-rows, by three quarters at 16 to 64 and by a tenth beyond 1,000. SGLang 0.5.6's int8 products on
-H100 take three to four times as long and lie outside. Experts in int4, mostly one model's sizes:
-vLLM 0.24.0's Marlin kernels on eight GPUs 14 to 42 / 53 to 83 %, where thousands of tokens take two
-to three times as long on Hopper and Blackwell; SGLang's on A100 29 / 132 %.
+converting integers to 16 bits were free. Errors against measured libraries (median / 90th
+percentile; aiconfigurator-core 0.12.0, printed by `benchmarks/bench_kernel_times.py`):
+
+- TensorRT-LLM 1.0.0's products on A100: 18 / 56 % in int8 and 24 / 57 % in int4; measured times are
+  a third longer up to 4 rows, three quarters longer at 16 to 64 and a tenth beyond 1,000.
+- SGLang 0.5.6's int8 products on H100 take three to four times as long, outside the band.
+- Experts in int4, mostly one model's sizes: vLLM 0.24.0's Marlin kernels on eight GPUs 14 to 42 /
+  53 to 83 %, with thousands of tokens taking two to three times as long on Hopper and Blackwell;
+  SGLang's on A100 29 / 132 %.
 """
 
 
 class ProductTypes(NamedTuple):
-    """What a product multiplies and what its weights are stored in."""
+    """The type that a product is computed in, and how its weights are stored."""
 
     dtype: str
-    """In which it multiplies."""
+    """Type of the multiplication."""
     weight_bytes: float
-    """Of a weight, scales included."""
+    """Bytes per weight, scales included."""
     weight_only: bool
-    """Whether weights are integers that become 16 bits on their way."""
+    """Whether weights are integers that are converted to 16 bits for the product."""
 
 
 def dtype_name(name: str) -> str:
@@ -59,12 +61,12 @@ def dtype_name(name: str) -> str:
 
 
 def product_types(gpu: Gpu, dtype: str, weights_dtype: str | None) -> ProductTypes:
-    """What a product of `dtype` with weights of `weights_dtype` comes down to.
+    """The types in which a product of `dtype` with weights of `weights_dtype` is computed.
 
     Args:
         gpu: The GPU.
         dtype: Type of the activations.
-        weights_dtype: Type of the weights; None for that of the activations.
+        weights_dtype: Type of the weights; None for the activations' type.
 
     Raises:
         DeviceError: The GPU lacks a type, or the two cannot be multiplied.
@@ -85,7 +87,7 @@ def product_types(gpu: Gpu, dtype: str, weights_dtype: str | None) -> ProductTyp
         return ProductTypes("float8", NBYTES["float8"], weight_only=False)
     if own == "float8":
         raise DeviceError(
-            f"activations in float8 are not multiplied with weights in {weights_dtype};"
+            f"activations in float8 cannot be multiplied with weights in {weights_dtype};"
             " use weights_dtype float8, or dtype " + gpu.tensor_dtype
         )
     if weights in _WEIGHT_ONLY_BYTES:

@@ -1,1 +1,1 @@
-"""Real passes on a real device: their seconds and memory, and kernels on their own."""
+"""Measurements on a real device: seconds and memory of passes, and times of single kernels."""

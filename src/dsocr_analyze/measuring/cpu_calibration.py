@@ -1,4 +1,4 @@
-"""A profile of the CPU at hand: kernels measured and fitted, and what Python adds to them."""
+"""A profile of this machine's CPU: kernels measured and fitted, and Python's overhead."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ from dsocr_analyze.running.loading import load_model
 __all__ = ["CPU_NAME", "calibrated_cpu", "cpu_title", "fitted_families"]
 
 CPU_NAME: Final = "cpu"
-"""Under which the profile of the CPU at hand is known."""
+"""Name of the profile of this machine's CPU."""
 _ROUNDS: Final = 2
 _BYTES_OF_PASSES: Final = 2_500_000_000
-"""What the shallow network and its passes take for each byte of an element, rounded up."""
+"""Memory of the shallow network and its passes per byte of an element, rounded up."""
 _SHARE_OF_PASSES: Final = 0.6
-"""Of the time that measuring takes."""
+"""Share of the measuring time spent on passes."""
 _IMPORTANCE_IN_PASS: Final = 5.0
-"""For how many kernels that ran alone one counts that a pass ran."""
+"""Weight of a kernel measured in a pass, relative to one measured alone."""
 _FEWEST: Final = 4
-"""Kernels that a fit needs; of fewer, all are taken and none is held out."""
+"""Kernels that a fit needs; with fewer in training, all are used and none is held out."""
 
 _TINY: Final[Mapping[str, Any]] = {
     "num_hidden_layers": 12, "hidden_size": 64, "intermediate_size": 64, "vocab_size": 64,
     "moe_intermediate_size": 16, "num_attention_heads": 4, "num_key_value_heads": 4,
     "projector_config": {"n_embed": 64},
 }  # fmt: skip
-"""A decoder whose kernels take next to no time: what is left is what Python takes."""
+"""A decoder whose kernels take almost no time, so that Python's overhead is what remains."""
 
 
 def calibrated_cpu(
@@ -59,14 +59,14 @@ def calibrated_cpu(
     free_bytes: int | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Profile:
-    """Measures the CPU with as many threads as torch uses.
+    """Measure the CPU with torch's number of threads.
 
     Args:
-        budget_seconds: About how long measuring kernels may take.
+        budget_seconds: Approximate time for measuring kernels.
         dtypes: Element types.
-        free_bytes: Memory that may be taken: where it does not hold a network, its passes are left
-            out; None for as much as it takes.
-        on_progress: Told what is measured.
+        free_bytes: Memory that may be used; passes are skipped if a network does not fit. None for
+            no limit.
+        on_progress: Called with what is being measured.
     """
     measured, without_passes = [], []
     with kept_memory(torch.device("cpu")):
@@ -83,14 +83,14 @@ def calibrated_cpu(
     now = dt.datetime.now(dt.UTC).date().isoformat()
     source = f"dsocr-analyze calibrate, {now}, torch {torch.__version__}, {kernels.threads} threads"
     if without_passes:
-        source += f", kernels alone in {' and '.join(without_passes)} for want of memory"
+        source += f", too little memory for passes in {' and '.join(without_passes)}"
     return Profile(_peaks(measured, kernels.threads, source), source, "", {}, cpu=kernels)
 
 
 def _measured_kernels(
     dtype: torch.dtype, budget_seconds: float, on_progress: Callable[[str], None]
 ) -> list[MeasuredKernel]:
-    """Kernels alone and in passes, in rounds: what disturbs one of them is gone in the next."""
+    """Kernels alone and in passes, in rounds, so that a disturbance affects only one round."""
     name = str(dtype).removeprefix("torch.")
     on_progress(f"{name}: a shallow network")
     passes = TimedPasses(shallow_network(dtype), _SHARE_OF_PASSES * budget_seconds, 2 * _ROUNDS)
@@ -100,7 +100,7 @@ def _measured_kernels(
         on_progress(f"{name}: kernels alone, round {number} of {_ROUNDS}")
         rounds.append(kernels_alone(dtype, budget_seconds=of_a_round))
         on_progress(f"{name}: kernels in passes, round {number} of {_ROUNDS}")
-        for _ in range(2):  # the second finds what the library has prepared in the first
+        for _ in range(2):  # the first run prepares the library
             passes.run()
     alone = [min(same, key=lambda each: each.seconds) for same in zip(*rounds, strict=True)]
     return [*alone, *passes.kernels()]
@@ -109,14 +109,14 @@ def _measured_kernels(
 def _measured_alone(
     dtype: torch.dtype, budget_seconds: float, on_progress: Callable[[str], None]
 ) -> list[MeasuredKernel]:
-    """Where memory does not hold a network."""
+    """Kernels alone, for when a network does not fit into memory."""
     name = str(dtype).removeprefix("torch.")
-    on_progress(f"{name}: kernels alone; memory does not hold a network for passes")
+    on_progress(f"{name}: kernels alone; too little memory for a network and its passes")
     return kernels_alone(dtype, budget_seconds=budget_seconds)
 
 
 def fitted_families(measured: Iterable[MeasuredKernel]) -> dict[tuple[str, str], Family]:
-    """Coefficients of each family, and their error on the groups that no fit has seen."""
+    """Coefficients of each family, and their error on the held-out groups."""
     rows: dict[tuple[str, str], list[MeasuredKernel]] = defaultdict(list)
     for each in measured:
         rows[family_of(each.kernel), each.kernel.dtype].append(each)
@@ -144,11 +144,11 @@ def _family(family: str, members: list[MeasuredKernel]) -> Family:
     )
 
 
-# --- what Python adds ------------------------------------------------------------------------
+# --- Python's overhead -----------------------------------------------------------------------
 
 
 def _operator_us(kernels: CpuKernels) -> float:
-    """Microseconds of an operator of a model that its kernel does not explain."""
+    """Microseconds per operator of a model that the kernels do not explain."""
     directory = ModelDirectory.read(DEFAULT.reference)
     config = copy.deepcopy(dict(directory.config))
     for key, value in _TINY.items():
@@ -168,7 +168,7 @@ def _operator_us(kernels: CpuKernels) -> float:
     return max(0.01, 1e6 * left / calls)
 
 
-# --- what it reaches -------------------------------------------------------------------------
+# --- peaks -----------------------------------------------------------------------------------
 
 
 def _peaks(measured: Iterable[MeasuredKernel], threads: int, source: str) -> Gpu:
@@ -195,7 +195,7 @@ def _peaks(measured: Iterable[MeasuredKernel], threads: int, source: str) -> Gpu
 
 
 def _bytes_per_second(kernel: Kernel, seconds: float) -> float:
-    """Of kernels that go through far more than caches hold; 0 of others."""
+    """Bandwidth of kernels that move far more than fits in caches; 0 for others."""
     large = kernel.work.bytes_moved > 10**8 or (
         isinstance(kernel.dimensions, Gemm) and kernel.dimensions.m == 1
     )
@@ -203,7 +203,7 @@ def _bytes_per_second(kernel: Kernel, seconds: float) -> float:
 
 
 def cpu_title() -> str:
-    """The CPU's name as the system has it."""
+    """The CPU's name according to the system."""
     file = Path("/proc/cpuinfo")
     if file.is_file():
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines():

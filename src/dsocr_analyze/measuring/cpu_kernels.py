@@ -1,7 +1,7 @@
 """Kernels that a page runs on a CPU, each on its own: what to call, and with which tensors.
 
-Sizes are those of the published networks and others drawn between, so that a profile holds for
-models and pages that nobody measured.
+Sizes are those of the published networks and random ones in between, so that a profile also holds
+for models and pages that were not measured.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from torch.nn import functional as F
 __all__ = ["Make", "Sample", "sample_makers"]
 
 _COLD_BYTES: Final = 300e6
-"""Weights are taken in turn from so many bytes: in a pass none is still in a cache."""
+"""Bytes of weight copies that calls cycle through, since in a pass no weight is still cached."""
 _MOST_MACS: Final = 20e9
-"""Of one call; what is larger takes as long for each."""
+"""Limit per call; larger calls take the same time per MAC."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A kernel to be measured.
+    """A kernel to measure.
 
     Attributes:
-        group: What it shares with samples of nearly its size; a group is held out as a whole.
+        group: Key shared by samples of nearly the same size; a group is held out as a whole.
         run: Calls it once.
     """
 
@@ -39,7 +39,7 @@ class Sample:
 
 
 Make = Callable[[], list[Sample]]
-"""Makes samples that share tensors; these live only while the samples are used."""
+"""Makes samples that share tensors, which live only as long as the samples."""
 
 
 def sample_makers(dtype: torch.dtype, chance: random.Random) -> Iterator[Make]:
@@ -52,12 +52,12 @@ def sample_makers(dtype: torch.dtype, chance: random.Random) -> Iterator[Make]:
 
 
 def _filled(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of numbers between 0 and 1, of which only the last dimension is drawn."""
+    """A tensor of numbers between 0 and 1, random along the last dimension and repeated."""
     return torch.rand(shape[-1]).to(dtype).expand(shape).contiguous()
 
 
 def _drawn(chance: random.Random, low: int, high: int) -> int:
-    """A whole number, its logarithm evenly drawn."""
+    """A random whole number, log-uniform."""
     return round(math.exp(chance.uniform(math.log(low), math.log(high))))
 
 
@@ -70,7 +70,7 @@ _WIDTHS: Final = (
     (64, 1280), (1280, 2048),  # router, projector
     (896, 896), (128, 896), (4864, 896), (896, 4864),  # the encoder of DeepSeek-OCR-2
 )  # fmt: skip
-"""Columns and depths of the published networks' layers."""
+"""Columns and inner sizes of the published networks' layers."""
 
 
 _ROWS: Final = (1, 1, 2, 3, 6, 12, 28, 57, 84, 130, 257, 420, 785, 1100, 2048, 4096)
@@ -80,7 +80,7 @@ def _products(dtype: torch.dtype, chance: random.Random) -> Iterator[Make]:
     for n, k in _WIDTHS:
         near = [m if m < 3 else _drawn(chance, round(0.75 * m), round(1.3 * m)) for m in _ROWS]
         yield partial(_products_of, near, n, k, dtype)
-    # The head, which is by far the widest.
+    # The output head, by far the widest layer.
     yield partial(_products_of, [1, 1, 1, 2, 30, 270], 129_280, 1280, dtype)
     for _ in range(16):
         n, k = _drawn(chance, 64, 8192), _drawn(chance, 64, 8192)
@@ -182,7 +182,7 @@ def _convolved(
 # --- everything else -------------------------------------------------------------------------
 
 _SIZES: Final = (1_300, 5_000, 20_000, 80_000, 250_000, 800_000, 2_500_000, 6_000_000, 20_000_000)
-"""Elements."""
+"""Elements per tensor, before random variation."""
 
 
 def _elements(dtype: torch.dtype, chance: random.Random) -> Iterator[Make]:
@@ -197,7 +197,7 @@ def _element(name: str, call_of: CallOf, rows: int, dtype: torch.dtype) -> list[
 
 
 CallOf = Callable[[int, torch.dtype], Callable[[], Any]]
-"""From rows of 1280 elements, and their type, to a call."""
+"""From a number of rows of 1280 elements, and a type, to a call."""
 
 
 def _of_two() -> Iterator[tuple[str, CallOf]]:

@@ -1,8 +1,8 @@
-"""Kernels within real passes: what each operator takes while a shallow reference network runs.
+"""Kernels in real passes: the time of each operator while a shallow reference network runs.
 
-A kernel alone finds caches and memory as its last call left them; one in a pass finds them as its
-neighbours did, and writes to pages that the process has just been given. The network is the
-published one with few layers, its pages are none of the published modes'.
+A kernel alone finds caches and memory as its last call left them; in a pass it finds them as the
+previous operators left them, and writes to memory pages that were just mapped. The network is the
+published one with fewer layers; its pages are not those of the published modes.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class PageOfPass:
     """A page whose kernels are measured.
 
     Attributes:
-        base_size: Side of the global view.
-        image_size: Side of a tile; 0 where there are none.
-        page: Width and height in pixels; how many tiles there are follows from them.
-        is_held_out: Whether its kernels tell the error of a fit instead of entering it.
+        base_size: Side of the global view, pixels.
+        image_size: Side of a tile, pixels; 0 for no tiles.
+        page: Width and height in pixels, which decide the number of tiles.
+        is_held_out: Whether its kernels measure the error of a fit instead of entering it.
     """
 
     base_size: int
@@ -64,14 +64,14 @@ _PAGES: Final = (
     PageOfPass(896, 576, (1200, 1800), is_held_out=True),
     PageOfPass(832, 704, (1800, 900)),
 )
-"""What does not fit into the budget is left out, the last ones first."""
+"""In order of priority: the last ones are dropped if the budget does not suffice."""
 
 
 def shallow_network(dtype: torch.dtype) -> LoadedModel:
-    """The reference in its published widths, with fewer layers of each kind.
+    """The reference network with its published widths and fewer layers of each kind.
 
-    There are enough for a median: the first ones find threads and caches as the stage before them
-    left these, and take up to half as long again.
+    There are enough layers for a median: the first ones run with threads and caches as the previous
+    stage left them, and take up to 50 % longer.
     """
     directory = ModelDirectory.read(DEFAULT.reference)
     config: Any = copy.deepcopy(dict(directory.config))
@@ -83,12 +83,12 @@ def shallow_network(dtype: torch.dtype) -> LoadedModel:
 
 
 class TimedPasses:
-    """Passes of some pages, run again and again, and what their operators took.
+    """Runs the passes of some pages repeatedly and times their operators.
 
     Args:
         model: The network, on the CPU.
-        budget_seconds: About how long all runs may take.
-        runs: How many of each page there will be.
+        budget_seconds: Approximate time for all runs.
+        runs: Planned runs per page.
     """
 
     def __init__(self, model: LoadedModel, budget_seconds: float, runs: int) -> None:
@@ -97,7 +97,7 @@ class TimedPasses:
         self._ran: dict[PageOfPass, list[_Run]] = {}
 
     def run(self) -> None:
-        """Runs every page once; those that the first time finds no budget for are left out."""
+        """Run every page once; the first run drops pages that exceed the budget."""
         began = time.perf_counter()
         is_first = not self._ran
         for page in _PAGES if is_first else tuple(self._ran):
@@ -106,9 +106,9 @@ class TimedPasses:
                 return
 
     def kernels(self) -> list[MeasuredKernel]:
-        """Every operator that is one kernel; equal ones of a page are one, with their mean.
+        """Every operator that is a single kernel; equal ones of a page are merged into their mean.
 
-        They are those of the fastest run of their stage: what is measured of a page is that, too.
+        Times are from the fastest run of each stage, as they are when pages are measured.
         """
         found = []
         for page, runs in self._ran.items():
@@ -128,7 +128,7 @@ class TimedPasses:
 _Timed = tuple[tuple[Kernel, ...], float]
 _Run = dict[str, list[_Timed]]
 """Kernels and seconds of each operator, by the stage that owns its module; all decode steps are
-one."""
+one stage."""
 
 
 def _seconds_of(operators: list[_Timed]) -> float:
@@ -136,7 +136,7 @@ def _seconds_of(operators: list[_Timed]) -> float:
 
 
 def _timed(model: LoadedModel, page: PageOfPass) -> _Run:
-    """Runs a page's passes once."""
+    """Run a page's passes once."""
     safe_point()
     workload = DEFAULT.plan(
         page=page.page, base_size=page.base_size, image_size=page.image_size or page.base_size,
@@ -158,7 +158,7 @@ def _timed(model: LoadedModel, page: PageOfPass) -> _Run:
         clock.finish()
     found: _Run = defaultdict(list)
     for trace, timed in clock.passes:
-        # What runs between passes, to make their inputs, is in no trace that is kept.
+        # Operators between passes, which make their inputs, are not in any kept trace.
         if any(trace is kept for kept in traces):
             for kernels, seconds in timed:
                 stage = _stage_of(kernels[0]) if trace is traces[0] else "decode"
@@ -167,24 +167,24 @@ def _timed(model: LoadedModel, page: PageOfPass) -> _Run:
 
 
 def _stage_of(kernel: Kernel) -> str:
-    """The stage to whose seconds an operator of the prefill pass belongs."""
+    """The stage that an operator of the prefill pass is timed under."""
     owner = DEFAULT.owner_of(kernel.path)
     vision = {stage.name for stage in DEFAULT.stages if stage.role == "vision"}
     return owner if owner in vision else "prefill"
 
 
 class _OperatorClock(TorchDispatchMode):
-    """Below a recorder: how long each operator takes that it books.
+    """Runs below a recorder and times each operator that the recorder books.
 
     Args:
-        recorder: Whose mode is entered within this one.
+        recorder: The recorder; its mode must be entered inside this one.
 
     Attributes:
-        passes: Traces, and the kernels and seconds of each operator that has some, in their order.
+        passes: Traces with the kernels and seconds of each operator that has kernels, in order.
     """
 
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        super().__init__()  # type: ignore[no-untyped-call]  # not annotated in torch
         self._recorder = recorder
         self._seen = 0
         self._seconds = 0.0
@@ -192,12 +192,12 @@ class _OperatorClock(TorchDispatchMode):
         self.passes: list[tuple[Trace, list[_Timed]]] = []
 
     def begin(self, trace: Trace) -> None:
-        """What follows is booked in this trace."""
+        """Start timing the operators of a trace."""
         self.passes.append((trace, []))
         self._seen, self._seconds = 0, 0.0
 
     def finish(self) -> None:
-        """The operator that ran last has been booked."""
+        """Record the last operator's time once its kernels are booked."""
         if self.passes:
             trace, timed = self.passes[-1]
             booked = trace.kernels[self._seen :]

@@ -1,4 +1,4 @@
-"""Samples of kernels, measured: the record that a trace has of each, and its seconds."""
+"""Measured samples of kernels: the record that a trace has of each, and its seconds."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from dsocr_analyze.trace.recorder import Recorder
 __all__ = ["MeasuredKernel", "kernels_alone"]
 
 _KEPT: Final = 3
-"""Outputs that stay alive, so that the next one is written elsewhere, as in a pass."""
+"""Outputs kept alive, so that the next one is written elsewhere, as in a pass."""
 _HELD_OUT: Final = 64
-"""Of 256: the part of all groups that a fit does not see."""
+"""Groups out of 256 that a fit does not see."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class MeasuredKernel:
 
     Attributes:
         kernel: The record.
-        seconds: Of one call.
-        is_held_out: Whether it is kept back to tell the error of a fit.
-        calls_in_pass: How often a measured pass called it; 0 of one that ran alone.
+        seconds: Seconds per call.
+        is_held_out: Whether it is held out to measure the error of a fit.
+        calls_in_pass: Calls in a measured pass; 0 if it ran alone.
     """
 
     kernel: Kernel
@@ -43,15 +43,15 @@ class MeasuredKernel:
 
 
 def kernels_alone(dtype: torch.dtype, *, budget_seconds: float) -> list[MeasuredKernel]:
-    """Every sample that is one kernel, measured on the CPU; each time the same in one order.
+    """Measure every sample that is a single kernel on the CPU, in a fixed order.
 
     Args:
         dtype: Element type.
-        budget_seconds: About how long it may take.
+        budget_seconds: Approximate time for all of them.
     """
     chance = random.Random(0)
     makers = list(sample_makers(dtype, chance))
-    chance.shuffle(makers)  # a disturbance hits some of each kind
+    chance.shuffle(makers)  # so that a disturbance is spread over all kinds
     each = budget_seconds / (2.5 * len(makers))
     found = []
     for make in makers:
@@ -69,7 +69,7 @@ def _is_held_out(group: str) -> bool:
 
 
 def _record_of(sample: Sample) -> Kernel | None:
-    """What a trace has of the call; None where it is no single kernel."""
+    """The trace's record of the call; None if it is not a single kernel."""
     module = FunctionModule(sample.run)
     recorder = Recorder(module, kernels_of=KernelsOf("cpu", torch.get_num_threads()))
     with torch.no_grad(), recorder:
@@ -82,7 +82,7 @@ def _record_of(sample: Sample) -> Kernel | None:
 
 
 def _seconds_of(run: Callable[[], Any], budget: float) -> float:
-    """The lower quartile of some calls: what it takes where hardly anybody disturbs it."""
+    """The lower quartile of some calls: the time with little disturbance."""
     kept: list[Any] = [None] * _KEPT
     found: list[float] = []
     with torch.no_grad():

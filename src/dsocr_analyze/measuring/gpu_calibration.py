@@ -1,4 +1,4 @@
-"""The CUDA GPU at hand, measured: its kernels and its host, as the text of a device profile."""
+"""Measure a CUDA GPU's kernels and its host, and write them as a device profile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dsocr_analyze.running.failures import is_out_of_memory
 __all__ = ["BUDGET_SECONDS", "calibrated_gpu", "calibrated_profile"]
 
 BUDGET_SECONDS: Final = 180.0
-"""Of measuring the kernels; the fits take about half a minute besides."""
+"""Time for measuring kernels; the fits take about half a minute more."""
 
 _SHARES: Final = {
     ("gemm", "bfloat16"): 0.34,
@@ -38,7 +38,7 @@ _SHARES: Final = {
     ("experts", "bfloat16"): 0.11,
     ("movement", "bfloat16"): 0.05,
 }
-"""Kernel kinds that are measured, by element type, and each one's part of the time."""
+"""Kernel kinds to measure, by element type, with their share of the time."""
 
 Say = Callable[[str], None]
 
@@ -46,27 +46,27 @@ Say = Callable[[str], None]
 def calibrated_gpu(
     device: torch.device, *, on_progress: Say, budget_seconds: float = BUDGET_SECONDS
 ) -> str:
-    """Measures a GPU and its host.
+    """Measure a GPU and its host.
 
     Args:
         device: A CUDA device.
-        on_progress: Told what is being measured, and how well its fit does.
-        budget_seconds: How long kernels are measured.
+        on_progress: Called with what is being measured, and with the error of each fit.
+        budget_seconds: Time for measuring kernels.
 
     Returns:
-        The text of a device profile, as `profile_from_file` reads it.
+        The text of a device profile that `profile_from_file` reads.
 
     Raises:
-        DeviceError: There is no such GPU, its memory is taken, or scipy is not installed.
+        DeviceError: There is no such GPU, its memory is in use, or scipy is not installed.
     """
     check_can_fit()
     if device.type != "cuda" or not torch.cuda.is_available():
-        raise DeviceError(f"device {device} is no CUDA GPU; give cuda:0", arguments=["device"])
+        raise DeviceError(f"device {device} is not a CUDA GPU; give cuda:0", arguments=["device"])
     dtype = "bfloat16" if _has_bfloat16(device) else "float16"
     try:
         with exclusive(), torch.cuda.device(device), torch.random.fork_rng([device]):
             kernels = GpuKernels(device, getattr(torch, dtype))
-            on_progress("clocks are warming up")
+            on_progress("warming up the clocks")
             kernels.warm_up()
             found = found_gpu(device, dtype, kernels)
             on_progress(f"{found.gpu.title}: the host")
@@ -75,7 +75,7 @@ def calibrated_gpu(
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise DeviceError(
-                f"{device} has not enough free memory to be calibrated: end what else runs there"
+                f"{device} has too little free memory for calibration; stop other programs on it"
             ) from error
         first_line = (str(error).splitlines() or [""])[0]
         raise DeviceError(f"{device} could not be calibrated: {first_line}") from error
@@ -84,7 +84,7 @@ def calibrated_gpu(
 
 
 def _has_bfloat16(device: torch.device) -> bool:
-    """Whether matrix units multiply it; others only emulate it."""
+    """Whether the matrix units support bfloat16; older ones only emulate it."""
     if torch.version.hip is not None:
         return True
     return torch.cuda.get_device_capability(device) >= (8, 0)
@@ -99,18 +99,18 @@ def calibrated_profile(
     *,
     cases: Callable[[str, str], Sequence[Case]] = gpu_cases,
 ) -> str:
-    """The text of a profile of a GPU whose kernels something times.
+    """The text of a GPU's profile, given a timer for its kernels.
 
     Args:
         found: The GPU.
         timer: Times its kernels.
-        host: What its host takes.
-        budget_seconds: How long kernels are measured.
-        on_progress: Told what is being measured.
-        cases: What is measured of a kind in an element type, the most telling first.
+        host: Measured host figures.
+        budget_seconds: Time for measuring kernels.
+        on_progress: Called with what is being measured.
+        cases: From a kind and an element type to the cases to measure, in order of priority.
 
     Raises:
-        DeviceError: Of no kind was enough measured.
+        DeviceError: Too little was measured of every kind.
     """
     wanted = {key: share for key, share in _SHARES.items() if _is_wanted(*key, found.gpu, timer)}
     parts = []
@@ -125,18 +125,18 @@ def calibrated_profile(
         seconds_left = max(0.0, seconds_left - (time.monotonic() - began))
         shares_left -= share
         if rows is None or not is_enough(rows):
-            on_progress(f"{name}: too little was measured; it is left out")
+            on_progress(f"{name}: too few measurements; left out")
             continue
         text, median = fitted_kind(kind, dtype, rows, found.gpu)
         on_progress(
             f"{name}: {len(rows.seconds)} kernels measured;"
-            f" the fit is off by {100 * median:.1f} % where it has not seen them"
+            f" median error {100 * median:.1f} % on kernels held out of the fit"
         )
         parts.append(text)
     if not parts:
         raise DeviceError(
-            f"of {found.gpu.title} too little could be measured in {budget_seconds:g} s;"
-            " give it more time, or more of its memory"
+            f"too few kernels of {found.gpu.title} could be measured in {budget_seconds:g} s;"
+            " give it more time or more free memory"
         )
     head = top_text(name=found.gpu.name, source=found.source)
     own = [] if found.is_catalogued else [gpu_text(found.gpu)]
@@ -144,10 +144,10 @@ def calibrated_profile(
 
 
 def _is_wanted(kind: str, dtype: str, gpu: Gpu, timer: KernelTimer) -> bool:
-    """Whether a kind is to be measured here.
+    """Whether to measure a kind here.
 
-    Grouped experts are a serving engine's: where its own were measured on this GPU, torch's tell
-    nothing.
+    Grouped experts are a serving engine's kernels: if a shipped profile has those for this GPU,
+    torch's add nothing.
     """
     shipped = all_profiles().get(gpu.name)
     if kind == "experts" and shipped is not None:
@@ -161,10 +161,10 @@ def _measured_rows(
     kind: str, cases: Sequence[Case], timer: KernelTimer, deadline: float, name: str,
     on_progress: Say,
 ) -> Rows | None:  # fmt: skip
-    """As many of the cases as there is time for; those that do not fit are passed over."""
+    """Measure as many cases as there is time for, skipping those that do not fit into memory."""
     done: list[Case] = []
     seconds: list[float] = []
-    on_progress(f"{name}: {len(cases)} kernels, as many as there is time for")
+    on_progress(f"{name}: up to {len(cases)} kernels, as time permits")
     for case in cases:
         safe_point()
         if time.monotonic() >= deadline:

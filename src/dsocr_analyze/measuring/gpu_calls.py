@@ -1,4 +1,4 @@
-"""Kernels of a device, launched one at a time: of a case, what calls torch or flash-attn for it."""
+"""Launch single kernels on a device: from a case to a call of torch or flash-attn."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from dsocr_analyze.measuring.gpu_cases import Case
 __all__ = ["MOST_CALLS", "Call", "KernelCalls"]
 
 Call: TypeAlias = Callable[[int], torch.Tensor]
-"""Launches a kernel; the number says which of the copies of its weights it takes."""
+"""Launches a kernel; the argument selects the copy of its weights."""
 
 MOST_CALLS: Final = 32
-"""So many calls of one kernel follow one another at most."""
+"""Most consecutive calls of one kernel."""
 _COPIES_BYTES: Final = 1 << 28
-"""Of all copies of weights together, where one is not larger."""
+"""Bytes of all copies of the weights together, unless a single copy is larger."""
 _LAYER_WIDTH: Final = 1024
-"""Of the rows that a normalization takes."""
+"""Row width for normalizations."""
 _BY_FLASH: Final = ("context_attention", "generation_attention")
 
 
@@ -31,9 +31,10 @@ class KernelCalls:
     """Makes calls of kernels on a device.
 
     Args:
-        device: Where they run.
-        dtype: Its type of 16 bits.
-        has_flash: Whether the decoder's attention is flash-attn's; None for where it is installed.
+        device: The device.
+        dtype: Its 16-bit type.
+        has_flash: Whether the decoder's attention uses flash-attn; None for whether it is
+            installed.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class KernelCalls:
         return f"{library} _grouped_mm" if kind == "experts" else library
 
     def call_of(self, case: Case) -> tuple[Call, int]:
-        """What launches a case's kernel, and how many copies of its weights there are."""
+        """The call that launches a case's kernel, and the number of copies of its weights."""
         match case.sizes:
             case Gemm():
                 return self._product(case.sizes, case)
@@ -65,11 +66,11 @@ class KernelCalls:
                 return self._movement(elements, case.operator), 1
 
     def _drawn(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Random numbers: products of zeros take less power, and so less time."""
+        """Random numbers, since products of zeros draw less power and so run faster."""
         return torch.randn(shape, device=self._device, dtype=dtype or self._dtype)
 
     def _copies(self, case: Case, nbytes: int) -> int:
-        """How many copies of so many bytes a case takes in turns."""
+        """Number of copies, of `nbytes` each, that a case cycles through."""
         return max(1, min(MOST_CALLS, _COPIES_BYTES // max(1, nbytes))) if case.cold else 1
 
     def _product(self, sizes: Gemm, case: Case) -> tuple[Call, int]:

@@ -1,7 +1,6 @@
-"""What is measured of a GPU: kernels as pages of the known models launch them, and others besides.
+"""Kernels to measure on a GPU: those that pages of the known models launch, and random others.
 
-Each kind's cases come in a random order that is always the same, so that the first of them, however
-many there is time for, are a fair sample.
+Each kind's cases are in a fixed random order, so that any first part of them is a fair sample.
 """
 
 from __future__ import annotations
@@ -28,37 +27,37 @@ __all__ = ["MOVED_BYTES", "Case", "gpu_cases", "rows_of"]
 CaseSizes: TypeAlias = Gemm | Attention | Experts | Elements
 
 MOVED_BYTES: Final = {"mul": 6, "silu": 4, "clone": 4, "float": 6, "layer_norm": 4}
-"""Bytes that operators read and write for each element of 16 bits; `float` makes it 32."""
+"""Bytes that operators read and write per 16-bit element; `float` converts it to 32 bits."""
 
 _PAGE: Final = (1654, 2339)
 """A4 at 200 dpi."""
 _SEQUENCES: Final = 8
-"""Of the decode steps whose kernels are looked at."""
+"""Sequences in the decode steps that kernels are taken from."""
 _MOST_BYTES: Final = 1 << 30
 _MOST_ELEMENTS: Final = _MOST_BYTES >> 3
-"""Of the largest tensor of a call of attention."""
+"""Limit for the largest tensor in a call of attention."""
 _MOST_MACS: Final = 1 << 42
 _ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _EACH: Final = 10
-"""Numbers of rows, batches or lengths that are measured of every group of sizes."""
+"""Numbers of rows, batches or lengths to measure per group of sizes."""
 _EACH_KNOWN: Final = 20
-"""Likewise of a group of sizes that a model has."""
+"""The same for groups that occur in a model."""
 _OTHERS: Final = {"gemm": 90, "float32": 12, "attention": 36, "experts": 14}
-"""Groups of sizes besides those of the models."""
+"""Groups of sizes in addition to those of the models."""
 
 
 class Case(NamedTuple):
-    """One kernel, or one layer's worth of experts, in 16 bits unless it says otherwise."""
+    """One kernel, or one layer's experts, in 16 bits unless `dtype` is float32."""
 
     kind: str
-    """As in a device profile."""
+    """Kernel kind of a device profile."""
     sizes: CaseSizes
     cold: bool = False
     """Whether weights, or cached keys and values, come from device memory."""
     dtype: str = "bfloat16"
-    """As in a device profile: `bfloat16` stands for the GPU's own type of 16 bits."""
+    """Type in a device profile; `bfloat16` stands for the GPU's own 16-bit type."""
     operator: str = ""
-    """Of movement: a key of `MOVED_BYTES`."""
+    """For movement: a key of `MOVED_BYTES`."""
 
     @property
     def nbytes(self) -> int:
@@ -93,7 +92,7 @@ class Case(NamedTuple):
 
     @property
     def group(self) -> tuple[int, ...]:
-        """Sizes that make its group, which is held out of a fit as a whole."""
+        """Sizes that define its group, which is held out of a fit as a whole."""
         match self.sizes:
             case Gemm(_, _, n, k):
                 return n, k
@@ -107,7 +106,7 @@ class Case(NamedTuple):
 
 
 def gpu_cases(kind: str, dtype: str = "bfloat16") -> list[Case]:
-    """What is measured of a kernel kind, in the order in which it is."""
+    """The cases to measure for a kernel kind, in order."""
     draw = random.Random(f"{SEED} {kind} {dtype}")
     makers = {
         "gemm": _float32_products if dtype == "float32" else _products,
@@ -129,7 +128,7 @@ def rows_of(cases: Sequence[Case], seconds: Sequence[float], version: str) -> Ro
 
     Args:
         cases: The cases.
-        seconds: What each took.
+        seconds: Seconds of each.
         version: What launched the kernels.
     """
     groups = [case.group for case in cases]
@@ -159,12 +158,12 @@ def _columns(cases: Sequence[Case]) -> dict[str, np.ndarray[tuple[int, ...], np.
 _NO_COLUMN: Final = ("value_dim", "masked", "skippable_scores")
 
 
-# --- what the models launch ------------------------------------------------------------------
+# --- kernels of the models -------------------------------------------------------------------
 
 
 @cache
 def _launched() -> tuple[Kernel, ...]:
-    """Kernels of a page in every mode of every known model, by its own code and served."""
+    """Kernels of a page in every mode of every known model, with its own code and served."""
     found: dict[Kernel, None] = {}
     for architecture in ARCHITECTURES.values():
         forms = architecture.forms
@@ -192,7 +191,7 @@ def _has_weights(kernel: Kernel) -> bool:
 
 
 def _as_product(kernel: Kernel) -> Gemm | None:
-    """The product that a kernel is, or amounts to."""
+    """The product that a kernel is or is equivalent to."""
     match kernel.dimensions:
         case Gemm():
             return kernel.dimensions
@@ -203,7 +202,7 @@ def _as_product(kernel: Kernel) -> Gemm | None:
 
 
 def _launched_products(dtype: str) -> list[tuple[Gemm, bool]]:
-    """Products in an element type, and whether one factor of them is weights."""
+    """Products in an element type, and whether one input is a weight."""
     found = ((_as_product(each), _has_weights(each)) for each in _launched() if each.dtype == dtype)
     return [*dict.fromkeys((sizes, weights) for sizes, weights in found if sizes)]
 
@@ -219,13 +218,13 @@ def _launched_attention(*, masked: bool) -> list[Attention]:
 
 
 def _between(draw: random.Random, low: int, high: int, step: int = 1) -> int:
-    """A multiple of `step` from `low` to `high`, every order of magnitude alike."""
+    """A random multiple of `step` from `low` to `high`, log-uniform."""
     value = math.exp(draw.uniform(math.log(low), math.log(high)))
     return max(step, round(value / step) * step)
 
 
 def _several_rows(draw: random.Random, known: Iterable[int] = ()) -> list[int]:
-    """Numbers of rows of one matrix: those that are known, round ones and any."""
+    """Numbers of rows for one matrix: known, round and random ones."""
     of_models = sorted(set(known))
     chosen = draw.sample(of_models, min(_EACH_KNOWN // 3, len(of_models)))
     others = (_EACH_KNOWN if of_models else _EACH) - len(chosen)
@@ -243,7 +242,7 @@ def _products(draw: random.Random) -> Iterator[Case]:
             weights.setdefault((sizes.n, sizes.k), []).append(sizes.m)
         else:
             yield Case("gemm", sizes)
-            for _ in range(2):  # of prompts and windows of other lengths
+            for _ in range(2):  # for prompts and windows of other lengths
                 m, n, k = (_between(draw, max(1, each // 2), 2 * each) for each in sizes[1:])
                 yield Case("gemm", Gemm(sizes.batch, m, n, k))
     for _ in range(_OTHERS["gemm"]):
@@ -265,7 +264,7 @@ def _float32_products(draw: random.Random) -> Iterator[Case]:
 
 
 def _heads(draw: random.Random, known: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Numbers of heads and their sizes: those that are known, and others."""
+    """Numbers of heads with their sizes: known and random ones."""
     others = (
         (draw.choice((4, 6, 8, 10, 12, 14, 16, 20, 24, 32)), draw.choice((64, 80, 96, 128)))
         for _ in range(_OTHERS["attention"])
@@ -278,7 +277,7 @@ def _attention(batch: int, queries: int, keys: int, heads: int, head_dim: int) -
 
 
 def _batch(draw: random.Random, most: int, elements: int) -> int:
-    """A batch of sequences whose largest tensor has so many elements each."""
+    """A random batch size, given the elements of the largest tensor per sequence."""
     return _between(draw, 1, max(1, min(most, _MOST_ELEMENTS // elements)))
 
 

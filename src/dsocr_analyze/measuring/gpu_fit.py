@@ -1,4 +1,4 @@
-"""Measured kernels of one kind become the coefficients of its formula."""
+"""Fit the coefficients of a kind's formula to its measured kernels."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _CHOICES: Final[dict[str, dict[str, tuple[int, ...]]]] = {
     "experts": {"tiles": (BEST_64, BEST_128, BY_TOKENS, BY_EXPERTS), "inter_step": (1,)},
     "movement": {},
 }  # fmt: skip
-"""Whole-numbered coefficients to try of each kind."""
+"""Integer coefficients to try for each kind."""
 
 _FEW: Final = 150
-"""Rows on which they are tried."""
+"""Rows used to try them."""
 _LEAST_ROWS: Final = 24
 _LEAST_HELD_OUT: Final = 8
 
 
 def is_enough(rows: Rows) -> bool:
-    """Whether so many rows, and so many held out, make a fit and its error worth stating."""
+    """Whether there are enough rows, training and held-out, for a fit and its error."""
     held_out = int(rows.held_out.sum())
     return len(rows.seconds) - held_out >= _LEAST_ROWS and held_out >= _LEAST_HELD_OUT
 

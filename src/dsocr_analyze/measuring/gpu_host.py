@@ -1,4 +1,4 @@
-"""What the host of a GPU takes: launches, values it waits for, steps of `generate`, copies."""
+"""Measure the host of a GPU: launches, values it waits for, steps of `generate`, copies."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ __all__ = ["StepTimes", "host_figures", "step_times"]
 
 _REPEATS: Final = 200
 _LEAST_US: Final = 0.01
-"""A figure that noise makes smaller than that counts as this."""
+"""Lower bound for figures that noise makes smaller."""
 _COPIED: Final = 1 << 26
-"""Bytes of a copy to the GPU."""
+"""Bytes per copy to the GPU."""
 _PROMPT: Final = 512
-"""Tokens that are there before the steps: `infer()` looks for repeated n-grams among them."""
+"""Prompt tokens before the steps; `infer()` searches them for repeated n-grams."""
 _NGRAM: Final = 35
 _STEPS: Final = 40
 _FIRST_STEPS: Final = 8
-"""Steps that are not looked at: caches and allocators settle."""
+"""Steps that are discarded while caches and allocators settle."""
 _NO_KERNEL: Final = frozenset({
     "alias", "detach", "empty", "empty_like", "empty_strided", "lift_fresh", "new_empty",
     "_unsafe_view", "_reshape_alias", "_local_scalar_dense",
 })  # fmt: skip
-"""Operators that launch nothing, views besides."""
+"""Operators that launch nothing, in addition to views."""
 
 
 def host_figures(device: torch.device) -> MeasuredHost:
-    """Measures them.
+    """Measure the host of a GPU.
 
     Args:
         device: A CUDA device.
@@ -65,7 +65,7 @@ def host_figures(device: torch.device) -> MeasuredHost:
 
 
 def _microseconds(run: Callable[[], Any], device: torch.device) -> float:
-    """Of one of many runs on end."""
+    """Microseconds per run of many consecutive ones."""
     timer = timer_of(device)
     found = []
     for _ in range(5):
@@ -79,7 +79,7 @@ def _microseconds(run: Callable[[], Any], device: torch.device) -> float:
 
 
 def _link_gb_s(device: torch.device) -> float:
-    """Of a copy from memory that is not pinned."""
+    """Rate of a copy to the GPU from memory that is not pinned, GB/s."""
     there = torch.ones(_COPIED, dtype=torch.uint8)
     timer = timer_of(device)
     found = []
@@ -94,12 +94,12 @@ def _link_gb_s(device: torch.device) -> float:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Steps of `generate`, by what runs in the model and what between.
+    """Times of `generate` steps, inside the model and between its calls.
 
     Attributes:
-        operators: Launched in one step.
-        inside_us: Of a call of the model, microseconds.
-        between_us: From the end of one call to the start of the next, likewise.
+        operators: Operators launched per step.
+        inside_us: Microseconds per call of the model.
+        between_us: Microseconds from the end of one call to the start of the next.
     """
 
     operators: int
@@ -108,15 +108,15 @@ class StepTimes:
 
     @property
     def launch_us(self) -> float:
-        """Of one operator, the Python around it included."""
+        """Microseconds per operator, including the Python around it."""
         return self.inside_us / self.operators
 
 
 def step_times(device: torch.device) -> StepTimes:
-    """Runs `generate`, as `infer()` calls it, on a decoder so small that only the host counts.
+    """Run `generate` as `infer()` does, on a decoder so small that only the host matters.
 
     Args:
-        device: Where it runs.
+        device: The device to run on.
     """
     model = _small_decoder(device)
     counts: list[int] = []
@@ -144,7 +144,7 @@ def step_times(device: torch.device) -> StepTimes:
 
 
 def _small_decoder(device: torch.device) -> Any:
-    """Operators of a decoder, on tensors that any GPU is done with before the next launch."""
+    """A decoder with tensors so small that any GPU finishes before the next launch."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -156,7 +156,7 @@ def _small_decoder(device: torch.device) -> Any:
 
 
 def _generate(model: Any, steps: int, around: Callable[[Callable[[], Any]], Any]) -> None:
-    """Generates tokens; `around` makes every call of the model."""
+    """Generate tokens, with every call of the model made by `around`."""
     tokens = torch.arange(2, _PROMPT + 2, device=model.device)[None]
     forward = model.forward
 
@@ -181,7 +181,7 @@ class _Launches(TorchDispatchMode):
     """Counts operators that launch a kernel."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it without annotations
+        super().__init__()  # type: ignore[no-untyped-call]  # not annotated in torch
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

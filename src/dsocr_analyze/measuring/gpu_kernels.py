@@ -1,7 +1,7 @@
-"""Kernels of a GPU on their own: each is captured in a CUDA graph several times, and timed there.
+"""Time single kernels of a GPU, each captured several times in a CUDA graph.
 
-A graph starts its kernels without the host, so that those shorter than a launch can be timed. Cold
-ones take other weights every time, and none of them is in L2 when the graph starts.
+A graph starts its kernels without the host, so that kernels shorter than a launch can be timed.
+Cold kernels use different weights for each call, none of which is in L2 when the graph starts.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from dsocr_analyze.measuring.timers import timer_of
 __all__ = ["GpuKernels"]
 
 _GRAPH_SECONDS: Final = 5e-4
-"""How long the calls in one graph take together, about."""
+"""Approximate time of all calls in one graph."""
 _REPEATS: Final = 5
 _WORKING: Final = 3
-"""How much memory a kernel may take at most, in what it reads and writes."""
+"""Free memory that a kernel needs, as a multiple of the bytes that it reads and writes."""
 _FLUSH_L2S: Final = 4
 _FLUSH_BYTES: Final = 1 << 29
 
@@ -34,7 +34,7 @@ class GpuKernels:
 
     Args:
         device: The GPU.
-        dtype: Its type of 16 bits.
+        dtype: Its 16-bit type.
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
@@ -52,19 +52,19 @@ class GpuKernels:
         return self._calls.framework(kind)
 
     def can_launch(self, kind: str) -> bool:
-        """Whether there are kernels of a kind at all."""
+        """Whether kernels of a kind are available."""
         if kind != "experts":
             return True
         if not hasattr(torch, "_grouped_mm"):
             return False
         try:
             self.seconds(Case("experts", Experts(16, 256, 256, 8, 2)))
-        except (RuntimeError, NotImplementedError):  # not for this GPU
+        except (RuntimeError, NotImplementedError):  # not supported on this GPU
             return False
         return True
 
     def warm_up(self, seconds: float = 1.0) -> None:
-        """Keeps the GPU busy until its clocks have settled."""
+        """Keep the GPU busy until its clocks have settled."""
         factor = torch.randn(4096, 4096, device=self._device, dtype=self._dtype)
         spent = 0.0
         while spent < seconds:
@@ -78,7 +78,7 @@ class GpuKernels:
         """Seconds of one call of a kernel.
 
         Raises:
-            OutOfMemoryError: It does not fit.
+            OutOfMemoryError: The kernel does not fit into memory.
             RuntimeError: The library has no such kernel for this GPU.
         """
         free, _ = torch.cuda.mem_get_info(self._device)
@@ -89,7 +89,7 @@ class GpuKernels:
             raise torch.cuda.OutOfMemoryError(f"{case.nbytes} bytes do not fit into {free}")
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             call, copies = self._calls.call_of(case)
-            for number in range(2):  # libraries load and choose kernels when they are first called
+            for number in range(2):  # libraries load and select kernels on their first calls
                 call(number % copies)
             once = self._timed(lambda: call(0))
             calls = max(1, min(MOST_CALLS, round(_GRAPH_SECONDS / max(once, 1e-9))))
@@ -105,7 +105,7 @@ class GpuKernels:
             for number in range(calls):
                 call(number % copies)
         except BaseException:
-            with contextlib.suppress(RuntimeError):  # which only says that the capture failed
+            with contextlib.suppress(RuntimeError):  # repeats that the capture failed
                 graph.capture_end()
             raise
         graph.capture_end()
@@ -115,7 +115,7 @@ class GpuKernels:
     def _timed(
         self, run: Callable[[], Any], before: Call | None = None, cold: bool = True
     ) -> float:
-        """Seconds of what `run` issues; the flush before it keeps the GPU busy meanwhile."""
+        """Seconds of the work that `run` issues, behind a flush that keeps the GPU busy."""
         self._flushed.zero_()
         if before is not None and not cold:
             before(0)

@@ -1,4 +1,4 @@
-"""The GPU at hand: its name in the catalogue, or a description of its own with measured peaks."""
+"""Identify the installed GPU: by its catalogue name, or described with measured peaks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["FoundGpu", "KernelTimer", "Properties", "described_gpu", "found_gpu"
 
 
 class KernelTimer(Protocol):
-    """What times the kernels of a device."""
+    """Times the kernels of a device."""
 
     def seconds(self, case: Case) -> float:
         """Seconds of one call of a kernel."""
@@ -27,45 +27,45 @@ class KernelTimer(Protocol):
         """What launches the kernels of a kind, with its version."""
 
     def can_launch(self, kind: str) -> bool:
-        """Whether there are kernels of a kind at all."""
+        """Whether kernels of a kind are available."""
 
 
 class Properties(Protocol):
-    """What of `torch.cuda.get_device_properties()` is asked."""
+    """The part of `torch.cuda.get_device_properties()` used here."""
 
     @property
     def name(self) -> str:
-        """As the driver says it."""
+        """The driver's name for the GPU."""
 
     @property
     def multi_processor_count(self) -> int:
-        """Streaming multiprocessors; of a slice, its own."""
+        """Streaming multiprocessors; of the slice if the GPU is partitioned."""
 
     @property
     def total_memory(self) -> int:
-        """Bytes; of a slice, its own."""
+        """Bytes; of the slice if the GPU is partitioned."""
 
     @property
-    def L2_cache_size(self) -> int:  # noqa: N802 - torch calls it so
-        """Bytes."""
+    def L2_cache_size(self) -> int:  # noqa: N802 - torch's name
+        """Bytes of level-2 cache."""
 
     @property
     def major(self) -> int:
-        """Of the compute capability."""
+        """Major number of the compute capability."""
 
     @property
     def minor(self) -> int:
-        """Likewise."""
+        """Minor number of the compute capability."""
 
 
 @dataclass(frozen=True)
 class FoundGpu:
-    """A GPU that is there.
+    """An installed GPU.
 
     Attributes:
-        gpu: What it is.
-        is_catalogued: Whether the catalogue has it.
-        source: Date, driver and versions of what measures it.
+        gpu: Its description.
+        is_catalogued: Whether it is in the catalogue.
+        source: Date, driver and library versions.
     """
 
     gpu: Gpu
@@ -76,13 +76,13 @@ class FoundGpu:
 _LIKE: Final = (
     (12, "rtx-pro-6000"), (10, "b200"), (9, "h100-sxm"), (8.1, "l40s"), (0, "a100-80gb-sxm"),
 )  # fmt: skip
-"""Whose kernel times a GPU takes where its own were not measured, by compute capability."""
+"""GPU whose kernel times fill in for unmeasured kinds, by minimum compute capability."""
 _LIKE_ROCM: Final = "h100-sxm"
 _LEAST_MEMORY: Final = 0.85
-"""Part of its memory as sold that a GPU of the catalogue shows at least; a slice shows less."""
+"""Smallest fraction of its memory as sold that a whole GPU reports; a slice reports less."""
 _SQUARES: Final = (4096, 8192)
 _STREAMED: Final = 1 << 27
-"""Elements that are copied to see the bandwidth."""
+"""Elements copied to measure the bandwidth."""
 
 
 def found_gpu(device: torch.device, dtype: str, timer: KernelTimer) -> FoundGpu:
@@ -90,8 +90,8 @@ def found_gpu(device: torch.device, dtype: str, timer: KernelTimer) -> FoundGpu:
 
     Args:
         device: A CUDA device.
-        dtype: Its type of 16 bits.
-        timer: Times its kernels, where the catalogue does not have it.
+        dtype: Its 16-bit type.
+        timer: Times its kernels if it is not in the catalogue.
     """
     properties: Any = torch.cuda.get_device_properties(device)
     hip = getattr(torch.version, "hip", None)
@@ -107,7 +107,7 @@ def found_gpu(device: torch.device, dtype: str, timer: KernelTimer) -> FoundGpu:
 
 
 def _driver() -> str:
-    """The driver's version, where NVIDIA's tool says it."""
+    """The driver's version from nvidia-smi, or an empty string."""
     import shutil
     import subprocess
 
@@ -123,7 +123,7 @@ def _driver() -> str:
 
 
 def _catalogued(properties: Properties) -> Gpu | None:
-    """The GPU of the catalogue that this is as a whole; a slice of one is a GPU of its own."""
+    """The catalogue entry if this is the whole GPU; a slice counts as a GPU of its own."""
     catalogue = gpu_catalogue()
     try:
         gpu = catalogue[catalogue_name(properties.name, catalogue)]
@@ -137,11 +137,11 @@ def _catalogued(properties: Properties) -> Gpu | None:
 
 
 def described_gpu(properties: Properties, dtype: str, source: str, timer: KernelTimer) -> Gpu:
-    """A GPU that is not in the catalogue, with its peaks as they were measured.
+    """Describe a GPU that is not in the catalogue, with measured peaks.
 
     Args:
-        properties: What the driver says of it.
-        dtype: Its type of 16 bits.
+        properties: The driver's properties of it.
+        dtype: Its 16-bit type.
         source: Date and versions.
         timer: Times its kernels.
     """
@@ -168,7 +168,7 @@ def described_gpu(properties: Properties, dtype: str, source: str, timer: Kernel
 
 
 def _own_name(properties: Properties) -> str:
-    """A name that no GPU of the catalogue answers to."""
+    """A name that does not match any GPU of the catalogue."""
     name = re.sub(r"[\s_-]+", "-", properties.name.strip()).lower()
     try:
         catalogue_name(name, gpu_catalogue())

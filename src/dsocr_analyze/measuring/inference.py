@@ -1,4 +1,4 @@
-"""The vendor's `infer()` on one image, timed pass by pass and stage by stage while it runs."""
+"""Time the vendor's `infer()` on one image, pass by pass and stage by stage."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ __all__ = [
 ]
 
 RunPass = Callable[[Callable[[], Any]], Any]
-"""Runs a pass of the model, and returns what it returned."""
+"""Runs a pass of the model and returns its result."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What `infer()` is asked, under its own names.
+    """Arguments of `infer()`, under its own names.
 
     Attributes:
         image_file: The image.
-        prompt: The prompt, which holds `IMAGE_TOKEN` once.
-        base_size: Pixels a side of the global view in crop mode.
-        image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
+        prompt: The prompt, which contains `IMAGE_TOKEN` once.
+        base_size: Pixels per side of the global view in crop mode.
+        image_size: Pixels per side of a local view in crop mode, else of the only view.
         crop_mode: Whether the page is cut into local views.
-        output_path: The folder in which `infer()` makes its own.
-        save_results: Whether it also writes what it makes of the text there.
-        most_tokens: Tokens after which it ends, from 1; None for `infer()`'s own limit.
+        output_path: The folder in which `infer()` creates its own.
+        save_results: Whether it also writes its results there.
+        most_tokens: Tokens after which it stops, at least 1; None for `infer()`'s own limit.
 
     Raises:
-        WorkloadError: The prompt has no place for the page, or several.
+        WorkloadError: `IMAGE_TOKEN` is missing from the prompt, or occurs more than once.
     """
 
     image_file: Path
@@ -69,16 +69,16 @@ class Question:
 
     def __post_init__(self) -> None:
         count = self.prompt.count(IMAGE_TOKEN)
-        if count != 1:  # of which infer() would make something else than one page and its text
+        if count != 1:  # infer() would not run one page with its text
             raise WorkloadError(
-                f"prompt {self.prompt!r} holds {IMAGE_TOKEN} {count} times; give it once, where the"
-                " page belongs",
+                f"prompt {self.prompt!r} contains {IMAGE_TOKEN} {count} times; give it once, where"
+                " the page belongs",
                 arguments=["prompt"],
             )
 
 
 def check_image(file: Path) -> None:
-    """Refuses an image whose pixels cannot be had; raises PageError."""
+    """Raise PageError if an image's pixels cannot be read."""
     from PIL import Image
 
     try:
@@ -90,14 +90,14 @@ def check_image(file: Path) -> None:
 
 @dataclass(frozen=True)
 class PassShape:
-    """All of a prefill pass's input that decides what the pass costs.
+    """The parts of a prefill pass's input that decide its cost.
 
     Attributes:
         batch_size: Prompts.
-        seq_len: Tokens of one prompt.
-        visual_tokens: Of these, the page's.
+        seq_len: Tokens per prompt.
+        visual_tokens: The page's tokens among them.
         grid: Columns and rows of local views.
-        views: One batch for each vision call.
+        views: One batch per vision call.
     """
 
     batch_size: int
@@ -108,7 +108,7 @@ class PassShape:
 
     @classmethod
     def planned(cls, workload: Workload) -> PassShape:
-        """Of the pass that is counted."""
+        """The shape of the counted pass."""
         return cls(
             workload.batch_size,
             workload.seq_len,
@@ -119,10 +119,10 @@ class PassShape:
 
     @classmethod
     def given(cls, inputs: Mapping[str, Any]) -> PassShape:
-        """Of the pass that `infer()` runs, from what it calls the model's forward with."""
+        """The shape of the pass that `infer()` runs, from its arguments to the model's forward."""
         ids, ((patches, overview), *_) = inputs["input_ids"], inputs["images"]
         columns, rows = (int(side) for side in inputs["images_spatial_crop"][0])
-        # The model's code looks only at pixels that are not blank, which it tells by their sum.
+        # The model's code skips blank pixels, which it recognizes by a sum of 0.
         seen = [each for each in (patches, overview) if torch.sum(each).item() != 0]
         return cls(
             batch_size=ids.shape[0],
@@ -135,18 +135,18 @@ class PassShape:
 
 @dataclass(frozen=True)
 class MeasuredInference:
-    """What one call of `infer()` did and took.
+    """Result and times of one call of `infer()`.
 
     Attributes:
-        ran: Its prefill pass.
-        text: What it read, without the token that ends it.
-        tokens: Tokens that it generated, that one included.
+        ran: The shape of its prefill pass.
+        text: The text it read, without the end token.
+        tokens: Generated tokens, including the end token.
         prefill: Seconds of the prefill pass by stage.
         steps: Seconds of each decode step.
-        preprocess_seconds: Before the model is asked: the image's pixels, the prompt's tokens.
-        generate_seconds: Inside `generate`: all passes, and what is between them.
-        infer_seconds: All of it.
-        peak_bytes: Most bytes that a prefill pass held besides weights and inputs.
+        preprocess_seconds: Seconds before `generate`: the image's pixels, the prompt's tokens.
+        generate_seconds: Seconds inside `generate`: all passes and the time between them.
+        infer_seconds: Seconds of the whole call.
+        peak_bytes: Peak bytes of the prefill pass, excluding weights and inputs.
     """
 
     ran: PassShape
@@ -160,10 +160,10 @@ class MeasuredInference:
     peak_bytes: int
 
     def differences(self, counted: Workload) -> tuple[str, ...]:
-        """In what it ran other passes than those that are counted, a line each.
+        """Where its passes differ from the counted ones, one line per difference.
 
         Args:
-            counted: What is counted, for as many tokens.
+            counted: The counted workload, for the same number of tokens.
         """
         planned = PassShape.planned(counted)
         pairs = [
@@ -172,7 +172,7 @@ class MeasuredInference:
         ]
         pairs.append(("decode steps", len(self.steps), counted.max_new_tokens - 1))
         return tuple(
-            f"infer() ran with {name} {_text(ran)}, and counted is {_text(count)}"
+            f"infer() ran with {name} {_text(ran)}, but {_text(count)} was counted"
             for name, ran, count in pairs
             if ran != count
         )
@@ -184,7 +184,7 @@ class MeasuredInference:
 
 
 def _text(value: Any) -> str:
-    """A field of a `PassShape` as a reader knows it."""
+    """A field of a `PassShape` for readers."""
     if not isinstance(value, tuple):
         return str(value)
     if all(isinstance(each, ViewBatch) for each in value):
@@ -200,18 +200,18 @@ def measure_inference(
     *,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> MeasuredInference:
-    """Calls the model's `infer()`: for the memory of its prefill pass, then for its seconds.
+    """Call the model's `infer()`: once for the memory of its prefill pass, then for its seconds.
 
     Args:
         model: A vendor's model, on a device that computes.
-        tokenizer: What `infer()` is given as its tokenizer.
-        question: What it is asked.
+        tokenizer: The tokenizer for `infer()`.
+        question: Its other arguments.
         architecture: The model's architecture.
-        on_progress: Told what starts.
+        on_progress: Called with what starts.
 
     Raises:
         ConfigError: The model has no `infer()`.
-        ModelCodeError: Its code raised, or does not generate as published code does.
+        ModelCodeError: Its code raised, or does not generate like the published code.
         DeviceError: The device ran out of memory.
     """
     _check_infers(model)
@@ -225,7 +225,7 @@ def measure_inference(
     ):
         on_progress("memory of the prefill pass")
         scale = _Scale(device)
-        if device.type == "cuda":  # where the first pass also makes what libraries keep
+        if device.type == "cuda":  # the first pass also allocates what libraries keep
             _Call(model, _run, 1).run(tokenizer, question, save_results=False)
         _Call(model, scale.run, 1).run(tokenizer, question, save_results=False)
         clock = StageClock(model.module, architecture.stages, timer_of(device))
@@ -268,19 +268,19 @@ def _run(forward: Callable[[], Any]) -> Any:
 
 
 class _Call:
-    """One call of `infer()`, seen from its `generate` and from the model's forward.
+    """One call of `infer()`, observed at its `generate` and at the model's forward.
 
     Args:
         model: The model.
         run_pass: Runs each pass.
-        most_tokens: Tokens after which generation ends; None for what `infer()` asks for.
+        most_tokens: Tokens after which generation stops; None for `infer()`'s own limit.
 
     Attributes:
-        began: When `infer()` began, in seconds of the host's clock.
-        generate_began: Likewise `generate`.
-        generate_ended: When that had ended.
-        ended: When `infer()` had.
-        new_ids: What was generated.
+        began: Start of `infer()`, in seconds of the host's clock.
+        generate_began: Start of `generate`.
+        generate_ended: End of `generate`.
+        ended: End of `infer()`.
+        new_ids: The generated tokens.
     """
 
     def __init__(self, model: LoadedModel, run_pass: RunPass, most_tokens: int | None) -> None:
@@ -291,7 +291,7 @@ class _Call:
         self.new_ids: list[int] = []
 
     def run(self, tokenizer: Any, question: Question, *, save_results: bool) -> None:
-        """Calls it, once."""
+        """Call `infer()` once."""
         module: Any = self._model.module
         with (
             replaced(module, "generate", self._watched_generate(module.generate)),
@@ -312,11 +312,11 @@ class _Call:
 
     @property
     def first_pass(self) -> PassShape:
-        """The prefill pass."""
+        """The shape of the prefill pass."""
         if self._first_pass is None or not self.new_ids:
             raise ModelCodeError(
-                f"infer() of {str(self._model.directory.path)!r} did not call generate(), which is"
-                " where its passes are measured"
+                f"infer() of {str(self._model.directory.path)!r} did not call generate(), where its"
+                " passes are measured"
             )
         return self._first_pass
 
@@ -328,7 +328,7 @@ class _Call:
         @functools.wraps(generate)
         def watched(*args: Any, **kwargs: Any) -> Any:
             if self._most_tokens is not None:
-                kwargs.pop("max_length", None)  # Unlimited-OCR's way to say it
+                kwargs.pop("max_length", None)  # Unlimited-OCR's name for the limit
                 kwargs["max_new_tokens"] = self._most_tokens
             self.generate_began = self._now()
             ids = generate(*args, **kwargs)
@@ -351,14 +351,14 @@ class _Call:
 
 
 class _Scale:
-    """Weighs the first pass that it runs."""
+    """Measures the memory of the first pass that it runs."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self.peak_bytes: int | None = None
 
     def run(self, forward: Callable[[], Any]) -> Any:
-        """Runs one pass."""
+        """Run one pass."""
         if self.peak_bytes is not None:
             return forward()
         kept = []
@@ -374,7 +374,7 @@ class _Stopwatch:
         self.passes: list[Laps] = []
 
     def run(self, forward: Callable[[], Any]) -> Any:
-        """Runs one pass."""
+        """Run one pass."""
         number = len(self.passes)
         self._on_progress(f"infer(), token {number + 1}")
         self._clock.is_decoding = number > 0

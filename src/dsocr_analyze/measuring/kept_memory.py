@@ -1,8 +1,8 @@
-"""While the CPU is timed, memory that a pass frees stays with the process.
+"""Keep freed memory in the process while the CPU is timed.
 
-By glibc's defaults every large tensor is given back to the system and comes back page by page,
-zeroed; what that takes depends on what the machine did before, and is up to half of a pass. An
-allocator made for inference (jemalloc, tcmalloc, CUDA's caching allocator) keeps it.
+By default glibc returns every large tensor to the system and gets it back page by page, zeroed; the
+cost depends on what the machine did before and is up to half of a pass. Allocators made for
+inference (jemalloc, tcmalloc, CUDA's caching allocator) keep the memory.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _DEFAULT_MAPPINGS: Final = 65536
 
 
 def can_keep_memory(device: torch.device) -> bool:
-    """Whether the C library can be told so: glibc; a GPU's allocator keeps memory by itself."""
+    """Whether freed memory can be kept: on the CPU with glibc; a GPU's allocator always does."""
     return device.type != "cpu" or platform.libc_ver()[0] == "glibc"
 
 
 @contextlib.contextmanager
 def kept_memory(device: torch.device) -> Iterator[None]:
-    """While it lasts, freed memory stays with the process; afterwards the system has it back.
+    """Context in which freed memory stays in the process; it is returned to the system on exit.
 
     Args:
-        device: Where tensors are.
+        device: The device that holds the tensors.
     """
     if device.type != "cpu" or not can_keep_memory(device):
         yield

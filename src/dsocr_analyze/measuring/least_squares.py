@@ -1,4 +1,4 @@
-"""Non-negative least squares on relative errors, robust against outliers."""
+"""Non-negative least squares on relative errors, robust to outliers."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ __all__ = ["fitted"]
 _ROUNDS = 6
 _SWEEPS = 400
 _SCALE = 0.1
-"""Relative error beyond which a row weighs less: it was disturbed."""
+"""Relative error beyond which a row counts as disturbed and gets less weight."""
 
 Floats = NDArray[np.float64]
 
 
 def fitted(sizes: Floats, seconds: Floats, importance: Floats) -> Floats:
-    """Coefficients `x >= 0` for which `sizes @ x` is near `seconds`, row by row and relatively.
+    """Coefficients `x >= 0` that bring `sizes @ x` close to `seconds`, in relative error per row.
 
-    By coordinate descent (Franc, Hlavac and Navara 2005), reweighted for a soft-L1 loss.
+    Coordinate descent (Franc, Hlavac and Navara 2005), reweighted for a soft-L1 loss.
 
     Args:
         sizes: `[rows, columns]`, none below 0.
         seconds: `[rows]`, all above 0.
-        importance: `[rows]`, for how many rows each one counts.
+        importance: `[rows]`, weight of each row.
 
     Returns:
         `[columns]`.
@@ -37,7 +37,7 @@ def fitted(sizes: Floats, seconds: Floats, importance: Floats) -> Floats:
     for _ in range(_ROUNDS):
         weighted = columns * weights[:, None]
         gram, target = weighted.T @ columns, weighted.sum(axis=0)
-        # Barely anything, so that a column which others explain as well stays small.
+        # Slight regularization, so that a column that others also explain stays small.
         gram[np.diag_indices_from(gram)] += 1e-9 * max(1.0, float(gram.max()))
         for _ in range(_SWEEPS):
             for j in range(len(x)):

@@ -1,4 +1,4 @@
-"""The device at hand: its name, its versions, and the memory that is free."""
+"""A device's name, versions and free memory, and its profile."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["device_title", "free_bytes", "matching_device", "versions"]
 
 
 def device_title(device: torch.device) -> str:
-    """What a reader calls the device."""
+    """The device's name for readers."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{cpu_title()}, {torch.get_num_threads()} threads"
 
 
 def versions(device: torch.device) -> dict[str, str]:
-    """Versions on which its speed depends."""
+    """Versions of the libraries that affect its speed."""
     found = {"torch": str(torch.__version__)}
     if device.type == "cuda":
         found["cuda"] = str(torch.version.cuda)
@@ -33,7 +33,7 @@ def versions(device: torch.device) -> dict[str, str]:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes that could be allocated now."""
+    """Bytes that can be allocated now."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free)
@@ -46,9 +46,9 @@ def free_bytes(device: torch.device) -> int:
 
 
 def matching_device(device: torch.device, known: Mapping[str, Profile]) -> Device | None:
-    """The device with its profile, where there is one for the very device.
+    """The device with its profile; None if there is no profile for exactly this device.
 
-    A CPU's has to be of the same CPU with as many threads.
+    A CPU's profile must be for the same CPU with the same number of threads.
 
     Args:
         device: The device.

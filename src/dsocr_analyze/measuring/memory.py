@@ -1,4 +1,4 @@
-"""The most memory that a call holds at once, by the allocator of its device."""
+"""Peak memory of a call, from the allocator of its device."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["allocated_at_most"]
 
 
 def allocated_at_most(device: torch.device, function: Callable[[], Any]) -> int:
-    """Bytes that a call held at once, its result included; what was there before does not count.
+    """Peak bytes of a call, including its result but not earlier allocations.
 
-    On CUDA what tensors asked for, not what the allocator keeps in its pool; on the CPU by the
-    profiler's record of every allocation.
+    On CUDA, bytes that tensors requested, not what the allocator keeps in its pool; on the CPU,
+    from the profiler's record of every allocation.
 
     Args:
-        device: Where it allocates.
-        function: Is called once.
+        device: The device that it allocates on.
+        function: The call to measure; called once.
     """
     if device.type == "cuda":
         before = torch.cuda.memory_allocated(device)
@@ -49,7 +49,7 @@ def allocated_at_most(device: torch.device, function: Callable[[], Any]) -> int:
 
 @contextlib.contextmanager
 def _quiet_profiler() -> Iterator[None]:
-    """Without the profiler's lines on stderr, which nobody who measures has asked for."""
+    """Suppress the profiler's log lines on stderr."""
     name = "KINETO_LOG_LEVEL"  # read when a process profiles for the first time
     if name in os.environ:
         yield

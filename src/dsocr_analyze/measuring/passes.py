@@ -1,4 +1,4 @@
-"""Real passes of a page, timed stage by stage."""
+"""Time real passes of a page, stage by stage."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from dsocr_analyze.workload import AnyWorkload
 __all__ = ["MeasuredPage", "Protocol", "measure_page", "measure_pages"]
 
 _REFERENCE_SIZE: Final = 1024
-"""Of the square product that shows how busy the machine's neighbours are."""
+"""Side of a square product that shows how busy the machine is with other work."""
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """How it is measured.
+    """How to measure.
 
     Attributes:
         repeats: Timed repeats of all passes.
-        warmups: Untimed ones before them.
+        warmups: Untimed repeats before them.
         steps: Decode steps per repeat; a sample is their mean.
-        autocast: Whether passes run under the autocast of the vendor's `infer()`, in bfloat16.
+        autocast: Whether passes run under bfloat16 autocast, like the vendor's `infer()`.
 
     Raises:
-        WorkloadError: A number is not possible.
+        WorkloadError: A number is out of range.
     """
 
     repeats: int = 5
@@ -61,13 +61,13 @@ class Protocol:
 
 @dataclass(frozen=True)
 class MeasuredPage:
-    """What the passes of a page, or of a batch of pages, took.
+    """Measured passes of a page, or of a batch of pages.
 
     Attributes:
-        stages: By stage, in the architecture's order; of the decode stage one step.
-        prefill: The prefill pass.
-        reference: A product of fixed size, run before every repeat.
-        peak_bytes: Most bytes that the prefill pass held besides weights and inputs.
+        stages: Seconds by stage, in the architecture's order; one step for the decode stage.
+        prefill: Seconds of the prefill pass.
+        reference: Seconds of a product of fixed size, run before every repeat.
+        peak_bytes: Peak bytes of the prefill pass, excluding weights and inputs.
     """
 
     stages: Mapping[str, Samples]
@@ -84,14 +84,14 @@ def measure_page(
     *,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> MeasuredPage:
-    """Runs a workload's prefill pass and first decode steps, again and again.
+    """Run a workload's prefill pass and first decode steps repeatedly.
 
     Args:
         model: A model on a device that computes.
         workload: The page, the text and the batch.
         architecture: The model's architecture.
-        protocol: How often, and under what.
-        on_progress: Told what starts.
+        protocol: How to measure.
+        on_progress: Called with what starts.
 
     Raises:
         ModelCodeError: The model's code raised.
@@ -108,14 +108,14 @@ def measure_pages(
     *,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> list[MeasuredPage]:
-    """The same of several workloads, in turn: what disturbs one repeat is gone in the next.
+    """The same for several workloads in turn, so that a disturbance affects a repeat of each.
 
     Args:
         model: A model on a device that computes.
         workloads: The pages.
         architecture: The model's architecture.
-        protocol: How often, and under what.
-        on_progress: Told what starts.
+        protocol: How to measure.
+        on_progress: Called with what starts.
 
     Raises:
         ModelCodeError: The model's code raised.
@@ -159,7 +159,7 @@ def _measured(
 
 @contextlib.contextmanager
 def _ready(model: LoadedModel, protocol: Protocol) -> Iterator[None]:
-    """Around passes that are measured."""
+    """Context in which passes are measured."""
     device = model.device
     with (
         exclusive(),
@@ -179,7 +179,7 @@ def _repeat(
     clock: StageClock,
     steps: int,
 ) -> dict[str, float]:
-    """Seconds by stage of one prefill pass, and of a decode step after it."""
+    """Seconds by stage of one prefill pass and of a decode step after it."""
     safe_point()
     clock.is_decoding = False
     generation = Generation(model, workload, architecture, clock.begin)
@@ -209,7 +209,7 @@ def _peak_bytes(model: LoadedModel, workload: AnyWorkload, architecture: Archite
 
 
 def _reference_seconds(model: LoadedModel, timer: Timer) -> float:
-    """Seconds of a square product: the fastest of a few."""
+    """Seconds of a square product, the fastest of a few."""
     size = _REFERENCE_SIZE
     factor: Any = torch.ones(size, size, device=model.device, dtype=model.dtype)
     found = []

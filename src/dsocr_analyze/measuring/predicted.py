@@ -1,4 +1,4 @@
-"""What is predicted of a page that is measured: seconds of its stages, and its peak memory."""
+"""Predictions for a measured page: seconds of its stages, and its peak memory."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = ["Predicted", "predicted_page"]
 
 @dataclass(frozen=True)
 class Predicted:
-    """What the kernel records of a page say.
+    """Predictions from the kernel records of a page.
 
     Attributes:
-        stages: Seconds by stage; none without a profile of the device.
-        peak_bytes: Most bytes that the prefill pass holds besides weights and inputs.
+        stages: Seconds by stage; empty without a profile of the device.
+        peak_bytes: Peak bytes of the prefill pass, excluding weights and inputs.
     """
 
     stages: Mapping[str, Span]
@@ -43,15 +43,15 @@ def predicted_page(
     protocol: Protocol,
     device: Device | None,
 ) -> Predicted:
-    """Predicts what `measure_page` measures with the same arguments.
+    """Predict what `measure_page` measures with the same arguments.
 
     Args:
         model: The model on the device that computes.
         workload: The page.
         architecture: The model's architecture.
-        protocol: How it is measured: under autocast, and where there are no closed forms, the
-            records are those of a trace on the device itself.
-        device: The device's profile; None where there is none.
+        protocol: How the page is measured; under autocast, or without closed forms, the records are
+            from a trace on the device itself.
+        device: The device with its profile; None if there is no profile.
 
     Raises:
         DeviceError: The profile lacks the element type.
@@ -73,7 +73,7 @@ def predicted_page(
 
 
 def _step(kernels: Sequence[Kernel], device: Device, host: Host, batch: int) -> Span:
-    """A forward pass alone, without what `generate` does between two of them."""
+    """A decode step alone, without the work of `generate` between steps."""
     return eager_step(kernels, device, replace(host, step_us=0.0, sequence_us=0.0), batch)
 
 

@@ -1,4 +1,4 @@
-"""Seconds of a page's preprocessing: the resizes and tensors that the vendor's `infer()` makes."""
+"""Seconds of a page's preprocessing: the resizes and tensors that the vendor's `infer()` does."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def measured_preprocessing(workload: Workload, content: tuple[int, int], repeats
     """Seconds of one CPU thread per prompt, on pages of noise.
 
     Args:
-        workload: The page, its mode and how many of it a prompt holds.
+        workload: The page, its mode and the pages per prompt.
         content: Width and height of the page in the whole view; the rest is padding.
-        repeats: Times that it is done.
+        repeats: Number of repeats.
     """
     width, height = workload.page
     noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
@@ -47,7 +47,7 @@ def measured_preprocessing(workload: Workload, content: tuple[int, int], repeats
 def _prepare(page: Any, workload: Workload, content: tuple[int, int]) -> list[torch.Tensor]:
     image_size, base_size = workload.image_size, workload.base_size
     if not workload.crop_mode:
-        if content == (image_size, image_size):  # squeezed, whatever its proportions
+        if content == (image_size, image_size):  # stretched, ignoring its aspect ratio
             return [_tensor(page.resize(content))]
         return [_tensor(ImageOps.pad(page, (image_size, image_size), color=(127, 127, 127)))]
     views = [_tensor(ImageOps.pad(page, (base_size, base_size), color=(127, 127, 127)))]
@@ -63,6 +63,6 @@ def _prepare(page: Any, workload: Workload, content: tuple[int, int]) -> list[to
 
 
 def _tensor(view: Any) -> torch.Tensor:
-    """`[3, side, side]`, -1 to 1, in bfloat16."""
+    """The view as `[3, side, side]`, from -1 to 1, in bfloat16."""
     pixels = torch.from_numpy(np.array(view)).permute(2, 0, 1).contiguous().to(torch.float32)
     return pixels.div_(255).sub_(0.5).div_(0.5).to(torch.bfloat16)

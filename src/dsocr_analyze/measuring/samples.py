@@ -1,4 +1,4 @@
-"""Seconds of something that was done several times."""
+"""Seconds of a repeated measurement."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["Samples"]
 
 @dataclass(frozen=True)
 class Samples:
-    """Seconds of something that was repeated, in the order of the repeats."""
+    """Seconds of each repeat of a measurement, in order."""
 
     seconds: tuple[float, ...]
 
     @property
     def fastest(self) -> float:
-        """The least: what it takes where nobody disturbs it."""
+        """The minimum: the time without disturbance."""
         return min(self.seconds)
 
     @property
@@ -26,5 +26,5 @@ class Samples:
 
     @property
     def spread(self) -> float:
-        """Greatest minus least, as a part of the median."""
+        """Maximum minus minimum, as a fraction of the median."""
         return (max(self.seconds) - min(self.seconds)) / self.median

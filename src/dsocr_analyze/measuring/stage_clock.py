@@ -1,4 +1,4 @@
-"""Seconds of stages: the time line of a pass, cut where a stage's own modules start and end."""
+"""Seconds of stages: a pass's timeline, cut at the start and end of each stage's modules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Laps", "StageClock"]
 
 
 class Laps:
-    """The time line of one pass.
+    """The timeline of one pass.
 
     Args:
         timer: The device's clock.
@@ -32,26 +32,26 @@ class Laps:
         self.enter(stage)
 
     def enter(self, stage: str) -> None:
-        """A stage begins within the one that is under way."""
+        """Start a stage within the current one."""
         self._timer.open_range(stage)
         self._open += 1
         self._marks.append((stage, self._timer.mark()))
 
     def leave(self, back_to: str) -> None:
-        """It ends, and the one around it goes on."""
+        """End the current stage and resume the one around it."""
         self._marks.append((back_to, self._timer.mark()))
         self._open -= 1
         self._timer.close_range()
 
     def finish(self) -> None:
-        """The pass has been issued as a whole."""
+        """Close the timeline once the whole pass has been issued."""
         self._marks.append(("", self._timer.mark()))
         while self._open:
             self._open -= 1
             self._timer.close_range()
 
     def seconds(self) -> dict[str, float]:
-        """Seconds of each stage that ran; they add up to those of the pass."""
+        """Seconds of each stage that ran; they add up to the pass."""
         found: dict[str, float] = {}
         for (stage, start), (_, end) in zip(self._marks, self._marks[1:], strict=False):
             found[stage] = found.get(stage, 0.0) + self._timer.seconds(start, end)
@@ -59,18 +59,18 @@ class Laps:
 
 
 class StageClock:
-    """Times the passes of a model by stage, at the modules by which a trace books operators.
+    """Times the passes of a model by stage, at the modules that a trace assigns operators to.
 
-    Vision stages take the time of their own modules, the prefill stage the rest of the prefill
+    Vision stages get the time of their own modules, the prefill stage the rest of the prefill
     pass, the decode stage all of a step.
 
     Args:
         model: The model.
         stages: The architecture's stages.
-        timer: The clock of the device on which it runs.
+        timer: The clock of the model's device.
 
     Attributes:
-        is_decoding: Whether the passes that begin from here on are decode steps.
+        is_decoding: Whether the next passes are decode steps.
     """
 
     def __init__(self, model: torch.nn.Module, stages: Sequence[Stage], timer: Timer) -> None:
@@ -90,12 +90,12 @@ class StageClock:
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        """While it lasts, passes are timed; after it, modules are as they were."""
+        """Context in which passes are timed; the modules are restored on exit."""
         with self._modules.attached():
             yield
 
     def begin(self) -> Laps:
-        """Starts the time line of another pass."""
+        """Start the timeline of a new pass."""
         role = "decode" if self.is_decoding else "prefill"
         stage = next(each.name for each in self._stages if each.role == role)
         self._modules.begin([])

@@ -1,4 +1,4 @@
-"""Clocks of devices: marks on a time line, and the seconds between two of them."""
+"""Device clocks: marks on a timeline, and the seconds between them."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ __all__ = ["Timer", "timer_of"]
 
 
 class Timer(Protocol):
-    """A device's clock. A mark is whatever it needs to tell later when that was."""
+    """A device's clock; marks are opaque to callers."""
 
     def mark(self) -> Any:
-        """The moment at which all that was issued so far is done."""
+        """Mark the moment at which everything issued so far is done."""
 
     def seconds(self, start: Any, end: Any) -> float:
         """Seconds from one mark to a later one; waits until both have passed."""
 
     def open_range(self, name: str) -> None:
-        """Names what follows, for whoever watches with a profiler."""
+        """Name the work that follows, for profilers."""
 
     def close_range(self) -> None:
-        """Ends what was named last."""
+        """End the last named range."""
 
     def wait(self) -> None:
-        """Waits until all that was issued is done."""
+        """Wait until everything issued is done."""
 
 
 class _HostTimer:
-    """Of a device that works while the host waits: the CPU."""
+    """Clock of a device that works synchronously: the CPU."""
 
     def mark(self) -> float:
         return time.perf_counter()
@@ -39,13 +39,13 @@ class _HostTimer:
         return end - start
 
     def open_range(self, name: str) -> None:
-        """Nobody watches ranges of a CPU."""
+        """Do nothing: the CPU has no ranges."""
 
     def close_range(self) -> None:
-        """Likewise."""
+        """Do nothing."""
 
     def wait(self) -> None:
-        """Nothing is ever under way."""
+        """Return at once: nothing is ever pending."""
 
 
 class _CudaTimer:
@@ -75,5 +75,5 @@ class _CudaTimer:
 
 
 def timer_of(device: torch.device) -> Timer:
-    """The clock of a device that computes."""
+    """The clock of a device."""
     return _CudaTimer(device) if device.type == "cuda" else _HostTimer()

@@ -1,4 +1,4 @@
-"""A model directory as read from disk, once: its config and the bytes of its Python files."""
+"""A model directory, read from disk once: its config and the bytes of its Python files."""
 
 from __future__ import annotations
 
@@ -42,38 +42,38 @@ __all__ = ["ModelDirectory", "Role", "read_config"]
 Role = Literal["AutoConfig", "AutoModel"]
 
 _READS_CONFIG: Final = (
-    "closed forms assume that the directory's code, which is not the published one, builds what"
-    " config.json says; a trace shows what it runs"
+    "closed forms assume that the directory's code, which is not the published code, builds the"
+    " model in config.json; a trace shows what it runs"
 )
 
 _MOST_FILES: Final = 100_000
 
 _CONFIG: Final = "config.json"
-"""What errors call the config."""
+"""Name of the config in error messages."""
 
 _ROLES: Final[tuple[Role, ...]] = ("AutoConfig", "AutoModel")
 
 
 @dataclass(frozen=True)
 class ModelDirectory:
-    """What a model directory holds; the bytes that are hashed are the bytes that are executed."""
+    """The content of a model directory; the bytes that are hashed are the bytes that run."""
 
     path: Path
     config: dict[str, Any]
     sources: dict[str, bytes]
-    """Python files by their path within the directory, posix style."""
+    """Python files by their POSIX path within the directory."""
     described: Architecture | None = None
-    """What a stages file says of the model; without one, its config says what it is."""
+    """The architecture from a stages file; None to recognise it from the config."""
     config_file: Path | None = None
-    """The config's file where it is another one than the directory's own `config.json`."""
+    """The config's file, if not the directory's own `config.json`."""
 
     @classmethod
     def read(cls, path: Path, described: Architecture | None = None) -> ModelDirectory:
-        """Reads `path`; raises ModelDirectoryError or ConfigError where no model lies.
+        """Read a directory; raises ModelDirectoryError or ConfigError if it has no model.
 
         Args:
             path: The directory.
-            described: What a stages file says of the model, where there is one.
+            described: The architecture from a stages file, if there is one.
         """
         try:
             if not is_folder(path):
@@ -92,37 +92,37 @@ class ModelDirectory:
 
     @classmethod
     def of_config(cls, file: Path, described: Architecture) -> ModelDirectory:
-        """A model of transformers' own code, as a `config.json` alone describes it.
+        """A model built by transformers' own code from just a `config.json`.
 
         Args:
             file: The config.
-            described: What a stages file says of the model.
+            described: The architecture from a stages file.
         """
         return cls(file, read_config(file), {}, described, file)
 
     @cached_property
     def architecture(self) -> Architecture:
-        """What the model is.
+        """The model's architecture.
 
         Raises:
-            ConfigError: Nobody describes it, and no architecture recognises its config.
+            ConfigError: There is no stages file, and no architecture recognises its config.
         """
         with self._named_config():
             return self.described or architecture_of(self.config)
 
     @property
     def recognized(self) -> Architecture | None:
-        """What the model is, as far as anybody knows."""
+        """The model's architecture; None if it is not recognised."""
         return self.described or recognized_architecture(self.config)
 
     @property
     def has_code(self) -> bool:
-        """Whether it names code of its own; without, transformers has the model's."""
+        """Whether it has its own code; if not, the model's code is in transformers."""
         return self.described is None or isinstance(self.config.get("auto_map"), dict)
 
     @property
     def model_role(self) -> str:
-        """The role in `auto_map` of the model's class: of the class that is named first, if any."""
+        """Role in `auto_map` of the model's class: that of the first in `architectures`, if any."""
         auto_map, names = self.config.get("auto_map"), self.config.get("architectures")
         if isinstance(auto_map, dict) and isinstance(names, list) and self.described is not None:
             for role, reference in auto_map.items():
@@ -132,11 +132,11 @@ class ModelDirectory:
         return "AutoModel"
 
     def with_config(self, values: Mapping[str, Any], file: Path | None = None) -> ModelDirectory:
-        """The same files under another config, whose `auto_map` stays: it names these files.
+        """The same files with another config; `auto_map` is kept, since it names these files.
 
         Args:
             values: The config.
-            file: Where it was read from, for errors about it.
+            file: The file it was read from, for error messages.
         """
         config = {**values, "auto_map": self.config.get("auto_map")}
         return replace(self, config=config, config_file=file or self.config_file)
@@ -149,7 +149,7 @@ class ModelDirectory:
 
     @cached_property
     def code(self) -> Code:
-        """Whose code this is; of a directory from which nothing can be built, other code."""
+        """Whose code this is; `other` if no model can be built from the directory."""
         if self.is_reference:
             return "reference"
         try:
@@ -162,28 +162,28 @@ class ModelDirectory:
         """Dimensions of the model that the directory's code builds.
 
         Raises:
-            ConfigError: No architecture recognises the config, it describes no model, or one that
-                is not modelled.
+            ConfigError: No architecture recognises the config, or it describes no model or one
+                that is not supported.
         """
         with self._named_config():
             found: ModelDimensions = self.architecture.forms.dimensions(self.config, self.code)
         return found
 
     def check_values(self) -> None:
-        """Refuses values that nothing can be built from, where it is known whose code reads them.
+        """Check the config's values if it is known whose code reads them.
 
         Raises:
-            ConfigError: The config has such a value, or closed forms lack what the reference does.
+            ConfigError: No model can be built from a value, or the closed forms do not cover it.
         """
         if self.code == "reference" or (
-            # What published code does besides, a trace may count.
+            # A trace may count what published code does beyond the closed forms.
             self.code == "published" and not self.config_findings.refusals
         ):
             self.dimensions()
 
     @property
     def doubt(self) -> str:
-        """Why code like the architecture's own could not run the config; empty for no reason."""
+        """Why the architecture's own code could not run the config; empty if it could."""
         architecture = self.recognized
         if architecture is None or architecture.closed_forms is None:
             return ""
@@ -195,7 +195,7 @@ class ModelDirectory:
 
     @contextlib.contextmanager
     def _named_config(self) -> Iterator[None]:
-        """Names the config's own file in an error about it."""
+        """Name the config's own file in errors about it."""
         try:
             yield
         except ConfigError as error:
@@ -207,7 +207,7 @@ class ModelDirectory:
 
     @cached_property
     def config_findings(self) -> ConfigFindings:
-        """What keys of the config do, or fail to do; nothing of a model that is not known."""
+        """Findings about keys of the config; empty for an unknown model."""
         architecture = self.recognized
         if architecture is None or architecture.closed_forms is None:
             return ConfigFindings((), ())
@@ -216,14 +216,14 @@ class ModelDirectory:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What closed forms assume of the directory's code."""
+        """What the closed forms assume about the directory's code."""
         return (_READS_CONFIG,) if self.code == "other" else ()
 
     def class_in(self, role: str) -> tuple[str, str]:
-        """The file and the class that `auto_map` names for a role, as transformers reads it.
+        """The file and class that `auto_map` names for a role, read as in transformers.
 
         Raises:
-            ConfigError: `auto_map` is missing or names no class in a file.
+            ConfigError: `auto_map` is missing or does not name a class in a file.
             ModelDirectoryError: The directory has no such file.
         """
         auto_map = self.config.get("auto_map")
@@ -244,18 +244,17 @@ class ModelDirectory:
         return file, class_name
 
     def runs_code(self, published: Mapping[str, str]) -> bool:
-        """Whether the model is built from `published` files and from nothing else.
+        """Whether the model is built from `published` files only.
 
-        Every one of them has to be there unchanged, and the classes in use have to be theirs. Other
-        files may lie beside them: published files import only one another, and of `name.py` and a
-        folder `name` the file is imported.
+        All of them must be present and unchanged, and the classes in use must be theirs. Other
+        files are allowed: published files import only each other, and a file `name.py` takes
+        precedence over a folder `name`.
 
         Args:
-            published: SHA-256 by file; together the files are all that their classes import from
-                the directory.
+            published: SHA-256 by file, for all files that their classes import from the directory.
 
         Raises:
-            ConfigError: `auto_map` is missing or names no class in a file.
+            ConfigError: `auto_map` is missing or does not name a class in a file.
             ModelDirectoryError: The directory has no such file.
         """
         if not published.items() <= self.digests().items():
@@ -267,16 +266,16 @@ class ModelDirectory:
         return {name: hashlib.sha256(data).hexdigest() for name, data in self.sources.items()}
 
     def code_digest(self) -> str:
-        """One SHA-256 over the names and contents of all Python files."""
+        """A single SHA-256 of the names and contents of all Python files."""
         lines = "".join(f"{digest}  {name}\n" for name, digest in self.digests().items())
         return hashlib.sha256(lines.encode()).hexdigest()
 
     def config_digest(self) -> str:
-        """SHA-256 of the config's values, whatever the file's formatting."""
+        """SHA-256 of the config's values, independent of the file's formatting."""
         return hashlib.sha256(self.config_text().encode()).hexdigest()
 
     def config_text(self) -> str:
-        """The config's values as JSON, the same whatever the file's formatting."""
+        """The config's values as JSON, independent of the file's formatting."""
         return json.dumps(self.config, sort_keys=True, separators=(",", ":"))
 
     def source(
@@ -286,12 +285,12 @@ class ModelDirectory:
         class_name: str | None = None,
         weights: Literal["none", "checkpoint"] = "none",
     ) -> ModelSource:
-        """Where the model comes from, for whoever reads its figures.
+        """The origin of the model, to report with its figures.
 
         Args:
-            architecture: Name of its architecture; None where none recognises it.
-            class_name: The model's class; None where it was not built.
-            weights: Whether a checkpoint's values were loaded.
+            architecture: Name of its architecture; None if not recognised.
+            class_name: The model's class; None if it was not built.
+            weights: Whether a checkpoint was loaded.
         """
         return ModelSource(
             architecture=architecture,
@@ -310,15 +309,15 @@ class ModelDirectory:
 
     @property
     def tokenizer_file(self) -> Path:
-        """Where its tokenizer lies, if it has one."""
+        """Path of its tokenizer, which may not exist."""
         return self.path / "tokenizer.json"
 
 
 def _python_files(directory: Path) -> dict[str, bytes]:
-    """Contents of the Python files by path; what is hidden is no part of a model.
+    """Contents of the Python files by path, without hidden files and folders.
 
     Raises:
-        OSError: One cannot be read, or they are more or larger than any model's.
+        OSError: A file cannot be read, or there are too many or they are too large for a model.
     """
     found: dict[str, bytes] = {}
     seen = size = 0
@@ -326,7 +325,7 @@ def _python_files(directory: Path) -> dict[str, bytes]:
         seen += len(folders) + len(names)
         if seen > _MOST_FILES:
             raise OSError(
-                errno.EFBIG, f"it holds more than {_MOST_FILES:,} files, which no model's does"
+                errno.EFBIG, f"it has more than {_MOST_FILES:,} files, too many for a model"
             )
         folders[:] = [each for each in folders if not each.startswith(".")]
         for name in names:
@@ -339,7 +338,7 @@ def _python_files(directory: Path) -> dict[str, bytes]:
             if size > CODE_BYTES:
                 raise OSError(
                     errno.EFBIG,
-                    f"its Python files have more than {CODE_BYTES // MEBIBYTE} MiB",
+                    f"its Python files are larger than {CODE_BYTES // MEBIBYTE} MiB",
                 )
             found[file.relative_to(directory).as_posix()] = data
     return dict(sorted(found.items()))
@@ -351,7 +350,7 @@ def _raise(error: OSError) -> None:
 
 @contextlib.contextmanager
 def _named(file: Path, directory: Path) -> Iterator[None]:
-    """Names a file of the directory in what the system says of it."""
+    """Add a file's path within the directory to the system's error message."""
     try:
         yield
     except OSError as error:
@@ -360,30 +359,30 @@ def _named(file: Path, directory: Path) -> Iterator[None]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; raises ModelDirectoryError or ConfigError where none is."""
+    """The JSON object in `path`; raises ModelDirectoryError or ConfigError if there is none."""
     try:
         text = read_text(path, CONFIG_BYTES)
         config = json.loads(text, object_pairs_hook=_object_of)
     except FileNotFoundError as error:
         raise ModelDirectoryError(
-            f"no config at {str(path)!r}; a model directory holds config.json"
+            f"no config at {str(path)!r}; a model directory contains config.json"
         ) from error
     except OSError as error:
         raise ModelDirectoryError(f"cannot read {str(path)!r}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{str(path)!r} is not JSON: {error}") from error
     if not isinstance(config, dict):
-        raise ConfigError(f"{str(path)!r} holds a JSON {type(config).__name__}, not an object")
+        raise ConfigError(f"{str(path)!r} contains a JSON {type(config).__name__}, not an object")
     return config
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; raises ConfigError for a key that stands in it twice."""
+    """A JSON object; raises ConfigError for a duplicate key."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
             raise ConfigError(
-                f"config.json: {shown(key)} stands twice in one object, as {shown(found[key])} and"
+                f"config.json: {shown(key)} appears twice in one object, as {shown(found[key])} and"
                 f" as {shown(value)}; give it once"
             )
         found[key] = value

@@ -1,4 +1,4 @@
-"""A model directory's `tokenizer.json`, read by a library that panics where it is broken."""
+"""Read a model directory's `tokenizer.json` with a library that panics if it is broken."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STDERR: Final = 2
 
 
 def read_tokenizer_file(file: Path) -> bytes:
-    """Its content; raises ModelDirectoryError where it is no file of a tokenizer's size."""
+    """Its content; raises ModelDirectoryError if it is unreadable or too large for a tokenizer."""
     try:
         return read_bytes(file, DOCUMENT_BYTES)
     except OSError as error:
@@ -28,10 +28,10 @@ def read_tokenizer_file(file: Path) -> bytes:
 
 @contextlib.contextmanager
 def named_tokenizer_failures(file: Path) -> Iterator[None]:
-    """While the body runs the tokenizer of a file, whatever fails in it is said in one line.
+    """Context for running a file's tokenizer that turns any failure into a one-line error.
 
-    A panic in the library raises what is no Exception, and writes a hundred lines to the process's
-    stderr, past Python; so what any thread writes there meanwhile is not heard.
+    A panic in the library raises a BaseException and writes a hundred lines directly to the
+    process's stderr, so stderr is discarded meanwhile, for all threads.
 
     Raises:
         ModelDirectoryError: The body failed.
@@ -49,7 +49,7 @@ def named_tokenizer_failures(file: Path) -> Iterator[None]:
 def _stderr_unheard() -> Iterator[None]:
     try:
         kept = os.dup(_STDERR)
-    except OSError:  # closed: nobody hears anything
+    except OSError:  # stderr is closed anyway
         yield
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -1,4 +1,4 @@
-"""Whose Python code may be executed: a record of the SHA-256 of files that a person agreed to."""
+"""Which Python code may be executed: a record of the SHA-256 of files that the user approved."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LARGEST_STORE_BYTES: Final = 16 * MEBIBYTE
 
 
 def trust_store() -> Path | None:
-    """The file that holds the record, in the user's own folder; None of a user who has none."""
+    """File of the record, in the user's own folder; None if the user has no such folder."""
     folder = own_folder()
     return None if folder is None else folder / _RECORD
 
@@ -45,17 +45,16 @@ def _read_store() -> dict[str, dict[str, str]]:
 
 
 def _refuse_strangers(store: Path) -> None:
-    """Raises TrustError where somebody else can say what the user trusts.
+    """Raise TrustError if another user could have changed the record.
 
-    What is looked at cannot become another's afterwards: only the owner of the folder can put
-    another file there.
+    The check cannot be outrun: only the owner of the folder can replace the file afterwards.
 
     Raises:
         OSError: There is no record.
-        TrustError: The folder or the record is somebody else's, or writable for others, or the
-            record is a link.
+        TrustError: The folder or the record belongs to another user or is writable by others, or
+            the record is a link.
     """
-    if not hasattr(os, "geteuid"):  # Windows, where a user's profile is the user's alone
+    if not hasattr(os, "geteuid"):  # Windows, where profiles are private to their users
         return
     anybody, group = stat.S_IWOTH, stat.S_IWGRP
     for path, found, writers in (
@@ -64,16 +63,16 @@ def _refuse_strangers(store: Path) -> None:
     ):
         name = repr(str(path))
         if stat.S_ISLNK(found.st_mode):
-            raise TrustError(f"the trust record {name} is a link; put the file itself there")
+            raise TrustError(f"the trust record {name} is a link; replace it with the file itself")
         if found.st_uid not in (0, os.geteuid()):
             raise TrustError(
-                f"{name}, of the trust record, belongs to user {found.st_uid}; it has to be yours"
+                f"{name}, of the trust record, belongs to user {found.st_uid}; it must be yours"
             )
         if found.st_mode & writers:
             raise TrustError(
-                f"{name}, of the trust record, can be written by others"
+                f"{name}, of the trust record, is writable by others"
                 f" ({stat.filemode(found.st_mode)}); run `chmod go-w {shlex.quote(str(path))}`"
-                " once you know what it holds"
+                " once you have checked its contents"
             )
 
 
@@ -84,7 +83,7 @@ def _changes(recorded: dict[str, str], present: dict[str, str]) -> list[str]:
 
 
 def is_trusted(directory: ModelDirectory) -> bool:
-    """Whether the directory's Python files are the ones that were recorded for it."""
+    """Whether the directory's Python files are the ones recorded for it."""
     if directory.is_reference:
         return True
     recorded = _read_store().get(str(directory.path.resolve()))
@@ -92,23 +91,23 @@ def is_trusted(directory: ModelDirectory) -> bool:
 
 
 def is_trusted_code(directory: ModelDirectory) -> bool:
-    """Whether these very Python files, names and contents, were recorded, wherever they lay.
+    """Whether exactly these Python files, names and contents, were recorded for any directory.
 
-    For files that have no place of their own: those of another revision of a repository.
+    For files without a directory of their own, such as another revision of a repository.
     """
     return directory.is_reference or directory.digests() in _read_store().values()
 
 
 def require_trust(directory: ModelDirectory) -> None:
-    """Raises TrustError, naming the files, unless the directory's code is trusted.
+    """Raise TrustError, naming the files, unless the directory's code is trusted.
 
     Raises:
-        ConfigError: It has no code, and its config is of no known architecture.
+        ConfigError: It has no code, and no architecture recognises its config.
     """
     if is_trusted(directory):
         return
     if not directory.sources:
-        _ = directory.architecture  # of transformers' own code: refused in words of its config
+        _ = directory.architecture  # no code to trust; an unknown config raises ConfigError
         return
     digests = directory.digests()
     recorded = _read_store().get(str(directory.path.resolve()))
@@ -117,7 +116,7 @@ def require_trust(directory: ModelDirectory) -> None:
     if recorded is None:
         files = ", ".join(digests)
         raise TrustError(
-            f"{str(directory.path)!r} holds Python code that would be executed ({files}); {ways}",
+            f"{str(directory.path)!r} contains Python code that would run ({files}); {ways}",
             arguments=["trust_remote_code"],
         )
     changed = ", ".join(_changes(recorded, digests))
@@ -129,7 +128,7 @@ def require_trust(directory: ModelDirectory) -> None:
 
 
 def record_trust(directory: ModelDirectory) -> dict[str, str]:
-    """Records the directory's Python files as trusted and returns their SHA-256 by file."""
+    """Record the directory's Python files as trusted and return their SHA-256 by file."""
     digests = directory.digests()
     store = own_folder_to_write() / _RECORD
     try:
@@ -138,7 +137,7 @@ def record_trust(directory: ModelDirectory) -> dict[str, str]:
         raise OutputError(
             f"cannot write the trust record {str(store)!r}: {error.strerror}"
         ) from error
-    with locked(store.parent):  # what another process records meanwhile is not lost
+    with locked(store.parent):  # keep what another process records meanwhile
         recorded = _read_store()
         recorded[str(directory.path.resolve())] = digests
         text = json.dumps(recorded, indent=2, sort_keys=True) + "\n"

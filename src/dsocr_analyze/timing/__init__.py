@@ -1,1 +1,1 @@
-"""From counts to seconds: how long a page takes, and how many pages a second."""
+"""From counts to seconds: how long a page takes, and how many pages per second a GPU does."""

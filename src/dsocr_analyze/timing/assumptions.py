@@ -1,4 +1,4 @@
-"""What a prediction assumes, all of it in one place; every output says it."""
+"""Everything a prediction assumes, in one place; every output prints it."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ _VIEWED_S = 8.05e-9
 """Seconds per pixel of `PixelWork`.
 
 Least squares over 30 pages (A4 at 72 to 300 dpi in six modes): Pillow 13 and torch 2.13 on one
-thread of an AMD EPYC, CPU time, the least of 14 runs; median error 2.5 %, 90th percentile 8 %.
+thread of an AMD EPYC, CPU time, minimum of 14 runs; median error 2.5 %, 90th percentile 8 %.
 """
 
 
 def estimated_preprocessing(architecture: Architecture, workload: Workload) -> float:
-    """Seconds that one CPU thread takes to resize a page and make tensors of its views."""
+    """Seconds that one CPU thread takes to resize a page and turn its views into tensors."""
     return float(_seconds_of(architecture.forms.pixel_work(workload)))
 
 
 def estimated_preprocessing_of_pages(
     architecture: Architecture, mode: Mode, widths: Any, heights: Any
 ) -> Any:
-    """The same of many pages in one mode, `[n]`.
+    """The same for many pages in one mode, `[n]`.
 
     Args:
-        architecture: Whose model it is.
+        architecture: The model's architecture.
         mode: The mode.
         widths: Pixels, `[n]`.
         heights: Pixels, `[n]`.
@@ -66,23 +66,23 @@ def _seconds_of(work: PixelWork) -> Any:
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Everything that a prediction takes for granted.
+    """Everything a prediction assumes.
 
     Attributes:
         host: The runtime's host.
         lengths: Tokens that pages generate.
-        preprocess_seconds: CPU work of a page before the model.
+        preprocess_seconds: CPU seconds per page before the model runs.
         is_preprocess_estimated: Whether that is this program's estimate.
-        workers: Pages that the CPU prepares at a time.
+        workers: Pages that the CPU prepares in parallel.
         precision: Types of a served decoder's weights and cache.
-        reserved: Part of the memory kept for the driver, the allocator and kernels.
-        price_per_hour: Of one GPU; None for none.
+        reserved: Fraction of the memory kept for the driver, the allocator and kernels.
+        price_per_hour: Price of one GPU; None if no price was given.
         is_offline: Whether the CPU prepares all pages before the first one runs, as an offline
-            script does; else it works ahead of the GPU.
-        correction: What benchmarks of the server say, on the GPU in question.
+            script does; otherwise it works ahead of the GPU.
+        correction: Correction from benchmarks of the server on this GPU.
 
     Raises:
-        WorkloadError: A number is not possible.
+        WorkloadError: A number is out of range.
     """
 
     host: Host
@@ -100,7 +100,7 @@ class Assumptions:
         _check_numbers(self.preprocess_seconds, self.workers, self.reserved, self.price_per_hour)
 
     def on(self, device: Device) -> Assumptions:
-        """The same on a GPU, whose profile may say what the machine around it takes."""
+        """These assumptions with the host figures that the GPU's profile may have measured."""
         return replace(self, host=self.host.on(device.profile))
 
     @property
@@ -110,11 +110,11 @@ class Assumptions:
 
     @property
     def steps(self) -> float:
-        """Decode steps of a page, on average: one fewer than its tokens."""
+        """Mean decode steps per page: one fewer than its tokens."""
         return self.lengths.mean - 1
 
     def sentences(self) -> list[str]:
-        """What was assumed, a sentence each."""
+        """What was assumed, one sentence per assumption."""
         origin = "estimated from its pixels" if self.is_preprocess_estimated else "given"
         return [
             lengths_sentence(self.lengths),
@@ -129,21 +129,21 @@ class Assumptions:
 
 @dataclass(frozen=True)
 class JobAssumptions:
-    """What is taken for granted of all pages of a job; attributes as of `Assumptions`.
+    """What is assumed of all pages of a job; see `Assumptions`.
 
     Attributes:
         host: The runtime's host.
-        lengths: Tokens that pages generate, where so many are allowed; raises WorkloadError.
-        preprocess_seconds: CPU work of a page before the model; None to estimate it.
-        workers: Pages that the CPU prepares at a time.
+        lengths: From a page's token limit to the tokens that pages generate; raises WorkloadError.
+        preprocess_seconds: CPU seconds per page before the model runs; None to estimate them.
+        workers: Pages that the CPU prepares in parallel.
         precision: Types of a served decoder's weights and cache.
-        reserved: Part of the memory kept for the driver, the allocator and kernels.
-        price_per_hour: Of one GPU; None for none.
+        reserved: Fraction of the memory kept for the driver, the allocator and kernels.
+        price_per_hour: Price of one GPU; None if no price was given.
         is_offline: Whether the CPU prepares all pages before the first one runs.
-        corrections: What benchmarks of servers say.
+        corrections: Corrections from benchmarks of servers.
 
     Raises:
-        WorkloadError: A number is not possible.
+        WorkloadError: A number is out of range.
     """
 
     host: Host
@@ -163,7 +163,7 @@ class JobAssumptions:
 
     @property
     def is_eager(self) -> bool:
-        """Whether the runtime is `eager`, not `serving`."""
+        """Whether the runtime is `eager` rather than `serving`."""
         return self.host.is_eager
 
     @property
@@ -172,7 +172,7 @@ class JobAssumptions:
         return "eager" if self.is_eager else "serving"
 
     def correction_of(self, architecture: Architecture, profile: Profile) -> Correction:
-        """What benchmarks of the server say of a model on a GPU."""
+        """The correction that benchmarks of the server give for a model on a GPU."""
         return self.corrections.of(profile, self.host, architecture.name)
 
     def of(
@@ -183,13 +183,14 @@ class JobAssumptions:
         profile: Profile,
         prepare: float | None = None,
     ) -> Assumptions:
-        """Those of one page.
+        """The assumptions for one page.
 
         Args:
-            architecture: Whose model it is.
-            workload: The page, and the tokens that it is allowed.
+            architecture: The model's architecture.
+            workload: The page, with its token limit.
             profile: The GPU's profile.
-            prepare: CPU seconds, where something is known of them besides the page.
+            prepare: CPU seconds before the model runs, if known; None for the job's, or else an
+                estimate from the page.
         """
         if prepare is None:
             prepare = self.preprocess_seconds
@@ -202,11 +203,11 @@ class JobAssumptions:
         )  # fmt: skip
 
     def sentences(self, lengths: str, profiles: Iterable[Profile] = ()) -> list[str]:
-        """What was assumed of all pages, a sentence each.
+        """What was assumed of all pages, one sentence per assumption.
 
         Args:
             lengths: The sentence about how many tokens pages generate.
-            profiles: Of the GPUs, which may say what the machines around them take.
+            profiles: The GPUs' profiles, which may have measured host figures.
         """
         gpus_of: dict[Host, list[str]] = {}
         for profile in profiles:
@@ -232,7 +233,7 @@ class JobAssumptions:
 def _check_numbers(
     preprocess_seconds: float, workers: int, reserved: float, price: float | None
 ) -> None:
-    """Raises WorkloadError for a number that is not possible."""
+    """Raise WorkloadError for a number out of range."""
     if not 0 <= preprocess_seconds < 1e6:
         raise WorkloadError(
             f"preprocess_ms {1e3 * preprocess_seconds:g} is not possible; give 0 or more",
@@ -248,13 +249,13 @@ def _check_numbers(
         )
     if not 0 <= reserved < 1:
         raise WorkloadError(
-            f"reserved {reserved} is not possible; give a part from 0 to below 1",
+            f"reserved {reserved} is not possible; give a fraction, at least 0 and below 1",
             arguments=["reserved"],
         )
 
 
 def lengths_sentence(lengths: OutputLengths) -> str:
-    """How many tokens pages generate, in words."""
+    """How many tokens pages generate, as a sentence."""
     if len(lengths.lengths) == 1:
         return f"every page generates {lengths.longest} tokens"
     return f"pages generate {lengths.mean:,.0f} tokens on average, {lengths.longest:,} at most"
@@ -267,7 +268,7 @@ def _order(host: Host, is_offline: bool) -> str:
 
 
 def _memory_sentence(hosts: Iterable[Host], reserved: float) -> str:
-    """How much memory is kept free, of GPUs and of CPUs that compute."""
+    """How much memory is kept free, on GPUs and on CPUs that run the model."""
     owners = {"the machine's" if host.computes else "the GPU's" for host in hosts}
     [owner] = owners if len(owners) == 1 else ["each device's"]
     return f"{100 * reserved:g} % of {owner} memory is kept free"
@@ -276,13 +277,13 @@ def _memory_sentence(hosts: Iterable[Host], reserved: float) -> str:
 def _host_sentences(host: Host) -> list[str]:
     if host.computes:
         return [
-            f"host: {host.title}, on the CPU that computes; each operator adds"
+            f"host: {host.title}, on the CPU that runs the model; each operator adds"
             f" {host.launch_us:.3g} us of Python ({host.source}), each step of generate"
             f" {host.step_us:g} us (assumed)"
         ]
     return [
         f"host: {host.title}; {host.launch_us:g} us to launch an operator ({host.source})",
-        f"pixel values of {host.pixel_bytes} bytes reach the GPU at {host.link_gb_s:g} GB/s"
+        f"pixel values of {host.pixel_bytes} bytes are copied to the GPU at {host.link_gb_s:g} GB/s"
         f" ({host.link_source})",
     ]
 
@@ -290,14 +291,14 @@ def _host_sentences(host: Host) -> list[str]:
 def _runtime_sentences(host: Host, precision: Precision) -> list[str]:
     said = ["experts are chosen independently and evenly"]
     if host.is_eager:
-        return [*said, "a batch runs until its longest page has ended; no autocast"]
+        return [*said, "a batch runs until its longest page ends; no autocast"]
     said += [
         "vision runs uncompiled, the prompt as compiled kernels, decode steps as CUDA graphs;"
         " prefill passes run between decode steps"
-        + (" and carry the running sequences" if host.mixes_prefill else ""),
+        + (" and also decode the running sequences" if host.mixes_prefill else ""),
     ]
     if precision.weights:
-        said.append(f"the decoder's linear layers but routers and head hold {precision.weights}")
+        said.append(f"the decoder's linear layers, except router and head, use {precision.weights}")
     if precision.cache:
-        said.append(f"the KV cache holds {precision.cache}")
+        said.append(f"the KV cache is {precision.cache}")
     return said

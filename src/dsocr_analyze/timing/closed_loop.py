@@ -1,18 +1,17 @@
-"""A closed loop: C clients, each of which sends its next page when the last one has come back.
+"""A closed loop: C clients, each sending its next page as soon as the previous one returns.
 
 A page is prepared on the CPU, waits for its prefill pass, and is then decoded together with all the
-others that are running. A prefill pass runs between two decode steps, and carries the running
-sequences one token further for each of its chunks.
+other running pages. A prefill pass runs between two decode steps, and each of its chunks also
+decodes one token of every running sequence.
 
-The loop is solved for the throughput X at which the clients' pages take exactly C / X seconds
-(Little's law), with mean waits of the other pages' rate X (C - 1) / C: prefill passes wait like
-customers of one server with constant service (residual service), pages on the CPU like those of
-several such servers (Sakasegawa 1977), not at all where there is a worker for every client. No more
-than what the CPU's workers or the GPU can do comes by; where that decides, pages wait there for as
-long as Little's law says.
+The loop is solved for the throughput X at which a page takes exactly C / X seconds (Little's law).
+Mean waits follow from the arrival rate of the other pages, X (C - 1) / C: prefill passes queue for
+one server with constant service time (residual service), pages on the CPU for several such servers
+(Sakasegawa 1977), and not at all if every client has a worker. Throughput is capped by what the
+CPU's workers or the GPU can do; at the cap, pages queue there for the time left by Little's law.
 
-How many sequences run decides everything: the rate at which others come by that makes so many run
-is known from how long they then take. So this number is halved in on, for many loops at a time.
+Everything follows from the number of running sequences: it gives their durations, and those give
+the arrival rate that keeps that many running. So the solver bisects on it, for many loops at once.
 """
 
 from __future__ import annotations
@@ -30,25 +29,25 @@ __all__ = ["LoopPoint", "LoopTimes", "closed_loop"]
 
 _HALVINGS: Final = 60
 _LOOPS: Final = 8192
-"""Loops that are solved at a time, so that their arrays stay in the cache."""
+"""Loops solved at once, so that their arrays stay in the CPU cache."""
 _CELLS: Final = 1 << 18
-"""Likewise loops times sequences."""
+"""The same limit for loops times sequences."""
 
 
 @dataclass(frozen=True)
 class LoopTimes:
-    """What a page takes, in seconds; of many loops at once, arrays `[n]`.
+    """How long the parts of a page take, in seconds; arrays `[n]` for many loops.
 
     Attributes:
-        prepare: CPU work before it is sent to the GPU.
-        workers: Pages that the CPU prepares at a time.
+        prepare: CPU work before the page is sent to the GPU.
+        workers: Pages that the CPU prepares in parallel.
         prefill: Its prefill pass.
-        chunks: Passes through the decoder that its prefill is made of and that carry the running
-            sequences; 0 where none does.
-        steps: Decode steps of a page, on average.
-        step: A decode step of 1, 2, ... sequences, `[C]`; several tables of it, `[tables, C]`.
-        carried: By how much that many running sequences lengthen a prefill chunk, likewise.
-        table: Which of several tables is the loop's.
+        chunks: Passes through the decoder in its prefill that also decode the running sequences;
+            0 if none does.
+        steps: Mean decode steps per page.
+        step: A decode step of 1, 2, ... sequences, `[C]`; `[tables, C]` for several tables.
+        carried: By how much that many running sequences lengthen a prefill chunk, same shape.
+        table: Index of the loop's table.
     """
 
     prepare: Any
@@ -63,15 +62,15 @@ class LoopTimes:
 
 @dataclass(frozen=True)
 class LoopPoint:
-    """A closed loop in balance; seconds are of one page. Floats, or arrays `[n]` of many loops.
+    """A closed loop in steady state. Floats, or arrays `[n]` for many loops.
 
     Attributes:
         pages_per_second: Throughput.
-        prepare: Until its pixels are there, waiting included.
-        wait: For its prefill pass.
-        prefill: In it, with what the sequences that it carries take.
-        decode: From the first token to the last.
-        running: Sequences that are decoded at a time, on average.
+        prepare: Seconds until a page's pixels are ready, waiting included.
+        wait: Seconds of waiting for its prefill pass.
+        prefill: Seconds of that pass, running sequences included.
+        decode: Seconds from the first token to the last.
+        running: Mean number of sequences decoded together.
     """
 
     pages_per_second: Any
@@ -83,26 +82,26 @@ class LoopPoint:
 
     @property
     def first_token(self) -> Any:
-        """Until the first token."""
+        """Seconds until the first token."""
         return self.prepare + self.wait + self.prefill
 
     @property
     def page(self) -> Any:
-        """From sending the page to its last token."""
+        """Seconds from sending the page to its last token."""
         return self.first_token + self.decode
 
     def parts(self) -> tuple[Any, ...]:
-        """Every figure, in order."""
+        """All fields, in order."""
         return (self.pages_per_second, self.prepare, self.wait, self.prefill, self.decode,
                 self.running)  # fmt: skip
 
 
 def closed_loop(clients: Any, times: LoopTimes) -> LoopPoint:
-    """The loop of some clients in balance.
+    """Solve the loop for its steady state.
 
     Args:
-        clients: Pages under way at a time, C; an array `[n]` for many loops.
-        times: What a page takes; `step` and `carried` reach to C sequences at least.
+        clients: Pages in flight, C; an array `[n]` for many loops.
+        times: How long a page takes; `step` and `carried` cover at least C sequences.
     """
     import numpy as np
 
@@ -119,7 +118,7 @@ def closed_loop(clients: Any, times: LoopTimes) -> LoopPoint:
 
 
 class _Loops(NamedTuple):
-    """Loops to be solved, `[n]` each; see `LoopTimes`."""
+    """Loops to solve, `[n]` each; see `LoopTimes`."""
 
     clients: Floats
     prepare: Floats
@@ -128,15 +127,15 @@ class _Loops(NamedTuple):
     chunks: Floats
     steps: Floats
     step: Floats
-    """All tables, one after the other."""
+    """All tables, concatenated."""
     carried: Floats
     first: NDArray[np.int64]
-    """Where the loop's table begins."""
+    """Offset of the loop's table."""
     width: int
 
     @classmethod
     def of(cls, clients: Any, times: LoopTimes, part: slice = slice(None)) -> _Loops:
-        """Those of a part of the clients."""
+        """The loops of a slice of the clients."""
         import numpy as np
 
         chosen: Any = np.asarray(clients)[part].astype(float)
@@ -153,10 +152,10 @@ class _Loops(NamedTuple):
         )  # fmt: skip
 
     def balanced(self) -> LoopPoint:
-        """The loops in balance, `[n]`."""
+        """The loops in steady state, `[n]`."""
         import numpy as np
 
-        with np.errstate(all="ignore"):  # what is not possible is told by infinities
+        with np.errstate(all="ignore"):  # infinity marks what is impossible
             cpu, gpu = self.workers / self.prepare, 1 / self._least_gpu_seconds()
             alone = self.prepare + self.prefill + self.steps * self.step[self.first]
             most = np.minimum(self.clients / alone, np.minimum(cpu, gpu))
@@ -167,7 +166,7 @@ class _Loops(NamedTuple):
                 low = np.where(is_possible, middle, low)
                 high = np.where(is_possible, high, middle)
             found = self._at(low, most)
-        # Where the CPU or the GPU can do no more, pages wait there.
+        # Pages wait at whichever of the CPU and the GPU is saturated.
         waited = self.clients / found.pages_per_second - found.page
         at_cpu = cpu < gpu
         return LoopPoint(
@@ -180,13 +179,13 @@ class _Loops(NamedTuple):
         )
 
     def _is_possible(self, point: LoopPoint, most: Floats) -> NDArray[np.bool_]:
-        """Whether pages take no longer than the clients have for them."""
+        """Whether the rate is within the limit and pages are fast enough for it."""
         rate = point.pages_per_second
         possible: NDArray[np.bool_] = (rate <= most) & (point.page <= self.clients / rate)
         return possible
 
     def _least_gpu_seconds(self) -> Floats:
-        """What a page takes of the GPU at least, however many run together."""
+        """Least GPU seconds per page, over all numbers of sequences running together."""
         import numpy as np
 
         sequences = np.arange(1, self.width + 1)
@@ -202,16 +201,16 @@ class _Loops(NamedTuple):
         return least
 
     def _at(self, part: Floats, most: Floats) -> LoopPoint:
-        """What a page takes where `part` of the other clients' sequences run beside its own.
+        """The loop's state when a fraction `part` of the other clients' sequences are running.
 
-        Where there are none (a single client, pages of one token), where `part` of the most
-        pages come by. Seconds are infinite where that is not possible.
+        If there are none (a single client, pages of one token), `part` is the fraction of the
+        largest possible rate instead. Seconds are infinite if the state is impossible.
         """
         import numpy as np
 
         beside = part * (self.clients - 1) * (self.steps > 0)
         step, carried, carries = self._read(beside)
-        # Every prefill pass of another page costs its time and saves a step for each chunk.
+        # Every prefill pass of another page costs its own time and saves one step per chunk.
         lost = self.prefill + self.chunks * (carried - step)
         others = beside / (self.steps * step + beside * lost)
         is_alone = (self.clients == 1) | (self.steps == 0)
@@ -219,7 +218,7 @@ class _Loops(NamedTuple):
         others = rate * (self.clients - 1) / self.clients
         slowed = 1 - others * lost
         decode = np.where((slowed > 0) & (rate >= 0), self.steps * step / slowed, np.inf)
-        # Its own pass carries the others that run.
+        # Its own prefill pass also decodes the other running sequences.
         prefill = self.prefill + self.chunks * carries
         busy = others * prefill
         decoding = np.minimum(1.0, others * decode)
@@ -228,11 +227,11 @@ class _Loops(NamedTuple):
         return LoopPoint(rate, self._prepared(rate), wait, prefill, decode, 1 + beside)
 
     def _prepared(self, rate: Floats) -> Floats:
-        """Seconds on the CPU; infinite where the workers fall behind."""
+        """Seconds on the CPU; infinite if the workers fall behind."""
         import numpy as np
 
         workers = self.workers
-        # A page finds all workers busy with others at most for the clients beyond one per worker.
+        # Only clients beyond one per worker can find all workers busy.
         beyond = np.maximum(0, self.clients - workers) / self.clients
         busy = rate * beyond * self.prepare / workers
         exponent = np.sqrt(2 * (workers + 1)) - 1
@@ -241,9 +240,9 @@ class _Loops(NamedTuple):
         return seconds
 
     def _read(self, beside: Floats) -> tuple[Floats, Floats, Floats]:
-        """A step and what is carried with so many more than one sequence; carried by one fewer.
+        """Seconds of a step and of carrying at 1 + `beside` sequences, and of carrying `beside`.
 
-        Between whole numbers of sequences as well; no sequence is carried in no time.
+        Interpolates between whole numbers of sequences; carrying none takes no time.
         """
         import numpy as np
 

@@ -1,9 +1,9 @@
-"""By how much benchmarks of a server correct what is predicted of it.
+"""Corrections of a server's predictions by benchmarks of that server.
 
-A benchmark says how many times as long as predicted the first token takes, and each token after it.
-Several of one GPU, server, version and model are combined by the geometric mean of these factors;
-how far each lies from what the others say is the error that is left. A factor corrects only what
-was predicted with the kernel times and host figures that it was measured against.
+A benchmark gives two factors, measured over predicted: for the first token and for each token after
+it. Benchmarks of the same GPU, server, version and model are combined by the geometric mean; the
+remaining error is how far each lies from the mean of the others. A factor applies only to
+predictions made with the kernel times and host figures that it was measured against.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ __all__ = [
 ]
 
 LARGEST_FACTOR: Final = 5.0
-"""A factor beyond it, or below 1 over it, is no correction: something else was measured."""
+"""A factor above this, or below its reciprocal, means that something else was measured."""
 
 UNKNOWN_VERSION: Final = "unknown"
-"""The version of a server of which nobody said it."""
+"""Recorded if neither the file nor the user gives the server's version."""
 
 Factor = Annotated[float, Meta(ge=1 / LARGEST_FACTOR, le=LARGEST_FACTOR)]
 Count = Annotated[int, Meta(ge=1)]
@@ -44,22 +44,22 @@ Name = Annotated[str, Meta(min_length=1, max_length=300)]
 
 
 class KeptBenchmark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is kept of one benchmark.
+    """The stored record of one benchmark.
 
     Attributes:
-        format: Of this record.
-        id: A digest of the result and of what it is of; its name in lists.
+        format: Format version of this record.
+        id: Digest of the result and of what was measured; identifies the record in lists.
         gpu: Name of the GPU.
         server: Name of the serving engine.
-        version: The engine's; `UNKNOWN_VERSION` where nobody said it.
+        version: The engine's version; `UNKNOWN_VERSION` if nobody gave it.
         architecture: Name of the model's architecture.
-        basis: What was predicted with, as `basis_of` has it.
+        basis: Digest of the figures behind the prediction; see `basis_of`.
         first_token: Measured over predicted seconds until the first token.
-        per_token: The same of each token after it.
-        requests: How many were answered.
-        concurrency: Requests under way at a time.
+        per_token: The same for each token after it.
+        requests: Number of answered requests.
+        concurrency: Requests in flight.
         file: Name of the file.
-        kept: When, in UTC: 2026-01-31T12:00:00Z.
+        kept: When it was stored, in UTC: 2026-01-31T12:00:00Z.
     """
 
     format: Literal[1] = 1
@@ -79,12 +79,13 @@ class KeptBenchmark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 @dataclass(frozen=True)
 class Correction:
-    """What benchmarks of one GPU, server, version and model say together.
+    """The combined correction from benchmarks of one GPU, server, version and model.
 
     Attributes:
-        benchmarks: The oldest first; where there is none, nothing is corrected.
-        other_versions: Versions of which others are kept.
-        left_out: Others of the version, of predictions with other kernel times or host figures.
+        benchmarks: Oldest first; if empty, nothing is corrected.
+        other_versions: Other versions with stored benchmarks.
+        left_out: Benchmarks of this version that were compared with other kernel times or host
+            figures.
     """
 
     benchmarks: tuple[KeptBenchmark, ...] = ()
@@ -98,30 +99,30 @@ class Correction:
 
     @property
     def first_token(self) -> float:
-        """Measured over predicted seconds until the first token; 1 where nothing was measured."""
+        """Measured over predicted seconds until the first token; 1 if nothing was measured."""
         return _geometric_mean(self._first_tokens)
 
     @property
     def per_token(self) -> float:
-        """The same of each token after it."""
+        """The same for each token after it."""
         return _geometric_mean(self._per_tokens)
 
     @property
     def first_token_error(self) -> float | None:
-        """How far a benchmark's first token lies from what the others say; None without others.
+        """Largest deviation of a benchmark's first-token factor from the others, as a ratio less 1.
 
-        The largest of all, as a ratio less 1.
+        None with fewer than two benchmarks.
         """
         return _left_out_error(self._first_tokens)
 
     @property
     def per_token_error(self) -> float | None:
-        """The same of each token after it."""
+        """The same for each token after it."""
         return _left_out_error(self._per_tokens)
 
     @property
     def requests(self) -> int:
-        """How many were answered, in all of them."""
+        """Answered requests in all benchmarks."""
         return sum(each.requests for each in self.benchmarks)
 
     @property
@@ -133,39 +134,39 @@ class Correction:
         return [each.per_token for each in self.benchmarks]
 
     def prefill(self, span: Span) -> Span:
-        """A part of the first token, corrected."""
+        """Correct a part of the time to the first token."""
         if self.is_nothing:
             return span
         return span.corrected(self.first_token, self.first_token_error)
 
     def decode(self, span: Span) -> Span:
-        """Decode steps, corrected."""
+        """Correct the time of decode steps."""
         return span if self.is_nothing else span.corrected(self.per_token, self.per_token_error)
 
     def sentences(self) -> list[str]:
-        """What was corrected by how much and by what, and what was not."""
+        """What was corrected, by how much and from which benchmarks, and what was left out."""
         said = [] if self.is_nothing else [self._corrected()]
         if self.left_out:
             said.append(
-                f"not corrected on {_subject(self.left_out[0])} by {_origin(self.left_out)}, which"
-                " was compared with other kernel times or host figures; compare it again"
+                f"not corrected for {_subject(self.left_out[0])} by {_origin(self.left_out)}:"
+                " compared with other kernel times or host figures; compare again"
             )
         return said
 
     def _corrected(self) -> str:
         said = (
-            f"corrected on {_subject(self.benchmarks[0])}: the first token takes"
-            f" {self.first_token:.3g} times and each token after it {self.per_token:.3g} times as"
-            f" long as predicted without, by {_origin(self.benchmarks)}"
+            f"corrected for {_subject(self.benchmarks[0])}: the first token takes"
+            f" {self.first_token:.3g} times and each later token {self.per_token:.3g} times as"
+            f" long as predicted without correction, from {_origin(self.benchmarks)}"
         )
         first, rest = self.first_token_error, self.per_token_error
         if first is not None and rest is not None:
             said += (
-                f"; each lies within {100 * first:.2g} % and {100 * rest:.2g} % of what the others"
-                " say, which is the band"
+                f"; each is within {100 * first:.2g} % and {100 * rest:.2g} % of the others, which"
+                " gives the band"
             )
         if self.other_versions:
-            said += f"; kept for other versions, too: {', '.join(self.other_versions)}"
+            said += f"; other versions with benchmarks: {', '.join(self.other_versions)}"
         return said
 
 
@@ -175,7 +176,7 @@ def _subject(kept: KeptBenchmark) -> str:
 
 
 def _origin(benchmarks: Sequence[KeptBenchmark]) -> str:
-    """Which benchmarks, from when, how many requests."""
+    """Which benchmarks, when they were stored, and how many requests."""
     requests = sum(each.requests for each in benchmarks)
     files = ", ".join(dict.fromkeys(each.file for each in benchmarks))
     days = sorted({each.kept[:10] for each in benchmarks})
@@ -188,18 +189,18 @@ def _origin(benchmarks: Sequence[KeptBenchmark]) -> str:
 
 @dataclass(frozen=True)
 class Corrections:
-    """All that is kept.
+    """All stored benchmarks.
 
     Attributes:
         benchmarks: In any order.
-        version: Which version's to take; None for that of which one was kept last.
+        version: Version to use; None for the version of the latest benchmark.
     """
 
     benchmarks: tuple[KeptBenchmark, ...] = ()
     version: str | None = None
 
     def of(self, profile: Profile, host: Host, architecture: str) -> Correction:
-        """What is kept for a GPU, a serving engine and a model.
+        """The correction for a GPU, a serving engine and a model.
 
         Args:
             profile: The GPU's profile.
@@ -223,24 +224,24 @@ class Corrections:
         )
 
     def versions(self, gpu: str, server: str) -> list[str]:
-        """Versions of a serving engine of which something is kept for a GPU."""
+        """Versions of a serving engine with stored benchmarks on a GPU."""
         return sorted(
             {each.version for each in self.benchmarks if (each.gpu, each.server) == (gpu, server)}
         )
 
     def with_these(self, benchmarks: Iterable[KeptBenchmark]) -> Corrections:
-        """With more; one that is there already is replaced."""
+        """A copy with more benchmarks; one with a known id replaces the old one."""
         every = {each.id: each for each in (*self.benchmarks, *benchmarks)}
         return Corrections(tuple(every.values()), self.version)
 
 
 NO_CORRECTION: Final = Correction()
 NO_CORRECTIONS: Final = Corrections()
-"""Nothing is corrected."""
+"""No stored benchmarks: nothing is corrected."""
 
 
 def basis_of(profile: Profile, host: Host) -> str:
-    """A digest of what seconds are predicted with: a GPU's kernel times and an engine's figures."""
+    """Digest of what a prediction uses: a GPU's kernel times and an engine's host figures."""
     fitted = [(key, each.coefficients) for key, each in sorted(profile.fitted.items())]
     return hashlib.sha256(repr((profile.gpu, fitted, host)).encode()).hexdigest()[:16]
 
@@ -254,7 +255,7 @@ def _geometric_mean(factors: Sequence[float]) -> float:
 
 
 def _left_out_error(factors: Sequence[float]) -> float | None:
-    """The largest ratio, less 1, of a factor to the mean of the others; None without others."""
+    """Largest ratio, less 1, of a factor to the mean of the others; None with fewer than two."""
     if len(factors) < 2:
         return None
     logarithms = [math.log(each) for each in factors]

@@ -1,7 +1,7 @@
-"""The eager runtime: every kernel record is launched by the host, one after the other.
+"""The eager runtime: the host launches every kernel, one after the other.
 
-Kernels are put into one order, so that records of a trace and of the closed forms, which list them
-differently, give the same seconds.
+Kernels are sorted first, because a trace and the closed forms list them in different orders but
+must give the same seconds.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _US: Final = 1e-6
 
 
 def launched(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """The records in the order in which they are launched here: by module, as a list of layers."""
+    """The records in the assumed launch order: by module path, layers by number."""
     return sorted(kernels, key=_place)
 
 
 @cache
 def _layer(path: str) -> list[tuple[int, str]]:
-    """Sorts layer 2 before layer 10."""
+    """Sort key that puts layer 2 before layer 10."""
     return [(int(name), "") if name.isdecimal() else (-1, name) for name in path.split(".")]
 
 
@@ -43,12 +43,12 @@ def _place(kernel: Kernel) -> tuple[Any, ...]:
 def eager_pass(
     stages: Mapping[str, Sequence[Kernel]], device: Device, host: Host
 ) -> dict[str, Span]:
-    """The stages of a prefill pass, one after the other on one stream.
+    """The stages of a prefill pass, run back to back on one stream.
 
-    A stage's seconds run from the end of the one before it to its own.
+    A stage's time runs from the end of the previous stage to its own end.
 
     Args:
-        stages: Records of each stage, in the order of the pass.
+        stages: Records of each stage, in execution order.
         device: The GPU.
         host: The runtime's host.
 
@@ -63,13 +63,13 @@ def eager_pass(
 
 
 def eager_step(kernels: Sequence[Kernel], device: Device, host: Host, sequences: int) -> Span:
-    """One decode step: its kernels, then what `generate` does before the next one.
+    """One decode step: its kernels, then the work of `generate` before the next one.
 
     Args:
         kernels: The step's records.
         device: The GPU.
         host: The runtime's host.
-        sequences: Pages of the batch.
+        sequences: Pages in the batch.
     """
     if device.cpu is not None:
         span = _on_cpu(kernels, device, host)
@@ -80,16 +80,16 @@ def eager_step(kernels: Sequence[Kernel], device: Device, host: Host, sequences:
 
 
 def _on_cpu(kernels: Sequence[Kernel], device: Device, host: Host) -> Span:
-    """The host computes by itself: an operator begins when the one before it has ended."""
+    """The host computes: an operator starts when the previous one has ended."""
     priced = kernel_seconds(launched(kernels), device)
     calls = sum(kernel.calls for kernel in kernels)
     return span_of_kernels(priced, launches=calls * host.launch_us * _US).at(0)
 
 
 def _is_waited_for(kernel: Kernel) -> bool:
-    """Whether the host reads its result: tokens per expert, and whether an image is blank.
+    """Whether the host reads the result: tokens per expert, or the test for a blank image.
 
-    The latter is asked by the outermost module; a router normalizes by sums that stay on the GPU.
+    That test is in the outermost module; the sums by which a router normalizes stay on the GPU.
     """
     if kernel.operator != "sum" or not isinstance(kernel.dimensions, Rows):
         return False
@@ -98,7 +98,7 @@ def _is_waited_for(kernel: Kernel) -> bool:
 
 
 class _Clock:
-    """The host's and the GPU's clocks from one stage to the next."""
+    """The host's and the GPU's clocks, carried from stage to stage."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -106,7 +106,7 @@ class _Clock:
         self.ended = 0.0
 
     def run(self, priced: KernelSeconds) -> Span:
-        """Launches some kernels; the time from the end of what ran before to theirs."""
+        """Launch some kernels; return the time from the end of the previous ones to their end."""
         import numpy as np
 
         began = self.ended

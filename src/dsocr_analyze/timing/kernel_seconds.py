@@ -1,7 +1,8 @@
 """Seconds of kernel records on a GPU, with what bounds each and how well it is known.
 
 Sizes may be arrays, one element per workload, so every result is `[kernels, workloads]`. They
-may also broadcast, `[1, B]` and `[K, 1]`: what depends on one of them only is priced only so often.
+may also broadcast, `[1, B]` and `[K, 1]`, so that what depends on one alone is not priced B x K
+times.
 """
 
 from __future__ import annotations
@@ -37,33 +38,33 @@ __all__ = [
 ]
 
 ACTIVATION_PRODUCTS: Final = frozenset({"matmul", "bmm", "baddbmm", "einsum"})
-"""Products without weights: their factors were just written, and may lie in L2."""
+"""Products without weights: their inputs were just written, and may still be in L2."""
 
 _RECORDED_SIZE: Final = 2
 """Bytes of a weight in records of products in 16 bits."""
 
 _L2_USABLE: Final = 0.8
-"""Part of L2 that weights may fill and still be there the next time."""
+"""Fraction of L2 that weights may fill and still be there the next time."""
 
 _FLOAT32_SHARE: Final = 0.5
-"""Share of the fp32 rate that a product in fp32 reaches; assumed where a profile has none."""
+"""Share of the fp32 rate that a product in fp32 reaches; assumed if the profile has no figure."""
 
 _MASKED_SHARE: Final = 0.33
-"""Share of the `mma.sync` rate that attention with a bias tensor reaches on whole blocks, where a
-profile has no such kernels.
+"""Share of the `mma.sync` rate that attention with a bias tensor reaches on whole blocks; used if
+the profile has no such kernels.
 
 Measured once: `fmha_cutlassF_bf16_aligned_64x64` on SAM's windows, 160.7 us on an RTX 5090
 (github.com/CodeGandee/llm-perf-opt, reports/20251107-dsocr).
 """
 _MASKED_BLOCK: Final = 64
 _MASKED_ERROR: Final = (0.25, 0.5)
-"""Median and 90th percentile assumed for it: one measured size is no statistic."""
+"""Its median and 90th percentile error; assumed, since a single size was measured."""
 
 _FLOAT32_ERROR: Final = (0.25, 0.5)
 
 
 class Precision(NamedTuple):
-    """In what a served decoder keeps its weights and its cache; None for the model's own type."""
+    """Types of a served decoder's weights and cache; None for the model's own type."""
 
     weights: str | None = None
     cache: str | None = None
@@ -74,13 +75,13 @@ NATIVE: Final = Precision()
 
 
 class KindError(NamedTuple):
-    """How well kernels of a kind are known.
+    """How accurate the times of a kernel kind are.
 
     Attributes:
         kind: Kernel kind of the device profile, with its element type.
         median: Median relative error.
-        p90: 90th percentile of it.
-        extrapolated: Whether the coefficients are another GPU's.
+        p90: 90th percentile of the relative error.
+        extrapolated: Whether the coefficients come from another GPU.
         assumed: Whether the error is assumed instead of measured.
     """
 
@@ -97,11 +98,11 @@ class KernelSeconds:
 
     Attributes:
         kernels: The records, `calls` each.
-        seconds: Of one call, `[kernels, workloads]`.
-        is_memory: Whether bytes over bandwidth take longer than FLOPs over peak, likewise.
-        errors: How well each kernel's kind is known, `[kernels]`.
-        more_bytes: Bytes of weights that records do not say: those of experts, which depend on how
-            many are touched, less what weights of fewer bits save, `[workloads]`.
+        seconds: Seconds per call, `[kernels, workloads]`.
+        is_memory: Whether bytes over bandwidth exceed FLOPs over peak, same shape.
+        errors: Accuracy of each kernel's kind, `[kernels]`.
+        more_bytes: Bytes of weights missing from the records: those of experts, which depend on
+            how many are touched, less what weights of fewer bits save, `[workloads]`.
     """
 
     kernels: Sequence[Kernel]
@@ -125,7 +126,7 @@ class KernelSeconds:
 
     @property
     def memory_total(self) -> Floats:
-        """Of that, kernels that memory bounds, `[workloads]`."""
+        """The part of `total` in memory-bound kernels, `[workloads]`."""
         return _sum(self.seconds * self.calls * self.is_memory)
 
     def by_kind(self) -> dict[KindError, Floats]:
@@ -147,8 +148,8 @@ def kernel_seconds(
 ) -> KernelSeconds:
     """Seconds of each kernel on a device.
 
-    Weights come from device memory in every call, unless L2 holds all that the kernels read;
-    activations may still be there.
+    Weights are read from device memory in every call, unless all the kernels' weights fit in L2;
+    activations may be in L2.
 
     Args:
         kernels: The records.
@@ -164,7 +165,7 @@ def kernel_seconds(
     places: dict[Any, int] = {}
     try:
         alike = [places.setdefault(_what(kernel), len(places)) for kernel in kernels]
-    except TypeError:  # arrays are not hashable, and few
+    except TypeError:  # arrays are not hashable; such records are few
         return _priced(kernels, device, precision, cold=cold)
     firsts = dict(zip(reversed(alike), reversed(kernels), strict=True))
     priced = _priced([firsts[place] for place in range(len(places))], device, precision, cold=cold)
@@ -178,7 +179,7 @@ def kernel_seconds(
 
 
 def _on_cpu(kernels: Sequence[Kernel], cpu: CpuKernels, peaks: Gpu) -> KernelSeconds:
-    """Of a CPU, where a kernel's seconds do not depend on what ran before it."""
+    """Seconds on a CPU, where they do not depend on what ran before."""
     import numpy as np
 
     families = [cpu.family(kernel) for kernel in kernels]
@@ -200,7 +201,7 @@ def _cpu_flops_per_second(peaks: Gpu, dtype: str) -> float:
 
 
 def _weight_bytes(kernels: Sequence[Kernel]) -> int:
-    """Bytes of all weights, in 16 bits, that a pass reads again only after all the others."""
+    """Bytes of all weights in 16 bits; each is read again only after all the others."""
     total = 0
     for kernel in kernels:
         sizes = kernel.dimensions
@@ -214,7 +215,7 @@ def _weight_bytes(kernels: Sequence[Kernel]) -> int:
 
 
 def _what(kernel: Kernel) -> tuple[object, ...]:
-    """The record without how often and where it is called."""
+    """The record without its call count and path."""
     return (kernel.operator, kernel.dimensions, kernel.dtype, kernel.work, kernel.stage)
 
 
@@ -245,7 +246,7 @@ Shape = tuple[int, ...]
 
 
 def _shape(kernels: Sequence[Kernel]) -> Shape:
-    """The shape to which all their sizes broadcast; `(1,)` for plain integers."""
+    """Shape to which all sizes of the kernels broadcast; `(1,)` for plain integers."""
     import numpy as np
 
     sizes = (np.shape(count) for each in kernels for count in (*each.dimensions, *each.work))
@@ -268,7 +269,7 @@ def _more_bytes(kernels: Sequence[Kernel], device: Device, precision: Precision)
 def _weight_bytes_besides(
     members: Sequence[Kernel], device: Device, precision: Precision, width: Shape
 ) -> Floats:
-    """Bytes of weights of each kernel beside those in its record, `[kernels, *width]`."""
+    """Bytes of weights of each kernel in addition to its record's, `[kernels, *width]`."""
     import numpy as np
 
     if isinstance(members[0].dimensions, Experts):
@@ -286,7 +287,7 @@ def _weight_bytes_besides(
 
 
 def _weight_size(kernel: Kernel, device: Device, precision: Precision) -> float:
-    """Bytes of a weight as it is stored, scales included."""
+    """Stored bytes per weight, scales included."""
     if precision.weights is None or kernel.operator in UNQUANTIZED:
         return _RECORDED_SIZE
     return product_types(device.gpu, kernel.dtype, precision.weights).weight_bytes
@@ -296,7 +297,7 @@ Price = Callable[[Sequence[Kernel], "Device", Precision, Shape, bool], "tuple[Fl
 
 
 def _group(kernel: Kernel) -> tuple[Any, ...]:
-    """What prices the kernel, and what kernels priced together must share."""
+    """The pricing function, followed by what kernels priced together must share."""
     dimensions = kernel.dimensions
     if isinstance(dimensions, Gemm | Convolution) and kernel.dtype == "float32":
         return _float32_product, type(dimensions), kernel.operator in ACTIVATION_PRODUCTS
@@ -360,7 +361,7 @@ def _flops_per_second(device: Device, dtype: str) -> float:
 
 
 def _expert_weights(members: Sequence[Kernel], width: Shape) -> Floats:
-    """Weights of the experts that the tokens are expected to touch."""
+    """Weights of the experts that the tokens touch, in expectation."""
     from dsocr_analyze.hardware.kernel_times.experts import experts_touched
 
     tokens, hidden, inter, experts, top_k = _columns(
@@ -392,7 +393,7 @@ def _product(
 def _convolution(
     members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
 ) -> tuple[Floats, KindError]:
-    """As the product that it amounts to: a row per output position, a column per channel."""
+    """Priced as the equivalent GEMM: one row per output position, one column per channel."""
     images, positions, channels, outputs, taps = _columns(
         members, width, "images", "positions", "in_channels", "out_channels", "taps"
     )
@@ -405,7 +406,7 @@ def _convolution(
 def _float32_product(
     members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
 ) -> tuple[Floats, KindError]:
-    """As measured, where it was; else each at a share of the fp32 rate, its bytes besides."""
+    """Measured times if there are any; else a share of the fp32 rate plus the time of the bytes."""
     import numpy as np
 
     if device.is_measured("gemm", "float32"):
@@ -467,7 +468,7 @@ def _attention(
 def _masked_attention(
     members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
 ) -> tuple[Floats, KindError]:
-    """As measured, where it was; else whole blocks at a share of the peak, or all its bytes."""
+    """Measured times if any; else whole blocks at a share of the peak, or the bytes if slower."""
     import numpy as np
 
     if device.is_measured("masked_attention"):

@@ -1,4 +1,4 @@
-"""The lengths of outputs from a file: one row a page."""
+"""Output lengths from a file with one row per page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["LENGTH_COLUMN", "read_lengths"]
 
 LENGTH_COLUMN: Final = "new_tokens"
-"""Column of the tokens that a page generated; a file with a single column may call it anything."""
+"""Column of the tokens that a page generated; a file's only column may have any name."""
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
 
@@ -29,16 +29,16 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
 def read_lengths(path: Path) -> OutputLengths:
     """The distribution of the lengths in a Parquet or CSV file.
 
-    A row is a page; its tokens stand in the column `new_tokens`, or in the only column. A CSV file
-    has a header and may be compressed. Whatever its length, the file is read in batches, and memory
-    holds one of them and a counter for each length.
+    Each row is a page, with its tokens in the column `new_tokens` or in the only column. A CSV file
+    has a header and may be compressed. The file is read in batches; memory holds one batch and a
+    counter per length.
 
     Args:
         path: The file.
 
     Raises:
-        WorkloadError: It is missing, unreadable or without rows, it has no such column or two, or
-            a row holds no whole number from 1 to `LARGEST_COUNT`.
+        WorkloadError: The file is missing, unreadable or has no rows, it has no such column or two
+            of them, or a row is not a whole number from 1 to `LARGEST_COUNT`.
     """
     import numpy as np
 
@@ -65,7 +65,7 @@ def _batches(path: Path) -> Iterator[NDArray[np.int64]]:
 
 
 def _problems(rows: RawRows, reasons: NDArray[np.uint8] | None) -> Iterator[tuple[int, str]]:
-    """Rows that hold no length, by number: those that are no rows at all, and the first other."""
+    """Bad rows and what is wrong with them: rejected rows, and the first row without a length."""
     import numpy as np
 
     yield from rows.rejected.items()
@@ -78,10 +78,10 @@ def _problems(rows: RawRows, reasons: NDArray[np.uint8] | None) -> Iterator[tupl
 
 
 def _wanted_column(what: str, names: list[str]) -> tuple[str, ...]:
-    """The column to read, of those that a file has.
+    """The name of the column to read.
 
     Raises:
-        WorkloadError: It is not there, or twice, or its name is a value.
+        WorkloadError: There is no such column or more than one, or its name is a number.
     """
     found = names.count(LENGTH_COLUMN)
     if found > 1:
@@ -98,7 +98,7 @@ def _wanted_column(what: str, names: list[str]) -> tuple[str, ...]:
     if _NUMBER.fullmatch(names[0].strip()):
         raise WorkloadError(
             f"the only column of {what} is called {names[0]!r}, which is a number; "
-            f"begin a CSV file with a header: {LENGTH_COLUMN}"
+            f"start a CSV file with a header: {LENGTH_COLUMN}"
         )
     return (names[0],)
 

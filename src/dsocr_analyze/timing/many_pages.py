@@ -1,4 +1,4 @@
-"""What many pages take, as columns: for each page the same as `predict` says of it alone."""
+"""Times of many pages, as columns; for each page the same as `predict` returns for it alone."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class ManyPages:
     """n pages of one mode, arrays `[n]`.
 
     Attributes:
-        kinds: A page of each crop grid; its lengths and its size are not used.
-        kind: Which of them the page is like.
-        text_tokens: Tokens besides the visual ones.
+        kinds: One page per crop grid; its token counts and its size are not used.
+        kind: Index into `kinds`.
+        text_tokens: Prompt tokens that are not visual.
         max_new_tokens: Tokens that it may generate.
-        prepare: Seconds of CPU work before the model.
-        concurrency: Pages under way at a time.
+        prepare: CPU seconds before the model runs.
+        concurrency: Pages in flight.
     """
 
     kinds: Sequence[Workload]
@@ -51,7 +51,7 @@ class ManyPages:
         return len(self.kind)
 
     def workload(self, row: int) -> Workload:
-        """One of them."""
+        """The workload of one page."""
         return replace(
             self.kinds[int(self.kind[row])],
             text_tokens=int(self.text_tokens[row]),
@@ -62,17 +62,16 @@ class ManyPages:
 
 @dataclass(frozen=True)
 class ManyTimes:
-    """What n pages take, arrays `[n]`; seconds are of one page under its concurrency.
+    """Times of n pages, arrays `[n]`; seconds are per page, at its concurrency.
 
     Attributes:
-        ttft_seconds: Until the first token.
-        tpot_seconds: Per token after the first; not a number where a page has one token.
-        page_seconds: Until the last token.
-        pages_per_second: Of the GPU, if all pages were alike.
-        tokens_per_second: Generated, likewise.
+        ttft_seconds: Time to the first token.
+        tpot_seconds: Time per token after the first; NaN if a page has one token.
+        page_seconds: Time to the last token.
+        pages_per_second: The GPU's throughput if all pages were like this one.
+        tokens_per_second: Its throughput in generated tokens, likewise.
         fits: Whether the memory suffices.
-        work: What all of them take of the GPU together, each as often as `weights` said; None where
-            nothing was said.
+        work: GPU time of all pages together, weighted by `weights`; None without weights.
     """
 
     ttft_seconds: Floats
@@ -85,7 +84,7 @@ class ManyTimes:
 
 
 class _Lengths(NamedTuple):
-    """Lengths of what pages generate, `[n]`; see `OutputLengths`."""
+    """Output lengths, `[n]`; see `OutputLengths`."""
 
     mean: Floats
     running: Integers
@@ -93,7 +92,7 @@ class _Lengths(NamedTuple):
 
 
 class _Prompts(NamedTuple):
-    """Prompts of some pages: the rows, and each row's place among distinct prefill passes."""
+    """Prompts of some pages: the rows, and each row's index among distinct prefill passes."""
 
     rows: Integers
     place: Integers
@@ -103,18 +102,18 @@ class _Prompts(NamedTuple):
 
 
 class PageTimer:
-    """Says what pages take on a GPU, and remembers what pages have in common."""
+    """Times pages on a GPU and caches what they have in common."""
 
     def __init__(self, model: TimedModel, job: JobAssumptions) -> None:
-        """A timer.
+        """Create a timer.
 
         Args:
             model: The model and its GPU.
-            job: The runtime, and all else that is taken for granted.
+            job: The runtime and all other assumptions.
 
         Raises:
-            ConfigError: The model is not served.
-            DeviceError: No seconds are known in its element type, or the GPU lacks something.
+            ConfigError: Serving this model is not supported.
+            DeviceError: There are no kernel times for its element type, or the GPU lacks something.
         """
         check_model(model, is_eager=job.is_eager)
         self.model, self.job = model, job
@@ -129,19 +128,18 @@ class PageTimer:
             )  # fmt: skip
 
     def times(self, pages: ManyPages, *, weights: Integers | None = None) -> ManyTimes:
-        """What the pages take.
+        """Times of the pages.
 
-        A page under a concurrency of 1 is a page alone, in its seconds as `PagePrediction` has
-        them.
+        At a concurrency of 1, the seconds are those of a page alone, as in `PagePrediction`.
 
         Args:
             pages: The pages.
-            weights: How often each counts in `work`, `[n]`; None to leave that out.
+            weights: How often each page counts in `work`, `[n]`; None to leave `work` out.
 
         Raises:
             ConfigError: The model has a part without a closed form.
             DeviceError: The GPU lacks an element type.
-            WorkloadError: A number of new tokens is not possible.
+            WorkloadError: A number of new tokens is out of range.
         """
         if self._served is None:
             return self._eager(pages, weights)
@@ -204,7 +202,7 @@ class PageTimer:
         )
 
     def _prompts(self, served: ServedModel, pages: ManyPages, T: Integers) -> Iterator[_Prompts]:
-        """The prefill passes, those of equal views together."""
+        """The prefill passes, grouped by equal views."""
         import numpy as np
 
         for number, kind in enumerate(pages.kinds):
@@ -231,7 +229,7 @@ class PageTimer:
     # --- eager -------------------------------------------------------------------------------
 
     def _eager(self, pages: ManyPages, weights: Integers | None) -> ManyTimes:
-        """Page by page, each kind of page under all its concurrencies at a time."""
+        """Times of eager pages: one prediction per distinct page, for all its concurrencies."""
         import numpy as np
 
         rows_of: dict[tuple[Any, ...], list[int]] = {}
@@ -272,7 +270,7 @@ class PageTimer:
 
 
 def _per_step(decode: Floats, steps: Floats) -> Floats:
-    """Seconds per token after the first; not a number where there is none."""
+    """Seconds per token after the first; NaN if there is none."""
     import numpy as np
 
     seconds: Floats = np.full(len(decode), np.nan)
@@ -283,7 +281,7 @@ def _per_step(decode: Floats, steps: Floats) -> Floats:
 def _distinct_steps(
     served: ServedModel, together: Integers, keys: Integers, weights: Floats
 ) -> Span:
-    """Decode steps of so many sequences over so many keys each, as often as `weights` say."""
+    """Decode steps of `together` sequences over `keys` keys each, weighted by `weights`."""
     import numpy as np
 
     width = int(keys.max()) + 1
@@ -294,7 +292,7 @@ def _distinct_steps(
 
 
 def _weighted(span: Span, place: Integers, weights: Any) -> Span:
-    """The sum of some of a span's workloads, each as often as `weights` say, as floats."""
+    """The weighted sum of some of a span's workloads, as floats."""
     import numpy as np
 
     def summed(values: Any) -> float:

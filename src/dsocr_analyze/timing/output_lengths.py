@@ -21,12 +21,12 @@ class OutputLengths:
     """A discrete distribution of the tokens that a page generates.
 
     Attributes:
-        lengths: Tokens, the first one (of the prefill pass) included; ascending, all different.
-        shares: Share of the pages that generate so many, each above 0; they add up to 1.
+        lengths: Generated tokens, including the prefill pass's token; strictly ascending.
+        shares: Share of the pages with that length, each above 0; they add up to 1.
 
     Raises:
         WorkloadError: There is no length, a length is not a whole number from 1 to
-            `LARGEST_COUNT` or not above the one before it, or the shares are not as above.
+            `LARGEST_COUNT`, the lengths do not ascend, or the shares are not as above.
     """
 
     lengths: tuple[int, ...]
@@ -47,7 +47,7 @@ class OutputLengths:
                 )
             before = length
         for share in self.shares:
-            if not 0 < share <= 1 + _SHARES_TOLERANCE:  # nor is NaN
+            if not 0 < share <= 1 + _SHARES_TOLERANCE:  # also rejects NaN
                 raise WorkloadError(f"a share is {share}; give numbers above 0, up to 1")
         total = math.fsum(self.shares)
         if abs(total - 1) > _SHARES_TOLERANCE:
@@ -55,47 +55,48 @@ class OutputLengths:
 
     @classmethod
     def fixed(cls, tokens: int) -> OutputLengths:
-        """Every page generates the same.
+        """The same length for every page.
 
         Args:
-            tokens: How many tokens.
+            tokens: Tokens per page.
 
         Raises:
-            WorkloadError: That is not a whole number from 1 to `LARGEST_COUNT`.
+            WorkloadError: `tokens` is not a whole number from 1 to `LARGEST_COUNT`.
         """
         return cls((tokens,), (1.0,))
 
     @classmethod
     def mean_and_limit(cls, mean: float, limit: int, share_at_limit: float) -> OutputLengths:
-        """Some pages repeat themselves until the limit stops them, the others end by themselves.
+        """Some pages repeat themselves up to the limit; the others stop on their own.
 
-        The others have no spread: they all have the mean, or one of the two whole numbers around
-        it in the shares that make it their mean. Over all pages, the mean is
+        The others have no spread: their length is the mean, or the two whole numbers around it in
+        proportion. Over all pages, the mean is
         `share_at_limit * limit + (1 - share_at_limit) * mean`.
 
         Args:
-            mean: Tokens of the pages that end by themselves, on average over those pages only.
-            limit: Tokens of a page that runs to the limit.
-            share_at_limit: Share of the pages that do, from 0 and below 1.
+            mean: Mean tokens of the pages that stop on their own.
+            limit: Tokens of a page that reaches the limit.
+            share_at_limit: Share of the pages that reach it, at least 0 and below 1.
 
         Raises:
             WorkloadError: The limit is not a whole number from 2 to `LARGEST_COUNT`, the mean is
-                not from 1 to the limit less 1, or the share is not from 0 and below 1.
+                not between 1 and the limit less 1, or the share is not at least 0 and below 1.
         """
         _check_count("limit", limit, least=2)
         if not 1 <= mean <= limit - 1:
             raise WorkloadError(
-                f"mean {mean} is not possible: pages that do not run to limit {limit} generate "
+                f"mean {mean} is not possible: pages that do not reach limit {limit} generate "
                 f"from 1 to {limit - 1} tokens"
             )
         if not 0 <= share_at_limit < 1:
             raise WorkloadError(
-                f"share_at_limit {share_at_limit} is not possible; give a number from 0, below 1"
+                f"share_at_limit {share_at_limit} is not possible; give a number of at least 0 and"
+                " below 1"
             )
         shorter = math.floor(mean)
         part_longer = mean - shorter
         ending = 1 - share_at_limit
-        # Where shorter + 1 is the limit, the mean is whole and no page has that length but these.
+        # If shorter + 1 is the limit, the mean is whole, so overwriting that entry loses nothing.
         parts = {shorter: ending * (1 - part_longer), shorter + 1: ending * part_longer}
         parts[limit] = share_at_limit
         some = {length: share for length, share in parts.items() if share > 0}
@@ -103,14 +104,14 @@ class OutputLengths:
 
     @classmethod
     def of_counts(cls, pages: Mapping[int, int]) -> OutputLengths:
-        """The distribution of pages that were counted.
+        """The distribution of counted pages.
 
         Args:
-            pages: How many pages generate so many tokens, by tokens, in any order.
+            pages: Number of pages by generated tokens, in any order.
 
         Raises:
-            WorkloadError: There is no page, a number of pages is below 0, or a length is not a
-                whole number from 1 to `LARGEST_COUNT`.
+            WorkloadError: There is no page, a count is below 0, or a length is not a whole number
+                from 1 to `LARGEST_COUNT`.
         """
         for length, count in pages.items():
             if count < 0:
@@ -123,16 +124,17 @@ class OutputLengths:
 
     @property
     def mean(self) -> float:
-        """Tokens that a page generates on average."""
+        """Mean generated tokens per page."""
         return math.fsum(
             length * share for length, share in zip(self.lengths, self.shares, strict=True)
         )
 
     @property
     def running(self) -> int:
-        """Tokens that a running page has generated on average, at least 1.
+        """Mean tokens that a running page has generated so far, at least 1.
 
-        A page of n tokens is met n times as often as one of a single token, at n / 2 tokens.
+        A page of n tokens runs n times as long as one of a single token, at n / 2 tokens on
+        average.
         """
         pairs = zip(self.lengths, self.shares, strict=True)
         squares = sum(share * length**2 for length, share in pairs)
@@ -144,34 +146,34 @@ class OutputLengths:
         return self.lengths[-1]
 
     def expected_longest(self, batch: int) -> float:
-        """Tokens of the longest output of a batch, on average over batches.
+        """Expected tokens of the longest output in a batch.
 
-        The pages are independent draws. The largest of n is at most l with the probability F(l)^n,
-        F being the distribution function, so its expectation is
+        The pages are independent draws. The largest of n is at most l with probability F(l)^n,
+        where F is the distribution function, so its expectation is
 
-            l_1 + sum over i of (l_(i+1) - l_i) * (1 - F(l_i)^n),
+            l_1 + sum over i of (l_(i+1) - l_i) * (1 - F(l_i)^n)
 
-        the distinct lengths being l_1 < l_2 < ...
+        for the distinct lengths l_1 < l_2 < ...
 
         Args:
-            batch: Pages of a batch, n.
+            batch: Pages in a batch, n.
 
         Raises:
-            WorkloadError: That is not a whole number from 1 to `LARGEST_COUNT`.
+            WorkloadError: `batch` is not a whole number from 1 to `LARGEST_COUNT`.
         """
         _check_count("batch", batch)
-        longer = 0.0  # share of the pages that are longer than the length at hand: 1 - F
+        longer = 0.0  # share of pages longer than lengths[i - 1]: 1 - F
         steps = []
         for i in range(len(self.lengths) - 1, 0, -1):
             longer += self.shares[i]
-            # The same as 1 - (1 - longer)^n, also where longer is too small to change 1.
+            # 1 - (1 - longer)^n, accurate even if `longer` is too small to change 1.
             exceeded = -math.expm1(batch * math.log1p(-longer)) if longer < 1 else 1.0
             steps.append((self.lengths[i] - self.lengths[i - 1]) * exceeded)
         return self.lengths[0] + math.fsum(steps)
 
 
 def _check_count(what: str, count: object, *, least: int = 1) -> None:
-    """Raises WorkloadError where a count is not a whole number from `least` to LARGEST_COUNT."""
+    """Raise WorkloadError unless a count is a whole number from `least` to LARGEST_COUNT."""
     if not isinstance(count, int) or isinstance(count, bool) or not least <= count <= LARGEST_COUNT:
         raise WorkloadError(
             f"{what} {count!r} is not possible; give a whole number from {least} to {LARGEST_COUNT}"

@@ -1,4 +1,4 @@
-"""Predictions of a page's seconds and of a GPU's throughput, by either runtime."""
+"""Predict a page's seconds and a GPU's throughput under either runtime."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ __all__ = ["TimedModel", "check_model", "predict"]
 
 @dataclass(frozen=True)
 class TimedModel:
-    """What is run where.
+    """A model and the device that it runs on.
 
     Attributes:
         architecture: The model's architecture.
         dimensions: Its dimensions.
         dtype: Type of weights and activations.
-        flash_attention: FlashAttention in the decoder of the eager runtime; serving always has it.
+        flash_attention: Whether the eager runtime's decoder uses FlashAttention; serving always
+            does.
         device: The GPU.
     """
 
@@ -59,18 +60,18 @@ def predict(
     *,
     stages: Mapping[str, Sequence[Kernel]] | None = None,
 ) -> PagePrediction:
-    """Seconds of a page and throughput under some concurrencies.
+    """Seconds of a page, and throughput at some concurrencies.
 
     Args:
         model: The model and its GPU.
         workload: The page; its `batch_size` and `max_new_tokens` are not used, since concurrency
             and lengths are given.
-        assumptions: The runtime, and all else that is taken for granted.
-        concurrency: Pages under way at a time.
-        stages: Kernel records of one page by stage, such as a trace's; default the closed forms'.
+        assumptions: The runtime and all other assumptions.
+        concurrency: Pages in flight.
+        stages: Kernel records of one page by stage, such as a trace's; default: the closed forms'.
 
     Raises:
-        ConfigError: The model has a part without a closed form, or one that is not served.
+        ConfigError: The model has a part without a closed form, or serving it is not supported.
         DeviceError: The GPU lacks an element type.
         WorkloadError: A concurrency is below 1.
     """
@@ -91,14 +92,16 @@ def predict(
 
 
 def check_model(model: TimedModel, *, is_eager: bool) -> None:
-    """Refuses a type in which no seconds are known, and what the GPU lacks.
+    """Check that there are kernel times for the model's type and that the GPU supports it.
 
     Args:
         model: The model and its GPU.
-        is_eager: Whether the model's own code runs; serving engines bring an attention kernel.
+        is_eager: Whether the model's own code runs; serving engines have their own attention
+            kernels.
 
     Raises:
-        DeviceError: The type is float32, or the GPU lacks it or FlashAttention-2.
+        DeviceError: The type is float32, the GPU does not support it or FlashAttention-2, or a CPU
+            is asked to serve.
     """
     if model.device.cpu is not None:
         if not is_eager:
@@ -121,7 +124,7 @@ def check_model(model: TimedModel, *, is_eager: bool) -> None:
 
 
 class _Runtime(Protocol):
-    """What a runtime says of one page and of many."""
+    """What a runtime predicts for one page and for many."""
 
     @property
     def stages(self) -> Mapping[str, Span]:
@@ -133,24 +136,24 @@ class _Runtime(Protocol):
 
     @property
     def largest_concurrency(self) -> int:
-        """Most pages at a time that fit."""
+        """Most concurrent pages that fit into memory."""
 
     def memory_bytes(self, concurrency: int) -> int:
-        """What so many pages need."""
+        """Bytes that this many concurrent pages need."""
 
     def loaded(self, concurrency: int) -> _Load:
-        """A GPU under so many pages at a time."""
+        """The steady state with this many concurrent pages."""
 
 
 @dataclass(frozen=True)
 class _Load:
-    """A GPU in balance; seconds of one page."""
+    """A GPU in steady state; seconds are per page."""
 
     pages_per_second: float
     first_token: float
     page: float
     work: Span
-    """What one page takes of the GPU."""
+    """GPU time of one page."""
 
 
 def _prediction(
@@ -160,7 +163,7 @@ def _prediction(
     concurrency: Sequence[int],
     pages: int,
 ) -> PagePrediction:
-    # Measured first tokens have the preprocessing in them.
+    # The measured time to the first token includes preprocessing.
     prepared = assumptions.correction.first_token * assumptions.preprocess_seconds
     *prefill, _ = runtime.stages.values()
     first, decode, steps = total_span(prefill), runtime.decode, assumptions.steps
@@ -180,10 +183,10 @@ def _prediction(
 def _throughput(
     runtime: _Runtime, assumptions: Assumptions, concurrency: int, pages: int
 ) -> Throughput:
-    """A GPU under so many prompts at a time, of so many pages each."""
+    """Throughput with `concurrency` prompts in flight, of `pages` pages each."""
     load = runtime.loaded(concurrency)
     prepared, workers = assumptions.preprocess_seconds, assumptions.workers
-    # The GPU's part of the page is as uncertain as its work; the CPU's is taken as given.
+    # If the GPU is the bottleneck, the rate is as uncertain as its work; the CPU's time is given.
     cpu_bound = prepared / workers > float(load.work.seconds)
     bound: Bound = "host" if cpu_bound else load.work.bound
     prompts = Band.within(load.pages_per_second, 0.0 if cpu_bound else load.work.error)
@@ -213,7 +216,7 @@ def _cost(price: float, rate: Band) -> Band:
 
 
 def _views_of(workload: Workload) -> list[View]:
-    """Views of every vision call on the pages of a prompt."""
+    """Views of each vision call for all pages of a prompt."""
     return workload.prompt_pages * [(view.count, view.resolution) for view in workload.views]
 
 
@@ -221,7 +224,7 @@ def _views_of(workload: Workload) -> list[View]:
 
 
 class _Serving:
-    """Continuous batching: pages come and go one by one."""
+    """Continuous batching: pages join and leave the batch one by one."""
 
     def __init__(self, model: TimedModel, workload: Workload, assumptions: Assumptions) -> None:
         self.model, self.workload, self.assumptions = model, workload, assumptions
@@ -243,16 +246,16 @@ class _Serving:
 
     @property
     def largest_concurrency(self) -> int:
-        """Most pages whose caches fit beside the weights and a prefill pass."""
+        """Most pages whose caches fit next to the weights and a prefill pass."""
         reserved = self.assumptions.reserved
         return int(self.served.fitting(self.fixed_bytes, self.page_bytes, reserved))
 
     def memory_bytes(self, concurrency: int) -> int:
-        """Weights, one prefill pass, and the caches of all pages at their longest."""
+        """Bytes of weights, one prefill pass and all pages' caches at full length."""
         return self.fixed_bytes + concurrency * self.page_bytes
 
     def loaded(self, concurrency: int) -> _Load:
-        """The closed loop of so many clients; those that do not fit wait outside."""
+        """Closed loop of this many clients; those that do not fit into memory queue."""
         import numpy as np
 
         assumptions, T = self.assumptions, self.workload.seq_len
@@ -283,7 +286,7 @@ class _Serving:
 
 
 class _Eager:
-    """The model's own code: a batch is filled, and runs until its longest page has ended."""
+    """The model's own code: a full batch runs until its longest page has ended."""
 
     def __init__(
         self,
@@ -338,7 +341,7 @@ class _Eager:
 
     @property
     def largest_concurrency(self) -> int:
-        """Largest batch that fits."""
+        """Largest batch that fits into memory."""
         from dsocr_analyze.hardware.fit import fit
 
         model = self.model
@@ -349,7 +352,7 @@ class _Eager:
         ).largest_batch  # fmt: skip
 
     def memory_bytes(self, concurrency: int) -> int:
-        """What a batch needs at its higher tide."""
+        """Peak bytes of a batch: the larger of its prefill and decode peaks."""
         from dsocr_analyze.hardware.fit import memory_need
 
         model = self.model
@@ -364,7 +367,7 @@ class _Eager:
         ).total_bytes  # fmt: skip
 
     def loaded(self, concurrency: int) -> _Load:
-        """Batches one after the other, each prepared by the CPU before it runs."""
+        """Batches run one after the other, each prepared by the CPU before it runs."""
         batch = max(1, min(concurrency, self.largest_concurrency))
         stages = self.stages if batch == 1 else self._stages(self._records(batch), batch)
         *prefill, _ = stages.values()
@@ -374,7 +377,7 @@ class _Eager:
         prepared = self.assumptions.preprocess_seconds
         rounds = -(-batch // self.assumptions.workers)
         gpu = float(work.seconds) * batch
-        # A closed batch: its pages are prepared, run, and come back together.
+        # A closed batch: its pages are prepared, run and return together.
         seconds = rounds * prepared + gpu
         rate = batch / seconds
         page = concurrency / rate

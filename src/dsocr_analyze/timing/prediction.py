@@ -1,4 +1,4 @@
-"""What a page takes on a GPU: seconds by stage, and throughput over concurrency."""
+"""Predicted times of a page on a GPU: seconds by stage, and throughput by concurrency."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _SECONDS_PER_HOUR: Final = 3600.0
 
 
 def cost_per_thousand_pages(price_per_hour: float, pages_per_second: Any) -> Any:
-    """What a thousand pages cost on one GPU, in the currency of the price; also of an array."""
+    """Cost of a thousand pages on one GPU, in the currency of the price; accepts arrays."""
     return 1000 * price_per_hour / (_SECONDS_PER_HOUR * pages_per_second)
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A predicted figure, and between what it lies.
+    """A predicted figure with its uncertainty band.
 
     Attributes:
         value: The figure.
@@ -38,14 +38,14 @@ class Band:
 
     @classmethod
     def within(cls, value: float, error: float) -> Band:
-        """The figure with a relative error either way, as a ratio."""
+        """The figure with the same relative error, as a ratio, in both directions."""
         return cls(value, value / (1 + error), value * (1 + error))
 
     @classmethod
     def of(cls, span: Span, *, known: float = 0.0) -> Band:
-        """Seconds of a span, and `known` seconds besides that are exact.
+        """Seconds of a span, plus `known` seconds that are exact.
 
-        Where the span's error was measured, it was measured of the two together.
+        A measured error of the span applies to their sum, because that is what was measured.
         """
         if span.measured_error is not None:
             return cls.within(float(span.seconds) + known, span.measured_error)
@@ -54,20 +54,20 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """A GPU in balance under some concurrency; seconds are of one page.
+    """A GPU in steady state at some concurrency; seconds are per page.
 
     Attributes:
-        concurrency: Pages under way at a time.
-        pages_per_second: Of the GPU.
-        tokens_per_second: Generated, likewise.
-        ttft_seconds: Until the first token.
-        tpot_seconds: Per token after the first; None where a page has one token.
-        page_seconds: From sending the page to its last token.
-        memory_bytes: Needed at the same time.
-        bound: What limits it.
-        fits: Whether the memory suffices; where not, as many run as fit and the others wait.
+        concurrency: Pages in flight.
+        pages_per_second: Pages that the GPU finishes per second.
+        tokens_per_second: Tokens that it generates per second.
+        ttft_seconds: Time to the first token.
+        tpot_seconds: Time per token after the first; None if a page has one token.
+        page_seconds: Time from sending the page to its last token.
+        memory_bytes: Bytes needed for all pages in flight.
+        bound: What limits the throughput.
+        fits: Whether the memory suffices; if not, as many pages run as fit and the others queue.
         cost_per_thousand_pages: In the price's currency; None without a price.
-        work: What one page takes of the GPU.
+        work: GPU time of one page.
     """
 
     concurrency: int
@@ -85,18 +85,18 @@ class Throughput:
 
 @dataclass(frozen=True)
 class PagePrediction:
-    """What a page takes on a GPU under a runtime.
+    """Predicted times of a page on a GPU under a runtime.
 
     Attributes:
         profile: The GPU's profile.
         runtime: `eager` or `serving`.
-        stages: Time of each stage, in the architecture's order; of the last, one decode step over a
+        stages: Time of each stage, in the architecture's order; the last is one decode step over a
             cache of the prompt.
-        ttft_seconds: Until the first token of a page alone, preprocessing included.
-        tpot_seconds: Per token after the first, on average; None where a page has one token.
-        page_seconds: From start to last token of a page alone.
-        largest_concurrency: Most pages at a time that fit into memory.
-        throughput: By concurrency.
+        ttft_seconds: Time to the first token of a page alone, preprocessing included.
+        tpot_seconds: Mean time per token after the first; None if a page has one token.
+        page_seconds: Time from start to last token of a page alone.
+        largest_concurrency: Most concurrent pages that fit into memory.
+        throughput: One figure per concurrency.
         assumptions: What was assumed.
     """
 
@@ -112,7 +112,7 @@ class PagePrediction:
 
     @property
     def extrapolated(self) -> tuple[str, ...]:
-        """Kinds of kernels that take another GPU's coefficients."""
+        """Kinds of kernels priced with another GPU's coefficients."""
         kinds = total_span(self.stages.values()).kinds
         return tuple(sorted(kind.kind for kind in kinds if kind.extrapolated))
 

@@ -1,8 +1,8 @@
-"""Runtimes: what the host does while a GPU computes, in microseconds, each figure with its source.
+"""Runtimes: host overhead in microseconds, each figure with its source.
 
 `eager` is the vendor's own code under `generate`; `serving` is one of the engines below. None of
-the figures was fitted to a measurement of DeepSeek-OCR. Where a device profile says what its
-machine takes, the eager runtime goes by that.
+the figures was fitted to a measurement of DeepSeek-OCR. If a device profile has measured host
+figures, the eager runtime uses those.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ _CHANNELS: Final = 3
 
 @dataclass(frozen=True)
 class Host:
-    """What a runtime's host code takes.
+    """Time that a runtime's host code takes.
 
     Attributes:
-        name: Its name.
-        title: Its name for readers.
-        launch_us: Of one operator of uncompiled model code, views and Python around it included.
-        compiled_launch_us: Of one kernel of compiled code outside a graph.
-        graph_us: Of starting a CUDA graph.
-        sync_us: Of a value that the host waits for.
-        step_us: Of a decode step, while the GPU waits.
-        sequence_us: Of each running sequence in a step, while the GPU waits.
-        hidden_step_us: Of a decode step, while the GPU computes; a step takes at least that.
-        hidden_sequence_us: Likewise of each running sequence.
-        chunk_tokens: Most tokens of a prompt that one pass takes.
-        mixes_prefill: Whether a pass over a prompt carries the running sequences one token further.
-        pixel_bytes: Of a pixel value on its way to the GPU.
-        link_gb_s: At which rate pixels get there, from memory that is not pinned.
-        source: Where the figures come from.
-        link_source: Where that rate comes from.
-        computes: Whether it is the device itself: a CPU, to which nothing is sent.
+        name: Identifier.
+        title: Name shown to readers.
+        launch_us: Per operator of uncompiled model code, including views and Python around it.
+        compiled_launch_us: Per kernel of compiled code outside a graph.
+        graph_us: Per launch of a CUDA graph.
+        sync_us: Per value that the host waits for.
+        step_us: Per decode step, while the GPU waits.
+        sequence_us: Per running sequence in a step, while the GPU waits.
+        hidden_step_us: Per decode step, while the GPU computes; a step takes at least this long.
+        hidden_sequence_us: The same per running sequence.
+        chunk_tokens: Most prompt tokens in one pass.
+        mixes_prefill: Whether a pass over a prompt also decodes one token per running sequence.
+        pixel_bytes: Bytes per pixel value copied to the GPU.
+        link_gb_s: Rate of that copy, from memory that is not pinned.
+        source: Source of the figures.
+        link_source: Source of the copy rate.
+        computes: Whether it is the device itself: a CPU, to which nothing is copied.
     """
 
     name: str
@@ -65,10 +65,10 @@ class Host:
     computes: bool = False
 
     def on(self, profile: Profile) -> Host:
-        """The host on a machine that was measured: its figures where this is what they are of.
+        """The host with the figures measured on the profile's machine, if there are any.
 
-        They are of the model's own code under `generate`; a serving engine's host, and figures that
-        somebody gave, stay as they are.
+        They were measured with the model's own code under `generate`, so a serving engine's host
+        and figures given by the user stay as they are.
         """
         if self != EAGER:
             return self
@@ -93,11 +93,11 @@ class Host:
 
     @property
     def is_eager(self) -> bool:
-        """Whether it is the eager runtime's, whatever its figures; else a serving engine's."""
+        """Whether this is the eager runtime's host (with any figures), not a serving engine's."""
         return self.name == "eager"
 
     def copy_seconds(self, views: Iterable[tuple[int, int]]) -> float:
-        """Seconds in which views get to the GPU: (count, pixels per side) of each size."""
+        """Seconds to copy views to the GPU, given (count, pixels per side) for each size."""
         values = _CHANNELS * sum(count * side**2 for count, side in views)
         return values * self.pixel_bytes / (self.link_gb_s * 1e9)
 
@@ -163,7 +163,7 @@ RUNTIMES: Final = ("eager", "serving")
 
 
 def server_named(name: str) -> Host:
-    """The engine of that name; raises WorkloadError, with close matches, for none."""
+    """The engine with that name; raises WorkloadError with close matches if there is none."""
     found = in_any_case(name, SERVERS)
     if found is None:
         near = did_you_mean(name, SERVERS)

@@ -1,4 +1,4 @@
-"""GPUs under a serving engine in balance: each page as if all pages were like it."""
+"""Steady state of GPUs under a serving engine: each page as if all pages were like it."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 __all__ = ["ServedLoads", "ServedPages", "served_loads"]
 
 _CELLS: Final = 1 << 16
-"""Decode steps, of so many keys times so many sequences, that are evaluated at a time."""
+"""Decode steps evaluated at once: numbers of keys times numbers of sequences."""
 
 
 @dataclass(frozen=True)
 class ServedPages:
-    """n pages, each under a concurrency of its own; arrays `[n]`.
+    """n pages, each with its own concurrency; arrays `[n]`.
 
     Attributes:
         prompt: Tokens of the prompt.
         prefill: Seconds of the prefill pass.
-        keys: Tokens in the cache of a running sequence, on average.
-        steps: Decode steps of a page, on average.
-        prepare: Seconds of CPU work before the model.
-        concurrency: Pages under way at a time.
-        fitting: Most pages at a time that fit into memory; the others wait outside.
+        keys: Mean tokens in the cache of a running sequence.
+        steps: Mean decode steps per page.
+        prepare: CPU seconds before the model runs.
+        concurrency: Pages in flight.
+        fitting: Most concurrent pages that fit into memory; the others queue.
     """
 
     prompt: Integers
@@ -48,13 +48,13 @@ class ServedPages:
 
 
 class ServedLoads(NamedTuple):
-    """n GPUs in balance; arrays `[n]`, seconds are of one page."""
+    """n GPUs in steady state; arrays `[n]`, seconds are per page."""
 
     pages_per_second: Floats
     first_token: Floats
     page: Floats
     together: Integers
-    """Sequences of a decode step, the nearest whole number to their average."""
+    """Mean sequences per decode step, rounded to a whole number."""
 
 
 def served_loads(
@@ -65,14 +65,14 @@ def served_loads(
     is_offline: bool,
     correction: Correction = NO_CORRECTION,
 ) -> ServedLoads:
-    """The closed loop of each page's clients; those that do not fit wait outside.
+    """Closed loop of each page's clients; those that do not fit into memory queue.
 
     Args:
         served: The model, its GPU and the engine.
         pages: The pages.
-        workers: Pages that the CPU prepares at a time.
-        is_offline: Whether it prepares all pages before the first one runs.
-        correction: What benchmarks of the server say.
+        workers: Pages that the CPU prepares in parallel.
+        is_offline: Whether the CPU prepares all pages before the first one runs.
+        correction: Correction from benchmarks of the server.
     """
     import numpy as np
 
@@ -112,10 +112,10 @@ def served_loads(
 def _corrected(
     correction: Correction, clients: Integers, first_token: Floats, page: Floats, prepare: Floats
 ) -> tuple[Floats, Floats]:
-    """Seconds until the first token and of a page, `[n]`, as benchmarks of the server say.
+    """Seconds until the first token and per page, `[n]`, corrected by benchmarks of the server.
 
-    By Little's law they say the throughput, too: a client's pages come one after the other. The CPU
-    prepares a page in `prepare` seconds at best; pages that would be faster wait for it.
+    Little's law then gives the throughput, since each client sends its pages one after the other.
+    The CPU needs at least `prepare` seconds per page, which is a lower bound.
     """
     import numpy as np
 
@@ -125,7 +125,7 @@ def _corrected(
 
 
 def _by_keys(keys: Integers, running: Integers) -> Iterator[tuple[Integers, Integers, Integers]]:
-    """Rows whose steps go into one table: the rows, the distinct keys, each row's among them."""
+    """Rows in batches of one step table each: rows, distinct keys, each row's index into those."""
     import numpy as np
 
     distinct, place = np.unique(keys, return_inverse=True)
@@ -140,7 +140,7 @@ def _by_keys(keys: Integers, running: Integers) -> Iterator[tuple[Integers, Inte
 
 
 def _steps(served: ServedModel, keys: Integers, most: int) -> tuple[Floats, Floats]:
-    """A decode step of 1 to `most` sequences, and its attention, `[keys, most]` each."""
+    """Seconds of a decode step of 1 to `most` sequences and of its attention, `[keys, most]`."""
     import numpy as np
 
     sequences: Any = np.arange(1, most + 1)

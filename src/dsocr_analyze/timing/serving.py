@@ -1,6 +1,6 @@
 """The serving runtime: one page's prefill pass, and a decode step of all running sequences.
 
-Vision runs uncompiled, a prompt as compiled kernels, a decode step as one CUDA graph.
+Vision runs uncompiled, the prompt as compiled kernels, a decode step as one CUDA graph.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["ServedModel", "View"]
 _US: Final = 1e-6
 
 View = tuple[int, int]
-"""Views of one vision call, and their pixels per side."""
+"""Number of views in one vision call, and their pixels per side."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class ServedModel:
         dtype: Type of weights and activations.
         device: The GPU.
         server: The engine.
-        precision: Types of the decoder's weights and of its cache, where they differ.
+        precision: Types of the decoder's weights and cache, if not `dtype`.
 
     Raises:
         ConfigError: The engine is not modelled for these dimensions.
@@ -63,12 +63,12 @@ class ServedModel:
 
     @property
     def cache_bits(self) -> int:
-        """Bits of a cached element."""
+        """Bits per cached element."""
         return STORED_BITS.get(self.precision.cache or "", 8 * self.dtype.nbytes)
 
     @property
     def weights_bytes(self) -> int:
-        """Bytes of all parameters, quantized ones with a scale of 16 bits per 128 weights."""
+        """Bytes of all parameters; quantized ones have a 16-bit scale per 128 weights."""
         params = self.architecture.forms.parameter_count(self.dimensions)
         if self.precision.weights is None:
             return params * self.dtype.nbytes
@@ -78,7 +78,7 @@ class ServedModel:
 
     @property
     def cache_bytes_per_token(self) -> int:
-        """Bytes that a token takes in the KV cache."""
+        """Bytes per token in the KV cache."""
         return self.architecture.forms.served.cache_elements(self.dimensions) * self.cache_bits // 8
 
     def vision_kernels(self, views: Sequence[View]) -> dict[str, tuple[Kernel, ...]]:
@@ -93,7 +93,7 @@ class ServedModel:
         return found
 
     def prompt_kernels(self, T: Any, visual: Any) -> tuple[Kernel, ...]:
-        """Kernels of one chunk of a prompt, all chunks alike; see `chunks`."""
+        """Kernels of one chunk of a prompt, with all chunks taken as equal; see `chunks`."""
         chunks = self.chunks(T)
         tokens = ceil_div(T, chunks)
         keys = ceil_div(tokens * (chunks + 1), 2)
@@ -103,7 +103,7 @@ class ServedModel:
         )
 
     def chunks(self, T: Any) -> Any:
-        """Passes in which a prompt of T tokens goes through the decoder."""
+        """Number of passes through the decoder for a prompt of T tokens."""
         return ceil_div(T, self.server.chunk_tokens)
 
     def step_kernels(self, B: Any, K: Any) -> tuple[Kernel, ...]:
@@ -113,11 +113,11 @@ class ServedModel:
         )
 
     def prefill(self, views: Sequence[View], T: Any, visual: Any) -> dict[str, Span]:
-        """The stages of one page's prefill pass, a stage's calls taken together.
+        """The stages of one page's prefill pass, with all calls of a stage added up.
 
         Args:
-            views: Of each vision call.
-            T: Tokens of the prompt; an array for many prompts behind equal views.
+            views: The views of each vision call.
+            T: Tokens of the prompt; an array for many prompts with the same views.
             visual: Visual tokens among them.
         """
         encoded = self._vision(tuple(views))
@@ -137,7 +137,7 @@ class ServedModel:
         return spans
 
     def _vision(self, views: tuple[View, ...]) -> list[tuple[str, Span, float]]:
-        """Stage, time on the GPU and seconds of issuing of every part of every vision call."""
+        """Stage, GPU time and launch seconds of each part of each vision call."""
         if views not in self._encoded:
             first = self.architecture.stages[0].name
             parts = [(first, Span(host=self.server.copy_seconds(views)), 0.0)]
@@ -152,8 +152,8 @@ class ServedModel:
     def step(self, B: Any, K: Any) -> Span:
         """One decode step of B sequences over K keys each; both may be arrays that broadcast.
 
-        The engine's host works on the next step while the GPU computes, and takes the lead where
-        it is slower.
+        The engine's host prepares the next step while the GPU computes; the slower of the two sets
+        the pace.
         """
         server = self.server
         priced = kernel_seconds(self.step_kernels(B, K), self.device, self.precision)
@@ -164,12 +164,12 @@ class ServedModel:
         return span.at(0) if is_integer(B) and is_integer(K) else span
 
     def steps(self, B: Any, T: Any, steps: Any) -> Span:
-        """All decode steps of B sequences that grow from T tokens on, `steps` each.
+        """`steps` decode steps of B sequences that start with T tokens.
 
         Args:
             B: Sequences.
             T: Tokens of their prompts.
-            steps: How many, on average; need not be whole.
+            steps: Mean number of steps; need not be whole.
         """
         if is_number(steps) and not steps:
             return Span()
@@ -185,15 +185,16 @@ class ServedModel:
         return span.plus(grown.times(growing))
 
     def keys(self, T: Any, generated: Any) -> Any:
-        """Keys of a sequence of T prompt tokens when it has generated so many; arrays or integers.
+        """Keys of a sequence with T prompt tokens and `generated` more; arrays or integers.
 
-        A window is taken to bound an average as it bounds a number: at most 1 % of a step too many.
+        The window bounds an average of `generated` as if it were one length, which overestimates a
+        step by at most 1 %.
         """
         window = self.dimensions.sliding_window
         return T + (generated if window is None else minimum(generated, window))
 
     def _step_by_keys(self, B: Any, K: Any) -> Span:
-        """`step`, evaluated once for each distinct number of keys."""
+        """`step`, evaluated once per distinct number of keys."""
         if is_integer(K) or not is_integer(B):
             return self.step(B, K)
         import numpy as np
@@ -203,7 +204,7 @@ class ServedModel:
         return self.step(B, keys).at(place)
 
     def fixed_bytes(self, workload: Workload) -> int:
-        """Weights, and what a page's prefill pass needs besides; of a page with no others."""
+        """Bytes of the weights and of a prefill pass of this page alone."""
         memory = self.architecture.forms.memory(self.dimensions, workload, self.dtype, True)
         # A prompt goes through the decoder in chunks.
         text_tokens = self.server.chunk_tokens - workload.visual_tokens
@@ -214,23 +215,23 @@ class ServedModel:
         return self.weights_bytes + activations + memory.inputs_bytes
 
     def page_bytes(self, T: Any, longest: Any) -> Any:
-        """Cache of a page of T prompt tokens when it has generated `longest` tokens."""
+        """Bytes of a page's cache with T prompt tokens and `longest` generated ones."""
         return self.keys(T, longest - 1) * self.cache_bytes_per_token
 
     def fitting(self, fixed: Any, page: Any, reserved: float) -> Any:
-        """Most pages whose caches fit beside all else.
+        """Most pages whose caches fit into the remaining memory.
 
         Args:
-            fixed: Bytes of all else, see `fixed_bytes`.
+            fixed: Bytes of everything else, see `fixed_bytes`.
             page: Bytes of a page's cache.
-            reserved: Part of the memory that is kept free.
+            reserved: Fraction of the memory kept free.
         """
         free = self.device.gpu.memory_bytes * (1 - reserved) - fixed
         return maximum_of_zero(free // page)
 
 
 def is_number(value: Any) -> bool:
-    """Whether this is one number, not an array of them."""
+    """Whether this is a single number, not an array."""
     return isinstance(value, int | float)
 
 
@@ -244,7 +245,7 @@ def rounded(values: Any) -> Any:
 
 
 def maximum_of_zero(values: Any) -> Any:
-    """`values`, and 0 where they are below."""
+    """`values`, with negative ones replaced by 0."""
     import numpy as np
 
     return np.maximum(values, 0.0)

@@ -1,4 +1,4 @@
-"""A stretch of time on one stream: how long, what filled it, and how well that is known."""
+"""Time on one stream: its length, what fills it, and how accurate it is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["HOST_ERROR", "Bound", "Span", "mean_step", "span_of_kernels", "total
 Bound = Literal["launches", "memory", "compute", "host"]
 
 HOST_ERROR = KindError("host", 0.25, 0.5, False, True)
-"""How well the host's part is known; assumed, since hosts differ."""
+"""Accuracy of the host's time; assumed, since hosts differ."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class Span:
     """Time on the stream; figures are floats, or arrays with one element per workload.
 
     Attributes:
-        kinds: Seconds in which kernels ran, by kind.
-        memory: Of these, seconds of kernels that memory bounds.
-        launches: Seconds in which the GPU waited for a launch.
-        host: Seconds in which it waited for other work of the host.
+        kinds: Seconds of kernels, by kind.
+        memory: The part of these in memory-bound kernels.
+        launches: Seconds that the GPU waits for launches.
+        host: Seconds that it waits for other work of the host.
         flops: Matrix FLOPs.
         nbytes: Bytes read and written.
-        measured_error: Relative half-width of the band, where benchmarks of a server say it of
-            the whole; None where it follows from the kinds.
+        measured_error: Relative half-width of the band, if benchmarks of a server give it for the
+            whole span; None if it follows from the kinds.
     """
 
     kinds: Mapping[KindError, Any] = field(default_factory=dict)
@@ -45,17 +45,17 @@ class Span:
 
     @property
     def device(self) -> Any:
-        """Seconds in which kernels ran."""
+        """Seconds of kernels."""
         return sum(self.kinds.values(), 0.0)
 
     @property
     def seconds(self) -> Any:
-        """All of it."""
+        """Total seconds."""
         return self.device + self.launches + self.host
 
     @property
     def bound(self) -> Bound:
-        """What fills most of it (of floats only)."""
+        """What takes most of the time (floats only)."""
         parts: dict[Bound, float] = {
             "compute": float(self.device - self.memory),
             "memory": float(self.memory),
@@ -66,7 +66,7 @@ class Span:
 
     @property
     def error(self) -> float:
-        """Relative half-width of the band: errors of one kind add up, kinds are independent."""
+        """Relative half-width of the band: errors add up within a kind, kinds are independent."""
         if self.measured_error is not None:
             return self.measured_error
         parts = [kind.p90 * float(seconds) for kind, seconds in self.kinds.items()]
@@ -76,7 +76,7 @@ class Span:
 
     @property
     def low(self) -> float:
-        """Lower end of the band, seconds: errors are ratios, so it never reaches 0."""
+        """Lower end of the band, seconds; errors are ratios, so it never reaches 0."""
         return float(self.seconds) / (1 + self.error)
 
     @property
@@ -85,7 +85,7 @@ class Span:
         return float(self.seconds) * (1 + self.error)
 
     def times(self, factor: Any) -> Span:
-        """`factor` times as long."""
+        """A span `factor` times as long, with `factor` times the work."""
         return Span(
             {kind: factor * seconds for kind, seconds in self.kinds.items()},
             factor * self.memory, factor * self.launches, factor * self.host,
@@ -93,18 +93,18 @@ class Span:
         )  # fmt: skip
 
     def corrected(self, factor: float, error: float | None) -> Span:
-        """As long as benchmarks of a server say.
+        """The span with its seconds corrected by benchmarks of a server.
 
         Args:
-            factor: Measured over predicted.
-            error: How well they agree, as a ratio; None where a single one says nothing of that.
+            factor: Measured over predicted seconds.
+            error: How far the benchmarks disagree, as a ratio; None for a single benchmark.
         """
         seconds = self.times(factor)
-        # What is computed and moved stays what it was, however long it takes.
+        # FLOPs and bytes do not change with the seconds.
         return replace(seconds, flops=self.flops, nbytes=self.nbytes, measured_error=error)
 
     def plus(self, other: Span) -> Span:
-        """The two, one after the other."""
+        """This span followed by another."""
         kinds = dict(self.kinds)
         for kind, seconds in other.kinds.items():
             kinds[kind] = kinds[kind] + seconds if kind in kinds else seconds
@@ -115,7 +115,7 @@ class Span:
         )  # fmt: skip
 
     def at(self, index: Any) -> Span:
-        """That of some workloads."""
+        """The span of the workloads at `index`."""
 
         def taken(values: Any) -> Any:
             return values[index] if getattr(values, "ndim", 0) else values
@@ -128,7 +128,7 @@ class Span:
 
 
 def _error_of_both(span: Span, other: Span) -> float | None:
-    """The measured error of two spans (of floats, where theirs differ): such errors add up."""
+    """The measured error of two spans: absolute errors add up (floats only, if they differ)."""
     if span.measured_error == other.measured_error:
         return span.measured_error
     seconds = float(span.seconds), float(other.seconds)
@@ -137,7 +137,7 @@ def _error_of_both(span: Span, other: Span) -> float | None:
 
 
 def total_span(spans: Iterable[Span]) -> Span:
-    """All of them, one after the other."""
+    """All spans, one after the other."""
     total = Span()
     for span in spans:
         total = total.plus(span)
@@ -147,20 +147,20 @@ def total_span(spans: Iterable[Span]) -> Span:
 def mean_step(step: Callable[[Any], Span], first: Any, last: Any) -> Span:
     """Mean of all decode steps from one cache length to another, by Simpson's rule.
 
-    A step's seconds grow nearly in proportion to its cache, so the first, the middle and the last
-    step stand for all.
+    A step's seconds are nearly linear in its cache length, so the first, middle and last steps
+    suffice.
 
     Args:
-        step: A decode step over so many cached tokens.
+        step: From cached tokens to the span of a decode step.
         first: Cached tokens of the first step.
-        last: Those of the last one.
+        last: Cached tokens of the last step.
     """
     ends = step(first).plus(step(last))
     return ends.plus(step((first + last) // 2).times(4)).times(1 / 6)
 
 
 def span_of_kernels(priced: KernelSeconds, *, launches: Any = 0.0, host: Any = 0.0) -> Span:
-    """Kernels one after the other, and what the GPU waited besides.
+    """Kernels one after the other, plus the time that the GPU waits.
 
     Args:
         priced: The kernels and their times.

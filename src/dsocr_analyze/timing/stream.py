@@ -1,4 +1,4 @@
-"""One stream: a kernel starts when it has been issued and the one before it has ended."""
+"""One stream: a kernel starts once it has been issued and the previous one has ended."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Stretch", "finish_times", "stretch_times"]
 
 
 def finish_times(issued: Floats, device: Floats) -> Floats:
-    """When each kernel ends, `[n]`: `end_i = max(end_(i-1), issued_i) + device_i`.
+    """Time at which each kernel ends, `[n]`: `end_i = max(end_(i-1), issued_i) + device_i`.
 
     Args:
-        issued: When each was issued, `[n]`, ascending.
-        device: Seconds that each takes, `[n]`.
+        issued: Time at which each was issued, `[n]`, ascending.
+        device: Seconds of each, `[n]`.
     """
     import numpy as np
 
@@ -34,8 +34,8 @@ class Stretch:
     """Many kernels, issued evenly; floats, or arrays with one element per workload.
 
     Attributes:
-        device: Seconds that they take on the GPU.
-        host: Seconds that issuing them takes.
+        device: Seconds of the kernels on the GPU.
+        host: Seconds of issuing them.
     """
 
     device: Any
@@ -43,10 +43,10 @@ class Stretch:
 
 
 def stretch_times(stretches: Iterable[Stretch]) -> Iterator[Any]:
-    """Seconds from one stretch's end to the next's, where the host issues ahead of the GPU.
+    """Seconds from each stretch's end to the next one's, with the host issuing ahead of the GPU.
 
-    A stretch ends no earlier than its kernels' time after the one before it, and no earlier than
-    its last kernel is issued.
+    A stretch ends once its kernels have run after the previous stretch, and no earlier than its
+    last kernel is issued.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""A page and what is asked of it: sizes, views, lengths, batch. No torch in this room."""
+"""A page and its workload: sizes, views, lengths, batch. No torch in this room."""
 
 from __future__ import annotations
 

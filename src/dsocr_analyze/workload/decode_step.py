@@ -1,4 +1,4 @@
-"""One decode step of a generation: what it finds in the cache, and what it attends to."""
+"""One decode step of a generation: the tokens in its cache and the keys it attends to."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["DecodeStep"]
 
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
-    """Decode step k, which is fed the k-th generated token.
+    """Decode step k, whose input is the k-th generated token.
 
     Attributes:
         prompt_tokens: S, tokens of the prompt; all of them stay in the cache.
         number: k, from 1.
-        window: W, the most generated tokens that the cache keeps, from 1; None keeps all.
+        window: W, the most generated tokens that the cache keeps, at least 1; None for all.
     """
 
     prompt_tokens: int
@@ -23,7 +23,7 @@ class DecodeStep:
 
     @property
     def position(self) -> int:
-        """Position of the step's token, from 0, which a window does not hold back: S + k - 1."""
+        """Position of the step's token, from 0: S + k - 1, with or without a window."""
         return self.prompt_tokens + self.number - 1
 
     @property
@@ -33,12 +33,12 @@ class DecodeStep:
 
     @property
     def keys(self) -> int:
-        """Keys that the step attends to, its own among them: S + min(k, W)."""
+        """Keys that the step attends to, including its own: S + min(k, W)."""
         return self.prompt_tokens + self._kept(self.number)
 
     @property
     def slot(self) -> int | None:
-        """Generated token in the cache that the step overwrites, from 0; None where it appends."""
+        """Index of the cached generated token that the step overwrites; None if it appends."""
         if self.window is None or self.number <= self.window:
             return None
         return (self.number - 1) % self.window

@@ -1,4 +1,4 @@
-"""Page sizes from an image file's header, of one page or of all that the file holds."""
+"""Page sizes from an image file's headers, for its first page or for all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["MOST_FRAMES", "ImagePages", "page_of_image"]
 
 MOST_FRAMES: Final = 100_000
-"""Frames of a file that are read; one that has more is broken or hostile."""
+"""Most frames to read from a file; one with more is broken or hostile."""
 
 _ORIENTATION_TAG: Final = 0x0112
 _SIDEWAYS: Final = (5, 6, 7, 8)
@@ -38,18 +38,18 @@ _DAMAGE: Final = (
     ValueError,
     struct.error,
 )
-"""What Pillow's readers raise on a header that is none."""
+"""What Pillow's readers raise for a broken header."""
 
 _PILLOW_SETTINGS: Final = threading.Lock()
 
 
 class _Header(NamedTuple):
-    """What the header of an image says.
+    """The header of an image.
 
     Attributes:
-        size: Width and height as the image is looked at.
+        size: Width and height as displayed.
         is_tiff: Whether it is a TIFF, whose frames are pages.
-        has_more_frames: Whether it is of another kind and has several: an animation, layers.
+        has_more_frames: Whether another kind of file has several frames: an animation, layers.
     """
 
     size: tuple[int, int]
@@ -58,34 +58,33 @@ class _Header(NamedTuple):
 
 
 def page_of_image(path: str | PathLike[str]) -> tuple[int, int]:
-    """Width and height in pixels of an image file as it is looked at; of several frames, the first.
+    """Width and height in pixels of an image file's first frame, as displayed.
 
-    Reads the header only, never the pixels, so neither the image's size nor damage further on
-    matters. An EXIF orientation that lays the image on its side swaps the two, as the vendor's
-    `load_image` does.
+    Reads only the header, so a huge image is no problem and later damage is not noticed. An EXIF
+    orientation that turns the image on its side swaps the two, as in the vendor's `load_image`.
 
     Args:
         path: The file, in any format that Pillow reads.
 
     Raises:
-        PageError: The file is missing, unreadable or no image.
+        PageError: The file is missing, unreadable or not an image.
     """
     return check_page(*_header(Path(path)).size)
 
 
 @dataclass
 class ImagePages:
-    """The pages that an image file holds: every frame of a TIFF, the first one of all others.
+    """The pages of an image file: every frame of a TIFF, the first frame of any other file.
 
-    An animated GIF, WebP or PNG is one picture that moves, so its other frames are no pages. Nor
-    are a TIFF's smaller copies of a page and its transparency masks (bits 0 and 2 of its
-    NewSubfileType), wherever they stand behind the first frame.
+    An animated GIF, WebP or PNG is one moving picture, so its other frames are not pages. A TIFF's
+    reduced copies of a page and its transparency masks (bits 0 and 2 of NewSubfileType) are not
+    pages either, wherever they come after the first frame.
 
     Attributes:
         path: The file, in any format that Pillow reads.
-        has_more_frames: Whether frames were left out because they are no pages; true of no TIFF.
-            Known once the first size has been read.
-        copies: Copies and masks of a TIFF that were left out, among what has been read.
+        has_more_frames: Whether frames were skipped because they are not pages; never true for a
+            TIFF. Known once the first size has been read.
+        copies: Copies and masks of a TIFF skipped so far.
     """
 
     path: Path
@@ -93,11 +92,11 @@ class ImagePages:
     copies: int = 0
 
     def sizes(self) -> Iterator[tuple[int, int]]:
-        """Width and height of each page as it is looked at; headers are read, never pixels.
+        """Width and height of each page, as displayed; reads headers only.
 
         Raises:
-            PageError: The file is missing, unreadable or no image, or, once the pages before have
-                been handed out, its next frame is damaged.
+            PageError: The file is missing, unreadable or not an image, or its next frame is damaged
+                (after the pages before it have been yielded).
         """
         header = _header(self.path)
         if not header.is_tiff:
@@ -130,7 +129,7 @@ class ImagePages:
 
 
 def _header(file: Path) -> _Header:
-    """What the header says; raises PageError where there is none."""
+    """The file's header; raises PageError if it cannot be read."""
     name = repr(str(file))
     try:
         return _opened_header(file)
@@ -141,18 +140,18 @@ def _header(file: Path) -> _Header:
 
 
 def _opened_header(file: Path) -> _Header:
-    """The header with its size swapped where its orientation says so."""
+    """The header, with width and height swapped if the orientation requires it."""
     import logging
     import warnings
 
     from PIL import Image
     from PIL.TiffImagePlugin import TiffImageFile
 
-    # Pillow's guard against huge images is one setting of the whole process. It protects whoever
-    # decodes pixels, which nobody does here.
+    # Pillow's guard against huge images is a process-wide setting. It protects the decoding of
+    # pixels, which does not happen here.
     with _PILLOW_SETTINGS, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        silence = logging.NullHandler()  # else a damaged TIFF talks on stderr beside the error
+        silence = logging.NullHandler()  # else a damaged TIFF also logs to stderr
         logging.getLogger("PIL").addHandler(silence)
         guard, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:
@@ -173,25 +172,25 @@ def _opened_header(file: Path) -> _Header:
 
 
 _MOST_READS: Final = 1_000_000
-"""Of a header; some formats are read byte by byte, and their comments have no end."""
+"""Limit for a header; some formats are read byte by byte and may have endless comments."""
 
 
 class _Bounded(io.BufferedReader):
-    """A file whose header ends, at the latest after so many reads; raises OSError then."""
+    """A file that raises OSError if its header takes more than `_MOST_READS` reads."""
 
     _reads = 0
 
     def read(self, size: int | None = -1, /) -> bytes:
         self._reads += 1
         if self._reads > _MOST_READS:
-            raise OSError(errno.EFBIG, "its header has no end")
+            raise OSError(errno.EFBIG, "its header does not end")
         return super().read(size)
 
 
 def _exif_orientation(image: Image.Image) -> object:
-    """Orientation of an opened image; None where it has none or, as in `load_image`, a broken one.
+    """Orientation of an opened image; None if missing or, as in `load_image`, broken.
 
-    Read with the base class's method: that of PNG decodes the pixels to look behind them.
+    Uses the base class's method, because PNG's decodes the pixels to find metadata after them.
     """
     from PIL import Image
 
@@ -202,7 +201,7 @@ def _exif_orientation(image: Image.Image) -> object:
 
 
 def _has_more_frames(image: Image.Image) -> bool:
-    """Whether an opened image has several frames; a broken one behind the first is none."""
+    """Whether an opened image has several frames; a broken second frame does not count."""
     try:
         return bool(getattr(image, "is_animated", False))
     except _DAMAGE:
@@ -210,11 +209,11 @@ def _has_more_frames(image: Image.Image) -> bool:
 
 
 def _reason(error: Exception, name: str) -> str:
-    """What went wrong, on one line and without the path that the message has already."""
+    """What went wrong, on one line and without the path, which the message already has."""
     from PIL import UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):
-        return "not an image that Pillow knows; give a PNG, JPEG, TIFF or WebP file"
+        return "not an image that Pillow can read; give a PNG, JPEG, TIFF or WebP file"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = " ".join(str(error).replace(name, "").split())

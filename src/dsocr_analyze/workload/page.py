@@ -1,4 +1,4 @@
-"""Page sizes: from a name, or from `WxH`."""
+"""Page sizes from a name or from `WxH`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["DEFAULT_DPI", "LARGEST_SIDE", "PAPERS", "check_page", "paper_dpi", "
 DEFAULT_DPI: Final = 150
 
 LARGEST_SIDE: Final = 1_000_000
-"""Most pixels a side of a page."""
+"""Most pixels per side of a page."""
 
 PAPERS: Final[dict[str, tuple[int, int]]] = {
     "a3": (2970, 4200),
@@ -25,7 +25,7 @@ PAPERS: Final[dict[str, tuple[int, int]]] = {
 """Width and height of each named paper in tenths of a millimetre."""
 
 _RIGHT: Final = (
-    f"give {', '.join(PAPERS)} (at {DEFAULT_DPI} dpi, or like a4@300), "
+    f"give {', '.join(PAPERS)} (at {DEFAULT_DPI} dpi, or at others like a4@300), "
     "or WIDTHxHEIGHT like 1240x1754"
 )
 _NAMED: Final = re.compile(r"(?P<paper>[a-z0-9]+)(?:@(?P<dpi>[0-9]{1,6}))?")
@@ -33,7 +33,7 @@ _PIXELS: Final = re.compile(r"(?P<width>-?[0-9]{1,18}) *x *(?P<height>-?[0-9]{1,
 
 
 def check_page(width: object, height: object) -> tuple[int, int]:
-    """The same page, if one can have that size.
+    """Check a page size and return it.
 
     Args:
         width: Pixels.
@@ -47,21 +47,21 @@ def check_page(width: object, height: object) -> tuple[int, int]:
         if isinstance(side, bool) or not isinstance(side, int) or not 1 <= side <= LARGEST_SIDE:
             raise PageError(
                 f"a page of {width!r} x {height!r} pixels is not possible; "
-                f"give whole numbers from 1 to {LARGEST_SIDE} a side"
+                f"give whole numbers from 1 to {LARGEST_SIDE} per side"
             )
         sides.append(side)
     return sides[0], sides[1]
 
 
 def parse_page(text: str) -> tuple[int, int]:
-    """Width and height in pixels that a text names.
+    """Parse a page size to width and height in pixels.
 
     Args:
-        text: A name of `PAPERS`, upright, optionally with a resolution (`a4@300`), or
+        text: A name from `PAPERS` (portrait), optionally with a resolution (`a4@300`), or
             `WIDTHxHEIGHT` in pixels; case does not matter.
 
     Raises:
-        PageError: The text names no page size.
+        PageError: The text is not a page size.
     """
     wanted = text.strip().lower()
     if pixels := _PIXELS.fullmatch(wanted):
@@ -78,7 +78,7 @@ def parse_page(text: str) -> tuple[int, int]:
 
 
 def paper_dpi(text: str) -> int | None:
-    """Pixels for each inch of a page that `parse_page` reads; None of one that is given in pixels.
+    """Pixels per inch of a page that `parse_page` reads; None for one given in pixels.
 
     Args:
         text: A page as for `parse_page`.
@@ -90,7 +90,7 @@ def paper_dpi(text: str) -> int | None:
 
 
 def _pixels(tenths_of_millimetre: int, dpi: int) -> int:
-    """Length in pixels, rounded to the nearest; an inch is 254 tenths of a millimetre."""
+    """Length in pixels, rounded to nearest; an inch is 254 tenths of a millimetre."""
     return (2 * tenths_of_millimetre * dpi + 254) // 508
 
 

@@ -1,4 +1,4 @@
-"""A prompt as the vendor's `infer()` reads it: a place for the page, and text around it."""
+"""A prompt as the vendor's `infer()` reads it: a placeholder for the page, and text around it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Final
 __all__ = ["IMAGE_TOKEN", "text_parts"]
 
 IMAGE_TOKEN: Final = "<image>"
-"""What stands for the page in a prompt."""
+"""Placeholder for the page in a prompt."""
 
 
 def text_parts(prompt: str) -> list[str]:
-    """The texts that are encoded, each by itself and without special tokens; BOS comes before them.
+    """The texts to encode, each separately and without special tokens; BOS precedes them.
 
-    White space around the prompt is no part of it: `format_messages` (`modeling_deepseekocr.py`)
-    strips it.
+    Leading and trailing white space is stripped, as in `format_messages`
+    (`modeling_deepseekocr.py`).
     """
     return prompt.strip().split(IMAGE_TOKEN)

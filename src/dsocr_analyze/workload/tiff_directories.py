@@ -1,7 +1,7 @@
-"""The directories of a TIFF, one a frame, of which only the sizes are read.
+"""Read the sizes in the directories of a TIFF, one directory per frame.
 
-Read here and not by Pillow, whose way to a frame compares its place with those of all frames before
-and, in some versions, makes room for its pixels: a scan of thousands of pages takes minutes so.
+Not done with Pillow, which compares each frame's offset with all earlier ones and, in some
+versions, allocates its pixels: a scan of thousands of pages would take minutes.
 
 Source: TIFF Revision 6.0, section 2, and the layout of BigTIFF (Adobe's, by AWare Systems).
 """
@@ -15,7 +15,7 @@ from typing import BinaryIO, Final, NamedTuple
 __all__ = ["TiffDirectory", "tiff_directories"]
 
 _MOST_ENTRIES: Final = 4_096
-"""Entries of a directory; one that claims more is damaged."""
+"""Most entries of a directory; one that claims more is damaged."""
 
 _NEW_SUBFILE_TYPE: Final = 254
 _WIDTH: Final = 256
@@ -24,17 +24,17 @@ _ORIENTATION: Final = 274
 _READ: Final = (_NEW_SUBFILE_TYPE, _WIDTH, _HEIGHT, _ORIENTATION)
 
 _VALUE_OF_TYPE: Final = {1: "B", 3: "H", 4: "L", 16: "Q"}
-"""Formats of the whole numbers that a value may be, by the number of its type."""
+"""`struct` formats of integer values, by TIFF type number."""
 
 
 class TiffDirectory(NamedTuple):
-    """What a frame says of itself.
+    """The fields of a frame that are read.
 
     Attributes:
         width: Pixels as stored.
         height: Pixels as stored.
-        orientation: How it is looked at, 1 to 8.
-        is_copy: Whether it is a smaller copy of another frame, or a transparency mask.
+        orientation: Orientation for display, 1 to 8.
+        is_copy: Whether it is a reduced copy of another frame, or a transparency mask.
     """
 
     width: int
@@ -44,7 +44,7 @@ class TiffDirectory(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """Formats of a directory's parts, byte order included."""
+    """`struct` formats of a directory's parts, including the byte order."""
 
     entries: str
     entry: str
@@ -52,14 +52,14 @@ class _Layout(NamedTuple):
 
 
 def tiff_directories(file: BinaryIO) -> Iterator[TiffDirectory]:
-    """The directories in the order of their chain, which ends where it comes back to itself.
+    """The directories in the order of their chain, stopping if it loops.
 
     Args:
-        file: The file, which is read at any place.
+        file: The file, which must be seekable.
 
     Raises:
         EOFError: The file ends within a directory.
-        ValueError: A directory is none, or lacks a size.
+        ValueError: A directory is invalid or lacks a size.
     """
     layout, offset = _start(file)
     seen: set[int] = set()
@@ -68,7 +68,7 @@ def tiff_directories(file: BinaryIO) -> Iterator[TiffDirectory]:
         file.seek(offset)
         (count,) = _unpacked(file, layout.entries)
         if not 0 < count <= _MOST_ENTRIES:
-            raise ValueError(f"a directory with {count} entries is none")
+            raise ValueError(f"a directory with {count} entries is invalid")
         values = _values(file, layout, count)
         (offset,) = _unpacked(file, layout.offset)
         if _WIDTH not in values or _HEIGHT not in values:
@@ -81,13 +81,13 @@ def tiff_directories(file: BinaryIO) -> Iterator[TiffDirectory]:
 
 
 def _start(file: BinaryIO) -> tuple[_Layout, int]:
-    """The layout of the file's directories, and where the first one is."""
+    """The layout of the file's directories, and the offset of the first one."""
     start = file.read(4)
     order = {b"II": "<", b"MM": ">"}.get(start[:2])
     if order is None:
         raise ValueError("not a TIFF header")
     if 43 in start[2:]:
-        _unpacked(file, f"{order}HH")  # bytes of an offset, always 8, and zero
+        _unpacked(file, f"{order}HH")  # size of an offset, always 8, and a zero
         layout = _Layout(f"{order}Q", f"{order}HHQ8s", f"{order}Q")
     else:
         layout = _Layout(f"{order}H", f"{order}HHL4s", f"{order}L")
@@ -95,7 +95,7 @@ def _start(file: BinaryIO) -> tuple[_Layout, int]:
 
 
 def _values(file: BinaryIO, layout: _Layout, count: int) -> dict[int, int]:
-    """The numbers of a directory that are read, by tag."""
+    """The values of a directory's tags in `_READ`, by tag."""
     values: dict[int, int] = {}
     size = struct.calcsize(layout.entry)
     entries = file.read(size * count)

@@ -1,4 +1,4 @@
-"""What a page, a mode and a prompt make the model do: views, tokens, lengths."""
+"""The work that a page, a mode and a prompt mean for the model: views, tokens, lengths."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = [
 ]
 
 SMALLEST_VIEW: Final = 64
-"""Least pixels a side of a view: those of one whole visual token."""
+"""Fewest pixels per side of a view: those of one visual token."""
 
 LARGEST_VIEW: Final = 16_384
 LARGEST_COUNT: Final = 1_048_576
-"""Most pages of a batch, text tokens and new tokens."""
+"""Most pages in a batch, text tokens or new tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class Mode:
 
     Attributes:
         name: Its name.
-        base_size: Pixels a side of the global view in crop mode.
-        image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
+        base_size: Pixels per side of the global view in crop mode.
+        image_size: Pixels per side of a local view in crop mode, else of the only view.
         crop_mode: Whether the page is cut into local views.
     """
 
@@ -51,7 +51,7 @@ class ViewBatch:
 
     Attributes:
         count: Views.
-        resolution: Pixels a side of each.
+        resolution: Pixels per side of each.
     """
 
     count: int
@@ -60,23 +60,23 @@ class ViewBatch:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One page's way through the model; made by `plan_workload`.
+    """One page's path through the model; made by `plan_workload`.
 
     Attributes:
         page: Width and height in pixels.
-        base_size: Pixels a side of the global view in crop mode, and of the blank patch that stands
-            for local views where there are none.
-        image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
+        base_size: Pixels per side of the global view in crop mode, and of the blank patch that
+            replaces local views if there are none.
+        image_size: Pixels per side of a local view in crop mode, else of the only view.
         crop_mode: Whether the page is cut into local views.
         grid: Columns and rows of local views; (1, 1) for none.
-        views: One batch for each vision call on one page, in the order of the calls: local views
-            first (where there are any), then the global view.
-        visual_tokens: Tokens of the prompt's pages in the sequence, newlines and separators
-            included.
-        text_tokens: The other tokens, BOS included.
-        batch_size: Prompts, all alike.
-        max_new_tokens: Tokens generated; the prefill pass yields the first.
-        prompt_pages: Pages in one prompt, all alike; each has vision calls of its own.
+        views: One batch per vision call on one page, in order: local views first (if any), then
+            the global view.
+        visual_tokens: Tokens of the prompt's pages in the sequence, including newlines and
+            separators.
+        text_tokens: The other tokens, including BOS.
+        batch_size: Prompts, all equal.
+        max_new_tokens: Generated tokens; the prefill pass yields the first.
+        prompt_pages: Pages per prompt, all equal; each has its own vision calls.
     """
 
     page: tuple[int, int]
@@ -93,17 +93,17 @@ class Workload:
 
     @property
     def pages(self) -> int:
-        """Pages of the whole batch."""
+        """Pages in the whole batch."""
         return self.batch_size * self.prompt_pages
 
     @property
     def seq_len(self) -> int:
-        """Tokens of one prompt: visual and text tokens."""
+        """Tokens per prompt: visual and text tokens."""
         return self.visual_tokens + self.text_tokens
 
     @property
     def local_views(self) -> ViewBatch | None:
-        """Batch of local views, or None where the page is not cut."""
+        """Batch of local views; None if the page is not cut."""
         return self.views[0] if len(self.views) == 2 else None
 
     @property
@@ -114,12 +114,12 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """What is asked of a model that reads no pages.
+    """The workload of a model that does not read pages.
 
     Attributes:
-        seq_len: Tokens of one prompt; 0 for a model without one.
-        batch_size: Prompts, all alike.
-        max_new_tokens: Tokens generated; the prefill pass yields the first. 0 for a model that does
+        seq_len: Tokens per prompt; 0 for a model without prompts.
+        batch_size: Prompts, all equal.
+        max_new_tokens: Generated tokens; the prefill pass yields the first. 0 for a model that does
             not decode.
     """
 
@@ -129,26 +129,26 @@ class Lengths:
 
     @property
     def pages(self) -> int:
-        """Prompts of the whole batch, which stand where others have pages."""
+        """Prompts in the whole batch, which take the place of pages."""
         return self.batch_size
 
 
 AnyWorkload: TypeAlias = Workload | Lengths
-"""What is asked of a model: a page, or what it is called with of itself."""
+"""The workload of any model: pages, or lengths alone."""
 
 
 def check_count(argument: str, value: object, least: int, most: int, unit: str) -> None:
-    """Refuses what is no whole number from `least` to `most`.
+    """Check that a value is a whole number from `least` to `most`.
 
     Args:
-        argument: What the caller calls it.
-        value: What was given.
-        least: The least that is possible.
-        most: The most.
-        unit: What it counts, with a space before, for the message.
+        argument: The caller's name for it.
+        value: The value.
+        least: The smallest allowed value.
+        most: The largest.
+        unit: Unit for the message, with a leading space.
 
     Raises:
-        WorkloadError: It is not possible.
+        WorkloadError: It is not.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         wrong = "is not a whole number"
@@ -164,11 +164,11 @@ def check_count(argument: str, value: object, least: int, most: int, unit: str) 
 
 
 def position_warnings(workload: Workload, max_positions: int) -> list[str]:
-    """Why the decoder may not be up to this workload, which is counted all the same.
+    """Warnings if the workload exceeds the decoder's positions; it is counted anyway.
 
     Args:
         workload: The workload.
-        max_positions: Positions the decoder was trained for.
+        max_positions: Positions that the decoder was trained for.
     """
     lines = []
     longest = workload.seq_len + workload.max_new_tokens - 1

@@ -1,1 +1,1 @@
-"""Kernels of a CPU: what their seconds are made of, and a profile of the CPU at hand."""
+"""CPU kernels: the contributions to their times, and the fitted coefficients."""

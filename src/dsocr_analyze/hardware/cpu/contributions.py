@@ -1,10 +1,10 @@
-"""What a CPU kernel's time is made of: contributions that add up, each a size times a coefficient.
+"""A CPU kernel's time as a sum of contributions, each a size times a coefficient.
 
-A kernel's coefficient changes with its size (of few rows weights are read for little work, of large
-outputs every page is new), so a contribution may be split among nodes of that size: `macs@64` takes
-most of a product of 70 rows, `macs@256` the rest. The sum is linear in its coefficients, which are
-found by non-negative least squares. Coefficients are microseconds: for each call, for a million
-multiply-accumulates, a million elements or a million bytes.
+Cost per unit depends on the size (with few rows, weights are read for little work; a large output
+touches new memory pages), so a contribution may be split between nodes of that size: `macs@64` gets
+most of a product of 70 rows, `macs@256` the rest. The sum is linear in the coefficients, which are
+fitted by non-negative least squares. Coefficients are microseconds per call, per million
+multiply-accumulates, per million elements or per million bytes.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _STAND_INS: Final[Mapping[Kind, str]] = {
     "pooling": "clone",
     "movement": "clone",
 }
-"""Whose coefficients an operator takes that was not measured, by its kind."""
+"""Operator whose coefficients are used for unmeasured operators, by kind."""
 
 _PRODUCTS: Final = ("product", "batched_product")
 _ATTENTION: Final = ("attention", "masked_attention")
 
 
 def family_of(kernel: Kernel) -> str:
-    """What is measured together: products, attention, convolutions, or an operator by its name."""
+    """What the kernel is measured with: products, attention, convolutions, or its operator."""
     dimensions = kernel.dimensions
     if isinstance(dimensions, Gemm):
         has_weights = kernel.operator in _WEIGHT_PRODUCTS
@@ -55,14 +55,14 @@ def family_of(kernel: Kernel) -> str:
 
 
 def known_family(kernel: Kernel, known: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
-    """The family and type whose coefficients a kernel takes; None where no such was measured.
+    """The family and type whose coefficients apply to a kernel; None if none was measured.
 
-    Its own; but for products and attention, else those of its operator in another type, and else
-    those of an operator of its kind.
+    Its own if measured. Otherwise, except for products, attention and convolutions, its operator in
+    another type, then a measured operator of the same kind.
 
     Args:
         kernel: The record.
-        known: Families and types that were measured.
+        known: Measured families and types.
     """
     every = list(known)
     family = family_of(kernel)
@@ -78,7 +78,7 @@ def known_family(kernel: Kernel, known: Iterable[tuple[str, str]]) -> tuple[str,
 
 
 def contributions(kernel: Kernel) -> dict[str, float]:
-    """Sizes of what a call's time is made of, by the names of their coefficients."""
+    """Size of each contribution to a call's time, by the name of its coefficient."""
     found = {"call": 1.0}
     for name, size in _sizes(kernel):
         found[name] = found.get(name, 0.0) + size / 1e6
@@ -86,7 +86,7 @@ def contributions(kernel: Kernel) -> dict[str, float]:
 
 
 def names_of(family: str) -> tuple[str, ...]:
-    """Names of the coefficients that a family has."""
+    """Names of a family's coefficients."""
     if family in _PRODUCTS:
         return ("call", *_named("macs", _ROWS), "inputs", "outputs", "weights")
     if family in _ATTENTION:
@@ -106,7 +106,7 @@ def _sizes(kernel: Kernel) -> Iterator[tuple[str, float]]:
         yield from _split("macs", float(work.macs), sizes.m, _ROWS)
         yield "inputs", float(sizes.batch * sizes.m * sizes.k)
         yield "outputs", float(sizes.batch * sizes.m * sizes.n)
-        if sizes.m > 1:  # a library lays weights out anew, but not for one row
+        if sizes.m > 1:  # libraries repack weights, but not for one row
             yield "weights", float(sizes.batch * sizes.n * sizes.k)
     elif isinstance(sizes, Attention):
         rows = sizes.batch * sizes.heads * sizes.queries
@@ -127,7 +127,7 @@ def _sizes(kernel: Kernel) -> Iterator[tuple[str, float]]:
 def _split(
     name: str, amount: float, size: float, nodes: tuple[int, ...]
 ) -> Iterator[tuple[str, float]]:
-    """An amount, shared out between the two nodes around a size by its logarithm."""
+    """Split an amount between the two nodes around a size, linearly in its logarithm."""
     place = min(max(size, nodes[0]), nodes[-1])
     for low, high in itertools.pairwise(nodes):
         if low <= place <= high:

@@ -1,4 +1,4 @@
-"""How long a CPU's kernels take: fitted coefficients by family and element type."""
+"""Times of a CPU's kernels: fitted coefficients by family and element type."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["CpuKernels", "Family"]
 
 @dataclass(frozen=True)
 class Family:
-    """Kernels that are measured and fitted together, in one element type.
+    """Kernels measured and fitted together, in one element type.
 
     Attributes:
-        coefficients: Microseconds per unit of each contribution, by its name.
-        median: Median relative error on the sizes held out.
-        p90: 90th percentile of it.
-        held_out_rows: Kernels that the two were taken over.
-        training_rows: Kernels of the fit.
+        coefficients: Microseconds per unit of each contribution, by name.
+        median: Median relative error on the held-out sizes.
+        p90: 90th percentile of that error.
+        held_out_rows: Kernels behind these two errors.
+        training_rows: Kernels used in the fit.
     """
 
     coefficients: Mapping[str, float]
@@ -33,12 +33,12 @@ class Family:
 
 @dataclass(frozen=True)
 class CpuKernels:
-    """What was measured on a CPU.
+    """Measurements of a CPU.
 
     Attributes:
-        threads: Threads that worked on each kernel.
-        operator_us: What Python and torch add to an operator of a model, microseconds.
-        families: By family and element type.
+        threads: Threads per kernel.
+        operator_us: Overhead of Python and torch per operator of a model, microseconds.
+        families: Fitted families, by family and element type.
     """
 
     threads: int
@@ -46,7 +46,7 @@ class CpuKernels:
     families: Mapping[tuple[str, str], Family]
 
     def family(self, kernel: Kernel) -> tuple[str, str]:
-        """Family and type whose coefficients a kernel takes.
+        """Family and type whose coefficients apply to a kernel.
 
         Raises:
             DeviceError: No such kernel was measured.
@@ -62,7 +62,7 @@ class CpuKernels:
         return found
 
     def seconds(self, kernel: Kernel) -> float:
-        """Seconds of one call, what Python adds to it aside; raises DeviceError."""
+        """Seconds of one call, without Python's overhead; raises DeviceError like `family`."""
         coefficients = self.families[self.family(kernel)].coefficients
         sizes = contributions(kernel)
         return 1e-6 * sum(coefficients.get(name, 0.0) * size for name, size in sizes.items())

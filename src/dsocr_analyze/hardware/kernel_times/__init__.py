@@ -1,1 +1,1 @@
-"""Seconds of single kernels from their sizes: one file a kernel kind, arrays in and arrays out."""
+"""Seconds of single kernels from their sizes: one file per kernel kind, arrays in, arrays out."""

@@ -1,7 +1,7 @@
-"""What is fitted: a typed record of coefficients per kernel kind. No numpy.
+"""The fitted coefficients: one typed record per kernel kind. No numpy.
 
-Shares are parts of a datasheet peak; `_us` are microseconds. `share` of matrix products is for
-full tiles of a busy chip, memory shares are for long streams.
+Shares are fractions of a datasheet peak; `_us` are microseconds. `share` of matrix products is for
+full tiles on a busy chip, memory shares are for long streams.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class GemmCoefficients:
-    """Of a matrix product (20): the best of six tiles and four split-k factors."""
+    """Coefficients of a matrix product (20): the best of six tiles and four split-k factors."""
 
     share_256x128: float
     share_128x256: float
@@ -35,39 +35,39 @@ class GemmCoefficients:
     share_64x64: float
     share_64x32: float
     wave_us: float
-    """Of every wave of tiles, whatever its work."""
+    """Fixed cost per wave of tiles."""
     split_us: float
-    """Of every further part that a product over k is split into."""
+    """Cost per part that k is split into."""
     whole_waves: float
     """Weight of whole waves against fractional ones (1: half and half)."""
     prologue_blocks: float
-    """Blocks of 64 along k that a tile costs before its first product."""
+    """Start-up cost of a tile, in blocks of 64 along k."""
     partial_bytes: float
-    """Part of the bytes of partial sums that reach memory."""
+    """Fraction of the bytes of partial sums that reach memory."""
     memory_share: float
     l2_share: float
-    """Bandwidth from L2 in device bandwidths, where everything fits."""
+    """Bandwidth of L2 relative to device memory, if everything fits in L2."""
     ramp_mb: float
-    """Bytes that could have moved while a stream was starting, MB."""
+    """Start-up cost of a stream, in MB that could have moved meanwhile."""
     norm: float
     """Compute and memory overlap as the (1 + norm)-norm of the two."""
     launch_us: float
     crowding: float
-    """Slowdown of a tile where every SM is busy (clock and power), as a part of its time."""
+    """Slowdown of a tile if every SM is busy (clock and power), as a fraction of its time."""
     slow_columns: int
-    """Most columns for which the library takes a slow kernel where rows are few; 0 for none."""
+    """Most columns for which the library picks a slow kernel at few rows; 0 for none."""
     slow_depth: int
-    """Greatest k for which it does."""
+    """Largest k for which it does."""
     slow: float
-    """Slowdown there, as a part of the time."""
+    """Slowdown of that kernel, as a fraction of the time."""
 
 
 @dataclass(frozen=True)
 class ScaledGemmCoefficients:
-    """Of a float8 product whose rows are quantized first (19): one tile for each range of m."""
+    """Coefficients of a float8 product that quantizes its rows (19): one tile per range of m."""
 
     tiles: int
-    """Which list of tiles the library has, in the order of `scaled_gemm.TILES`."""
+    """Index of the library's list of tiles in `scaled_gemm.TILES`."""
     share_16: float
     share_64: float
     share_128: float
@@ -83,31 +83,31 @@ class ScaledGemmCoefficients:
     launch_us: float
     crowding: float
     ragged: float
-    """Weights read once more, in part, where m ends within a tile of many."""
+    """Fraction of the weights read again if a large m is not a multiple of 64."""
     quantize_us: float
     quantize_share: float
     """Bandwidth share of the kernel that quantizes the rows."""
     row_ns: float
-    """Of each row in it, nanoseconds."""
+    """Its cost per row, nanoseconds."""
 
 
 @dataclass(frozen=True)
 class PrefillCoefficients:
-    """Of fused attention with many queries, encoder or causal (19)."""
+    """Coefficients of fused attention with many queries, encoder or causal (19)."""
 
     tile_queries: int
     tile_keys: int
     slots: int
-    """Tiles an SM holds at a time; later waves come in that many."""
+    """Tiles per SM at a time; later waves come in multiples of it."""
     head_step: int
-    """Head sizes are computed as the next multiple of it."""
+    """Head sizes are rounded up to a multiple of it."""
     splits: int
-    """1 where keys are split over SMs that would be idle."""
+    """1 if keys are split over otherwise idle SMs."""
     share: float
     softmax: float
-    """Of one score, in head elements: what its exponential costs."""
+    """Cost of a score's exponential, in head elements."""
     block_us: float
-    """Of one block of keys, whatever its work."""
+    """Fixed cost per block of keys."""
     tile_us: float
     whole_waves: float
     combine_us: float
@@ -115,66 +115,66 @@ class PrefillCoefficients:
     l2_share: float
     norm: float
     longest: float
-    """Causal: the longest tile and the balanced sum meet as the (1 + longest)-norm."""
+    """Causal: the longest tile and the balanced sum combine as the (1 + longest)-norm."""
     launch_us: float
     late_us: float
-    """On top of it for long sequences: 1 - exp(-keys / late_keys) of it."""
+    """Extra launch time for long sequences, times 1 - exp(-keys / late_keys)."""
     late_keys: float
     crowding: float
 
 
 @dataclass(frozen=True)
 class GenerationCoefficients:
-    """Of fused attention with one query, over a cache (19)."""
+    """Coefficients of fused attention with one query, over a cache (19)."""
 
     tile_heads: int
     tile_keys: int
     slots: int
     split_needs_groups: int
-    """1 where only grouped queries (heads > kv_heads) are split over keys."""
+    """1 if only grouped queries (heads > kv_heads) are split over keys."""
     tile_us: float
     block_us: float
     row_us: float
-    """Of a block of 64 keys and 128 head elements."""
+    """Cost of a block of 64 keys and 128 head elements."""
     whole_waves: float
     combine_us: float
     combine_share: float
     memory_share: float
     l2_share: float
     l2_part: float
-    """Part of L2 that a cache may fill before it is half evicted."""
+    """Fraction of L2 that a cache fills when it is half evicted."""
     l2_sharpness: float
     norm: float
     launch_us: float
     late_us: float
     group: float
-    """More work a tile for every query head that shares a key head."""
+    """Extra work per tile for every query head that shares a key head."""
     grouped_us: float
-    """Of the copies that bring grouped queries of several sequences together."""
+    """Cost of the copies that gather grouped queries of several sequences."""
 
 
 @dataclass(frozen=True)
 class MaskedCoefficients:
-    """Of fused attention to whose scores a bias tensor is added (11)."""
+    """Coefficients of fused attention with a bias tensor added to the scores (11)."""
 
     tile_queries: int
     tile_keys: int
     share: float
     softmax: float
-    """Of one score, in head elements: what its bias and its exponential cost."""
+    """Cost of a score's bias and exponential, in head elements."""
     tile_us: float
     whole_waves: float
     memory_share: float
     l2_share: float
     unaligned: float
-    """How often more the bias is moved where its rows are no multiple of 8: it is copied first."""
+    """Extra moves of the bias if its rows are not a multiple of 8, since it is copied first."""
     norm: float
     launch_us: float
 
 
 @dataclass(frozen=True)
 class ExpertsCoefficients:
-    """Of grouped experts (20): routing, two grouped products, activation, weighted sum."""
+    """Coefficients of grouped experts (20): routing, two products, activation, weighted sum."""
 
     tiles: int
     """How the library chooses a tile: a constant of `experts`."""
@@ -182,36 +182,36 @@ class ExpertsCoefficients:
     """Inner sizes are padded to a multiple of it. Above 1 for kernels that lack some activations,
     for which a second kernel runs."""
     rate_16: float
-    """TFLOP/s of one SM with tiles of 16 rows, at most those with 128: what it loads sets it, so
-    that it does not follow the peak to another GPU."""
+    """TFLOP/s of one SM with tiles of 16 rows, capped at the rate with 128. Set by what the tile
+    loads, so it does not scale with the peak of another GPU."""
     rate_32: float
     rate_64: float
     share_128: float
-    """Of the peak, with tiles of 128 rows."""
+    """Share of the peak with tiles of 128 rows."""
     tile_us: float
     whole_waves: float
     unaligned_ns: float
-    """Of each element of a tile that is loaded by itself, nanoseconds."""
+    """Cost per tile element that is loaded separately, nanoseconds."""
     memory_share: float
     wide_memory: float
-    """Slowdown of the stream of weights for tiles of more rows, as a part of its time."""
+    """Slowdown of the stream of weights for tiles of more rows, as a fraction of its time."""
     l2_share: float
     l2_part: float
-    """Part of L2 that weights may fill before they no longer stay in it."""
+    """Fraction of L2 that weights fill when half of them are evicted."""
     ramp_mb: float
     norm: float
     movement_share: float
     launch_us: float
-    """Routing included."""
+    """Includes routing."""
     fallback_movement: float
-    """Bandwidth share of what the second kernel moves between its products."""
+    """Bandwidth share of the second kernel's traffic between its products."""
     fallback_us: float
     fallback_tile_us: float
 
 
 @dataclass(frozen=True)
 class MovementCoefficients:
-    """Of elementwise kernels, normalizations and copies (4)."""
+    """Coefficients of elementwise kernels, normalizations and copies (4)."""
 
     memory_share: float
     l2_share: float
@@ -238,14 +238,14 @@ COEFFICIENTS: Final[dict[str, type[Coefficients]]] = {
     "experts": ExpertsCoefficients,
     "movement": MovementCoefficients,
 }
-"""Record of each kernel kind, in the order of a profile."""
+"""Record type per kernel kind, in the order of a profile."""
 
 OPTIONAL: Final = ("masked_attention",)
-"""Kinds that no shipped profile has; where they are missing, their times are assumed."""
+"""Kinds that no shipped profile has; if they are missing, their times are assumed."""
 
 
 def coefficients_of(kind: str, dtype: str) -> type[Coefficients]:
-    """Record of a kernel kind in an element type; products in float32 have that of 16 bits."""
+    """Record type of a kernel kind in an element type; float32 products use the 16-bit one."""
     if (kind, dtype) == ("gemm", "float8"):
         return ScaledGemmCoefficients
     return COEFFICIENTS[kind]

@@ -1,4 +1,4 @@
-"""Grouped experts: routing, a grouped product up (gate fused), activation, and one down."""
+"""Grouped experts: routing, up projection (gate fused), activation and down projection."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ BEST_64: Final = 0
 BEST_128: Final = 1
 BY_TOKENS: Final = 2
 BY_EXPERTS: Final = 3
-"""How a library chooses its tile, the coefficient `tiles`: the fastest of those with 64 or 128
+"""How a library chooses its tile (the coefficient `tiles`): the fastest with 64 or with 128
 columns; by the number of tokens (vLLM's Triton kernels); by whether there are more tokens than
 experts (SGLang's, and vLLM's before 0.17)."""
 
 _TILE_ROWS: Final = (16, 32, 64, 128)
 _BETWEEN: Final = 192
-"""Rows of a tile that kernels have beside powers of two, at the rate of 128."""
+"""Rows of the one tile that is not a power of two; runs at the rate of 128."""
 _L2_SHARPNESS: Final = (16, 4)
-"""How sharply weights, which pass in a cycle, and activations stop to fit into L2."""
+"""How sharply L2 hits drop off: for weights, which are read in a cycle, and for activations."""
 _ALIGNED: Final = 16
-"""Triton reads rows whose length is a multiple of it in whole vectors, others by elements."""
+"""Triton reads rows in whole vectors if their length is a multiple of this, else by element."""
 _SECOND_TILE: Final = 128
 _ACTIVATION_BYTES: Final = 2
 
 
 class ExpertSizes(NamedTuple):
-    """Arrays that broadcast: `tokens` tokens of width `hidden`, `top_k` of `experts` each."""
+    """Arrays that broadcast: `tokens` tokens of width `hidden`, each to `top_k` of `experts`."""
 
     tokens: Floats
     hidden: Floats
@@ -51,19 +51,19 @@ class ExpertSizes(NamedTuple):
     touched: Floats
     """Experts with at least one token."""
     gated: NDArray[np.bool_]
-    """Whether an expert has a gate beside its way up (SwiGLU)."""
+    """Whether an expert has a gate next to its up projection (SwiGLU)."""
     fallback: NDArray[np.bool_]
-    """Whether the library's second kernel runs, for activations that its first does not have."""
+    """Whether the activation needs the library's second kernel."""
 
 
 class _Tiling(NamedTuple):
-    """The choice of a tile: arrays by token."""
+    """The chosen tile: arrays by token."""
 
     rows: Floats | None
-    """None: the fastest."""
+    """None for the fastest."""
     columns: Floats
     step: Floats
-    """Elements along the inner size of a product that a tile takes at a time."""
+    """Elements along the inner size that a tile processes at a time."""
     narrow: NDArray[np.bool_]
     """Whether weights stream at full speed, as they do for tiles of few rows."""
 
@@ -73,14 +73,15 @@ def experts_seconds(
 ) -> Floats:
     """Seconds of one layer's routed experts, from the scores to the weighted sum.
 
-    Both products pass tiles over the SMs in waves, one row of tiles for every full or partial tile
-    of rows an expert has; weights of experts with a token stream once. Memory and compute overlap.
+    Both products run tiles over the SMs in waves, one row of tiles for every full or partial tile
+    of an expert's rows; weights of experts with a token are streamed once. Memory and compute
+    overlap.
 
     Args:
         sizes: Arrays that broadcast.
         machine: The chip.
         c: Its coefficients.
-        weight_bytes: Bytes of a weight; activations have two.
+        weight_bytes: Bytes per weight; activations have two.
     """
     second = sizes.fallback & (c.inter_step > 1)
     inter = np.where(second, sizes.inter, c.inter_step * np.ceil(sizes.inter / c.inter_step))
@@ -121,7 +122,7 @@ def experts_seconds(
 
 
 def _tiling(sizes: ExpertSizes, rows_each: Floats, c: ExpertsCoefficients) -> _Tiling:
-    """What the library chooses where no tuned table names a tile."""
+    """The library's choice without a tuned table."""
     if c.tiles == BY_TOKENS:
         bounds = [sizes.tokens <= 32, sizes.tokens <= 96, sizes.tokens <= 512]
         narrow = sizes.tokens <= 64
@@ -139,7 +140,7 @@ def _products(
     touched: Floats, rows: Floats, tiling: _Tiling, nk: tuple[Floats, Floats],
     machine: Machine, c: ExpertsCoefficients,
 ) -> Floats:  # fmt: skip
-    """Seconds of a grouped product `[rows, k] x [k, n]` that is not bound by memory."""
+    """Compute seconds of a grouped product `[rows, k] x [k, n]`."""
     n, k = nk
     full = c.share_128 * machine.flops_per_second / machine.sms
     limits = (c.rate_16, c.rate_32, c.rate_64, np.inf)
@@ -167,7 +168,7 @@ def _products(
 def _second_kernel(
     sizes: ExpertSizes, rows: Floats, n: Floats, k: Floats, machine: Machine, c: ExpertsCoefficients
 ) -> Floats:
-    """As `_products`, for the kernel that runs where the first lacks the activation."""
+    """Like `_products`, for the kernel that runs if the first lacks the activation."""
     units = sizes.touched * _row_tiles(rows / sizes.touched, _SECOND_TILE)
     rate = c.share_128 * machine.flops_per_second / machine.sms
     tile = 2.0 * _SECOND_TILE**2 * 64 * np.ceil(k / 64) / rate + c.fallback_tile_us * 1e-6
@@ -175,7 +176,7 @@ def _second_kernel(
 
 
 def _row_tiles(rows_each: Floats, tile_rows: int) -> Floats:
-    """Tiles of rows an expert: the mean over experts with one row more and those without."""
+    """Tiles of rows per expert: the mean over experts with and without one extra row."""
     low = np.floor(rows_each + 1e-9)
     more = rows_each - low
     mixed: Floats = (1 - more) * np.ceil(low / tile_rows) + more * np.ceil((low + 1) / tile_rows)
@@ -183,7 +184,7 @@ def _row_tiles(rows_each: Floats, tile_rows: int) -> Floats:
 
 
 def _l2_hit(moved: Floats, machine: Machine, c: ExpertsCoefficients, sharpness: int) -> Floats:
-    """Part of `moved` bytes that L2 still holds from the layer's last run."""
+    """Fraction of `moved` bytes still in L2 from the layer's last run."""
     if not machine.l2_bytes:
         return np.zeros_like(moved)
     filled = np.log(moved / (machine.l2_bytes * c.l2_part)) * sharpness

@@ -1,6 +1,6 @@
-"""Coefficients from measured rows: robust least squares on log time, from several starts.
+"""Fit coefficients to measured rows: robust least squares on log time, from several starts.
 
-A fit sees the training groups only; its error is stated on the groups held out.
+A fit sees only the training groups; its error is stated on the held-out groups.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _STARTS: Final[dict[str, records.Coefficients]] = {
 
 FEW_ROWS: Final = 8
 _CLEARLY: Final = 0.975
-"""What sizes of a slow kernel have to make of the error, or they are none."""
+"""Factor by which assuming a slow kernel must reduce the error to be accepted."""
 _SLOW_COLUMNS: Final = (1536, 2048, 2560, 3072, 4096, 5120)
 _SLOW_DEPTHS: Final = (1536, 2048, 2560, 3584, 4096)
 
@@ -77,15 +77,15 @@ _EXPERT_LIMITS: Final = {"l2_share": (0.5, 8.0), "l2_part": (0.3, 1.5), "ramp_mb
 
 @dataclasses.dataclass(frozen=True)
 class FitErrors:
-    """How well a fit says what was measured; errors are relative.
+    """Relative errors of a fit.
 
     Attributes:
-        training_rows: Rows of the fit.
+        training_rows: Rows used in the fit.
         training_median: Median error on them.
         held_out_rows: Rows that the fit did not see.
         held_out_groups: Groups of those rows.
         held_out_median: Median error on them.
-        held_out_p90: 90th percentile of it.
+        held_out_p90: 90th percentile of that error.
     """
 
     training_rows: int
@@ -97,7 +97,7 @@ class FitErrors:
 
 
 def check_can_fit() -> None:
-    """Raises DeviceError where scipy, which fits, is not installed."""
+    """Raise DeviceError if scipy, which does the fitting, is not installed."""
     if importlib.util.find_spec("scipy") is None:
         raise DeviceError(
             "fitting a device profile needs scipy, the optional extra 'calibrate';"
@@ -106,15 +106,15 @@ def check_can_fit() -> None:
 
 
 def first_guess(kind: str, dtype: str) -> records.Coefficients:
-    """Where the fit of a kind in an element type starts."""
+    """Starting point of the fit for a kind in an element type."""
     return _SCALED if (kind, dtype) == ("gemm", "float8") else _STARTS[kind]
 
 
 def _limits(name: str, kind: str) -> tuple[float, float]:
-    """Least and greatest value of a coefficient."""
+    """Smallest and largest value of a coefficient."""
     if (kind, name) == ("generation_attention", "whole_waves"):
-        # Libraries split keys so that SMs are evenly busy; tables hold powers of two alone, which
-        # fit whole waves as well and say nothing of the sizes between.
+        # Libraries split keys so that SMs are evenly busy. The tables have only powers of two,
+        # which whole waves would fit just as well, with wrong times for the sizes in between.
         return 1e-4, 0.7
     if kind == "experts" and name in _EXPERT_LIMITS:
         return _EXPERT_LIMITS[name]
@@ -133,16 +133,16 @@ def fitted(
     kind: str, rows: Rows, gpu: Gpu, dtype: str, start: records.Coefficients,
     *, starts: int, evaluations: int,
 ) -> tuple[records.Coefficients, float]:  # fmt: skip
-    """Coefficients by robust least squares on log time, and the cost that is left.
+    """Coefficients from robust least squares on log time, and the remaining cost.
 
     Args:
         kind: The kernel kind.
-        rows: What was measured.
+        rows: The measured rows.
         gpu: The chip, with its peaks.
         dtype: Element type.
-        start: The first guess; whole-numbered coefficients stay as they are there.
-        starts: How often to start, the first time at the guess and then near it.
-        evaluations: Most evaluations from one start.
+        start: The first guess; its integer coefficients are kept.
+        starts: Number of starts: one at the guess, the others near it.
+        evaluations: Most evaluations per start.
     """
     from scipy.optimize import least_squares
 
@@ -176,7 +176,7 @@ def fitted(
 def with_slow_sizes(
     fit: records.GemmCoefficients, training: Rows, gpu: Gpu
 ) -> records.GemmCoefficients:
-    """With the sizes at which the library takes a slow kernel for few rows, as rows show them."""
+    """The fit with the sizes at which the library uses a slow kernel for few rows, if any."""
 
     def cost(c: records.GemmCoefficients) -> float:
         ratio = np.log(predicted("gemm", training, gpu, "bfloat16", c) / training.seconds)
@@ -205,7 +205,7 @@ def errors(measured: Rows, seconds: NDArray[Any]) -> tuple[float, float]:
 
 
 def fit_errors(kind: str, rows: Rows, gpu: Gpu, dtype: str, fit: records.Coefficients) -> FitErrors:
-    """How well a fit to the training groups of some rows says the rows."""
+    """Errors of a fit to the training groups of some rows."""
     held, training = rows.taken(rows.held_out & rows.within), rows.taken(~rows.held_out)
     median, ninety = errors(held, predicted(kind, held, gpu, dtype, fit))
     trained, _ = errors(training, predicted(kind, training, gpu, dtype, fit))

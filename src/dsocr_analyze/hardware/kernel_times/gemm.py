@@ -32,20 +32,20 @@ def gemm_seconds(
 ) -> Floats:
     """Seconds of one kernel with `batch` products.
 
-    The library takes the fastest of its tiles and split-k factors: tiles of one wave run side by
-    side, each as fast as its share of an SM's peak; waves follow one another. Memory streams at
-    its share of bandwidth after a ramp. The two overlap, and a launch comes on top. For few rows
-    and matrices of middling size the library's choice is known to be a slow one.
+    The library picks the fastest of its tiles and split-k factors. Tiles of one wave run in
+    parallel, each at its share of an SM's peak; waves run one after the other. Memory streams at
+    its share of the bandwidth after a ramp. The two overlap, and the launch is added. For few rows
+    and medium-sized matrices the library is known to pick a slow kernel.
 
     Args:
         m: Rows.
         n: Columns.
         k: Inner size; all three broadcast.
-        weight_bytes: Bytes of an element of the `[k, n]` weights.
+        weight_bytes: Bytes per element of the `[k, n]` weights.
         machine: The chip.
         c: Its coefficients.
-        batch: Products side by side, each with factors of its own.
-        activation_bytes: Bytes of an element of inputs and outputs.
+        batch: Number of products, each with its own inputs.
+        activation_bytes: Bytes per element of inputs and outputs.
     """
     tiles = dict(zip(_TILES, (
         c.share_256x128, c.share_128x256, c.share_128x128,

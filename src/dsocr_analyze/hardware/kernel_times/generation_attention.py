@@ -1,4 +1,4 @@
-"""Fused attention with one query a sequence, over its cache of keys and values."""
+"""Fused attention with one query per sequence, over its cache of keys and values."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def generation_attention_seconds(
 ) -> Floats:
     """Seconds of one step.
 
-    A tile holds the query heads that share one key head of one sequence. It starts, then reads
-    its keys block by block; keys may be split over SMs, whose parts a second kernel combines.
-    All tiles together are bound by memory, or by L2 as far as the cache of keys stays in it.
+    A tile has the query heads that share one key head of one sequence. After its start-up it reads
+    its keys block by block. Keys may be split over SMs; a second kernel then combines the parts.
+    All tiles together are bound by memory, or by L2 for the part of the cache that stays in it.
     """
     B, _, K, H, D, G = sizes
     key_blocks = blocks(K, c.tile_keys)

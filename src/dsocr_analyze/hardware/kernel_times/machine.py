@@ -1,4 +1,4 @@
-"""What every formula needs of a chip: peaks, SMs and L2, and how work falls into waves."""
+"""The chip as the formulas see it: peaks, SMs and L2, and how work is divided into waves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Machine(NamedTuple):
         flops_per_second: Dense matrix peak.
         bytes_per_second: Device memory bandwidth.
         sms: Streaming multiprocessors (compute units).
-        l2_bytes: Level-2 cache; 0 where everything shall come from device memory.
+        l2_bytes: Level-2 cache; 0 to read everything from device memory.
     """
 
     flops_per_second: float
@@ -30,20 +30,20 @@ class Machine(NamedTuple):
     l2_bytes: float
 
     def in_l2(self, nbytes: Floats) -> NDArray[np.bool_]:
-        """Whether so many bytes may still lie in L2, most of which a kernel can use."""
+        """Whether this many bytes may still be in L2, given its usable fraction."""
         return nbytes < _L2_USABLE * self.l2_bytes
 
 
 def blocks(size: Floats, block: float) -> Floats:
-    """Blocks that cover `size`."""
+    """Number of blocks that cover `size`."""
     return np.ceil(size / block)
 
 
 def waves(units: Floats, sms: int, whole: float, slots: int = 1) -> Floats:
-    """Waves in which `units` of work pass over the SMs, at least one.
+    """Number of waves in which the SMs process `units` of work, at least one.
 
-    Whole waves count `whole` times as much as fractional ones. With several `slots` an SM, the
-    second and later waves come in as many: the first SM that is done takes all its slots again.
+    A mean of whole and fractional waves, with weight `whole` on the whole ones. With several
+    `slots` per SM, later waves come in multiples of `slots`: an SM that is done refills them all.
     """
     share = units / sms
     rounded = np.ceil(share)
@@ -54,7 +54,7 @@ def waves(units: Floats, sms: int, whole: float, slots: int = 1) -> Floats:
 
 
 def overlapped(first: Floats, second: Floats, norm: float) -> Floats:
-    """The (1 + norm)-norm of two times: their maximum, softened where they are alike."""
+    """The (1 + norm)-norm of two times: their maximum, larger if they are close to each other."""
     power = 1 + norm
     longer = np.maximum(first, second)
     shorter = np.minimum(first, second)

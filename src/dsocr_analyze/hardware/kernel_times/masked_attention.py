@@ -1,4 +1,4 @@
-"""Fused attention to whose scores a bias tensor is added: no flash kernel takes one."""
+"""Fused attention with a bias tensor added to the scores, which no flash kernel supports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsocr_analyze.hardware.kernel_times.prefill_attention import AttentionSizes
 __all__ = ["masked_attention_seconds", "masked_bytes"]
 
 _ALIGNED: Final = 8
-"""Elements of which a row of the bias must be a multiple (torch, attention.cpp: `pad_bias`)."""
+"""A row of the bias must be a multiple of this many elements (torch, attention.cpp: `pad_bias`)."""
 _ELEMENT_BYTES: Final = 2
 
 
@@ -29,12 +29,12 @@ def masked_attention_seconds(
 ) -> Floats:
     """Seconds of one call.
 
-    A tile of queries of one head passes over whole blocks of keys, at a share of an SM's peak;
-    the bias, one value a score, comes from memory besides.
+    A tile of queries of one head processes whole blocks of keys, at a share of an SM's peak; the
+    bias, one value per score, is read from memory.
 
     Args:
         sizes: Arrays that broadcast.
-        moved: Bytes read and written, those of the bias included.
+        moved: Bytes read and written, including the bias.
         machine: The chip.
         c: Its coefficients.
     """

@@ -1,4 +1,4 @@
-"""Fused attention with many queries: of encoders (every key) and causal (of a context)."""
+"""Fused attention with many queries: encoders (every key) and prompts (causal)."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def prefill_attention_seconds(
 ) -> Floats:
     """Seconds of one call.
 
-    A tile of queries of one head passes over the keys block by block, both products and the
-    exponentials of a block at a share of an SM's peak. Under a causal mask tiles stop at their
-    diagonal. Queries and outputs have two bytes an element, keys and values `element_bytes`.
+    A tile of queries of one head processes the keys block by block, with both products and the
+    exponentials at a share of an SM's peak. Under a causal mask tiles stop at the diagonal. Queries
+    and outputs have two bytes per element, keys and values `element_bytes`.
     """
     B, Q, K, H, D, G = sizes
     padded = c.head_step * blocks(D, c.head_step)

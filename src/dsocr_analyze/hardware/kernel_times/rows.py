@@ -1,6 +1,6 @@
-"""Measured kernel times as columns ready for the formulas, and what the formulas say of them.
+"""Measured kernel times as columns for the formulas, and the formulas' predictions for them.
 
-Whole groups of rows are held out of every fit, decided by a hash of the sizes that make a group.
+Whole groups of rows are held out of every fit, chosen by a hash of the sizes that define a group.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from dsocr_analyze.hardware.kernel_times.scaled_gemm import scaled_gemm_seconds
 __all__ = ["Rows", "held_out_groups", "machine_of", "predicted"]
 
 _HELD_OUT_BELOW: Final = 77
-"""Of a hash's first byte: three groups of ten."""
+"""Threshold for a hash's first byte: 77 of 256, three groups in ten."""
 _NBYTES: Final = {"float8": 1, "float32": 4}
-"""Bytes of an element in types that do not have 16 bits."""
+"""Bytes per element in types other than the 16-bit ones."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Rows:
     """Rows of one table.
 
     Attributes:
-        sizes: Columns by name, floats. `batch` of products and `cold` may be missing: then every
-            row is one product, and its bytes may lie in L2.
-        seconds: Measured.
+        sizes: Columns by name, floats. `batch` of products and `cold` are optional: without them
+            every row is one product, and its bytes may be in L2.
+        seconds: Measured seconds.
         held_out: Whether a row's group is held out.
-        within: Whether a row lies where errors are stated.
-        group: Sizes that make the group, a row.
+        within: Whether a row is in the range for which errors are stated.
+        group: Sizes that define the group, one row per row.
         version: What launched the kernels, with its version.
     """
 
@@ -69,7 +69,7 @@ class Rows:
 
 
 def held_out_groups(groups: Sequence[tuple[int, ...]]) -> NDArray[np.bool_]:
-    """Which of some groups, one for each row, are held out of a fit."""
+    """Whether each row's group is held out of a fit, given one group per row."""
     known: dict[tuple[int, ...], bool] = {}
     for group in set(groups):
         digest = hashlib.sha256(",".join(map(str, group)).encode()).digest()
@@ -78,13 +78,13 @@ def held_out_groups(groups: Sequence[tuple[int, ...]]) -> NDArray[np.bool_]:
 
 
 def machine_of(gpu: Gpu, dtype: str, *, cold: bool = False) -> Machine:
-    """The chip in an element type; `cold` where everything shall come from device memory."""
+    """The chip in an element type; `cold` to read everything from device memory."""
     l2_bytes = 0.0 if cold else gpu.l2_mb * 1e6
     return Machine(gpu.tflops(dtype) * 1e12, gpu.bandwidth_gb_s * 1e9, gpu.sms, l2_bytes)
 
 
 def predicted(kind: str, rows: Rows, gpu: Gpu, dtype: str, c: records.Coefficients) -> Floats:
-    """Seconds that the formula says for each row."""
+    """The formula's seconds for each row."""
     cold = rows.sizes.get("cold")
     if cold is None:
         return _predicted(kind, rows.sizes, gpu, dtype, c, cold=False)
@@ -116,7 +116,7 @@ def _predicted(
         return experts_seconds(experts, machine, c, weight_bytes=nbytes)
     if isinstance(c, records.MovementCoefficients):
         return movement_seconds(size["moved"], machine, c)
-    machine = machine_of(gpu, "bfloat16", cold=cold)  # keys of eight bits are multiplied in 16
+    machine = machine_of(gpu, "bfloat16", cold=cold)  # 8-bit keys are multiplied in 16 bits
     attention = AttentionSizes(*(size[name] for name in AttentionSizes._fields))
     if isinstance(c, records.MaskedCoefficients):
         return masked_attention_seconds(attention, masked_bytes(attention), machine, c)

@@ -1,4 +1,4 @@
-"""Matrix products in float8 whose rows come in 16 bits and are quantized first."""
+"""Matrix products in float8 with 16-bit inputs that are quantized first."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TILES: Final = (
     ((16, 64), (32, 64), (64, 128), (128, 64), (128, 128)),
     ((16, 128), (32, 64), (64, 64), (128, 64), (128, 128)),
 )
-"""Tiles of a library for m up to 16, 64, 128, 256 and above."""
+"""Tiles of each library for m up to 16, 64, 128, 256 and above."""
 
 _QUANTIZED_BYTES: Final = 3
-"""An element read in 16 bits and written in 8."""
+"""Bytes per element: read in 16 bits, written in 8."""
 
 
 def scaled_gemm_seconds(
@@ -32,8 +32,8 @@ def scaled_gemm_seconds(
 ) -> Floats:
     """Seconds of the kernel that quantizes the rows and of one product.
 
-    Libraries choose the tile of these kernels by m alone, and do not split k. Arguments as for
-    `gemm_seconds`; weights have one byte an element, outputs two.
+    Libraries choose the tile of these kernels by m alone and do not split k. Arguments as for
+    `gemm_seconds`; weights have one byte per element, outputs two.
     """
     tiles = TILES[c.tiles]
     shares = (c.share_16, c.share_64, c.share_128, c.share_256, c.share_more)

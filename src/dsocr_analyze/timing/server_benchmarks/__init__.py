@@ -1,1 +1,1 @@
-"""What the benchmark programs of serving engines report."""
+"""Results of serving engines' benchmark programs."""

@@ -1,4 +1,4 @@
-"""A server's benchmark: the load it was under, and what it measured."""
+"""A server benchmark: its load and what it measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Load", "Measured", "ServerBenchmark", "Source", "closed_loop_load", 
 
 MOST_CONCURRENCY: Final = 65_536
 _ROUNDS: Final = 4
-"""So many requests of every client make a load steady enough to tell its first tokens apart."""
+"""Requests per client that make a load steady enough to compare first and later tokens."""
 _TOLERATED_FAILURES: Final = 0.05
 
 
@@ -23,10 +23,10 @@ class Source:
 
     Attributes:
         file: Name of the file.
-        where: The file, and what part of it, for messages.
-        program: What measured.
+        where: The file and the part of it, for messages.
+        program: The benchmark program.
         digest: SHA-256 of the result.
-        date: When, as the program wrote it; None where it did not.
+        date: When it ran, as the program wrote it; None if it did not.
     """
 
     file: str
@@ -38,17 +38,17 @@ class Source:
 
 @dataclass(frozen=True)
 class Load:
-    """The load that a server was under.
+    """The load on a server.
 
     Attributes:
-        requests: How many it answered.
-        failed: How many it did not.
-        concurrency: Requests under way at a time.
-        is_steady: Whether every client sent request after request. If not, most of them came at
-            once: what requests of a steady load wait for between two tokens, the prompts of others,
-            these wait for before their first one. The whole request takes as long.
-        prompt_tokens: Of a request on average, as the program counts them; None where it did not.
-        new_tokens: That a request generated, on average.
+        requests: Answered requests.
+        failed: Failed requests.
+        concurrency: Requests in flight.
+        is_steady: Whether every client sent request after request. If not, most requests came at
+            once and waited for each other's prompts before their first token, while under a steady
+            load they wait for those between tokens. The whole request takes the same time.
+        prompt_tokens: Mean per request, as the program counts them; None if it does not.
+        new_tokens: Mean generated tokens per request.
     """
 
     requests: int
@@ -61,14 +61,14 @@ class Load:
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured, on average over requests.
+    """What was measured, as means over requests.
 
     Attributes:
-        requests_per_second: Answered.
-        tokens_per_second: Generated.
-        ttft_seconds: Until the first token.
-        tpot_seconds: Per token after the first.
-        request_seconds: Until the last token; None where the program did not say it.
+        requests_per_second: Answered requests.
+        tokens_per_second: Generated tokens.
+        ttft_seconds: Time to the first token.
+        tpot_seconds: Time per token after the first.
+        request_seconds: Time to the last token; None if the program did not report it.
     """
 
     requests_per_second: float
@@ -84,9 +84,9 @@ class ServerBenchmark:
 
     Attributes:
         source: Where it is from.
-        model: Which model ran, as the program calls it; None where it did not say.
-        engine: What served: `vllm`, `sglang`, or another name; None where the file does not say.
-        version: The engine's version; None where the file does not say.
+        model: The model's name in the result; None if there is none.
+        engine: The serving engine: `vllm`, `sglang` or another name; None if the file has none.
+        version: The engine's version; None if the file has none.
         load: The load.
         measured: What was measured.
     """
@@ -100,35 +100,35 @@ class ServerBenchmark:
 
     @property
     def request_seconds(self) -> float:
-        """Seconds of a request; from first token and the others where it was not measured."""
+        """Seconds per request; computed from the token times if it was not measured."""
         measured = self.measured
         if measured.request_seconds is not None:
             return measured.request_seconds
         return measured.ttft_seconds + (self.load.new_tokens - 1) * measured.tpot_seconds
 
     def doubts(self) -> list[str]:
-        """What in the file a reader should know, a sentence each."""
+        """Doubts about the figures in the file, one sentence each."""
         load, said = self.load, []
         if load.failed:
             every = load.requests + load.failed
             said.append(f"{load.failed:,} of {every:,} requests failed; the others were measured")
         if not load.is_steady:
             said.append(
-                f"{load.requests:,} requests, {load.concurrency:,} at a time, are a burst more than"
-                " a steady load: how the time of a request divides into the first token and the"
-                " others is not compared, only the whole"
+                f"{load.requests:,} requests, {load.concurrency:,} at a time, are a burst rather"
+                " than a steady load, so only the time of the whole request is compared, not those"
+                " of first and later tokens"
             )
         under_way = self.measured.requests_per_second * self.request_seconds
         if under_way > 1.3 * load.concurrency:
             said.append(
                 f"the figures contradict each other: {under_way:,.3g} requests would have been"
-                f" under way on average, and {load.concurrency:,} were allowed"
+                f" in flight on average, but only {load.concurrency:,} were allowed"
             )
         tokens = self.measured.requests_per_second * load.new_tokens
         if not 0.9 < self.measured.tokens_per_second / tokens < 1.1:
             said.append(
-                f"the figures contradict each other: {tokens:,.4g} tokens a second by requests and"
-                f" their tokens, {self.measured.tokens_per_second:,.4g} by the file"
+                f"the figures contradict each other: {tokens:,.4g} tokens per second from requests"
+                f" and their tokens, but {self.measured.tokens_per_second:,.4g} in the file"
             )
         return said
 
@@ -142,48 +142,49 @@ def closed_loop_load(
     prompt_tokens: float | None,
     new_tokens: float,
 ) -> Load:
-    """The load of clients each of which sends its next request when the last one has come back.
+    """The load of clients that each send the next request as soon as the previous one returns.
 
     Args:
         fields: The result, for messages.
-        requests: How many were answered.
-        failed: How many were not.
-        limit: Most at a time; None for all at once.
-        prompt_tokens: Of a request on average.
-        new_tokens: That a request generated, on average.
+        requests: Answered requests.
+        failed: Failed requests.
+        limit: Most requests in flight; None for all at once.
+        prompt_tokens: Mean prompt tokens per request.
+        new_tokens: Mean generated tokens per request.
 
     Raises:
-        BenchmarkError: Too many failed, or too many were under way for a prediction.
+        BenchmarkError: Too many requests failed, or too many were in flight for a prediction.
     """
     every = requests + failed
     if failed > _TOLERATED_FAILURES * every:
         raise BenchmarkError(
             f"{fields.where}: {failed:,} of {every:,} requests failed; give a benchmark in which at"
-            f" most {100 * _TOLERATED_FAILURES:g} % do"
+            f" most {100 * _TOLERATED_FAILURES:g} % fail"
         )
     concurrency = every if limit is None else min(limit, every)
     if concurrency > MOST_CONCURRENCY:
         raise BenchmarkError(
-            f"{fields.where}: {concurrency:,} requests at a time are more than {MOST_CONCURRENCY:,}"
+            f"{fields.where}: {concurrency:,} requests at a time are too many; give a benchmark"
+            f" with at most {MOST_CONCURRENCY:,}"
         )
     is_steady = concurrency == 1 or every >= _ROUNDS * concurrency
     return Load(requests, failed, concurrency, is_steady, prompt_tokens, new_tokens)
 
 
 def mean_new_tokens(fields: Fields, key: str, tokens: float) -> float:
-    """Tokens that a request generated on average.
+    """Check the mean number of tokens generated per request and return it.
 
     Args:
-        fields: Where they are.
+        fields: The table they are from, for messages.
         key: Their key, for messages.
-        tokens: How many.
+        tokens: The mean.
 
     Raises:
-        BenchmarkError: Nothing came after the first token, or more than is possible.
+        BenchmarkError: There is at most one token per request, or more than is possible.
     """
     if not 1 < tokens <= LARGEST_COUNT:
         raise BenchmarkError(
             f"{fields.where}: {fields.path}{key} is {shown(fields.values.get(key))}, {tokens:.6g}"
-            f" tokens a request; it must be more than 1 and at most {LARGEST_COUNT:,}"
+            f" tokens per request; it must be more than 1 and at most {LARGEST_COUNT:,}"
         )
     return tokens

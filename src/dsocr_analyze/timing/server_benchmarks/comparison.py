@@ -1,4 +1,4 @@
-"""A benchmark beside its prediction, and by how much it corrects that."""
+"""Compare a benchmark with its prediction, and derive the correction."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Figure:
     Attributes:
         name: `pages_per_second`, `tokens_per_second`, `ttft_seconds`, `tpot_seconds` or
             `request_seconds`.
-        predicted: Without any correction.
-        measured: As the benchmark has it.
-        corrected: Predicted with all that is kept, this benchmark included.
+        predicted: Prediction without any correction.
+        measured: The benchmark's figure.
+        corrected: Prediction with all stored benchmarks, this one included.
     """
 
     name: str
@@ -66,12 +66,12 @@ class Figure:
 
     @property
     def error(self) -> float:
-        """Of the prediction, relative to what was measured."""
+        """Error of the prediction, relative to the measurement."""
         return self.predicted / self.measured - 1
 
     @property
     def corrected_error(self) -> float:
-        """The same of the corrected prediction."""
+        """The same for the corrected prediction."""
         return self.corrected / self.measured - 1
 
 
@@ -81,8 +81,8 @@ class Predictor:
 
     Attributes:
         model: The model and its GPU.
-        workload: The page, or pages, of one request.
-        job: The serving engine, and all else that is taken for granted; its lengths are not used.
+        workload: The page or pages of one request.
+        job: The serving engine and all other assumptions; its lengths are not used.
     """
 
     model: TimedModel
@@ -90,12 +90,12 @@ class Predictor:
     job: JobAssumptions
 
     def prediction(self, benchmark: ServerBenchmark, corrections: Corrections) -> PagePrediction:
-        """What a benchmark should have measured."""
+        """The prediction for a benchmark's load."""
         assumptions = self.assumptions(benchmark, corrections)
         return predict(self.model, self.workload, assumptions, (benchmark.load.concurrency,))
 
     def assumptions(self, benchmark: ServerBenchmark, corrections: Corrections) -> Assumptions:
-        """What is taken for granted of it: outputs are as long as they were."""
+        """The assumptions for a benchmark, with its measured output length."""
         mean = benchmark.load.new_tokens
         lengths = OutputLengths.mean_and_limit(mean, math.floor(mean) + 2, 0.0)
         job = replace(self.job, lengths=lambda _: lengths, corrections=corrections)
@@ -103,15 +103,16 @@ class Predictor:
         return job.of(model.architecture, self.workload, profile=model.device.profile)
 
     def kept(self, benchmark: ServerBenchmark, version: str, when: str) -> KeptBenchmark:
-        """What a benchmark corrects.
+        """The record to store for a benchmark.
 
         Args:
             benchmark: The benchmark.
-            version: The server's.
-            when: The time, as `KeptBenchmark` has it.
+            version: The server's version.
+            when: The time, in the format of `KeptBenchmark`.
 
         Raises:
-            BenchmarkError: It is so far from its prediction that something else was measured.
+            BenchmarkError: It is so far from its prediction that it must have measured something
+                else.
         """
         first_token, per_token = self._factors(benchmark)
         device, host, load = self.model.device, self.job.host, benchmark.load
@@ -133,7 +134,7 @@ class Predictor:
         )
 
     def _factors(self, benchmark: ServerBenchmark) -> tuple[float, float]:
-        """Measured over predicted: the first token, and each after it."""
+        """Measured over predicted seconds: for the first token, and for each after it."""
         predicted = _figures(self.prediction(benchmark, NO_CORRECTIONS))
         if not benchmark.load.is_steady:
             whole = benchmark.request_seconds / predicted["request_seconds"]
@@ -146,30 +147,30 @@ class Predictor:
         return first_token, per_token
 
     def doubts(self, benchmark: ServerBenchmark) -> list[str]:
-        """What a reader should know of a benchmark, a sentence each."""
+        """Doubts about a benchmark, one sentence each."""
         said, tokens, T = benchmark.doubts(), benchmark.load.prompt_tokens, self.workload.seq_len
-        # Some programs leave the visual tokens out, so fewer say nothing.
+        # Some programs do not count visual tokens, so too few tokens prove nothing.
         if tokens is not None and tokens > _PROMPT_TOLERANCE * T:
             said.append(
-                f"a request had {tokens:,.0f} tokens on average, and the page that is predicted has"
-                f" {T:,}; predict the page, mode and prompt that were measured"
+                f"a request had {tokens:,.0f} tokens on average, but the predicted page has {T:,};"
+                " predict the page, mode and prompt that were measured"
             )
         return said
 
     def compared(self, benchmark: ServerBenchmark, corrections: Corrections) -> Compared:
-        """A benchmark beside its prediction, without corrections and with these."""
+        """A benchmark with its predictions, without corrections and with these."""
         bare = self.prediction(benchmark, NO_CORRECTIONS)
         return Compared(benchmark, bare, self.prediction(benchmark, corrections))
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A benchmark beside its prediction.
+    """A benchmark and its predictions.
 
     Attributes:
         benchmark: The benchmark.
-        bare: Predicted without any correction.
-        corrected: Predicted with all that is kept, this benchmark included.
+        bare: Prediction without any correction.
+        corrected: Prediction with all stored benchmarks, this one included.
     """
 
     benchmark: ServerBenchmark
@@ -177,7 +178,7 @@ class Compared:
     corrected: PagePrediction
 
     def figures(self, pages: int) -> list[Figure]:
-        """What was predicted and measured, of requests of so many pages each."""
+        """Predicted and measured figures, for requests of `pages` pages each."""
         measured = self.benchmark.measured
         found = {
             "pages_per_second": pages * measured.requests_per_second,
@@ -210,28 +211,28 @@ def _check_factor(benchmark: ServerBenchmark, what: str, factor: float) -> None:
     if 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
         return
     raise BenchmarkError(
-        f"{benchmark.source.where}: {what} took {factor:.3g} times as long as predicted; a"
-        f" correction lies from {1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}. Likely, another GPU,"
-        " page, mode or type of weights was measured than predicted here, several GPUs, a cache of"
-        " prompts, or a server that had not warmed up"
+        f"{benchmark.source.where}: {what} took {factor:.3g} times as long as predicted, but"
+        f" corrections range from {1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}. The benchmark"
+        " probably ran another GPU, page, mode or weight type than the prediction, several GPUs, a"
+        " prompt cache, or a server that had not warmed up"
     )
 
 
 def check_engine(benchmark: ServerBenchmark, server: str) -> None:
-    """Raises BenchmarkError where a file says that another engine served than `server`."""
+    """Raise BenchmarkError if a file names an engine other than `server`."""
     engine = benchmark.engine
     if engine is None or engine == _family(server):
         return
     fitting = [name for name in SERVERS if _family(name) == engine]
-    right = f"give server={fitting[0]}" if fitting else f"known are {', '.join(SERVERS)}"
+    right = f"give server={fitting[0]}" if fitting else f"known engines: {', '.join(SERVERS)}"
     raise BenchmarkError(
-        f"{benchmark.source.where}: {shown(engine)} served, not {server}; {right}",
+        f"{benchmark.source.where}: the engine was {shown(engine)}, not {server}; {right}",
         arguments=["server"],
     )
 
 
 def server_of(benchmark: ServerBenchmark, default: str) -> str:
-    """The serving engine of a file where nobody named one: its own, or the default."""
+    """The serving engine if the user named none: the file's, or the default."""
     is_other = benchmark.engine in SERVERS and benchmark.engine != _family(default)
     return benchmark.engine if is_other and benchmark.engine is not None else default
 
@@ -241,10 +242,10 @@ def _family(server: str) -> str:
 
 
 def version_of(benchmark: ServerBenchmark, given: str | None) -> str:
-    """The server's version, of the file or given; `UNKNOWN_VERSION` where nobody says it.
+    """The server's version, from the file or given; `UNKNOWN_VERSION` if neither has it.
 
     Raises:
-        BenchmarkError: The two differ, or what was given is no version.
+        BenchmarkError: The two differ, or the given one is not a version.
     """
     if given is None:
         return benchmark.version or UNKNOWN_VERSION
@@ -255,8 +256,8 @@ def version_of(benchmark: ServerBenchmark, given: str | None) -> str:
         )
     if benchmark.version not in (None, given):
         raise BenchmarkError(
-            f"{benchmark.source.where}: version {benchmark.version} served, not server_version"
-            f" {given}; leave it out",
+            f"{benchmark.source.where}: the engine's version was {benchmark.version}, not"
+            f" server_version {given}; leave server_version out",
             arguments=["server_version"],
         )
     return given
@@ -265,22 +266,23 @@ def version_of(benchmark: ServerBenchmark, given: str | None) -> str:
 def check_model(
     benchmark: ServerBenchmark, architecture: Architecture, *, is_given: bool
 ) -> str | None:
-    """Whether a benchmark is of a model.
+    """Check that a benchmark measured a model.
 
     Args:
         benchmark: The benchmark.
         architecture: The model's architecture.
-        is_given: Whether somebody named the model, so that a name that says nothing will do.
+        is_given: Whether the user named the model, so that an unrecognized name in the file is
+            accepted.
 
     Returns:
-        What a reader should know; None where the file says that it is.
+        A note for the reader; None if the file names this model.
 
     Raises:
-        BenchmarkError: Another model ran.
+        BenchmarkError: Another model ran, or the name is not recognized.
     """
     name, title = benchmark.model, architecture.title
     if name is None:
-        return f"the file does not say which model ran; it is taken for {title}"
+        return f"the file does not name the model; assumed to be {title}"
     found = _architecture_called(name)
     if found == architecture.name:
         return None
@@ -290,10 +292,10 @@ def check_model(
             f"{where}, not {title}; give architecture={found}", arguments=["architecture"]
         )
     if is_given:
-        return f"the file calls the model {shown(name)}; it is taken for {title}"
+        return f"the file calls the model {shown(name)}; assumed to be {title}"
     raise BenchmarkError(
-        f"{where}, of which nothing is known ({', '.join(ARCHITECTURES)} are); if it is a copy of"
-        f" {title}, say architecture={architecture.name}",
+        f"{where}, which is unknown (known are {', '.join(ARCHITECTURES)}); if it is a copy of"
+        f" {title}, give architecture={architecture.name}",
         arguments=["architecture"],
     )
 

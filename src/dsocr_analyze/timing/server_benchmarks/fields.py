@@ -1,4 +1,4 @@
-"""The fields of a benchmark's result, each checked as it is read."""
+"""Fields of a benchmark's result, checked as they are read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN: Final = 60
 
 
 def shown(value: object) -> str:
-    """A value as messages show it: at most so many characters, none that a terminal obeys."""
+    """A value for messages: shortened, and without control characters."""
     text = ascii(value) if not isinstance(value, Mapping | list) else f"a {_KINDS[type(value)]}"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
@@ -29,8 +29,8 @@ class Fields:
 
     Attributes:
         values: By key.
-        where: The file, and what part of it, for messages.
-        path: Keys that lead to the table, with a dot after each.
+        where: The file and the part of it, for messages.
+        path: Keys that lead to the table, each followed by a dot.
     """
 
     values: Mapping[str, Any]
@@ -38,18 +38,18 @@ class Fields:
     path: str = ""
 
     def has(self, key: str) -> bool:
-        """Whether there is something: null and an empty text are nothing."""
+        """Whether there is a value; null and the empty string count as missing."""
         return self.values.get(key) not in (None, "")
 
     def table(self, key: str) -> Fields:
-        """The table under a key; an empty one where there is nothing."""
+        """The table under a key; an empty one if it is missing."""
         value = self.values.get(key) if self.has(key) else {}
         if not isinstance(value, dict):
             raise self.wrong(key, "a table")
         return Fields(value, self.where, f"{self.path}{key}.")
 
     def number(self, key: str) -> float:
-        """The number above 0 under a key."""
+        """The positive number under a key."""
         value = self.values.get(key)
         if value is None:
             raise BenchmarkError(f"{self.where} lacks {self.path}{key}, a number above 0")
@@ -60,11 +60,11 @@ class Fields:
         return float(value)
 
     def some_number(self, key: str) -> float | None:
-        """The same; None where there is nothing."""
+        """The same; None if it is missing."""
         return self.number(key) if self.has(key) else None
 
     def count(self, key: str, *, least: int = 1) -> int:
-        """The whole number under a key; it may be written with a decimal point."""
+        """The whole number under a key, possibly written with a decimal point."""
         what = f"a whole number, {least} or more"
         value = self.values.get(key)
         if value is None:
@@ -75,21 +75,21 @@ class Fields:
         return int(value)
 
     def some_count(self, key: str, *, least: int = 1) -> int | None:
-        """The same; None where there is nothing."""
+        """The same; None if it is missing."""
         return self.count(key, least=least) if self.has(key) else None
 
     def text(self, key: str) -> str | None:
-        """The text under a key; None where there is nothing."""
+        """The string under a key; None if it is missing."""
         if not self.has(key):
             return None
         value = self.values[key]
         if not isinstance(value, str):
-            raise self.wrong(key, "a text")
+            raise self.wrong(key, "a string")
         if not value.isprintable():
-            raise self.wrong(key, "a text of printable characters")
+            raise self.wrong(key, "a string of printable characters")
         return value
 
     def wrong(self, key: str, right: str) -> BenchmarkError:
-        """The error that a key's value is not what it must be."""
+        """The error for a key with a wrong value."""
         value = shown(self.values[key])
         return BenchmarkError(f"{self.where}: {self.path}{key} is {value}; it must be {right}")

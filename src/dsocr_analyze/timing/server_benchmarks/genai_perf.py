@@ -1,9 +1,9 @@
-"""Results of genai-perf (`profile_export_genai_perf.json`) and of AIPerf, which follows it.
+"""Results of genai-perf (`profile_export_genai_perf.json`) and of its successor AIPerf.
 
-Every metric is a table with its unit and its average; `input_config` holds the options. These are
-genai-perf's own sections since 0.0.13 (`perf_analyzer.stimulus`), one flat table before
-(`concurrency`), and AIPerf's (`loadgen.concurrency`). Inter-token latency is what other programs
-call time per output token: (request latency - first token) / (tokens - 1).
+Every metric is a table with its unit and its average; `input_config` holds the options: in sections
+since genai-perf 0.0.13 (`perf_analyzer.stimulus`), in one flat table before (`concurrency`), and in
+AIPerf's own sections (`loadgen.concurrency`). Inter-token latency is what other programs call time
+per output token: (request latency - first token) / (tokens - 1).
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _METRICS: Final = ("request_throughput", "request_latency", "time_to_first_token
 
 
 def recognises(fields: Fields) -> bool:
-    """Whether a result is one of genai-perf or AIPerf."""
+    """Whether a result is from genai-perf or AIPerf."""
     return any(isinstance(fields.values.get(metric), dict) for metric in _METRICS)
 
 
 def benchmark(fields: Fields, file: str, digest: str) -> ServerBenchmark:
-    """The benchmark in a result; raises BenchmarkError for what is missing or impossible."""
+    """The benchmark in a result; raises BenchmarkError for missing or impossible values."""
     config = fields.table("input_config")
     if fields.values.get("was_cancelled") is True:
         raise fields.wrong("was_cancelled", "false: measure to the end")
     if not fields.has("time_to_first_token"):
         raise BenchmarkError(
-            f"{fields.where} lacks time_to_first_token; measure with --streaming, which tells the"
-            " first token from the others"
+            f"{fields.where} lacks time_to_first_token; measure with --streaming, which times the"
+            " first token"
         )
     is_aiperf = config.has("loadgen")
     return ServerBenchmark(
@@ -88,7 +88,7 @@ def _load(fields: Fields, config: Fields) -> Load:
 
 
 def _requests(fields: Fields, config: Fields) -> int:
-    """How many were answered; versions before `request_count` only say how many were asked for."""
+    """Answered requests; versions without `request_count` give only how many were asked for."""
     if fields.has("request_count"):
         return fields.table("request_count").count("avg")
     measurement = config.table("perf_analyzer").table("measurement")
@@ -100,15 +100,15 @@ def _requests(fields: Fields, config: Fields) -> int:
 
 
 def _concurrency(config: Fields) -> int:
-    """Requests under way at a time; raises BenchmarkError where they come by a timetable."""
+    """Requests in flight; raises BenchmarkError if they are sent on a schedule."""
     stimulus = config.table("perf_analyzer").table("stimulus")
     flat = config if config.has("concurrency") or config.has("request_rate") else None
     place = flat or (config.table("loadgen") if config.has("loadgen") else stimulus)
     for key in ("request_rate", "session_concurrency", "session_request_rate", "fixed_schedule"):
         if key in place.values and place.values[key] not in (None, "", False):
             raise BenchmarkError(
-                f"{place.wrong(key, 'absent')}: requests that come by a timetable or in sessions"
-                " are not predicted; measure with a number of clients (stimulus: concurrency)"
+                f"{place.wrong(key, 'absent')}: requests sent on a schedule or in sessions are not"
+                " predicted; measure with a fixed number of clients (stimulus: concurrency)"
             )
     return place.count("concurrency")
 
@@ -129,7 +129,7 @@ def _model(config: Fields) -> str | None:
 
 
 def _engine(config: Fields) -> str | None:
-    """What served. Only behind Triton does the backend say so; else it is the option's default."""
+    """The engine. `backend` names it only behind Triton; else it is the option's default."""
     endpoint = config.table("endpoint")
     place = endpoint if endpoint.has("service_kind") else config
     return place.text("backend") if place.text("service_kind") == "triton" else None

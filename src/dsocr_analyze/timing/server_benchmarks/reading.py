@@ -1,4 +1,4 @@
-"""Reads a file of benchmark results, whichever program wrote it and whatever its name is."""
+"""Read a file of benchmark results from any of the known programs, whatever its name."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _RIGHT: Final = (
 
 
 def read_benchmarks(path: Path) -> list[ServerBenchmark]:
-    """The benchmarks in a file: one, or one in every line.
+    """The benchmarks in a file: one, or one per line.
 
     Args:
         path: The file.
 
     Raises:
-        BenchmarkError: It cannot be read, is not of one of the programs, or lacks a figure.
+        BenchmarkError: It cannot be read, is not from a known program, or lacks a figure.
     """
     name = "".join(each if each.isprintable() else "?" for each in path.name) or "?"
     return [_benchmark(text, where, name) for text, where in _results(path, _text(path))]
@@ -46,26 +46,26 @@ def _text(path: Path) -> str:
     try:
         text = read_bytes(path, DOCUMENT_BYTES).decode("utf-8-sig")
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         right = _WITHOUT_DETAILS if getattr(error, "errno", 0) == errno.EFBIG else _RIGHT
         raise BenchmarkError(f"cannot read {named}: {reason}; {right}") from error
     return text
 
 
 def _results(path: Path, text: str) -> Iterator[tuple[str, str]]:
-    """The results in a file and where each is: one, or one in every line that is not empty."""
+    """The results in a file and where each is: one, or one per non-empty line."""
     named = repr(str(path))
     lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     if len(lines) > 1 and _is_table(lines[0][1]):
         if len(lines) > _MOST_RESULTS:
-            raise BenchmarkError(f"{named} holds more than {_MOST_RESULTS} results; give fewer")
+            raise BenchmarkError(f"{named} has more than {_MOST_RESULTS} results; give fewer")
         yield from ((line, f"line {number} of {named}") for number, line in lines)
     else:
         yield text, named
 
 
 def _is_table(line: str) -> bool:
-    """Whether a line is whole on its own."""
+    """Whether a line is a JSON object by itself."""
     try:
         return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
@@ -80,7 +80,7 @@ def _parsed(text: str, where: str) -> Fields:
     except ValueError as error:
         raise BenchmarkError(f"{where} is not JSON ({error}); {_RIGHT}") from error
     if not isinstance(value, dict):
-        raise BenchmarkError(f"{where} holds {shown(value)}, no result of a benchmark; {_RIGHT}")
+        raise BenchmarkError(f"{where} is {shown(value)}, not a benchmark result; {_RIGHT}")
     return Fields(value, where)
 
 
@@ -93,4 +93,4 @@ def _benchmark(text: str, where: str, file: str) -> ServerBenchmark:
     if genai_perf.recognises(fields):
         return genai_perf.benchmark(fields, file, digest)
     keys = ", ".join(shown(key) for key in list(fields.values)[:8]) or "none"
-    raise BenchmarkError(f"{fields.where} is no result of a benchmark (its keys: {keys}); {_RIGHT}")
+    raise BenchmarkError(f"{fields.where} is not a benchmark result (its keys: {keys}); {_RIGHT}")

@@ -1,10 +1,10 @@
 """Results of `vllm bench serve` and of `python -m sglang.bench_serving`.
 
-The two programs have one ancestor, and share most keys; times are in milliseconds. Read from
+The two programs have a common ancestor and share most keys; times are in milliseconds. Sources:
 
 - vllm/benchmarks/serve.py and, before 0.10, benchmarks/benchmark_serving.py (--save-result);
-- python/sglang/bench_serving.py (--output-file), whose later versions add what the server says of
-  itself (`server_info`) and write an infinite rate as `Infinity`.
+- python/sglang/bench_serving.py (--output-file); later versions add what the server reports
+  about itself (`server_info`) and write an infinite rate as `Infinity`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class ServingScript:
 
     Attributes:
         program: Its name.
-        marks: Keys that only its results have; any of them will do.
-        request_ms: Key of the time of a whole request; vLLM writes it where it was asked for.
-        engine: What it measures where its `backend` does not say; None for any engine.
+        marks: Keys that only its results have; one is enough.
+        request_ms: Key of the time of a whole request; vLLM writes it only on request.
+        engine: The engine it measures if `backend` does not name one; None for any engine.
     """
 
     program: str
@@ -48,16 +48,16 @@ class ServingScript:
     engine: str | None
 
     def recognises(self, fields: Fields) -> bool:
-        """Whether a result is this program's."""
+        """Whether a result is from this program."""
         values = fields.values
         is_of_both = "mean_ttft_ms" in values or "request_throughput" in values
-        # AIPerf's metrics are tables, whatever they are called.
+        # AIPerf uses some of these names for tables.
         return is_of_both and any(
             mark in values and not isinstance(values[mark], dict) for mark in self.marks
         )
 
     def benchmark(self, fields: Fields, file: str, digest: str) -> ServerBenchmark:
-        """The benchmark in a result; raises BenchmarkError for what is missing or impossible."""
+        """The benchmark in a result; raises BenchmarkError for missing or impossible values."""
         _refuse_speculation(fields)
         server = fields.table("server_info")
         return ServerBenchmark(
@@ -111,9 +111,9 @@ def _load(fields: Fields) -> Load:
 
 
 def _check_rate(fields: Fields) -> None:
-    """Refuses requests that come by a timetable, whether or not others have come back."""
+    """Reject requests sent on a schedule rather than as earlier ones return."""
     why = (
-        "requests that come by a timetable are not predicted; measure with --request-rate inf and"
+        "requests sent on a schedule are not predicted; measure with --request-rate inf and"
         " --max-concurrency N"
     )
     if fields.values.get("request_rate") not in (None, "inf", math.inf):
@@ -123,7 +123,7 @@ def _check_rate(fields: Fields) -> None:
 
 
 def _refuse_speculation(fields: Fields) -> None:
-    """Refuses speculative decoding, of which no prediction knows."""
+    """Reject speculative decoding, which is not predicted."""
     for key in ("spec_decode_acceptance_length", "accept_length"):
         accepted = fields.values.get(key)
         if isinstance(accepted, int | float) and accepted > 1:
@@ -131,7 +131,7 @@ def _refuse_speculation(fields: Fields) -> None:
 
 
 def _engine(backend: str | None) -> str | None:
-    """What served, by the name of a backend; None for OpenAI's interface, which many have."""
+    """The engine named by a backend; None for the OpenAI API, which many engines have."""
     if backend is None or backend.startswith("openai"):
         return None
     return backend.split("-")[0]
