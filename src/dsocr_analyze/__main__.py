@@ -1,6 +1,6 @@
-"""The process: `dsocr-analyze` and `python -m dsocr_analyze`.
+"""The entry point of `dsocr-analyze` and `python -m dsocr_analyze`.
 
-Imports nothing before an interruption can be answered.
+Imports nothing else until interruptions are handled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["run"]
 
 
 def run() -> NoReturn:
-    """Runs the command line of this process and exits with its code."""
+    """Runs the command line and exits with its exit code."""
     try:
         from dsocr_analyze import interruption
 
@@ -26,25 +26,25 @@ def run() -> NoReturn:
         from dsocr_analyze.cli.exits import INTERRUPTED
         from dsocr_analyze.cli.streams import drop_unwritable
 
-        # One command, then exit: looking for cycles among a million imported objects, and taking
-        # them apart one by one at the end, would cost a third of the whole process.
+        # One command, then exit: garbage collection over a million imported objects, and
+        # deallocating them one by one at exit, would take a third of the run time.
         gc.disable()
         code = main()
         interruption.ignore()
         drop_unwritable()
-    except KeyboardInterrupt as interrupted:  # among these imports, or while an error is described
+    except KeyboardInterrupt as interrupted:  # during these imports, or while an error is reported
         os._exit(143 if type(interrupted).__name__ == "Terminated" else 130)
     if code == INTERRUPTED:
-        # Python would kill itself by the signal if Ctrl-C ever passed through an `exec`, as the
-        # imports of named tuples and data classes have it, although it was handled.
+        # Once Ctrl-C has passed through an `exec` (importing named tuples and data classes runs
+        # one), Python kills itself with SIGINT at exit, even though it was handled.
         os._exit(code)
     gc.freeze()
     sys.exit(code)
 
 
 if __name__ == "__main__":
-    # Under -m, Python would look for every module in the current folder first, and that may be a
-    # model's, with a typer.py of its own.
+    # Under -m, Python searches the current folder first for every module, and that may be a
+    # model directory with a typer.py of its own.
     if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109  # nothing imported
         del sys.path[0]
     run()
