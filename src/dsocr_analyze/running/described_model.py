@@ -1,4 +1,4 @@
-"""A model that a stages file describes and whose code is transformers' own."""
+"""Builds a model described by a stages file, with transformers' own code."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["check_stages", "config_and_class", "use_attention"]
 
 
 def config_and_class(directory: ModelDirectory) -> tuple[Any, type]:
-    """The config object of a directory without code, and the class that is built from it.
+    """The config object and the model class for a directory without code.
 
     Raises:
-        ConfigError: The installed transformers does not know the one or the other.
+        ConfigError: The installed transformers does not know one of them.
     """
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -56,7 +56,7 @@ def _class_name(directory: ModelDirectory) -> str:
 
 
 def use_attention(config: Any, attention: str) -> None:
-    """Sets the attention implementation of a config and of those within it."""
+    """Sets the attention implementation of a config and of its nested configs."""
     from transformers import PretrainedConfig
 
     config._attn_implementation = attention
@@ -66,7 +66,7 @@ def use_attention(config: Any, attention: str) -> None:
 
 
 def check_stages(module: torch.nn.Module, architecture: Architecture) -> None:
-    """Refuses a stage whose prefix is the path of nothing in the model.
+    """Raises if a stage's prefix matches no path in the model.
 
     Raises:
         ConfigError: There is such a stage.
