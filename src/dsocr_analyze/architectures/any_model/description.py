@@ -1,4 +1,4 @@
-"""What a stages file says of a model: its stages, what it is called with, how it decodes."""
+"""The contents of a stages file: a model's stages, its inputs, and how it decodes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ __all__ = [
 BATCH: Final = "batch"
 TOKENS: Final = "tokens"
 KEYS: Final = "keys"
-"""Sizes that a workload sets: prompts of the batch, tokens that a pass is given, and all positions
-up to its last."""
+"""Sizes set by a workload: prompts per batch, tokens passed to a pass, and all positions up to
+the last of these."""
 
 ATTENTIONS: Final = ("eager", "sdpa")
 MODEL_DTYPE: Final = "model"
@@ -47,12 +47,12 @@ Size: TypeAlias = int | str
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The same value at positions that follow one another.
+    """The same value at consecutive positions.
 
     Attributes:
         value: The value.
         start: The first position, from 0.
-        count: How many.
+        count: Number of positions.
     """
 
     value: Number
@@ -62,15 +62,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class TensorInput:
-    """A tensor that a pass is given.
+    """A tensor passed to the model.
 
     Attributes:
-        shape: Its sizes; None where its values say them.
-        values: Its values, lists in lists; None where it is filled.
-        dtype: Name of its type; `model` for that of the weights.
-        fill: What it is filled with.
+        shape: Its sizes; None if given by its values.
+        values: Its values, as nested lists; None if it is filled.
+        dtype: Name of its type; `model` for the type of the weights.
+        fill: Value it is filled with.
         placed: Other values along its last dimension.
-        is_repeated: Whether every prompt of the batch brings it once, along its first dimension.
+        is_repeated: Whether to repeat it for every prompt of the batch, along its first dimension.
     """
 
     shape: tuple[Size, ...] | None
@@ -82,7 +82,7 @@ class TensorInput:
 
 
 Input: TypeAlias = TensorInput | Number | str | tuple["Input", ...]
-"""What one argument of forward is given: a tensor, a number, a text, or a list of such."""
+"""Value of one argument of forward: a tensor, a number, a string, or a list of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +90,11 @@ class Prompt:
     """The prompt.
 
     Attributes:
-        tokens: How many, where nobody asks for another number.
+        tokens: Default number of tokens.
         argument: Argument of forward that takes their ids.
-        fill: Id of a token that nothing else is said of.
-        placed: Ids of others.
-        without: Arguments that are not given, although they usually are.
+        fill: Id of all tokens not listed in `placed`.
+        placed: Ids of specific tokens.
+        without: Arguments to omit although they are usually passed.
     """
 
     tokens: int
@@ -110,8 +110,8 @@ class Decode:
 
     Attributes:
         cache: How forward takes and returns the cache.
-        inputs: What it is given besides, by argument.
-        without: Arguments that are not given, although they usually are.
+        inputs: Its other inputs, by argument.
+        without: Arguments to omit although they are usually passed.
     """
 
     cache: CacheUse
@@ -121,18 +121,18 @@ class Decode:
 
 @dataclass(frozen=True)
 class Description:
-    """A stages file.
+    """The contents of a stages file.
 
     Attributes:
-        file: Where it lies.
-        name: Name of what it describes.
-        model_class: Class of transformers to build; None for the one that the config names.
+        file: Its path.
+        name: Name of the model.
+        model_class: Class of transformers to build; None for the one named in the config.
         attention: Attention implementation to build.
-        routed_expert: Pattern of the paths of routed experts; None without.
+        routed_expert: Pattern of the paths of routed experts; None without experts.
         stages: Stages in order.
-        prompt: The prompt; None of a model that reads no tokens.
-        inputs: What the prefill pass is given besides, by argument.
-        decode: How a decode step is called; None of a model that does not decode.
+        prompt: The prompt; None for a model that reads no tokens.
+        inputs: Other inputs of the prefill pass, by argument.
+        decode: How a decode step is called; None for a model that does not decode.
     """
 
     file: str
@@ -150,7 +150,7 @@ def read_description(path: Path) -> Description:
     """Reads a stages file.
 
     Raises:
-        ConfigError: It cannot be read, a key is unknown or missing, or a value is not possible.
+        ConfigError: It cannot be read, a key is unknown or missing, or a value is impossible.
     """
     top = read_toml(path)
     stages = _stages(top)
@@ -212,7 +212,7 @@ def _stages(top: TomlTable) -> tuple[Stage, ...]:
 
 
 def _routed_expert(top: TomlTable) -> re.Pattern[str] | None:
-    """The pattern of a path like `model.layers.*.mlp.experts.*`, its last star the expert."""
+    """The pattern of a path like `model.layers.*.mlp.experts.*`, whose last star is the expert."""
     path = top.text("routed_expert", None)
     if path is None:
         return None
@@ -223,7 +223,7 @@ def _routed_expert(top: TomlTable) -> re.Pattern[str] | None:
     return re.compile(rf"(?P<experts>{experts})\.(?P<index>[^.]+)(?:\..*)?")
 
 
-# --- what a pass is given --------------------------------------------------------------------
+# --- inputs of a pass ------------------------------------------------------------------------
 
 
 def _prompt(top: TomlTable, *, is_needed: bool) -> Prompt | None:
@@ -320,7 +320,7 @@ def _shape(table: TomlTable) -> tuple[Size, ...] | None:
 
 
 def _numbers(table: TomlTable, values: Any) -> list[Number]:
-    """All numbers of lists in lists, which must be rectangular."""
+    """All numbers in nested lists, which must be rectangular."""
     if isinstance(values, bool | int | float):
         return [values]
     if not isinstance(values, list) or not values or len({_form(item) for item in values}) > 1:
@@ -329,7 +329,7 @@ def _numbers(table: TomlTable, values: Any) -> list[Number]:
 
 
 def _form(value: Any) -> tuple[int, ...] | None:
-    """Sizes of lists in lists, by their first items."""
+    """Sizes of nested lists, judged by their first items."""
     if not isinstance(value, list):
         return ()
     inner = _form(value[0]) if value else None
@@ -337,7 +337,7 @@ def _form(value: Any) -> tuple[int, ...] | None:
 
 
 def _usual_dtype(numbers: list[Number]) -> str:
-    """The type that values have in Python, where nobody says another; the model's without any."""
+    """Default type of some values: their type in Python, or the model's if there are none."""
     if numbers and all(isinstance(number, bool) for number in numbers):
         return "bool"
     if numbers and all(isinstance(number, int) for number in numbers):
