@@ -1,6 +1,6 @@
 """Every key of a relative's `config.json`, and what it does to the figures.
 
-The one place that says so; the test that changes every key holds it to the truth.
+The only place that says so; the test that changes every key checks it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _is_mixed(config: Mapping[str, Any]) -> bool:
 
 
 def _mixed_layers(config: Mapping[str, Any]) -> list[bool]:
-    """Which layers have experts; of values that no decoder can have, one with and one without."""
+    """Which layers have experts; for impossible values, one with and one without."""
     keys = ("num_hidden_layers", "first_k_dense_replace", "moe_layer_freq")
     layers, first, every = (config.get(key, DECODER_DEFAULTS.get(key)) for key in keys)
     if not (isinstance(layers, int) and isinstance(first, int) and isinstance(every, int)):
@@ -390,11 +390,11 @@ _HARMLESS: Final[Rules] = {
 
 
 def key_table(own: Rules, built: Mapping[str, Mapping[str, Any]]) -> KeyTable:
-    """Every key that a relative knows.
+    """Every key a relative knows.
 
     Args:
-        own: Those of its vision side, and others that do more in it than elsewhere.
-        built: What its published code builds whatever the file says, section by section.
+        own: Keys of its vision side, and others that do more than in other relatives.
+        built: What its published code builds regardless of the file, section by section.
     """
     rules = _DECODER | _NOT_MODELLED | _HARMLESS | own
     return KeyTable(

@@ -1,4 +1,4 @@
-"""What `infer()` makes of one page: views, crop grid and tokens; and what is odd about them."""
+"""Plans what `infer()` makes of one page: views, crop grid and tokens."""
 
 from __future__ import annotations
 
@@ -34,33 +34,33 @@ def plan_workload(
     max_new_tokens: int = 1024,
     prompt_pages: int = 1,
 ) -> Workload:
-    """Work out what the vendor's `infer()` makes of one page.
+    """Plans what the vendor's `infer()` makes of one page.
 
     Args:
         network: The relative.
         page: Width and height in pixels.
-        base_size: Pixels a side of the global view in crop mode; None for the relative's own.
-        image_size: Pixels a side of a local view in crop mode, of the only view otherwise; None
+        base_size: Pixels per side of the global view in crop mode; None for the relative's own.
+        image_size: Pixels per side of a local view in crop mode, otherwise of the only view; None
             for the relative's own.
-        crop_mode: Whether a page larger than one tile is cut into local views; None for yes, but
-            where several pages share a prompt.
-        text_tokens: Tokens besides the visual ones, BOS included; those of the relative's own
-            prompt where neither this nor `seq_len` is given.
-        seq_len: Tokens of the whole prompt, in place of `text_tokens`.
-        batch_size: Prompts, all alike.
+        crop_mode: Whether a page larger than one tile is cropped into local views; None for yes,
+            unless several pages share a prompt.
+        text_tokens: Tokens besides the visual ones, including BOS; if neither this nor `seq_len`
+            is given, those of the relative's own prompt.
+        seq_len: Tokens of the whole prompt, instead of `text_tokens`.
+        batch_size: Number of prompts, all alike.
         max_new_tokens: Tokens to generate.
-        prompt_pages: Pages in one prompt, all alike; of a relative that takes several.
+        prompt_pages: Pages per prompt, all alike, for a relative that takes several.
 
     Raises:
-        PageError: The page's size is not possible.
-        WorkloadError: A size or count is not possible, or the lengths contradict each other.
+        PageError: The page's size is impossible.
+        WorkloadError: A size or count is impossible, or the lengths conflict.
     """
     page = _checked_pair(page)
     _check_prompt_pages(prompt_pages, network.prompt_pages)
     crop_mode = prompt_pages == 1 if crop_mode is None else crop_mode
     image_size = network.image_size if image_size is None else image_size
     if base_size is None:
-        # Several pages have a blank patch as large as each of them.
+        # With several pages, the blank patch has the size of a page's view.
         base_size = network.base_size if prompt_pages == 1 else image_size
     check_count("base_size", base_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels a side")
     check_count("image_size", image_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels a side")
@@ -102,7 +102,7 @@ def _check_prompt_pages(pages: object, most: int) -> None:
 
 
 def _check_several(base_size: int, image_size: int, crop_mode: bool) -> None:
-    """Refuses what `infer_multi()` does not do to pages that share a prompt."""
+    """Rejects what `infer_multi()` does not do to pages that share a prompt."""
     if crop_mode:
         raise WorkloadError(
             "crop_mode=True is not possible where several pages share a prompt: none of them is"
@@ -126,7 +126,7 @@ def _checked_pair(page: object) -> tuple[int, int]:
 def _views(
     base_size: int, image_size: int, crop_mode: bool, grid: tuple[int, int]
 ) -> tuple[ViewBatch, ...]:
-    """Vision calls of one page, in their order."""
+    """Vision calls of one page, in order."""
     if not crop_mode:
         return (ViewBatch(1, image_size),)
     columns, rows = grid

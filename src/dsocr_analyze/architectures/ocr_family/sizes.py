@@ -1,4 +1,4 @@
-"""Sizes of views that run, but that nobody is likely to have meant."""
+"""Warns about sizes of views that run, but were probably not intended."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 __all__ = ["size_warnings"]
 
 _PATCH: Final = 16
-"""Pixels a side of a SAM patch."""
+"""Pixels per side of a SAM patch."""
 _TOKEN: Final = 64
-"""Pixels a side that become one visual token: four patches a side."""
+"""Pixels per side that become one visual token: four patches per side."""
 
 
 def size_warnings(workload: Workload) -> list[str]:
     """What is odd about the sizes of a workload's views, one line each.
 
-    A view that is no multiple of 64 pixels a side loses pixels or pads tokens; a view of the whole
-    page that is smaller than a local view looks like two sizes that were swapped.
+    A view whose side is not a multiple of 64 pixels loses pixels or pads tokens; if the whole
+    page's view is smaller than a local view, the two sizes were probably swapped.
     """
     return list(_warnings(workload))
 
@@ -44,7 +44,7 @@ def _warnings(workload: Workload) -> Iterator[str]:
 
 
 def _odd(argument: str, size: int) -> Iterator[str]:
-    """Whether a size is no multiple of a token's, what becomes of it, and which ones are near."""
+    """Warns if a size is not a multiple of a token's: what happens to it, and sizes nearby."""
     if size % _TOKEN == 0:
         return
     patches = size // _PATCH

@@ -1,4 +1,4 @@
-"""The stage-prefix map: which stage owns a module. The only copy of it."""
+"""The map from module prefixes to stages, which exists only here."""
 
 from __future__ import annotations
 
@@ -33,4 +33,4 @@ DECODE: Final = Stage(
 STAGES: Final = (SAM, CLIP, PROJECTOR, PREFILL, DECODE)
 
 ROUTED_EXPERT: Final = re.compile(r"(?P<experts>.*\.mlp\.experts)\.(?P<index>\d+)(?P<below>\..*)?")
-"""Paths of a routed expert and of what is in it: what runs there is up to the routing."""
+"""Paths of a routed expert and everything in it; what runs there depends on the routing."""
