@@ -827,7 +827,7 @@ def get_rel_pos(q_size: int, k_size: int, rel_pos: Tensor) -> Tensor:
     Args:
         q_size: Query coordinates.
         k_size: Key coordinates.
-        rel_pos: `[L, D]`; resized linearly in fp32 where L is not `2 max(q, k) - 1`.
+        rel_pos: `[L, D]`; resized linearly in fp32 unless L is `2 max(q, k) - 1`.
 
     Returns:
         `[q_size, k_size, D]`.

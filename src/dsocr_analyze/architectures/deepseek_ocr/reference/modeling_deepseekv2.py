@@ -534,7 +534,7 @@ class MoEGate(nn.Module):
     def _select(self, scores: Tensor) -> tuple[Tensor, ...]:
         """Experts and their scores, `[tokens, k]` each, from scores `[tokens, E]`.
 
-        After these come the ranks by which they were chosen, which the published router holds.
+        Also returns what they were chosen by, which the published router holds to its end.
         """
         if self.topk_method == "greedy":
             weights, experts = torch.topk(scores, k=self.top_k, dim=-1, sorted=False)
