@@ -159,7 +159,7 @@ class Agreement:
             if stage.difference is not None:
                 return str(stage.difference)
         if not self.cache_agrees:
-            return "the KV cache has other sizes traced than analytic"
+            return "the KV cache differs in size between the trace and the closed forms"
         if self.batch_difference is not None:
             return self.batch_difference
         if not self.peak.agrees:

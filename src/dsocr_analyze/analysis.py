@@ -127,7 +127,7 @@ def compare(reports: Mapping[str, Report]) -> ComparisonDocument:
     from dsocr_analyze.report import comparison
 
     if not reports:
-        raise WorkloadError("there are no reports to compare; give one at least")
+        raise WorkloadError("there are no reports to compare; give at least one")
     models = [report.metadata.model for report in reports.values()]
     texts = {name: each.config_text for name, each in zip(reports, models, strict=True)}
     configs = {name: json.loads(text) for name, text in texts.items() if text is not None}
@@ -201,7 +201,7 @@ def _directory(model: str | Path | None, architecture: str | None) -> ModelDirec
     """Reads the model that is named; raises WorkloadError if two are named."""
     if model is not None and architecture is not None:
         raise WorkloadError(
-            f"model={str(model)!r} says its architecture itself; leave out"
+            f"model={str(model)!r} already determines the architecture; leave out"
             f" architecture={architecture!r}"
         )
     built_in = architecture_named(DEFAULT.name if architecture is None else architecture)

@@ -536,9 +536,9 @@ class DeepSeekOCRSession:
         return [
             *notes,
             f"MoE routing is the checkpoint's, computed on {self.loaded.device}; FLOPs do not"
-            " depend on it, bytes of expert weights and calls of experts do; the batch takes every"
-            " decode step to read as many experts as the first. experts_touched says what it chose"
-            " (counted) beside what an even split would touch (even)",
+            " depend on it, but bytes of expert weights and calls of experts do; the batch assumes"
+            " that every decode step reads as many experts as the first. experts_touched compares"
+            " the experts it chose (counted) with those of an even split (even)",
         ]
 
 
