@@ -82,8 +82,8 @@ def _attention_dimensions(causal_at: int) -> Callable[[Call], Attention]:
 def _attention(causal_at: int) -> Rule:
     return Rule(
         "attention",
-        "both products, and a scale, a mask and a softmax of each score; fused, so"
-        " scores are neither read nor written",
+        "two products, plus scale, mask and softmax per score; fused, so scores are neither read"
+        " nor written",
         macs=_attention_macs,
         vector_flops=_attention_vector_flops,
         bytes_written=first_output,
@@ -176,8 +176,8 @@ def _kernel(offsets_at: int, causal_at: int) -> Rule:
 
     return Rule(
         "attention",
-        "as scaled dot-product attention, heads behind the tokens; packed sequences count as long"
-        " as the longest: an upper bound",
+        "as scaled dot-product attention, on [B, T, H, D]; packed sequences all count as the"
+        " longest: an upper bound",
         macs=macs,
         vector_flops=vector_flops,
         bytes_written=first_output,
@@ -201,7 +201,7 @@ ATTENTION_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "attention",
-            "as scaled dot-product attention, heads third; causality skips nothing",
+            "as scaled dot-product attention, on [B, T, H, D]; causality skips nothing",
             macs=_flash_macs,
             vector_flops=_flash_vector_flops,
             bytes_written=first_output,

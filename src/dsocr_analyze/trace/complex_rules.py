@@ -67,7 +67,7 @@ def complex_rule(name: str, rule: Rule) -> Rule | None:
         return None
     return replace(
         rule,
-        reason=f"{rule.reason}, {flops} real ones each",
+        reason=f"{rule.reason}, {flops} real operations each",
         vector_flops=_times(flops, rule.vector_flops),
     )
 

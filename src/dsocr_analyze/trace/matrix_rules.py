@@ -209,7 +209,7 @@ MATRIX_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "gemm",
-            "x W^T + b; fvcore's handle, and an addition an output for the bias",
+            "x W^T + b; fvcore's handle, plus one addition per output for the bias",
             macs=_linear_macs,
             vector_flops=_bias,
             dimensions=_linear_dimensions,
@@ -219,7 +219,7 @@ MATRIX_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "convolution",
-            "fvcore's handle, and an addition an output for the bias",
+            "fvcore's handle, plus one addition per output for the bias",
             macs=_convolution_macs,
             vector_flops=_bias,
             dimensions=_convolution_dimensions,
@@ -230,14 +230,14 @@ MATRIX_RULES: Final[list[tuple[Rule, str]]] = [
     ),
     (
         _product(
-            "fvcore's handle; two matrices", fvcore_count(jit_handles.matmul_flop_jit, inputs=2)
+            "fvcore's handle, for two matrices", fvcore_count(jit_handles.matmul_flop_jit, inputs=2)
         ),
         "mm",
     ),
     (_product("fvcore's handle", fvcore_count(jit_handles.bmm_flop_jit, inputs=2)), "bmm"),
     (
         _product(
-            "fvcore's handle, and an addition an output for the added matrix",
+            "fvcore's handle, plus one addition per output for the added matrix",
             fvcore_count(jit_handles.addmm_flop_jit),
             added=True,
         ),
@@ -245,21 +245,21 @@ MATRIX_RULES: Final[list[tuple[Rule, str]]] = [
     ),
     (
         _product(
-            "as bmm, and an addition an output for the added matrices",
+            "as bmm, plus one addition per output for the added matrices",
             _added_matmul_macs,
             added=True,
         ),
         "baddbmm",
     ),
     (
-        _product("K products an output; batch dimensions broadcast", _matmul_macs),
+        _product("K products per output; batch dimensions broadcast", _matmul_macs),
         "matmul mv dot vdot",
     ),
-    (_product("as mv, and an addition an output", _added_matmul_macs, added=True), "addmv"),
+    (_product("as mv, plus one addition per output", _added_matmul_macs, added=True), "addmv"),
     (
         Rule(
             "gemm",
-            "as mm of eight-bit factors, and an operation an output for each scale and the bias",
+            "as mm of eight-bit factors, plus one operation per output for each scale and the bias",
             macs=_matmul_macs,
             vector_flops=_scaled_flops,
             dimensions=_product_dimensions(first=0),
@@ -279,8 +279,8 @@ MATRIX_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "gemm",
-            "one product a group of rows (experts of a mixture); every row meets one matrix, and"
-            " the even split touches as many matrices as it can",
+            "one product per group of rows (experts of a mixture); each row meets one matrix, and"
+            " an even split touches as many matrices as possible",
             macs=_grouped_macs,
             bytes_read=_grouped_reads,
             dimensions=_grouped_dimensions,

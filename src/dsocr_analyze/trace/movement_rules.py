@@ -121,7 +121,7 @@ MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "movement",
-            "a view that is copied: reads what it takes, of the input at most everything",
+            "a copied view: reads as much as it writes, at most the whole input",
             bytes_read=_taken,
         ),
         "alias_copy as_strided_copy detach_copy diagonal_copy expand_copy narrow_copy permute_copy"
@@ -136,13 +136,13 @@ MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "movement",
-            "to another device: reads the source there, writes the target here",
+            "to another device: reads the source there and writes the target here",
             bytes_read=_source,
         ),
         "transfer",
     ),
     (
-        Rule("movement", "memory that is enlarged: what it held is read and written once"),
+        Rule("movement", "enlarged memory: its old contents are read and written once"),
         "grow",
     ),
     (
@@ -158,7 +158,7 @@ MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "movement",
-            "writes a range, or random numbers; reads what bounds it, or what they depend on",
+            "writes a range or random numbers; reads their bounds or parameters",
             bytes_read=_parameters,
         ),
         "linspace logspace normal uniform bernoulli poisson exponential cauchy log_normal geometric"
@@ -204,7 +204,7 @@ MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "elementwise",
-            "one addition an index; reads and writes what they reach",
+            "one addition per index; reads and writes what they reach",
             vector_flops=lambda call: int(call.args[2].numel()),
             bytes_read=_rewriting_reads(_scattered, _scatter_values, adds=True),
             bytes_written=_rewritten(_scattered),
@@ -214,7 +214,7 @@ MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "elementwise",
-            "one addition a source element; reads and writes what they reach",
+            "one addition per source element; reads and writes what they reach",
             vector_flops=lambda call: int(call.args[3].numel()),
             bytes_read=_rewriting_reads(_added_rows, inputs_but_first, adds=True),
             bytes_written=_rewritten(_added_rows),

@@ -391,7 +391,7 @@ def _is_elsewhere(source: Any, target: torch.Tensor) -> bool:
 def _shapes(value: Any) -> Any:
     """Shapes of tensors in nested tuples, lists and dataclass-like outputs; None for others."""
     if isinstance(value, torch.Tensor):
-        refuse_uncountable("what a module is given or returns", (value,))
+        refuse_uncountable("a module's inputs or outputs", (value,))
         return tuple(value.shape)
     if isinstance(value, dict):
         return [_shapes(item) for item in value.values()]

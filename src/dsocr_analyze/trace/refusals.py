@@ -40,7 +40,7 @@ def _kind_of(tensor: torch.Tensor) -> str | None:
         return "nested tensors are not counted; pad them (torch.nested.to_padded_tensor)"
     kind = type(tensor)
     if kind is not torch.Tensor and _wraps(kind):
-        return f"tensors of type {kind.__name__} are not counted; use those that they wrap"
+        return f"tensors of type {kind.__name__} are not counted; use the tensors they wrap"
     if tensor.layout is not torch.strided:
         return f"tensors of layout {tensor.layout} are not counted; use dense ones (to_dense())"
     if tensor.is_quantized:
@@ -69,13 +69,13 @@ def refuse_higher_order(name: str) -> None:
     """
     if name == "flex_attention":
         raise UncountableError(
-            "flex_attention is not counted: what its score function computes is not seen; use"
+            "flex_attention is not counted: the trace does not see inside its score function; use"
             " torch.nn.functional.scaled_dot_product_attention with a mask (attn_implementation"
             " 'sdpa') or matrix products ('eager')"
         )
     raise UncountableError(
-        f"the operator {name} is not counted: what the functions that it takes compute is not"
-        " seen; call them directly"
+        f"the operator {name} is not counted: the trace does not see inside the functions it"
+        " takes; call them directly"
     )
 
 
@@ -100,6 +100,6 @@ def refuse_functions(error: BaseException | None) -> None:
                 raise refusal from error
     if any(name.startswith(_DYNAMO) for name in (type(error).__module__, *modules[-1:])):
         raise UncountableError(
-            "what torch.compile makes one graph of is not counted: its operators are not seen one"
-            " by one; call the function itself, or compile it without fullgraph=True"
+            "a graph made by torch.compile is not counted: the trace does not see its operators;"
+            " call the function itself, or compile it without fullgraph=True"
         ) from error

@@ -162,7 +162,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "normalization",
-            "fvcore's handle: 5 an element, 4 without an affine weight; the"
+            "fvcore's handle: 5 per element, 4 without an affine weight; the"
             " statistics stay in the kernel",
             vector_flops=fvcore_count(jit_handles.norm_flop_counter(2), flat=True),
             bytes_written=first_output,
@@ -183,7 +183,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "normalization",
-            "fvcore's handle: 2 an element at inference, 1 without a weight",
+            "fvcore's handle: 2 per element at inference, 1 without a weight",
             vector_flops=fvcore_count(jit_handles.batchnorm_flop_jit, flat=True),
             bytes_written=first_output,
             dimensions=_batch_norm,
@@ -193,7 +193,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "normalization",
-            "square, sum, scale, and weight: 4 an element",
+            "square, sum, scale, and weight: 4 per element",
             vector_flops=_per_input(4),
             bytes_written=first_output,
             dimensions=_trailing_norm,
@@ -203,7 +203,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "softmax",
-            "maximum, subtraction, exponential, sum, division: 5 an element",
+            "maximum, subtraction, exponential, sum, division: 5 per element",
             vector_flops=_per_output(SOFTMAX_FLOPS),
             dimensions=_softmax_rows,
         ),
@@ -252,7 +252,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         "elu celu",
     ),
     (
-        Rule("activation", "a sigmoid(b): five an output element", vector_flops=_per_output(5)),
+        Rule("activation", "a sigmoid(b): five per output element", vector_flops=_per_output(5)),
         "glu",
     ),
     (Rule("activation", "x tanh(softplus(x))", vector_flops=_per_output(5)), "mish"),
@@ -269,7 +269,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "elementwise",
-            "one operation an output element, whatever its type",
+            "one operation per output element of any type",
             vector_flops=output_elements,
         ),
         "add sub rsub mul div floor_divide remainder fmod neg abs reciprocal pow square sqrt"
@@ -318,7 +318,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "reduction",
-            "one operation an input element",
+            "one operation per input element",
             vector_flops=_per_input(1),
             dimensions=_reduction_rows,
         ),
@@ -328,7 +328,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "reduction",
-            "two operations an input element: a test and a sum; two comparisons",
+            "two operations per input element: a test and a sum; two comparisons",
             vector_flops=_per_input(2),
             dimensions=_reduction_rows,
         ),
@@ -337,7 +337,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "routing",
-            "one comparison a candidate",
+            "one comparison per candidate",
             vector_flops=_per_input(1),
             dimensions=_topk_rows,
         ),
@@ -346,7 +346,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "routing",
-            "n ceil(log2 n) comparisons a row",
+            "n ceil(log2 n) comparisons per row",
             vector_flops=_sort_flops,
             dimensions=_sort_rows,
         ),
@@ -355,7 +355,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "reduction",
-            "a comparison an element with the one before it",
+            "one comparison per element, with the one before it",
             vector_flops=_per_input(1),
         ),
         "unique_consecutive",
@@ -363,24 +363,24 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "reduction",
-            "all elements are sorted, n ceil(log2 n) comparisons, and compared with the one before",
+            "n ceil(log2 n) comparisons to sort, then one per element with the one before",
             vector_flops=_unique_flops,
         ),
         "_unique2 unique_dim",
     ),
     # interpolation and pooling
     (
-        Rule("interpolation", "2 FLOPs a tap, 4 taps a dimension", vector_flops=_taps(4)),
+        Rule("interpolation", "2 FLOPs per tap, 4 taps per dimension", vector_flops=_taps(4)),
         "upsample_bicubic2d",
     ),
     (
-        Rule("interpolation", "2 FLOPs a tap, 2 taps a dimension", vector_flops=_taps(2)),
+        Rule("interpolation", "2 FLOPs per tap, 2 taps per dimension", vector_flops=_taps(2)),
         "upsample_linear1d upsample_bilinear2d upsample_trilinear3d",
     ),
     (
         Rule(
             "interpolation",
-            "2 FLOPs a tap: 2 taps a dimension, 4 of a bicubic filter",
+            "2 FLOPs per tap: 2 taps per dimension, 4 for a bicubic filter",
             vector_flops=_sampled_taps,
         ),
         "grid_sampler_2d grid_sampler_3d",
@@ -388,7 +388,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "interpolation",
-            "2 FLOPs a tap of the window, widened when shrinking, separably: an upper bound",
+            "2 FLOPs per tap of the separable window, which shrinking widens: an upper bound",
             vector_flops=_antialiased_taps(2),
         ),
         "_upsample_bicubic2d_aa",
@@ -396,26 +396,26 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "interpolation",
-            "2 FLOPs a tap of the window, widened when shrinking, separably: an upper bound",
+            "2 FLOPs per tap of the separable window, which shrinking widens: an upper bound",
             vector_flops=_antialiased_taps(1),
         ),
         "_upsample_bilinear2d_aa",
     ),
     (
-        Rule("interpolation", "takes the nearest element"),
+        Rule("interpolation", "copies the nearest element"),
         "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d"
         " _upsample_nearest_exact2d _upsample_nearest_exact3d",
     ),
     (
         Rule(
             "pooling",
-            "fvcore's handle: one operation an input element",
+            "fvcore's handle: one operation per input element",
             vector_flops=fvcore_count(jit_handles.elementwise_flop_counter(1, 0)),
         ),
         "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d",
     ),
     (
-        Rule("pooling", "one operation an element of each window", vector_flops=_window_flops),
+        Rule("pooling", "one operation per element of each window", vector_flops=_window_flops),
         "avg_pool1d avg_pool2d avg_pool3d max_pool2d_with_indices max_pool3d_with_indices",
     ),
 ]
