@@ -81,7 +81,7 @@ class Amount:
     def __floordiv__(self, divisor: int) -> Amount:
         """The quotient; raises ArithmeticError unless the division is exact for every size."""
         if any(each % divisor for each in self.terms.values()):
-            raise ArithmeticError(f"{self!r} is no multiple of {divisor} for every size")
+            raise ArithmeticError(f"{self!r} is not a multiple of {divisor} for every size")
         return Amount({monomial: each // divisor for monomial, each in self.terms.items()})
 
     def __gt__(self, other: int) -> bool:
