@@ -57,8 +57,8 @@ def _bounded() -> Iterator[None]:
         count += 1
         if count > _MOST_MODULES:
             raise ConfigError(
-                f"the model has more than {_MOST_MODULES:,} modules; give a config of fewer layers"
-                " or experts"
+                f"the model has more than {_MOST_MODULES:,} modules; give a config with fewer"
+                " layers or experts"
             )
 
     handle = register_module_module_registration_hook(counted)

@@ -29,15 +29,15 @@ def config_and_class(directory: ModelDirectory) -> tuple[Any, type]:
     model_type = values.get("model_type")
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         raise ConfigError(
-            f"config.json of {path!r} has model_type {model_type!r} and no 'auto_map' for code of"
-            f" its own; give a type that {here} knows, or install a version that knows this one"
+            f"config.json of {path!r} has model_type {model_type!r} and no 'auto_map' for its"
+            f" own code; give a type that {here} knows, or install a version that knows this one"
         )
     name = _class_name(directory)
     model_class = getattr(transformers, name, None)
     if not isinstance(model_class, type) or not issubclass(model_class, torch.nn.Module):
         raise ConfigError(
-            f"{here} has no model class {name!r}, which config.json of {path!r} or the stages file"
-            " names; give one of its own, as 'LlamaForCausalLM'"
+            f"{here} has no model class {name!r}, named in config.json of {path!r} or in the stages"
+            " file; give one of its classes, such as 'LlamaForCausalLM'"
         )
     return CONFIG_MAPPING[model_type].from_dict(values), model_class
 
@@ -79,7 +79,7 @@ def check_stages(module: torch.nn.Module, architecture: Architecture) -> None:
                 alike = difflib.get_close_matches(prefix, paths, 3, 0.5)
                 first = [name for name, _ in module.named_children()]
                 raise ConfigError(
-                    f"stage {stage.name!r} of {architecture.name!r} has the prefix {prefix!r}, and"
-                    f" {type(module).__name__} has nothing there; give a path such as"
+                    f"stage {stage.name!r} of {architecture.name!r} has the prefix {prefix!r}, but"
+                    f" {type(module).__name__} has nothing at that path; give a path such as"
                     f" {', '.join(alike or first)}"
                 )

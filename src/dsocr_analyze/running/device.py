@@ -36,7 +36,7 @@ def parse_device(name: str, *, computes: bool = False) -> torch.device:
     if int(index or 0) >= present:
         here = f"{present} here" if present else "no CUDA GPU here"
         raise DeviceError(
-            f"device {name!r} is not there ({here}); use {' or '.join(kinds)}",
+            f"device {name!r} does not exist ({here}); use {' or '.join(kinds)}",
             arguments=["device"],
         )
     return torch.device("cuda", int(index or 0))

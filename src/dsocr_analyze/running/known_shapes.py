@@ -87,8 +87,8 @@ def _value_of(func: Any, tensor: torch.Tensor) -> torch.Tensor:
     if known is None:
         raise ModelCodeError(
             f"the model's code calls {func.overloadpacket.__name__} on a tensor of shape"
-            f" {tuple(tensor.shape)} that has no values on meta, and what comes of it depends on"
-            " them; run it on the cpu or a CUDA device"
+            f" {tuple(tensor.shape)} that has no values on meta, and its result depends on them;"
+            " run it on the cpu or a CUDA device"
         )
     value: torch.Tensor = known()
     return value

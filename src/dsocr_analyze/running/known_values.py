@@ -175,11 +175,11 @@ class KnownValues(TorchFunctionMode):
     def _answer(func: Any, asked: torch.Tensor, args: Any, kwargs: dict[str, Any]) -> Any:
         computed = _deferred(func, args, kwargs)
         if computed is None:
-            name = func.__name__ if func.__name__ != "__bool__" else "__bool__ (an `if`, perhaps)"
+            name = func.__name__ if func.__name__ != "__bool__" else "__bool__ (perhaps in an `if`)"
             raise ModelCodeError(
-                f"the model's code asks for a value with Tensor.{name} of a tensor of"
-                f" shape {tuple(asked.shape)} that has none on meta;"
-                " run it on the cpu or a CUDA device",
+                f"the model's code reads a value with Tensor.{name} from a tensor of shape"
+                f" {tuple(asked.shape)} that has no values on meta; run it on the cpu or a CUDA"
+                " device",
             )
         with unseen():
             # Copied, since the model may modify the answer.

@@ -158,7 +158,7 @@ def _of_its_code(
                 module.tie_weights()
     if not isinstance(module, torch.nn.Module):
         raise ConfigError(
-            f"{model_class.__name__} of {str(directory.path)!r} is no torch.nn.Module"
+            f"{model_class.__name__} of {str(directory.path)!r} is not a torch.nn.Module"
         )
     return module
 

@@ -31,8 +31,8 @@ def load_tokenizer(directory: ModelDirectory) -> Any:
         )
     if tokenizer.eos_token_id is None:
         raise ModelDirectoryError(
-            f"the tokenizer in {str(directory.path)!r} names no 'eos_token'; its"
-            " tokenizer_config.json says which token that is"
+            f"the tokenizer in {str(directory.path)!r} has no 'eos_token'; set it in"
+            " its tokenizer_config.json"
         )
     return tokenizer
 
