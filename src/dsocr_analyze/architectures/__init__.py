@@ -131,8 +131,8 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     else:
         which = foreign_model(config) or f"its model_type is {config.get('model_type')!r}"
     raise ConfigError(
-        f"config.json describes no known architecture: {which}; known are {known}; to trace"
-        " another, describe it with stages=FILE (docs/any-model.md)",
+        f"config.json describes no known architecture: {which}; the known ones are {known}; to"
+        " trace another, describe it with stages=FILE (docs/any-model.md)",
         arguments=["stages"],
     )
 

@@ -366,7 +366,7 @@ class Architecture:
             ConfigError: It has no closed forms.
         """
         if self.closed_forms is None:
-            raise ConfigError(f"{self.title} has no closed forms: it can be traced, no more")
+            raise ConfigError(f"{self.title} has no closed forms; it can only be traced")
         return self.closed_forms
 
     @property

@@ -255,7 +255,7 @@ def findings_of(config: Mapping[str, Any], table: KeyTable, code: Code) -> Confi
         elif rule is None and table.is_section(path):
             # If the section is read, the reader of its dimensions rejects this.
             if value is not None and (path == (table.copy,) or path[0] in table.built):
-                warnings.append(f"{_said(path, value)}, which is no JSON object; it is not read")
+                warnings.append(f"{_said(path, value)}, which is not a JSON object and is not read")
         elif rule is None:
             unknown.append(path)
     return ConfigFindings((*warnings, *_of_unknown(unknown, code)), tuple(refusals))
@@ -294,14 +294,16 @@ def _of_duplicate(
             "" if isinstance(rule.default, _Missing) else f" and counts as {shown(rule.default)}"
         )
         yield (
-            f"{_said(path, value)}, which nothing reads: {_name(rule.of)} is read, which is"
+            f"{_said(path, value)}, which nothing reads: {_name(rule.of)} is read instead, but is"
             f" missing{default}"
         )
 
 
 def _of_ignored(path: KeyPath, value: object, rule: Ignored) -> Iterator[str]:
     if isinstance(rule.built, _Missing):
-        yield f"{_said(path, value)}, which the directory's code does not read; it is in no figure"
+        yield (
+            f"{_said(path, value)}, which the directory's code does not read; no figure includes it"
+        )
     elif not _is_same(value, rule.built):
         built = shown(rule.built)
         yield (
@@ -317,11 +319,11 @@ def _refusal(path: KeyPath, value: object, rule: Fixed) -> Refusal:
 
 
 def _of_unknown(paths: list[KeyPath], code: Code) -> Iterator[str]:
-    left_out = "no closed form takes it in" if code == "other" else "it is in no figure"
+    left_out = "no closed form includes it" if code == "other" else "no figure includes it"
     for path in paths[:_MOST_NAMED]:
-        yield f"config.json: {_name(path)} is not known; {left_out}"
+        yield f"config.json: {_name(path)} is unknown; {left_out}"
     if len(paths) > _MOST_NAMED:
-        yield f"config.json: {len(paths) - _MOST_NAMED:,} more keys are not known"
+        yield f"config.json: {len(paths) - _MOST_NAMED:,} more keys are unknown"
 
 
 def _said(path: KeyPath, value: object) -> str:

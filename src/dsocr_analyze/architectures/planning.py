@@ -112,8 +112,8 @@ def given_or_planned(
     given = [name for name, value in asked.items() if value is not None]
     if given:
         raise WorkloadError(
-            f"a workload was given and {', '.join(given)} besides; give either the workload or"
-            " what it is planned from"
+            f"a workload was given as well as {', '.join(given)}; give either the workload or the"
+            " arguments to plan it"
         )
     return workload
 

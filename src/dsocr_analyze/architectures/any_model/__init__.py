@@ -72,8 +72,8 @@ def _plan(
     for name, value in of_pages.items():
         if value is not None:
             raise WorkloadError(
-                f"{name} is asked of models that read pages; what {description.name} is called with"
-                f" stands in {description.file}",
+                f"{name} applies only to models that read pages; the inputs of {description.name}"
+                f" are in {description.file}",
                 arguments=[name],
             )
     prompt = description.prompt
@@ -92,10 +92,10 @@ def _plan(
 
 
 def _notes(description: Description, _: Lengths) -> list[str]:
-    notes = [f"{description.name} has no closed forms: its figures are traced, and stand alone"]
+    notes = [f"{description.name} has no closed forms: its figures come from the trace alone"]
     if description.decode is None:
         notes.append(
-            "the model does not decode: its stages are one pass, and no token is generated"
+            "the model does not decode: its stages form one pass, and no token is generated"
         )
     return notes
 

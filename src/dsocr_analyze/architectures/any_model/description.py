@@ -169,8 +169,7 @@ def read_description(path: Path) -> Description:
     top.done()
     if found.prompt is None and not found.inputs:
         raise ConfigError(
-            f"{top.file}: there is nothing to call the model with; give 'prompt' (tokens), 'inputs'"
-            " or both"
+            f"{top.file}: the model has no inputs; give 'prompt' (tokens), 'inputs' or both"
         )
     return found
 
@@ -190,14 +189,14 @@ def _stages(top: TomlTable) -> tuple[Stage, ...]:
         )
         table.done()
         if role is None and not stage.prefixes:
-            raise table.refusal("prefixes", 'paths of modules, as ["model.layers"]')
+            raise table.refusal("prefixes", 'paths of modules, such as ["model.layers"]')
         if any(stage.name == other.name for other in stages):
             raise table.refusal("name", "another name: two stages cannot share one")
         for other in stages:
             for prefix in filter(other.owns, stage.prefixes):
                 raise ConfigError(
                     f"{top.file}: '{table.path('prefixes')}' has {prefix!r}, which stage"
-                    f" {other.name!r} owns already; put the stage of the longer path first"
+                    f" {other.name!r} already owns; put the stage with the longer path first"
                 )
         stages.append(stage)
     roles = [stage.role for stage in stages]
@@ -205,8 +204,8 @@ def _stages(top: TomlTable) -> tuple[Stage, ...]:
         raise ConfigError(
             f"{top.file}: the roles of 'stages' are"
             f" {', '.join('none' if role == 'vision' else role for role in roles) or 'missing'};"
-            " give one stage the role 'prefill' (the rest of the pass), after those without a role,"
-            " and last, where the model decodes, one the role 'decode'"
+            " give one stage the role 'prefill' (the rest of the pass), after those without a role;"
+            " if the model decodes, add a last stage with the role 'decode'"
         )
     return tuple(stages)
 
@@ -217,7 +216,9 @@ def _routed_expert(top: TomlTable) -> re.Pattern[str] | None:
     if path is None:
         return None
     if not path.endswith(".*"):
-        raise top.refusal("routed_expert", "a path that ends in .*, as 'model.layers.*.experts.*'")
+        raise top.refusal(
+            "routed_expert", "a path that ends in .*, such as 'model.layers.*.experts.*'"
+        )
     parts = [r"[^.]+" if part == "*" else re.escape(part) for part in path[:-2].split(".")]
     experts = r"\.".join(parts)
     return re.compile(rf"(?P<experts>{experts})\.(?P<index>[^.]+)(?:\..*)?")
@@ -231,7 +232,7 @@ def _prompt(top: TomlTable, *, is_needed: bool) -> Prompt | None:
     if table is None:
         if is_needed:
             raise ConfigError(
-                f"{top.file}: 'prompt' is missing; a model that decodes has one, as"
+                f"{top.file}: 'prompt' is missing; a model that decodes needs one, such as"
                 " [prompt] tokens = 100"
             )
         return None
@@ -275,7 +276,7 @@ def _input(table: TomlTable, key: str, value: Any, in_decode: bool) -> Input:
         )
     if isinstance(value, bool | int | float | str):
         return value
-    raise table.refusal(key, "a table that describes a tensor, a number, a text or a list of such")
+    raise table.refusal(key, "a table that describes a tensor, a number, a text or a list of these")
 
 
 def _tensor(table: TomlTable, in_decode: bool) -> TensorInput:
@@ -303,7 +304,7 @@ def _tensor(table: TomlTable, in_decode: bool) -> TensorInput:
     if values is not None:
         for key in ("fill", "placed"):
             if table.has(key):
-                raise table.refusal(key, "no such key beside 'values'")
+                raise table.refusal(key, "no such key together with 'values'")
     table.done()
     return found
 
@@ -353,8 +354,8 @@ def _decode(top: TomlTable, *, decodes: bool) -> Decode | None:
     if not decodes:
         if table is not None:
             raise ConfigError(
-                f"{top.file}: 'decode' says how a decode step is called, and no stage has the role"
-                " 'decode'; give one that role, or leave the table out"
+                f"{top.file}: 'decode' describes a decode step, but no stage has the role 'decode';"
+                " give a stage that role, or leave out the table"
             )
         return None
     if table is None:

@@ -151,8 +151,8 @@ def _row(file: str, key: str, length: int, fill: Number, placed: tuple[Run, ...]
     for run in placed:
         if run.start + run.count > length:
             raise WorkloadError(
-                f"{file}: '{key}.placed' puts {run.count} times {run.value} at {run.start}, beyond"
-                f" the {length} positions there are; give at least {run.start + run.count}"
+                f"{file}: '{key}.placed' puts {run.value} {run.count} times at {run.start}, beyond"
+                f" the end of {length} positions; give at least {run.start + run.count}"
             )
         row[run.start : run.start + run.count] = [run.value] * run.count
     return row

@@ -142,5 +142,5 @@ class TomlTable:
                 close = difflib.get_close_matches(key, self._asked, n=1)
                 near = f"; did you mean '{close[0]}'?" if close else ""
                 raise ConfigError(
-                    f"{self.file}: '{self.path(key)}' is unknown; known there are {known}{near}"
+                    f"{self.file}: '{self.path(key)}' is unknown; the known keys are {known}{near}"
                 )

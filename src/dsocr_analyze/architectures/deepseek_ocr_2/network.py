@@ -60,9 +60,9 @@ class _OCR2(Network):
             _check_view("base_size", base_size)
             if image_size != self.crop.tile:
                 raise WorkloadError(
-                    f"image_size {image_size} is not possible in crop mode: tiles have"
-                    f" {self.crop.tile} pixels a side whatever it says, and tokens that are laid"
-                    f" out for another size do not fit their features; give {self.crop.tile}",
+                    f"image_size {image_size} is not possible in crop mode: tiles always"
+                    f" have {self.crop.tile} pixels per side, and tokens laid out for another size"
+                    f" do not match their features; give {self.crop.tile}",
                     arguments=["image_size"],
                 )
         else:

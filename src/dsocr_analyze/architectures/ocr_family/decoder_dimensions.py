@@ -218,7 +218,7 @@ def _multi_head_attention(keys: ConfigKeys) -> dict[str, Any]:
         head_dim = hidden_size // heads
     if head_dim % 2:
         name = "head_dim" if keys.has("head_dim") else "num_attention_heads"
-        raise keys.refusal(name, f"one that makes heads of even size, not {head_dim}")
+        raise keys.refusal(name, f"a value that makes heads of even size, not {head_dim}")
     return {
         "heads": heads,
         "kv_heads": kv_heads,
@@ -304,7 +304,7 @@ def _expert_groups(keys: ConfigKeys, method: str, experts: int) -> tuple[int, in
     groups = keys.integer("n_group")
     keys.check_divides("n_group", groups, "n_routed_experts", experts)
     if method == "noaux_tc" and experts // groups < 2:
-        right = f"at most {experts // 2}, 'noaux_tc' scores two experts a group"
+        right = f"at most {experts // 2}, since 'noaux_tc' scores two experts per group"
         raise keys.refusal("n_group", right)
     chosen = keys.integer("topk_group")
     if chosen > groups:

@@ -79,7 +79,7 @@ class RelativeDimensions:
             return ("the sliding window is off: the KV cache keeps every token",)
         return (
             "the sliding window is on, as infer() runs the model: a decode step attends to the"
-            f" prompt and the last {decoder.sliding_window} generated tokens, its own among them",
+            f" prompt and the last {decoder.sliding_window} generated tokens, including its own",
         )
 
     def step_cuts(self, seq_len: int) -> tuple[int, ...]:
@@ -228,7 +228,7 @@ def check_projector(
         )
     if projector.output_channels != decoder.hidden_size:
         raise ConfigError(
-            "config.json: 'projector_config.projector_type' is 'identity', which hands on "
+            "config.json: 'projector_config.projector_type' is 'identity', which passes on "
             f"{features} features; give a type that maps them to 'hidden_size', "
             f"{decoder.hidden_size}"
         )
@@ -240,11 +240,11 @@ def _check_projector_wiring(projector: ProjectorDimensions) -> None:
     if projector.projector_type in PAIR_PROJECTOR_TYPES or projector.conv_fusion:
         name = "conv_fusion_high_low_features" if projector.conv_fusion else "projector_type"
         value = "true" if projector.conv_fusion else repr(projector.projector_type)
-        reason = "takes two feature maps, and the model hands over one"
+        reason = "takes two feature maps, but the model provides one"
     elif projector.downsample_ratio > 1 or projector.token_pooling:
         name = "token_pooling" if projector.token_pooling else "downsample_ratio"
         value = "true" if projector.token_pooling else str(projector.downsample_ratio)
-        reason = "merges tokens, and the page's layout has a place for every one"
+        reason = "merges tokens, but the page's layout has a place for each"
     else:
         return
     right = "linear, mlp_gelu or hybrid_split_feature_mlp_gelu without merging or fusion"

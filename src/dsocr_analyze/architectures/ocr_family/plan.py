@@ -62,8 +62,8 @@ def plan_workload(
     if base_size is None:
         # With several pages, the blank patch has the size of a page's view.
         base_size = network.base_size if prompt_pages == 1 else image_size
-    check_count("base_size", base_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels a side")
-    check_count("image_size", image_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels a side")
+    check_count("base_size", base_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels per side")
+    check_count("image_size", image_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels per side")
     if not isinstance(crop_mode, bool):
         raise WorkloadError(
             f"crop_mode {crop_mode!r} is not possible; give True or False",
@@ -94,7 +94,7 @@ def plan_workload(
 def _check_prompt_pages(pages: object, most: int) -> None:
     if most == 1 != pages:
         raise WorkloadError(
-            f"prompt_pages {pages!r} is not possible: this model takes one page in a prompt;"
+            f"prompt_pages {pages!r} is not possible: this model takes one page per prompt;"
             " leave prompt_pages out",
             arguments=["prompt_pages"],
         )
@@ -105,14 +105,14 @@ def _check_several(base_size: int, image_size: int, crop_mode: bool) -> None:
     """Rejects what `infer_multi()` does not do to pages that share a prompt."""
     if crop_mode:
         raise WorkloadError(
-            "crop_mode=True is not possible where several pages share a prompt: none of them is"
-            " cut; give crop_mode=False",
+            "crop_mode=True is not possible if several pages share a prompt: none of them is"
+            " cropped; give crop_mode=False",
             arguments=["crop_mode"],
         )
     if base_size != image_size:
         raise WorkloadError(
-            f"base_size {base_size} is not possible where several pages share a prompt: each is one"
-            f" view of image_size; leave base_size out, or give {image_size}",
+            f"base_size {base_size} is not possible if several pages share a prompt: each is one"
+            f" view of image_size; leave out base_size, or give {image_size}",
             arguments=["base_size", "image_size"],
         )
 
@@ -138,7 +138,7 @@ def _views(
 def _text_tokens(text_tokens: int | None, seq_len: int | None, visual: int, default: int) -> int:
     """Tokens besides the visual ones, from either length."""
     if text_tokens is not None:
-        check_count("text_tokens", text_tokens, 1, LARGEST_COUNT, " tokens, BOS included")
+        check_count("text_tokens", text_tokens, 1, LARGEST_COUNT, " tokens, including BOS")
     if seq_len is None:
         return default if text_tokens is None else text_tokens
     if isinstance(seq_len, bool) or not isinstance(seq_len, int):
@@ -160,7 +160,7 @@ def _text_tokens(text_tokens: int | None, seq_len: int | None, visual: int, defa
         )
     if text_tokens not in (None, rest):
         raise WorkloadError(
-            f"seq_len {seq_len} and text_tokens {text_tokens} contradict each other: the page "
+            f"seq_len {seq_len} and text_tokens {text_tokens} conflict: the page "
             f"has {visual} visual tokens; give seq_len={visual + (text_tokens or 0)}, "
             f"text_tokens={rest}, or one of the two",
             arguments=["seq_len", "text_tokens"],

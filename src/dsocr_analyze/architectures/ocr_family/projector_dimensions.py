@@ -65,17 +65,17 @@ class ProjectorDimensions:
         kind = keys.choice("projector_type", PROJECTOR_TYPES)
         n_embed = keys.integer("n_embed", most=LARGEST_WIDTH)
         if kind in PAIR_PROJECTOR_TYPES and n_embed % 2:
-            raise keys.refusal("n_embed", f"an even number, '{kind}' halves it")
+            raise keys.refusal("n_embed", f"an even number, since '{kind}' halves it")
         ratio = keys.integer("downsample_ratio") if kind in _DOWNSAMPLE_TYPES else 1
         channel_div = keys.number("channel_div", 0.5, least=0)
         if not 1 <= int(n_embed * channel_div) < n_embed:
-            raise keys.refusal("channel_div", "a share that leaves both parts a channel, e.g. 0.5")
+            raise keys.refusal("channel_div", "a share that leaves each part a channel, e.g. 0.5")
         pooling = keys.boolean("token_pooling", False)
         fusion = keys.boolean("conv_fusion_high_low_features", False)
         input_dim = _projector_input(keys, kind)
         if isinstance(input_dim, tuple) and (pooling or fusion):
             name = "token_pooling" if pooling else "conv_fusion_high_low_features"
-            raise keys.refusal(name, f"false, '{kind}' has two input widths")
+            raise keys.refusal(name, f"false, since '{kind}' has two input widths")
         return cls(
             projector_type=kind,
             input_dim=input_dim,

@@ -35,8 +35,8 @@ def _warnings(workload: Workload) -> Iterator[str]:
     if base < image:
         yield (
             f"base_size {base} is below image_size {image}: the view of the whole page has fewer"
-            " pixels a side than each local view, the other way round than in every published"
-            f" mode; if they are swapped, give base_size {image} and image_size {base}"
+            " pixels per side than each local view, unlike in any published mode; if they are"
+            f" swapped, give base_size {image} and image_size {base}"
         )
     yield from _odd("base_size", base)
     if image != base:
@@ -50,9 +50,9 @@ def _odd(argument: str, size: int) -> Iterator[str]:
     patches = size // _PATCH
     seen = patches * _PATCH
     below = max(_TOKEN, size // _TOKEN * _TOKEN)
-    lost = f"{seen} of {size} pixels a side are seen, in " if seen < size else ""
+    lost = f"only {seen} of {size} pixels per side are used, in " if seen < size else ""
     yield (
-        f"{argument} {size} is no multiple of {_TOKEN}: {lost}{patches} patches of {_PATCH} pixels,"
-        f" which make the {tokens_per_side(size)} tokens a side of"
+        f"{argument} {size} is not a multiple of {_TOKEN}: {lost}{patches} patches of {_PATCH}"
+        f" pixels, which become the {tokens_per_side(size)} tokens per side of"
         f" {tokens_per_side(size) * _TOKEN} pixels; give {below} or {below + _TOKEN}"
     )

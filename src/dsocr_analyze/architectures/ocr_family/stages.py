@@ -14,7 +14,7 @@ CLIP: Final = Stage(
     "clip",
     ("model.vision_model",),
     "vision",
-    ("the SAM features stand in for the patch embedding, whose convolution never runs",),
+    ("SAM's features replace the patch embedding, whose convolution never runs",),
 )
 PROJECTOR: Final = Stage("projector", ("model.projector",), "vision")
 PREFILL: Final = Stage(
@@ -27,7 +27,7 @@ DECODE: Final = Stage(
     "decode",
     ("lm_head",),
     "decode",
-    ("one step over a cache of seq_len tokens, all of the decoder's work in it",),
+    ("one step over a cache of seq_len tokens, with all of the decoder's work",),
 )
 
 STAGES: Final = (SAM, CLIP, PROJECTOR, PREFILL, DECODE)

@@ -59,11 +59,11 @@ CONFIG_TABLE: Final = key_table(
         **SAM_KEYS,
         **CLIP_KEYS,
         **PROJECTOR_KEYS,
-        _WINDOW: Conditional(is_latent, Harmless("latent attention knows no window"), Used()),
+        _WINDOW: Conditional(is_latent, Harmless("latent attention has no window"), Used()),
         "sliding_window": Conditional(
             lambda config: bool(config.get(_WINDOW)),
             Duplicate((_WINDOW,)),
-            Conditional(is_latent, Harmless("latent attention knows no window"), Used()),
+            Conditional(is_latent, Harmless("latent attention has no window"), Used()),
         ),
     },
     PUBLISHED_SECTIONS,

@@ -996,13 +996,13 @@ def fitting_projector(
     kind = required(projector_config, "projector_type", where)
     if kind in ("low_high_split_mlp_gelu", "low_high_hybrid_split_mlp_gelu"):
         raise ValueError(
-            f"{where}.projector_type {kind!r} takes a pair of feature maps; the model hands its"
+            f"{where}.projector_type {kind!r} takes a pair of feature maps; the model passes its"
             " projector one concatenated map"
         )
     n_embed = int(required(projector_config, "n_embed", where))
     if n_embed != hidden_size:
         raise ValueError(
-            f"{where}.n_embed is {n_embed}, but visual tokens stand among text embeddings of"
+            f"{where}.n_embed is {n_embed}, but visual tokens are placed among text embeddings of"
             f" hidden_size {hidden_size}; the two must be equal"
         )
     wanted = required(projector_config, "input_dim", where) if kind != "identity" else n_embed

@@ -290,7 +290,7 @@ class DeepseekV2RotaryEmbedding(nn.Module):
             ValueError: `seq_len` is None.
         """
         if seq_len is None:
-            raise ValueError("seq_len is None; right: the number of positions")
+            raise ValueError("seq_len is None; give the number of positions")
         if seq_len > self.max_seq_len_cached:
             self._fill(seq_len, x.device, x.dtype)
         return self.cos_cached[:seq_len].to(x.dtype), self.sin_cached[:seq_len].to(x.dtype)
@@ -746,7 +746,7 @@ def _causal_mask(
         if attention_mask.shape != (batch, 1, length, keys):
             raise ValueError(
                 f"attention_mask has shape {tuple(attention_mask.shape)};"
-                f" right: {(batch, 1, length, keys)}"
+                f" give {(batch, 1, length, keys)}"
             )
         hidden = 1.0 - attention_mask
         return hidden.masked_fill(hidden.to(torch.bool), lowest)
