@@ -350,11 +350,13 @@ class TestStagesFile:
         [
             ('name = "x"', 'title = "x"', "'name' is missing; give a text"),
             ('name = "x"', 'name = 3', "'name' is 3; give a text"),
-            ('name = "x"', 'name = "x"\nstage = 1', "'stage' is unknown; known there are stages"),
-            ('prefixes = ["model"]', 'prefix = ["model"]', "'stages[0].prefix' is unknown; known"),
+            ('name = "x"', 'name = "x"\nstage = 1',
+             "'stage' is unknown; the known keys are stages"),
+            ('prefixes = ["model"]', 'prefix = ["model"]',
+             "'stages[0].prefix' is unknown; the known keys are"),
             ('prefixes = ["model"]', 'prefixes = "model"', "'stages[0].prefixes' is 'model'; give"),
             ('prefixes = ["lm_head"]', 'prefixes = ["model.norm"]',
-             "'stages[1].prefixes' has 'model.norm', which stage 'prefill' owns already"),
+             "'stages[1].prefixes' has 'model.norm', which stage 'prefill' already owns"),
             ('role = "decode"', 'role = "step"',
              "'stages[1].role' is 'step'; give one of prefill, decode"),
             ('role = "decode"', "", "the roles of 'stages' are prefill, none; give one stage"),
@@ -370,7 +372,7 @@ class TestStagesFile:
              "placed = [{ value = 1, start = 0 }]",
              "'inputs.x.shape' is []; give beside 'placed' a list whose last size is"),
             ("tokens = 24", "tokens = true", "'prompt.tokens' is true; give a whole number"),
-            ("[prompt]\ntokens = 24", "", "'prompt' is missing; a model that decodes has one"),
+            ("[prompt]\ntokens = 24", "", "'prompt' is missing; a model that decodes needs one"),
             ("tokens = 24", "tokens = 24\nplaced = [{ value = 1 }]",
              "'prompt.placed[0].start' is missing; give a whole number from 0"),
             ("tokens = 24", "tokens = 24\n[inputs.x]\nshape = [0]",
@@ -382,7 +384,7 @@ class TestStagesFile:
             ("tokens = 24", "tokens = 24\n[inputs.x]\nvalues = [[1], [1, 2]]",
              "'inputs.x.values' is [[1], [1, 2]]; give numbers, in lists of equal lengths"),
             ("tokens = 24", "tokens = 24\n[inputs.x]\nvalues = [1]\nfill = 2",
-             "'inputs.x.fill' is 2; give no such key beside 'values'"),
+             "'inputs.x.fill' is 2; give no such key together with 'values'"),
             ("tokens = 24", "tokens = 24\n[inputs]\nx = 1979-05-27",
              "'inputs.x' is datetime.date(1979, 5, 27); give a table that describes a tensor"),
             ("tokens = 24", "tokens = 24\n[decode.inputs.x]\nshape = [1]",
@@ -400,11 +402,11 @@ class TestStagesFile:
 
     def test_a_decode_table_without_such_a_stage_is_refused(self, tmp_path):
         text = 'name = "x"\n' + MODELS["clip"].stages + "\n[decode]\n"
-        assert "'decode' says how a decode step is called" in self.refused(tmp_path, text)
+        assert "'decode' describes a decode step" in self.refused(tmp_path, text)
 
     def test_a_model_called_with_nothing_is_refused(self, tmp_path):
         text = 'name = "x"\n[[stages]]\nname = "all"\nrole = "prefill"\n'
-        assert self.refused(tmp_path, text).startswith("there is nothing to call the model with")
+        assert self.refused(tmp_path, text).startswith("the model has no inputs")
 
     def test_what_is_no_toml_is_refused(self, tmp_path):
         file = tmp_path / "stages.toml"

@@ -112,7 +112,7 @@ class TestCommand:
         stages, config = files
         code, _, err = run(capsys, "--stages", stages, "--hf-config", config, *options)
         assert code == 2
-        assert err == "dsocr-analyze: small has no closed forms: it can be traced, no more\n"
+        assert err == "dsocr-analyze: small has no closed forms; it can only be traced\n"
 
     def test_a_tree_has_its_stages(self, capsys, files):
         stages, config = files
@@ -143,9 +143,9 @@ class TestCommand:
             (["--stages", "small.toml", "--hf-config", "small.json", "--arch", "deepseek-ocr"],
              "leave out --arch deepseek-ocr"),
             (["--stages", "small.toml", "--hf-config", "small.json", "--page", "a4"],
-             "--page is asked of models that read pages"),
+             "--page applies only to models that read pages"),
             (["--stages", "small.toml", "--hf-config", "small.json", "--mode", "gundam"],
-             "--mode is asked of models that read pages"),
+             "--mode applies only to models that read pages"),
             (["--stages", "small.toml", "--hf-config", "small.json", "--prompt", "x"],
              "give --seq-len"),
             (["--stages", "none.toml", "--hf-config", "small.json"], "cannot read 'none.toml'"),

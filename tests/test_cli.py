@@ -533,7 +533,7 @@ class TestExitCodes:
         done = program("--base-size", "3")
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == (
-            "dsocr-analyze: --base-size 3 is too small; give 64 to 16384 pixels a side\n"
+            "dsocr-analyze: --base-size 3 is too small; give 64 to 16384 pixels per side\n"
         )
 
     def test_3_for_a_warning_under_strict(self):

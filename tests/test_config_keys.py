@@ -456,7 +456,7 @@ def test_the_section_that_repeats_the_top_level_counts_where_that_has_no_value()
     assert found.figures == BASE.figures
     assert found.warnings == (
         "config.json: 'language_config.attention_bias' is true, which nothing reads:"
-        " 'attention_bias' is read, which is missing and counts as false",
+        " 'attention_bias' is read instead, but is missing and counts as false",
     )
     config = changed(PUBLISHED.config, ("language_config", "attention_bias"), False)
     assert outcome(config) == BASE
@@ -486,11 +486,14 @@ def test_a_key_that_nobody_knows_is_warned_of_wherever_it_stands(where, name, va
     assume(path not in CONFIG_TABLE.sections and name != "language_config")
     assume(where[:1] != ("rope_scaling",))
     config = changed(PUBLISHED.config, path, value)
-    for code, left_out in (("reference", "it is in no figure"), ("other", "no closed form takes")):
+    for code, left_out in (
+        ("reference", "no figure includes it"),
+        ("other", "no closed form includes"),
+    ):
         found = DEFAULT.forms.config_findings(config, code)
         assert found.refusals == ()
         [warning] = found.warnings
-        assert warning.startswith(f"config.json: {shown('.'.join(path))} is not known; {left_out}")
+        assert warning.startswith(f"config.json: {shown('.'.join(path))} is unknown; {left_out}")
 
 
 @pytest.mark.parametrize("path", KEYS, ids=".".join)
@@ -498,19 +501,19 @@ def test_a_misspelt_key_is_warned_of(path):
     spelt = (*path[:-1], path[-1][:-1] + "_")
     config = changed(without(PUBLISHED.config, path), spelt, at(PUBLISHED.config, path))
     found = DEFAULT.forms.config_findings(config, "reference")
-    assert f"config.json: {dotted(spelt)} is not known; it is in no figure" in found.warnings
+    assert f"config.json: {dotted(spelt)} is unknown; no figure includes it" in found.warnings
 
 
 def test_a_dot_in_a_name_is_not_a_section():
     config = changed(PUBLISHED.config, ("rope_scaling.type",), "yarn")
     [warning] = outcome(config).warnings
-    assert warning.startswith("config.json: 'rope_scaling.type' is not known")
+    assert warning.startswith("config.json: 'rope_scaling.type' is unknown")
 
 
 def test_many_unknown_keys_are_counted():
     found = outcome({**PUBLISHED.config, **{f"x{i}": i for i in range(10_020)}})
     assert len(found.warnings) == 21
-    assert found.warnings[-1] == "config.json: 10,000 more keys are not known"
+    assert found.warnings[-1] == "config.json: 10,000 more keys are unknown"
 
 
 def test_a_key_that_stands_twice_is_refused(tmp_path):
@@ -597,7 +600,7 @@ def test_what_the_published_code_ignores_is_warned_of_and_the_rest_refused(path)
     assert found.refusals == ()
     assert found.warnings[0] == (
         f"config.json: {dotted(path)} is {shown(value)}, which the directory's code does not read;"
-        " it is in no figure"
+        " no figure includes it"
     )
     built = DEFAULT.forms.dimensions(PUBLISHED.config)
     assert DEFAULT.forms.dimensions(config, "published") == built

@@ -52,10 +52,10 @@ WARNED = [
         "config.json: 'language_config.num_experts_per_tok' is 8, but 'num_experts_per_tok', which"
         " is read, is 6; 6 counts",
     ),
-    ({"num_hidden_layer": 6}, "config.json: 'num_hidden_layer' is not known; it is in no figure"),
+    ({"num_hidden_layer": 6}, "config.json: 'num_hidden_layer' is unknown; no figure includes it"),
     (
         nested("projector_config", projector_typ="mlp_gelu"),
-        "config.json: 'projector_config.projector_typ' is not known; it is in no figure",
+        "config.json: 'projector_config.projector_typ' is unknown; no figure includes it",
     ),
 ]
 
@@ -137,7 +137,7 @@ def test_every_command_that_reads_a_config_says_what_it_does_not_read(capsys, tm
     config = written(tmp_path / "c.json", num_hidden_layer=6)
     code, _, err = run(capsys, *command, "--config", config)
     assert code == 0
-    assert err.count("config.json: 'num_hidden_layer' is not known; it is in no figure") == 1
+    assert err.count("config.json: 'num_hidden_layer' is unknown; no figure includes it") == 1
     config = written(tmp_path / "c.json", sliding_window_size=128)
     code, _, err = run(capsys, *command, "--config", config)
     assert code == 2
@@ -150,14 +150,14 @@ def test_many_pages_fail_under_strict(capsys, tmp_path, name):
     config = written(tmp_path / "c.json", num_hidden_layer=6)
     code, _, err = run(capsys, *COMMANDS[name], "--strict", "--config", config)
     assert code == 3
-    assert "'num_hidden_layer' is not known" in err
+    assert "'num_hidden_layer' is unknown" in err
 
 
 def test_the_documentation_of_a_refused_config_is_not_written(capsys, tmp_path):
     config = written(tmp_path / "c.json", sliding_window_size=128, num_hidden_layer=6)
     code, _, err = run(capsys, "docs", "--config", config, "--output", tmp_path / "docs")
     assert code == 2
-    assert "'num_hidden_layer' is not known" in err
+    assert "'num_hidden_layer' is unknown" in err
     assert "'sliding_window_size' is 128" in err
 
 
@@ -198,7 +198,7 @@ class TestOtherCode:
         assert figures.prefill_pass == before.prefill_pass  # this code does not read the key
         [warning] = figures.warnings
         assert warning.startswith("no analytic figures to compare the trace with: config.json:")
-        assert "'pretraining_tp' is 2: it cuts projections into slices" in warning
+        assert "'pretraining_tp' is 2: it splits projections into slices" in warning
 
     @pytest.mark.directory
     def test_a_failure_of_its_own_is_told_with_what_is_odd_about_the_config(self, tmp_path):
@@ -248,7 +248,7 @@ class TestOtherCode:
 def test_a_model_of_a_table_carries_the_warnings_of_its_config():
     config = {**PUBLISHED.config, "num_hidden_layer": 6}
     [warning] = CountedModel.from_config(config).warnings
-    assert warning == "config.json: 'num_hidden_layer' is not known; it is in no figure"
+    assert warning == "config.json: 'num_hidden_layer' is unknown; no figure includes it"
     directory = PUBLISHED.with_config(config)
     assert CountedModel.from_directory(directory) == CountedModel.from_config(config)
 
@@ -324,7 +324,7 @@ class TestPublishedCode:
         directory = vendor(sliding_window_size=128)
         warning = (
             "config.json: 'sliding_window_size' is 128, which the directory's code does not read;"
-            " it is in no figure"
+            " no figure includes it"
         )
         assert analytic.page_figures(directory, PAGE).warnings == (warning,)
         session = DeepSeekOCRSession.from_directory(directory, trust_remote_code=True)

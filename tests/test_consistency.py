@@ -347,24 +347,24 @@ class TestSizes:
             # 62 patches of 16 pixels are 992; a quarter of 62, rounded up, is 16
             (
                 1000,
-                "992 of 1000 pixels a side are seen, in 62 patches of 16 pixels, which make the"
-                " 16 tokens a side of 1024 pixels; give 960 or 1024",
+                "only 992 of 1000 pixels per side are used, in 62 patches of 16 pixels, which"
+                " become the 16 tokens per side of 1024 pixels; give 960 or 1024",
             ),
             # 65 patches; a quarter, rounded up, is 17
             (
                 1040,
-                "is no multiple of 64: 65 patches of 16 pixels, which make the 17 tokens a side"
-                " of 1088 pixels; give 1024 or 1088",
+                "is not a multiple of 64: 65 patches of 16 pixels, which become the 17 tokens per"
+                " side of 1088 pixels; give 1024 or 1088",
             ),
         ],
     )
     def test_odd_sizes(self, capsys, size, told):
         _, _, err = run(capsys, "fit", "h100", "--base-size", size)
         assert err.count("warning:") == 1
-        assert f"--base-size {size} is no multiple of 64" in err
+        assert f"--base-size {size} is not a multiple of 64" in err
         assert told in err
         _, _, err = run(capsys, "compare", size, "--format", "csv")
-        assert f"--image-size {size} is no multiple of 64" in err
+        assert f"--image-size {size} is not a multiple of 64" in err
 
     @pytest.mark.parametrize("architecture", ARCHITECTURES)
     def test_no_published_mode_is_odd(self, architecture):

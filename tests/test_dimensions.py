@@ -404,7 +404,7 @@ class TestRefusals:
             ),
             ({"num_key_value_heads": 20}, "'num_key_value_heads' is 20; give a divisor"),
             ({"num_attention_heads": 256, "num_key_value_heads": 1}, "heads of even size, not 5"),
-            ({"head_dim": 63}, "'head_dim' is 63; give one that makes heads of even size"),
+            ({"head_dim": 63}, "'head_dim' is 63; give a value that makes heads of even size"),
             ({"num_experts_per_tok": 65}, "give at most 'n_routed_experts', 64"),
             ({"topk_method": "noaux_tc", "n_group": 7}, "give a divisor of 'n_routed_experts', 64"),
             ({"topk_method": "noaux_tc", "n_group": 64}, "'n_group' is 64; give at most 32"),
@@ -474,8 +474,8 @@ class TestRefusals:
                 {"projector_type": "hybrid_split_feature_mlp_gelu", "input_dim": [1024, 512]},
                 "is (1024, 512); give 2048",
             ),
-            ({"channel_div": 1.0}, "give a share that leaves both parts a channel"),
-            ({"channel_div": 1e-9}, "give a share that leaves both parts a channel"),
+            ({"channel_div": 1.0}, "give a share that leaves each part a channel"),
+            ({"channel_div": 1e-9}, "give a share that leaves each part a channel"),
             (
                 {"projector_type": "downsample_mlp_gelu"},
                 "lacks 'projector_config.downsample_ratio'",
@@ -493,7 +493,7 @@ class TestRefusals:
                 {"projector_type": "low_high_split_mlp_gelu"},
                 "is 'low_high_split_mlp_gelu', which takes two feature maps",
             ),
-            ({"projector_type": "identity"}, "is 'identity', which hands on 2048 features"),
+            ({"projector_type": "identity"}, "is 'identity', which passes on 2048 features"),
             (
                 {
                     "projector_type": "hybrid_split_feature_mlp_gelu",

@@ -605,7 +605,7 @@ class TestRefusals:
         arguments = ("--model", path, "--image", image, "--output", tmp_path, "--random-weights")
         index = torch.cuda.device_count()
         err = self.refused(capsys, *arguments, "--device", f"cuda:{index}")
-        assert f"--device 'cuda:{index}' is not there" in err
+        assert f"--device 'cuda:{index}' does not exist" in err
         assert err.endswith("use cpu\n")
         assert "computes nothing" in self.refused(capsys, *arguments, "--device", "meta")
         err = self.refused(capsys, *arguments, "--device", "cpu", "--use-flash-attn", 1)

@@ -118,7 +118,7 @@ class TestAnalyze:
         assert found.workload.image_size == 768
 
     def test_a_workload_and_what_it_is_planned_from_are_refused_together(self, session):
-        with pytest.raises(WorkloadError, match=r"a workload was given and mode, page besides|and"):
+        with pytest.raises(WorkloadError, match="was given as well as page, mode; give either"):
             session.analyze(session.plan(page="a4"), mode="tiny", page="a4")
 
     @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ class TestComparisons:
         assert compare({"a": report, "b": report}).config_differences == ()
 
     def test_nothing_is_not_compared(self):
-        with pytest.raises(WorkloadError, match="give one at least"):
+        with pytest.raises(WorkloadError, match="give at least one"):
             compare({})
 
 

@@ -315,7 +315,7 @@ def test_lengths_beyond_the_positions_are_a_warning_and_strict_a_failure(capsys)
 
 
 SWAPPED = "mode 640/1024: base_size 640 is below image_size 1024"
-ODD = "mode 1000: image_size 1000 is no multiple of 64"
+ODD = "mode 1000: image_size 1000 is not a multiple of 64"
 
 
 @pytest.mark.parametrize("command", [["sweep"], ["archive", "p.csv"], ["sweep", "--pages", "p.csv"],
@@ -336,7 +336,7 @@ def test_odd_sizes_are_warned_of_and_strict_makes_them_a_failure(capsys, command
 def test_of_many_odd_sizes_only_the_first_are_named(capsys):
     code, _, err = run(capsys, "--mode", "641:663", "-q")
     assert code == 0
-    assert err.count("no multiple of 64") == 6
+    assert err.count("not a multiple of 64") == 6
     assert "17 more warnings about the sizes of modes" in err
 
 

@@ -398,7 +398,7 @@ class TestPlan:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            ({"base_size": 0}, r"base_size 0 is too small; give 64 to 16384 pixels a side"),
+            ({"base_size": 0}, r"base_size 0 is too small; give 64 to 16384 pixels per side"),
             ({"base_size": -1024}, r"base_size -1024 is too small; give 64"),
             ({"base_size": 63}, r"base_size 63 is too small; give 64"),
             ({"base_size": 16_385}, r"base_size 16385 is too large; give 64 to 16384"),
@@ -416,7 +416,7 @@ class TestPlan:
             ({"max_new_tokens": 0}, r"max_new_tokens 0 is too small; give 1 to 1048576 tokens"),
             ({"max_new_tokens": 10**9}, r"max_new_tokens 1000000000 is too large"),
             ({"max_new_tokens": False}, r"max_new_tokens False is not a whole number"),
-            ({"text_tokens": 0}, r"text_tokens 0 is too small; give 1 .* BOS included"),
+            ({"text_tokens": 0}, r"text_tokens 0 is too small; give 1 .* including BOS"),
             ({"text_tokens": -3}, r"text_tokens -3 is too small"),
             ({"text_tokens": 10**9}, r"text_tokens 1000000000 is too large"),
             ({"text_tokens": 1.0}, r"text_tokens 1\.0 is not a whole number"),
@@ -428,7 +428,7 @@ class TestPlan:
             ({"seq_len": True}, r"seq_len True is not a whole number"),
             (
                 {"seq_len": 913, "text_tokens": 11},
-                r"seq_len 913 and text_tokens 11 contradict .* seq_len=914, text_tokens=10",
+                r"seq_len 913 and text_tokens 11 conflict: .* seq_len=914, text_tokens=10",
             ),
             ({"page": (0, 5)}, r"0 x 5 pixels is not possible; give whole numbers from 1"),
             ({"page": (5, 1_000_001)}, r"5 x 1000001 pixels is not possible"),

@@ -1,15 +1,15 @@
 """What a page costs on DeepSeek-OCR: exact FLOPs, bytes and memory, on any machine.
 
-`analyze` reports on a page; `DeepSeekOCRSession` keeps a loaded model for several; `compare` puts
-reports side by side, and `sweep_workloads` counts every combination of some ranges. Every name is
-imported on first use: the session brings torch, and the command line has signals to handle before
-anything else.
+`analyze` reports on a page; `DeepSeekOCRSession` keeps a model loaded for several pages; `compare`
+puts reports side by side; `sweep_workloads` counts every combination of some ranges. Every name is
+imported on first use: the session imports torch, and the command line must install its signal
+handlers before anything else.
 """
 
 from __future__ import annotations
 
-# Not from typing, whose import an interruption would find unguarded.
-TYPE_CHECKING = bool()  # noqa: UP018  # under a plain False jedi completes none of these names
+# Not imported from typing: an interruption during that import would go unhandled.
+TYPE_CHECKING = bool()  # noqa: UP018  # with a plain False, jedi completes none of these names
 if TYPE_CHECKING:
     from typing import Any
 

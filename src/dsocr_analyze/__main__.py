@@ -1,6 +1,6 @@
-"""The process: `dsocr-analyze` and `python -m dsocr_analyze`.
+"""The entry point of `dsocr-analyze` and `python -m dsocr_analyze`.
 
-Imports nothing before an interruption can be answered.
+Imports nothing else until interruptions are handled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["run"]
 
 
 def run() -> NoReturn:
-    """Runs the command line of this process and exits with its code."""
+    """Runs the command line and exits with its exit code."""
     try:
         _keep_standard_descriptors()
         from dsocr_analyze import interruption
@@ -27,33 +27,36 @@ def run() -> NoReturn:
         from dsocr_analyze.cli.exits import INTERRUPTED
         from dsocr_analyze.cli.streams import drop_unwritable
 
-        # One command, then exit: looking for cycles among a million imported objects, and taking
-        # them apart one by one at the end, would cost a third of the whole process.
+        # One command, then exit: garbage collection over a million imported objects, and
+        # deallocating them one by one at exit, would take a third of the run time.
         gc.disable()
         code = main()
         interruption.ignore()
         drop_unwritable()
-    except KeyboardInterrupt as interrupted:  # among these imports, or while an error is described
+    except KeyboardInterrupt as interrupted:  # during these imports, or while an error is reported
         os._exit(143 if type(interrupted).__name__ == "Terminated" else 130)
     if code == INTERRUPTED:
-        # Python would kill itself by the signal if Ctrl-C ever passed through an `exec`, as the
-        # imports of named tuples and data classes have it, although it was handled.
+        # Once Ctrl-C has passed through an `exec` (importing named tuples and data classes runs
+        # one), Python kills itself with SIGINT at exit, even though it was handled.
         os._exit(code)
     gc.freeze()
     sys.exit(code)
 
 
 def _keep_standard_descriptors() -> None:
-    """Fills those that are closed, or a file opened later would be what libraries print into."""
+    """Opens /dev/null in place of closed standard streams.
+
+    Otherwise a file opened later could take their number, and libraries would print into it.
+    """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
 
 
 def _look_elsewhere() -> None:
-    """Leaves out the current folder, where Python looks first under -m.
+    """Removes the current folder from the path: under -m, Python searches it first.
 
-    It may be a model's, with a typer.py of its own.
+    It may be a model directory with a typer.py of its own.
     """
     try:
         here = os.getcwd()  # noqa: PTH109  # nothing imported

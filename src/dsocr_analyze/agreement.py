@@ -1,6 +1,6 @@
-"""Two figures of the same workload compared: whether they agree, and where they differ first.
+"""Compares two figures of the same workload: whether they agree, and where they first differ.
 
-Nothing here knows an engine: either side is a `PageFigures`.
+Independent of the engines: either side is a `PageFigures`.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ QUANTITIES: Final = (
     "bytes_read",
     "bytes_written",
 )
-"""What is compared in every stage, to the integer, in this order."""
+"""Compared in every stage, exactly, in this order."""
 
 _WORK_QUANTITIES: Final = QUANTITIES[1:]
 
 _ROUTED_PEAK_TOLERANCE: Final = 0.01
-"""Part by which peaks may differ where a checkpoint's own routing decides how many tokens its
-experts hold at a time."""
+"""Relative difference allowed between peaks when a checkpoint's own routing decides how many
+tokens an expert holds at a time."""
 
 _LARGEST_SHARE_LEFT_OUT: Final = 0.001
-"""Part of a stage that may lack a closed form without a warning."""
+"""Share of a stage that may lack a closed form without a warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What a trace has of operators without a closed form.
+    """Traced operators without a closed form.
 
     Attributes:
-        modules: Pattern of the module paths that call them.
+        modules: Pattern of the paths of the modules that call them.
         operators: Their names, sorted.
-        reason: Why they have none.
+        reason: Why they have no closed form.
         work: Their work.
     """
 
@@ -66,7 +66,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A quantity of a module (without its children) on which the two disagree."""
+    """A quantity of a module (without its children) on which the engines disagree."""
 
     stage: str
     path: str
@@ -84,12 +84,12 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class StageAgreement:
-    """How one stage compares.
+    """How the engines compare on one stage.
 
     Attributes:
-        agrees: By quantity of `QUANTITIES`.
+        agrees: Whether they agree, for each quantity of `QUANTITIES`.
         analytic_flops: FLOPs of the stage by the analytic engine.
-        difference: The first module and quantity that differ; None where all agree.
+        difference: The first module and quantity that differ; None if all agree.
         left_out: Operators without a closed form.
         vector_flops_left_out: Their share of the stage's traced vector FLOPs.
         bytes_left_out: Their share of its traced bytes.
@@ -108,9 +108,9 @@ class PeakAgreement:
     """Peak activation by both engines.
 
     Attributes:
-        traced: By the trace.
-        analytic: By the closed forms.
-        tolerance: Part by which they may differ: none, but under a checkpoint's own routing.
+        traced: Bytes by the trace.
+        analytic: Bytes by the closed forms.
+        tolerance: Relative difference allowed: 0, except under a checkpoint's own routing.
     """
 
     traced: int
@@ -125,15 +125,15 @@ class PeakAgreement:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How a whole workload compares.
+    """How the engines compare on a whole workload.
 
     Attributes:
         stages: By stage.
-        cache_agrees: Whether the KV cache has as many bytes, after the prefill pass and at the end.
-        batch_agrees: Whether the batch's work is the same; None where operators are left out, which
-            no closed form adds up.
+        cache_agrees: Whether the KV cache has the same size, after the prefill pass and at the end.
+        batch_agrees: Whether the batch's work is the same; None if operators without a closed form
+            are left out.
         peak: Peak activation.
-        batch_difference: One line that names the first count of the batch that differs.
+        batch_difference: One line naming the first count of the batch that differs.
     """
 
     stages: Mapping[str, StageAgreement]
@@ -144,7 +144,7 @@ class Agreement:
 
     @property
     def agrees(self) -> bool:
-        """Whether everything that is compared agrees."""
+        """Whether everything compared agrees."""
         return (
             self.cache_agrees
             and self.batch_agrees is not False
@@ -154,12 +154,12 @@ class Agreement:
 
     @property
     def first_difference(self) -> str | None:
-        """One line that names the first disagreement, in the order of the stages."""
+        """One line naming the first disagreement, in stage order."""
         for stage in self.stages.values():
             if stage.difference is not None:
                 return str(stage.difference)
         if not self.cache_agrees:
-            return "the KV cache has other sizes traced than analytic"
+            return "the KV cache differs in size between the trace and the closed forms"
         if self.batch_difference is not None:
             return self.batch_difference
         if not self.peak.agrees:
@@ -171,7 +171,7 @@ class Agreement:
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader should be warned of, one line each."""
+        """Warnings for a reader, one line each."""
         lines = [
             f"operators without a closed form are {share:.2%} of the {quantity} of stage {name}"
             for name, stage in self.stages.items()
@@ -193,16 +193,17 @@ def compare(
     *,
     expert_weights_bytes: int,
 ) -> Agreement:
-    """Holds two figures of a workload against each other, module by module, to the integer.
+    """Compares two figures of a workload module by module; they must be equal.
 
-    A checkpoint's routing touches other experts than uniform routing does. Where a traced layer's
-    experts are not those of the closed form, they are compared all together, each touched expert's
-    weights counted once.
+    A checkpoint's routing touches other experts than uniform routing does. Where a layer's traced
+    experts differ from those of the closed form, all experts of that layer are compared as one,
+    with each touched expert's weights counted once.
 
     Args:
-        traced: What ran.
-        analytic: The analytic figures of the same workload.
-        architecture: The model's, for which operators have no closed form and what is an expert.
+        traced: Figures of the trace.
+        analytic: Analytic figures of the same workload.
+        architecture: The model's; it knows which operators have no closed form and which modules
+            are experts.
         expert_weights_bytes: Bytes of one routed expert's weights.
     """
     stages = {
@@ -226,7 +227,7 @@ def compare(
 
 
 def _compare_batch(traced: PageFigures, analytic: PageFigures) -> tuple[bool, str | None]:
-    # A checkpoint's routing reads other experts than the uniform one, and other ones each step.
+    # A checkpoint's routing reads other experts than uniform routing, and different ones per step.
     has_weights = traced.provenance.model.weights == "checkpoint"
     for name in Work._fields[:3] if has_weights else Work._fields:
         one, other = getattr(traced.batch, name), getattr(analytic.batch, name)
@@ -237,7 +238,7 @@ def _compare_batch(traced: PageFigures, analytic: PageFigures) -> tuple[bool, st
 
 @dataclass(slots=True)
 class _Rows:
-    """Own work of a stage's modules, and what was left out of it."""
+    """Own work of a stage's modules, and the work left out."""
 
     modules: dict[str, Work] = field(default_factory=dict)
     left_out: dict[NotModelled, Work] = field(default_factory=dict)
@@ -276,7 +277,7 @@ def _differences(
     modules: Mapping[str, Work],
     closed: Mapping[str, Work],
 ) -> Iterable[Difference]:
-    """Every module and quantity that differ, in the order in which modules ran."""
+    """Yields every module and quantity that differ, in the order the modules ran."""
     if traced.params != analytic.params:
         yield Difference(traced.name, "", "params", traced.params, analytic.params)
     for path in (*modules, *(path for path in closed if path not in modules)):
@@ -290,7 +291,7 @@ def _differences(
 
 
 def _modelled(stage: StageFigures, not_modelled: Iterable[NotModelled]) -> _Rows:
-    """Own work of every module without operators that have no closed form, which are summed."""
+    """Own work of every module, with operators that have no closed form summed separately."""
     rows = _Rows()
     for path, operators in stage.own_operators.items():
         entry = next((e for e in not_modelled if _is_meant(e, path, operators)), None)
@@ -312,7 +313,7 @@ def _join_experts(
     routed_expert: re.Pattern[str],
     weights_bytes: int,
 ) -> None:
-    """Puts the experts of a layer together where other ones were touched than foreseen."""
+    """Merges a layer's experts into one row if other experts were touched than predicted."""
     layers: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
     for side, modules in enumerate((traced, closed)):
         for path in modules:

@@ -1,4 +1,4 @@
-"""One call: a page in, its report out; reports side by side; every combination of some ranges."""
+"""The library's entry points: analyze one page, compare reports, sweep ranges of workloads."""
 
 from __future__ import annotations
 
@@ -61,27 +61,27 @@ def analyze(
     Args:
         page: A paper like `"a4"` or `"a4@200"`, `"1240x1754"`, or (width, height) in pixels.
             Default: A4 at 150 dpi.
-        image: An image file with the page, in place of `page`; of several pages the first.
-        mode: Name of a mode like `"gundam"`, in place of the three sizes that follow.
-        base_size: Pixels a side of the global view in crop mode. Default: the model's own.
-        image_size: Pixels a side of a local view, or of the only one. Default: the model's own.
-        crop_mode: Whether a page larger than one tile is cut. Default: yes, if it is alone.
-        text_tokens: Tokens besides the visual ones, BOS included. Default: the usual prompt's.
-        seq_len: Tokens of the whole prompt, in place of `text_tokens`.
-        batch_size: Prompts, all alike. Default: 1.
+        image: An image file of the page, instead of `page`; of several pages, the first.
+        mode: Name of a mode like `"gundam"`, instead of the next three sizes.
+        base_size: Pixels per side of the global view in crop mode. Default: the model's own.
+        image_size: Pixels per side of a local view, or of the only view. Default: the model's own.
+        crop_mode: Whether a page larger than one tile is cropped. Default: yes, for a single page.
+        text_tokens: Tokens besides the visual ones, including BOS. Default: the usual prompt's.
+        seq_len: Tokens of the whole prompt, instead of `text_tokens`.
+        batch_size: Number of prompts, all alike. Default: 1.
         max_new_tokens: Tokens generated; the prefill pass yields the first. Default: 1024.
-        prompt_pages: Pages in one prompt, all alike, of a model that takes several. Default: 1.
+        prompt_pages: Pages per prompt, all alike, for models that take several. Default: 1.
         architecture: Name of the architecture whose built-in reference is counted. Default:
-            `"deepseek-ocr"`, where no `model` is given.
-        model: A model directory, in place of `architecture`.
-        engine: `"trace"` runs the model under hooks and compares with the closed forms;
-            `"analytic"` evaluates these alone, without torch.
+            `"deepseek-ocr"`, if no `model` is given.
+        model: A model directory, instead of `architecture`.
+        engine: `"trace"` runs the model under hooks and compares it with the closed forms;
+            `"analytic"` evaluates only the closed forms, without torch.
         dtype: Type of weights and activations: `"bfloat16"`, `"float16"` or `"float32"`.
         flash_attention: FlashAttention-2 in the decoder instead of eager attention.
         trust_remote_code: Execute the directory's Python files without a trust record.
 
     Raises:
-        AnalyzeError: Its subclasses say what is wrong with an argument or the directory.
+        AnalyzeError: A subclass names what is wrong with an argument or the directory.
     """
     asked = Asked(
         page=page, image=image, mode=mode, base_size=base_size, image_size=image_size,
@@ -91,7 +91,7 @@ def analyze(
     directory = _directory(model, architecture)
     workload = planned(directory.architecture, **asked)
     if engine == "trace":
-        # Imported here: it brings torch.
+        # Imported here because it imports torch.
         from dsocr_analyze.session import DeepSeekOCRSession
 
         return DeepSeekOCRSession.from_directory(
@@ -106,7 +106,7 @@ def analyze(
 
 
 def compare(reports: Mapping[str, Report]) -> ComparisonDocument:
-    """Reports side by side: what `dsocr-analyze compare` prints as JSON.
+    """Puts reports side by side: what `dsocr-analyze compare` prints as JSON.
 
     >>> modes = ("base", "gundam")
     >>> reports = {mode: analyze(mode=mode, engine="analytic") for mode in modes}
@@ -115,19 +115,19 @@ def compare(reports: Mapping[str, Report]) -> ComparisonDocument:
     5857657126489.0
 
     Args:
-        reports: The reports by name; the others are compared with the first.
+        reports: The reports by name; the others are compared with the first one.
 
     Returns:
-        The comparison, a row for each quantity; its `to_pandas()` is a table of pandas.
+        The comparison, one row per quantity; `to_pandas()` returns it as a pandas table.
 
     Raises:
         WorkloadError: There are no reports.
     """
-    # Imported here: only this needs it.
+    # Imported here because only this function needs it.
     from dsocr_analyze.report import comparison
 
     if not reports:
-        raise WorkloadError("there are no reports to compare; give one at least")
+        raise WorkloadError("there are no reports to compare; give at least one")
     models = [report.metadata.model for report in reports.values()]
     texts = {name: each.config_text for name, each in zip(reports, models, strict=True)}
     configs = {name: json.loads(text) for name, text in texts.items() if text is not None}
@@ -151,10 +151,10 @@ def sweep_workloads(
     architecture: str | None = None,
     model: str | Path | None = None,
 ) -> SweepRows:
-    """Every combination of some ranges: the rows that `dsocr-analyze sweep` writes.
+    """Counts every combination of some ranges: the rows that `dsocr-analyze sweep` writes.
 
-    Analytic, and without torch. Each argument is one value, several, or text with lists and ranges
-    as on the command line.
+    Analytic, without torch. Each argument is one value, a sequence of them, or text with lists and
+    ranges as on the command line.
 
     >>> rows = sweep_workloads(mode="all", batch_size=[1, 16], text_tokens="10:100:30")
     >>> rows.to_pandas()["peak_activation_bytes"].max()
@@ -164,24 +164,24 @@ def sweep_workloads(
         page: Pages: `"a4"`, `"a4@100:300:50"`, `"600:2400:200x1754"`, or (width, height) in pixels.
         mode: Modes, sizes like `"1024/640"` (crops) or `"640"` (does not), or `"all"`. Default: the
             model's usual mode.
-        text_tokens: Tokens besides the visual ones, BOS included. Default: the usual prompt's.
+        text_tokens: Tokens besides the visual ones, including BOS. Default: the usual prompt's.
         max_new_tokens: Tokens generated; the prefill pass yields the first.
-        batch_size: Equal pages at a time.
+        batch_size: Numbers of equal pages per batch.
         dtype: Types of weights and activations.
         flash_attention: FlashAttention-2 in the decoder instead of eager attention.
-        sliding_window: Whether decode steps attend in the model's window. Default: yes, where it
-            has one.
+        sliding_window: Whether decode steps attend in the model's window. Default: yes, if it has
+            one.
         architecture: Name of the architecture whose built-in reference is counted. Default:
-            `"deepseek-ocr"`, where no `model` is given.
-        model: A model directory, in place of `architecture`; none of its code is executed.
+            `"deepseek-ocr"`, if no `model` is given.
+        model: A model directory, instead of `architecture`; none of its code is executed.
 
     Returns:
-        The rows as an Arrow table, `table`; `to_pandas()` makes it one of pandas.
+        The rows; `table` holds them as an Arrow table, `to_pandas()` returns a pandas table.
 
     Raises:
-        AnalyzeError: Its subclasses say what is wrong with an argument or the directory.
+        AnalyzeError: A subclass names what is wrong with an argument or the directory.
     """
-    # Imported here: only this needs it.
+    # Imported here because only this function needs it.
     from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.metadata import opening_of
     from dsocr_analyze.sweep.asked import sweep_over
@@ -198,10 +198,10 @@ def sweep_workloads(
 
 
 def _directory(model: str | Path | None, architecture: str | None) -> ModelDirectory:
-    """The model that is named; raises WorkloadError where it is named twice."""
+    """Reads the model that is named; raises WorkloadError if two are named."""
     if model is not None and architecture is not None:
         raise WorkloadError(
-            f"model={str(model)!r} says its architecture itself; leave out"
+            f"model={str(model)!r} already determines the architecture; leave out"
             f" architecture={architecture!r}"
         )
     built_in = architecture_named(DEFAULT.name if architecture is None else architecture)

@@ -1,4 +1,4 @@
-"""The analytic engine: a page's figures from closed forms alone. No torch and no model."""
+"""The analytic engine: a page's figures from closed forms alone, without torch or a model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNIFORM_ROUTING_NOTE = (
 
 
 def attention_name(*, flash_attention: bool) -> str:
-    """transformers' name of the decoder's attention."""
+    """The name transformers gives the decoder's attention."""
     return "flash_attention_2" if flash_attention else "eager"
 
 
@@ -37,17 +37,17 @@ def page_figures(
     flash_attention: bool = False,
     kernels_of: KernelsOf = CUDA,
 ) -> PageFigures:
-    """A workload's figures, every one from closed forms.
+    """A workload's figures, all from closed forms.
 
     Args:
-        directory: Where the config is; its code is neither imported nor executed.
+        directory: Directory with the config; its code is neither imported nor executed.
         workload: The page.
         dtype: Type of weights and activations.
         flash_attention: FlashAttention-2 in the decoder instead of eager attention.
-        kernels_of: Whose kernels are counted.
+        kernels_of: Device whose kernels are counted.
 
     Raises:
-        ConfigError: The config lacks a key, or describes what has no closed form.
+        ConfigError: The config lacks a key, or describes something without a closed form.
         DeviceError: No model can have that type.
     """
     architecture = directory.architecture
@@ -92,7 +92,7 @@ def figures_of_composition(
     warnings: list[str],
     notes: list[str],
 ) -> PageFigures:
-    """The figures that closed forms of a workload amount to."""
+    """The figures of a workload composed from closed forms."""
     counted = Counter[str]()
     for stage in composition.stages.values():
         for kernel in stage.kernels:

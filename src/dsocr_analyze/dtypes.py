@@ -1,4 +1,4 @@
-"""Element types: their names, as torch spells them, and the bytes of one element. No torch."""
+"""Element types: their names in torch and their bytes per element. No torch."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Dtype(NamedTuple):
 
     name: str
     nbytes: int
-    """Bytes of one element."""
+    """Bytes per element."""
 
 
 BFLOAT16: Final = Dtype("bfloat16", 2)
 FLOAT16: Final = Dtype("float16", 2)
 FLOAT32: Final = Dtype("float32", 4)
-"""What softmax, norms, routing and interpolation compute in."""
+"""Type in which softmax, norms, routing and interpolation compute."""
 INT64: Final = Dtype("int64", 8)
-"""Token ids, positions and expert numbers."""
+"""Type of token ids, positions and expert indices."""
 BOOL: Final = Dtype("bool", 1)
 
 MODEL_DTYPES: Final = {dtype.name: dtype for dtype in (BFLOAT16, FLOAT16, FLOAT32)}
@@ -47,7 +47,7 @@ _ALIASES: Final = {
 
 
 def dtype_named(name: str) -> Dtype:
-    """The model type called `name`, in any case; raises DeviceError for one that no model has."""
+    """The model type called `name`, in any case; raises DeviceError if there is none."""
     found = in_any_case(name, [*MODEL_DTYPES, *_ALIASES])
     if found is None:
         near = did_you_mean(name, MODEL_DTYPES, _ALIASES)

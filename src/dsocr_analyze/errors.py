@@ -1,8 +1,8 @@
-"""Errors a user can mend: one base class, and an exit code for each.
+"""Errors a user can fix: one base class, and an exit code for each.
 
 The command line turns every `AnalyzeError` into one line on stderr and its `exit_code`; library
-callers catch the class they can act on. Messages name the wrong value and the right ones, and call
-arguments by the names that a caller of the library knows.
+callers catch the class they can handle. Messages name the wrong value and the right ones, and use
+the library's names for arguments.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ class AnalyzeError(Exception):
 
     Args:
         message: What is wrong, and what would be right.
-        arguments: Names of arguments that the message mentions, as `base_size` or in the form
-            `device='cpu'`, and `the analytic engine`; the command line prints its options in
-            their place. A name that is no argument where it stands (a column, a key of a config)
-            is not among them.
+        arguments: Names of arguments that occur in the message, such as `base_size` or
+            `device='cpu'`, and `the analytic engine`; the command line prints its own option names
+            instead. Leave out names used in another sense, such as a column or a config key.
     """
 
     exit_code = 2
@@ -48,15 +47,15 @@ class AnalyzeError(Exception):
 
 
 class WorkloadError(AnalyzeError):
-    """A size, mode, token count or batch that describes no possible workload."""
+    """A size, mode, token count or batch that describes an impossible workload."""
 
 
 class PageError(WorkloadError):
-    """A page or image whose size cannot be had."""
+    """A page or image whose size cannot be determined."""
 
 
 class ConfigError(AnalyzeError):
-    """A `config.json` that lacks a key or holds a value no model can be built from."""
+    """A `config.json` that lacks a key or holds a value from which no model can be built."""
 
 
 class ModelDirectoryError(AnalyzeError):
@@ -72,11 +71,11 @@ class ModelCodeError(AnalyzeError):
 
 
 class UncountableError(AnalyzeError):
-    """A kind of tensor, or an operator, whose cost a trace cannot state."""
+    """A kind of tensor, or an operator, whose cost a trace cannot determine."""
 
 
 class BenchmarkError(AnalyzeError):
-    """A server's benchmark, or what is kept of one, that no prediction can be held against."""
+    """A server's benchmark, or a saved one, that predictions cannot be compared with."""
 
 
 class BaselineError(AnalyzeError):
@@ -88,24 +87,24 @@ class DeviceError(AnalyzeError):
 
 
 class KnowledgeError(AnalyzeError):
-    """A page of the documentation whose formula, closed form and trace disagree."""
+    """A documentation page whose formula, closed form and trace disagree."""
 
 
 class OutputError(AnalyzeError):
-    """A file, a directory or a stream that cannot be written."""
+    """A file, directory or stream that cannot be written."""
 
     exit_code = 74
 
 
 class OwnFolderError(AnalyzeError):
-    """A place for the user's own things that cannot be told, or that others can change."""
+    """A folder for the user's own data that cannot be determined, or that others can modify."""
 
 
 class FormatError(AnalyzeError):
-    """An output whose name or kind says that it cannot be made, before anything is written."""
+    """An output of an unknown or impossible format, detected before anything is written."""
 
 
 class StrictError(AnalyzeError):
-    """A warning, where warnings are failures."""
+    """A warning, when warnings are treated as errors."""
 
     exit_code = 3

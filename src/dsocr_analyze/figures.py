@@ -1,7 +1,7 @@
-"""What a page costs: the one typed shape that both engines return and everything else takes.
+"""What a page costs: the one type that both engines return and everything else takes.
 
-`PageFigures` holds the kernel records of a workload by stage, and what is no sum over them:
-parameters, calls, memory. Sums (by module, operator, kind, pass) are derived here and only here.
+`PageFigures` holds a workload's kernel records by stage, and what is not a sum over them:
+parameters, calls, memory. Sums (by module, operator, kind, pass) are computed only here.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ class ModelSource:
     """Where a model comes from.
 
     Attributes:
-        architecture: Name of its architecture; None where none recognises it.
+        architecture: Name of its architecture; None if no architecture recognises it.
         source: Whether it is the built-in reference, a directory with code, or a config for code
-            that transformers has.
-        id: Name for readers.
+            in transformers.
+        id: Name shown to readers.
         config_digest: SHA-256 of the config's values.
         code_digest: SHA-256 over names and contents of all Python files.
-        class_name: The model's class; None where no model was built.
+        class_name: The model's class; None if no model was built.
         weights: Whether a checkpoint's values were loaded.
-        config_text: The config's values as JSON, of which `config_digest` is; None if unknown.
+        config_text: The config's values as JSON, hashed into `config_digest`; None if unknown.
     """
 
     architecture: str | None
@@ -82,11 +82,11 @@ class Provenance:
     Attributes:
         model: The model.
         engine: `trace` ran the model under hooks; `analytic` evaluated closed forms.
-        device: Where it ran; `none` for the analytic engine.
+        device: Device it ran on; `none` for the analytic engine.
         dtype: Type of weights and activations.
-        attention: The decoder's attention implementation, as transformers names it.
-        kernels_of: Whose kernels are counted; where nothing ran on a device, those of CUDA.
-        versions: Versions of this program and of the packages that took part, by name.
+        attention: The decoder's attention implementation, by its name in transformers.
+        kernels_of: Device whose kernels are counted; CUDA if nothing ran on a device.
+        versions: Versions of this program and of the packages used, by name.
     """
 
     model: ModelSource
@@ -103,10 +103,10 @@ class ModuleFigures:
     """One module within one stage.
 
     Attributes:
-        calls: How often it was called; 0 for a container whose children are.
-        params: Parameters of the stage at or below it; None where no model was built.
+        calls: Number of calls; 0 for a container that is not called itself.
+        params: Parameters of the stage at or below it; None if no model was built.
         own: Work of its own forward, without its children.
-        total: Own work and that of every module below.
+        total: Own work plus that of every module below.
     """
 
     calls: int
@@ -130,15 +130,15 @@ class KindFigures:
 
 @dataclass(frozen=True, slots=True)
 class ExpertsTouched:
-    """How many routed experts the tokens of one pass touch; of many passes, arrays.
+    """Routed experts that the tokens of one pass touch; for many passes, arrays.
 
     Attributes:
-        layers: Layers that have routed experts.
+        layers: Layers with routed experts.
         weights_bytes: Bytes of one expert's weights.
-        even: Experts of a layer where the tokens' choices spread evenly: the most they can touch.
-        expected: Experts of a layer to expect where each token chooses uniformly, by itself.
-        counted: Experts of all layers together whose weights the figures hold: the even split's,
-            but with a checkpoint's values those that its own routing chose.
+        even: Experts touched per layer if the tokens' choices spread evenly: the maximum.
+        expected: Expected number per layer if each token chooses uniformly and independently.
+        counted: Experts, over all layers, whose weights are in the figures: those of an even split,
+            or, with a checkpoint's weights, those its own routing chose.
     """
 
     layers: int
@@ -149,12 +149,12 @@ class ExpertsTouched:
 
     @property
     def counted_per_layer(self) -> float:
-        """`counted` as the mean over layers."""
+        """Mean of `counted` over the layers."""
         return self.counted / self.layers
 
     @property
     def bytes_beyond_counted(self) -> float:
-        """Bytes of weights that the expected experts have more than those counted."""
+        """Bytes of weights of the expected experts minus those of the counted ones."""
         return (self.layers * self.expected - self.counted) * self.weights_bytes
 
 
@@ -164,14 +164,14 @@ class StageFigures:
 
     Attributes:
         name: Its name.
-        params: Parameters that it owns.
+        params: Parameters it owns.
         calls: Calls of its outermost module.
-        kernels: What it executes, equal records merged.
-        module_calls: Calls of every called module, by path in the order of the first call.
-        own_params: Those of its parameters that a module holds itself, by the module's path; None
-            where no model was built.
-        notes: What a reader of its figures should know.
-        experts: Routed experts that its tokens touch; None where it has none, or nothing is known.
+        kernels: What it executes, with equal records merged.
+        module_calls: Calls of every called module, by path in the order of first calls.
+        own_params: Parameters of the stage that a module holds directly, by the module's path; None
+            if no model was built.
+        notes: Notes on its figures for a reader.
+        experts: Routed experts that its tokens touch; None if it has none or nothing is known.
     """
 
     name: str
@@ -190,7 +190,7 @@ class StageFigures:
 
     @property
     def bytes_read_expected(self) -> float | None:
-        """Bytes read where as many experts are touched as expected; None without `experts`."""
+        """Bytes read if as many experts are touched as expected; None without `experts`."""
         if self.experts is None:
             return None
         return self.work.bytes_read + self.experts.bytes_beyond_counted
@@ -222,7 +222,7 @@ class StageFigures:
 
     @property
     def causal_savable_flops(self) -> int:
-        """Matrix FLOPs that kernels called as causal may skip."""
+        """Matrix FLOPs that causal attention kernels may skip."""
         return 2 * sum(
             kernel.calls
             * kernel.dimensions.skippable_scores
@@ -233,7 +233,7 @@ class StageFigures:
 
     @cached_property
     def own_operators(self) -> Mapping[str, Mapping[str, Work]]:
-        """Own work of every module by operator, by path."""
+        """Own work of every module, by path and operator."""
         sums: dict[str, dict[str, Work]] = {}
         for kernel in self.kernels:
             operators = sums.setdefault(kernel.path, {})
@@ -244,14 +244,14 @@ class StageFigures:
 
     @cached_property
     def own(self) -> Mapping[str, Work]:
-        """Own work of every module that has some, by path."""
+        """Own work of every module that has any, by path."""
         return MappingProxyType(
             {path: total_work(works.values()) for path, works in self.own_operators.items()}
         )
 
     @cached_property
     def modules(self) -> Mapping[str, ModuleFigures]:
-        """Every module that took part and everything above it, in the order of their paths."""
+        """Every module that took part, with all its ancestors, sorted by path."""
         own = {path: self.own.get(path, NO_WORK) for path in (*self.module_calls, *self.own)}
         params = None if self.own_params is None else self._params_below(self.own_params)
         return MappingProxyType(
@@ -276,7 +276,7 @@ class StageFigures:
 
 
 def _place(item: tuple[str, Work]) -> list[tuple[int, str]]:
-    """Sorts paths component by component, parents first and layer 2 before layer 10."""
+    """Sort key for paths: component by component, parents first, layer 2 before layer 10."""
     return [(int(name), "") if name.isdecimal() else (-1, name) for name in item[0].split(".")]
 
 
@@ -285,8 +285,8 @@ class Parameters:
     """Parameters of a model, each counted once.
 
     Attributes:
-        total: All of them.
-        unassigned: Those that no stage owns, by name.
+        total: All parameters.
+        unassigned: Parameters that no stage owns, by name.
     """
 
     total: int
@@ -298,8 +298,8 @@ class Peak:
     """The most bytes of tensors alive at once in the prefill pass, besides weights and inputs.
 
     Attributes:
-        nbytes: How many.
-        path: Module in whose own forward that is; empty for the model itself.
+        nbytes: Bytes.
+        path: Module whose own forward reaches it; empty for the model itself.
     """
 
     nbytes: int
@@ -312,10 +312,10 @@ class Memory:
 
     Attributes:
         weights_bytes: All parameters.
-        inputs_bytes: What the prefill pass is called with: pixels, token ids, masks.
+        inputs_bytes: Inputs of the prefill pass: pixels, token ids, masks.
         prefill_cache_bytes: KV cache after the prefill pass: `seq_len` tokens.
         kv_cache_bytes: KV cache at the end: `seq_len + max_new_tokens - 1` tokens.
-        peak: Peak activation of the prefill pass, the KV cache among it.
+        peak: Peak activation of the prefill pass, including the KV cache.
     """
 
     weights_bytes: int
@@ -327,13 +327,13 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Tide:
-    """What is alive at a peak of memory besides the weights, by what it is, in bytes.
+    """Bytes alive at a memory peak besides the weights, by kind.
 
     Attributes:
-        inputs_bytes: What the prefill pass is called with.
+        inputs_bytes: Inputs of the prefill pass.
         cache_bytes: Keys and values of the layers that have run.
-        activation_bytes: All the rest.
-        logits_bytes: Logits, in every type in which they are there.
+        activation_bytes: Everything else.
+        logits_bytes: Logits, summed over every type in which they exist.
     """
 
     inputs_bytes: int
@@ -343,19 +343,19 @@ class Tide:
 
     @property
     def nbytes(self) -> int:
-        """All of it."""
+        """The sum of all four."""
         return self.inputs_bytes + self.cache_bytes + self.activation_bytes + self.logits_bytes
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """Calls of every operator of the prefill pass and one decode step, by name.
+    """Calls of every operator in the prefill pass and one decode step, by name.
 
     Attributes:
         counted: Operators with a kernel record.
-        free: Operators that move and compute nothing: views, shape queries. The analytic engine
-            knows none.
-        unknown: Operators without a rule; they are in no figure.
+        free: Operators that neither move nor compute anything: views, shape queries. Empty for the
+            analytic engine.
+        unknown: Operators without a rule; no figure includes them.
     """
 
     counted: Mapping[str, int]
@@ -370,18 +370,18 @@ class PageFigures:
     Attributes:
         workload: The page, its prompt and its batch.
         provenance: How the figures were obtained.
-        stages: In the architecture's order; the last is one decode step over a cache of `seq_len`
-            tokens, where the model decodes; the others together are the prefill pass.
-        parameters: Of the whole model.
-        batch: The whole batch: the prefill pass and `max_new_tokens - 1` decode steps over growing
-            caches.
+        stages: In the architecture's order. If the model decodes, the last one is a decode step
+            over a cache of `seq_len` tokens; the others form the prefill pass.
+        parameters: Parameters of the whole model.
+        batch: Work of the whole batch: the prefill pass and `max_new_tokens - 1` decode steps with
+            a growing cache.
         causal_savable_flops: Matrix FLOPs of the prefill pass that a causal kernel may skip.
-        memory: What the batch holds.
+        memory: Memory of the batch.
         ledger: Every operator that ran.
-        module_classes: Class of every module by path; empty where no model was built.
+        module_classes: Class of every module by path; empty if no model was built.
         decodes: Whether the model decodes.
-        warnings: Why a figure may be in doubt.
-        notes: What a reader should know.
+        warnings: Reasons to doubt a figure.
+        notes: Notes for a reader.
     """
 
     workload: AnyWorkload
@@ -398,17 +398,17 @@ class PageFigures:
     notes: tuple[str, ...] = ()
 
     def with_notes(self, warnings: Sequence[str], notes: Sequence[str]) -> PageFigures:
-        """The same figures with warnings and notes; a warning is a note too."""
+        """The same figures with warnings and notes added; each warning is added as a note too."""
         return replace(self, warnings=tuple(warnings), notes=(*warnings, *notes))
 
     @property
     def decode(self) -> StageFigures | None:
-        """The decode step: the last stage; None of a model that does not decode."""
+        """The decode step: the last stage; None for a model that does not decode."""
         return list(self.stages.values())[-1] if self.decodes else None
 
     @cached_property
     def prefill_pass(self) -> Work:
-        """Work of the prefill pass: every stage but the decode step."""
+        """Work of the prefill pass: every stage except the decode step."""
         return total_work(stage.work for stage in self.stages.values() if stage is not self.decode)
 
     @property

@@ -1,12 +1,12 @@
-"""Interruptions, SIGINT and SIGTERM: none strikes where it would do harm, and none is lost.
+"""Delays SIGINT and SIGTERM so that they never strike at a harmful moment and never get lost.
 
-A signal's handler may raise between any two steps of the main thread: within somebody's clean-up,
-which then stays undone, or within a finalizer or a weak reference's callback, whose exceptions
-Python drops. So while something is `held` that must be put back or finished, an interruption waits
-for the next `safe_point`, a second at most. One that has been raised is raised again at every safe
-point and at the end of what is held, whatever was done to it in between.
+A signal handler may raise between any two steps of the main thread: within clean-up code, which
+then never finishes, or within a finalizer or a weak reference's callback, whose exceptions Python
+drops. So while a `held` block runs, with something to restore or finish, an interruption waits for
+the next `safe_point`, at most a second. Once raised, it is raised again at every safe point and at
+the end of the `held` block, even if other code has swallowed it in between.
 
-This works with any handler, Python's own or a program's. Imports next to nothing.
+Works with any handler, Python's own or a program's. Imports next to nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 PATIENCE_SECONDS: Final = 1.0
-"""So long an interruption waits for a safe point; what runs then may never reach one."""
+"""Longest wait for a safe point; the code running then may never reach one."""
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -44,25 +44,25 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM: ends the work just as Ctrl-C does."""
 
 
-# --- a process of the project's own ----------------------------------------------------------
+# --- in a process of our own -----------------------------------------------------------------
 
 
 def listen() -> None:
-    """Makes both signals exceptions; for a process that only runs the command line."""
+    """Turns both signals into exceptions; only for a process that runs the command line."""
     for signum in _SIGNALS:
-        if signal.getsignal(signum) != signal.SIG_IGN:  # as nohup and background jobs have it
+        if signal.getsignal(signum) != signal.SIG_IGN:  # nohup and background jobs ignore SIGINT
             signal.signal(signum, _raise)
     sys.unraisablehook = _report_unraisable
 
 
 def ignore() -> None:
-    """Ignores interruptions for the rest of the process, which takes milliseconds."""
+    """Ignores interruptions for the last milliseconds of the process."""
     for signum in _SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
 
 
 _before_any_watch: list[BaseException] = []
-"""What `_raise` has raised while nobody watched; Python may have dropped it."""
+"""What `_raise` raised outside any watch; Python may have dropped it."""
 
 
 def _raise(signum: int, _: FrameType | None) -> None:
@@ -73,7 +73,7 @@ def _raise(signum: int, _: FrameType | None) -> None:
 
 
 def _report_unraisable(unraisable: Any) -> None:
-    if not issubclass(unraisable.exc_type, KeyboardInterrupt):  # which is raised again
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):  # which is raised again later
         sys.__unraisablehook__(unraisable)
 
 
@@ -81,11 +81,11 @@ def _report_unraisable(unraisable: Any) -> None:
 
 
 class _Watch:
-    """Stands before the handlers of both signals.
+    """Replaces the handlers of both signals while something is held.
 
     Attributes:
-        holds: Whether an interruption waits now.
-        is_final: Whether it waits until everything that is held has ended.
+        holds: Whether an interruption has to wait.
+        is_final: Whether it has to wait until the outermost `held` block ends.
         raised: What a handler has raised.
     """
 
@@ -95,10 +95,10 @@ class _Watch:
         self.raised = _before_any_watch.pop() if _before_any_watch else None
         self._handlers: dict[int, _Handler] = {}
         self._waiting: tuple[int, float] | None = None
-        """A signal, and when it came."""
+        """The pending signal and when it arrived."""
 
     def install(self) -> None:
-        """Takes the place of the handlers; of those that are Python functions."""
+        """Replaces the handlers that are Python functions."""
         for signum in _SIGNALS:
             handler = signal.getsignal(signum)
             if callable(handler):
@@ -109,7 +109,7 @@ class _Watch:
         """Puts the handlers back."""
         try:
             self._put_back()
-        except BaseException:  # one that was back already has raised before the other was
+        except BaseException:  # a handler already restored raised before the other was restored
             self._put_back()
             raise
 
@@ -122,16 +122,16 @@ class _Watch:
             now = time.monotonic()
             if self._waiting is None:
                 self._waiting = signum, now
-                with contextlib.suppress(RuntimeError):  # no more threads: it waits on
+                with contextlib.suppress(RuntimeError):  # no more threads: no reminder
                     _thread.start_new_thread(self._remind, (signal.Signals(signum),))
                 return
-            # Ctrl-C often comes twice: from the terminal, and from the program that started this.
+            # Ctrl-C often arrives twice: from the terminal and from the parent process.
             if self.is_final or now - self._waiting[1] < PATIENCE_SECONDS:
                 return
         self._deliver(signum, frame)
 
     def _remind(self, signum: signal.Signals) -> None:
-        """Sends the signal again when patience is over, which also ends a system call."""
+        """Sends the signal again after `PATIENCE_SECONDS`, which also ends a system call."""
         time.sleep(PATIENCE_SECONDS)
         if _watch is self and self._waiting is not None:
             if hasattr(signal, "pthread_kill"):
@@ -152,11 +152,11 @@ class _Watch:
 
     @property
     def is_struck(self) -> bool:
-        """Whether there is anything to answer."""
+        """Whether a signal is pending or was raised before."""
         return self._waiting is not None or self.raised is not None
 
     def answer(self) -> None:
-        """Lets a waiting signal's handler act; raises what one has raised, now or before."""
+        """Calls the handler of a pending signal; raises what a handler raised, now or earlier."""
         if self._waiting is not None:
             self._deliver(self._waiting[0], sys._getframe())
         if self.raised is not None and sys.exception() is not self.raised:
@@ -167,16 +167,16 @@ _watch: _Watch | None = None
 
 
 def _is_main_thread() -> bool:
-    """Whether this is the thread in which handlers run."""
+    """Whether this is the thread in which signal handlers run."""
     return threading.get_ident() == threading.main_thread().ident
 
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """While the body runs, an interruption waits for a safe point or the body's end.
+    """While the body runs, an interruption waits for a safe point or the end of the body.
 
-    Enter it before whatever must be put back, and leave it after that. Elsewhere than in the main
-    thread it does nothing: no handler ever runs there.
+    Enter it before whatever must be restored, and leave it afterwards. Does nothing outside the
+    main thread, where handlers never run.
     """
     watch = _watch
     if not _is_main_thread():
@@ -199,7 +199,7 @@ def held() -> Iterator[None]:
 def kept_out() -> Iterator[None]:
     """While the body runs, an interruption waits for its end, however long that takes.
 
-    For what an exception at the wrong moment would make abort: the start-up of an extension module.
+    For code that an exception at the wrong moment would abort: loading an extension module.
     """
     with held():
         watch = _watch
@@ -215,7 +215,7 @@ def kept_out() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _watched() -> Iterator[None]:
-    global _watch  # handlers are the process's, and so is who stands before them
+    global _watch  # handlers belong to the process, and so does the watch
     watch = _Watch()
     try:
         watch.install()
@@ -229,7 +229,7 @@ def _watched() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Within something `held`: the body holds nothing, and an interruption may strike anywhere."""
+    """Within a `held` block, a body that holds nothing: an interruption may strike anywhere."""
     watch = _watch
     if watch is None or not _is_main_thread():
         yield
@@ -244,9 +244,9 @@ def interruptible() -> Iterator[None]:
 
 
 def safe_point() -> None:
-    """Where what is held can be left as after any error: an interruption that waits is raised.
+    """Raises a pending interruption, at a point where `held` work can be left as after any error.
 
-    To be called often; it takes less than a microsecond.
+    Takes less than a microsecond, so call it often.
     """
     watch = _watch
     if watch is not None and watch.is_struck and not watch.is_final and _is_main_thread():
@@ -254,7 +254,7 @@ def safe_point() -> None:
 
 
 def point_of_no_return() -> None:
-    """The last safe point of what is held: what follows belongs together, and is soon over."""
+    """The last safe point of a `held` block: the short rest must not be split."""
     safe_point()
     if _watch is not None and _is_main_thread():
         _watch.is_final = _watch.holds

@@ -1,7 +1,7 @@
-"""The atom of every figure: a kernel record, which says what one operator does.
+"""The unit of every figure: a kernel record, which describes the cost of one operator.
 
-A trace records kernels as they run, the closed forms compose them from layer families. Both spell
-them alike, so the two lists can be compared record by record; everything else is a sum over them.
+A trace records kernels as they run; the closed forms compose them from layer families. Both use the
+same records, so the two lists can be compared record by record; everything else is a sum over them.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Work(NamedTuple):
 class WorkShare(NamedTuple):
     """One of `parts` equal parts of some work, such as one page's share of a batch.
 
-    Every figure is the whole's integer divided once, so none is rounded twice.
+    Every figure is the whole's integer divided once, so nothing is rounded twice.
     """
 
     whole: Work
@@ -152,19 +152,19 @@ Kind = Literal[
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 KernelDevice = Literal["cuda", "cpu"]
-"""A kind of device whose kernels are known."""
+"""Kind of device whose kernels are known."""
 
 
 class KernelsOf(NamedTuple):
-    """Whose kernels run: they differ in the copies that they make and the scratch they take."""
+    """Whose kernels run; they differ in the copies they make and the scratch memory they take."""
 
     device: KernelDevice
     threads: int = 1
-    """Threads of a CPU's pool, each with scratch of its own."""
+    """Threads of a CPU's pool, each with its own scratch memory."""
 
 
 CUDA = KernelsOf("cuda")
-"""What is assumed where nothing runs on a device."""
+"""Assumed when nothing runs on a device."""
 
 
 class Gemm(NamedTuple):
@@ -189,7 +189,7 @@ class Attention(NamedTuple):
     masked: bool = False
     """Whether a mask or bias tensor is added to the scores."""
     skippable_scores: int = 0
-    """Scores of all heads and sequences that a kernel called as causal may leave out."""
+    """Scores of all heads and sequences that a causal kernel may skip."""
 
 
 class Experts(NamedTuple):
@@ -221,7 +221,7 @@ class Rows(NamedTuple):
 
 
 class Elements(NamedTuple):
-    """`elements` output elements, each on its own."""
+    """`elements` output elements, each computed independently."""
 
     elements: int
 
@@ -230,9 +230,9 @@ Dimensions: TypeAlias = Gemm | Attention | Experts | Convolution | Rows | Elemen
 
 
 class Kernel(NamedTuple):
-    """One operator, as often as it runs alike.
+    """One operator, with its number of identical calls.
 
-    In a sweep, counts and dimensions may be arrays of integers, one element per workload.
+    In a sweep, counts and dimensions may be integer arrays with one element per workload.
     """
 
     kind: Kind
@@ -240,7 +240,7 @@ class Kernel(NamedTuple):
     """PyTorch's name, without overload and in-place suffix."""
     dimensions: Dimensions
     dtype: str
-    """Element type of the first tensor it reads; of the output where it reads none."""
+    """Element type of the first tensor it reads; of the output if it reads none."""
     output_dtype: str
     work: Work
     """Work of one call."""
@@ -259,13 +259,13 @@ class Kernel(NamedTuple):
 
 
 def total_work(works: Iterable[Work]) -> Work:
-    """The sum of some work."""
+    """The sum of several works."""
     columns = list(zip(*works, strict=True))
     return Work(*map(sum, columns)) if columns else NO_WORK
 
 
 def merged(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
-    """Equal records as one, their calls added up, in the order of their first occurrence."""
+    """Merges equal records, adding up their calls, in the order of first occurrence."""
     calls: dict[Kernel, int] = {}
     for kernel in kernels:
         one = kernel if kernel.calls == 1 else kernel._replace(calls=1)
@@ -276,14 +276,14 @@ def merged(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
 
 
 def with_ancestors(own: Mapping[str, Work]) -> dict[str, Work]:
-    """Work at or below every path: each module's own work added to all modules above it.
+    """Work at or below every path: each module's own work is added to all its ancestors.
 
     Args:
         own: Own work by dotted module path.
 
     Returns:
-        By path, the model itself (the empty path) and every ancestor included, in the order in
-        which they first occur, parents before children.
+        Work by path, including the model itself (the empty path) and every ancestor, in the order
+        of first occurrence, parents before children.
     """
     sums: dict[str, list[int]] = {}
     for path, work in own.items():
@@ -297,7 +297,7 @@ def with_ancestors(own: Mapping[str, Work]) -> dict[str, Work]:
         for ancestor in reversed(missing):
             sums[ancestor] = [0] * len(work)
         sums[path] = list(work)
-    # Children come after their parents, so going backwards every sum is complete when it is added.
+    # Children come after their parents, so in reverse order each sum is complete when it is added.
     for path in reversed(sums):
         if path:
             parent = sums[path.rpartition(".")[0]]
@@ -307,7 +307,7 @@ def with_ancestors(own: Mapping[str, Work]) -> dict[str, Work]:
 
 
 def ancestors(path: str) -> list[str]:
-    """The path and everything above it, the model itself (the empty path) first."""
+    """The path and all its ancestors, the model itself (the empty path) first."""
     found = [""]
     end = path.find(".")
     while end != -1:

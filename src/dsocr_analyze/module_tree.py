@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 OwnerOf = Callable[[str], str | None]
-"""Name of the stage that owns the module at a path, or None: an architecture's `owner_of`."""
+"""Maps a module path to the stage that owns it, or None: an architecture's `owner_of`."""
 
 LEAF_TYPES: Final[tuple[type[nn.Module], ...]] = (
     nn.Linear,
@@ -39,18 +39,18 @@ LEAF_TYPES: Final[tuple[type[nn.Module], ...]] = (
     nn.AdaptiveAvgPool2d,
     nn.MaxPool2d,
 )
-"""PyTorch primitives at which the hierarchy is cut, also where they nest modules of their own."""
+"""PyTorch primitives treated as leaves, even if they contain modules of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracedModule:
-    """What a traced pass shows of one module.
+    """What a traced pass recorded of one module.
 
     Attributes:
-        calls: How often it was called.
-        inputs: Shapes of the first call's arguments, nested as they are; None for no tensor.
-        outputs: Shapes of what it returned.
-        flops: FLOPs of it and everything below.
+        calls: Number of calls.
+        inputs: Shapes of the first call's arguments, nested like them; None for a non-tensor.
+        outputs: Shapes of the first call's results.
+        flops: FLOPs of the module and everything below.
     """
 
     calls: int = 0
@@ -68,12 +68,12 @@ class TreeNode:
         name: Last component of the path; empty for the model itself.
         class_name: Its class.
         stage: Stage that owns it, or None.
-        params: Elements of the parameters at and below it; a shared one counts where it is first.
-        own_params: Those of its own.
+        params: Elements of the parameters at and below it; a shared one counts at its first place.
+        own_params: Elements of its own parameters.
         shapes: Shapes of its own parameters, by name.
-        children: Nodes below; none for a module that stands elsewhere too.
-        same_as: Path of the same module where it stands first, or None.
-        traced: What a pass showed, or None without a trace.
+        children: Nodes below; none if the same module occurs earlier in the tree.
+        same_as: Path of that earlier occurrence, or None.
+        traced: What a pass recorded, or None without a trace.
     """
 
     path: str
@@ -88,13 +88,13 @@ class TreeNode:
     traced: TracedModule | None = None
 
     def walk(self) -> Iterator[TreeNode]:
-        """This node and all below, parents first."""
+        """Yields this node and all below, parents first."""
         yield self
         for child in self.children:
             yield from child.walk()
 
     def as_row(self) -> dict[str, Any]:
-        """The node without its children, of JSON types only."""
+        """The node without its children, as JSON types."""
         row: dict[str, Any] = {
             "name": self.path,
             "class": self.class_name,
@@ -115,12 +115,12 @@ class TreeNode:
 def build_tree(
     model: nn.Module, owner_of: OwnerOf, traced: Mapping[str, TracedModule] | None = None
 ) -> TreeNode:
-    """The tree of any module.
+    """Builds the tree of any module.
 
     Args:
         model: The root.
-        owner_of: Stage of a path.
-        traced: What a pass showed of each called module, by path; None without a trace.
+        owner_of: Maps a path to its stage.
+        traced: What a pass recorded of each called module, by path; None without a trace.
     """
     return _Builder(owner_of, traced).node(model, "", "")
 
@@ -162,7 +162,7 @@ class _Builder:
 
 
 def _children(module: nn.Module, path: str) -> list[tuple[str, str, nn.Module]]:
-    """Name, path and module of each child, one that stands twice each time."""
+    """Name, path and module of each child; a module registered twice is listed twice."""
     return [
         (key, f"{path}.{key}" if path else key, child)
         for key, child in module._modules.items()
@@ -171,15 +171,15 @@ def _children(module: nn.Module, path: str) -> list[tuple[str, str, nn.Module]]:
 
 
 def prune(node: TreeNode, *, depth: int | None = None, stage: str | None = None) -> TreeNode | None:
-    """The tree down to a depth, and of a stage what it owns and the modules above that.
+    """Cuts the tree at a depth, or to what one stage owns and the modules above that.
 
     Args:
         node: The root.
-        depth: Levels below the root that stay; None for all.
+        depth: Levels to keep below the root; None for all.
         stage: Stage to keep; None for all.
 
     Returns:
-        The smaller tree, or None where nothing of it is left.
+        The smaller tree, or None if nothing of it is left.
     """
     below = None if depth is None else depth - 1
     children: tuple[TreeNode, ...] = ()
@@ -197,12 +197,12 @@ def prune(node: TreeNode, *, depth: int | None = None, stage: str | None = None)
 
 @dataclass(frozen=True, slots=True)
 class FoldedNode:
-    """One node, or a run of equal siblings numbered without a gap.
+    """One node, or a run of equal siblings numbered consecutively.
 
     Attributes:
         node: The node, or the first of the run.
-        last: Name of the run's last node; `node.name` where it stands alone.
-        count: Nodes of the run.
+        last: Name of the run's last node; `node.name` for a single node.
+        count: Number of nodes in the run.
         children: Folded children of `node`.
     """
 
@@ -220,10 +220,10 @@ class FoldedNode:
 
 
 def fold(node: TreeNode) -> FoldedNode:
-    """Folds runs of siblings `1`, `2`, `3`, ... that do not differ in anything but their place.
+    """Folds runs of siblings `1`, `2`, `3`, ... that differ only in position.
 
-    Equal are nodes of equal class, stage, parameter shapes, children and, where there is a trace,
-    calls, shapes and FLOPs.
+    Nodes are equal if their class, stage, parameter shapes and children are equal and, with a
+    trace, also their calls, shapes and FLOPs.
     """
     return _Folder().folded(node)
 
@@ -251,7 +251,7 @@ class _Folder:
         return int(other.name) == int(one.name) + 1 and self._kind(one) == self._kind(other)
 
     def _kind(self, node: TreeNode) -> int:
-        """A number that nodes share which differ in nothing but their place."""
+        """A number shared by nodes that differ only in position."""
         kind = self._kind_of.get(node.path)
         if kind is None:
             children = tuple((child.name, self._kind(child)) for child in node.children)
@@ -267,15 +267,15 @@ class _Folder:
 def leaf_classes(
     model: nn.Module, stages: Iterable[str], owner_of: OwnerOf
 ) -> dict[str, dict[str, int]]:
-    """Classes of the leaves, with their number, by owning stage (`other` for none).
+    """Counts the classes of the leaves, by owning stage (`other` for none).
 
-    A leaf is a module without children or one of `LEAF_TYPES`; what stands below one of those is
+    A leaf is a module without children or one of `LEAF_TYPES`; anything below one of those is
     part of it.
 
     Args:
         model: The root.
         stages: Names of the stages, in order.
-        owner_of: Stage of a path.
+        owner_of: Maps a path to its stage.
     """
     counts: dict[str, Counter[str]] = {stage: Counter() for stage in (*stages, "other")}
     seen: set[nn.Module] = set()

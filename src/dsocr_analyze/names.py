@@ -1,4 +1,4 @@
-"""Names that people type: which known one is meant, in any case, and which one may have been."""
+"""Matches typed names against known ones: in any case, or as a likely typo."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from typing import Final
 __all__ = ["did_you_mean", "in_any_case", "near_to"]
 
 _CLOSE: Final = 0.6
-"""Least likeness of two names, from 0 to 1, at which one may be a slip for the other."""
+"""Least similarity of two names, from 0 to 1, at which one may be a typo of the other."""
 
 _BEHIND: Final = 0.05
-"""How far behind the closest name another one is no longer worth a mention."""
+"""Names whose similarity is this far below that of the closest one are not suggested."""
 
 
 def in_any_case(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` is, upper and lower case apart; None where it is none.
+    """The known name equal to `name` in any case; None if there is none.
 
-    One that is spelled the same comes first, and of several that differ in case alone none is
-    meant.
+    An exact match takes precedence; if several names differ only in case, none matches.
     """
     names = tuple(known)
     if name in names:
@@ -30,12 +29,12 @@ def in_any_case(name: str, known: Iterable[str]) -> str | None:
 
 
 def near_to(name: str, known: Iterable[str], most: int = 3) -> tuple[str, ...]:
-    """The known names closest to one that is not known, the closest first.
+    """The known names closest to an unknown one, closest first.
 
     Args:
         name: What was typed.
-        known: The names that there are.
-        most: How many at most.
+        known: The known names.
+        most: Maximum number of names.
     """
     by_folded = {each.casefold(): each for each in known}
     typed = name.strip().casefold()
@@ -49,12 +48,12 @@ def near_to(name: str, known: Iterable[str], most: int = 3) -> tuple[str, ...]:
 
 
 def did_you_mean(name: str, known: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
-    """`did you mean A or B? ` for a message that goes on; empty where nothing is close.
+    """`did you mean A or B? ` as part of a message; empty if no name is close.
 
     Args:
         name: What was typed.
-        known: The names that there are.
-        aliases: Other names of some of them, which may have been meant as well.
+        known: The known names.
+        aliases: Alternative names for some of them, which may have been meant as well.
     """
     others = aliases or {}
     close = near_to(name, [*known, *others])

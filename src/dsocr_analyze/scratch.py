@@ -1,11 +1,11 @@
-"""Scratch: memory that a CPU kernel takes beside its inputs and outputs, and gives back at its end.
+"""Scratch: memory that a CPU kernel takes besides its inputs and outputs, and frees at its end.
 
-A formula for each kernel that takes some, in bytes, from the sizes of one call; every other kernel
-takes none. The kernels are those of PyTorch 2.13 with oneDNN on an x86 CPU. CUDA's kernels for this
-model take none from the allocator that would show beside their outputs.
+One formula, in bytes from the sizes of one call, per kernel that takes any; all other kernels take
+none. The kernels are those of PyTorch 2.13 with oneDNN on an x86 CPU. On CUDA, this model's kernels
+take no extra memory from the allocator.
 
-Both engines read these: what a kernel takes is no property of the model, and the witness of each
-formula is the allocator itself.
+Both engines use these: a kernel's scratch is not a property of the model, and each formula is
+checked against the allocator itself.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ __all__ = [
 _CHANNEL_BLOCK = 16
 _COLUMN_BLOCK = 64
 _TILES = 832
-"""Bytes of a thread's tile buffers in oneDNN's matrix kernels."""
+"""Bytes of one thread's tile buffers in oneDNN's matrix kernels."""
 
 
 def attention_scratch(
     queries: int, keys: int, head_dim: int, element_bytes: int, threads: int
 ) -> int:
-    """A block of scores, its maxima and sums and a block of the result, in fp32 for each thread.
+    """Per thread, in fp32: a block of scores, its maxima and sums, and a block of the result.
 
     Args:
-        queries: Queries of a head.
-        keys: Keys of a head.
-        head_dim: Features of a head.
-        element_bytes: Bytes of a feature; scores are kept in the type of fewer bytes as well.
+        queries: Queries per head.
+        keys: Keys per head.
+        head_dim: Features per head.
+        element_bytes: Bytes per feature; with a narrower type, scores are kept in that type too.
         threads: Threads of the pool.
 
     Source: `cpu_flash_attention` of ATen (`FlashAttentionKernel.cpp`).
@@ -63,20 +63,20 @@ def convolution_scratch(
     element_bytes: int,
     threads: int,
 ) -> int:
-    """Reordered input and weights, or the output once more; of a small fp32 image, its columns.
+    """Reordered input and weights, or a second output; for a small fp32 image, its columns.
 
-    oneDNN computes in blocks of channels: the weights and, but for a few channels, the input are
-    reordered into them first, the output is reordered back last. ATen's own kernel, for a small
-    fp32 image, lays the taps of every output out as columns.
+    oneDNN computes in blocks of channels: it first reorders the weights and (unless channels are
+    few) the input into blocks, and finally reorders the output back. For a small fp32 image,
+    ATen's own kernel lays out the taps of every output as columns.
 
     Args:
         images: N.
         channels: Input channels; one group.
-        side: Pixels a side of the input.
+        side: Pixels per side of the input.
         outputs: Output channels.
-        output_side: Pixels a side of the output.
-        kernel: Taps a side.
-        element_bytes: Bytes of an element.
+        output_side: Pixels per side of the output.
+        kernel: Taps per side.
+        element_bytes: Bytes per element.
         threads: Threads of the pool.
 
     Source: `use_mkldnn` of ATen (`Convolution.cpp`), `slow_conv2d_forward`; oneDNN's formats.
@@ -86,7 +86,7 @@ def convolution_scratch(
         columns = channels * kernel**2 * output_side**2 if kernel > 1 else 0
         return columns * element_bytes
     few = channels < _CHANNEL_BLOCK
-    # In 16 bits, channels are blocked in pairs of the fp32 ones.
+    # In 16 bits, blocks are twice as wide unless the fp32 block divides the channels.
     block = 2 * _CHANNEL_BLOCK if not is_wide and channels % _CHANNEL_BLOCK else _CHANNEL_BLOCK
     if few:
         block = 1 if is_wide else 4
@@ -102,15 +102,15 @@ def convolution_scratch(
 
 
 def product_scratch(rows: int, depth: int, element_bytes: int, threads: int) -> int:
-    """Of a product in 16 bits, a packed block of the right factor and one of fp32 sums a thread.
+    """For a product in 16 bits, per thread: a packed block of the right factor, and fp32 sums.
 
-    fp32 products take none. How deep a block is follows oneDNN's heuristics; this is their usual
-    choice, within 64 KiB a thread.
+    fp32 products take none. The depth of a block follows oneDNN's heuristics; this is their usual
+    choice, up to 64 KiB per thread.
 
     Args:
         rows: Rows of the output.
         depth: Products summed into one output element.
-        element_bytes: Bytes of an element.
+        element_bytes: Bytes per element.
         threads: Threads of the pool.
 
     Source: oneDNN's `brgemm_matmul`.
@@ -125,14 +125,14 @@ def product_scratch(rows: int, depth: int, element_bytes: int, threads: int) -> 
 def antialiased_scratch(
     images: int, channels: int, rows: int, columns: int, element_bytes: int
 ) -> int:
-    """The picture between the two passes of an antialiased resize: resized in width alone.
+    """The intermediate picture of an antialiased resize, resized in width only.
 
     Args:
         images: N.
         channels: C.
         rows: Rows of the input.
         columns: Columns of the output.
-        element_bytes: Bytes of an element.
+        element_bytes: Bytes per element.
 
     Source: `separable_upsample_generic_Nd_kernel_impl` of ATen.
     """
@@ -140,12 +140,12 @@ def antialiased_scratch(
 
 
 def mean_scratch(elements: int, outputs: int, element_bytes: int) -> int:
-    """Of a mean in 16 bits, the input and the sums in fp32.
+    """For a mean in 16 bits, the input and the sums in fp32.
 
     Args:
         elements: Input elements.
         outputs: Output elements.
-        element_bytes: Bytes of an element.
+        element_bytes: Bytes per element.
 
     Source: `mean` of ATen on the CPU: a sum with `dtype=float`, then a division.
     """
@@ -153,7 +153,7 @@ def mean_scratch(elements: int, outputs: int, element_bytes: int) -> int:
 
 
 def sort_scratch(elements: int) -> int:
-    """The indices once more.
+    """A second copy of the indices.
 
     Args:
         elements: Elements sorted.

@@ -1,4 +1,4 @@
-"""A session: a loaded model and a workload in, figures and a report out."""
+"""A session: from a loaded model and a workload to figures and a report."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ if TYPE_CHECKING:
 __all__ = ["DeepSeekOCRSession", "parse_device"]
 
 LARGEST_TRACED_BATCH: Final = 1024
-"""Pages of a batch that run one by one through the vision stages in a minute or so."""
+"""Largest batch: its vision stages run one page at a time and take about a minute."""
 
 Announce = Callable[[str], None]
 
 
 class DeepSeekOCRSession:
-    """A loaded model and what can be asked of it, from any thread.
+    """A loaded model and everything that can be computed from it, from any thread.
 
-    One model of a process is built or run at a time; other threads wait for it. While a session
-    runs its model, the model itself is not to be used.
+    Only one model per process is built or run at a time; other threads wait. Don't use the model
+    yourself while a session runs it.
 
     >>> session = DeepSeekOCRSession.from_local()          # the built-in reference, on meta
     >>> report = session.analyze(page=(1191, 1684))
@@ -93,11 +93,11 @@ class DeepSeekOCRSession:
             dtype: `bfloat16`, `float16` or `float32`.
             flash_attention: Build the decoder with FlashAttention-2.
             trust_remote_code: Execute the directory's Python files without a trust record.
-            config: Values in place of the directory's `config.json`.
-            stages: A stages file, which describes a model that is none of the known architectures.
+            config: Values used instead of the directory's `config.json`.
+            stages: A stages file, which describes a model of no known architecture.
 
         Raises:
-            AnalyzeError: Its subclasses say what is wrong with an argument or the directory.
+            AnalyzeError: A subclass names what is wrong with an argument or the directory.
         """
         described = None if stages is None else described_architecture(Path(stages))
         directory = ModelDirectory.read(
@@ -122,10 +122,10 @@ class DeepSeekOCRSession:
         random_weights: bool = False,
         trust_remote_code: bool = False,
     ) -> Self:
-        """Loads the model of a directory that has been read; arguments and errors as there.
+        """Loads the model of a directory already read; arguments and errors as in `from_local`.
 
-        With `random_weights`, those that the directory may hold are not read. A config is refused
-        for a key that no trace counts, and for a value that code which is known cannot build.
+        `random_weights` skips loading the directory's checkpoint. A config is rejected if it has a
+        key that no trace counts, or a value that known model code cannot build.
         """
         directory.config_findings.check_traced(directory.code)
         directory.check_values()
@@ -151,7 +151,7 @@ class DeepSeekOCRSession:
 
     @cached_property
     def architecture(self) -> Architecture:
-        """The architecture that the directory's config belongs to."""
+        """The architecture of the directory's config."""
         return self.loaded.directory.architecture
 
     @cached_property
@@ -161,7 +161,7 @@ class DeepSeekOCRSession:
 
     @cached_property
     def own_params(self) -> Mapping[str, Mapping[str, int]]:
-        """Parameters that each stage owns, by its name and by the module that holds them.
+        """Parameters that each stage owns, by stage and by the module that holds them.
 
         A shared parameter counts once, under its first name.
         """
@@ -185,12 +185,12 @@ class DeepSeekOCRSession:
 
     @cached_property
     def _elements(self) -> Mapping[str, int]:
-        with exclusive():  # while another thread runs it, the model is not as it was
+        with exclusive():  # another thread may have modified the model while running it
             return {name: each.numel() for name, each in self.model.named_parameters()}
 
     @cached_property
     def module_classes(self) -> Mapping[str, str]:
-        """Class of every module by path, a shared module's under each of its paths."""
+        """Class of every module by path; a shared module appears under each of its paths."""
         with exclusive():
             modules = self.model.named_modules(remove_duplicate=False)
             return {path: type(module).__name__ for path, module in modules}
@@ -212,28 +212,28 @@ class DeepSeekOCRSession:
     ) -> AnyWorkload:
         """The workload of a page on this model.
 
-        A model that a stages file describes takes `seq_len`, `batch_size` and `max_new_tokens`.
+        A model described by a stages file takes `seq_len`, `batch_size` and `max_new_tokens`.
 
         Args:
             page: A paper like `"a4"` or `"a4@200"`, `"1240x1754"`, or (width, height) in pixels.
                 Default: A4 at 150 dpi.
-            image: An image file with the page, in place of `page`; of several pages the first.
-            mode: Name of a mode like `"gundam"`, in place of the three sizes that follow.
-            base_size: Pixels a side of the global view in crop mode. Default: the architecture's.
-            image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
+            image: An image file of the page, instead of `page`; of several pages, the first.
+            mode: Name of a mode like `"gundam"`, instead of the next three sizes.
+            base_size: Pixels per side of the global view in crop mode. Default: the architecture's.
+            image_size: Pixels per side of a local view in crop mode, otherwise of the only view.
                 Default: the architecture's.
-            crop_mode: Whether a page larger than one tile is cut. Default: yes, but not where
-                several pages share a prompt.
-            text_tokens: Tokens besides the visual ones, BOS included. Default: those of the
+            crop_mode: Whether a page larger than one tile is cropped. Default: yes, unless several
+                pages share a prompt.
+            text_tokens: Tokens besides the visual ones, including BOS. Default: those of the
                 architecture's usual prompt.
-            seq_len: Tokens of the whole prompt, in place of `text_tokens`.
-            batch_size: Prompts, all alike. Default: 1.
+            seq_len: Tokens of the whole prompt, instead of `text_tokens`.
+            batch_size: Number of prompts, all alike. Default: 1.
             max_new_tokens: Tokens generated; the prefill pass yields the first. Default: 1024.
-            prompt_pages: Pages in one prompt, all alike, of a model that takes several. Default: 1.
+            prompt_pages: Pages per prompt, all alike, for models that take several. Default: 1.
 
         Raises:
-            PageError: The page's size is not possible, or cannot be had.
-            WorkloadError: A size, mode or count is not possible, or two arguments contradict.
+            PageError: The page's size is impossible or cannot be determined.
+            WorkloadError: A size, mode or count is impossible, or two arguments conflict.
         """
         asked = Asked(
             page=page, image=image, mode=mode, base_size=base_size, image_size=image_size,
@@ -246,7 +246,7 @@ class DeepSeekOCRSession:
         """Runs the workload's passes under the hooks.
 
         Raises:
-            WorkloadError: The batch is too large to be run page by page.
+            WorkloadError: The batch is too large to run page by page.
         """
         trace = partial(
             trace_passes,
@@ -266,12 +266,12 @@ class DeepSeekOCRSession:
                 " the analytic engine",
                 arguments=["batch_size", "the analytic engine"],
             )
-        # The second step of a stretch shows by how much a step grows with the cache.
+        # The second step of a stretch shows how a step grows with the cache.
         numbers = {0}.union(*(stretch[:2] for stretch in self._declared_stretches(workload)))
         return trace(step_numbers=sorted(numbers))
 
     def _stretches(self, workload: AnyWorkload, traces: PassTraces) -> list[range]:
-        """Numbers of the decode steps between which a step's work is linear in the cache."""
+        """Ranges of decode steps within which a step's work is linear in the cache length."""
         if isinstance(workload, Workload):
             return self._declared_stretches(workload)
         traced = dict(zip(traces.step_numbers, traces.decode_steps, strict=True))
@@ -283,13 +283,13 @@ class DeepSeekOCRSession:
         return step_stretches(workload.max_new_tokens, cuts)
 
     def _explored(self, steps: range, run: RunStep) -> list[range]:
-        """The stretches of a model of which nothing is declared: its steps show them."""
+        """Finds the stretches of a model that declares none, by running steps."""
         routed_expert = self.architecture.routed_expert
         return linear_stretches(steps, lambda number: growing_work(run(number), routed_expert))
 
     @cached_property
     def _dimensions(self) -> ModelDimensions | None:
-        """The model's dimensions; None of a config that the architecture does not model."""
+        """The model's dimensions; None for a config that the architecture does not model."""
         try:
             return self.loaded.directory.dimensions()
         except ConfigError:
@@ -297,7 +297,7 @@ class DeepSeekOCRSession:
 
     @cached_property
     def _repetition(self) -> Callable[[str], str | None] | None:
-        """What is declared to repeat: known of code that this project knows, and of no other."""
+        """Maps a path to what it repeats; None for code that this project does not know."""
         if self.loaded.directory.code == "other" or self._dimensions is None:
             return None
         return self.architecture.forms.repeats(self._dimensions)
@@ -305,9 +305,9 @@ class DeepSeekOCRSession:
     def figures(
         self, workload: AnyWorkload, *, on_progress: Announce = lambda _: None
     ) -> tuple[PageFigures, Agreement | None]:
-        """A workload's figures, traced, and how the closed forms agree with them.
+        """A workload's traced figures, and how the closed forms agree with them.
 
-        Without closed forms for the model, the trace stands alone and a warning says why.
+        If the model has no closed forms, there is no agreement and a warning gives the reason.
         """
         traces = self.trace(workload, on_progress=on_progress)
         on_progress("analytic engine")
@@ -337,7 +337,7 @@ class DeepSeekOCRSession:
         """A page's figures by the closed forms, for this session's model, device and attention.
 
         Raises:
-            ConfigError: The model has none.
+            ConfigError: The model has no closed forms.
         """
         directory = self.loaded.directory
         dimensions = directory.dimensions()
@@ -370,30 +370,30 @@ class DeepSeekOCRSession:
         max_new_tokens: int | None = None,
         prompt_pages: int | None = None,
     ) -> Report:
-        """The report of a workload, traced: what `static_compute.json` holds.
+        """Traces a workload and reports on it; the report is what `static_compute.json` holds.
 
         Args:
-            workload: What to run, as `plan` makes it; or say it by the arguments below.
-            on_progress: Told what starts.
+            workload: What to run, made by `plan`; or give the arguments below instead.
+            on_progress: Called with the name of each step as it starts.
             page: A paper like `"a4"` or `"a4@200"`, `"1240x1754"`, or (width, height) in pixels.
                 Default: A4 at 150 dpi.
-            image: An image file with the page, in place of `page`; of several pages the first.
-            mode: Name of a mode like `"gundam"`, in place of the three sizes that follow.
-            base_size: Pixels a side of the global view in crop mode. Default: the architecture's.
-            image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
+            image: An image file of the page, instead of `page`; of several pages, the first.
+            mode: Name of a mode like `"gundam"`, instead of the next three sizes.
+            base_size: Pixels per side of the global view in crop mode. Default: the architecture's.
+            image_size: Pixels per side of a local view in crop mode, otherwise of the only view.
                 Default: the architecture's.
-            crop_mode: Whether a page larger than one tile is cut. Default: yes, but not where
-                several pages share a prompt.
-            text_tokens: Tokens besides the visual ones, BOS included. Default: those of the
+            crop_mode: Whether a page larger than one tile is cropped. Default: yes, unless several
+                pages share a prompt.
+            text_tokens: Tokens besides the visual ones, including BOS. Default: those of the
                 architecture's usual prompt.
-            seq_len: Tokens of the whole prompt, in place of `text_tokens`.
-            batch_size: Prompts, all alike. Default: 1.
+            seq_len: Tokens of the whole prompt, instead of `text_tokens`.
+            batch_size: Number of prompts, all alike. Default: 1.
             max_new_tokens: Tokens generated; the prefill pass yields the first. Default: 1024.
-            prompt_pages: Pages in one prompt, all alike, of a model that takes several. Default: 1.
+            prompt_pages: Pages per prompt, all alike, for models that take several. Default: 1.
 
         Raises:
-            PageError: The page's size is not possible, or cannot be had.
-            WorkloadError: A size, mode or count is not possible, or two arguments contradict.
+            PageError: The page's size is impossible or cannot be determined.
+            WorkloadError: A size, mode or count is impossible, or two arguments conflict.
         """
         asked = Asked(
             page=page, image=image, mode=mode, base_size=base_size, image_size=image_size,
@@ -409,9 +409,9 @@ class DeepSeekOCRSession:
         return self.architecture.forms.expert_params(self.loaded.directory.dimensions())
 
     def _analytic(self, workload: AnyWorkload) -> tuple[PageFigures | None, list[str]]:
-        """The closed forms of a workload, and why they or it may be in doubt.
+        """The closed forms' figures of a workload, and warnings about them.
 
-        A model directory may describe what has no closed form.
+        A model directory may describe something without a closed form.
         """
         if not isinstance(workload, Workload):
             return None, []
@@ -434,7 +434,7 @@ class DeepSeekOCRSession:
         prefill_pass = total_work(stage.work for stage in prefill)
         causal = sum(stage.causal_savable_flops for stage in prefill)
         if analytic is not None and self.loaded.attention == "eager":
-            # Eager attention masks what it has computed; only the config tells that it is causal.
+            # Eager attention computes every score, then masks; only the config says it is causal.
             causal = analytic.causal_savable_flops
         return PageFigures(
             workload=workload,
@@ -457,7 +457,7 @@ class DeepSeekOCRSession:
     def _with_experts(
         self, workload: AnyWorkload, stages: Mapping[str, StageFigures]
     ) -> dict[str, StageFigures]:
-        """The stages, with what they touch of the routed experts that the config describes."""
+        """The stages, each with the routed experts it touches if the config describes any."""
         architecture = self.architecture
         if self._dimensions is None or not isinstance(workload, Workload):
             return dict(stages)
@@ -484,7 +484,7 @@ class DeepSeekOCRSession:
         )
 
     def _cache_bytes(self, workload: AnyWorkload, traces: PassTraces) -> int:
-        """Bytes of the cache when the last decode step has run; that step runs, or is declared."""
+        """Bytes of the cache after the last decode step, measured or from its length."""
         if isinstance(workload, Lengths):
             ran = workload.max_new_tokens > 1
             return traces.step_cache_bytes[-1] if ran else traces.kv_cache_bytes
@@ -536,14 +536,14 @@ class DeepSeekOCRSession:
         return [
             *notes,
             f"MoE routing is the checkpoint's, computed on {self.loaded.device}; FLOPs do not"
-            " depend on it, bytes of expert weights and calls of experts do; the batch takes every"
-            " decode step to read as many experts as the first. experts_touched says what it chose"
-            " (counted) beside what an even split would touch (even)",
+            " depend on it, but bytes of expert weights and calls of experts do; the batch assumes"
+            " that every decode step reads as many experts as the first. experts_touched compares"
+            " the experts it chose (counted) with those of an even split (even)",
         ]
 
 
 def _sliding_window(directory: ModelDirectory) -> int | None:
-    """The window with which the model's `infer()` runs; None of a model that is not known."""
+    """The window with which the model's `infer()` runs; None for an unknown model."""
     try:
         return directory.dimensions().sliding_window
     except ConfigError:

@@ -1,4 +1,4 @@
-"""The model architectures that this program knows, one room each."""
+"""The model architectures this program knows, one package each."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 }
 
 DEFAULT: Final = DEEPSEEK_OCR
-"""What runs where nobody names a model."""
+"""Used if no model is named."""
 
 
 def architecture_named(name: str) -> Architecture:
-    """The architecture of a name, in any case.
+    """The architecture called `name`, in any case.
 
     Raises:
-        WorkloadError: There is none.
+        WorkloadError: There is no such architecture.
     """
     found = in_any_case(name, ARCHITECTURES)
     if found is None:
@@ -66,29 +66,29 @@ def plan_workload(
     max_new_tokens: int | None = None,
     prompt_pages: int | None = None,
 ) -> Workload:
-    """Works out what a model's own `infer()` makes of one page.
+    """Plans what a model's own `infer()` makes of one page.
 
     Args:
         architecture: Name of the model's architecture.
         page: A paper like `"a4"` or `"a4@200"`, `"1240x1754"`, or (width, height) in pixels.
             Default: A4 at 150 dpi.
-        image: An image file with the page, in place of `page`; of several pages the first.
-        mode: Name of a mode like `"gundam"`, in place of the three sizes that follow.
-        base_size: Pixels a side of the global view in crop mode. Default: the architecture's.
-        image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
+        image: An image file of the page, instead of `page`; of several pages, the first.
+        mode: Name of a mode like `"gundam"`, instead of the next three sizes.
+        base_size: Pixels per side of the global view in crop mode. Default: the architecture's.
+        image_size: Pixels per side of a local view in crop mode, otherwise of the only view.
             Default: the architecture's.
-        crop_mode: Whether a page larger than one tile is cut. Default: yes, but not where
-            several pages share a prompt.
-        text_tokens: Tokens besides the visual ones, BOS included. Default: those of the
+        crop_mode: Whether a page larger than one tile is cropped. Default: yes, unless several
+            pages share a prompt.
+        text_tokens: Tokens besides the visual ones, including BOS. Default: those of the
             architecture's usual prompt.
-        seq_len: Tokens of the whole prompt, in place of `text_tokens`.
-        batch_size: Prompts, all alike. Default: 1.
+        seq_len: Tokens of the whole prompt, instead of `text_tokens`.
+        batch_size: Number of prompts, all alike. Default: 1.
         max_new_tokens: Tokens generated; the prefill pass yields the first. Default: 1024.
-        prompt_pages: Pages in one prompt, all alike, of a model that takes several. Default: 1.
+        prompt_pages: Pages per prompt, all alike, for models that take several. Default: 1.
 
     Raises:
-        PageError: The page's size is not possible, or cannot be had.
-        WorkloadError: A size, mode or count is not possible, or two arguments contradict.
+        PageError: The page's size is impossible or cannot be determined.
+        WorkloadError: A size, mode or count is impossible, or two arguments conflict.
     """
     workload = planned(
         architecture_named(architecture),
@@ -101,24 +101,24 @@ def plan_workload(
 
 
 def described_architecture(path: Path) -> Architecture:
-    """The architecture that a stages file describes; errors as of `any_model`."""
-    # Imported here: few runs need it, and it takes a part of the time of those that don't.
+    """The architecture that a stages file describes; raises the errors of `any_model`."""
+    # Imported here because few runs need it and the import takes time.
     from dsocr_analyze.architectures import any_model
 
     return any_model.described_architecture(path)
 
 
 def recognized_architecture(config: Mapping[str, Any]) -> Architecture | None:
-    """The architecture that a parsed `config.json` belongs to; None where none recognises it."""
+    """The architecture to which a parsed `config.json` belongs; None if there is none."""
     known = ARCHITECTURES.values()
     return next((each for each in known if each.recognizes(config)), None)
 
 
 def architecture_of(config: Mapping[str, Any]) -> Architecture:
-    """The architecture that a parsed `config.json` belongs to.
+    """The architecture to which a parsed `config.json` belongs.
 
     Raises:
-        ConfigError: None of them recognises it.
+        ConfigError: No known architecture recognises it.
     """
     architecture = recognized_architecture(config)
     if architecture is not None:
@@ -131,16 +131,16 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     else:
         which = foreign_model(config) or f"its model_type is {config.get('model_type')!r}"
     raise ConfigError(
-        f"config.json describes no known architecture: {which}; known are {known}; to trace"
-        " another, describe it with stages=FILE (docs/any-model.md)",
+        f"config.json describes no known architecture: {which}; the known ones are {known}; to"
+        " trace another, describe it with stages=FILE (docs/any-model.md)",
         arguments=["stages"],
     )
 
 
 def foreign_model(config: Mapping[str, Any]) -> str | None:
-    """What a config says of a model of transformers' own code: `it is a llama model (CLASS)`.
+    """Describes a config for transformers' own code: `it is a llama model (CLASS)`.
 
-    None where it says nothing of the kind, or is one of these architectures' own.
+    None for any other config, including those of the known architectures.
     """
     model_type, classes = config.get("model_type"), config.get("architectures")
     if not isinstance(model_type, str) or not isinstance(classes, list) or not classes:

@@ -1,6 +1,6 @@
-"""What an architecture is: the one interface through which other rooms ask about a model.
+"""The interface of an architecture, the only way other packages ask about a model.
 
-A new architecture is one new room with one `Architecture`, and one line in the registry.
+A new architecture is a new package with one `Architecture`, plus one line in the registry.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Stage:
 
     Attributes:
         name: Its name.
-        prefixes: Paths of the modules that it owns, with all below them.
-        role: `vision` stages are booked what their own modules do; `prefill` the rest of the
-            prefill pass; `decode` all of a decode step. Exactly one stage is `prefill`, and at most
-            one, the last, is `decode`.
-        notes: What a reader of its figures should know.
+        prefixes: Paths of the modules that it owns, along with everything below them.
+        role: A `vision` stage gets the work of its own modules; `prefill` gets the rest of the
+            prefill pass; `decode` gets a whole decode step. Exactly one stage is `prefill`, and at
+            most one, the last, is `decode`.
+        notes: Notes on its figures for a reader.
     """
 
     name: str
@@ -64,16 +64,16 @@ class Stage:
     notes: tuple[str, ...] = ()
 
     def owns(self, path: str) -> bool:
-        """Whether the module or parameter at `path` is the stage's; whole path components match."""
+        """Whether the stage owns the module or parameter at `path`, matching whole components."""
         return any(path == prefix or path.startswith(prefix + ".") for prefix in self.prefixes)
 
 
 class ModelDimensions(Protocol):
-    """What other rooms read of a model's dimensions; the rest is the architecture's own."""
+    """What other packages read of a model's dimensions; the rest is private to the architecture."""
 
     @property
     def max_positions(self) -> int:
-        """Positions that the decoder was trained for."""
+        """Positions the decoder was trained for."""
 
     @property
     def sliding_window(self) -> int | None:
@@ -81,10 +81,10 @@ class ModelDimensions(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the model's figures should know."""
+        """Notes for a reader of the model's figures."""
 
     def step_cuts(self, seq_len: int) -> tuple[int, ...]:
-        """Numbers of the decode steps, from 0 and ascending, at which they begin other work."""
+        """Numbers of the decode steps from which their work changes in kind, ascending from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ class NotModelled:
     """Incidental operators without a closed form.
 
     Attributes:
-        modules: Pattern of the module paths that call them.
-        operators: Their names; a module that does not call all of them is not meant.
-        reason: Why they have none.
+        modules: Pattern of the paths of the modules that call them.
+        operators: Their names; only modules that call all of them are meant.
+        reason: Why they have no closed form.
     """
 
     modules: str
@@ -104,7 +104,7 @@ class NotModelled:
 
 @dataclass(frozen=True)
 class Composition:
-    """What the closed forms say of a workload; the attributes are those of `PageFigures`."""
+    """The closed forms of a workload; the attributes are those of `PageFigures`."""
 
     stages: Mapping[str, StageFigures]
     parameters: Parameters
@@ -115,19 +115,19 @@ class Composition:
 
 @dataclass(frozen=True)
 class PageTotals:
-    """What n workloads cost; every count an integer (for all alike) or an array `[n]`.
+    """What n workloads cost; every count is an integer (for all alike) or an array `[n]`.
 
     Attributes:
-        stages: Work by stage: of the decode stage one step, of the others their part of the
+        stages: Work by stage: one step for the decode stage, otherwise the stage's part of the
             prefill pass.
         prefill: The whole prefill pass of the batch.
         decode_step: One step of the batch over a cache of `seq_len` tokens.
         batch: The prefill pass and all decode steps of the batch.
-        visual_tokens: Visual tokens of a page.
-        seq_len: Tokens of a page's prompt.
-        kv_cache_bytes: Cache of the batch when its last token is there.
-        decode_step_bytes_read_expected: Bytes that the step reads where it touches as many routed
-            experts as are to be expected, in place of the most that it can; floats.
+        visual_tokens: Visual tokens per page.
+        seq_len: Tokens per prompt.
+        kv_cache_bytes: Cache of the batch including its last token.
+        decode_step_bytes_read_expected: Bytes the step reads if it touches the expected number of
+            routed experts instead of the maximum; floats.
         peak_activation_bytes: Most bytes of tensors alive at once in the prefill pass, besides
             weights and inputs.
     """
@@ -143,7 +143,7 @@ class PageTotals:
     peak_activation_bytes: Count
 
     def counts(self) -> Iterator[Count]:
-        """Every count, expectations aside."""
+        """Yields every count except expected values."""
         for work in (*self.stages.values(), self.prefill, self.decode_step, self.batch):
             yield from work
         yield from (
@@ -153,15 +153,15 @@ class PageTotals:
 
 @dataclass(frozen=True, slots=True)
 class CropGrids:
-    """Into how many local views pages are cut, for many pages at once.
+    """How many local views pages are cropped into, for many pages at once.
 
     A grid of local views has a code, a small integer.
 
     Attributes:
-        count: All codes are below this.
-        codes: Codes of the pages' grids, `[n]`, from their widths and heights in pixels, `[n]`.
-        columns_and_rows: Columns and rows of local views, `[n]` each, from codes, `[n]`; one
-            column and one row for a page that is not cut.
+        count: Upper bound of the codes, exclusive.
+        codes: Computes the codes of pages' grids, `[n]`, from widths and heights in pixels, `[n]`.
+        columns_and_rows: Computes columns and rows of local views, `[n]` each, from codes, `[n]`;
+            one column and one row for a page that is not cropped.
     """
 
     count: int
@@ -170,10 +170,10 @@ class CropGrids:
 
 
 class PixelWork(NamedTuple):
-    """What the CPU does to a page before the model sees it; of many pages, arrays.
+    """What the CPU does to a page before the model sees it; arrays for many pages.
 
     Attributes:
-        resized: Pixels that the two passes of a bicubic resize go over, of all resizes.
+        resized: Pixels processed by both passes of each bicubic resize, over all resizes.
         viewed: Pixels of all views, which become tensors.
     """
 
@@ -183,13 +183,13 @@ class PixelWork(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PageInViews:
-    """A whole page as the views of one vision call show it.
+    """How a whole page appears in the views of one vision call.
 
     Attributes:
-        views: How many show it: one, or tiles that show it together.
-        resolution: Pixels a side of each.
-        content: Width and height in pixels that the page takes in them all; the rest is padding.
-        tokens: Vision tokens that the encoder makes of them all, before any newline or separator.
+        views: Views that show it: one, or several tiles.
+        resolution: Pixels per side of a view.
+        content: Width and height in pixels that the page occupies in them all; the rest is padding.
+        tokens: Vision tokens the encoder makes of them all, before any newline or separator.
     """
 
     views: int
@@ -200,17 +200,17 @@ class PageInViews:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a serving engine launches for a model; counts may be arrays.
+    """The kernels a serving engine launches for a model; counts may be arrays.
 
     Attributes:
-        check: Raises ConfigError for dimensions that it does not describe.
-        views: Kernels of one vision call by stage, from views, pixels a side, dimensions and type.
+        check: Raises ConfigError for dimensions it does not cover.
+        views: Kernels of one vision call by stage, from views, pixels per side, dimensions, type.
         prompt: Kernels of a chunk of one prompt, from its tokens, the keys they see, its visual
-            tokens, dimensions, type and bits of a cached element.
-        step: Kernels of one decode step, from running sequences, keys of each, dimensions, type and
-            bits of a cached element.
-        cache_elements: Elements that a token takes in the KV cache.
-        quantizable_params: Weights that are stored in the quantized type.
+            tokens, dimensions, type and bits per cached element.
+        step: Kernels of one decode step, from running sequences, keys per sequence, dimensions,
+            type and bits per cached element.
+        cache_elements: Elements per token in the KV cache.
+        quantizable_params: Number of weights that are stored in the quantized type.
         activation_bytes: Bytes of tensors alive at once in one page's prefill pass, besides weights
             and inputs, from dimensions, workload and type.
     """
@@ -226,37 +226,37 @@ class Served:
 
 @dataclass(frozen=True)
 class ClosedForms:
-    """Everything that is known of an architecture without running it.
+    """Everything known about an architecture without running it.
 
     Attributes:
-        dimensions: Dimensions from a parsed `config.json` and, the reference's where it is left
-            out, whose code reads it; raises ConfigError.
-        config_findings: What the keys of a config do that is no dimension, for whose code.
+        dimensions: Reads dimensions from a parsed `config.json`, for the code that reads it
+            (default: the reference's); raises ConfigError.
+        config_findings: What a config's keys other than dimensions do, for the code that reads it.
         not_modelled: Operators that the closed forms leave out.
         compose: The closed forms of a workload, from dimensions, workload, type, whether attention
-            is FlashAttention, and whose kernels run; raises ConfigError where a part has none.
-        step_kernels: The records of one decode step with as many routed experts as are expected,
+            is FlashAttention, and whose kernels run; raises ConfigError if a part has none.
+        step_kernels: The records of one decode step with the expected number of routed experts,
             from dimensions, batch, cached tokens, type, whether attention is FlashAttention,
-            whether the new token takes the place of one more in a full window, and whose kernels
+            whether the new token overwrites an additional one in a full window, and whose kernels
             run.
         page_totals: The closed forms of many workloads at once, from dimensions and, by keyword,
             `base_size`, `whole_resolution`, `local_resolution`, `columns`, `rows`, `text_tokens`,
             `max_new_tokens`, `batch_size` (each an integer for all workloads, or an array `[n]`),
-            `dtype` and `flash_attention`; raises ConfigError where a part has none.
-        crop_grids: Into how many local views pages are cut.
+            `dtype` and `flash_attention`; raises ConfigError if a part has none.
+        crop_grids: How many local views pages are cropped into.
         parameter_count: Parameters of the whole model.
-        memory: Only the memory of a workload, by closed forms.
-        prefill_tide: What is alive at the peak of the prefill pass, besides the weights.
-        decode_tide: What is alive in the last decode step, besides the weights.
+        memory: The memory of a workload alone, by closed forms.
+        prefill_tide: Bytes alive at the peak of the prefill pass, besides the weights.
+        decode_tide: Bytes alive in the last decode step, besides the weights.
         expert_params: Parameters of one routed expert; 0 without experts.
-        experts_touched: Routed experts that a workload touches under the even split, by stage that
-            has some.
-        repeats: What of a model's modules repeats: the name that alike modules share, by path, or
-            None for a module that is like no other.
+        experts_touched: Routed experts that a workload touches under an even split, by stage that
+            has any.
+        repeats: Which of a model's modules are alike: maps a path to the name that they share, or
+            to None for a module like no other.
         served: What a serving engine launches for it.
-        page_in_views: The page as each vision call of a workload shows it, in their order.
+        page_in_views: The page as it appears in each vision call of a workload, in order.
         pixel_work: What the CPU does to a page's pixels.
-        pixel_work_of_pages: The same of many pages, from their widths, heights and the columns and
+        pixel_work_of_pages: The same for many pages, from their widths, heights and the columns and
             rows of their crop grids (each an integer or an array `[n]`) and, by keyword,
             `base_size`, `image_size` and `crop_mode`.
     """
@@ -287,10 +287,10 @@ class CacheUse:
 
     Attributes:
         argument: Argument of the model's forward that takes it.
-        output: Attribute of what forward returns that holds it.
-        is_given: Whether the prefill pass is called with an empty one; else the model makes it.
-        carried: What of the prefill pass's output a decode step is given besides: by argument, the
-            attribute, or several that make a tuple.
+        output: Attribute of forward's output that holds it.
+        is_given: Whether the prefill pass is called with an empty cache or creates its own.
+        carried: Other parts of the prefill pass's output that a decode step takes: by argument, the
+            attribute, or several attributes that form a tuple.
     """
 
     argument: str = "past_key_values"
@@ -301,38 +301,38 @@ class CacheUse:
 
 @dataclass(frozen=True)
 class Architecture:
-    """One model architecture: what a trace asks, and the closed forms where it has some.
+    """One model architecture: what a trace needs, and the closed forms if there are any.
 
     Attributes:
         name: Its name on the command line and in reports.
         title: Its name for readers.
-        stages: Stages in order; the last is the decode step, where the model decodes.
-        modes: Named settings of the vision side, by name; none where it reads no pages.
-        default_mode: Name of the mode in which pages run where none is named; empty without modes.
-        text_tokens: Tokens of its usual prompt besides the visual ones, BOS included.
-        built_in: Directory of the built-in reference network: config and Python files; None where
+        stages: Stages in order; the last is the decode step, if the model decodes.
+        modes: Named settings of the vision side, by name; empty if it reads no pages.
+        default_mode: Name of the mode used if none is named; empty without modes.
+        text_tokens: Tokens of its usual prompt besides the visual ones, including BOS.
+        built_in: Directory of the built-in reference network: config and Python files; None if
             there is none.
         published_code: SHA-256 of the published model's Python files, by file name; a directory
-            that holds exactly these runs the code whose repetition is declared.
-        routed_expert: Pattern of the paths of a routed expert and of what is in it, with groups
-            `experts` and `index`: what runs there is up to the routing. None without experts.
+            with exactly these files runs the code whose repetition is declared.
+        routed_expert: Pattern of the paths of a routed expert and everything in it, with groups
+            `experts` and `index`; what runs there depends on the routing. None without experts.
         recognizes: Whether a parsed `config.json` belongs to it.
-        plan: A workload from what is asked: a page, sizes, lengths; raises WorkloadError.
-        notes_of: What a reader of a workload's figures should know.
-        warnings_of: What is odd about a workload: it runs, but may not be what was meant.
+        plan: Plans a workload from a page, sizes and lengths; raises WorkloadError.
+        notes_of: Notes for a reader of a workload's figures.
+        warnings_of: What is odd about a workload that runs, but may not be what was meant.
         prefill_inputs: Keyword arguments of the model's forward for one prefill pass, as
-            `generate` gives them, the cache apart.
-        decode_inputs: The same of a decode step, from device, workload and the position of its
+            `generate` passes them, without the cache.
+        decode_inputs: The same for a decode step, from device, workload and the position of its
             token.
-        decode_cache: The cache that a decode step finds, from the one that an earlier pass left,
-            where the steps between do not run.
-        without_window: A config as it is where the sliding window is switched off; None of a model
-            that has no such window.
-        closed_forms: What is known of it without running it; None of a model that is only traced.
+        decode_cache: The cache that a decode step finds, from the one an earlier pass left, if the
+            steps in between do not run.
+        without_window: A config with its sliding window switched off; None for a model without
+            one.
+        closed_forms: What is known without running it; None for a model that is only traced.
         cache: How its forward takes and returns the KV cache.
-        left_out_where_unknown: Inputs that are given only where the model's forward names them.
-        model_class: Class of transformers that is built; None for the one that the config names.
-        attention: Attention implementation that is built where nobody asks for another.
+        left_out_where_unknown: Inputs passed only if the model's forward names them.
+        model_class: Class of transformers to build; None for the one named in the config.
+        attention: Default attention implementation.
     """
 
     name: str
@@ -363,10 +363,10 @@ class Architecture:
         """Its closed forms.
 
         Raises:
-            ConfigError: It has none.
+            ConfigError: It has no closed forms.
         """
         if self.closed_forms is None:
-            raise ConfigError(f"{self.title} has no closed forms: it can be traced, no more")
+            raise ConfigError(f"{self.title} has no closed forms; it can only be traced")
         return self.closed_forms
 
     @property
@@ -374,7 +374,7 @@ class Architecture:
         """Directory of the built-in reference network.
 
         Raises:
-            ConfigError: There is none.
+            ConfigError: There is no reference network.
         """
         if self.built_in is None:
             raise ConfigError(f"{self.title} has no built-in reference network")
@@ -382,7 +382,7 @@ class Architecture:
 
     @property
     def decode(self) -> Stage | None:
-        """The stage that is one decode step; None of a model that does not decode."""
+        """The stage that is one decode step; None for a model that does not decode."""
         return next((stage for stage in self.stages if stage.role == "decode"), None)
 
     @property

@@ -1,4 +1,4 @@
-"""Checked reads of a `config.json`: every refusal names the key, its value and the right values."""
+"""Checked reads of a `config.json`: every error names the key, its value and the right values."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dsocr_analyze.errors import ConfigError
 __all__ = ["LARGEST_WIDTH", "MOST_LAYERS", "REQUIRED", "ConfigKeys", "shown"]
 
 LARGEST_WIDTH: Final = 1_048_576
-"""Most features of a token that are taken for a model."""
+"""Most features per token accepted."""
 
 MOST_LAYERS: Final = 1_024
-"""Most layers that are taken for a model."""
+"""Most layers accepted."""
 
 
 class _Required:
@@ -31,7 +31,7 @@ class ConfigKeys:
     Args:
         values: The object.
         where: Dotted path of the object in the file, empty for the top level.
-        since: Why its keys are read, where that is up to another key.
+        since: Why its keys are read, if that depends on another key.
 
     Raises:
         ConfigError: `values` is not a JSON object.
@@ -46,10 +46,10 @@ class ConfigKeys:
         self._since = f", since {since}" if since else ""
 
     def check_divides(self, part: str, parts: int, whole: str, size: int) -> None:
-        """Refuse `part`, of value `parts`, unless it divides `whole`, of value `size`.
+        """Raises unless `part`, of value `parts`, divides `whole`, of value `size`.
 
         Raises:
-            ConfigError: It does not.
+            ConfigError: It does not divide.
         """
         if size % parts:
             raise self.refusal(part, f"a divisor of '{self.path(whole)}', {size}")
@@ -59,14 +59,14 @@ class ConfigKeys:
         return f"{self._where}.{key}" if self._where else key
 
     def refusal(self, key: str, right: str) -> ConfigError:
-        """The error that names `key`, the value it has and the `right` ones."""
+        """The error that names `key`, its value and the `right` ones."""
         return ConfigError(
             f"config.json: '{self.path(key)}' is {shown(self._values.get(key))}; give {right}"
             f"{self._since}"
         )
 
     def has(self, key: str) -> bool:
-        """Whether `key` is there with a value other than null."""
+        """Whether `key` is present with a value other than null."""
         return self._values.get(key) is not None
 
     def value(self, key: str, default: object = REQUIRED) -> Any:
@@ -82,7 +82,7 @@ class ConfigKeys:
         return default
 
     def section(self, key: str) -> ConfigKeys:
-        """Object at `key`.
+        """The object at `key`.
 
         Raises:
             ConfigError: The key is absent or holds no JSON object.
@@ -97,10 +97,10 @@ class ConfigKeys:
         least: int = 1,
         most: int = _LARGEST_INTEGER,
     ) -> int:
-        """Whole number from `least` to `most`; neither a boolean nor a float passes.
+        """A whole number from `least` to `most`; booleans and floats are rejected.
 
         Raises:
-            ConfigError: The key is absent without a default, or its value is another one.
+            ConfigError: The key is absent without a default, or has any other value.
         """
         value = self.value(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -110,10 +110,10 @@ class ConfigKeys:
     def integer_or_null(
         self, key: str, *, least: int = 1, most: int = _LARGEST_INTEGER
     ) -> int | None:
-        """Whole number from `least` to `most`, or None where the file says null.
+        """A whole number from `least` to `most`, or None for null.
 
         Raises:
-            ConfigError: The key is absent, or its value is another one.
+            ConfigError: The key is absent, or has any other value.
         """
         if self.value(key) is None:
             return None
@@ -127,7 +127,7 @@ class ConfigKeys:
         least: int = 1,
         most: int = _LARGEST_INTEGER,
     ) -> tuple[int, ...]:
-        """List of whole numbers from `least` to `most`.
+        """A list of whole numbers from `least` to `most`.
 
         Raises:
             ConfigError: The key is absent without a default, or holds anything else.
@@ -142,10 +142,10 @@ class ConfigKeys:
         return tuple(values)
 
     def number(self, key: str, default: float | _Required = REQUIRED, *, least: float) -> float:
-        """Finite number of at least `least`; where that is 0, above it.
+        """A finite number of at least `least`, or above 0 if that is 0.
 
         Raises:
-            ConfigError: The key is absent without a default, or its value is another one.
+            ConfigError: The key is absent without a default, or has any other value.
         """
         value = self.value(key, default)
         right = f"a number of at least {least}" if least else "a number above 0"
@@ -159,7 +159,7 @@ class ConfigKeys:
         """True or false.
 
         Raises:
-            ConfigError: The key is absent without a default, or its value is another one.
+            ConfigError: The key is absent without a default, or has any other value.
         """
         value = self.value(key, default)
         if not isinstance(value, bool):
@@ -170,7 +170,7 @@ class ConfigKeys:
         """One of the strings in `choices`.
 
         Raises:
-            ConfigError: The key is absent without a default, or its value is another one.
+            ConfigError: The key is absent without a default, or has any other value.
         """
         value = self.value(key, default)
         if not isinstance(value, str) or value not in choices:
@@ -179,7 +179,7 @@ class ConfigKeys:
 
 
 def shown(value: object) -> str:
-    """Value as it stands in the JSON file, on one line and cut to a readable length."""
+    """The value as in the JSON file, on one line and shortened to a readable length."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**40 else "a huge number"

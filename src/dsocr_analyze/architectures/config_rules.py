@@ -1,7 +1,7 @@
-"""What each key of a `config.json` does to the figures, and what there is to say of a whole file.
+"""What each key of a `config.json` does to the figures, and findings about a whole file.
 
-An architecture classifies every key that it knows, once, in a `KeyTable`. `findings_of` holds a
-file against it: no key does nothing in silence.
+An architecture classifies every key it knows, once, in a `KeyTable`. `findings_of` checks a file
+against it, so that no key is silently ignored.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ __all__ = [
 ]
 
 Code = Literal["reference", "published", "other"]
-"""Whose code a config sets up: the built-in reference's, the published model's, or code of which
-only a trace can tell what it reads."""
+"""Whose code reads a config: the built-in reference's, the published model's, or other code, of
+which only a trace can tell what it reads."""
 
 KeyPath = tuple[str, ...]
-"""Names of the objects around a key, from the top of the file, and its own."""
+"""Names of the objects around a key, from the top of the file, and the key's own name."""
 
 _MOST_NAMED: Final = 20
-"""Keys that are not known and are named one by one."""
+"""Most unknown keys that are named individually."""
 
 
 class _Missing:
-    """Marks a key that is not there."""
+    """Marks an absent key."""
 
 
 MISSING: Final = _Missing()
@@ -60,7 +60,7 @@ class Harmless:
 
     Attributes:
         reason: Why not.
-        everywhere: Whether that holds in every object of the file, not only at the key's own place.
+        everywhere: Whether that holds in every object of the file, not only where the key belongs.
     """
 
     reason: str
@@ -69,11 +69,11 @@ class Harmless:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """The key says again what another one says.
+    """The key repeats another one.
 
     Attributes:
         of: The key that counts.
-        default: What counts where that one is missing; `MISSING` where it must be there.
+        default: The value that counts if that key is missing; `MISSING` if it is required.
     """
 
     of: KeyPath
@@ -82,14 +82,14 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Any other value than `values` changes the computation in a way that is not modelled.
+    """Any value other than `values` changes the computation in a way that is not modelled.
 
     Attributes:
-        values: The values that are modelled; null is one that stands for an absent key.
+        values: The values that are modelled; null also means an absent key.
         reason: What another value would do, as in "it ...".
-        ignored_by_published: Whether the published code does not read the key.
-        counted_by_trace: Whether a trace of other code counts what the key does: it is seen in
-            the passes that run, and holds of the decode steps between them.
+        ignored_by_published: Whether the published code ignores the key.
+        counted_by_trace: Whether a trace of other code counts what the key does: it shows in the
+            passes that run, and applies to the decode steps between them.
     """
 
     values: tuple[object, ...]
@@ -103,7 +103,7 @@ class Ignored:
     """The directory's code does not read the key.
 
     Attributes:
-        built: What the code builds in its place; `MISSING` for nothing.
+        built: What the code builds instead; `MISSING` for nothing.
     """
 
     built: object = MISSING
@@ -117,9 +117,9 @@ class Conditional:
     """A key whose rule depends on the rest of the file.
 
     Attributes:
-        holds: The condition, of the file's top-level object.
-        then: The rule where it holds.
-        otherwise: The rule elsewhere.
+        holds: The condition, on the file's top-level object.
+        then: The rule if it holds.
+        otherwise: The rule if it does not.
     """
 
     holds: Callable[[Mapping[str, Any]], bool]
@@ -129,13 +129,13 @@ class Conditional:
 
 @dataclass(frozen=True)
 class KeyTable:
-    """Every key that an architecture knows.
+    """Every key an architecture knows.
 
     Attributes:
         rules: What a key does, by its path.
-        defaults: What counts where a key of the top level is missing, by name.
-        copy: Name of the section that says the top level again; nothing reads it.
-        built: What the published code builds whatever the file says, section by section.
+        defaults: Values that count if a top-level key is missing, by name.
+        copy: Name of the section that repeats the top level; nothing reads it.
+        built: What the published code builds regardless of the file, section by section.
     """
 
     rules: Mapping[KeyPath, KeyRule | Conditional]
@@ -154,7 +154,7 @@ class KeyTable:
         return not own or own in self.sections
 
     def rule(self, path: KeyPath, config: Mapping[str, Any], code: Code) -> KeyRule | None:
-        """What the key at `path` does; None for a key that is not known.
+        """The rule for the key at `path`; None for an unknown key.
 
         Args:
             path: The key.
@@ -190,8 +190,8 @@ class Refusal:
 
     Attributes:
         message: The key, its value, what is not modelled, and the right values.
-        counted_by_trace: Whether a trace counts it all the same, where it is code that is neither
-            the reference's nor the published model's.
+        counted_by_trace: Whether a trace counts it anyway, for code that is neither the reference's
+            nor the published model's.
     """
 
     message: str
@@ -200,11 +200,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFindings:
-    """What there is to say of a config, besides the dimensions in it.
+    """Findings about a config, besides its dimensions.
 
     Attributes:
-        warnings: Keys that do nothing and may have been meant to do something.
-        refusals: Keys that change the computation and are not modelled.
+        warnings: Keys that do nothing although they may have been meant to.
+        refusals: Keys that change the computation in ways that are not modelled.
     """
 
     warnings: tuple[str, ...]
@@ -229,11 +229,11 @@ def _raise_first(refusals: Iterable[Refusal]) -> None:
 
 
 def findings_of(config: Mapping[str, Any], table: KeyTable, code: Code) -> ConfigFindings:
-    """Holds every key of a config against the table.
+    """Checks every key of a config against the table.
 
     Args:
         config: The file's top-level object.
-        table: The keys that are known.
+        table: The known keys.
         code: Whose code reads the file.
     """
     warnings: list[str] = []
@@ -253,9 +253,9 @@ def findings_of(config: Mapping[str, Any], table: KeyTable, code: Code) -> Confi
             else:
                 refusals.append(_refusal(path, value, rule))
         elif rule is None and table.is_section(path):
-            # Where it is read, whoever reads the section's dimensions refuses this.
+            # If the section is read, the reader of its dimensions rejects this.
             if value is not None and (path == (table.copy,) or path[0] in table.built):
-                warnings.append(f"{_said(path, value)}, which is no JSON object; it is not read")
+                warnings.append(f"{_said(path, value)}, which is not a JSON object and is not read")
         elif rule is None:
             unknown.append(path)
     return ConfigFindings((*warnings, *_of_unknown(unknown, code)), tuple(refusals))
@@ -264,11 +264,11 @@ def findings_of(config: Mapping[str, Any], table: KeyTable, code: Code) -> Confi
 def leaves_of(
     section: Mapping[str, Any], is_section: Callable[[KeyPath], bool], where: KeyPath = ()
 ) -> Iterator[tuple[KeyPath, Any]]:
-    """Every key below `section` that is no section itself, with its value.
+    """Every key below `section` that is not a section itself, with its value.
 
     Args:
         section: A JSON object.
-        is_section: Whether the keys of the object at a path count one by one.
+        is_section: Whether the keys of the object at a path are listed individually.
         where: Path of `section`.
     """
     for key, value in section.items():
@@ -294,14 +294,16 @@ def _of_duplicate(
             "" if isinstance(rule.default, _Missing) else f" and counts as {shown(rule.default)}"
         )
         yield (
-            f"{_said(path, value)}, which nothing reads: {_name(rule.of)} is read, which is"
+            f"{_said(path, value)}, which nothing reads: {_name(rule.of)} is read instead, but is"
             f" missing{default}"
         )
 
 
 def _of_ignored(path: KeyPath, value: object, rule: Ignored) -> Iterator[str]:
     if isinstance(rule.built, _Missing):
-        yield f"{_said(path, value)}, which the directory's code does not read; it is in no figure"
+        yield (
+            f"{_said(path, value)}, which the directory's code does not read; no figure includes it"
+        )
     elif not _is_same(value, rule.built):
         built = shown(rule.built)
         yield (
@@ -317,11 +319,11 @@ def _refusal(path: KeyPath, value: object, rule: Fixed) -> Refusal:
 
 
 def _of_unknown(paths: list[KeyPath], code: Code) -> Iterator[str]:
-    left_out = "no closed form takes it in" if code == "other" else "it is in no figure"
+    left_out = "no closed form includes it" if code == "other" else "no figure includes it"
     for path in paths[:_MOST_NAMED]:
-        yield f"config.json: {_name(path)} is not known; {left_out}"
+        yield f"config.json: {_name(path)} is unknown; {left_out}"
     if len(paths) > _MOST_NAMED:
-        yield f"config.json: {len(paths) - _MOST_NAMED:,} more keys are not known"
+        yield f"config.json: {len(paths) - _MOST_NAMED:,} more keys are unknown"
 
 
 def _said(path: KeyPath, value: object) -> str:
@@ -329,7 +331,7 @@ def _said(path: KeyPath, value: object) -> str:
 
 
 def _name(path: KeyPath) -> str:
-    """A key for whoever reads a message: quoted, escaped, and cut to a readable length."""
+    """A key as shown in messages: quoted, escaped, and shortened to a readable length."""
     return shown(".".join(path))
 
 
@@ -347,5 +349,5 @@ def _is_among(value: object, values: tuple[object, ...]) -> bool:
 
 
 def _is_same(one: object, other: object) -> bool:
-    """Whether two JSON values are equal; true is not 1."""
+    """Whether two JSON values are equal, distinguishing true from 1."""
     return one == other and isinstance(one, bool) == isinstance(other, bool)

@@ -1,4 +1,4 @@
-"""The KV cache that passes run over, which the model is given and extends."""
+"""The KV cache that is passed to the model, which extends it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["GrowingCache", "lengthened"]
 
 
 class GrowingCache:
-    """Keys and values a layer, `[B, heads, K, head_dim]` each, grown by concatenation.
+    """Keys and values per layer, `[B, heads, K, head_dim]` each, grown by concatenation.
 
-    What `DynamicCache` of transformers 4.46.3 does, under its names. Later versions also copy the
-    first keys and values, and a built-in network costs the same under each of them.
+    Equivalent to `DynamicCache` of transformers 4.46.3, with the same names. Later versions also
+    copy the first keys and values; this way a built-in network costs the same under all versions.
     """
 
     def __init__(self) -> None:
@@ -50,16 +50,16 @@ class GrowingCache:
         return self[layer_idx]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Positions that a layer holds."""
+        """Positions held by a layer."""
         return self.key_cache[layer_idx].shape[-2] if layer_idx < len(self) else 0
 
 
 def lengthened(cache: Any, step: DecodeStep) -> Any:
-    """A cache of as many tokens as a decode step finds, those that are missing filled with zeros.
+    """Extends a cache to the length that a decode step finds, filling missing tokens with zeros.
 
     Args:
-        cache: What an earlier pass left: a cache, or a pair a layer, keys and values,
-            `[B, heads, K, head_dim]` each, of no more tokens.
+        cache: The cache after an earlier pass, with no more tokens than that: a cache, or one pair
+            of keys and values per layer, `[B, heads, K, head_dim]` each.
         step: The step.
     """
     from transformers import DynamicCache

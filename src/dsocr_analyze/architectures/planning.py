@@ -1,4 +1,4 @@
-"""A workload from what people say of a page: a paper, a size or an image, and a mode's name."""
+"""Plans a workload from user input: a paper, a size or an image, and the name of a mode."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PageSize: TypeAlias = str | tuple[int, int]
 """A page: a paper like `a4` or `a4@200`, `1240x1754`, or width and height in pixels."""
 
 ImagePath: TypeAlias = str | PathLike[str]
-"""Where an image file is."""
+"""Path of an image file."""
 
 DEFAULT_PAGE: Final = "a4"
-"""The page where nobody names one, at 150 dpi."""
+"""The default page, at 150 dpi."""
 
 
 class Asked(TypedDict):
-    """What is asked of a page, by the names that `planned` explains."""
+    """Arguments about a page, named as in `planned`."""
 
     page: PageSize | None
     image: ImagePath | None
@@ -56,25 +56,25 @@ def planned(
     max_new_tokens: int | None,
     prompt_pages: int | None,
 ) -> AnyWorkload:
-    """What a model's own `infer()` makes of a page; None leaves an argument to the architecture.
+    """Plans what a model's own `infer()` makes of a page; None uses the architecture's default.
 
     Args:
         architecture: The model's architecture.
-        page: The page; default A4 at 150 dpi, of a model that reads pages.
-        image: An image file with the page, in place of `page`; of several pages the first.
-        mode: Name of a mode, whatever its case, in place of the three sizes that follow.
-        base_size: Pixels a side of the global view in crop mode.
-        image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
-        crop_mode: Whether a page larger than one tile is cut.
-        text_tokens: Tokens besides the visual ones, BOS included.
-        seq_len: Tokens of the whole prompt, in place of `text_tokens`.
-        batch_size: Prompts, all alike.
+        page: The page; default A4 at 150 dpi, for a model that reads pages.
+        image: An image file of the page, instead of `page`; of several pages, the first.
+        mode: Name of a mode, in any case, instead of the next three sizes.
+        base_size: Pixels per side of the global view in crop mode.
+        image_size: Pixels per side of a local view in crop mode, otherwise of the only view.
+        crop_mode: Whether a page larger than one tile is cropped.
+        text_tokens: Tokens besides the visual ones, including BOS.
+        seq_len: Tokens of the whole prompt, instead of `text_tokens`.
+        batch_size: Number of prompts, all alike.
         max_new_tokens: Tokens generated; the prefill pass yields the first.
-        prompt_pages: Pages in one prompt, all alike.
+        prompt_pages: Pages per prompt, all alike.
 
     Raises:
-        PageError: The page's size is not possible, or cannot be had.
-        WorkloadError: A size, mode or count is not possible, or two arguments contradict.
+        PageError: The page's size is impossible or cannot be determined.
+        WorkloadError: A size, mode or count is impossible, or two arguments conflict.
     """
     sizes: dict[str, int | bool | None] = {
         "base_size": base_size, "image_size": image_size, "crop_mode": crop_mode,
@@ -101,25 +101,25 @@ def planned(
 def given_or_planned(
     architecture: Architecture, workload: AnyWorkload | None, asked: Asked
 ) -> AnyWorkload:
-    """The workload that is given, or else the one that is asked for.
+    """The given workload, or else one planned from the arguments.
 
     Raises:
-        PageError: As of `planned`.
-        WorkloadError: As of `planned`, or both are there.
+        PageError: As for `planned`.
+        WorkloadError: As for `planned`, or both a workload and arguments are given.
     """
     if workload is None:
         return planned(architecture, **asked)
     given = [name for name, value in asked.items() if value is not None]
     if given:
         raise WorkloadError(
-            f"a workload was given and {', '.join(given)} besides; give either the workload or"
-            " what it is planned from"
+            f"a workload was given as well as {', '.join(given)}; give either the workload or the"
+            " arguments to plan it"
         )
     return workload
 
 
 def _size(page: PageSize | None, image: ImagePath | None) -> object:
-    """Width and height in pixels; what is no text is checked with the rest."""
+    """Width and height in pixels; other values than strings are checked later with the rest."""
     if image is not None:
         if page is not None:
             raise WorkloadError(
@@ -134,7 +134,7 @@ def _size(page: PageSize | None, image: ImagePath | None) -> object:
 def _sizes_of(
     architecture: Architecture, mode: str, sizes: dict[str, int | bool | None]
 ) -> dict[str, int | bool | None]:
-    """The sizes of a mode; raises WorkloadError where there is none, or sizes stand beside it."""
+    """The sizes of a mode; raises WorkloadError if it is unknown or conflicts with given sizes."""
     modes = architecture.modes
     chosen = modes.get(str(mode).lower())
     if chosen is None:

@@ -1,1 +1,1 @@
-"""Closed forms, one file per layer family: integers or arrays of integers in. No torch."""
+"""Closed forms, one file per layer family, over integers or arrays of integers. No torch."""

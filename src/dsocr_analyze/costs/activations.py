@@ -56,19 +56,19 @@ ACTIVATIONS: Final[dict[str, tuple[_Step, ...]]] = {
     "tanh": (_TANH,),
     "linear": (),
 }
-"""By the name that `hidden_act` has in `ACT2FN` of transformers 4.46, which knows no other."""
+"""Names of `hidden_act` supported by `ACT2FN` of transformers 4.46."""
 
 
 def activation(name: str, elements: Count, dtype: Dtype) -> Kernels:
     """Any activation of `ACTIVATIONS`.
 
     Args:
-        name: Its name, as `hidden_act` gives it.
-        elements: Elements.
+        name: Its name, as in `hidden_act`.
+        elements: Number of elements.
         dtype: Their type.
 
     Raises:
-        ConfigError: No closed form for that name.
+        ConfigError: The name has no closed form.
     """
     kernels: Kernels = ()
     for step in _steps(name):
@@ -79,7 +79,7 @@ def activation(name: str, elements: Count, dtype: Dtype) -> Kernels:
 
 
 def activation_flops(name: str) -> int:
-    """FLOPs per element of an activation of `ACTIVATIONS`; raises ConfigError as `activation`."""
+    """FLOPs per element of an activation of `ACTIVATIONS`; raises ConfigError like `activation`."""
     return sum(step.flops for step in _steps(name))
 
 
@@ -96,7 +96,7 @@ def gelu(elements: Count, dtype: Dtype) -> Kernels:
     """`x / 2 (1 + erf(x / sqrt 2))`: 5 FLOPs per element (Hendrycks and Gimpel 2016).
 
     Args:
-        elements: Elements.
+        elements: Number of elements.
         dtype: Their type.
     """
     return activation("gelu", elements, dtype)
@@ -108,7 +108,7 @@ def quick_gelu(elements: Count, dtype: Dtype) -> Kernels:
     Source: Hendrycks and Gimpel 2016; `quick_gelu` (`deepencoder.py`).
 
     Args:
-        elements: Elements.
+        elements: Number of elements.
         dtype: Their type.
     """
     return activation("quick_gelu", elements, dtype)

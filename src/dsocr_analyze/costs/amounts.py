@@ -1,7 +1,7 @@
-"""Amounts that are not numbers yet: polynomials in sizes of a workload, with integer coefficients.
+"""Amounts that are not numbers yet: polynomials in workload sizes, with integer coefficients.
 
-What is written for integers with `+ - *` runs on them unchanged, and says how its result depends on
-the sizes instead of what it is for some of them.
+A formula written for integers with `+ - *` runs on them unchanged, and yields how its result
+depends on the sizes instead of a value.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from dsocr_analyze.costs.integers import maximum
 __all__ = ["Amount", "Sizes", "highest", "worth_comparing"]
 
 _Monomial: TypeAlias = tuple[str, ...]
-"""The sizes that are multiplied, in order; none for the constant."""
+"""The sizes multiplied, in order; empty for the constant."""
 
 
 class Amount:
     """A polynomial.
 
     Args:
-        terms: Coefficients, none of them 0, by monomial.
-        least: The least it may be, of a size.
-        most: The most it may be, of a size; None for no limit.
+        terms: Nonzero coefficients, by monomial.
+        least: The least value, if it is a single size.
+        most: The largest value, if it is a single size; None for no limit.
     """
 
     __slots__ = ("least", "most", "terms")
@@ -41,12 +41,12 @@ class Amount:
 
     @classmethod
     def size(cls, name: str, *, least: int = 1, most: int | None = None) -> Amount:
-        """A size of a workload, of which only its limits are known."""
+        """A workload size of which only the limits are known."""
         return cls({(name,): 1}, least=least, most=most)
 
     @classmethod
     def of(cls, value: Amount | int) -> Amount:
-        """An integer as an amount; an amount as it is."""
+        """An integer as an amount; an amount unchanged."""
         if isinstance(value, Amount):
             return value
         return cls({(): value} if value else {})
@@ -79,13 +79,13 @@ class Amount:
         return -self + other
 
     def __floordiv__(self, divisor: int) -> Amount:
-        """The quotient where nothing remains, whatever the sizes."""
+        """The quotient; raises ArithmeticError unless the division is exact for every size."""
         if any(each % divisor for each in self.terms.values()):
-            raise ArithmeticError(f"{self!r} is no multiple of {divisor} for every size")
+            raise ArithmeticError(f"{self!r} is not a multiple of {divisor} for every size")
         return Amount({monomial: each // divisor for monomial, each in self.terms.items()})
 
     def __gt__(self, other: int) -> bool:
-        """Whether a size is above a number; its limits have to tell."""
+        """Whether a size is above a number; raises ArithmeticError if its limits don't decide."""
         if self.least is not None and self.least > other:
             return True
         if self.most is not None and self.most <= other:
@@ -109,12 +109,12 @@ class Amount:
 def worth_comparing(
     amounts: Iterable[Amount], least: Mapping[str, int], within: Mapping[str, Amount]
 ) -> tuple[Amount, ...]:
-    """Those that may be the highest for some sizes: none that another is never below.
+    """The amounts that may be the largest for some sizes; drops those another always covers.
 
     Args:
         amounts: The amounts.
-        least: The least that a size may be; 1 for those that are not named.
-        within: Sizes that are never above an amount of others.
+        least: The least value of each size; 1 for those not named.
+        within: Amounts that a size never exceeds.
     """
     found: list[Amount] = []
     for amount in dict.fromkeys(amounts):
@@ -127,13 +127,13 @@ def worth_comparing(
 def _is_covered(
     amount: Amount, by: Amount, least: Mapping[str, int], within: Mapping[str, Amount]
 ) -> bool:
-    """Whether every term is made up for by one of a multiple of its monomial."""
+    """Whether every term is covered by a term whose monomial is a multiple of its own."""
     difference = by - amount
     for name, most in within.items():
         lacking = difference.terms.get((name,), 0)
         if lacking < 0:
             difference += lacking * (most - Amount.size(name))
-    # In units of the least that sizes may be, each is 1 or more.
+    # In units of the sizes' least values, every size is at least 1.
     terms = {
         monomial: coefficient * math.prod(least.get(name, 1) for name in monomial)
         for monomial, coefficient in difference.terms.items()
@@ -152,17 +152,17 @@ def _is_covered(
 
 
 class Sizes:
-    """What sizes are, and their products, each worked out once.
+    """Values of sizes and their products, each computed once.
 
     Args:
-        sizes: Integers, or arrays `[n]` of them, by name.
+        sizes: Integers, or integer arrays `[n]`, by name.
     """
 
     def __init__(self, sizes: Mapping[str, Any]) -> None:
         self._values: dict[_Monomial, Any] = {(name,): value for name, value in sizes.items()}
 
     def value(self, amount: Amount) -> Any:
-        """What an amount is, an integer or an array `[n]`."""
+        """Evaluates an amount to an integer or an array `[n]`."""
         terms = [
             each * self._product(monomial) if monomial else each
             for monomial, each in amount.terms.items()
@@ -176,16 +176,16 @@ class Sizes:
 
 
 def highest(amounts: Sequence[Amount], sizes: Sizes) -> Any:
-    """The highest of some amounts.
+    """The largest of several amounts.
 
     Args:
-        amounts: The amounts, one at least.
-        sizes: What their sizes are.
+        amounts: At least one amount.
+        sizes: Values of their sizes.
 
     Returns:
         An integer, or an array `[n]`.
     """
-    # What all of them have is worked out once.
+    # Terms common to all amounts are evaluated once.
     shared = Amount({
         monomial: min(amount.terms[monomial] for amount in amounts)
         for monomial in amounts[0].terms

@@ -29,7 +29,7 @@ def conv2d(
 ) -> Kernels:
     """`[N, C_in, s, s] -> [N, C_out, s', s']`: C_in kernel^2 MACs per output.
 
-    A bias is one addition per output. Padding counts as computed, as everywhere.
+    A bias is one addition per output. Products with padding count, as everywhere.
 
     Args:
         N: Images.
@@ -38,9 +38,9 @@ def conv2d(
         channels_out: C_out.
         kernel: Pixels per side of the kernel.
         dtype: Type of input, weight and output.
-        stride: Pixels from one output to the next.
+        stride: Input pixels between adjacent outputs.
         padding: Pixels of zeros at each edge.
-        bias: Whether there is one.
+        bias: Whether there is a bias.
     """
     out_side = conv2d_side(side, kernel, stride, padding)
     positions, taps = out_side * out_side, kernel * kernel

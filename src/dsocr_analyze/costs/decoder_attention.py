@@ -2,7 +2,7 @@
 
 Source: Vaswani et al. 2017, eq. 1; Ainslie et al. 2023 (GQA); Dao 2023 (FlashAttention-2);
 `LlamaAttention` and `LlamaFlashAttention2` of transformers 4.46, which `modeling_deepseekv2.py`
-uses where `use_mla` is false.
+uses if `use_mla` is false.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def decoder_attention(
     overwrites: bool = False,
     kernels_of: KernelsOf = CUDA,
 ) -> ModuleKernels:
-    """Attention of T new tokens over K = cached + T, with its rotary tables.
+    """Attention of T new tokens over K = cached + T keys, including its rotary tables.
 
     Args:
         B: Batch.
@@ -61,12 +61,12 @@ def decoder_attention(
         d: Width.
         heads: Query heads H.
         kv_heads: Key and value heads.
-        D: Features of a head.
+        D: Features per head.
         dtype: Type of features and weights.
-        flash: FlashAttention in place of the eager product.
+        flash: FlashAttention instead of the eager product.
         bias: Whether the four projections have biases.
         is_masked: Whether eager attention adds a mask.
-        overwrites: Whether a new token takes the place of one in the cache, which then held K.
+        overwrites: Whether a new token replaces one in the cache, which already held K tokens.
         kernels_of: Whose kernels run.
 
     Returns:
@@ -99,7 +99,7 @@ def decoder_attention(
 def _flash(
     B: Count, T: Count, K: Count, heads: int, kv_heads: int, D: int, dtype: Dtype
 ) -> Kernels:
-    """FlashAttention, for a prompt after a look at its positions."""
+    """FlashAttention; for a prompt, after checking its positions."""
     attended = flash_attention(B, T, K, heads, kv_heads, D, dtype)
     return attended if is_one_token(T) else position_check(B, T) + attended
 
@@ -118,10 +118,10 @@ def _eager(
 ) -> Kernels:
     """`softmax(q k^T / sqrt(D) + mask) v`, operator by operator; the full T x K product.
 
-    Keys and values are first repeated for the query heads that share them (one shared head is
-    expanded without a copy), the result's heads are copied behind the tokens. Of more than one
-    sequence, the products copy what does not lie as one batch of matrices: queries, keys and values
-    with the heads behind the tokens, and a shared head that was expanded.
+    Keys and values are first repeated for the query heads that share them (a single shared head is
+    expanded without a copy), and the result is copied to [B, T, H, D]. With more than one
+    sequence, the products copy operands that are not one batch of matrices in memory: queries, keys
+    and values stored as [B, T, H, D], and an expanded shared head.
     """
     held = B * K * (kv_heads * D)
     is_repeated = heads != kv_heads and kv_heads > 1
@@ -163,7 +163,7 @@ def masked_softmax(
     *,
     is_masked: bool = True,
 ) -> Kernels:
-    """The mask's addition, a cast, softmax in fp32 (5 per score), and a cast back.
+    """Addition of the mask, a cast, softmax in fp32 (5 FLOPs per score), and a cast back.
 
     Args:
         B: Batch.
@@ -186,15 +186,15 @@ def masked_softmax(
 def flash_attention(
     B: Count, T: Count, K: Count, heads: int, kv_heads: int, D: int, dtype: Dtype
 ) -> Kernels:
-    """Both products and 6 FLOPs per score, of which none is read or written (Dao 2023, alg. 1).
+    """Two products and 6 FLOPs per score; scores are never read or written (Dao 2023, alg. 1).
 
     Args:
         B: Batch.
-        T: New tokens, the last of the K.
+        T: New tokens, the last T of the K keys.
         K: Keys.
         heads: H.
         kv_heads: Key and value heads.
-        D: Features of a head, of keys and values alike.
+        D: Features per head, the same for keys and values.
         dtype: Type of the features.
     """
     skippable = _skippable_scores(B, T, heads)
@@ -203,11 +203,11 @@ def flash_attention(
 
 
 def position_check(B: Count, T: Count) -> Kernels:
-    """Whether positions increase, asked before a flash prefill: differences, tests, their "all".
+    """Checks before a flash prefill that positions increase: differences, tests, and an `all`.
 
     Args:
         B: Sequences.
-        T: Positions of each.
+        T: Positions per sequence.
     """
     steps = B * (T - 1)
     return (
@@ -218,19 +218,19 @@ def position_check(B: Count, T: Count) -> Kernels:
 
 
 def causal_savable_macs(B: Count, T: Count, heads: int, head_dims: int) -> Count:
-    """MACs of a prompt's attention that lie above the diagonal: B H T (T - 1) / 2 scores.
+    """MACs of a prompt's attention above the diagonal: B H T (T - 1) / 2 scores.
 
     Args:
         B: Batch.
         T: Tokens of the prompt.
         heads: H.
-        head_dims: MACs of one score: features of a key and of a value.
+        head_dims: MACs per score: features of a key plus those of a value.
     """
     return _skippable_scores(B, T, heads) * head_dims
 
 
 def _skippable_scores(B: Count, T: Count, heads: int) -> Count:
-    """Scores of T new tokens with those that come after them."""
+    """Scores of T new tokens with those after them."""
     return B * (T * (T - 1) // 2) * heads
 
 

@@ -1,4 +1,4 @@
-"""Look-ups in a table (`torch.nn.Embedding`)."""
+"""Table lookups (`torch.nn.Embedding`)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["embedding", "embedding_params"]
 
 
 def embedding(rows: Count, d: Count, dtype: Dtype) -> Kernels:
-    """Takes `rows` rows of a table of width d; the rows and their indices are read, no others.
+    """Takes `rows` rows of a table of width d; reads only those rows and their indices.
 
     Args:
         rows: Rows taken, B T.
-        d: Features of a row.
+        d: Features per row.
         dtype: Type of the table.
     """
     taken = rows * (d * dtype.nbytes)

@@ -1,7 +1,7 @@
-"""The KV cache: its size, and how it grows.
+"""The KV cache: its size and its growth.
 
-Plain attention caches a key and a value for each KV head; latent attention the latent and one
-rotary key (DeepSeek-V2, section 2.1.2), but in its flash form keys and values as heads use them.
+Plain attention caches a key and a value per KV head; latent attention caches the latent and one
+rotary key (DeepSeek-V2, section 2.1.2), but its flash form caches keys and values per query head.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["append", "cache_bytes", "latent_width", "mha_width", "overwrite"]
 
 
 def mha_width(kv_heads: int, D: int) -> int:
-    """Elements per token and layer: a key and a value of each KV head."""
+    """Elements per token and layer: a key and a value per KV head."""
     return 2 * kv_heads * D
 
 
@@ -24,36 +24,36 @@ def latent_width(kv_lora_rank: int, rope_dim: int) -> int:
 
 
 def cache_bytes(B: Count, K: Count, layers: int, width: int, element_bytes: int) -> Count:
-    """Bytes of the cache of K tokens.
+    """Bytes of a cache of K tokens.
 
     Args:
         B: Batch.
         K: Tokens held.
         layers: Layers.
         width: Elements per token and layer.
-        element_bytes: Bytes of each.
+        element_bytes: Bytes per element.
     """
     return B * K * (layers * width * element_bytes)
 
 
 def append(B: Count, K: Count, width: int, dtype: Dtype) -> Kernels:
-    """Growing one of a layer's two tensors by one token: it is copied into a longer one.
+    """Grows one of a layer's two cache tensors by one token, copying it into a longer one.
 
     Args:
         B: Batch.
         K: Tokens held before.
-        width: Elements per token: those of a layer's keys, or of its values.
+        width: Elements per token of a layer's keys, or of its values.
         dtype: Their type.
     """
     return copy("cat", B * (K + 1) * width, dtype)
 
 
 def overwrite(B: Count, width: int, dtype: Dtype) -> Kernels:
-    """Writing one token in the place of another, in one of a layer's two tensors.
+    """Writes one token over another in one of a layer's two cache tensors.
 
     Args:
         B: Batch.
-        width: Elements per token: those of a layer's keys, or of its values.
+        width: Elements per token of a layer's keys, or of its values.
         dtype: Their type.
     """
     return copy("copy", B * width, dtype)

@@ -1,4 +1,4 @@
-"""A pass replayed as the lives of its tensors: what is alive, and the most that ever was."""
+"""Replays a pass as the lifetimes of its tensors: bytes alive, and their peak."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["Lifetimes"]
 class Lifetimes:
     """What a pass holds while it is replayed, tensor by tensor.
 
-    Tensors are known by their size alone: what was made is freed by naming its size again.
+    Tensors are known only by their sizes: a tensor is freed by giving its size again.
 
     Args:
         dtype: Type of features and weights.
-        kernels_of: Whose kernels run, for the copies that they make and the scratch that they take.
+        kernels_of: Whose kernels run, for the copies they make and the scratch they take.
 
     Attributes:
         path: Module whose own forward is replayed.
         alive: Bytes alive.
-        peak: The most so far, and where that first was.
+        peak: The most bytes so far, and the module that first reached them.
     """
 
     def __init__(self, dtype: Dtype, kernels_of: KernelsOf) -> None:
@@ -34,7 +34,7 @@ class Lifetimes:
 
     @property
     def is_wide(self) -> bool:
-        """Whether features are fp32: a cast to it is none."""
+        """Whether features are fp32, so that casting to it does nothing."""
         return self.dtype == FLOAT32
 
     @property
@@ -43,34 +43,34 @@ class Lifetimes:
         return self.kernels_of.device == "cpu"
 
     def make(self, nbytes: int, *, scratch: int = 0) -> int:
-        """A tensor is made, by a kernel that takes some scratch; returns its size."""
+        """Makes a tensor by a kernel that takes some scratch; returns its size."""
         self.alive += nbytes
         if self.alive + scratch > self.peak.nbytes:
             self.peak = Peak(self.alive + scratch, self.path)
         return nbytes
 
     def free(self, *sizes: int) -> None:
-        """Tensors of these sizes go."""
+        """Frees tensors of these sizes."""
         self.alive -= sum(sizes)
 
     def features(self, elements: int, *, scratch: int = 0) -> int:
-        """A tensor of features is made; returns its size."""
+        """Makes a tensor of features; returns its size."""
         return self.make(elements * self.dtype.nbytes, scratch=scratch)
 
     def wide(self, elements: int) -> int:
-        """A tensor in fp32 is made; returns its size."""
+        """Makes an fp32 tensor; returns its size."""
         return self.make(elements * FLOAT32.nbytes)
 
     def widened(self, elements: int) -> int:
-        """Features are cast to fp32, where they are not; returns the copy's size."""
+        """Casts features to fp32 unless they already are; returns the copy's size."""
         return 0 if self.is_wide else self.wide(elements)
 
     def narrowed(self, elements: int) -> int:
-        """fp32 is cast to the features' type, where that is another; returns the copy's size."""
+        """Casts fp32 to the features' type unless it is the same; returns the copy's size."""
         return 0 if self.is_wide else self.features(elements)
 
     def linear(self, rows: int, depth: int, columns: int) -> int:
-        """A linear layer's output `[rows, columns]`; returns its size."""
+        """Makes a linear layer's output `[rows, columns]`; returns its size."""
         return self.features(rows * columns, scratch=self.packing(rows, depth))
 
     def packing(self, rows: int, depth: int) -> int:
@@ -80,19 +80,19 @@ class Lifetimes:
         return product_scratch(rows, depth, self.dtype.nbytes, self.kernels_of.threads)
 
     def batched_copy(self, elements: int) -> int:
-        """Scratch of a batched product for a factor that lies neither by rows nor by columns.
+        """Scratch of a batched product for a factor that is neither row-major nor column-major.
 
-        The CPU's 16-bit kernel copies it; every other takes it as it lies.
+        The CPU's 16-bit kernel copies such a factor; every other takes it as it is.
         """
         return elements * self.dtype.nbytes if self.on_cpu and not self.is_wide else 0
 
     def layer_norm(self, rows: int, width: int, *, channels_first: bool = False) -> int:
-        """A layer norm's output; its statistics go at once, and a copy of what lies by channels.
+        """Makes a layer norm's output, freeing its statistics and any copied input.
 
         Args:
             rows: Tokens.
-            width: Features of each.
-            channels_first: Whether the input lies channel by channel.
+            width: Features per token.
+            channels_first: Whether the input is stored channel by channel.
 
         Returns:
             The output's size.

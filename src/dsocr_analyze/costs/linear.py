@@ -14,11 +14,11 @@ def linear(rows: Count, d_in: Count, d_out: Count, dtype: Dtype, *, bias: bool =
     """`[rows, d_in] -> [rows, d_out]`: rows d_in d_out MACs, one addition per output for a bias.
 
     Args:
-        rows: Tokens of all items of the batch, B T.
+        rows: Tokens of the whole batch, B T.
         d_in: Features in.
         d_out: Features out.
         dtype: Type of input, weight and output.
-        bias: Whether there is one.
+        bias: Whether there is a bias.
     """
     outputs = rows * d_out
     weight = d_in * d_out + (d_out if bias else 0)

@@ -1,4 +1,4 @@
-"""The head: logits of every position, cast to fp32.
+"""The head: logits at every position, cast to fp32.
 
 Source: `DeepseekOCRForCausalLM.forward` (`modeling_deepseekocr.py`).
 """
@@ -30,17 +30,17 @@ def lm_head(n: Count, d: int, vocabulary: int, dtype: Dtype) -> ModuleKernels:
 
 
 def logits_bytes(n: Count, vocabulary: int, element_bytes: int) -> Count:
-    """Bytes of the logits `[n, V]` while they are cast: in their own type, and in fp32 beside it.
+    """Bytes of the logits `[n, V]` while they are cast: in their own type and in fp32.
 
     Args:
         n: Tokens.
         vocabulary: V.
-        element_bytes: Bytes of an element of their own type; in fp32 nothing is cast.
+        element_bytes: Bytes per element in their own type; fp32 logits are not cast.
     """
     copy = 0 if element_bytes == FLOAT32.nbytes else FLOAT32.nbytes
     return n * vocabulary * (element_bytes + copy)
 
 
 def lm_head_params(d: int, vocabulary: int, *, tied: bool = False) -> int:
-    """Parameters: `[V, d]`; none of its own where it shares the embedding's."""
+    """Parameters: `[V, d]`; none if it shares the embedding's."""
     return 0 if tied else linear_params(d, vocabulary)

@@ -1,7 +1,7 @@
-"""Closed forms on arrays, evaluated once for each distinct combination of values.
+"""Evaluates closed forms on arrays once per distinct combination of values.
 
-Pages by the million share few distinct sizes and lengths. A closed form over arrays costs what its
-distinct inputs cost, and a look-up for each page.
+Millions of pages share few distinct sizes and lengths, so a closed form over arrays costs one
+evaluation per distinct input plus one lookup per page.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from dsocr_analyze.costs.integers import is_integer
 __all__ = ["distinct", "looked_up"]
 
 _MOST_KEYS: Final = 1 << 24
-"""Widest range of distinct values that is looked up in a table."""
+"""Widest range of distinct values looked up in a table."""
 
 _CHUNK: Final = 1 << 14
-"""Elements evaluated at a time where distinct values are many: their arrays stay in the cache."""
+"""Elements evaluated at a time if there are many distinct values, so that arrays fit in cache."""
 
 
 Counts = TypeVar("Counts", bound=tuple[Any, ...])
 
 
 def looked_up(function: Callable[..., list[Counts]], *arguments: Any) -> list[Counts]:
-    """`function(*arguments)`, evaluated once for each distinct combination of the arrays' values.
+    """Evaluates `function(*arguments)` once per distinct combination of the arrays' values.
 
     Args:
-        function: Closed forms, which take integers or arrays and work element by element.
-        arguments: Integers, and arrays of one length.
+        function: Closed forms over integers or arrays, computed elementwise.
+        arguments: Integers, and arrays of equal length.
 
     Returns:
-        What `function` returns: named tuples of counts, integers or arrays of that length.
+        The results of `function`: named tuples of counts, integers or arrays of that length.
     """
     arrays = [argument for argument in arguments if not is_integer(argument)]
     if not arrays or not len(arrays[0]) or arrays[0].dtype == object:
@@ -42,20 +42,20 @@ def looked_up(function: Callable[..., list[Counts]], *arguments: Any) -> list[Co
     chosen, index = found
     works = function(*_replaced(arguments, chosen))
     return [
-        type(work)(*(c if is_integer(c) else _taken(c, index) for c in work))  # one for each
+        type(work)(*(c if is_integer(c) else _taken(c, index) for c in work))  # one per result
         for work in works
     ]
 
 
 def _taken(counts: Any, index: Any) -> Any:
-    """`counts[index]`; the index is known to be within."""
+    """`counts[index]`, for an index known to be in range."""
     return counts.take(index, mode="clip")
 
 
 def _combinations(arrays: list[Any]) -> tuple[list[Any], Any] | None:
-    """Distinct combinations of the arrays' values, and each element's place among them.
+    """Distinct combinations of the arrays' values, and each element's index among them.
 
-    None where there are too many for a look-up to pay off.
+    None if there are too many for a lookup to pay off.
     """
     pairs = []
     for array in arrays:
@@ -78,9 +78,9 @@ def _combinations(arrays: list[Any]) -> tuple[list[Any], Any] | None:
 
 
 def distinct(array: Any) -> tuple[Any, Any] | None:
-    """An array's distinct values, ascending, and the place of each element's value among them.
+    """An array's distinct values, ascending, and each element's index among them.
 
-    None where the values lie too far apart for a table of all between them.
+    None if the values span too wide a range for a table.
     """
     import numpy as np
 
@@ -100,7 +100,7 @@ def distinct(array: Any) -> tuple[Any, Any] | None:
 
 
 def _replaced(arguments: Iterable[Any], arrays: Iterable[Any]) -> list[Any]:
-    """The arguments with their arrays, in order, exchanged for others."""
+    """The arguments, with their arrays replaced, in order, by others."""
     new = iter(arrays)
     return [argument if is_integer(argument) else next(new) for argument in arguments]
 
@@ -108,7 +108,7 @@ def _replaced(arguments: Iterable[Any], arrays: Iterable[Any]) -> list[Any]:
 def _in_chunks(
     function: Callable[..., list[Counts]], arguments: Iterable[Any], n: int
 ) -> list[Counts]:
-    """`function(*arguments)`, so many elements at a time that their arrays stay in the cache."""
+    """`function(*arguments)` in chunks small enough for their arrays to stay in the CPU cache."""
     import numpy as np
 
     parts = [

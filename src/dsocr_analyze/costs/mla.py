@@ -1,8 +1,8 @@
-"""Multi-head latent attention: eager with the up-projection absorbed, and its flash form.
+"""Multi-head latent attention: eager with absorbed up-projection, and its flash form.
 
-Keys and values are one latent of rank r and one rotary key of P features, shared by the heads.
-Absorbed, the up-projection `[W_k; W_v]` multiplies queries and results in place of the cached
-latent, so its module is never called; the flash form calls it and attends as plain attention does.
+All heads share one latent of rank r (for keys and values) and one rotary key of P features. If
+absorbed, the up-projection `[W_k; W_v]` multiplies queries and results instead of the cached
+latent, so its module is never called; the flash form calls it and attends like plain attention.
 
 Source: DeepSeek-V2 (2405.04434), eq. 9 to 19 and section 2.1.2; `DeepseekV2Attention` and
 `DeepseekV2FlashAttention2` (`modeling_deepseekv2.py`).
@@ -35,11 +35,12 @@ class LatentHeads:
         q_rank: Rank of the queries' latent; None for a direct projection.
         kv_rank: Rank r of the keys' and values' latent.
         nope: Features of a query or key without positions.
+        nope: Features per query or key without positions.
         rope: Rotary features P.
-        value: Features of a value.
+        value: Features per value.
         variant: How rotary positions are stretched.
         trained_length: Positions the model was trained for.
-        bias: Whether the projections into latents and out have biases.
+        bias: Whether the projections into latents and the output projection have biases.
     """
 
     heads: int
@@ -54,7 +55,7 @@ class LatentHeads:
 
     @property
     def query(self) -> int:
-        """Features of a query or key."""
+        """Features per query or key."""
         return self.nope + self.rope
 
 
@@ -70,7 +71,7 @@ def mla_attention(
     is_masked: bool = True,
     kernels_of: KernelsOf = CUDA,
 ) -> ModuleKernels:
-    """Latent attention of T new tokens over K = cached + T, with its rotary tables.
+    """Latent attention of T new tokens over K = cached + T keys, including its rotary tables.
 
     Args:
         B: Batch.
@@ -79,7 +80,7 @@ def mla_attention(
         d: Width.
         latent: Dimensions of the heads.
         dtype: Type of features and weights.
-        flash: Keys and values projected up and FlashAttention, in place of absorption.
+        flash: FlashAttention over up-projected keys and values, instead of absorption.
         is_masked: Whether absorbed attention adds a mask.
         kernels_of: Whose kernels run.
 
@@ -111,7 +112,7 @@ def mla_attention(
 
 
 def _rotary(K: Count, latent: LatentHeads, dtype: Dtype, kernels_of: KernelsOf) -> Kernels:
-    """The tables of K positions, and for "dynamic" new frequencies beyond the trained length."""
+    """The tables of K positions and, for "dynamic", new frequencies beyond the trained length."""
     update: Kernels = ()
     if latent.variant == "dynamic":
         update = repeated(dynamic_update(latent.rope, kernels_of), 1 * (latent.trained_length < K))
@@ -119,7 +120,7 @@ def _rotary(K: Count, latent: LatentHeads, dtype: Dtype, kernels_of: KernelsOf) 
 
 
 def _queries(n: Count, d: int, latent: LatentHeads, dtype: Dtype) -> ModuleKernels:
-    """One projection, or two around a latent and its norm."""
+    """One projection, or two with a latent and its norm in between."""
     width = latent.heads * latent.query
     if latent.q_rank is None:
         return {"q_proj": linear(n, d, width, dtype)}
@@ -142,9 +143,9 @@ def _absorbed(
 ) -> Kernels:
     """Scores `q_pe k_pe^T + (q_nope W_k) c^T`, scaled, masked, softmaxed; `(a c) W_v`.
 
-    Of more than one sequence, the products copy what the heads or the sequences share, and a
-    prompt's queries, whose heads lie behind the tokens: the rotary ones only where they are a
-    single pair, as turning more pairs lays them out anew.
+    With more than one sequence, the products copy what heads or sequences share, and a prompt's
+    queries, stored as [B, T, H, D]; of these, the rotary part only if it is a single pair, since
+    rotating more pairs already lays them out afresh.
     """
     H, P, r, nope, value = latent.heads, latent.rope, latent.kv_rank, latent.nope, latent.value
     K = cached + T
@@ -162,7 +163,7 @@ def _absorbed(
             turned = repeated(copy("clone", B * T * (H * P), dtype), several(B))
 
     def expanded(held: Count, times: Count) -> Kernels:
-        """A factor of so many elements, laid out once for each of those that share it."""
+        """Copies a factor of `held` elements once for each matrix that shares it."""
         size = dtype.nbytes * held
         if H == 1:
             return ()
@@ -189,7 +190,7 @@ def _absorbed(
 
 
 def _flash(B: Count, T: Count, cached: Count, latent: LatentHeads, dtype: Dtype) -> Kernels:
-    """Queries and keys joined from their parts, values padded to their size, attention, the rest.
+    """Queries and keys joined from their parts, padded values, attention, and the output.
 
     The rotary key is read once and written for every head.
     """
@@ -210,7 +211,7 @@ def _flash(B: Count, T: Count, cached: Count, latent: LatentHeads, dtype: Dtype)
         padding = moved("constant_pad_nd", rows * query, read, written, dtype)
         unpadding = copy("clone", rows * value, dtype)
         if H == 1:
-            # One row without its padding lies as it should.
+            # A single row without its padding is already contiguous.
             unpadding = repeated(unpadding, 1 * (n != 1))
     return (
         *joined,
@@ -222,7 +223,7 @@ def _flash(B: Count, T: Count, cached: Count, latent: LatentHeads, dtype: Dtype)
 
 
 def mla_params(d: int, latent: LatentHeads) -> int:
-    """Parameters of all projections and the latents' norms."""
+    """Parameters of all projections and of the latents' norms."""
     H, r, bias = latent.heads, latent.kv_rank, latent.bias
     width = H * latent.query
     if latent.q_rank is None:

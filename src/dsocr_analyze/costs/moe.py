@@ -1,8 +1,8 @@
 """Mixture of experts: the router, the routed experts and the shared ones.
 
-Routing is uniform: the B T k choices go round the E experts, so min(E, B T k) are touched and the
-remainder goes to the first ones. No routing touches more: what independent choices are expected to
-touch is `experts_touched`.
+Routing is uniform: the B T k choices are dealt to the E experts in turn, so min(E, B T k) of them
+are touched and the remainder goes to the first ones. No routing touches more; `experts_touched`
+gives the number expected under independent choices.
 
 Source: DeepSeek-V2 (2405.04434), eq. 20 to 29 and section 2.2.2; DeepSeek-V3 (2412.19437), eq. 12
 to 16; `MoEGate` and `DeepseekV2MoE` (`modeling_deepseekv2.py`).
@@ -51,12 +51,12 @@ class Routing:
 
     Attributes:
         experts: Routed experts E.
-        per_token: Experts k that a token passes.
+        per_token: Experts per token k.
         scoring: Function of the logits.
         method: How the top k are found.
-        groups: Groups of experts of a group-limited method.
+        groups: Groups of experts, in a group-limited method.
         top_groups: Groups a token may choose from.
-        normalized: Whether the chosen scores are normalised to 1.
+        normalized: Whether the chosen scores are normalised to sum to 1.
     """
 
     experts: int
@@ -69,14 +69,14 @@ class Routing:
 
 
 class Spread(NamedTuple):
-    """How many tokens the experts receive under uniform routing."""
+    """Tokens per expert under uniform routing."""
 
     touched: Count
-    """Experts that receive any."""
+    """Experts that receive any tokens."""
     tokens: Count
-    """Tokens of each expert at least."""
+    """Minimum tokens per expert."""
     longer: Count
-    """The first so many experts receive one more."""
+    """Number of experts, the first ones, that receive one more."""
 
 
 def spread(n: Count, routing: Routing) -> Spread:
@@ -95,14 +95,14 @@ def spread(n: Count, routing: Routing) -> Spread:
 def experts_touched(n: Any, experts: Any, per_token: Any) -> Any:
     """Expected number of experts with a token: `E (1 - (1 - k/E)^n)`, a float.
 
-    Each token chooses k different experts, independently of the others and each expert equally
-    often, so it misses an expert with probability 1 - k/E. Groups of experts change nothing where
-    they are chosen uniformly too: a token still takes k/E of the experts on average.
+    Each token chooses k different experts, independently and uniformly, so it misses a given expert
+    with probability 1 - k/E. Groups change nothing if they are chosen uniformly too: a token still
+    takes k/E of the experts on average.
 
     Args:
-        n: Tokens; a number or an array, as all of them.
+        n: Tokens; like the others, a number or an array.
         experts: Routed experts E.
-        per_token: Experts k that a token passes.
+        per_token: Experts per token k.
     """
     return experts * (1 - (1 - per_token / experts) ** n)
 
@@ -110,7 +110,7 @@ def experts_touched(n: Any, experts: Any, per_token: Any) -> Any:
 def gate(n: Count, d: int, routing: Routing, dtype: Dtype) -> Kernels:
     """The router: fp32 logits (n d E MACs, input and weight cast first), scores, top k, scale.
 
-    Softmax is 5 FLOPs per score, sigmoid 4; finding the top k is a comparison per candidate.
+    Softmax is 5 FLOPs per score, sigmoid 4; finding the top k is one comparison per candidate.
 
     Args:
         n: Tokens, B T.
@@ -144,8 +144,8 @@ def gate(n: Count, d: int, routing: Routing, dtype: Dtype) -> Kernels:
 def _selection(n: Count, routing: Routing, dtype: Dtype) -> Kernels:
     """The top k of all experts, or of those in the best groups.
 
-    A group ranks by its best score (group_limited_greedy) or by its best two, each with a bias
-    added that the chosen experts' scores don't keep (noaux_tc).
+    A group ranks by its best score (group_limited_greedy) or by the sum of its best two, each with
+    an added bias that the chosen experts' final scores don't include (noaux_tc).
     """
     E, k = routing.experts, routing.per_token
     chosen = top(n, E, k)
@@ -168,7 +168,7 @@ def _selection(n: Count, routing: Routing, dtype: Dtype) -> Kernels:
 
 
 def _best_with_indices(rows: Count, width: int) -> Kernels:
-    """The largest fp32 score of each row, and where it is."""
+    """The largest fp32 score of each row and its index."""
     work = Work(
         vector_flops=rows * width,
         bytes_read=FLOAT32.nbytes * rows * width,
@@ -178,7 +178,7 @@ def _best_with_indices(rows: Count, width: int) -> Kernels:
 
 
 def _within_groups(n: Count, routing: Routing) -> Kernels:
-    """Scores outside the best groups set to zero: the groups' top, a mask of groups, of experts.
+    """Zeroes scores outside the best groups: the top groups, a mask of groups, a mask of experts.
 
     The mask of groups is copied for every expert of a group, cast to bool and inverted.
     """
@@ -189,7 +189,7 @@ def _within_groups(n: Count, routing: Routing) -> Kernels:
     is_copied = 1 < groups < routing.experts
     if is_copied:
         widening = moved("clone", scores, FLOAT32.nbytes * ranks, FLOAT32.nbytes * scores, FLOAT32)
-    # A single group is only expanded, and lies in memory once.
+    # A single group is only expanded, and occupies memory once.
     seen = scores if is_copied or groups == routing.experts else ranks
     masked = (FLOAT32.nbytes + BOOL.nbytes) * scores
     return (
@@ -222,16 +222,16 @@ def moe(
         n: Tokens, B T.
         d: Width.
         f: Hidden width of a routed expert.
-        shared_f: Hidden width of the shared experts as one MLP; 0 for none.
+        shared_f: Hidden width of the shared experts as a single MLP; 0 for none.
         routing: Experts and method.
         dtype: Type of features and weights.
         act: The experts' activation.
-        each_expert: Whether routed experts are listed one by one (no array), not together.
-        touched: How many of them run where they are listed; default as many as can.
+        each_expert: Whether to list routed experts one by one (no array) instead of together.
+        touched: Number of experts that run if listed; default: as many as possible.
         kernels_of: Whose kernels run.
 
     Returns:
-        Own kernels, `gate`, `experts` (all of them as one) or every touched one with its children,
+        Own kernels, `gate`, `experts` (all as one) or each touched expert with its children,
         and `shared_experts` with its children.
     """
     if each_expert:
@@ -252,7 +252,7 @@ def moe(
 
 
 def _all_experts(n: Count, d: int, f: int, routing: Routing, dtype: Dtype, act: str) -> Kernels:
-    """All routed experts as one of n k tokens that reads the weights of every touched one."""
+    """All routed experts as one over n k tokens, reading the weights of every touched expert."""
     together = swiglu(n * routing.per_token, d, f, dtype, act)
     further = dtype.nbytes * linear_params(d, f) * (spread(n, routing).touched - 1)
 
@@ -281,16 +281,16 @@ def routed_experts(
     *,
     touched: int | None = None,
 ) -> ModuleKernels:
-    """Kernels of each touched expert: `0.gate_proj`, ... for a number n of tokens (no array).
+    """Kernels of each touched expert: `0.gate_proj`, ... for n tokens (no array).
 
     Args:
         n: Tokens, B T.
         d: Width.
-        f: Hidden width of an expert.
+        f: Hidden width per expert.
         routing: Experts and choices per token.
         dtype: Type of features and weights.
         act: The experts' activation.
-        touched: Experts over which the choices spread evenly; default as many as can be touched.
+        touched: Experts over which the choices spread evenly; default: as many as possible.
     """
     if touched is None:
         touched = spread(n, routing).touched
@@ -304,11 +304,11 @@ def routed_experts(
 
 
 def _dispatch(n: Count, d: int, routing: Routing, dtype: Dtype, kernels_of: KernelsOf) -> Kernels:
-    """Sorting tokens to experts and back, and the weighted sum in fp32 (2 n k d FLOPs).
+    """Sorts tokens by expert and back, and sums their results in fp32 (2 n k d FLOPs).
 
-    A count of tokens per expert (a table `[n, E]` of ones, summed) that the host reads, a sort of
-    the n k choices (n k ceil(log2(n k)) comparisons), the tokens taken in that order, the experts'
-    results joined, put back in the tokens' order, cast, weighted, summed and cast.
+    Operators: a count of tokens per expert (a table `[n, E]` of ones, summed), read by the host; a
+    sort of the n k choices (n k ceil(log2(n k)) comparisons); gathering the tokens in that order;
+    concatenating the experts' results; restoring token order, cast, weighting, sum and cast.
     """
     E, k = routing.experts, routing.per_token
     choices = n * k
@@ -334,7 +334,7 @@ def _dispatch(n: Count, d: int, routing: Routing, dtype: Dtype, kernels_of: Kern
 
 
 def _sort(choices: Count) -> Kernels:
-    """The order of the chosen experts' numbers; the sorted numbers come out as well."""
+    """Sorts the chosen experts' indices; writes the order and the sorted indices."""
     work = Work(
         vector_flops=choices * ceil_log2(choices),
         bytes_read=INT64.nbytes * choices,
@@ -344,7 +344,7 @@ def _sort(choices: Count) -> Kernels:
 
 
 def moe_params(d: int, f: int, shared_f: int, routing: Routing) -> int:
-    """Parameters: router (and, for noaux_tc, a bias an expert), routed and shared experts."""
+    """Parameters: router (and, for noaux_tc, one bias per expert), routed and shared experts."""
     router = linear_params(d, routing.experts)
     correction = routing.experts if routing.method == "noaux_tc" else 0
     shared = swiglu_params(d, shared_f) if shared_f else 0

@@ -1,6 +1,6 @@
 """Normalisation: LayerNorm, its fp32 and channel-first variants, RMSNorm.
 
-d is the normalised width, rows are all other dimensions together.
+d is the normalised width; rows are all other dimensions together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def layer_norm(rows: Count, d: int, dtype: Dtype, *, channels_first: bool = Fals
         rows: Tokens.
         d: Width.
         dtype: Type of input, weight and output.
-        channels_first: Whether features lie channel by channel, which the kernel first copies.
+        channels_first: Whether features are stored channel by channel; the kernel copies them.
     """
     copied = copy("clone", rows * d, dtype) if channels_first else ()
     return copied + _layer_norm(rows, d, dtype, dtype)
@@ -104,8 +104,8 @@ def layer_norm_2d(N: Count, channels: int, pixels: Count, dtype: Dtype) -> Kerne
 def rms_norm(rows: Count, d: int, dtype: Dtype) -> Kernels:
     """`x / sqrt(mean(x^2) + eps) w` in fp32, operator by operator: 4 per element, 2 per row.
 
-    A cast to fp32 before and one back, none where the model is fp32; square, mean, eps, reciprocal
-    root, product; then the weight in the model's own type.
+    Casts to fp32 and back unless the model is fp32; in between square, mean, eps, reciprocal root,
+    product; finally the weight in the model's own type.
 
     Source: Zhang and Sennrich 2019, eq. 4; `DeepseekV2RMSNorm` (`modeling_deepseekv2.py`).
 

@@ -1,7 +1,7 @@
-"""Single operators: constructors of the kernel records that layer families are composed of.
+"""Single operators: constructors of the kernel records from which layer families are composed.
 
-Every constructor returns a tuple of kernels, empty where nothing runs, so that families add them
-up with `+`. Operators are called as PyTorch calls them.
+Every constructor returns a tuple of kernels, empty if nothing runs, so families concatenate them
+with `+`. Operators have their PyTorch names.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 Kernels: TypeAlias = tuple[Kernel, ...]
-"""Kernels of one call of a module, or of a part of it."""
+"""Kernels of one call of a module or a part of it."""
 
 
 def product(
@@ -57,13 +57,13 @@ def product(
 
     Args:
         operator: `matmul`, `einsum`, `bmm` or `mm`.
-        batch: Products.
+        batch: Number of products.
         m: Rows of each output.
         n: Columns of each output.
         k: Products summed into one output element.
         dtype: Type of both factors and the output.
-        left: Elements of the left factor as they lie in memory; `batch m k` unless given.
-        right: Elements of the right factor as they lie in memory; `batch k n` unless given.
+        left: Elements of the left factor in memory; default `batch m k`.
+        right: Elements of the right factor in memory; default `batch k n`.
     """
     outputs = batch * m * n
     read = (batch * m * k if left is None else left) + (batch * k * n if right is None else right)
@@ -79,7 +79,7 @@ def product(
 def attention(
     operator: str, shape: Attention, dtype: Dtype, *, mask: Count | None = None
 ) -> Kernels:
-    """Fused attention: two products, and 6 FLOPs per score (scale, softmax of five), 7 with a mask.
+    """Fused attention: two products and 6 FLOPs per score (scale, softmax of five), 7 with a mask.
 
     The scores stay inside the kernel.
 
@@ -87,7 +87,7 @@ def attention(
         operator: `scaled_dot_product_attention` or `flash_attention`.
         shape: Dimensions.
         dtype: Type of queries, keys, values, mask and output.
-        mask: Elements of a mask, where there is one; one per score unless given.
+        mask: Elements of the mask, if there is one; default one per score.
     """
     queries = shape.batch * shape.heads * shape.queries
     scores = queries * shape.keys
@@ -117,7 +117,7 @@ def elementwise(
     output: Dtype | None = None,
     kind: Kind = "elementwise",
 ) -> Kernels:
-    """An operator that computes every output element on its own.
+    """An operator that computes every output element independently.
 
     Args:
         operator: Its name.
@@ -125,8 +125,8 @@ def elementwise(
         dtype: Type of the first input.
         flops: FLOPs per output element.
         inputs: Tensors of that size and type that are read.
-        read: Bytes read, where inputs differ in size or type.
-        output: Type of the output; that of the input unless given.
+        read: Bytes read, if inputs differ in size or type.
+        output: Type of the output; default: that of the input.
         kind: `elementwise` or `activation`.
     """
     written = output or dtype
@@ -158,7 +158,7 @@ def reduction(
         rows: Output elements.
         width: Input elements per output element.
         dtype: Type of the input.
-        output: Type of the output; that of the input unless given.
+        output: Type of the output; default: that of the input.
     """
     written = output or dtype
     work = Work(
@@ -170,14 +170,14 @@ def reduction(
 
 
 def softmax(rows: Count, width: Count, dtype: Dtype, kernels_of: KernelsOf = CUDA) -> Kernels:
-    """Rows of scores normalised in fp32: maximum, difference, exponential, sum, quotient.
+    """Normalises rows of scores in fp32: maximum, difference, exponential, sum, quotient.
 
-    Scores of another type are cast first; only CUDA's kernel reads fp16 as it is.
+    Scores of another type are cast first; only CUDA's kernel reads fp16 directly.
 
     Args:
         rows: Rows.
         width: Scores per row.
-        dtype: Type of the scores before; fp32 afterwards.
+        dtype: Type of the scores read; the output is fp32.
         kernels_of: Whose kernels run.
     """
     if dtype != FLOAT32 and not (kernels_of.device == "cuda" and dtype == FLOAT16):
@@ -197,7 +197,7 @@ def top(rows: Count, width: Count, chosen: Count) -> Kernels:
     Args:
         rows: Rows.
         width: Candidates per row.
-        chosen: Scores and indices that are put out per row.
+        chosen: Scores and indices written per row.
     """
     work = Work(
         vector_flops=rows * width,
@@ -225,7 +225,7 @@ def moved(
         read: Bytes read.
         written: Bytes written.
         dtype: Type of the first input.
-        output: Type of the output; that of the input unless given.
+        output: Type of the output; default: that of the input.
     """
     work = Work(bytes_read=read, bytes_written=written)
     written_as = (output or dtype).name
@@ -245,10 +245,10 @@ def copy(operator: str, elements: Count, dtype: Dtype) -> Kernels:
 
 
 def cast(elements: Count, dtype: Dtype, output: Dtype) -> Kernels:
-    """A copy into another type; nothing where the type is the same already.
+    """A copy into another type; nothing if the types are the same.
 
     Args:
-        elements: Elements.
+        elements: Number of elements.
         dtype: Type before.
         output: Type after.
     """
@@ -259,10 +259,10 @@ def cast(elements: Count, dtype: Dtype, output: Dtype) -> Kernels:
 
 
 def transferred(elements: Count, dtype: Dtype, kernels_of: KernelsOf) -> Kernels:
-    """A tensor moved between host and device; nothing where the CPU is both.
+    """A tensor moved between host and device; nothing if the CPU is both.
 
     Args:
-        elements: Elements.
+        elements: Number of elements.
         dtype: Their type.
         kernels_of: Whose kernels run.
     """
@@ -273,7 +273,7 @@ def transferred(elements: Count, dtype: Dtype, kernels_of: KernelsOf) -> Kernels
 
 
 def filled(operator: str, elements: Count, dtype: Dtype) -> Kernels:
-    """A range or a constant (`arange`, `zeros`, `full`, ...): written, nothing read.
+    """A range or a constant (`arange`, `zeros`, `full`, ...): only written.
 
     Args:
         operator: Its name.

@@ -1,4 +1,4 @@
-"""Learned position tables, resized to the grid of an image."""
+"""Learned position tables, resized to an image's grid."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["bicubic_resize", "linear_resize"]
 def bicubic_resize(source: int, target: Count, channels: int, dtype: Dtype) -> Kernels:
     """`[C, s, s] -> [C, t, t]`, bicubic and antialiased, in fp32 between two casts; none for s = t.
 
-    One dimension after the other, last first, 2 FLOPs per tap of the window: an upper bound. A
-    window has 2 h + 1 taps with `h = ceil(2 max(1, s / t))`, as ATen's `_upsample_bicubic2d_aa`
-    sets it up; the filter is only `4 max(1, s / t)` wide (Keys 1981), and the taps outside it weigh
-    nothing: 9 taps for a width of 6.4 from 64 to 40.
+    One dimension after another, last first, 2 FLOPs per tap of the window: an upper bound. A window
+    has 2 h + 1 taps with `h = ceil(2 max(1, s / t))`, as in ATen's `_upsample_bicubic2d_aa`; the
+    filter is only `4 max(1, s / t)` wide (Keys 1981), and taps outside it have weight zero:
+    9 taps for a width of 6.4 from 64 to 40.
 
     Args:
         source: Entries s per side of the table.
-        target: Entries t per side wanted.
+        target: Entries t per side of the result.
         channels: C.
         dtype: Type of the table.
     """
@@ -41,8 +41,8 @@ def linear_resize(source: int, target: Count, d: int, dtype: Dtype) -> Kernels:
 
     Args:
         source: Rows s of the table.
-        target: Rows t wanted.
-        d: Features of a row.
+        target: Rows t of the result.
+        d: Features per row.
         dtype: Type of the table.
     """
     before, after = source * d, target * d

@@ -1,4 +1,4 @@
-"""Rotary positions: the tables of cosines and sines, and turning queries and keys by them.
+"""Rotary positions: tables of cosines and sines, and the rotation of queries and keys.
 
 Source: RoFormer (Su et al. 2021), eq. 34; `LlamaRotaryEmbedding` (plain attention) and the four
 classes `DeepseekV2*RotaryEmbedding` (latent attention, `modeling_deepseekv2.py`).
@@ -29,16 +29,16 @@ RopeVariant = Literal["default", "linear", "dynamic", "yarn"]
 
 
 def llama_tables(B: Count, T: Count, D: int, dtype: Dtype) -> Kernels:
-    """Cosines and sines of T positions, computed anew by each layer (`LlamaRotaryEmbedding`).
+    """Cosines and sines of T positions, recomputed by each layer (`LlamaRotaryEmbedding`).
 
     For each sequence: positions cast to fp32; frequencies times positions as a matrix product
-    `[D/2, 1] x [1, T]` (D T / 2 MACs); both halves; cosine, sine and a scale of each (4 D T FLOPs);
-    casts.
+    `[D/2, 1] x [1, T]` (D T / 2 MACs); both halves; cosine, sine and a scaling of each (4 D T
+    FLOPs); casts.
 
     Args:
-        B: Sequences, each with positions of its own.
+        B: Sequences, each with its own positions.
         T: Positions.
-        D: Features of a head.
+        D: Features per head.
         dtype: Type of the features.
     """
     return (
@@ -51,15 +51,15 @@ def llama_tables(B: Count, T: Count, D: int, dtype: Dtype) -> Kernels:
 def tables(
     variant: RopeVariant, K: Count, D: int, dtype: Dtype, kernels_of: KernelsOf = CUDA
 ) -> Kernels:
-    """Cosines and sines of positions 0 .. K - 1, tabled anew whenever K has grown.
+    """Cosines and sines of positions 0 .. K - 1, recomputed whenever K has grown.
 
-    A range of K, for "linear" divided by the factor; the outer product with the frequencies;
-    both halves; cosine and sine, for "yarn" scaled; casts. "yarn" blends its frequencies first.
+    A range of K, divided by the factor for "linear"; the outer product with the frequencies; both
+    halves; cosine and sine, scaled for "yarn"; casts. "yarn" first blends its frequencies.
 
     Args:
         variant: How positions are stretched.
-        K: Positions, the cached ones included.
-        D: Rotary features of a head.
+        K: Positions, including cached ones.
+        D: Rotary features per head.
         dtype: Type of the features.
         kernels_of: Whose kernels run.
     """
@@ -74,7 +74,7 @@ def tables(
 
 
 def _cosines_and_sines(elements: Count, dtype: Dtype, *, are_scaled: bool) -> Kernels:
-    """Both halves of the angles joined, then each table of so many elements."""
+    """Joins both halves of the angles, then computes each table of `elements` elements."""
     scale = elementwise("mul", elements, FLOAT32) if are_scaled else ()
     to_features = cast(elements, FLOAT32, dtype)
     return (
@@ -89,7 +89,7 @@ def _cosines_and_sines(elements: Count, dtype: Dtype, *, are_scaled: bool) -> Ke
 
 
 def _each(operators: str, elements: int, *, inputs: int = 1) -> Kernels:
-    """Elementwise fp32 operators, one after the other, named in one string."""
+    """Elementwise fp32 operators in sequence, named in one string."""
     return tuple(
         kernel
         for operator in operators.split()
@@ -100,8 +100,8 @@ def _each(operators: str, elements: int, *, inputs: int = 1) -> Kernels:
 def _yarn_frequencies(half: int, kernels_of: KernelsOf) -> Kernels:
     """YaRN's blend of kept and interpolated frequencies (Peng et al. 2023, eq. 17 to 23).
 
-    Periods `base^(2 i / D)` twice, a reciprocal of each, one of them stretched first; a share for
-    each, by a clamped line that the host works out; the sum of the two products.
+    Two sets of periods `base^(2 i / D)` and their reciprocals, one set stretched first; a weight
+    for each, from a clamped ramp whose ends the host computes; the sum of the two products.
     """
     numbers = filled("arange", half, FLOAT32)
     periods = numbers + _each("div pow", half)
@@ -124,7 +124,7 @@ def dynamic_update(D: int, kernels_of: KernelsOf = CUDA) -> Kernels:
     four operators of D/2 each.
 
     Args:
-        D: Rotary features of a head.
+        D: Rotary features per head.
         kernels_of: Whose kernels run; the CPU is the host.
     """
     half = D // 2
@@ -137,11 +137,11 @@ def dynamic_update(D: int, kernels_of: KernelsOf = CUDA) -> Kernels:
 
 
 def table_rows(T: Count, D: int, dtype: Dtype) -> Kernels:
-    """Taking T rows of the cosines and of the sines (latent attention).
+    """Takes T rows each of the cosines and the sines (latent attention).
 
     Args:
         T: Positions of all sequences.
-        D: Rotary features of a head.
+        D: Rotary features per head.
         dtype: Type of the features.
     """
     rows = T * (D * dtype.nbytes)
@@ -160,17 +160,17 @@ def rotation(
 ) -> Kernels:
     """`x cos + rotate_half(x) sin`: 3.5 FLOPs per element of n = B T H D.
 
-    A product, the negation of a half, both halves joined, a product, a sum.
+    A product, the negation of one half, concatenation of the halves, a product, a sum.
 
     Args:
         B: Batch.
         T: Tokens.
         heads: H.
-        D: Features of a head that turn.
+        D: Rotated features per head.
         dtype: Type of the features.
-        pairs: Whether features lie in pairs and are copied into halves first (latent attention);
-            a single pair lies as two halves already.
-        rows_of_tables: Rows of the tables of cosines and sines; one per token unless given.
+        pairs: Whether features are stored in pairs and copied into halves first (latent
+            attention); a single pair is already stored as two halves.
+        rows_of_tables: Rows of the tables of cosines and sines; default: one per token.
     """
     rows = B * T if rows_of_tables is None else rows_of_tables
     half = B * T * (heads * (D // 2))

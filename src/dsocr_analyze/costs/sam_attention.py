@@ -33,15 +33,15 @@ __all__ = [
 
 
 def window_count(g: Count, window: int) -> Count:
-    """Windows per side that a grid of g tokens per side is padded to: `ceil(g / window)`."""
+    """Windows per side after padding a grid of g tokens per side: `ceil(g / window)`."""
     return ceil_div(g, window)
 
 
 def window_partition(N: Count, g: Count, window: int, d: int, dtype: Dtype) -> Kernels:
-    """Cutting `[N, g, g, d]` into windows and putting the windows' results together again.
+    """Cuts `[N, g, g, d]` into windows and reassembles their results.
 
-    A padded copy before and a cropped one after where `window` does not divide g; between them a
-    copy each way where there is more than one window.
+    A padded copy before and a cropped one after, unless `window` divides g; in between, one copy
+    each way if there is more than one window.
 
     Args:
         N: Views.
@@ -63,15 +63,15 @@ def window_partition(N: Count, g: Count, window: int, d: int, dtype: Dtype) -> K
 
 
 def relative_positions(table: int, g: Count, D: int, dtype: Dtype) -> Kernels:
-    """`R[i, j] = table[i - j + g - 1]`, `[g, g, D]`, of one axis.
+    """`R[i, j] = table[i - j + g - 1]`, `[g, g, D]`, for one axis.
 
-    The table is resized linearly where it has not `2 g - 1` rows. The coordinates: two ranges
-    (int64), scaled to fp32 (g each), subtracted, shifted (g^2 each) and cast to indices.
+    The table is resized linearly unless it has `2 g - 1` rows. The coordinates: two int64 ranges,
+    scaled to fp32 (g each), subtracted, shifted (g^2 each) and cast to indices.
 
     Args:
         table: Rows of the learned table.
         g: Tokens per side.
-        D: Features of a head.
+        D: Features per head.
         dtype: Type of the table.
     """
     pairs = g * g
@@ -99,12 +99,12 @@ def grid_attention(
 ) -> ModuleKernels:
     """`softmax(q k^T / sqrt(D) + q R_h + q R_w) v` over N grids of g x g tokens.
 
-    With T = g^2 tokens and S = N H T^2 scores: the two terms of the bias are N H T g D MACs each,
-    their broadcast sum is S additions, attention is 2 S D MACs and 7 S FLOPs (scale, bias and a
-    softmax of five), fused.
+    With T = g^2 tokens and S = N H T^2 scores: the two bias terms are N H T g D MACs each, their
+    broadcast sum is S additions; fused attention is 2 S D MACs and 7 S FLOPs (scale, bias, and a
+    softmax of five).
 
     Args:
-        N: Grids: views, or all of their windows.
+        N: Grids: the views, or all of their windows.
         g: Tokens per side.
         d: Width.
         heads: H; D = d / H.
@@ -121,9 +121,9 @@ def grid_attention(
     term = tokens * (heads * g)
     axis = relative_positions(table, g, D, dtype)
     products = product("einsum", g, N * g * heads, g, D, dtype)
-    # What reshaping copies: q, k and v with the heads beside the batch, where both are more than
-    # one; the first term, where there is more than one matrix; the second term always. CUDA's
-    # attention writes [N, T, H, D], so merging the heads is a view; the CPU's writes as it reads.
+    # Copies made by reshaping: q, k and v with heads next to the batch, if both exceed one; the
+    # first term if there is more than one matrix; the second term always. CUDA's attention writes
+    # [N, T, H, D], so merging heads is a view; the CPU's writes the layout of its queries.
     many = 1 * (N != 1)
     queries = copy("clone", tokens * d, dtype)
     split_heads = repeated(copy("clone", 3 * tokens * d, dtype), many) if heads > 1 else ()
@@ -133,8 +133,8 @@ def grid_attention(
         *split_heads,
         *axis,
         *axis,
-        # Each product wants its axis first in the queries: for rows that takes a copy, for columns
-        # only where the heads are not beside the batch yet.
+        # Each product needs its axis first in the queries: a copy for rows; for columns only if
+        # the heads are not next to the batch yet.
         *(queries if heads > 1 else repeated(queries, many)),
         *products,
         *(repeated(queries, 1 - many) if heads > 1 else ()),
@@ -153,6 +153,6 @@ def grid_attention(
 
 
 def grid_attention_params(d: int, heads: int, table: int) -> int:
-    """Parameters: q, k, v and output projections with bias, two tables `[table, d / H]`."""
+    """Parameters: q, k, v and output projections with bias, and two tables `[table, d / H]`."""
     D = d // heads
     return linear_params(d, 3 * d, bias=True) + linear_params(d, d, bias=True) + 2 * table * D

@@ -1,7 +1,7 @@
-"""Equal modules, folded: what one of them does, and the paths at which they stand.
+"""Equal modules, folded: the work of one, and the paths where they occur.
 
-A total multiplies (twelve layers cost one evaluation), an expansion repeats. Both come from the
-same sections, so they cannot disagree.
+A total multiplies (twelve layers cost one evaluation), an expansion repeats. Both use the same
+sections, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Section(NamedTuple):
     """Equal modules."""
 
     paths: tuple[str, ...]
-    """Where they stand, relative to the whole model."""
+    """Paths where they occur, relative to the whole model."""
     modules: ModuleKernels
-    """What one of them and its children run in one call."""
+    """What one of them, with its children, runs in one call."""
     calls: Count = 1
-    """How often each is called."""
+    """Calls of each."""
 
 
 def sections_work(sections: Iterable[Section]) -> Work:
@@ -43,10 +43,10 @@ def _repeated(work: Work, calls: Count) -> Work:
 
 @dataclass
 class Expansion:
-    """Every module of some sections by its full path (no arrays).
+    """Lists every module of some sections by its full path (no arrays).
 
     Attributes:
-        module_calls: Calls of every module, in the order in which sections name them.
+        module_calls: Calls of every module, in section order.
         kernels: Own kernels of every module, with its path.
     """
 
@@ -54,7 +54,7 @@ class Expansion:
     kernels: list[Kernel] = field(default_factory=list)
 
     def add(self, sections: Iterable[Section], *, times: int = 1, stage: str = "") -> None:
-        """Adds sections, each `times` as often, as part of `stage`."""
+        """Adds sections to `stage`, with their calls multiplied by `times`."""
         for section in sections:
             calls = section.calls * times
             for root in section.paths:

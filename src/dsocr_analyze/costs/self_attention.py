@@ -22,13 +22,13 @@ def self_attention(N: Count, T: Count, d: int, heads: int, dtype: Dtype) -> Modu
 
     Args:
         N: Views.
-        T: Tokens of a view.
+        T: Tokens per view.
         d: Width.
         heads: H; D = d / H.
         dtype: Type of features and weights.
 
     Returns:
-        Own kernel (attention itself), `qkv_proj` and `out_proj`.
+        Own kernel (the attention), `qkv_proj` and `out_proj`.
     """
     D = d // heads
     shape = Attention(N, heads, heads, T, T, D, D)

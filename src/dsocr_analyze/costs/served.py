@@ -1,8 +1,8 @@
-"""What a serving engine launches for a decoder: each fusion is one function, and one rule.
+"""Kernels that a serving engine launches for a decoder: one function and one rule per fusion.
 
-A rule says which operators of the model's own code it replaces (`FUSIONS`). Its kernels do the same
-matrix work, but for logits that nobody reads and for the small products that tables of angles are
-made of; what a fusion saves are bytes and launches. Counts may be arrays.
+A rule names the operators of the model's own code that it replaces (`FUSIONS`). Its kernels do the
+same matrix work, except for logits that nobody reads and the small products behind tables of
+angles; a fusion saves bytes and launches. Counts may be arrays.
 
 Source: vLLM (`model_executor/layers`: `QKVParallelLinear`, `RMSNorm`, `SiluAndMul`,
 `RotaryEmbedding`, `FusedMoE`; `LogitsProcessor`), and SGLang's layers of the same names.
@@ -38,7 +38,7 @@ __all__ = [
 
 
 class Fusion(NamedTuple):
-    """One kernel in place of several operators.
+    """One kernel that replaces several operators.
 
     Attributes:
         operator: Name of the kernel.
@@ -68,18 +68,18 @@ FUSIONS: Final = (
 """Every rule."""
 
 UNQUANTIZED: Final = frozenset({"router", "last_logits"})
-"""Products of a decoder that keep 16-bit weights where others are quantized."""
+"""Decoder products that keep 16-bit weights when others are quantized."""
 
 
 def merged_linear(
     n: Count, d_in: int, d_out: int, dtype: Dtype, *, parts: int, bias: bool = False
 ) -> Kernels:
-    """`[n, d_in] -> [n, d_out]`; `parts` projections side by side, one for a plain linear.
+    """`[n, d_in] -> [n, d_out]`; `parts` projections joined, one for a plain linear layer.
 
     Args:
         n: Tokens.
         d_in: Features in.
-        d_out: Features out, of all parts.
+        d_out: Features out, over all parts.
         dtype: Type of features and weights.
         parts: Projections whose weights are joined.
         bias: Whether there is a bias.
@@ -93,7 +93,7 @@ def router(n: Count, d: int, experts: int, dtype: Dtype) -> Kernels:
 
 
 def last_logits(B: Count, d: int, vocabulary: int, dtype: Dtype) -> Kernels:
-    """The head over the last position of B sequences."""
+    """The head at the last position of B sequences."""
     return _product("last_logits", B, d, vocabulary, dtype)
 
 
@@ -112,7 +112,7 @@ def _product(
 
 
 def fused_add_rms_norm(n: Count, d: int, dtype: Dtype) -> Kernels:
-    """The residual added and the sum normalised: both read, both written, `[n, d]`."""
+    """Adds the residual and normalises the sum: reads both and writes both, `[n, d]`."""
     size = dtype.nbytes * n * d
     work = Work(vector_flops=5 * n * d, bytes_read=2 * size + dtype.nbytes * d,
                 bytes_written=2 * size)  # fmt: skip
@@ -121,7 +121,7 @@ def fused_add_rms_norm(n: Count, d: int, dtype: Dtype) -> Kernels:
 
 
 def rotary_embedding(n: Count, heads: int, D: int, dtype: Dtype) -> Kernels:
-    """Queries and keys of `heads` heads rotated in place, with a row of the table per token."""
+    """Rotates queries and keys of `heads` heads in place, with one table row per token."""
     elements = n * heads * D
     work = Work(
         vector_flops=3 * elements,
@@ -133,7 +133,7 @@ def rotary_embedding(n: Count, heads: int, D: int, dtype: Dtype) -> Kernels:
 
 
 def cache_write(n: Count, width: int, dtype: Dtype, cache_bits: int) -> Kernels:
-    """Keys and values of n tokens, `width` elements in all, put into their pages."""
+    """Writes keys and values of n tokens, `width` elements per token, to cache pages."""
     read = dtype.nbytes * n * width + INT64.nbytes * n
     return moved("cache_write", n * width, read, n * width * cache_bits // 8, dtype)
 
@@ -148,17 +148,17 @@ def paged_attention(
     dtype: Dtype,
     cache_bits: int,
 ) -> Kernels:
-    """Causal attention of T new tokens over a cache of K that holds them, for B sequences.
+    """Causal attention of T new tokens over a cache of K that includes them, for B sequences.
 
     Args:
         B: Sequences.
-        T: New tokens of each.
-        K: Keys of each, those of the new tokens included.
+        T: New tokens per sequence.
+        K: Keys per sequence, including those of the new tokens.
         heads: Query heads.
         kv_heads: Key and value heads.
-        D: Features of a head.
+        D: Features per head.
         dtype: Type of queries and outputs.
-        cache_bits: Bits of a cached element.
+        cache_bits: Bits per cached element.
     """
     queries = B * heads * T
     scores = queries * K
@@ -175,7 +175,7 @@ def paged_attention(
 
 
 def silu_and_mul(n: Count, inter: int, dtype: Dtype) -> Kernels:
-    """`[n, 2 inter] -> [n, inter]`: the activated half times the other."""
+    """`[n, 2 inter] -> [n, inter]`: the activated half times the other half."""
     work = Work(
         vector_flops=5 * n * inter,
         bytes_read=2 * dtype.nbytes * n * inter,
@@ -188,10 +188,9 @@ def silu_and_mul(n: Count, inter: int, dtype: Dtype) -> Kernels:
 def grouped_experts(
     n: Count, d: int, inter: int, experts: int, top_k: int, dtype: Dtype
 ) -> Kernels:
-    """Routed experts of a layer, from their scores to the weighted sum.
+    """Routed experts of a layer, from scores to the weighted sum.
 
-    Its bytes are those of weights that every token's own experts would read; how many distinct
-    experts are touched is for whoever asks for seconds.
+    Bytes exclude the experts' weights; the time prediction estimates how many experts are touched.
     """
     rows = n * top_k
     work = Work(
@@ -206,7 +205,7 @@ def grouped_experts(
 
 
 def combined_experts(n: Count, d: int, dtype: Dtype) -> Kernels:
-    """Shared and routed experts' outputs added, `[n, d]`."""
+    """Adds the outputs of shared and routed experts, `[n, d]`."""
     size = dtype.nbytes * n * d
     work = Work(vector_flops=n * d, bytes_read=2 * size, bytes_written=size)
     dimensions = Elements(n * d)
@@ -220,13 +219,13 @@ def looked_up_tokens(n: Count, d: int, dtype: Dtype) -> Kernels:
 
 
 def placed_features(visual: Count, d: int, dtype: Dtype) -> Kernels:
-    """The features of all views joined, and put at their places in the prompt."""
+    """Joins the features of all views and writes them to their positions in the prompt."""
     size = dtype.nbytes * visual * d
     return 2 * moved("placed_features", visual * d, size, size, dtype)
 
 
 def sampled(B: Count, vocabulary: int, dtype: Dtype) -> Kernels:
-    """Logits in fp32, and the largest of each row: two kernels."""
+    """Casts logits to fp32 and takes the largest of each row: two kernels."""
     logits = B * vocabulary
     cast = Work(bytes_read=dtype.nbytes * logits, bytes_written=FLOAT32.nbytes * logits)
     chosen = Work(

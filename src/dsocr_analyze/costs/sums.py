@@ -1,6 +1,6 @@
-"""Sums of kernels, by module and in all.
+"""Sums of kernels, by module and in total.
 
-A count that is the integer 0 is skipped, not added: over arrays an addition is a pass over memory.
+A count that is the integer 0 is skipped: over arrays, an addition is a pass over memory.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = [
 ]
 
 ModuleKernels: TypeAlias = dict[str, Kernels]
-"""Own kernels (without the children's) of every module that is called, by path below a parent.
+"""Own kernels (without the children's) of every called module, by path below a parent.
 
-The empty path is the parent itself. Every module named here is called once, also one whose own
-forward runs no kernel; containers that are never called are not named.
+The empty path is the parent itself. Every module listed is called once, including those whose own
+forward runs no kernel; containers that are never called are not listed.
 """
 
 
 def combined(works: Iterable[Work]) -> Work:
-    """The sum of works, count by count."""
+    """The sum of several works, count by count."""
     sums: list[Count] = [0, 0, 0, 0, 0]
     for work in works:
         for index, count in enumerate(work):
@@ -49,7 +49,7 @@ def scaled(work: Work, factor: Count) -> Work:
 
 
 def repeated(kernels: Iterable[Kernel], times: Count) -> Kernels:
-    """The same kernels, `times` as often (an array where that depends on the workload)."""
+    """The same kernels with `times` times the calls (an array if that depends on the workload)."""
     if is_integer(times):
         if times == 1:
             return tuple(kernels)
@@ -69,12 +69,12 @@ def work_of_modules(modules: Mapping[str, Kernels]) -> Work:
 
 
 def under(name: str, modules: Mapping[str, Kernels]) -> ModuleKernels:
-    """The same modules as children (or, for the empty path, as the module) called `name`."""
+    """The same modules as children of `name` (the empty path becomes `name` itself)."""
     return {f"{name}.{path}" if path else name: kernels for path, kernels in modules.items()}
 
 
 def joined(*parts: Mapping[str, Kernels]) -> ModuleKernels:
-    """Modules of several parts of one call, in order; a path's kernels follow each other."""
+    """Joins the modules of several parts of one call, in order, concatenating kernels per path."""
     modules: ModuleKernels = {}
     for part in parts:
         for path, kernels in part.items():

@@ -1,6 +1,6 @@
 """Gated MLP: `W_down (act(W_gate x) * W_up x)`, three linears without bias.
 
-Source: Shazeer 2020, eq. 6 (SwiGLU where act is SiLU); `DeepseekV2MLP` (`modeling_deepseekv2.py`).
+Source: Shazeer 2020, eq. 6 (SwiGLU if act is SiLU); `DeepseekV2MLP` (`modeling_deepseekv2.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def swiglu(rows: Count, d: int, f: int, dtype: Dtype, act: str = "silu") -> Modu
         d: Width.
         f: Hidden width.
         dtype: Type of features and weights.
-        act: The activation, a name of `ACTIVATIONS`.
+        act: The activation, one of `ACTIVATIONS`.
 
     Returns:
         Own kernel (the product of gate and up), the three projections and `act_fn`.

@@ -1,1 +1,1 @@
-"""Answers what a model's own code asks of the machine, around it and only while it runs."""
+"""Gives a model's own code the environment it expects, only while it runs."""

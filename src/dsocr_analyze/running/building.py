@@ -1,4 +1,4 @@
-"""While a model is built: nothing is initialised, and no kernel is looked for."""
+"""Settings while a model is built: no initialisation, and no search for kernels."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from dsocr_analyze.running.process_settings import answered, default_dtype, quie
 __all__ = ["building"]
 
 _MOST_MODULES: Final = 200_000
-"""More than any model has; without a bound, a config of one line would fill the memory."""
+"""More than any model has; without a limit, a one-line config could exhaust memory."""
 
 
 @contextlib.contextmanager
 def building(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
-    """While a model is built on `device` in `dtype`: no initialisation, no probing for kernels.
+    """Builds a model on `device` in `dtype` without initialising weights or probing for kernels.
 
-    Weights are either absent (`meta`), loaded afterwards or drawn afterwards, so what the
-    constructors would draw is thrown away; drawing it takes longer than everything else.
+    Weights are absent (`meta`) or are loaded or drawn afterwards, so values drawn by constructors
+    would be thrown away; drawing them takes longer than everything else.
     """
     from transformers import PreTrainedModel
 
@@ -35,7 +35,7 @@ def building(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
             if name.endswith("_") and not name.startswith("_"):
                 stack.enter_context(answered(torch.nn.init, name, _leave_as_is))
         stack.enter_context(answered(PreTrainedModel, "init_weights", _do_nothing))
-        # transformers refuses flash attention without the package, which meta does not need.
+        # transformers rejects flash attention if the package is missing, which meta does not need.
         for name, answer in _ATTENTION_CHECKS.items():
             if hasattr(PreTrainedModel, name):
                 stack.enter_context(answered(PreTrainedModel, name, answer))
@@ -49,7 +49,7 @@ def building(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _bounded() -> Iterator[None]:
-    """While the body runs, at most `_MOST_MODULES` modules are put into others."""
+    """While the body runs, limits the number of registered submodules to `_MOST_MODULES`."""
     count = 0
 
     def counted(*_: Any) -> None:
@@ -57,8 +57,8 @@ def _bounded() -> Iterator[None]:
         count += 1
         if count > _MOST_MODULES:
             raise ConfigError(
-                f"the model has more than {_MOST_MODULES:,} modules; give a config of fewer layers"
-                " or experts"
+                f"the model has more than {_MOST_MODULES:,} modules; give a config with fewer"
+                " layers or experts"
             )
 
     handle = register_module_module_registration_hook(counted)
@@ -82,7 +82,7 @@ def _keep_config(_: Any, config: Any, *__: Any, **___: Any) -> Any:
 
 
 def _keep_attention(_: Any, attention: str | None, *__: Any, **___: Any) -> str:
-    return attention or "eager"  # as a config of transformers 4 says where nobody has chosen
+    return attention or "eager"  # the default in configs of transformers 4
 
 
 _ATTENTION_CHECKS: Final[dict[str, Callable[..., Any]]] = {

@@ -1,9 +1,9 @@
 """Keeps torch's compiler out of a process that compiles nothing.
 
-torch's Python kernels for `meta` guard themselves with `torch._dynamo.disable` when they first run,
-which imports the whole compiler: half a second and 40 MiB, a fifth of the main job. No switch of
-torch's prevents it: `TORCH_COMPILE_DISABLE` is read by what is imported. Where it is not imported
-yet, a stand-in answers that one question and is gone afterwards.
+torch's Python kernels for `meta` wrap themselves in `torch._dynamo.disable` on first use, which
+imports the whole compiler: half a second and 40 MiB, a fifth of the main job. torch has no switch
+against that: `TORCH_COMPILE_DISABLE` is read by the code being imported. If the compiler is not
+imported yet, a temporary stand-in provides `disable`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["without_compiler"]
 
 _COMPILER = "torch._dynamo"
 _GUARD = "__dynamo_disable"
-"""Where `torch._compile` keeps a guarded function, on the function itself."""
+"""Attribute of a function in which `torch._compile` stores its guarded version."""
 
 
 class _NoCompiler(types.ModuleType):
-    """Stands in for `torch._dynamo`: guards by doing nothing; any other use brings the real one."""
+    """Stands in for `torch._dynamo`: `disable` does nothing; any other use imports the real one."""
 
     def __init__(self, path: list[str]) -> None:
         super().__init__(_COMPILER)
@@ -47,14 +47,14 @@ class _NoCompiler(types.ModuleType):
         return getattr(self.give_way(), name)
 
     def give_way(self) -> types.ModuleType:
-        """Imports the real compiler in place of this."""
+        """Imports the real compiler to replace this."""
         if sys.modules.get(_COMPILER) is self:
             del sys.modules[_COMPILER]
         return importlib.import_module(_COMPILER)
 
 
 class _PartsOfTheCompiler(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports the real compiler when somebody asks for a module inside it."""
+    """Imports the real compiler when one of its submodules is imported."""
 
     def __init__(self, stand_in: _NoCompiler) -> None:
         self._stand_in = stand_in
@@ -72,7 +72,7 @@ class _PartsOfTheCompiler(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(fullname, self)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        # The compiler has imported it on the way; its own spec is put back in exec_module.
+        # Importing the compiler has already imported this module; exec_module restores its spec.
         spec.loader_state = sys.modules[spec.name].__spec__
         return sys.modules[spec.name]
 
@@ -83,7 +83,7 @@ class _PartsOfTheCompiler(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 @contextlib.contextmanager
 def without_compiler() -> Iterator[None]:
-    """While the body runs, guarding a kernel against the compiler does not import the compiler."""
+    """While the body runs, guarding a kernel against the compiler does not import it."""
     with exclusive():
         spec = None if _COMPILER in sys.modules else importlib.util.find_spec(_COMPILER)
         if spec is None:
@@ -99,6 +99,6 @@ def without_compiler() -> Iterator[None]:
             sys.meta_path.remove(finder)
             if sys.modules.get(_COMPILER) is stand_in:
                 del sys.modules[_COMPILER]
-            # A function that the real compiler should guard later must ask again.
+            # Forget the guard, so that the real compiler can guard these functions later.
             for function in stand_in.__dict__["unguarded"]:
                 vars(function).pop(_GUARD, None)

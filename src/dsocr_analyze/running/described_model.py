@@ -1,4 +1,4 @@
-"""A model that a stages file describes and whose code is transformers' own."""
+"""Builds a model described by a stages file, with transformers' own code."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["check_stages", "config_and_class", "use_attention"]
 
 
 def config_and_class(directory: ModelDirectory) -> tuple[Any, type]:
-    """The config object of a directory without code, and the class that is built from it.
+    """The config object and the model class for a directory without code.
 
     Raises:
-        ConfigError: The installed transformers does not know the one or the other.
+        ConfigError: The installed transformers does not know one of them.
     """
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -29,15 +29,15 @@ def config_and_class(directory: ModelDirectory) -> tuple[Any, type]:
     model_type = values.get("model_type")
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         raise ConfigError(
-            f"config.json of {path!r} has model_type {model_type!r} and no 'auto_map' for code of"
-            f" its own; give a type that {here} knows, or install a version that knows this one"
+            f"config.json of {path!r} has model_type {model_type!r} and no 'auto_map' for its"
+            f" own code; give a type that {here} knows, or install a version that knows this one"
         )
     name = _class_name(directory)
     model_class = getattr(transformers, name, None)
     if not isinstance(model_class, type) or not issubclass(model_class, torch.nn.Module):
         raise ConfigError(
-            f"{here} has no model class {name!r}, which config.json of {path!r} or the stages file"
-            " names; give one of its own, as 'LlamaForCausalLM'"
+            f"{here} has no model class {name!r}, named in config.json of {path!r} or in the stages"
+            " file; give one of its classes, such as 'LlamaForCausalLM'"
         )
     return CONFIG_MAPPING[model_type].from_dict(values), model_class
 
@@ -56,7 +56,7 @@ def _class_name(directory: ModelDirectory) -> str:
 
 
 def use_attention(config: Any, attention: str) -> None:
-    """Sets the attention implementation of a config and of those within it."""
+    """Sets the attention implementation of a config and of its nested configs."""
     from transformers import PretrainedConfig
 
     config._attn_implementation = attention
@@ -66,7 +66,7 @@ def use_attention(config: Any, attention: str) -> None:
 
 
 def check_stages(module: torch.nn.Module, architecture: Architecture) -> None:
-    """Refuses a stage whose prefix is the path of nothing in the model.
+    """Raises if a stage's prefix matches no path in the model.
 
     Raises:
         ConfigError: There is such a stage.
@@ -79,7 +79,7 @@ def check_stages(module: torch.nn.Module, architecture: Architecture) -> None:
                 alike = difflib.get_close_matches(prefix, paths, 3, 0.5)
                 first = [name for name, _ in module.named_children()]
                 raise ConfigError(
-                    f"stage {stage.name!r} of {architecture.name!r} has the prefix {prefix!r}, and"
-                    f" {type(module).__name__} has nothing there; give a path such as"
+                    f"stage {stage.name!r} of {architecture.name!r} has the prefix {prefix!r}, but"
+                    f" {type(module).__name__} has nothing at that path; give a path such as"
                     f" {', '.join(alike or first)}"
                 )

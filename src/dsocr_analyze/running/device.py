@@ -1,4 +1,4 @@
-"""Devices by name, and whether the attention kernel is there."""
+"""Finds devices by name, and checks that the attention kernel is available."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def parse_device(name: str, *, computes: bool = False) -> torch.device:
 
     Args:
         name: `meta`, `cpu` or `cuda:N`.
-        computes: Whether it has to compute, as `meta` does not.
+        computes: Whether it must be able to compute, unlike `meta`.
 
     Raises:
-        DeviceError: There is none.
+        DeviceError: There is no such device.
     """
     kinds = ("cpu",) if computes else ("meta", "cpu")
     kind, _, index = name.partition(":")
@@ -36,14 +36,14 @@ def parse_device(name: str, *, computes: bool = False) -> torch.device:
     if int(index or 0) >= present:
         here = f"{present} here" if present else "no CUDA GPU here"
         raise DeviceError(
-            f"device {name!r} is not there ({here}); use {' or '.join(kinds)}",
+            f"device {name!r} does not exist ({here}); use {' or '.join(kinds)}",
             arguments=["device"],
         )
     return torch.device("cuda", int(index or 0))
 
 
 def require_flash_attention(device: torch.device) -> None:
-    """Refuses FlashAttention where it cannot run; raises DeviceError."""
+    """Raises DeviceError if FlashAttention cannot run on the device."""
     if device.type == "meta":
         return
     if device.type == "cpu":

@@ -1,6 +1,6 @@
-"""One model at a time: building and running one changes settings of the whole process.
+"""One model at a time: building or running one changes settings of the whole process.
 
-What of them can be made to depend on the thread does: see `process_settings`.
+Settings that can be limited to one thread are; see `process_settings`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _running_thread: int | None = None
 
 @contextlib.contextmanager
 def exclusive() -> Iterator[None]:
-    """The body builds or runs a model; other threads wait for its end before they do.
+    """Only one thread at a time runs the body, which builds or runs a model; others wait.
 
-    A thread may enter it again. Interruptions wait for a safe point, as settings have to be put
-    back; while another thread is waited for, they don't.
+    Reentrant. While the body runs, interruptions wait for a safe point, since settings must be
+    restored; while waiting for another thread, they don't.
     """
-    global _running_thread  # there is one for the whole process, as for settings
+    global _running_thread  # one for the whole process, like the settings
     with _LOCK, held():
         before, _running_thread = _running_thread, threading.get_ident()
         try:
@@ -34,5 +34,5 @@ def exclusive() -> Iterator[None]:
 
 
 def is_running_thread() -> bool:
-    """Whether it is this thread that builds or runs a model."""
+    """Whether the current thread is the one that builds or runs a model."""
     return _running_thread == threading.get_ident()

@@ -1,4 +1,4 @@
-"""What model code raises, as errors that name its directory."""
+"""Turns exceptions of model code into errors that name its directory."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["blamed_on", "is_out_of_memory"]
 
 @contextlib.contextmanager
 def blamed_on(directory: ModelDirectory, what: str, device: str = "the device") -> Iterator[None]:
-    """Around model code: whatever it raises becomes one line, with what is odd about the config.
+    """Turns whatever model code raises into one line, with any doubt about the config.
 
     Args:
-        directory: Where the code comes from.
-        what: What has failed then: "could not be built".
-        device: Where it runs.
+        directory: Directory of the code.
+        what: What failed: "could not be built".
+        device: Device on which it runs.
 
     Raises:
-        DeviceError: The device has not enough memory.
-        ModelCodeError: Anything else was raised, `SystemExit` included.
-        AnalyzeError: As it is, where the code's question was refused.
+        DeviceError: The device is out of memory.
+        ModelCodeError: Anything else was raised, including `SystemExit`.
+        AnalyzeError: Errors of this package are raised unchanged.
     """
     try:
         yield
@@ -43,7 +43,7 @@ def blamed_on(directory: ModelDirectory, what: str, device: str = "the device") 
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` says that a device's memory is full; the CPU's says so in words only."""
+    """Whether `error` means that a device is out of memory; on the CPU only its text tells."""
     return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
     )

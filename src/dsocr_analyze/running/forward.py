@@ -1,8 +1,8 @@
-"""While a model's forward pass runs: what its code asks of the machine is answered.
+"""The environment of a model's forward pass: the settings and functions that its code relies on.
 
 The vendor's files were written for one GPU, one version of transformers and a full set of packages.
-Nothing of theirs is edited; what they ask of the process is answered around them, and undone on the
-way out, also after an error.
+They are not edited; the process is adapted around them, and restored on the way out, even on
+errors.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def running(
     *,
     has_weights: bool = False,
 ) -> Iterator[None]:
-    """While a model's forward pass runs on `device`: its questions are answered.
+    """Sets up the environment for a model's forward pass on `device`.
 
     Args:
-        device: Where the model's parameters are.
-        flash_attention: What the model's code finds as `flash_attn_func`, where it uses it.
-        has_weights: Whether the parameters hold a checkpoint's values; routing by drawn ones would
-            be chance, so it is uniform then, as on `meta`.
+        device: Device of the model's parameters.
+        flash_attention: Replaces `flash_attn_func` in the model's code, if given.
+        has_weights: Whether the parameters hold a checkpoint's values. Otherwise routing would be
+            random, so it is made uniform, as on `meta`.
     """
     with _asked_by_model_code(flash_attention) as stack:
         stack.enter_context(without_compiler())
@@ -77,10 +77,10 @@ def running_unwatched(
     *,
     has_weights: bool = False,
 ) -> Iterator[None]:
-    """The same for a clock: nothing looks at each function, and scripts run as they would anyway.
+    """The same for timing: no mode intercepts functions, and scripts run fused as usual.
 
     Args:
-        device: Where the model's parameters are; not `meta`.
+        device: Device of the model's parameters; not `meta`.
         flash_attention: As in `running`.
         has_weights: As in `running`.
     """
@@ -106,7 +106,7 @@ def _uniform_top_k(top_k: Callable[..., Any]) -> Callable[..., Any]:
 def _asked_by_model_code(
     flash_attention: Callable[..., torch.Tensor] | None,
 ) -> Iterator[contextlib.ExitStack]:
-    """What holds wherever a model runs; more may be entered beside it."""
+    """Settings needed wherever a model runs; more may be entered on the returned stack."""
     with exclusive(), contextlib.ExitStack() as stack:
         stack.enter_context(unheard())  # the vendor's forward prints feature shapes
         stack.enter_context(quiet_transformers())
@@ -120,9 +120,9 @@ def _asked_by_model_code(
 
 
 def _modules_calling_flash_attention() -> list[types.ModuleType]:
-    """The loaded model's own files, and those of others that call it for a model.
+    """Modules that may call `flash_attn_func`: the loaded model's own files and some others.
 
-    These are transformers' file for Llama, and files that built-in references share.
+    The others are transformers' file for Llama and files shared by built-in references.
     """
     from transformers import modeling_flash_attention_utils
 
@@ -136,7 +136,7 @@ def _modules_calling_flash_attention() -> list[types.ModuleType]:
 
 
 class _Interruptible(TorchFunctionMode):
-    """Ends a pass at the next function that it calls, where an interruption waits."""
+    """Ends a pass at its next function call if an interruption is pending."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -146,7 +146,7 @@ class _Interruptible(TorchFunctionMode):
 
 
 class _CudaMeans(TorchFunctionMode):
-    """`.cuda()` moves to the device under analysis."""
+    """Makes `.cuda()` move to the device under analysis."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -161,9 +161,9 @@ class _CudaMeans(TorchFunctionMode):
 
 
 def _autocast_anywhere(original: Callable[..., None]) -> Callable[..., None]:
-    """The constructor of a region; for `meta`, whose kernels are CUDA's, CUDA's without a GPU."""
+    """A region's constructor; for `meta`, it enters CUDA's autocast without needing a GPU."""
 
-    def __init__(  # noqa: N807 - stands in for it
+    def __init__(  # noqa: N807 - replaces it
         self: Any,
         device_type: str,
         dtype: torch.dtype | None = None,
@@ -173,7 +173,7 @@ def _autocast_anywhere(original: Callable[..., None]) -> Callable[..., None]:
         if device_type not in ("cuda", "meta"):
             original(self, device_type, dtype, enabled, cache_enabled)
             return
-        original(self, "cuda", dtype, False, cache_enabled)  # which asks for no GPU
+        original(self, "cuda", dtype, False, cache_enabled)  # disabled, so it needs no GPU
         self._enabled = enabled
 
     return __init__

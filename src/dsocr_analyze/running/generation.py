@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 Record = TypeVar("Record")
-"""What is kept of a pass."""
+"""What is recorded of a pass."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Step(Generic[Record]):
     """A decode step that has run.
 
     Attributes:
-        record: What is kept of it.
-        cache_bytes: What the cache holds after it.
+        record: What was recorded of it.
+        cache_bytes: Bytes of the cache after it.
     """
 
     record: Record
@@ -50,16 +50,17 @@ class Generation(Generic[Record]):
 
     Args:
         model: The model.
-        workload: What is asked of it.
-        architecture: Its architecture.
-        begin: Called right before each pass; what it returns is kept of the pass.
-        on_progress: Told what starts.
+        workload: The workload.
+        architecture: The model's architecture.
+        begin: Called right before each pass; returns the record of the pass.
+        on_progress: Called with the name of each pass as it starts.
 
     Attributes:
-        inputs_bytes: What the prefill pass is called with.
-        kv_cache_bytes: What the cache holds after the prefill pass.
+        inputs_bytes: Bytes of the prefill pass's inputs.
+        kv_cache_bytes: Bytes of the cache after the prefill pass.
         steps: Decode steps that have run, by number.
-        goes_back: Whether a step may run after a later one: then what the first one left is kept.
+        goes_back: Whether a step may run after a later one; if so, the state after the first step
+            is kept.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Generation(Generic[Record]):
         self._ran = 0
 
     def prefill(self) -> Record:
-        """The prefill pass; it runs once."""
+        """Runs the prefill pass, which is possible once."""
         inputs, self._inputs = self._inputs, None
         assert inputs is not None, "it runs once"
         use = self._architecture.cache
@@ -109,29 +110,29 @@ class Generation(Generic[Record]):
         return record
 
     def step(self, number: int) -> Record:
-        """Decode step of a number, from 0, if it has not run; its record."""
+        """Returns the record of a decode step (numbered from 0), running it if it has not run."""
         if number not in self.steps:
             self.steps[number] = self._run(number)
         return self.steps[number].record
 
     def _run(self, number: int) -> Step[Record]:
         self._on_progress(f"decode step {number + 1}")
-        self._begin()  # of a record that nobody keeps
+        self._begin()  # a record to discard
         if number < self._ran:
             self._cache, self._ran = copy.deepcopy(self._first_cache), 1
             self._restore_first()
         if number > self._ran and self.goes_back:
-            # What it leaves on the model may count as well: rotary angles, say.
+            # Its side effects on the model may matter as well, such as rotary angles.
             self._call(number - 1)
         record = self._call(number)
         if number == 0 and self.goes_back:
-            self._begin()  # of another that nobody keeps
+            self._begin()  # another record to discard
             self._first_cache = copy.deepcopy(self._cache)
             self._restore_first = _restorer(self._model.module)
         return Step(record, _cache_bytes(self._cache))
 
     def _call(self, number: int) -> Record:
-        """Runs a step over the cache as the steps before it leave it."""
+        """Runs a step over the cache as the preceding steps would leave it."""
         model, architecture = self._model, self._architecture
         step = DecodeStep(self._workload.seq_len, number + 1, model.sliding_window)
         if number > self._ran:
@@ -146,7 +147,7 @@ class Generation(Generic[Record]):
         return record
 
     def _accepted(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The inputs without those that are left out where the model's forward names them not."""
+        """Drops the optional inputs that the model's forward does not name."""
         optional = self._architecture.left_out_where_unknown - self._named
         return {name: value for name, value in inputs.items() if name not in optional}
 
@@ -156,10 +157,10 @@ def _named_arguments(model: torch.nn.Module) -> frozenset[str]:
 
 
 def _part_of(output: Any, name: str) -> Any:
-    """An attribute of what a model returned.
+    """An attribute of a model's output.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: The output has no such attribute.
     """
     found = getattr(output, name, None)
     if found is None:
@@ -176,12 +177,12 @@ def _part_of(output: Any, name: str) -> Any:
 
 
 def empty_cache(directory: ModelDirectory, config: Any = None) -> Any:
-    """The cache to begin with: for a vendor's code the one that it was written for, transformers'.
+    """An empty cache; for vendor code, of the transformers class it was written for.
 
     Args:
-        directory: Where the model comes from.
-        config: The model's config object; of a model that a stages file describes, it says what
-            layers the cache has (a sliding window's, say), as in `generate` of transformers 5.
+        directory: The model's directory.
+        config: The model's config object; for a model described by a stages file, it determines
+            the cache's layers (such as sliding-window ones), like `generate` of transformers 5.
     """
     if directory.is_reference:
         return GrowingCache()
@@ -195,7 +196,7 @@ def empty_cache(directory: ModelDirectory, config: Any = None) -> Any:
 
 @contextlib.contextmanager
 def left_as_it_was(model: torch.nn.Module) -> Iterator[None]:
-    """Undoes what a pass keeps on its modules, such as rotary tables: the next starts afresh."""
+    """Undoes what a pass changes on modules, such as rotary tables, so the next starts fresh."""
     restore = _restorer(model)
     try:
         yield
@@ -204,7 +205,7 @@ def left_as_it_was(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _restorer(model: torch.nn.Module) -> Callable[[], None]:
-    """Puts attributes and buffers of all modules back to what they are now."""
+    """Returns a function that restores the current attributes and buffers of all modules."""
     before = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
 
     def restore() -> None:
@@ -218,7 +219,7 @@ def _restorer(model: torch.nn.Module) -> Callable[[], None]:
 
 
 def _bytes_of(value: Any, is_counted: Callable[[Any], bool] = lambda _: True) -> int:
-    """Bytes of all tensors in nested tuples, lists and mappings, or objects that hold such."""
+    """Bytes of all tensors in nested tuples, lists and mappings, or objects that hold these."""
     if isinstance(value, torch.Tensor):
         return value.numel() * value.element_size() if is_counted(value) else 0
     if isinstance(value, type):
@@ -233,12 +234,12 @@ def _bytes_of(value: Any, is_counted: Callable[[Any], bool] = lambda _: True) ->
 
 
 def _cache_bytes(cache: Any) -> int:
-    """Bytes of what a cache keeps: numbers such as a window's length are not among it."""
+    """Bytes of a cache's tensors, without numbers such as a window's length."""
     return _bytes_of(cache, is_counted=torch.Tensor.is_floating_point)
 
 
 def run_prefill(model: LoadedModel, workload: AnyWorkload, architecture: Architecture) -> Any:
-    """The bare prefill pass, unrecorded: what tracing is measured against."""
+    """Runs the bare prefill pass unrecorded, as the baseline for the cost of tracing."""
     with running(model.device, flash_attention, has_weights=model.has_weights):
         inputs = architecture.prefill_inputs(model.device, model.dtype, workload)
         return model.module(**inputs, past_key_values=empty_cache(model.directory))
@@ -247,14 +248,14 @@ def run_prefill(model: LoadedModel, workload: AnyWorkload, architecture: Archite
 def flash_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Any, **kwargs: Any
 ) -> torch.Tensor:
-    """flash-attn's function; on `meta` a stand-in, which needs no such package.
+    """flash-attn's function; on `meta` a stand-in that does not need the package.
 
     Args:
         q: Queries [B, T, Hq, D].
         k: Keys [B, K, Hk, D].
         v: Values [B, K, Hk, Dv].
-        *args: What else the function takes, such as `causal`.
-        **kwargs: The same by keyword.
+        *args: The function's other arguments, such as `causal`.
+        **kwargs: The same as keyword arguments.
 
     Returns:
         Output [B, T, Hq, Dv].

@@ -1,6 +1,6 @@
-"""While a vendor's `infer()` runs: what it asks of the machine is answered, beyond a bare pass.
+"""The environment of a vendor's `infer()`, which needs more than a bare pass.
 
-As in `forward`, nothing of the vendor's is edited, and all is undone on the way out.
+As in `forward`, the vendor's files are not edited and everything is restored on the way out.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ __all__ = ["inferring", "stands_in_for_torchvision"]
 
 @contextlib.contextmanager
 def inferring(model: LoadedModel) -> Iterator[None]:
-    """While a model's `infer()` runs, on any device that computes."""
+    """Sets up the environment for a model's `infer()`, on any device that computes."""
     device = model.device
     with contextlib.ExitStack() as stack:
         stack.enter_context(
             running_unwatched(device, flash_attention, has_weights=model.has_weights)
         )
-        # It switches the initialisation of layers off, for good.
+        # It permanently disables the initialisation of layers.
         for layer in (torch.nn.Linear, torch.nn.LayerNorm):
             stack.enter_context(replaced(layer, "reset_parameters", layer.reset_parameters))
-        # transformers warns about a temperature that greedy generation does not use.
+        # transformers warns about a temperature that greedy generation ignores.
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", UserWarning)
         if device.type == "cuda":
@@ -52,20 +52,20 @@ def inferring(model: LoadedModel) -> Iterator[None]:
 
 
 def stands_in_for_torchvision(model: LoadedModel) -> bool:
-    """Whether the code of `infer()` wants torchvision, which is not installed."""
+    """Whether the code of `infer()` needs torchvision, which is not installed."""
     transforms = getattr(_code_of(model), "transforms", None)
     return is_missing(getattr(transforms, "ToTensor", None))
 
 
 def _code_of(model: LoadedModel) -> types.ModuleType:
-    """The file that the model's class stands in."""
+    """The module that defines the model's class."""
     return sys.modules[type(model.module).__module__]
 
 
 def _autocast_on(device: torch.device, original: Callable[..., None]) -> Callable[..., None]:
-    """The constructor of a region, in which CUDA's is the device's own."""
+    """A region's constructor that replaces CUDA by the given device."""
 
-    def __init__(  # noqa: N807 - stands in for it
+    def __init__(  # noqa: N807 - replaces it
         self: Any, device_type: str, *args: Any, **kwargs: Any
     ) -> None:
         original(self, device.type if device_type == "cuda" else device_type, *args, **kwargs)

@@ -1,9 +1,9 @@
-"""Shapes that follow from values, on the `meta` device: where a mask is set, what a number says.
+"""Answers operators on `meta` whose output shape depends on values, such as a mask's.
 
-Some operators return as many elements as the values of their arguments say (`nonzero`, a boolean
-mask as an index), or read a number below Python (`torch.arange(n)` of a tensor n). On `meta` they
-fail. Where `KnownValues` knows those values they are answered, as on a device: the operators run,
-and are seen by whoever watches.
+Some operators return as many elements as their arguments' values demand (`nonzero`, a boolean mask
+as an index), or read a number below Python (`torch.arange(n)` of a tensor n). They fail on `meta`.
+If `KnownValues` knows those values, they run here as on a device, visible to anyone recording
+operators.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ __all__ = ["KnownShapes"]
 
 _ATEN: Final = torch.ops.aten
 _GROUPED_MM: Final = getattr(getattr(_ATEN, "_grouped_mm", None), "default", None)
-"""Which the oldest versions of torch do not have."""
+"""Missing from the oldest supported versions of torch."""
 _MASKS: Final = (torch.bool, torch.uint8)
 
 
 class KnownShapes(TorchDispatchMode):
-    """Answers operators on `meta` whose output depends on values, where those are known.
+    """Answers operators on `meta` whose output depends on values, if those are known.
 
-    It goes below any other dispatch mode, so that those see the operator as called.
+    Belongs below all other dispatch modes, so that those see the operator as called.
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -49,7 +49,7 @@ class KnownShapes(TorchDispatchMode):
             return _grouped_product(*args, **kwargs)
         if not _asks_for_values(func) or not any(tensor.is_meta for tensor in _tensors(args)):
             return func(*args, **kwargs)
-        if kwargs.get("output_size") is not None:  # which repeat_interleave is told
+        if kwargs.get("output_size") is not None:  # as repeat_interleave accepts it
             return func(*args, **kwargs)
         if func is _ATEN.index.Tensor:
             indices = [found for index in args[1] for found in _indices_of(func, index)]
@@ -62,7 +62,7 @@ class KnownShapes(TorchDispatchMode):
 
 @functools.cache
 def _asks_for_values(func: Any) -> bool:
-    """Whether an operator's output, or its shape, depends on values; so PyTorch says itself."""
+    """Whether an operator's output or its shape depends on values, by PyTorch's own tags."""
     tags = getattr(func, "tags", ())
     return torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
 
@@ -76,10 +76,10 @@ def _tensors(arguments: Iterable[Any]) -> Iterator[torch.Tensor]:
 
 
 def _value_of(func: Any, tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's value on the CPU.
+    """A tensor's value, on the CPU.
 
     Raises:
-        ModelCodeError: It has none.
+        ModelCodeError: Its value is unknown.
     """
     if not tensor.is_meta:
         return tensor
@@ -87,15 +87,15 @@ def _value_of(func: Any, tensor: torch.Tensor) -> torch.Tensor:
     if known is None:
         raise ModelCodeError(
             f"the model's code calls {func.overloadpacket.__name__} on a tensor of shape"
-            f" {tuple(tensor.shape)} that has no values on meta, and what comes of it depends on"
-            " them; run it on the cpu or a CUDA device"
+            f" {tuple(tensor.shape)} that has no values on meta, and its result depends on them;"
+            " run it on the cpu or a CUDA device"
         )
     value: torch.Tensor = known()
     return value
 
 
 def _values_of(func: Any, arguments: Any) -> Any:
-    """Arguments with values in place of tensors, and the CPU in place of `meta`."""
+    """Arguments with tensors replaced by their values, and `meta` by the CPU."""
     if isinstance(arguments, torch.Tensor):
         return _value_of(func, arguments)
     if isinstance(arguments, torch.device):
@@ -108,7 +108,7 @@ def _values_of(func: Any, arguments: Any) -> Any:
 
 
 def _on_meta(output: Any) -> Any:
-    """Tensors like those that were computed, whose values are known; numbers as they are."""
+    """Tensors on `meta` like the computed ones, with known values; numbers unchanged."""
     if isinstance(output, tuple | list):
         return tuple(map(_on_meta, output))
     if not isinstance(output, torch.Tensor):
@@ -119,7 +119,7 @@ def _on_meta(output: Any) -> Any:
 
 
 def _indices_of(func: Any, index: Any) -> list[Any]:
-    """What an index is on a device: of a mask, the positions where it is set, by dimension."""
+    """The index as a device would use it: for a mask, its set positions, by dimension."""
     if not (isinstance(index, torch.Tensor) and index.is_meta and index.dtype in _MASKS):
         return [index]
     with unseen():
@@ -127,12 +127,12 @@ def _indices_of(func: Any, index: Any) -> list[Any]:
 
 
 def _grouped_product(left: torch.Tensor, right: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    """[M, K] x [E, K, N] -> [M, N] on `meta`, whose own function takes bfloat16 only."""
+    """[M, K] x [E, K, N] -> [M, N] on `meta`, whose own function only takes bfloat16."""
     return left.new_empty((*left.shape[:-1], right.shape[-1]))
 
 
 def _selected(func: Any, source: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The elements of `source` where a known mask is set, which need no values themselves."""
+    """The elements of `source` where a known mask is set; their own values are not needed."""
     with unseen():
         shape = torch.broadcast_shapes(source.shape, mask.shape)
         count = int(_value_of(func, mask).expand(shape).count_nonzero())

@@ -1,13 +1,13 @@
-"""Values on the `meta` device: the few numbers that model code asks of its own tensors.
+"""Values on the `meta` device: the few numbers that model code reads from its own tensors.
 
-A tensor on `meta` has no values, yet a model's control flow asks for some: "is there an image?",
-"how many tokens went to each expert?", "do the positions increase?". `KnownValues` follows the
-tensors whose values are known all the same (ranges, constants, blank or filled pixels, and whatever
-is computed from known values alone), lazily, and answers such a question by computing it on the
-CPU. MoE routing, whose values do not exist, is taken as uniform: the choices go round the experts.
+A tensor on `meta` has no values, yet a model's control flow needs some: "is there an image?", "how
+many tokens went to each expert?", "do the positions increase?". `KnownValues` lazily tracks tensors
+whose values are known anyway (ranges, constants, blank or filled pixels, and anything computed only
+from known values), and computes such an answer on the CPU. MoE routing, whose values do not exist,
+is taken as uniform: the choices are dealt to the experts in turn.
 
-What a tensor was is forgotten once its version has moved on: whoever wrote to it, through a view or
-in a scripted function, its value is no longer known.
+A value is forgotten when its tensor's version changes, even if the write was through a view or in
+a scripted function.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FILLED_WITH = {
     torch.Tensor.new_ones: 1,
 }
 _FILL_ARGUMENT = {torch.full: 1, torch.full_like: 1, torch.Tensor.new_full: 2}
-"""Where a function that fills a tensor finds the number."""
+"""Position of the fill value among the arguments."""
 
 _REPEATS = frozenset({torch.repeat_interleave, torch.Tensor.repeat_interleave})
 
@@ -63,7 +63,7 @@ _WITHOUT_VALUE = (
     "rrelu",
     "resize",
 )
-"""Starts of the names of functions whose result does not follow from what they are given."""
+"""Prefixes of functions whose result does not follow from their arguments."""
 
 _QUESTIONS = frozenset(
     {
@@ -87,7 +87,7 @@ _QUESTIONS = frozenset(
 
 
 def known_value(tensor: torch.Tensor) -> _Compute | None:
-    """What computes a `meta` tensor's value, always the same function; None where it has none."""
+    """The function that computes a `meta` tensor's value, always the same one; None if unknown."""
     known = getattr(tensor, _ATTRIBUTE, None)
     if known is None or _version(tensor) != known[0]:
         return None
@@ -100,8 +100,8 @@ def _version(tensor: torch.Tensor) -> int:
 
 
 def set_known_value(tensor: torch.Tensor, compute: _Compute) -> None:
-    """Says what computes a `meta` tensor's value, until somebody writes to it."""
-    if not tensor.is_inference():  # which counts no versions
+    """Sets the function that computes a `meta` tensor's value, until the tensor is written to."""
+    if not tensor.is_inference():  # inference tensors have no version
         setattr(tensor, _ATTRIBUTE, (tensor._version, compute))
 
 
@@ -117,7 +117,7 @@ def _once(compute: _Compute) -> _Compute:
 
 
 class KnownValues(TorchFunctionMode):
-    """Answers what a model asks of `meta` tensors; does nothing to tensors that have values."""
+    """Answers a model's questions about values of `meta` tensors; ignores tensors with values."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -127,7 +127,7 @@ class KnownValues(TorchFunctionMode):
         first = args[0] if args else kwargs.get("input")
         if isinstance(first, torch.Tensor) and first.is_meta:
             if func is torch.Tensor.__contains__:
-                with self:  # which is asked for the answer; the comparison is recorded
+                with self:  # so that it answers `item`; the comparison is recorded
                     return bool((first == args[1]).any().item())
             if func in _QUESTIONS:
                 return self._answer(func, first, args, kwargs)
@@ -150,7 +150,7 @@ class KnownValues(TorchFunctionMode):
             if result.is_meta:
                 set_known_value(result, _once(_filled(tuple(result.shape), result.dtype, fill)))
             return result
-        # Before the call, which may overwrite what the value is computed from.
+        # Before the call, which may overwrite the inputs of the computation.
         computed = _deferred(func, args, kwargs)
         seen = [] if computed is None else list(_tensors((*args, *kwargs.values())))
         versions = [_version(tensor) for tensor in seen]
@@ -168,26 +168,26 @@ class KnownValues(TorchFunctionMode):
                     if isinstance(item, torch.Tensor) and item.is_meta:
                         set_known_value(item, _pick(computed, index))
         elif getattr(func, "__name__", "") == "__set__" and hasattr(first, _ATTRIBUTE):
-            delattr(first, _ATTRIBUTE)  # `.data` is exchanged without a new version
+            delattr(first, _ATTRIBUTE)  # assigning `.data` leaves the version unchanged
         return result
 
     @staticmethod
     def _answer(func: Any, asked: torch.Tensor, args: Any, kwargs: dict[str, Any]) -> Any:
         computed = _deferred(func, args, kwargs)
         if computed is None:
-            name = func.__name__ if func.__name__ != "__bool__" else "__bool__ (an `if`, perhaps)"
+            name = func.__name__ if func.__name__ != "__bool__" else "__bool__ (perhaps in an `if`)"
             raise ModelCodeError(
-                f"the model's code asks for a value with Tensor.{name} of a tensor of"
-                f" shape {tuple(asked.shape)} that has none on meta;"
-                " run it on the cpu or a CUDA device",
+                f"the model's code reads a value with Tensor.{name} from a tensor of shape"
+                f" {tuple(asked.shape)} that has no values on meta; run it on the cpu or a CUDA"
+                " device",
             )
         with unseen():
-            # The model may write to what it gets; what is known stays.
+            # Copied, since the model may modify the answer.
             return copy.deepcopy(computed())
 
 
 def _with_output_size(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of `repeat_interleave`, with the length that known repeats amount to."""
+    """Keyword arguments of `repeat_interleave`, with the output length if repeats are known."""
     repeats = kwargs.get("repeats", args[min(1, len(args) - 1)] if args else None)
     if not isinstance(repeats, torch.Tensor) or not repeats.is_meta or "output_size" in kwargs:
         return kwargs
@@ -198,13 +198,13 @@ def _with_output_size(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     dim = args[2] if len(args) > 2 else kwargs.get("dim")
     with unseen():
         total, times = int(known().sum()), 1
-        if repeats.numel() == 1 and repeated is not repeats:  # one number for every element
+        if repeats.numel() == 1 and repeated is not repeats:  # one number for all elements
             times = repeated.numel() if dim is None else repeated.shape[dim]
     return {**kwargs, "output_size": total * times}
 
 
 def _fill(func: Any, args: Any, kwargs: dict[str, Any]) -> bool | int | float | complex | None:
-    """The number that a new tensor is filled with; None where `func` fills none with a number."""
+    """The number that fills a new tensor; None if `func` does not fill with a number."""
     value = _FILLED_WITH.get(func)
     place = _FILL_ARGUMENT.get(func)
     if place is not None:
@@ -215,7 +215,7 @@ def _fill(func: Any, args: Any, kwargs: dict[str, Any]) -> bool | int | float | 
 def _filled(
     shape: tuple[int, ...], dtype: torch.dtype, fill: bool | int | float | complex
 ) -> _Compute:
-    """A filled tensor that holds its number once: pixels of a page are many."""
+    """A filled tensor that stores its number once, since a page has many pixels."""
     return lambda: torch.full((), fill, dtype=dtype).expand(shape)
 
 
@@ -227,13 +227,13 @@ def _follow(result: torch.Tensor, computed: _Compute | None) -> None:
 
 
 def _follow_routing(choices: torch.Tensor, args: Any, kwargs: dict[str, Any]) -> None:
-    """Says which candidates a top-k without values chose: each equally often."""
+    """Sets the choices of a top-k without values: each candidate equally often."""
     if choices.is_meta and choices.dim():
         set_known_value(choices, _once(routed_uniformly(choices, args, kwargs)))
 
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's known value, as a copy of its own; the tensor itself where it has none."""
+    """A copy of a tensor's known value; the tensor itself if it is unknown."""
     known = known_value(tensor)
     if known is None:
         return tensor
@@ -243,7 +243,7 @@ def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _device_among(args: Any, kwargs: dict[str, Any]) -> torch.device | None:
-    """The device that a call of `Tensor.to` names, if it does."""
+    """The device named in a call of `Tensor.to`, if any."""
     for argument in (*args, kwargs.get("device"), kwargs.get("other")):
         if isinstance(argument, torch.device):
             return argument
@@ -255,7 +255,7 @@ def _device_among(args: Any, kwargs: dict[str, Any]) -> torch.device | None:
 
 
 def _without_device(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Arguments of `Tensor.to` without the device they name; of another tensor, its type stays."""
+    """Arguments of `Tensor.to` without a device; a tensor among them is replaced by its dtype."""
 
     def kept(argument: Any) -> Any:
         return argument.dtype if isinstance(argument, torch.Tensor) else argument
@@ -271,19 +271,19 @@ def _without_device(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, A
 
 
 class _Deferred:
-    """A function's result, computed when somebody asks.
+    """A function's result, computed on demand.
 
     Args:
         func: The function.
-        args: What gives its arguments.
-        kwargs: And those given by keyword.
+        args: Functions that compute its positional arguments.
+        kwargs: Functions that compute its keyword arguments.
     """
 
     def __init__(self, func: Any, args: list[_Compute], kwargs: dict[str, _Compute]) -> None:
         self._func, self._args, self._kwargs = func, args, kwargs
         self._results: list[Any] = []
         self.writes = False
-        """Whether the function writes to what it is given."""
+        """Whether the function writes to its arguments."""
 
     def __call__(self) -> Any:
         if not self._results:
@@ -297,9 +297,10 @@ class _Deferred:
 
 
 def _deferred(func: Any, args: Any, kwargs: dict[str, Any]) -> _Deferred | None:
-    """The computation of `func` on known values, or None where one of them is unknown.
+    """The deferred computation of `func` on known values, or None if one is unknown.
 
-    It holds no `meta` tensor, whose life is measured, and nothing that may change before it runs.
+    Holds no `meta` tensors, whose lifetimes are measured, and nothing that may change before it
+    runs.
     """
     tensors = list(_tensors((*args, *kwargs.values())))
     makes = func in _RANGES
@@ -330,7 +331,7 @@ def _copied(value: Any) -> Any:
 
 
 def _frozen(argument: Any) -> _Compute:
-    """Gives an argument as it is now, on the CPU."""
+    """Returns a function that gives the argument's present value, on the CPU."""
     if isinstance(argument, torch.Tensor):
         if not argument.is_meta:
             with unseen():

@@ -1,6 +1,6 @@
-"""From a model directory to a model: the same path for a vendor checkout and for the reference.
+"""Builds a model from a directory, in the same way for a vendor checkout and for the reference.
 
-The directory's Python files are executed under `trust_remote_code` terms; `auto_map` in config.json
+The directory's Python files are executed on `trust_remote_code` terms; `auto_map` in config.json
 names the config and model classes, as for `transformers.AutoModel`.
 """
 
@@ -27,12 +27,12 @@ from dsocr_analyze.running.weights import draw_weights, load_weights
 __all__ = ["ATTENTION_IMPLEMENTATIONS", "LoadedModel", "load_model"]
 
 ATTENTION_IMPLEMENTATIONS: Final = {False: "eager", True: "flash_attention_2"}
-"""transformers' name of the attention, by whether flash attention is used."""
+"""transformers' name of the attention implementation, without and with flash attention."""
 
 _WINDOW: Final = "_ring_window"
-"""Where the code of Unlimited-OCR looks for its window on the config; its `infer()` puts it there.
+"""Attribute of the config where Unlimited-OCR's code looks for its window; `infer()` sets it.
 
-It is no key of config.json: without `infer()` there is no window.
+It is not a key of config.json: without `infer()` there is no window.
 """
 
 
@@ -46,17 +46,17 @@ class LoadedModel:
     dtype: torch.dtype
     attention: str
     has_weights: bool
-    """Whether the parameters hold the checkpoint's values (on `meta` they hold none)."""
+    """Whether the parameters hold the checkpoint's values (never on `meta`)."""
 
     @property
     def sliding_window(self) -> int | None:
-        """Generated tokens that the decoder keeps in its cache; None where it keeps all."""
+        """Generated tokens that the decoder keeps in its cache; None if it keeps all."""
         window: int | None = getattr(getattr(self.module, "config", None), _WINDOW, None)
         return window
 
     @property
     def kernels_of(self) -> KernelsOf:
-        """Whose kernels run it; on `meta`, those of CUDA are assumed."""
+        """Whose kernels run it; on `meta`, CUDA's are assumed."""
         if self.device.type != "cpu":
             return CUDA
         return KernelsOf("cpu", torch.get_num_threads())
@@ -72,27 +72,27 @@ def load_model(
     random_weights: bool = False,
     trust_remote_code: bool = False,
 ) -> LoadedModel:
-    """Builds the directory's model on `device`, with its weights where it holds any.
+    """Builds the directory's model on `device`, with its weights if it has any.
 
-    One model is built or run at a time: another thread's are waited for.
+    Only one model is built or run at a time; this waits for other threads.
 
     Args:
         directory: A directory with `config.json` (with `auto_map`) and the Python files it names.
         device: `meta` builds the network without values. Elsewhere safetensors in the directory
-            are loaded; without them the weights are drawn from a seeded normal distribution.
+            are loaded; without any, weights are drawn from a seeded normal distribution.
         dtype: Type of the parameters.
         flash_attention: Build the decoder with FlashAttention-2 instead of eager attention.
-        sliding_window: Generated tokens that the decoder keeps in its cache, from 1, where its code
-            knows such a window; None leaves it off, as a bare forward pass does.
-        random_weights: Draw the weights even where the directory holds some.
+        sliding_window: Generated tokens that the decoder keeps in its cache, at least 1, if its
+            code supports such a window; None turns it off, as in a bare forward pass.
+        random_weights: Draw the weights even if the directory has some.
         trust_remote_code: The user agreed to execute the directory's Python files.
 
     Raises:
-        TrustError: Nobody agreed to execute the files.
+        TrustError: The user has not agreed to execute the files.
         ModelCodeError: The files raised, or the installed transformers cannot run them.
-        ConfigError: `auto_map` is missing or names what is not there, or the window is below 1.
-        ModelDirectoryError: A file that `auto_map` names is not there, or the weights do not fit.
-        DeviceError: The device has not enough memory.
+        ConfigError: `auto_map` is missing or names something missing, or the window is below 1.
+        ModelDirectoryError: A file named in `auto_map` is missing, or the weights do not fit.
+        DeviceError: The device is out of memory.
     """
     if sliding_window is not None and sliding_window < 1:
         raise ConfigError(
@@ -128,7 +128,7 @@ def _loaded(
             use_attention(config, attention)
             config.use_cache = True
             module = model_class(config)
-            module.tie_weights()  # as in the initialisation that `building` leaves out
+            module.tie_weights()  # part of the initialisation that `building` skips
     if directory.described is not None:
         check_stages(module, directory.described)
     module.eval()
@@ -144,7 +144,7 @@ def _loaded(
 def _of_its_code(
     directory: ModelDirectory, device: torch.device, dtype: torch.dtype, attention: str
 ) -> torch.nn.Module:
-    """The model of the classes that `auto_map` names."""
+    """Builds the model from the classes named in `auto_map`."""
     with importable(directory) as package:
         config_class = _class_in(directory, package, "AutoConfig")
         model_class = _class_in(directory, package, directory.model_role)
@@ -154,11 +154,11 @@ def _of_its_code(
             config.use_cache = True
             module = model_class(config)
             if getattr(config, "tie_word_embeddings", False) and hasattr(module, "tie_weights"):
-                # transformers ties in the initialisation that `building` leaves out.
+                # transformers ties weights in the initialisation that `building` skips.
                 module.tie_weights()
     if not isinstance(module, torch.nn.Module):
         raise ConfigError(
-            f"{model_class.__name__} of {str(directory.path)!r} is no torch.nn.Module"
+            f"{model_class.__name__} of {str(directory.path)!r} is not a torch.nn.Module"
         )
     return module
 

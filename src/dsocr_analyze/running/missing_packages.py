@@ -1,4 +1,4 @@
-"""Stand-ins for packages that model code imports, that are not installed and that no pass calls."""
+"""Stand-ins for missing packages that model code imports but no pass calls."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _STAND_INS: Final[dict[str, tuple[str, ...]]] = {
     "torchvision.transforms": ("Compose", "ToTensor", "Normalize"),
     "torchvision.transforms.functional": ("InterpolationMode",),
 }
-"""Modules and the names that published models take from them, for preprocessing only."""
+"""Modules and the names that published models import from them, only for preprocessing."""
 
 
 @contextlib.contextmanager
 def missing_packages_stood_in() -> Iterator[None]:
-    """Stands in for packages that model code imports but does not need to run."""
+    """Provides stand-ins for packages that model code imports but does not need to run."""
     added = [] if _torchvision_works() else list(_STAND_INS)
     try:
         for name in added:
@@ -37,7 +37,7 @@ def missing_packages_stood_in() -> Iterator[None]:
 
 
 def is_missing(found: object) -> bool:
-    """Whether what model code has imported is only the name of what is not installed."""
+    """Whether an object imported by model code is only a stand-in."""
     return isinstance(found, _Missing)
 
 
@@ -45,7 +45,7 @@ def _torchvision_works() -> bool:
     try:
         importlib.import_module("torchvision")
     except (ImportError, RuntimeError):
-        # RuntimeError: a torchvision built for another torch registers operators that fail.
+        # A torchvision built for another torch fails to register operators with a RuntimeError.
         for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[name]
         return False
@@ -62,7 +62,7 @@ def _stand_in(name: str, names: tuple[str, ...]) -> types.ModuleType:
 
 
 class _Missing:
-    """A name of a package that is not installed; using it says so."""
+    """Stands in for a name of a missing package; calling it raises an error."""
 
     def __init__(self, qualified_name: str) -> None:
         self._qualified_name = qualified_name

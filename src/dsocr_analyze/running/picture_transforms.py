@@ -1,6 +1,6 @@
-"""What `infer()` takes from `torchvision.transforms`, where torchvision is not installed.
+"""The parts of `torchvision.transforms` that `infer()` uses, if torchvision is not installed.
 
-Only for pictures as it makes them: PIL, RGB, eight bits. The values are torchvision's, bit by bit.
+Only for the pictures it makes: PIL, RGB, eight bits. Values equal torchvision's bit for bit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Compose", "Normalize", "ToTensor"]
 
 
 class Compose:
-    """One transform after the other.
+    """Applies transforms in sequence.
 
     Args:
         transforms: The transforms.
@@ -24,17 +24,17 @@ class Compose:
         self.transforms = transforms
 
     def __call__(self, picture: Any) -> Any:
-        """The picture as the last transform leaves it."""
+        """Returns the picture after the last transform."""
         for transform in self.transforms:
             picture = transform(picture)
         return picture
 
 
 class ToTensor:
-    """A picture of PIL as `[3, h, w]`, from 0 to 1."""
+    """Converts a PIL picture to `[3, h, w]`, from 0 to 1."""
 
     def __call__(self, picture: Any) -> torch.Tensor:
-        """The tensor of one picture."""
+        """Returns the picture as a tensor."""
         import numpy as np
 
         pixels = torch.from_numpy(np.array(picture, copy=True))
@@ -43,18 +43,18 @@ class ToTensor:
 
 
 class Normalize:
-    """`(x - mean) / std`, channel by channel.
+    """`(x - mean) / std`, per channel.
 
     Args:
-        mean: A value a channel.
-        std: A value a channel.
+        mean: One value per channel.
+        std: One value per channel.
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         self.mean, self.std = mean, std
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
-        """`[C, h, w]`, normalised."""
+        """Returns `[C, h, w]`, normalised."""
 
         def channels(numbers: Sequence[float]) -> torch.Tensor:
             return torch.tensor(numbers, dtype=values.dtype).view(-1, 1, 1)

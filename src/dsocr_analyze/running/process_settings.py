@@ -1,7 +1,7 @@
-"""Settings of the process, changed for a while and put back, also after an error.
+"""Temporary changes of process settings, undone afterwards, even on errors.
 
-Other threads see as little of that as torch and Python allow: functions are replaced for the
-running thread, messages dropped of its own. Only the default dtype is everybody's.
+Other threads see as little of them as torch and Python allow: functions are replaced, and messages
+dropped, only for the running thread. Only the default dtype changes for all threads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ABSENT = object()
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """`owner.name` is `value` for a while; an inherited attribute is inherited again afterwards."""
+    """Sets `owner.name` to `value` temporarily; an inherited attribute is inherited again later."""
     own = vars(owner).get(name, _ABSENT)
     setattr(owner, name, value)
     try:
@@ -37,12 +37,12 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def answered(owner: Any, name: str, answer: Callable[..., Any]) -> Iterator[None]:
-    """Calls of `owner.name` by the running thread get to `answer`; of others, where they did.
+    """Redirects the running thread's calls of `owner.name` to `answer`; other threads' calls stay.
 
     Args:
-        owner: A module, or a class.
-        name: A function of it, or a class method; a module may lack it.
-        answer: Takes what the function takes; of a method, the object or the class first.
+        owner: A module or a class.
+        name: A function or class method of it; a module may lack it.
+        answer: Takes the function's arguments; for a method, the object or class first.
     """
     own = vars(owner).get(name)
     is_class_method = isinstance(own, classmethod)
@@ -63,7 +63,7 @@ def answered(owner: Any, name: str, answer: Callable[..., Any]) -> Iterator[None
 
 @contextlib.contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Tensors are made in `dtype` where nobody names a type, in every thread."""
+    """Sets the default dtype of new tensors to `dtype`, in every thread."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -74,10 +74,10 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """transformers warns about model types and generation, which no count depends on."""
+    """Silences transformers' warnings about model types and generation, which affect no count."""
     from transformers.utils import logging as messages
 
-    messages.get_verbosity()  # makes its handler, where nobody has used it yet
+    messages.get_verbosity()  # creates its handler if nothing has yet
     handlers = list(_handlers_of(messages.get_logger()))
     for handler in handlers:
         handler.addFilter(_is_passed_on)
@@ -97,16 +97,16 @@ def _handlers_of(logger: logging.Logger) -> Iterator[logging.Handler]:
 
 
 def _is_passed_on(record: logging.LogRecord) -> bool:
-    """Whether a message is an error, is not transformers', or comes from another thread."""
+    """Whether a message is an error, not from transformers, or from another thread."""
     is_theirs = record.name.partition(".")[0] == "transformers"
     return record.levelno >= logging.ERROR or not is_theirs or not is_running_thread()
 
 
 @contextlib.contextmanager
 def unfused_scripts() -> Iterator[None]:
-    """Scripted functions run operator by operator: a fused kernel would hide what it computes."""
+    """Runs scripted functions operator by operator; a fused kernel would hide its operators."""
     before = torch._C._get_graph_executor_optimize()
-    torch._C._set_graph_executor_optimize(False)  # this thread's
+    torch._C._set_graph_executor_optimize(False)  # for this thread only
     try:
         yield
     finally:

@@ -1,6 +1,6 @@
-"""A model directory's Python files as a package that is imported from the bytes that were hashed.
+"""Imports a model directory's Python files as a package, from the same bytes that were hashed.
 
-Nothing is copied, cached or written beside the files.
+Nothing is copied, cached or written next to the files.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from dsocr_analyze.running.process_settings import quiet_transformers
 __all__ = ["REMOTE_PACKAGE", "import_file", "importable"]
 
 REMOTE_PACKAGE: Final = "dsocr_analyze_remote"
-"""The package under which the files of every model directory are imported."""
+"""The package below which the files of every model directory are imported."""
 
 
 @contextlib.contextmanager
 def importable(directory: ModelDirectory) -> Iterator[str]:
-    """While model code is imported or built: the package in which its files are found."""
+    """Yields the package in which a directory's files can be imported, while the body runs."""
     identity = f"{directory.path.resolve()}\n{directory.code_digest()}"
     digest = hashlib.sha256(identity.encode()).hexdigest()
     package = f"{REMOTE_PACKAGE}.m_{digest[:16]}"
@@ -48,11 +48,11 @@ def importable(directory: ModelDirectory) -> Iterator[str]:
 
 
 def import_file(directory: ModelDirectory, package: str, file: str) -> types.ModuleType:
-    """One of the files, imported; where it raises, nothing of the package stays imported.
+    """Imports one of the files; if it raises, removes all of the package's modules.
 
     Args:
         directory: The directory.
-        package: What `importable` gave.
+        package: The package that `importable` yielded.
         file: Path of the file within the directory.
 
     Raises:

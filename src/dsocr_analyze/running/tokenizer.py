@@ -1,4 +1,4 @@
-"""The tokenizer that a model's `infer()` is given: the directory's, or one made on the spot."""
+"""The tokenizer for a model's `infer()`: the directory's, or a generated one."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _EOS: Final = "<eos>"
 
 
 def load_tokenizer(directory: ModelDirectory) -> Any:
-    """The directory's tokenizer, as transformers has it; no code of the directory is executed.
+    """Loads the directory's tokenizer with transformers, without executing its code.
 
     Raises:
-        ModelDirectoryError: It cannot be read, or names no end of sequence.
+        ModelDirectoryError: It cannot be read, or does not name its end-of-sequence token.
     """
     from transformers import PreTrainedTokenizerFast
 
-    read_tokenizer_file(directory.tokenizer_file)  # transformers reads whatever lies there
+    read_tokenizer_file(directory.tokenizer_file)  # transformers reads any file it finds there
     with named_tokenizer_failures(directory.tokenizer_file), quiet_transformers():
         tokenizer = PreTrainedTokenizerFast.from_pretrained(
             str(directory.path), local_files_only=True
         )
     if tokenizer.eos_token_id is None:
         raise ModelDirectoryError(
-            f"the tokenizer in {str(directory.path)!r} names no 'eos_token'; its"
-            " tokenizer_config.json says which token that is"
+            f"the tokenizer in {str(directory.path)!r} has no 'eos_token'; set it in"
+            " its tokenizer_config.json"
         )
     return tokenizer
 
@@ -40,7 +40,7 @@ def load_tokenizer(directory: ModelDirectory) -> Any:
 def stand_in_tokenizer() -> Any:
     """A tokenizer of 258 tokens: BOS (0), the end of sequence (1), and every byte.
 
-    Text becomes more tokens than with a trained one; tokens beyond these have no text.
+    Text becomes more tokens than with a trained tokenizer; higher token ids have no text.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -59,6 +59,6 @@ def stand_in_tokenizer() -> Any:
 
 
 def text_tokens(tokenizer: Any, prompt: str) -> int:
-    """Tokens of a prompt besides its page's, BOS included."""
+    """Tokens of a prompt besides the visual ones, including BOS."""
     parts = (tokenizer.encode(part, add_special_tokens=False) for part in text_parts(prompt))
     return 1 + sum(map(len, parts))

@@ -1,4 +1,4 @@
-"""What model code prints is not heard: stdout belongs to the result."""
+"""Drops what model code prints: stdout is for the result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Nowhere(io.RawIOBase):
 
 
 class _Stdout:
-    """Drops what the running thread writes; every other thread has the stream that was there."""
+    """Drops the running thread's output; other threads keep the original stream."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -42,5 +42,5 @@ def unheard() -> Iterator[None]:
     try:
         yield
     finally:
-        if streams["stdout"] is stand_in:  # else another thread has put its own in place by now
+        if streams["stdout"] is stand_in:  # otherwise another thread has replaced it by now
             streams["stdout"] = original

@@ -1,7 +1,7 @@
-"""Uniform routing: a top-k that means nothing chooses every candidate equally often.
+"""Uniform routing: a top-k over meaningless scores chooses every candidate equally often.
 
-Without a checkpoint the scores of a mixture's router do not exist (on `meta`) or are chance (with
-drawn weights); the tokens' choices then go round the experts.
+Without a checkpoint, the scores of a mixture's router do not exist (on `meta`) or are random (with
+drawn weights); the tokens' choices are then dealt to the experts in turn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOP_K: Final = frozenset({torch.topk, torch.Tensor.topk})
 
 
 class UniformRouting(TorchFunctionMode):
-    """Replaces what a top-k chose by uniform choices, where tensors have values."""
+    """Replaces the choices of a top-k by uniform ones, on tensors that have values."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -37,12 +37,12 @@ class UniformRouting(TorchFunctionMode):
 def routed_uniformly(
     choices: torch.Tensor, args: Any, kwargs: dict[str, Any]
 ) -> Callable[[], torch.Tensor]:
-    """Computes uniform choices of a top-k, and holds none of its tensors.
+    """Returns a function that computes uniform choices of a top-k and holds none of its tensors.
 
     Args:
-        choices: The indices that it returned, [..., k] (k at `dim`).
-        args: Its arguments: scores [..., candidates], k, dim.
-        kwargs: What of them was given by keyword.
+        choices: The returned indices, [..., k] (k at `dim`).
+        args: Its positional arguments: scores [..., candidates], k, dim.
+        kwargs: Its keyword arguments.
     """
     scores = args[0] if args else kwargs["input"]
     dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)
@@ -51,14 +51,14 @@ def routed_uniformly(
 
 
 def uniform_choices(shape: tuple[int, ...], dim: int, candidates: int) -> torch.Tensor:
-    """Indices of a top-k that chooses all candidates equally often: they go round and round.
+    """Indices of a top-k that chooses all candidates equally often, in turn.
 
     The remainder goes to the first candidates; no row chooses one twice, as k <= candidates.
 
     Args:
         shape: Shape of the indices, [..., k] (k at `dim`).
-        dim: The dimension that is chosen from.
-        candidates: How many there are.
+        dim: The dimension to choose along.
+        candidates: Number of candidates.
     """
     rows = [*shape]
     rows.append(rows.pop(dim))

@@ -1,4 +1,4 @@
-"""Computing beside a model, so that nothing of it counts as the model's own work."""
+"""Computations alongside a model that do not count as its own work."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ __all__ = ["unseen"]
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """Computes outside every hook and mode: an answer is not an operator of the model."""
+    """Runs the body outside every hook and mode, so its operators are not counted."""
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         yield

@@ -1,4 +1,4 @@
-"""The values of a model's parameters: a checkpoint's, or drawn ones that no count depends on."""
+"""The values of a model's parameters: a checkpoint's, or random ones that affect no count."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ def load_weights(module: torch.nn.Module, directory: ModelDirectory) -> None:
     """Copies the directory's safetensors into `module`; every parameter must be among them.
 
     Raises:
-        ModelDirectoryError: A file cannot be read, or holds other tensors than the model.
+        ModelDirectoryError: A file cannot be read, or its tensors differ from the model's.
     """
     from safetensors import SafetensorError, safe_open
 
     targets = dict(module.state_dict(keep_vars=True))
-    # Each parameter once: of a shared one the file may hold either name.
+    # Each parameter once: the file may hold a shared one under either name.
     missing = {id(parameter): name for name, parameter in module.named_parameters()}
     try:
         for file in directory.weight_files():
             with safe_open(file, framework="pt") as tensors:
-                for name in tensors.keys():  # noqa: SIM118 - not a dict: it has no iterator
+                for name in tensors.keys():  # noqa: SIM118 - not a dict: it is not iterable
                     safe_point()
                     target = targets.get(name)
                     if target is None:
@@ -53,7 +53,7 @@ def load_weights(module: torch.nn.Module, directory: ModelDirectory) -> None:
 
 
 def draw_weights(module: torch.nn.Module) -> None:
-    """Draws every parameter anew: uninitialised memory may contain NaN, which breaks routing."""
+    """Draws every parameter: uninitialised memory may contain NaN, which breaks routing."""
     generators = {
         device: torch.Generator(device).manual_seed(0)
         for device in {parameter.device for parameter in module.parameters()}

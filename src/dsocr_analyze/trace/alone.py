@@ -1,4 +1,4 @@
-"""Traces one module, or one function, alone: outside any model, with inputs of stated shapes."""
+"""Traces one module or function on its own, outside any model, with inputs of given shapes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["FunctionModule", "trace_alone"]
 
 
 class FunctionModule(torch.nn.Module):
-    """A function as a module, so that it can be traced like one."""
+    """Wraps a function as a module, so that it can be traced like one."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self._function = function
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the function returns."""
+        """Returns what the function returns."""
         return self._function(*args, **kwargs)
 
 
@@ -35,15 +35,15 @@ def trace_alone(
     repeats: Alike | None = None,
     **kwargs: Any,
 ) -> tuple[Trace, Any]:
-    """One call under the recorder.
+    """Runs one call under the recorder.
 
     Args:
         module: Any module.
-        device: Where its parameters are and its inputs come from.
-        *args: Arguments of its forward.
-        repeats: Which of its modules are alike: on `meta`, equal calls of these are recorded once.
-            None runs every module.
-        **kwargs: The same by keyword.
+        device: Device of its parameters and inputs.
+        *args: Positional arguments of its forward.
+        repeats: Maps module paths to the name that equal modules share; on `meta`, their equal
+            calls are recorded once. None runs every module.
+        **kwargs: Keyword arguments of its forward.
 
     Returns:
         The trace, and what the module returned.

@@ -1,4 +1,4 @@
-"""Rules of fused attention: both products, a softmax, and what a causal kernel may skip."""
+"""Rules of fused attention: two products, a softmax, and what a causal kernel may skip."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["ATTENTION_RULES", "keys_after_first", "keys_after_last"]
 
 
 def keys_after_first(queries: int, keys: int) -> int:
-    """Scores above the diagonal where query q of T sees the first q + 1 of K keys, as in torch."""
+    """Scores above the diagonal if query q of T sees the first q + 1 of K keys, as in torch."""
     rows = min(queries, keys)
     return rows * (keys - 1) - rows * (rows - 1) // 2
 
 
 def keys_after_last(queries: int, keys: int) -> int:
-    """Scores above it where the last query sees all K keys, as in flash-attn: q, K - T + q + 1."""
+    """Scores above it if the last query sees all K keys, as in flash-attn: q sees K - T + q + 1."""
     rows = min(queries - 1, keys)
     return rows * (rows + 1) // 2 + (queries - 1 - rows) * keys
 
@@ -45,15 +45,15 @@ def _is_masked(call: Call) -> bool:
 
 
 def _attention_vector_flops(call: Call) -> int:
-    """Per score: the scale, the mask where there is one, and softmax's five."""
+    """Per score: the scale, the mask if there is one, and five for softmax."""
     return _attention_scores(call) * (1 + SOFTMAX_FLOPS + _is_masked(call))
 
 
 def _attention_dimensions(causal_at: int) -> Callable[[Call], Attention]:
-    """Sizes of [..., H, T, D]; three dimensions are one head each.
+    """Sizes of [..., H, T, D]; a three-dimensional tensor has one head per batch element.
 
     Args:
-        causal_at: Place of `is_causal` among the arguments.
+        causal_at: Position of `is_causal` among the arguments.
     """
 
     def dimensions(call: Call) -> Attention:
@@ -82,8 +82,8 @@ def _attention_dimensions(causal_at: int) -> Callable[[Call], Attention]:
 def _attention(causal_at: int) -> Rule:
     return Rule(
         "attention",
-        "both products, and a scale, a mask and a softmax of each score; fused, so"
-        " scores are neither read nor written",
+        "two products, plus scale, mask and softmax per score; fused, so scores are neither read"
+        " nor written",
         macs=_attention_macs,
         vector_flops=_attention_vector_flops,
         bytes_written=first_output,
@@ -126,19 +126,19 @@ def _flash_dimensions(call: Call) -> Attention:
     )
 
 
-# --- kernels called by their own name ---------------------------------------------------------
+# --- kernels called by their own names --------------------------------------------------------
 
 
 def _kernel(offsets_at: int, causal_at: int) -> Rule:
-    """Rule of a kernel that takes q [B, T, Hq, D] and so on, or packed sequences [T, Hq, D].
+    """Rule for a kernel that takes q [B, T, Hq, D] and so on, or packed sequences [T, Hq, D].
 
-    Packed, they lie one behind the other, and a tensor of offsets says where each begins. Their
-    lengths are values, which `meta` has not: each counts as long as the longest, an upper bound.
+    Packed sequences are concatenated, and a tensor of offsets holds where each begins. Their
+    lengths are values, which `meta` lacks: each counts as the longest, an upper bound.
 
     Args:
-        offsets_at: Place of the queries' offsets among the arguments; the keys' follow, then the
-            longest sequence of either. A bias is before them, if the kernel takes one.
-        causal_at: Place of what says whether it is causal.
+        offsets_at: Position of the queries' offsets among the arguments; the keys' offsets and
+            the two longest lengths follow. A bias, if the kernel takes one, comes before them.
+        causal_at: Position of `is_causal`.
     """
 
     def dimensions(call: Call) -> Attention:
@@ -176,8 +176,8 @@ def _kernel(offsets_at: int, causal_at: int) -> Rule:
 
     return Rule(
         "attention",
-        "as scaled dot-product attention, heads behind the tokens; packed sequences count as long"
-        " as the longest: an upper bound",
+        "as scaled dot-product attention, on [B, T, H, D]; packed sequences all count as the"
+        " longest: an upper bound",
         macs=macs,
         vector_flops=vector_flops,
         bytes_written=first_output,
@@ -201,7 +201,7 @@ ATTENTION_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "attention",
-            "as scaled dot-product attention, heads third; causality skips nothing",
+            "as scaled dot-product attention, on [B, T, H, D]; causality skips nothing",
             macs=_flash_macs,
             vector_flops=_flash_vector_flops,
             bytes_written=first_output,
@@ -213,4 +213,4 @@ ATTENTION_RULES: Final[list[tuple[Rule, str]]] = [
     (_kernel(offsets_at=3, causal_at=7), "torch_attn::_varlen_attn"),
     (_kernel(offsets_at=4, causal_at=9), "_efficient_attention_forward"),
 ]
-"""Rules, and the names of the operators that each is for."""
+"""Rules, and the names of the operators that each covers."""

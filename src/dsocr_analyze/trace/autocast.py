@@ -1,10 +1,10 @@
 """Autocast: the casts that torch makes before an operator inside a `torch.autocast` region.
 
-On `meta`, for which torch has no autocast, the casts of CUDA's are made here, function by function.
-On a device torch casts by itself; only operators that are recorded as called get their arguments
-cast here first, so that they are counted in the type that their kernels run in.
+torch has no autocast for `meta`, so CUDA's casts are made here, function by function. On a device
+torch casts by itself; only operators recorded as called get their arguments cast here first, so
+that they are counted in the type in which their kernels run.
 
-Source: `autocast_mode.h` of ATen (`AT_FORALL_LOWER_PRECISION_FP` and the lists behind it).
+Source: `autocast_mode.h` of ATen (`AT_FORALL_LOWER_PRECISION_FP` and the lists after it).
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ _WIDE: Final = frozenset(
 _WIDE_OUTPUT: Final = frozenset(
     "prod softmax log_softmax cumprod cumsum vector_norm matrix_norm sum".split()
 )
-"""Functions that are asked for an fp32 result where they are asked for no type."""
+"""Functions that return fp32 unless a type is requested."""
 
 _WIDEST: Final = frozenset(
     "addcdiv addcmul atan2 bilinear cross dot vdot grid_sample grid_sampler index_put tensordot"
     " scatter_add cat stack".split()
 )
-"""Functions whose arguments all get the widest type among them."""
+"""Functions whose arguments are all cast to the widest type among them."""
 
 
 class Autocast:
-    """Casts a function's arguments as autocast does, where a region is active in this thread.
+    """Casts a function's arguments as autocast does while a region is active in this thread.
 
     Args:
-        device: The device whose regions count; on `meta`, those of CUDA.
+        device: Device whose regions count; for `meta`, CUDA's.
     """
 
     def __init__(self, device: KernelDevice) -> None:
         self._device = device
         self._weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        """Weights cast in the outermost region, which keeps them, and their casts."""
+        """Weights cast in the outermost region and their casts, kept until it ends."""
 
     def is_active(self) -> bool:
         """Whether a region is active."""
@@ -73,8 +73,8 @@ class Autocast:
         Args:
             func: The function.
             args: Its arguments.
-            kwargs: What of them was given by keyword.
-            is_recorded_whole: Whether it is counted as the operator it is called as.
+            kwargs: Its keyword arguments.
+            is_recorded_whole: Whether it is counted as one operator, as called.
         """
         name = getattr(func, "__name__", "")
         tensors = [tensor for tensor in _tensors((args, kwargs)) if _is_eligible(tensor)]
@@ -152,7 +152,7 @@ def _widest(tensors: list[torch.Tensor]) -> torch.dtype:
 
 
 def _nesting() -> int:
-    """How many regions are open; torch tells by counting one more."""
+    """Number of open regions; torch reports it only when entering one more."""
     inside = torch.autocast_increment_nesting()
     torch.autocast_decrement_nesting()
     return inside - 1

@@ -1,4 +1,4 @@
-"""What one recorded pass shows of every module, for the module tree."""
+"""What one recorded pass shows of each module, for the module tree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["traced_modules"]
 
 
 def traced_modules(trace: Trace) -> dict[str, TracedModule]:
-    """Calls, shapes and FLOPs (of a module and all below it) of every path that took part."""
+    """Calls, shapes and FLOPs (including all modules below) of every path that took part."""
     total = with_ancestors(trace.own_work())
     calls = Counter(trace.calls)
     found = {}
@@ -27,7 +27,7 @@ def traced_modules(trace: Trace) -> dict[str, TracedModule]:
 
 
 def _tensors_only(shapes: Any) -> Any:
-    """Nested shapes without the arguments that hold no tensor; a lone shape stands by itself."""
+    """Nested shapes without arguments that hold no tensor; a single shape is unwrapped."""
     if shapes is None:
         return None
     if isinstance(shapes, tuple):

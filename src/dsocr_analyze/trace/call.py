@@ -1,4 +1,4 @@
-"""One executed operator as its rule sees it: arguments, outputs, and the bytes that they occupy."""
+"""One executed operator as its rule sees it: arguments, outputs, and the bytes they occupy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Call:
     kwargs: dict[str, Any]
 
     def argument(self, index: int, name: str) -> Any:
-        """The argument at `index` or, where it was given by keyword, of this `name`; else None."""
+        """The argument at `index` or, if passed by keyword, called `name`; None if absent."""
         return self.args[index] if len(self.args) > index else self.kwargs.get(name)
 
     @property
@@ -42,7 +42,7 @@ class Call:
         return any(tensor.is_complex() for tensor in (*self.outputs, *self.tensors()))
 
     def tensors(self) -> list[torch.Tensor]:
-        """All tensor arguments, lists of tensors opened."""
+        """All tensor arguments, including those in lists."""
         found: list[torch.Tensor] = []
         for argument in (*self.args, *self.kwargs.values()):
             if isinstance(argument, torch.Tensor):
@@ -59,10 +59,10 @@ Count: TypeAlias = Callable[[Call], int]
 
 
 def occupied_bytes(tensor: torch.Tensor) -> int:
-    """Bytes that hold the tensor's elements; those that several positions share are held once.
+    """Bytes that hold the tensor's elements, counting shared elements once.
 
-    That is so in an expanded dimension (stride 0), and where windows overlap: then the tensor has
-    more positions than there are elements between its first and its last.
+    Elements are shared in an expanded dimension (stride 0) and between overlapping windows, where
+    the tensor has more positions than there are elements between its first and its last.
     """
     positions, extent = 1, 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
@@ -87,7 +87,7 @@ def first_output(call: Call) -> int:
 
 
 def inputs_but_first(call: Call) -> int:
-    """Bytes of all tensor arguments but the first."""
+    """Bytes of all tensor arguments except the first."""
     return sum(occupied_bytes(tensor) for tensor in call.tensors()[1:])
 
 
@@ -110,17 +110,17 @@ def _elements(call: Call) -> Dimensions:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How the operators of one family are counted.
+    """How operators of one family are counted.
 
     Attributes:
-        kind: Kind of kernel that they are.
+        kind: Kind of kernel.
         reason: Where the counts come from.
-        macs: Multiply-accumulates; set for matrix operators only, whose outputs are the
+        macs: Multiply-accumulates; only for matrix operators, whose output elements are the
             `activations`.
         vector_flops: FLOPs of everything else that computes.
-        bytes_read: Bytes that it reads.
-        bytes_written: Bytes that it writes.
-        dimensions: What the kernel's size is.
+        bytes_read: Bytes read.
+        bytes_written: Bytes written.
+        dimensions: Size of the kernel.
     """
 
     kind: Kind

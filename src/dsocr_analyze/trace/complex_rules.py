@@ -1,8 +1,8 @@
-"""Rules for complex numbers, in operations on real ones: an addition is 2, a product 6.
+"""Rules for complex numbers, in real operations: an addition is 2, a product 6.
 
 A complex number is two real ones, so bytes follow from the dtype as always. Movement computes
-nothing and stays; matrix products and what stands in `_REAL_FLOPS` are restated here; an operator
-whose cost on complex numbers is not stated is unknown for them.
+nothing and keeps its rules; matrix products and the operators in `_REAL_FLOPS` are restated here;
+any other operator is unknown for complex numbers.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dsocr_analyze.trace.call import Count, Rule, nothing
 __all__ = ["complex_rule"]
 
 _REAL_FLOPS: Final[dict[int, str]] = {
-    # 1: one selection, one sign, one arctangent; what the real rule already says of both parts
+    # 1: one selection, one sign, one arctangent; or already counted by the real rule
     1: "where tril triu conj_physical _conj_physical angle polar",
-    # 2: the parts, each on its own
+    # 2: each part separately
     2: "add sub rsub neg sum mean cumsum scatter_add index_add",
-    # 3: both parts tested, and the two answers combined
+    # 3: both parts tested, and the two results combined
     3: "eq ne isnan isinf isfinite",
     # 4: two products, an addition, and a root (abs) or an addition (norm)
     4: "abs norm linalg_vector_norm",
@@ -33,12 +33,12 @@ _REAL_FLOPS: Final[dict[int, str]] = {
     # 11: (a + ib) (c - id) / (c^2 + d^2): six products, three additions, two divisions
     11: "div",
 }
-"""Real operations in one operation of the real rule, and the operators that have so many."""
+"""Operators by their real operations per operation of the real rule."""
 
 _FLOPS_OF: Final = {name: flops for flops, names in _REAL_FLOPS.items() for name in names.split()}
 
 _PER_MAC: Final = 8 - 2
-"""A complex multiply-accumulate is 8 real FLOPs, of which `macs` stands for 2."""
+"""A complex multiply-accumulate is 8 real FLOPs; `macs` accounts for 2 of them."""
 
 
 def _times(factor: int, count: Count) -> Count:
@@ -47,10 +47,10 @@ def _times(factor: int, count: Count) -> Count:
 
 @functools.cache
 def complex_rule(name: str, rule: Rule) -> Rule | None:
-    """The rule of an operator where any of its tensors is complex; None where none is stated.
+    """The rule for an operator with a complex tensor; None if there is none.
 
-    Matrix FLOPs stay 2 per multiply-accumulate, as `FlopCounterMode` counts them whatever the
-    type; the other 6 real FLOPs of a complex one are vector FLOPs, beside those of a bias.
+    Matrix FLOPs stay 2 per multiply-accumulate, as `FlopCounterMode` counts them for every type;
+    the other 6 real FLOPs of a complex one are vector FLOPs, in addition to those of a bias.
     """
     if rule.macs is not None:
         if rule.kind == "attention":
@@ -67,7 +67,7 @@ def complex_rule(name: str, rule: Rule) -> Rule | None:
         return None
     return replace(
         rule,
-        reason=f"{rule.reason}, {flops} real ones each",
+        reason=f"{rule.reason}, {flops} real operations each",
         vector_flops=_times(flops, rule.vector_flops),
     )
 

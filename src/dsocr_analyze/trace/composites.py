@@ -1,9 +1,9 @@
 """Composite operators, counted as called: PyTorch decomposes them differently on each device.
 
-linear, matmul, einsum, attention, softmax and RMS norm reach the device as other operators on
-`meta`, CPU and CUDA. A function mode sees them before, so that each is counted as the one operator
-it is called as, everywhere alike. Copies that one makes on its way (softmax with another type,
-operands of a product that do not lie as its kernel needs them) are operators of their own.
+linear, matmul, einsum, attention, softmax and RMS norm reach the device as different operators on
+`meta`, CPU and CUDA. A function mode intercepts them earlier, so that each counts as one operator,
+identically on every device. Copies made on the way (for a softmax in another type, or for operands
+whose layout the kernel does not take) are operators of their own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Arguments = tuple[list[Any], dict[str, Any]]
 
 
 def _parameters(*names: str) -> Callable[[Any, dict[str, Any]], _Arguments]:
-    """Brings a call's arguments into positional order; what is left stays by keyword."""
+    """Moves a call's arguments into positional order; any others stay keyword arguments."""
 
     def arrange(args: Any, kwargs: dict[str, Any]) -> _Arguments:
         ordered = list(args)
@@ -85,12 +85,12 @@ Record = Callable[[str, list[Any], dict[str, Any], Callable[[], Any], bool], Any
 
 
 class Composites(TorchFunctionMode):
-    """Hands each composite to `record` as the one operator it is called as.
+    """Passes each composite to `record` as one operator, as called.
 
     Args:
-        record: Gets the operator's name, its arguments in schema order, what of them stays by
-            keyword, what runs it, and whether it is one kernel on the device, which makes nothing
-            on its way; returns the output.
+        record: Receives the operator's name, its arguments in schema order, its remaining keyword
+            arguments, a function that runs it, and whether it is a single kernel on the device,
+            without intermediate results; returns the output.
         kernels_of: Whose kernels are counted.
     """
 
@@ -111,7 +111,7 @@ class Composites(TorchFunctionMode):
             )
         if composite is None:
             if func in _MOVES and _leaves_for_the_host(args, kwargs, func):
-                # On `meta` its known value is taken; on a device it is a copy.
+                # On `meta` the tensor's known value is used; on a device this is a copy.
                 return self._record("transfer", [args[0]], {}, lambda: func(*args, **kwargs), True)
             if func is F.multi_head_attention_forward:
                 return self._opened(func, args, kwargs)
@@ -134,9 +134,9 @@ class Composites(TorchFunctionMode):
         return self._record(name, ordered, rest, lambda: func(*args, **kwargs), is_fused)
 
     def _softmax(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """A softmax; where it is asked for in another type, after the copy that torch makes first.
+        """A softmax, after the copy that torch makes first if another type is requested.
 
-        CUDA's kernel reads fp16 and writes fp32 by itself (`half_to_float`); bf16 is copied.
+        CUDA's kernel reads fp16 and writes fp32 directly (`half_to_float`); bf16 is copied.
         """
         scores, dims = args[0], args[1:2] or [kwargs.get("dim")]
         given = (argument for argument in (*args[2:], *kwargs.values()))
@@ -149,10 +149,10 @@ class Composites(TorchFunctionMode):
         return self._record(name, [wide, *dims], {}, lambda: func(wide, *dims), False)
 
     def _opened(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Runs a Python function that torch offers to a mode whole, so that this mode sees inside.
+        """Runs a Python function that torch passes to a mode as a whole, and records what it calls.
 
-        The function asks `has_torch_function` whether to offer itself; for once, the answer is no,
-        in this thread.
+        The function asks `has_torch_function` whether to pass itself to the mode; in this thread,
+        the answer is now no.
         """
         asks, here = vars(F)["has_torch_function"], threading.get_ident()
         vars(F)["has_torch_function"] = lambda args: threading.get_ident() != here and asks(args)
@@ -164,7 +164,7 @@ class Composites(TorchFunctionMode):
 
 
 def _leaves_for_the_host(args: Any, kwargs: dict[str, Any], func: Any) -> bool:
-    """Whether a tensor on `meta`, which stands for a GPU, is asked for on the host."""
+    """Whether the call moves a tensor on `meta`, which represents a GPU, to the host."""
     if not (isinstance(args[0], torch.Tensor) and args[0].is_meta):
         return False
     if func is torch.Tensor.cpu:
@@ -178,17 +178,17 @@ def _leaves_for_the_host(args: Any, kwargs: dict[str, Any], func: Any) -> bool:
 
 
 def _is_one_product(equation: Any, operands: list[torch.Tensor]) -> bool:
-    """Whether an einsum is counted as called; any other is counted as torch takes it apart."""
+    """Whether an einsum is counted as one product; any other is counted as torch decomposes it."""
     with torch._C.DisableTorchFunction():
         shapes = [operand.shape for operand in operands]
     return isinstance(equation, str) and is_contraction(equation, shapes)
 
 
 def _as_cuda_lays_it_out(output: torch.Tensor) -> torch.Tensor:
-    """Attention's output [B, H, T, D] on `meta` with the heads behind the tokens in memory.
+    """Lays attention's output [B, H, T, D] on `meta` out as [B, T, H, D] in memory.
 
-    So do CUDA's fused kernels lay it out, which makes merging the heads a view; `meta` puts heads
-    first, which would make it a copy. (The CPU's kernel lays it out as its queries.)
+    CUDA's fused kernels do that, so merging heads is a view; `meta` puts heads first, which would
+    make it a copy. (The CPU's kernel uses the layout of its queries.)
     """
     if not output.is_meta or output.dim() != 4 or output.transpose(1, 2).is_contiguous():
         return output

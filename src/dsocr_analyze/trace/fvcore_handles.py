@@ -1,4 +1,4 @@
-"""fvcore's handles as counts of the project's own; they were written for `torch.jit` graphs."""
+"""Wraps fvcore's handles, written for `torch.jit` graphs, as this project's counts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["activations", "fvcore_count"]
 
 
 class _Value:
-    """A traced value as fvcore's handles see one: a `torch._C.Value` with a shape or a constant.
+    """A traced value as fvcore's handles see it: a `torch._C.Value` with a shape or a constant.
 
     Args:
         value: A tensor or a constant.
-        flat: Show a tensor's shape as [1, elements].
+        flat: Present a tensor's shape as [1, elements].
     """
 
     __slots__ = ("_flat", "_value")
@@ -26,7 +26,7 @@ class _Value:
         self._value = value
         self._flat = flat
 
-    def isCompleteTensor(self) -> bool:  # noqa: N802 - fvcore calls it so
+    def isCompleteTensor(self) -> bool:  # noqa: N802 - fvcore's name
         return isinstance(self._value, torch.Tensor)
 
     def type(self) -> _Value:
@@ -35,17 +35,17 @@ class _Value:
     def sizes(self) -> list[int]:
         return [1, self._value.numel()] if self._flat else list(self._value.shape)
 
-    def toIValue(self) -> Any:  # noqa: N802 - fvcore calls it so
+    def toIValue(self) -> Any:  # noqa: N802 - fvcore's name
         return self._value
 
 
 def fvcore_count(handle: Any, *, inputs: int | None = None, flat: bool = False) -> Count:
-    """The count of an fvcore handle; what fvcore calls a flop is a MAC of a matrix operator.
+    """The count of an fvcore handle; an fvcore flop is a MAC of a matrix operator.
 
     Args:
         handle: One of `fvcore.nn.jit_handles`.
-        inputs: How many arguments the handle knows (`aten::bmm` has one more); None for all.
-        flat: Show shapes as [1, elements], to handles that refuse some numbers of dimensions.
+        inputs: Number of arguments the handle expects (`aten::bmm` has one more); None for all.
+        flat: Present shapes as [1, elements], for handles that reject some numbers of dimensions.
     """
 
     def count(call: Call) -> int:

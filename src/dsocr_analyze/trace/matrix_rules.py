@@ -19,14 +19,14 @@ __all__ = ["MATRIX_RULES", "einsum_labels", "is_contraction"]
 
 
 def _linear_macs(call: Call) -> int:
-    """fvcore reads the weight's first dimension as output features, which a vector has not."""
+    """fvcore reads the weight's first dimension as output features; a vector has none."""
     if call.args[1].dim() == 1:
         return int(call.args[0].numel())
     return _fvcore_linear(call)
 
 
 def _convolution_macs(call: Call) -> int:
-    """fvcore expects `aten::_convolution`, which has three flags more than `convolution`."""
+    """fvcore expects `aten::_convolution`, which has three more flags than `convolution`."""
     flags = (False, False, False)
     return _fvcore_convolution(Call((*call.args[:9], *flags), call.outputs, {}))
 
@@ -63,7 +63,7 @@ def _convolution_dimensions(call: Call) -> Convolution:
 
 
 def _matmul_macs(call: Call) -> int:
-    """[..., M, K] @ [..., K, N], batch dimensions broadcast: every output element sums K products.
+    """[..., M, K] @ [..., K, N] with broadcast batch dimensions: each output sums K products.
 
     fvcore multiplies the first shape by N, which misses batch dimensions that only the second has.
     """
@@ -71,7 +71,7 @@ def _matmul_macs(call: Call) -> int:
 
 
 def _added_matmul_macs(call: Call) -> int:
-    """The same, behind the tensor that the product is added to."""
+    """The same, after the tensor to which the product is added."""
     return int(call.outputs[0].numel()) * int(call.args[1].shape[-1])
 
 
@@ -79,7 +79,7 @@ def _product_dimensions(first: int) -> Callable[[Call], Gemm]:
     """Sizes of [..., M, K] @ [..., K, N]; a vector counts as M or N = 1.
 
     Args:
-        first: Place of the left operand among the arguments; the right one follows.
+        first: Position of the left operand among the arguments; the right one follows.
     """
 
     def dimensions(call: Call) -> Gemm:
@@ -94,7 +94,7 @@ def _product_dimensions(first: int) -> Callable[[Call], Gemm]:
 
 
 def _scaled_flops(call: Call) -> int:
-    """Of `_scaled_mm`, an output: each factor's scale, a bias, and the output's own scale."""
+    """For `_scaled_mm`, per output: each factor's scale, a bias, and the output's own scale."""
     given = (call.argument(4, "bias"), call.argument(5, "scale_result"))
     return output_elements(call) * (2 + sum(argument is not None for argument in given))
 
@@ -113,10 +113,10 @@ def einsum_labels(equation: str) -> tuple[str, str, str]:
 
 
 def is_contraction(equation: str, shapes: Sequence[Sequence[int]]) -> bool:
-    """Whether an einsum is one matrix product: two operands, and a label that both sum over.
+    """Whether an einsum is one matrix product: two operands with a shared summed label.
 
-    Without such a label torch multiplies element by element. A label that an operand repeats (a
-    diagonal) or broadcasts (size 1 against n), and `...`, it prepares in steps of their own.
+    Without such a label torch multiplies elementwise. A label that an operand repeats (a diagonal)
+    or broadcasts (size 1 against n), and `...`, take extra preparatory steps.
     """
     if len(shapes) != 2 or "." in equation:
         return False
@@ -132,7 +132,7 @@ def is_contraction(equation: str, shapes: Sequence[Sequence[int]]) -> bool:
 
 
 def _einsum_dimensions(call: Call) -> Gemm:
-    """Labels of both operands and the output are the batch, those of both alone are summed.
+    """Labels of both operands and the output are the batch; labels of only the operands are summed.
 
     A label of one operand that the output lacks is summed before the product (as torch does), so
     it does not multiply.
@@ -151,12 +151,12 @@ def _einsum_dimensions(call: Call) -> Gemm:
 
 
 def _einsum_macs(call: Call) -> int:
-    """The size of the contraction's index space. fvcore rounds einsum through a text of numpy's."""
+    """Size of the contraction's index space; fvcore parses a rounded figure from numpy's text."""
     return math.prod(_einsum_dimensions(call))
 
 
 def _einsum_vector_flops(call: Call) -> int:
-    """Additions that sum away a label which only one operand carries."""
+    """Additions that sum over labels carried by only one operand."""
     left, right, output = einsum_labels(call.args[0])
     total = 0
     for labels, other, operand in zip((left, right), (right, left), call.args[1], strict=True):
@@ -172,9 +172,9 @@ def _einsum_vector_flops(call: Call) -> int:
 
 
 def _grouped_dimensions(call: Call) -> Gemm:
-    """Of `_grouped_mm(left, right, offs)`: where one side lies group behind group, all its rows.
+    """`_grouped_mm(left, right, offs)`: all rows of the side whose groups are concatenated.
 
-    [M, K] x [E, K, N] has M cut into groups, [E, M, K] x [K, N] has N, [M, K] x [K, N] has K.
+    [M, K] x [E, K, N] splits M into groups, [E, M, K] x [K, N] splits N, [M, K] x [K, N] splits K.
     """
     left, right = call.args[0], call.args[1]
     groups = left.shape[0] if left.dim() == right.dim() == 3 else 1
@@ -186,7 +186,7 @@ def _grouped_macs(call: Call) -> int:
 
 
 def _grouped_reads(call: Call) -> int:
-    """All inputs; of the groups' matrices at most as many as there are rows to multiply."""
+    """All inputs; of the groups' matrices, at most as many as there are rows to multiply."""
     left, right = call.args[0], call.args[1]
     read = all_inputs(call)
     if left.dim() == 2 and right.dim() == 3:
@@ -199,7 +199,7 @@ def _grouped_reads(call: Call) -> int:
 
 
 def _product(reason: str, macs: Count, *, added: bool = False) -> Rule:
-    """Rule of a matrix product; `added`: it is added to the first argument."""
+    """Rule for a matrix product; `added` means it is added to the first argument."""
     if added:
         return Rule("gemm", reason, macs, output_elements, dimensions=_product_dimensions(first=1))
     return Rule("gemm", reason, macs, dimensions=_product_dimensions(first=0))
@@ -209,7 +209,7 @@ MATRIX_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "gemm",
-            "x W^T + b; fvcore's handle, and an addition an output for the bias",
+            "x W^T + b; fvcore's handle, plus one addition per output for the bias",
             macs=_linear_macs,
             vector_flops=_bias,
             dimensions=_linear_dimensions,
@@ -219,25 +219,25 @@ MATRIX_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "convolution",
-            "fvcore's handle, and an addition an output for the bias",
+            "fvcore's handle, plus one addition per output for the bias",
             macs=_convolution_macs,
             vector_flops=_bias,
             dimensions=_convolution_dimensions,
         ),
-        # Modules that torch.jit.trace has recorded call `_convolution`.
+        # Modules recorded by torch.jit.trace call `_convolution`.
         "convolution _convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d"
         " conv_transpose3d",
     ),
     (
         _product(
-            "fvcore's handle; two matrices", fvcore_count(jit_handles.matmul_flop_jit, inputs=2)
+            "fvcore's handle, for two matrices", fvcore_count(jit_handles.matmul_flop_jit, inputs=2)
         ),
         "mm",
     ),
     (_product("fvcore's handle", fvcore_count(jit_handles.bmm_flop_jit, inputs=2)), "bmm"),
     (
         _product(
-            "fvcore's handle, and an addition an output for the added matrix",
+            "fvcore's handle, plus one addition per output for the added matrix",
             fvcore_count(jit_handles.addmm_flop_jit),
             added=True,
         ),
@@ -245,21 +245,21 @@ MATRIX_RULES: Final[list[tuple[Rule, str]]] = [
     ),
     (
         _product(
-            "as bmm, and an addition an output for the added matrices",
+            "as bmm, plus one addition per output for the added matrices",
             _added_matmul_macs,
             added=True,
         ),
         "baddbmm",
     ),
     (
-        _product("K products an output; batch dimensions broadcast", _matmul_macs),
+        _product("K products per output; batch dimensions broadcast", _matmul_macs),
         "matmul mv dot vdot",
     ),
-    (_product("as mv, and an addition an output", _added_matmul_macs, added=True), "addmv"),
+    (_product("as mv, plus one addition per output", _added_matmul_macs, added=True), "addmv"),
     (
         Rule(
             "gemm",
-            "as mm of eight-bit factors, and an operation an output for each scale and the bias",
+            "as mm of eight-bit factors, plus one operation per output for each scale and the bias",
             macs=_matmul_macs,
             vector_flops=_scaled_flops,
             dimensions=_product_dimensions(first=0),
@@ -279,8 +279,8 @@ MATRIX_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "gemm",
-            "one product a group of rows (experts of a mixture); every row meets one matrix, and"
-            " the even split touches as many matrices as it can",
+            "one product per group of rows (experts of a mixture); each row meets one matrix, and"
+            " an even split touches as many matrices as possible",
             macs=_grouped_macs,
             bytes_read=_grouped_reads,
             dimensions=_grouped_dimensions,
@@ -288,4 +288,4 @@ MATRIX_RULES: Final[list[tuple[Rule, str]]] = [
         "_grouped_mm",
     ),
 ]
-"""Rules, and the names of the operators that each is for."""
+"""Rules, and the names of the operators that each covers."""

@@ -1,4 +1,4 @@
-"""Which tensors a pass has made and not yet freed, and how many bytes they hold."""
+"""Tracks which tensors a pass has made and not yet freed, and their bytes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["LiveTensors"]
 
 
 class _Storage(weakref.ref[Any]):
-    """A storage that was made during the pass; it does not keep it alive.
+    """A weak reference to a storage made during the pass.
 
     Attributes:
-        key: Its address: another storage's once it is freed.
-        nbytes: Bytes that it holds.
-        birth: How many were born up to this one.
+        key: Its address, which another storage may get once it is freed.
+        nbytes: Its size in bytes.
+        birth: Number of storages made so far, including this one.
     """
 
     __slots__ = ("birth", "key", "nbytes")
@@ -29,12 +29,12 @@ class _Storage(weakref.ref[Any]):
 class LiveTensors:
     """Memory of the tensors made during a pass; one storage counts once, until it is freed.
 
-    What is freed is only put on a list as it goes, by a function of C, and booked by whoever asks
-    next: an exception of a signal's handler would get lost in a callback of ours, and its booking.
+    A freed storage is only appended to a list, by a C function, and subtracted on the next query:
+    a signal handler's exception inside a Python callback would be dropped, and the update lost.
 
     Args:
-        existing: Tensors that were there before, such as parameters. Where they are all on one
-            device, its memory alone counts; else every device's.
+        existing: Tensors from before the pass, such as parameters. If they are all on one device,
+            only its memory counts; otherwise every device's.
     """
 
     def __init__(self, existing: Iterable[torch.Tensor]) -> None:
@@ -42,7 +42,7 @@ class LiveTensors:
         devices = {tensor.device for tensor in existing}
         self._device = devices.pop() if len(devices) == 1 else None
         storages = (tensor.untyped_storage() for tensor in existing)
-        # The storages themselves: once one is freed, another may get its address.
+        # Keep the storages themselves: once one is freed, another may get its address.
         self._existing = {storage._cdata: storage for storage in storages}
         self._live: dict[int, _Storage] = {}
         self._freed: list[_Storage] = []
@@ -51,7 +51,7 @@ class LiveTensors:
         """Storages counted so far."""
 
     def clear(self) -> None:
-        """Starts afresh: existing tensors don't count from here on."""
+        """Starts over: tensors alive now don't count from here on."""
         self._live.clear()
         self._freed.clear()
         self._nbytes = 0
@@ -70,9 +70,9 @@ class LiveTensors:
             self._add(storage, storage.nbytes())
 
     def grow(self, storage: torch.UntypedStorage, before: int) -> int:
-        """Counts what a storage has grown by since it had `before` bytes.
+        """Counts a storage's growth from `before` bytes.
 
-        Of a storage that was there before the pass, that is all that counts.
+        For a storage from before the pass, only the growth counts.
 
         Returns:
             Bytes alive while it grew: the old memory was freed after the new one was filled.
@@ -99,7 +99,7 @@ class LiveTensors:
         self._nbytes += nbytes
 
     def made_since(self, births: int, tensor: torch.Tensor) -> int | None:
-        """Bytes of the tensor's storage; None where it is older than the count `births`."""
+        """Bytes of the tensor's storage; None if it was made before the count `births`."""
         self._book_freed()
         living = self._live.get(tensor.untyped_storage()._cdata)
         return living.nbytes if living is not None and living.birth > births else None

@@ -1,7 +1,7 @@
-"""Modules seen as they are called: the path of the one whose own forward is running.
+"""Follows module calls: the path of the module whose own forward is running.
 
-A wrapper around each module's `forward` keeps that path, for a direct `.forward()` too. Where
-somebody else has hooks, whose work is the module's as well, hooks around those keep it.
+A wrapper around each module's `forward` tracks that path, for direct `.forward()` calls too. On
+modules with other code's hooks, whose work belongs to the module, hooks around those track it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class RunningModules:
 
     Args:
         model: Any module tree.
-        run: What runs in place of a module's forward: gets the module, its path, that forward and
-            its arguments.
-        only: Paths of the modules that are seen; None for all.
+        run: Called instead of a module's forward, with the module, its path, that forward and its
+            arguments.
+        only: Paths of the modules to follow; None for all.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class RunningModules:
         self.calls: list[str] = []
         """Paths of the modules called so far, one item per call."""
         self.customized: frozenset[str] = frozenset()
-        """Paths at or below which somebody else has hooked a module or replaced its forward."""
+        """Paths at or below which other code has hooked a module or replaced its forward."""
 
     def begin(self, calls: list[str]) -> None:
-        """Starts another pass, whose calls go to the end of `calls`."""
+        """Starts another pass, whose calls are appended to `calls`."""
         self._stack.clear()
         self.path = ""
         self.calls = calls
@@ -70,7 +70,7 @@ class RunningModules:
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        """While it lasts, calls are seen; after it, also in an error, modules are as they were."""
+        """Follows calls while the body runs; afterwards, even on errors, restores the modules."""
         self._add(self._model, "")
         if self._only is not None:
             self._paths = {
@@ -105,18 +105,18 @@ class RunningModules:
 
     def _wrap(self, module: torch.nn.Module) -> None:
         if isinstance(module, torch.jit.ScriptModule):
-            return  # runs outside Python: its operators are seen, its own forward is not ours
+            return  # runs outside Python: its operators are recorded, its forward is not followed
         self._own_forwards[module] = vars(module).get("forward")
         vars(module)["forward"] = functools.partial(self._forward, module, module.forward)
 
     def _hook(self, module: torch.nn.Module) -> None:
-        # A ScriptModule refuses hooks by name only: its __call__ runs them.
+        # A ScriptModule only refuses hooks registered by name; its __call__ runs them.
         by_name = torch.nn.Module if isinstance(module, torch.jit.ScriptModule) else type(module)
         self._hooks.append(by_name.register_forward_pre_hook(module, self._on_enter, prepend=True))
         self._hooks.append(by_name.register_forward_hook(module, self._on_leave, always_call=True))
 
     def _detach(self) -> None:
-        """Takes the hooks and wrappers off again, of as many modules as have them."""
+        """Removes the hooks and wrappers from every module that has them."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -133,7 +133,7 @@ class RunningModules:
         self._push(module)
 
     def _on_leave(self, module: torch.nn.Module, _: Any, __: Any) -> None:
-        # Somebody else's failing hook may have kept us from entering this module or leaving others.
+        # A failing hook of other code may have kept us from entering this module or leaving others.
         for index in range(len(self._stack) - 1, -1, -1):
             if self._stack[index].module is module:
                 self._cut(index)
@@ -152,10 +152,10 @@ class RunningModules:
         self.path = self._stack[-1].path if self._stack else ""
 
     def _path_of(self, module: torch.nn.Module) -> str:
-        """The module's path; of a shared module's paths, the one under its caller."""
+        """The module's path; for a shared module, the path below its caller."""
         paths = self._paths.get(module)
         if paths is None:
-            return self.path  # made during the pass: it works on behalf of its caller
+            return self.path  # created during the pass: counted as its caller
         if len(paths) > 1:
             for frame in reversed(self._stack):
                 prefix = frame.path + "." if frame.path else ""
@@ -182,7 +182,7 @@ class RunningModules:
 
 
 def _is_customized(module: torch.nn.Module) -> bool:
-    """Whether somebody hooked this very module or replaced its forward, or it is a script."""
+    """Whether this module was hooked, had its forward replaced, or is a script."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks

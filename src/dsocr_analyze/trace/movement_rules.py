@@ -1,4 +1,4 @@
-"""Rules of what moves bytes: copies, constants, and reading or writing through indices."""
+"""Rules of operators that move bytes: copies, constants, and indexed reads and writes."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ __all__ = ["MOVEMENT_RULES"]
 
 
 def _source(call: Call) -> int:
-    """The last tensor: the only one of a `_to_copy`, and behind the target of a `copy_`."""
+    """The last tensor: the only one of a `_to_copy`; in a `copy_` it follows the target."""
     return occupied_bytes(call.tensors()[-1])
 
 
 def _taken(call: Call) -> int:
-    """As much as is written, and once what is written several times."""
+    """As much as is written, but each input element at most once."""
     return min(occupied_bytes(call.args[0]), all_outputs(call))
 
 
 def _parameters(call: Call) -> int:
-    """Every tensor but the one that is overwritten."""
+    """Every tensor except the overwritten one."""
     overwritten = call.outputs[0] if _is_in_place(call) else None
     return sum(occupied_bytes(tensor) for tensor in call.tensors() if tensor is not overwritten)
 
 
 def _gathered(call: Call) -> int:
-    """The rows that are taken, and the indices: the rest of the table is not touched."""
+    """The rows taken and the indices; the rest of the table is not read."""
     return first_output(call) + inputs_but_first(call)
 
 
@@ -47,12 +47,12 @@ def _is_in_place(call: Call) -> bool:
 
 
 def _rewritten(reached: Count) -> Count:
-    """Bytes written: what is reached in place; the whole copy that a call out of place makes."""
+    """Bytes written: only what is reached if in place, otherwise a whole copy."""
     return lambda call: reached(call) if _is_in_place(call) else first_output(call)
 
 
 def _rewriting_reads(reached: Count, values: Count, *, adds: bool = False) -> Count:
-    """Bytes read: indices and values, and of the target what is added to or copied."""
+    """Bytes read: indices, values, and the part of the target that is added to or copied."""
 
     def count(call: Call) -> int:
         if not _is_in_place(call):
@@ -68,12 +68,12 @@ def _put_reads(call: Call) -> int:
 
 
 def _scattered(call: Call) -> int:
-    """As many elements of the target as there are indices; the rest stays."""
+    """As many elements of the target as there are indices; the rest stays untouched."""
     return int(call.args[2].numel()) * int(call.args[0].element_size())
 
 
 def _scatter_values(call: Call) -> int:
-    """The indices, and a source element for each (the source may be larger)."""
+    """The indices, and one source element for each (the source may be larger)."""
     index, source = call.args[2], call.argument(3, "src")
     read = occupied_bytes(index)
     if isinstance(source, torch.Tensor):
@@ -87,7 +87,7 @@ def _added_rows(call: Call) -> int:
 
 
 def _filled_rows(call: Call) -> int:
-    """The rows of the target that the indices name."""
+    """The rows of the target selected by the indices."""
     target, dim, index = call.args[:3]
     length = int(target.shape[dim]) if target.dim() else 1
     row = target.numel() // length if length else 0
@@ -95,7 +95,7 @@ def _filled_rows(call: Call) -> int:
 
 
 def _put(call: Call) -> int:
-    """Rows written through indices: as large as the values, broadcast to the indexed rows."""
+    """Rows written through indices: the size of the values, broadcast to the indexed rows."""
     target, indices = call.args[0], [i for i in call.args[1] if i is not None]
     if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
         return occupied_bytes(target)
@@ -121,7 +121,7 @@ MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "movement",
-            "a view that is copied: reads what it takes, of the input at most everything",
+            "a copied view: reads as much as it writes, at most the whole input",
             bytes_read=_taken,
         ),
         "alias_copy as_strided_copy detach_copy diagonal_copy expand_copy narrow_copy permute_copy"
@@ -136,13 +136,13 @@ MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "movement",
-            "to another device: reads the source there, writes the target here",
+            "to another device: reads the source there and writes the target here",
             bytes_read=_source,
         ),
         "transfer",
     ),
     (
-        Rule("movement", "memory that is enlarged: what it held is read and written once"),
+        Rule("movement", "enlarged memory: its old contents are read and written once"),
         "grow",
     ),
     (
@@ -158,14 +158,14 @@ MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "movement",
-            "writes a range, or random numbers; reads what bounds it, or what they depend on",
+            "writes a range or random numbers; reads their bounds or parameters",
             bytes_read=_parameters,
         ),
         "linspace logspace normal uniform bernoulli poisson exponential cauchy log_normal geometric"
         " random",
     ),
     (
-        # The table comes first in each, as in `embedding(weight, indices)`.
+        # Each takes the table first, as in `embedding(weight, indices)`.
         Rule(
             "movement",
             "reads the rows it takes and the indices, not the whole table",
@@ -204,7 +204,7 @@ MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "elementwise",
-            "one addition an index; reads and writes what they reach",
+            "one addition per index; reads and writes what they reach",
             vector_flops=lambda call: int(call.args[2].numel()),
             bytes_read=_rewriting_reads(_scattered, _scatter_values, adds=True),
             bytes_written=_rewritten(_scattered),
@@ -214,7 +214,7 @@ MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "elementwise",
-            "one addition a source element; reads and writes what they reach",
+            "one addition per source element; reads and writes what they reach",
             vector_flops=lambda call: int(call.args[3].numel()),
             bytes_read=_rewriting_reads(_added_rows, inputs_but_first, adds=True),
             bytes_written=_rewritten(_added_rows),
@@ -222,4 +222,4 @@ MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
         "index_add",
     ),
 ]
-"""Rules, and the names of the operators that each is for."""
+"""Rules, and the names of the operators that each covers."""

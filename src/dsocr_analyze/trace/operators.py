@@ -1,12 +1,12 @@
 """The operator table: what each operator costs, one rule per family, each rule with its reason.
 
 Names are PyTorch's own, without overload and in-place suffix (`aten::add_.Tensor` is `add`).
-fvcore's handles count the operators they know and get right; the project's own cover the rest.
-An operator is
+fvcore's handles count the operators that they count correctly; this project's own rules cover the
+rest. An operator is
 
 * counted: it has a rule in `RULES` (its FLOPs may be 0: a copy computes nothing but moves bytes);
 * free: it is in `FREE`, because it neither computes nor moves anything on the device;
-* unknown: neither. An unknown operator is reported, never guessed.
+* unknown: anything else. Unknown operators are reported, never guessed.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ RULES: Final[dict[str, Rule]] = {
 }
 
 FREE: Final[frozenset[str]] = frozenset(
-    # views: another description of the same memory
+    # views: the same memory under another shape
     "view _unsafe_view reshape _reshape_alias alias detach expand expand_as permute"
     " transpose t mT slice select squeeze unsqueeze unbind split split_with_sizes unsafe_split"
     " unsafe_split_with_sizes chunk unsafe_chunk unfold narrow"
     " as_strided diagonal movedim view_as real imag flatten unflatten lift_fresh lift"
     " swapaxes view_as_real view_as_complex _conj _neg_view"
-    # another memory for the same tensor; where it grows, `grow` is counted
+    # new memory for the same tensor; if it grows, `grow` is counted
     " resize resize_as set"
     # allocations: nothing is written yet
     " empty empty_like empty_strided new_empty new_empty_strided empty_permuted"
-    # questions to the host
+    # queries from the host
     " _local_scalar_dense item is_nonzero is_same_size _has_same_storage_numel size stride numel"
     " dim sym_size sym_stride sym_numel sym_storage_offset prim_device _assert_async"
     " _assert_tensor_metadata _linalg_check_errors"
-    # marks for the profiler, which nn.DataParallel sets around what it runs
+    # profiler marks, which nn.DataParallel sets around its calls
     " profiler::_record_function_enter profiler::_record_function_enter_new"
     " profiler::_record_function_exit".split()
 )
 
 
 def kernel_of(name: str, rule: Rule, call: Call) -> Kernel:
-    """The kernel record of one call under its rule; it belongs to no module yet."""
+    """The kernel record of one call under its rule, not yet assigned to a module."""
     output = call.outputs[0]
-    # Of a copy the source is read, which `copy_` has last; of others, the first tensor.
+    # A copy reads its source, which `copy_` takes last; other operators read the first tensor.
     tensors = call.tensors()[-1:] if name in ("copy", "transfer") else call.tensors()
     return Kernel(
         kind=rule.kind,

@@ -1,4 +1,4 @@
-"""The two passes that a page takes: one prefill, then decode steps over the KV cache."""
+"""The two passes of a page: one prefill, then decode steps over the KV cache."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 RunStep = Callable[[int], Trace]
-"""Runs the decode step of a number, where it has not run, and returns its trace."""
+"""Returns the trace of the decode step with a given number, running it if it has not run."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class PassTraces:
     Attributes:
         prefill: The prefill pass.
         decode_steps: Decode steps, in the order of `step_numbers`.
-        step_numbers: Which steps they are; step i runs over a cache of `seq_len + i` tokens.
-        kv_cache_bytes: What the cache holds after the prefill pass.
-        inputs_bytes: What the prefill pass is called with.
-        step_cache_bytes: What the cache holds after each step.
+        step_numbers: Their numbers; step i runs over a cache of `seq_len + i` tokens.
+        kv_cache_bytes: Size of the cache after the prefill pass.
+        inputs_bytes: Size of the prefill pass's inputs.
+        step_cache_bytes: Size of the cache after each step.
     """
 
     prefill: Trace
@@ -67,14 +67,14 @@ def trace_passes(
     Args:
         model: Any loaded model; on `meta` nothing is computed.
         workload: The page, the text and the batch.
-        architecture: The model's architecture, which knows how its forward is called.
-        step_numbers: Decode steps to run, from 0 and ascending; step i finds in the cache what i
-            steps before it leave there, in zeros where they do not run. None of them runs where the
+        architecture: The model's architecture, which knows how to call its forward.
+        step_numbers: Decode steps to run, ascending from 0. Step i finds the cache that the i steps
+            before it would leave, filled with zeros for those that do not run. None runs if the
             model does not decode.
-        explore: Runs further steps, in any order: which, is up to what those before it showed.
-        repeats: Which of the model's modules are alike, where that is declared: on `meta`, equal
-            calls of alike modules are recorded once. None runs every module.
-        on_progress: Told what starts.
+        explore: Runs further steps in any order, choosing each by what earlier ones showed.
+        repeats: Maps module paths to the name that equal modules share, if declared: on `meta`,
+            their equal calls are recorded once. None runs every module.
+        on_progress: Called with the name of each step as it starts.
 
     Raises:
         ModelCodeError: The model's code raised.
@@ -92,7 +92,7 @@ def trace_passes(
         left_as_it_was(model.module),
         running(model.device, flash, has_weights=model.has_weights),
     ):
-        # Before the recorder puts its own in the forward's place.
+        # Must come before the recorder replaces forward.
         generation = Generation(model, workload, architecture, recorder.begin, on_progress)
         with recorder:
             prefill = generation.prefill()

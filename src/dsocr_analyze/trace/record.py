@@ -1,4 +1,4 @@
-"""What one forward pass executed."""
+"""The record of one forward pass."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["Trace"]
 
 @dataclass
 class Trace:
-    """What one forward pass executed.
+    """The record of one forward pass.
 
     Attributes:
-        kernels: One record for each counted operator, in order, under the path of the module whose
-            own forward called it.
+        kernels: One record per counted operator, in order, under the path of the module whose own
+            forward called it.
         free: Calls of operators that neither compute nor move anything, by name.
         unknown: Calls of operators without a rule, by name.
         calls: Paths of called modules, one item per call.
         shapes: Input and output shapes of each module's first call, by path.
-        peak: The most bytes of tensors alive at once, besides what was alive before the pass.
+        peak: The most bytes of tensors alive at once, not counting those alive before the pass.
     """
 
     kernels: list[Kernel] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Trace:
     peak: Peak = field(default_factory=lambda: Peak(0, ""))
 
     def own_work(self) -> dict[str, Work]:
-        """Own work of every module that has some, by path in the order of its first operator."""
+        """Own work of every module that has any, by path in the order of first operators."""
         own: dict[str, Work] = {}
         for kernel in self.kernels:
             own[kernel.path] = own.get(kernel.path, NO_WORK).plus(kernel.total)

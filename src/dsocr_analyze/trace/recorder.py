@@ -1,8 +1,9 @@
-"""Watches a forward pass: which module called which operator, and what that cost.
+"""Records a forward pass: which module called which operator, and what that cost.
 
-`RunningModules` knows whose forward is running, `Composites` sees operators as they are called, a
-dispatch mode sees all others below Python, inside scripted functions too. `LiveTensors` measures
-memory. Where an architecture declares which modules are alike, `Repetition` spares equal calls.
+`RunningModules` knows whose forward is running, `Composites` intercepts operators as called, and a
+dispatch mode intercepts all others below Python, including those in scripted functions.
+`LiveTensors` measures memory. If an architecture declares modules alike, `Repetition` skips their
+equal calls.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ class Recorder:
     """Records forward passes of `model`; use as a context manager around the calls.
 
     Args:
-        model: Any module tree. It is left as it was, also after an error.
-        alike: Which modules are alike: the name that they share, by path; None for a module that
-            always runs. Equal calls of alike modules are recorded once and repeated, on `meta`
-            only. Without it everything runs.
-        kernels_of: Whose kernels are counted; on `meta`, those of CUDA are assumed.
+        model: Any module tree. It is restored afterwards, even on errors.
+        alike: Maps the path of a module to the name that alike modules share, or to None if it must
+            always run. On `meta`, equal calls of alike modules are recorded once and repeated.
+            Without it everything runs.
+        kernels_of: Whose kernels are counted; on `meta`, CUDA's are assumed.
     """
 
     def __init__(
@@ -66,9 +67,9 @@ class Recorder:
         self._repetition: Repetition | None = None
         self._kernels: dict[Any, tuple[list[Kernel], int] | None] = {}
         self.inside_operator = 0
-        """How many operators are running that are recorded whole."""
+        """Number of operators now running that are recorded as a whole."""
         self.inside_kernel = 0
-        """How many of them are one kernel: what they call is not the device's doing."""
+        """Number of those that are single kernels, whose inner calls never reach the device."""
         self._exit = contextlib.ExitStack()
 
     # lifetime
@@ -85,7 +86,7 @@ class Recorder:
                 ]
                 refuse_uncountable("parameters and buffers", existing)
                 self._memory = LiveTensors(existing)
-            # A global hook or another mode would miss what is not run again.
+            # A global hook or another mode would miss calls that are not run again.
             if self._alike and not (_has_any_global_hook() or _is_watched()):
                 self._repetition = Repetition(self._alike, self._memory)
             uses_dynamo = "torch._dynamo" in sys.modules
@@ -188,9 +189,9 @@ class Recorder:
         run: Callable[[], Any],
         is_kernel: bool,
     ) -> Any:
-        """Records a composite as one operator, or as torch.func takes it apart."""
+        """Records a composite as one operator; under torch.func, lets torch decompose it."""
         if _is_transformed():
-            return run()  # on wrapped tensors; what is done to those inside is dispatched
+            return run()  # on wrapped tensors; operations on the inner ones are dispatched
         with torch._C.DisableTorchFunction():
             refuse_uncountable(name, (*args, *kwargs.values()))
         return self.record_whole(name, args, kwargs, run, is_kernel)
@@ -203,17 +204,17 @@ class Recorder:
         run: Callable[[], Any],
         is_kernel: bool = True,
     ) -> Any:
-        """Runs something as one operator: of what is inside, only copies are recorded.
+        """Runs something as one operator: of its inner operators, only copies are recorded.
 
         Args:
-            name: The operator's name; it has a rule.
+            name: The operator's name, which has a rule.
             args: Its arguments in schema order.
-            kwargs: What of them was given by keyword.
+            kwargs: Its remaining keyword arguments.
             run: Runs it.
-            is_kernel: Whether it is one kernel on the device, which makes nothing on its way.
+            is_kernel: Whether it is a single kernel on the device, without intermediate results.
 
         Returns:
-            What `run` returned.
+            The result of `run`.
         """
         with self._inside(is_kernel=is_kernel):
             output = run()
@@ -225,7 +226,7 @@ class Recorder:
     def record_inside(
         self, operator: _Operator, args: Any, kwargs: dict[str, Any], output: Any
     ) -> None:
-        """Notes what an operator recorded whole makes on its way: memory, and copies."""
+        """Records memory and copies made inside an operator that is recorded as a whole."""
         with torch._C.DisableTorchFunction():
             name, rule = operator.name, operator.rule
             if name in FREE and not name.startswith(_ALLOCATIONS):
@@ -240,7 +241,7 @@ class Recorder:
             self._note_alive(self._memory.nbytes + taken, self._modules.path)
 
     def record(self, operator: _Operator, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        """Books one dispatched operator to the module whose forward is running."""
+        """Assigns one dispatched operator to the module whose forward is running."""
         with torch._C.DisableTorchFunction():
             name, rule = operator.name, operator.rule
             if name in ("convolution", "_convolution"):
@@ -250,9 +251,9 @@ class Recorder:
             self._record(name, rule, args, kwargs, output)
 
     def run_growing(self, func: Any, *args: Any, **kwargs: Any) -> Any:
-        """Runs an operator that may enlarge the memory of tensors it is given, and books that.
+        """Runs an operator that may enlarge the storage of its arguments, and records the growth.
 
-        PyTorch allocates the larger memory, copies what the smaller held, and then frees that.
+        PyTorch allocates the larger memory, copies the old contents, and then frees the old memory.
         """
         with torch._C.DisableTorchFunction():
             tensors = Call(args, (), kwargs).tensors()
@@ -285,13 +286,13 @@ class Recorder:
         taken = 0
         if found is not None:
             kernels, taken = found
-            # As _replace(path=path) does, in half the time.
+            # Like _replace(path=path), in half the time.
             self.trace.kernels += [Kernel(*kernel[:7], path) for kernel in kernels]
         elif name not in FREE:
             self.trace.unknown[name] += 1
         arguments = (*args, *kwargs.values()) if kwargs else args
         for tensor in outputs:
-            # What is written in place was there before.
+            # A tensor written in place existed before.
             if not any(tensor is argument for argument in arguments):
                 self._memory.add(tensor)
         self._note_alive(self._memory.nbytes + taken, path)
@@ -304,14 +305,14 @@ class Recorder:
         kwargs: dict[str, Any],
         outputs: list[torch.Tensor],
     ) -> tuple[list[Kernel], int] | None:
-        """The records of a call, its hidden copies first, and the bytes that it holds besides.
+        """The records of a call, its hidden copies first, and the extra bytes it holds meanwhile.
 
-        Of calls with equal arguments and outputs they are made once. None where the rule does not
-        cover complex numbers and there are some.
+        Computed once for calls with equal arguments and outputs. None if the rule does not cover
+        complex numbers and there are some.
         """
         is_in_place = len(args) > 0 and outputs[0] is args[0]
         if kwargs:
-            # What comes back is an `out=`: it is written, not read.
+            # A returned argument is an `out=`: it is written, not read.
             kwargs = {
                 given: value
                 for given, value in kwargs.items()
@@ -355,7 +356,7 @@ def _tensors_of(output: Any) -> list[torch.Tensor]:
 
 
 def _signature(values: Any) -> tuple[Any, ...]:
-    """Everything that a rule may ask of arguments: layouts of tensors, values of all others."""
+    """Everything a rule may look at: layouts of tensors, values of all other arguments."""
     signature: list[Any] = []
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -368,18 +369,18 @@ def _signature(values: Any) -> tuple[Any, ...]:
 
 
 def _is_watched() -> bool:
-    """Whether somebody else's dispatch mode sees operators; one that only answers is ours."""
+    """Whether other code's dispatch mode is active; `KnownShapes`, which only answers, is ours."""
     modes = _get_current_dispatch_mode_stack()
     return any(not isinstance(mode, KnownShapes) for mode in modes)
 
 
 def _is_transformed() -> bool:
-    """Whether torch.func (vmap, grad, ...) is at work: its tensors wrap those that are computed."""
+    """Whether torch.func (vmap, grad, ...) is active: its tensors wrap the computed ones."""
     return bool(torch._C._are_functorch_transforms_active())
 
 
 def _source(name: str, args: Any) -> Any:
-    """What is copied, a number perhaps: `copy_` has its target first."""
+    """The source of a copy, possibly a number; `copy_` takes its target first."""
     return args[1] if name == "copy" else args[0]
 
 
@@ -388,9 +389,9 @@ def _is_elsewhere(source: Any, target: torch.Tensor) -> bool:
 
 
 def _shapes(value: Any) -> Any:
-    """Shapes of tensors in nested tuples, lists and dataclass-like outputs; None for the rest."""
+    """Shapes of tensors in nested tuples, lists and dataclass-like outputs; None for others."""
     if isinstance(value, torch.Tensor):
-        refuse_uncountable("what a module is given or returns", (value,))
+        refuse_uncountable("a module's inputs or outputs", (value,))
         return tuple(value.shape)
     if isinstance(value, dict):
         return [_shapes(item) for item in value.values()]
@@ -411,7 +412,7 @@ class _Operators(TorchDispatchMode):
         return False
 
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation
         self._recorder = recorder
 
     def __torch_dispatch__(
@@ -430,7 +431,7 @@ class _Operators(TorchDispatchMode):
                 refuse_uncountable(operator.name, (*args, *kwargs.values()))
         if operator.is_composite or (recorder.inside_operator and operator.can_be_taken_apart):
             with self:
-                # What PyTorch runs itself; `decompose` would prefer a decomposition in Python.
+                # Decompose as PyTorch does; `decompose` would prefer a decomposition in Python.
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         output = run(*args, **kwargs)
         book = recorder.record_inside if recorder.inside_operator else recorder.record
@@ -439,7 +440,7 @@ class _Operators(TorchDispatchMode):
 
 
 class _OperatorsBesideDynamo(_Operators):
-    """The same where torch.compile is in use, which is not to compile the recorder as well."""
+    """The same if torch.compile is in use, which must not compile the recorder as well."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -456,14 +457,14 @@ _COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
 
 class _Operator(NamedTuple):
     name: str
-    """Without overload and in-place suffix; of another library than ATen, with its name."""
+    """Without overload and in-place suffix; prefixed with its library unless that is ATen."""
     rule: Rule | None
     is_composite: bool
-    """Whether PyTorch takes it apart before; in inference mode alone it arrives here whole."""
+    """Whether PyTorch decomposes it earlier; it arrives here whole only in inference mode."""
     can_be_taken_apart: bool
-    """The same, or of one that arrives whole in any mode, has a rule and is counted as called."""
+    """True also for one that arrives whole in any mode, has a rule and is counted as called."""
     may_grow: bool
-    """Whether it may enlarge the memory of a tensor that it is given: with `out=`, `resize_`."""
+    """Whether it may enlarge the memory of an argument, as with `out=` or `resize_`."""
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What a trace cannot count, refused by name: no figure is better than a wrong one."""
+"""Rejects by name what a trace cannot count: no figure is better than a wrong one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["refuse_functions", "refuse_higher_order", "refuse_uncountable"]
 
 
 def refuse_uncountable(where: str, values: Iterable[Any]) -> None:
-    """Lets pass what is no tensor, or a dense one; lists are opened.
+    """Accepts non-tensors and dense tensors, including those in lists.
 
     Args:
         where: What the values belong to, for the message.
         values: Arguments or outputs.
 
     Raises:
-        UncountableError: One is a nested, sparse or quantized tensor, or one that wraps others.
+        UncountableError: A tensor is nested, sparse, quantized, or wraps others.
     """
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -35,12 +35,12 @@ def refuse_uncountable(where: str, values: Iterable[Any]) -> None:
 
 
 def _kind_of(tensor: torch.Tensor) -> str | None:
-    """Why a tensor cannot be counted, and the way out; None for a dense tensor."""
+    """Why a tensor cannot be counted, and what to do about it; None for a dense tensor."""
     if tensor.is_nested:
         return "nested tensors are not counted; pad them (torch.nested.to_padded_tensor)"
     kind = type(tensor)
     if kind is not torch.Tensor and _wraps(kind):
-        return f"tensors of type {kind.__name__} are not counted; use those that they wrap"
+        return f"tensors of type {kind.__name__} are not counted; use the tensors they wrap"
     if tensor.layout is not torch.strided:
         return f"tensors of layout {tensor.layout} are not counted; use dense ones (to_dense())"
     if tensor.is_quantized:
@@ -49,7 +49,7 @@ def _kind_of(tensor: torch.Tensor) -> str | None:
 
 
 def _wraps(kind: type[torch.Tensor]) -> bool:
-    """Whether tensors of this class do their own dispatch, on tensors that a trace cannot see."""
+    """Whether tensors of this class dispatch on inner tensors that a trace cannot see."""
     own_dispatch = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
     return own_dispatch and kind.__name__ != "FakeTensor"
 
@@ -62,31 +62,31 @@ _HIGHER_ORDER: Final = "torch._higher_order_ops."
 
 
 def refuse_higher_order(name: str) -> None:
-    """Refuses an operator that takes functions.
+    """Rejects an operator that takes functions.
 
     Raises:
         UncountableError: Always.
     """
     if name == "flex_attention":
         raise UncountableError(
-            "flex_attention is not counted: what its score function computes is not seen; use"
+            "flex_attention is not counted: the trace does not see inside its score function; use"
             " torch.nn.functional.scaled_dot_product_attention with a mask (attn_implementation"
             " 'sdpa') or matrix products ('eager')"
         )
     raise UncountableError(
-        f"the operator {name} is not counted: what the functions that it takes compute is not"
-        " seen; call them directly"
+        f"the operator {name} is not counted: the trace does not see inside the functions it"
+        " takes; call them directly"
     )
 
 
 def refuse_functions(error: BaseException | None) -> None:
-    """Says by name what such an operator raises before any dispatch, as on `meta`.
+    """Replaces the error such an operator raises before any dispatch, as on `meta`, by a named one.
 
     Args:
-        error: What a pass raised, if it did.
+        error: What a pass raised, if anything.
 
     Raises:
-        UncountableError: It came from an operator that takes functions, or from torch.compile.
+        UncountableError: The error came from an operator that takes functions, or torch.compile.
     """
     if not isinstance(error, Exception) or isinstance(error, UncountableError):
         return
@@ -100,6 +100,6 @@ def refuse_functions(error: BaseException | None) -> None:
                 raise refusal from error
     if any(name.startswith(_DYNAMO) for name in (type(error).__module__, *modules[-1:])):
         raise UncountableError(
-            "what torch.compile makes one graph of is not counted: its operators are not seen one"
-            " by one; call the function itself, or compile it without fullgraph=True"
+            "a graph made by torch.compile is not counted: the trace does not see its operators;"
+            " call the function itself, or compile it without fullgraph=True"
         ) from error

@@ -1,7 +1,7 @@
-"""Calls that need not run again: equal modules do the same work on equal inputs.
+"""Repeats the records of equal calls: alike modules do the same work on equal inputs.
 
-Which modules are alike is declared, never guessed. What a call is given is compared here, and what
-it left behind decides whether its record may be repeated at all.
+Which modules are alike is declared, never guessed. This module compares the inputs of a call, and
+checks by its side effects whether its record may be repeated at all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dsocr_analyze.trace.variants import Variants
 __all__ = ["Alike", "Occasion", "Repetition", "Span", "moved"]
 
 Alike = Callable[[str], str | None]
-"""The name that alike modules share, by module path; None for a module that is not repeated."""
+"""Maps a module path to the name that alike modules share; None if it is never repeated."""
 
 _PLAIN: Final = (
     type(None), bool, int, float, complex, str, bytes,
@@ -36,17 +36,17 @@ _PLAIN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What one call of a module executed.
+    """The record of one module call.
 
     Attributes:
         path: Path of the module.
         kernels: Records of its operators.
-        free: Calls of operators that are free.
+        free: Calls of free operators.
         unknown: Calls of operators without a rule.
-        calls: Paths of the modules that it called.
+        calls: Paths of the modules it called.
         shapes: Path and shapes of each of those calls, and of its own.
-        peak: The most bytes that it held at once, besides what was alive before.
-        make_output: Makes tensors like those that it returned.
+        peak: The most bytes it held at once, not counting those alive before.
+        make_output: Makes tensors like those it returned.
     """
 
     path: str
@@ -63,14 +63,14 @@ class Occasion(NamedTuple):
     """One call of a module."""
 
     key: Any
-    """What determines its record."""
+    """Determines its record."""
     module: torch.nn.Module
     path: str
     arguments: list[Any]
 
 
 class _Mark(NamedTuple):
-    """Where everything stood when a call began."""
+    """State of the record and of memory when a call began."""
 
     kernels: int
     free: Counter[str]
@@ -84,11 +84,11 @@ class _Mark(NamedTuple):
 
 
 class Repetition:
-    """Spans of calls that may be repeated, by what determines them.
+    """Spans of calls that may be repeated, by key.
 
     Args:
-        alike: Which modules are alike.
-        memory: The tensors alive.
+        alike: Maps the paths of alike modules to a shared name.
+        memory: The live tensors.
     """
 
     def __init__(self, alike: Alike, memory: LiveTensors) -> None:
@@ -100,11 +100,11 @@ class Repetition:
         """Path and shapes of every call of the pass."""
 
     def key_of(self, module: torch.nn.Module, path: str, args: Any, kwargs: dict[str, Any]) -> Any:
-        """What determines a call's record, or None where something unforeseen might.
+        """A key that determines a call's record, or None if something unforeseen might affect it.
 
-        That is the name that the module shares, what it consists of, how the arguments were given,
-        their shapes, strides and types, which of them are the same or share memory, and which have
-        known values.
+        It consists of the shared name of the module, its settings and children, how the arguments
+        were passed, their shapes, strides and types, which of them are identical or share memory,
+        and which have known values.
         """
         name = self._name_of(path)
         if name is None:
@@ -125,11 +125,11 @@ class Repetition:
         return name, self._variant_of(module), tuple(kwargs), tuple(described), shared
 
     def span_of(self, key: Any) -> Span | None:
-        """What an equal call executed, where that may be repeated."""
+        """The record of an equal call, if it may be repeated."""
         return self._spans.get(key)
 
     def run(self, occasion: Occasion, trace: Trace, call: Callable[[], Any]) -> Any:
-        """Runs a call and, if it is the first with its key, keeps what it executed.
+        """Runs a call and, if it is the first with its key, keeps its record.
 
         Args:
             occasion: The call.
@@ -137,11 +137,11 @@ class Repetition:
             call: Runs the module.
 
         Returns:
-            What the module returned.
+            The module's output.
         """
         if occasion.key in self._spans:
             return call()
-        self._spans[occasion.key] = None  # until it is known what the call leaves behind
+        self._spans[occasion.key] = None  # until the call's side effects are known
         mark = self._mark(occasion, trace)
         before = trace.peak
         trace.peak = Peak(mark.nbytes, occasion.path)
@@ -180,10 +180,9 @@ class Repetition:
         )
 
     def _output_maker(self, output: Any, mark: _Mark) -> Callable[[], Any] | None:
-        """Makes tensors like `output`; None where the call left behind anything but those.
+        """Makes tensors like `output`; None if the call left anything else behind.
 
-        What it left behind is seen by what is alive besides: the output's own memory, made during
-        the call, must be all of it.
+        All memory that the call leaves alive must be that of its output, made during the call.
         """
         parts = output if type(output) is tuple else (output,)
         made: dict[int, int] = {}
@@ -208,7 +207,7 @@ class Repetition:
 
 
 def moved(path: str, old: str, new: str) -> str:
-    """A path at or below `old` as it reads below `new`; any other path stays."""
+    """Moves a path at or below `old` to below `new`; any other path is unchanged."""
     if path == old:
         return new
     below = old + "." if old else ""
@@ -222,7 +221,7 @@ def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _is_untouched(occasion: Occasion, mark: _Mark) -> bool:
-    """Whether the call wrote to no argument and kept nothing on the module or below."""
+    """Whether the call wrote to no argument and stored nothing on the module or below."""
     now = _attributes(occasion.module)
     return (
         mark.versions == _versions(occasion.arguments)
@@ -236,7 +235,7 @@ def _versions(arguments: list[Any]) -> list[int]:
 
 
 def _attributes(module: torch.nn.Module) -> list[Any]:
-    """Attributes and buffers at or below the module; tensors weakly, as their life is measured."""
+    """Attributes and buffers at or below the module; tensors by weak reference so they can die."""
     return [
         weakref.ref(value) if isinstance(value, torch.Tensor) else value
         for part in module.modules()
@@ -245,7 +244,7 @@ def _attributes(module: torch.nn.Module) -> list[Any]:
 
 
 def _maker_of(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """Makes tensors on `meta` that look like this one, each with memory of its own."""
+    """Makes tensors on `meta` that look like this one, each with its own memory."""
     shape, stride, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
     dtype, elements = tensor.dtype, tensor.untyped_storage().nbytes() // tensor.element_size()
 

@@ -1,4 +1,4 @@
-"""What a kernel takes beside its inputs and outputs: operands that it copies, and scratch."""
+"""Memory a kernel takes besides its inputs and outputs: copied operands and scratch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dsocr_analyze.trace.call import Call
 __all__ = ["copied_operands", "scratch_bytes"]
 
 Scratch = Callable[[Call, int], int]
-"""Bytes of scratch of a call, from the call and the threads of the pool."""
+"""Bytes of scratch, from a call and the number of threads of the pool."""
 
 
 def copied_operands(name: str, call: Call) -> list[torch.Tensor]:
-    """Operands that a kernel copies first, as it needs them contiguous.
+    """Operands that a kernel copies first because it needs them contiguous.
 
     Layer norm does so on every device (`expect_contiguous` in `layer_norm_cpu` and
     `layer_norm_cuda` of ATen).
@@ -29,7 +29,7 @@ def copied_operands(name: str, call: Call) -> list[torch.Tensor]:
 
 
 def scratch_bytes(name: str, call: Call, kernels_of: KernelsOf) -> int:
-    """Bytes that the kernel of a call holds for its own use while it runs."""
+    """Bytes that a call's kernel holds for its own use while it runs."""
     known = None if kernels_of.device == "cuda" else _ON_CPU.get(name)
     return 0 if known is None else known(call, kernels_of.threads)
 
@@ -46,7 +46,7 @@ def _attention(call: Call, threads: int) -> int:
 
 
 def _convolution(call: Call, threads: int) -> int:
-    """Square images and kernels of one group; any other takes no scratch that is known."""
+    """Square images and ungrouped kernels; others take no known scratch."""
     x, weight, output = call.args[0], call.args[1], call.outputs[0]
     if x.dim() != 4 or x.shape[2] != x.shape[3] or weight.shape[1] != x.shape[1]:
         return 0
@@ -63,7 +63,7 @@ def _convolution(call: Call, threads: int) -> int:
 
 
 def _product(first: int) -> Scratch:
-    """Of `[..., m, k] x [..., k, n]`, the factors beginning at the argument `first`."""
+    """For `[..., m, k] x [..., k, n]`, with the factors starting at the argument `first`."""
 
     def count(call: Call, threads: int) -> int:
         left, right = call.args[first], call.args[first + 1]
@@ -71,7 +71,7 @@ def _product(first: int) -> Scratch:
         packed = scratch.product_scratch(int(left.shape[-2]), int(left.shape[-1]), size, threads)
         if not packed or left.dim() < 3:
             return packed
-        # A batch in 16 bits is copied where it neither lies row by row nor column by column.
+        # In 16 bits, a batch that is neither row-major nor column-major is copied.
         copied = (f for f in (left, right) if not (f.is_contiguous() or f.mT.is_contiguous()))
         return packed + sum(int(factor.numel()) * int(size) for factor in copied)
 

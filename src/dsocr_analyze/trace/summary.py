@@ -1,4 +1,4 @@
-"""From the record of what ran to figures: stages, the ledger, the batch."""
+"""Turns the record of a run into figures: stages, the ledger, the batch."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ __all__ = [
 def stage_figures(
     traces: PassTraces, stages: Sequence[Stage], own_params: Mapping[str, Mapping[str, int]]
 ) -> dict[str, StageFigures]:
-    """Books the prefill pass and the first decode step to stages.
+    """Divides the prefill pass and the first decode step among stages.
 
-    Vision stages get what the modules that they own do in the prefill pass, `prefill` the rest of
-    it, `decode` all of the decode step.
+    Vision stages get the work of their own modules in the prefill pass, `prefill` gets the rest of
+    that pass, `decode` the whole decode step.
 
     Args:
         traces: The passes.
         stages: The architecture's stages, in order.
-        own_params: Parameters that each stage owns, by its name and by the module that holds them.
+        own_params: Parameters that each stage owns, by stage and by the module that holds them.
     """
     kernels: dict[str, list[Kernel]] = {stage.name: [] for stage in stages}
     calls: dict[str, Counter[str]] = {stage.name: Counter() for stage in stages}
@@ -64,24 +64,24 @@ def stage_figures(
 
 
 def _booked_to(path: str, stages: Sequence[Stage]) -> str:
-    """Name of the stage that gets what the module at `path` does in the prefill pass."""
+    """Name of the stage to which the module at `path` belongs in the prefill pass."""
     owners = (stage.name for stage in stages if stage.role == "vision" and stage.owns(path))
     rest = next(stage.name for stage in stages if stage.role == "prefill")
     return next(owners, rest)
 
 
 def _outermost_calls(stage: Stage, calls: Counter[str]) -> int:
-    """Calls of the stage's outermost module; that of both passes is the model itself."""
+    """Calls of the stage's outermost module; for both passes that is the model itself."""
     outermost = stage.prefixes if stage.role == "vision" else ("",)
     return next((calls[path] for path in outermost if path in calls), 0)
 
 
 def experts_run(stage: StageFigures, routed_expert: re.Pattern[str] | None) -> int:
-    """Routed experts of all layers that ran in a stage, each once.
+    """Routed experts of all layers that ran in a stage, each counted once.
 
     Args:
         stage: What ran.
-        routed_expert: Pattern of the paths of routed experts; None for a model without.
+        routed_expert: Pattern of the paths of routed experts; None for a model without any.
     """
     if routed_expert is None:
         return 0
@@ -108,17 +108,17 @@ def batch_work(
     stretches: Iterable[range],
     routed_expert: re.Pattern[str] | None,
 ) -> Work:
-    """The prefill pass and all decode steps, each over one cached token more.
+    """Adds up the prefill pass and all decode steps, each over one more cached token.
 
     Within a stretch, every operator of a step either ignores the cache or is linear in its length,
-    so step i of it costs its first step plus i times the difference between its second and its
-    first. Routed experts ignore it; which of them run differs from step to step by the routing.
+    so step i costs as much as the first plus i times the difference between the second and the
+    first. Routed experts ignore the cache; the routing picks different ones at each step.
 
     Args:
         prefill: Work of the prefill pass.
         traces: The passes, with the first two steps of every stretch.
-        stretches: Numbers of the decode steps, as `step_stretches` cuts them.
-        routed_expert: Pattern of the paths of routed experts; None for a model without.
+        stretches: Ranges of decode steps, as returned by `step_stretches`.
+        routed_expert: Pattern of the paths of routed experts; None for a model without any.
     """
     traced = dict(zip(traces.step_numbers, traces.decode_steps, strict=True))
     batch = prefill
@@ -133,11 +133,11 @@ def batch_work(
 
 
 def step_stretches(new_tokens: int, cuts: Sequence[int]) -> list[range]:
-    """Numbers of the decode steps, cut where a step begins to do other work.
+    """Ranges of decode steps, cut where the work of a step changes in kind.
 
     Args:
-        new_tokens: Tokens to generate: one by the prefill pass, each other one by a step.
-        cuts: Numbers of the steps at which they begin other work, ascending.
+        new_tokens: Tokens to generate: the prefill pass yields one, each step another.
+        cuts: Numbers of the steps from which the work changes, ascending.
     """
     steps = range(new_tokens - 1)
     ends = [*cuts, len(steps)]
@@ -146,15 +146,15 @@ def step_stretches(new_tokens: int, cuts: Sequence[int]) -> list[range]:
 
 
 def linear_stretches(steps: range, run: Callable[[int], Work]) -> list[range]:
-    """Numbers of decode steps, cut so that within a stretch work is linear in the number.
+    """Ranges of decode steps within which the work is linear in the step number.
 
-    Of a stretch the first two steps, the middle one and the last run. Where these do not cost what
-    the first two foretell (a window has filled up, rotary angles are computed anew), either half is
-    looked at by itself.
+    Runs the first two steps of a range, the middle one and the last. If those are not on the line
+    through the first two (a window has filled up, rotary angles are recomputed), splits the range
+    in half and examines each half.
 
     Args:
-        steps: Numbers that follow one another.
-        run: Work of the step of a number.
+        steps: Consecutive step numbers.
+        run: Returns the work of a step, by number.
     """
     if not steps:
         return []

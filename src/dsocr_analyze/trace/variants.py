@@ -1,7 +1,7 @@
-"""Whether modules that are declared alike still are: a model may have been changed since.
+"""Checks whether modules declared alike still are: a model may have been changed after loading.
 
-Somebody who sets `layer.mlp.act_fn` or `layer.mlp.top_k` on a loaded model makes a layer unlike its
-neighbours. What a module consists of tells such modules apart.
+Setting `layer.mlp.act_fn` or `layer.mlp.top_k` on a loaded model makes a layer unlike its
+neighbours. Comparing settings and children tells such modules apart.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Variants"]
 _PLAIN: Final = (type(None), bool, int, float, complex, str, torch.dtype)
 
 _NUMBERS: Final = frozenset({"layer_idx", "layer_id"})
-"""Attributes that number a layer, in which alike layers differ."""
+"""Attributes that number a layer, which may differ between alike layers."""
 
 
 class Variants:
@@ -27,7 +27,7 @@ class Variants:
         self._of_module: dict[torch.nn.Module, int] = {}
 
     def __call__(self, module: torch.nn.Module) -> int:
-        """The module's number, as the module was when it was first asked for."""
+        """The module's number, from its state when first asked for."""
         variant = self._of_module.get(module)
         if variant is None:
             description = (

@@ -1,4 +1,4 @@
-"""Rules of what computes without a matrix product, whose work is `vector_flops`."""
+"""Rules of operators that compute without a matrix product; their work is `vector_flops`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsocr_analyze.trace.fvcore_handles import fvcore_count
 __all__ = ["SOFTMAX_FLOPS", "VECTOR_RULES"]
 
 SOFTMAX_FLOPS: Final = 5
-"""Of an element: maximum, subtraction, exponential, sum, division."""
+"""Per element: maximum, subtraction, exponential, sum, division."""
 
 
 def _per_output(flops: int) -> Count:
@@ -38,20 +38,20 @@ def _trailing_norm(call: Call) -> Rows:
 
 
 def _group_norm(call: Call) -> Rows:
-    """Arguments: x, weight, bias, N, C, H W, groups; the channels of a group are one row."""
+    """Arguments: x, weight, bias, N, C, H W, groups; the channels of a group form one row."""
     channels, positions, groups = call.args[4:7]
     return _rows(call.args[0].numel(), channels * positions // groups)
 
 
 def _batch_norm(call: Call) -> Rows:
-    """x [N, C, ...]: a row for each channel."""
+    """x [N, C, ...]: one row per channel."""
     x = call.args[0]
     channels = int(x.shape[1])
     return Rows(channels, x.numel() // channels if channels else 0)
 
 
 def _along_dim(index: int, call: Call, default: int | None = None) -> Rows:
-    """Rows along the dimension that is the argument at `index`."""
+    """Rows along the dimension given by the argument at `index`."""
     tensor = call.tensors()[0]
     dim = call.argument(index, "dim")
     if dim is None:
@@ -76,13 +76,13 @@ def _sort_rows(call: Call) -> Rows:
 
 
 def _reduction_rows(call: Call) -> Rows:
-    """What is reduced to each output element."""
+    """The elements reduced to each output element form one row."""
     outputs = call.outputs[0].numel()
     return Rows(outputs, call.tensors()[0].numel() // outputs if outputs else 0)
 
 
 def _sorted_length(call: Call) -> int:
-    """Elements of each sorted row; overloads have the dimension in different places."""
+    """Elements per sorted row; overloads take the dimension in different positions."""
     tensor = call.tensors()[0]
     if not tensor.dim():
         return 1
@@ -94,12 +94,12 @@ def _sorted_length(call: Call) -> int:
 
 
 def _sort_flops(call: Call) -> int:
-    """n ceil(log2 n) comparisons for each sorted row."""
+    """n ceil(log2 n) comparisons per sorted row."""
     return call.tensors()[0].numel() * max(_sorted_length(call) - 1, 0).bit_length()
 
 
 def _unique_flops(call: Call) -> int:
-    """n ceil(log2 n) comparisons to sort n elements, and n to find where one ends."""
+    """n ceil(log2 n) comparisons to sort n elements, and n to find where each value ends."""
     elements = int(call.tensors()[0].numel())
     return elements * (max(elements - 1, 0).bit_length() + 1)
 
@@ -108,7 +108,7 @@ def _unique_flops(call: Call) -> int:
 
 
 def _taps(filter_size: int) -> Count:
-    """2 FLOPs a tap: `filter_size` taps along each resized dimension, all at once."""
+    """2 FLOPs per tap: `filter_size` taps along each resized dimension, all at once."""
 
     def count(call: Call) -> int:
         spatial = call.outputs[0].dim() - 2
@@ -118,20 +118,20 @@ def _taps(filter_size: int) -> Count:
 
 
 def _sampled_taps(call: Call) -> int:
-    """Of `grid_sampler_2d(x, grid, mode, ...)`: bilinear (0) 2 taps a dimension, bicubic (2) 4.
+    """`grid_sampler_2d(x, grid, mode, ...)`: taps along each dimension.
 
-    The nearest element (1) is only taken.
+    Bilinear (mode 0) takes 2 taps, bicubic (2) takes 4; nearest (1) only copies.
     """
     filter_size = {0: 2, 1: 0, 2: 4}[call.args[2]]
     return _taps(filter_size)(call)
 
 
 def _antialiased_taps(support: int) -> Count:
-    """2 FLOPs a tap of the window, one dimension after the other, last first: an upper bound.
+    """2 FLOPs per tap of the window, one dimension after another, last first: an upper bound.
 
     Shrinking by s widens the filter s times, to 2 support s entries; ATen's window is then
-    2 ceil(support s) + 1 taps (`_upsample_bicubic2d_aa`, support 2; bilinear, support 1), of which
-    those outside the filter weigh nothing.
+    2 ceil(support s) + 1 taps (`_upsample_bicubic2d_aa`, support 2; bilinear, support 1), and
+    those outside the filter have weight zero.
     """
 
     def count(call: Call) -> int:
@@ -149,7 +149,7 @@ def _antialiased_taps(support: int) -> Count:
 
 
 def _window_flops(call: Call) -> int:
-    """One operation per element of each window; one size stands for all dimensions."""
+    """One operation per element of each window; a single size applies to all dimensions."""
     window: list[int] = call.args[1]
     spatial = call.outputs[0].dim() - 2
     return call.outputs[0].numel() * math.prod(window if len(window) > 1 else window * spatial)
@@ -162,7 +162,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "normalization",
-            "fvcore's handle: 5 an element, 4 without an affine weight; the"
+            "fvcore's handle: 5 per element, 4 without an affine weight; the"
             " statistics stay in the kernel",
             vector_flops=fvcore_count(jit_handles.norm_flop_counter(2), flat=True),
             bytes_written=first_output,
@@ -183,7 +183,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "normalization",
-            "fvcore's handle: 2 an element at inference, 1 without a weight",
+            "fvcore's handle: 2 per element at inference, 1 without a weight",
             vector_flops=fvcore_count(jit_handles.batchnorm_flop_jit, flat=True),
             bytes_written=first_output,
             dimensions=_batch_norm,
@@ -193,7 +193,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "normalization",
-            "square, sum, scale, and weight: 4 an element",
+            "square, sum, scale, and weight: 4 per element",
             vector_flops=_per_input(4),
             bytes_written=first_output,
             dimensions=_trailing_norm,
@@ -203,7 +203,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "softmax",
-            "maximum, subtraction, exponential, sum, division: 5 an element",
+            "maximum, subtraction, exponential, sum, division: 5 per element",
             vector_flops=_per_output(SOFTMAX_FLOPS),
             dimensions=_softmax_rows,
         ),
@@ -252,7 +252,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         "elu celu",
     ),
     (
-        Rule("activation", "a sigmoid(b): five an output element", vector_flops=_per_output(5)),
+        Rule("activation", "a sigmoid(b): five per output element", vector_flops=_per_output(5)),
         "glu",
     ),
     (Rule("activation", "x tanh(softplus(x))", vector_flops=_per_output(5)), "mish"),
@@ -269,7 +269,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "elementwise",
-            "one operation an output element, whatever its type",
+            "one operation per output element of any type",
             vector_flops=output_elements,
         ),
         "add sub rsub mul div floor_divide remainder fmod neg abs reciprocal pow square sqrt"
@@ -318,7 +318,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "reduction",
-            "one operation an input element",
+            "one operation per input element",
             vector_flops=_per_input(1),
             dimensions=_reduction_rows,
         ),
@@ -328,7 +328,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "reduction",
-            "two operations an input element: a test and a sum; two comparisons",
+            "two operations per input element: a test and a sum; two comparisons",
             vector_flops=_per_input(2),
             dimensions=_reduction_rows,
         ),
@@ -337,7 +337,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "routing",
-            "one comparison a candidate",
+            "one comparison per candidate",
             vector_flops=_per_input(1),
             dimensions=_topk_rows,
         ),
@@ -346,7 +346,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "routing",
-            "n ceil(log2 n) comparisons a row",
+            "n ceil(log2 n) comparisons per row",
             vector_flops=_sort_flops,
             dimensions=_sort_rows,
         ),
@@ -355,7 +355,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "reduction",
-            "a comparison an element with the one before it",
+            "one comparison per element, with the one before it",
             vector_flops=_per_input(1),
         ),
         "unique_consecutive",
@@ -363,24 +363,24 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "reduction",
-            "all elements are sorted, n ceil(log2 n) comparisons, and compared with the one before",
+            "n ceil(log2 n) comparisons to sort, then one per element with the one before",
             vector_flops=_unique_flops,
         ),
         "_unique2 unique_dim",
     ),
     # interpolation and pooling
     (
-        Rule("interpolation", "2 FLOPs a tap, 4 taps a dimension", vector_flops=_taps(4)),
+        Rule("interpolation", "2 FLOPs per tap, 4 taps per dimension", vector_flops=_taps(4)),
         "upsample_bicubic2d",
     ),
     (
-        Rule("interpolation", "2 FLOPs a tap, 2 taps a dimension", vector_flops=_taps(2)),
+        Rule("interpolation", "2 FLOPs per tap, 2 taps per dimension", vector_flops=_taps(2)),
         "upsample_linear1d upsample_bilinear2d upsample_trilinear3d",
     ),
     (
         Rule(
             "interpolation",
-            "2 FLOPs a tap: 2 taps a dimension, 4 of a bicubic filter",
+            "2 FLOPs per tap: 2 taps per dimension, 4 for a bicubic filter",
             vector_flops=_sampled_taps,
         ),
         "grid_sampler_2d grid_sampler_3d",
@@ -388,7 +388,7 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "interpolation",
-            "2 FLOPs a tap of the window, widened when shrinking, separably: an upper bound",
+            "2 FLOPs per tap of the separable window, which shrinking widens: an upper bound",
             vector_flops=_antialiased_taps(2),
         ),
         "_upsample_bicubic2d_aa",
@@ -396,27 +396,27 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
     (
         Rule(
             "interpolation",
-            "2 FLOPs a tap of the window, widened when shrinking, separably: an upper bound",
+            "2 FLOPs per tap of the separable window, which shrinking widens: an upper bound",
             vector_flops=_antialiased_taps(1),
         ),
         "_upsample_bilinear2d_aa",
     ),
     (
-        Rule("interpolation", "takes the nearest element"),
+        Rule("interpolation", "copies the nearest element"),
         "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d"
         " _upsample_nearest_exact2d _upsample_nearest_exact3d",
     ),
     (
         Rule(
             "pooling",
-            "fvcore's handle: one operation an input element",
+            "fvcore's handle: one operation per input element",
             vector_flops=fvcore_count(jit_handles.elementwise_flop_counter(1, 0)),
         ),
         "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d",
     ),
     (
-        Rule("pooling", "one operation an element of each window", vector_flops=_window_flops),
+        Rule("pooling", "one operation per element of each window", vector_flops=_window_flops),
         "avg_pool1d avg_pool2d avg_pool3d max_pool2d_with_indices max_pool3d_with_indices",
     ),
 ]
-"""Rules, and the names of the operators that each is for."""
+"""Rules, and the names of the operators that each covers."""

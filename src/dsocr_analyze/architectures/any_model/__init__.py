@@ -1,4 +1,4 @@
-"""Any model of transformers, described by a stages file: traced like the known architectures."""
+"""Any transformers model described by a stages file, traced like the known architectures."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def described_architecture(path: Path) -> Architecture:
     """The architecture that a stages file describes.
 
     Args:
-        path: The file: see docs/any-model.md.
+        path: The file; see docs/any-model.md.
 
     Raises:
-        ConfigError: It cannot be read, or describes no model.
+        ConfigError: It cannot be read, or does not describe a model.
     """
     description = read_description(path)
     prompt, decode = description.prompt, description.decode
@@ -66,17 +66,17 @@ def _plan(
     prompt_pages: int = 1,
     **of_pages: Any,
 ) -> Lengths:
-    """What is asked of the model; what is asked of a page is refused.
+    """Plans the lengths of a run; arguments about a page are rejected.
 
     Raises:
-        WorkloadError: A number is not possible, or the model knows no such argument.
+        WorkloadError: A number is impossible, or the model does not take such an argument.
     """
     of_pages["prompt_pages"] = None if prompt_pages == 1 else prompt_pages
     for name, value in of_pages.items():
         if value is not None:
             raise WorkloadError(
-                f"{name} is asked of models that read pages; what {description.name} is called with"
-                f" stands in {description.file}",
+                f"{name} applies only to models that read pages; the inputs of {description.name}"
+                f" are in {description.file}",
                 arguments=[name],
             )
     prompt = description.prompt
@@ -101,16 +101,16 @@ def _plan(
 
 
 def _notes(description: Description, _: Lengths) -> list[str]:
-    notes = [f"{description.name} has no closed forms: its figures are traced, and stand alone"]
+    notes = [f"{description.name} has no closed forms: its figures come from the trace alone"]
     if description.decode is None:
         notes.append(
-            "the model does not decode: its stages are one pass, and no token is generated"
+            "the model does not decode: its stages form one pass, and no token is generated"
         )
     return notes
 
 
 def _usual_arguments(description: Description) -> frozenset[str]:
-    """Arguments that are given unasked: those that forward does not name are left out."""
+    """Arguments passed by default, unless the model's forward does not name them."""
     if description.prompt is None:
         return frozenset()
     family = description.prompt.argument.removesuffix("input_ids")
@@ -122,7 +122,7 @@ def _usual_arguments(description: Description) -> frozenset[str]:
 def _prefill_inputs(
     description: Description, device: torch.device, dtype: torch.dtype, lengths: Lengths
 ) -> dict[str, Any]:
-    # Imported here: it brings torch.
+    # Imported here because it imports torch.
     from dsocr_analyze.architectures.any_model.inputs import prefill_inputs
 
     return prefill_inputs(description, device, dtype, lengths)
@@ -131,14 +131,14 @@ def _prefill_inputs(
 def _decode_inputs(
     description: Description, device: torch.device, lengths: Lengths, position: int
 ) -> dict[str, Any]:
-    # Imported here: it brings torch.
+    # Imported here because it imports torch.
     from dsocr_analyze.architectures.any_model.inputs import decode_inputs
 
     return decode_inputs(description, device, lengths, position)
 
 
 def _lengthened(cache: Any, step: DecodeStep) -> Any:
-    # Imported here: it brings torch.
+    # Imported here because it imports torch.
     from dsocr_analyze.architectures.any_model.decode_cache import lengthened
 
     return lengthened(cache, step)

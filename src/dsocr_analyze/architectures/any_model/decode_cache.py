@@ -1,4 +1,4 @@
-"""A cache of transformers, of either of its major versions, as a later decode step finds it."""
+"""Extends a transformers cache (version 4 or 5) to the length that a later decode step finds."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["lengthened"]
 
 
 def lengthened(cache: Any, step: DecodeStep) -> Any:
-    """The cache after as many more tokens, of zeros, as the step finds there.
+    """Extends the cache with zeros to the length that the step finds.
 
-    Every layer takes them as it takes any: a sliding window drops the oldest. Layers that keep no
-    keys stay as they are.
+    Every layer takes them like any tokens: a sliding window drops the oldest. Layers without keys
+    stay unchanged.
 
     Args:
-        cache: What an earlier pass left, of no more tokens: a cache of transformers, or keys and
-            values, `[B, heads, K, head_dim]` each, by layer; it may be changed.
+        cache: The cache after an earlier pass, with no more tokens than that: a transformers cache,
+            or keys and values, `[B, heads, K, head_dim]` each, by layer. May be modified.
         step: The step.
     """
     if isinstance(cache, tuple):
@@ -34,7 +34,7 @@ def lengthened(cache: Any, step: DecodeStep) -> Any:
 
 
 def _longer_layer(layer: Any, tokens: int) -> Any:
-    """A layer's keys and values padded; what it keeps besides (of an encoder) stays."""
+    """A layer with padded keys and values; its other contents (of an encoder) stay."""
     keys, values, *rest = layer
     missing = tokens - keys.shape[-2]
     padded = (torch.nn.functional.pad(held, (0, 0, 0, missing)) for held in (keys, values))
@@ -42,7 +42,7 @@ def _longer_layer(layer: Any, tokens: int) -> Any:
 
 
 def _layers_of(cache: Any) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-    """Number, keys and values of every layer that keeps some."""
+    """Index, keys and values of every layer that has any."""
     if hasattr(cache, "key_cache"):  # transformers 4
         pairs = list(zip(cache.key_cache, cache.value_cache, strict=True))
     else:

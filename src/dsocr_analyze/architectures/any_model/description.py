@@ -1,4 +1,4 @@
-"""What a stages file says of a model: its stages, what it is called with, how it decodes."""
+"""The contents of a stages file: a model's stages, its inputs, and how it decodes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ __all__ = [
 BATCH: Final = "batch"
 TOKENS: Final = "tokens"
 KEYS: Final = "keys"
-"""Sizes that a workload sets: prompts of the batch, tokens that a pass is given, and all positions
-up to its last."""
+"""Sizes set by a workload: prompts per batch, tokens passed to a pass, and all positions up to
+the last of these."""
 
 ATTENTIONS: Final = ("eager", "sdpa")
 MODEL_DTYPE: Final = "model"
@@ -48,12 +48,12 @@ Size: TypeAlias = int | str
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The same value at positions that follow one another.
+    """The same value at consecutive positions.
 
     Attributes:
         value: The value.
         start: The first position, from 0.
-        count: How many.
+        count: Number of positions.
     """
 
     value: Number
@@ -63,15 +63,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class TensorInput:
-    """A tensor that a pass is given.
+    """A tensor passed to the model.
 
     Attributes:
-        shape: Its sizes; None where its values say them.
-        values: Its values, lists in lists; None where it is filled.
-        dtype: Name of its type; `model` for that of the weights.
-        fill: What it is filled with.
+        shape: Its sizes; None if given by its values.
+        values: Its values, as nested lists; None if it is filled.
+        dtype: Name of its type; `model` for the type of the weights.
+        fill: Value it is filled with.
         placed: Other values along its last dimension.
-        is_repeated: Whether every prompt of the batch brings it once, along its first dimension.
+        is_repeated: Whether to repeat it for every prompt of the batch, along its first dimension.
     """
 
     shape: tuple[Size, ...] | None
@@ -83,7 +83,7 @@ class TensorInput:
 
 
 Input: TypeAlias = TensorInput | Number | str | tuple["Input", ...]
-"""What one argument of forward is given: a tensor, a number, a text, or a list of such."""
+"""Value of one argument of forward: a tensor, a number, a string, or a list of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +91,11 @@ class Prompt:
     """The prompt.
 
     Attributes:
-        tokens: How many, where nobody asks for another number.
+        tokens: Default number of tokens.
         argument: Argument of forward that takes their ids.
-        fill: Id of a token that nothing else is said of.
-        placed: Ids of others.
-        without: Arguments that are not given, although they usually are.
+        fill: Id of all tokens not listed in `placed`.
+        placed: Ids of specific tokens.
+        without: Arguments to omit although they are usually passed.
     """
 
     tokens: int
@@ -111,8 +111,8 @@ class Decode:
 
     Attributes:
         cache: How forward takes and returns the cache.
-        inputs: What it is given besides, by argument.
-        without: Arguments that are not given, although they usually are.
+        inputs: Its other inputs, by argument.
+        without: Arguments to omit although they are usually passed.
     """
 
     cache: CacheUse
@@ -122,18 +122,18 @@ class Decode:
 
 @dataclass(frozen=True)
 class Description:
-    """A stages file.
+    """The contents of a stages file.
 
     Attributes:
-        file: Where it lies.
-        name: Name of what it describes.
-        model_class: Class of transformers to build; None for the one that the config names.
+        file: Its path.
+        name: Name of the model.
+        model_class: Class of transformers to build; None for the one named in the config.
         attention: Attention implementation to build.
-        routed_expert: Pattern of the paths of routed experts; None without.
+        routed_expert: Pattern of the paths of routed experts; None without experts.
         stages: Stages in order.
-        prompt: The prompt; None of a model that reads no tokens.
-        inputs: What the prefill pass is given besides, by argument.
-        decode: How a decode step is called; None of a model that does not decode.
+        prompt: The prompt; None for a model that reads no tokens.
+        inputs: Other inputs of the prefill pass, by argument.
+        decode: How a decode step is called; None for a model that does not decode.
     """
 
     file: str
@@ -151,7 +151,7 @@ def read_description(path: Path) -> Description:
     """Reads a stages file.
 
     Raises:
-        ConfigError: It cannot be read, a key is unknown or missing, or a value is not possible.
+        ConfigError: It cannot be read, a key is unknown or missing, or a value is impossible.
     """
     top = read_toml(path)
     stages = _stages(top)
@@ -170,8 +170,7 @@ def read_description(path: Path) -> Description:
     top.done()
     if found.prompt is None and not found.inputs:
         raise ConfigError(
-            f"{top.file}: there is nothing to call the model with; give 'prompt' (tokens), 'inputs'"
-            " or both"
+            f"{top.file}: the model has no inputs; give 'prompt' (tokens), 'inputs' or both"
         )
     return found
 
@@ -191,14 +190,14 @@ def _stages(top: TomlTable) -> tuple[Stage, ...]:
         )
         table.done()
         if role is None and not stage.prefixes:
-            raise table.refusal("prefixes", 'paths of modules, as ["model.layers"]')
+            raise table.refusal("prefixes", 'paths of modules, such as ["model.layers"]')
         if any(stage.name == other.name for other in stages):
             raise table.refusal("name", "another name: two stages cannot share one")
         for other in stages:
             for prefix in filter(other.owns, stage.prefixes):
                 raise ConfigError(
                     f"{top.file}: '{table.path('prefixes')}' has {prefix!r}, which stage"
-                    f" {other.name!r} owns already; put the stage of the longer path first"
+                    f" {other.name!r} already owns; put the stage with the longer path first"
                 )
         stages.append(stage)
     roles = [stage.role for stage in stages]
@@ -206,25 +205,27 @@ def _stages(top: TomlTable) -> tuple[Stage, ...]:
         raise ConfigError(
             f"{top.file}: the roles of 'stages' are"
             f" {', '.join('none' if role == 'vision' else role for role in roles) or 'missing'};"
-            " give one stage the role 'prefill' (the rest of the pass), after those without a role,"
-            " and last, where the model decodes, one the role 'decode'"
+            " give one stage the role 'prefill' (the rest of the pass), after those without a role;"
+            " if the model decodes, add a last stage with the role 'decode'"
         )
     return tuple(stages)
 
 
 def _routed_expert(top: TomlTable) -> re.Pattern[str] | None:
-    """The pattern of a path like `model.layers.*.mlp.experts.*`, its last star the expert."""
+    """The pattern of a path like `model.layers.*.mlp.experts.*`, whose last star is the expert."""
     path = top.text("routed_expert", None)
     if path is None:
         return None
     if not path.endswith(".*"):
-        raise top.refusal("routed_expert", "a path that ends in .*, as 'model.layers.*.experts.*'")
+        raise top.refusal(
+            "routed_expert", "a path that ends in .*, such as 'model.layers.*.experts.*'"
+        )
     parts = [r"[^.]+" if part == "*" else re.escape(part) for part in path[:-2].split(".")]
     experts = r"\.".join(parts)
     return re.compile(rf"(?P<experts>{experts})\.(?P<index>[^.]+)(?:\..*)?")
 
 
-# --- what a pass is given --------------------------------------------------------------------
+# --- inputs of a pass ------------------------------------------------------------------------
 
 
 def _prompt(top: TomlTable, *, is_needed: bool) -> Prompt | None:
@@ -232,7 +233,7 @@ def _prompt(top: TomlTable, *, is_needed: bool) -> Prompt | None:
     if table is None:
         if is_needed:
             raise ConfigError(
-                f"{top.file}: 'prompt' is missing; a model that decodes has one, as"
+                f"{top.file}: 'prompt' is missing; a model that decodes needs one, such as"
                 " [prompt] tokens = 100"
             )
         return None
@@ -276,7 +277,7 @@ def _input(table: TomlTable, key: str, value: Any, in_decode: bool) -> Input:
         )
     if isinstance(value, bool | int | float | str):
         return value
-    raise table.refusal(key, "a table that describes a tensor, a number, a text or a list of such")
+    raise table.refusal(key, "a table that describes a tensor, a number, a text or a list of these")
 
 
 def _tensor(table: TomlTable, in_decode: bool) -> TensorInput:
@@ -310,7 +311,7 @@ def _tensor(table: TomlTable, in_decode: bool) -> TensorInput:
     if values is not None:
         for key in ("fill", "placed"):
             if table.has(key):
-                raise table.refusal(key, "no such key beside 'values'")
+                raise table.refusal(key, "no such key together with 'values'")
     table.done()
     return found
 
@@ -327,7 +328,7 @@ def _shape(table: TomlTable) -> tuple[Size, ...] | None:
 
 
 def _numbers(table: TomlTable, values: Any) -> list[Number]:
-    """All numbers of lists in lists, which must be rectangular."""
+    """All numbers in nested lists, which must be rectangular."""
     if isinstance(values, bool | int | float):
         return [values]
     if not isinstance(values, list) or not values or len({_form(item) for item in values}) > 1:
@@ -336,7 +337,7 @@ def _numbers(table: TomlTable, values: Any) -> list[Number]:
 
 
 def _form(value: Any) -> tuple[int, ...] | None:
-    """Sizes of lists in lists, by their first items."""
+    """Sizes of nested lists, judged by their first items."""
     if not isinstance(value, list):
         return ()
     inner = _form(value[0]) if value else None
@@ -344,7 +345,7 @@ def _form(value: Any) -> tuple[int, ...] | None:
 
 
 def _usual_dtype(numbers: list[Number]) -> str:
-    """The type that values have in Python, where nobody says another; the model's without any."""
+    """Default type of some values: their type in Python, or the model's if there are none."""
     if numbers and all(isinstance(number, bool) for number in numbers):
         return "bool"
     if numbers and all(isinstance(number, int) for number in numbers):
@@ -360,8 +361,8 @@ def _decode(top: TomlTable, *, decodes: bool) -> Decode | None:
     if not decodes:
         if table is not None:
             raise ConfigError(
-                f"{top.file}: 'decode' says how a decode step is called, and no stage has the role"
-                " 'decode'; give one that role, or leave the table out"
+                f"{top.file}: 'decode' describes a decode step, but no stage has the role 'decode';"
+                " give a stage that role, or leave out the table"
             )
         return None
     if table is None:

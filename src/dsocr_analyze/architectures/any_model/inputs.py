@@ -1,4 +1,4 @@
-"""What a described model's forward is called with: tensors made of what the stages file says."""
+"""Builds the inputs of a described model's forward from its stages file."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ __all__ = ["decode_inputs", "prefill_inputs"]
 
 @dataclass(frozen=True)
 class _Pass:
-    """One pass.
+    """Inputs of one pass.
 
     Attributes:
         file: The stages file, for messages.
-        device: Where tensors go.
-        dtype: The model's.
-        batch: Prompts.
-        tokens: Tokens of each that the pass is given.
-        keys: Positions up to its last.
+        device: Device of the tensors.
+        dtype: The model's type.
+        batch: Number of prompts.
+        tokens: Tokens per prompt passed to the model.
+        keys: Positions up to the last of these.
     """
 
     file: str
@@ -47,7 +47,7 @@ class _Pass:
     keys: int
 
     def value(self, key: str, described: Input) -> Any:
-        """What an argument is given."""
+        """The value of an argument."""
         if isinstance(described, tuple):
             return [self.value(key, item) for item in described]
         if isinstance(described, TensorInput):
@@ -76,7 +76,7 @@ class _Pass:
         return named[size] if isinstance(size, str) else size
 
     def of_prompt(self, prompt: Prompt, ids: Sequence[Number]) -> dict[str, Any]:
-        """What `generate` gives for token ids: they, a mask without padding, and positions."""
+        """What `generate` passes for token ids: the ids, a mask without padding, and positions."""
         family = prompt.argument.removesuffix("input_ids")
         mask = torch.ones(self.batch, self.keys, dtype=torch.long, device=self.device)
         positions = torch.arange(self.keys - self.tokens, self.keys, device=self.device)
@@ -96,9 +96,9 @@ def prefill_inputs(
 
     Args:
         description: The model's stages file.
-        device: Where the model is.
-        dtype: Its type.
-        lengths: Tokens of a prompt, and prompts.
+        device: Device of the model.
+        dtype: Type of the model.
+        lengths: Tokens per prompt, and number of prompts.
     """
     prompt, tokens = description.prompt, lengths.seq_len
     run = _Pass(description.file, device, dtype, lengths.batch_size, tokens, tokens)
@@ -117,13 +117,13 @@ def prefill_inputs(
 def decode_inputs(
     description: Description, device: torch.device, lengths: Lengths, position: int
 ) -> dict[str, Any]:
-    """The same of one decode step, whose token has that position.
+    """The same for one decode step, whose token has the given position.
 
     Args:
         description: The model's stages file.
-        device: Where the model is.
-        lengths: Tokens of a prompt, and prompts.
-        position: Position of the token, from 0: tokens before it.
+        device: Device of the model.
+        lengths: Tokens per prompt, and number of prompts.
+        position: Position of the token, from 0: the number of tokens before it.
     """
     prompt, decode = description.prompt, description.decode
     assert prompt is not None, "what decodes has a prompt"
@@ -142,17 +142,17 @@ def _without(given: dict[str, Any], left_out: tuple[str, ...]) -> dict[str, Any]
 
 
 def _row(file: str, key: str, length: int, fill: Number, placed: tuple[Run, ...]) -> list[Number]:
-    """A row of one value, with others in their places.
+    """A row of one value, except for other values at some positions.
 
     Raises:
-        WorkloadError: Others go beyond its end.
+        WorkloadError: A position is beyond its end.
     """
     row = [fill] * length
     for run in placed:
         if run.start + run.count > length:
             raise WorkloadError(
-                f"{file}: '{key}.placed' puts {run.count} times {run.value} at {run.start}, beyond"
-                f" the {length} positions there are; give at least {run.start + run.count}"
+                f"{file}: '{key}.placed' puts {run.value} {run.count} times at {run.start}, beyond"
+                f" the end of {length} positions; give at least {run.start + run.count}"
             )
         row[run.start : run.start + run.count] = [run.value] * run.count
     return row

@@ -1,4 +1,4 @@
-"""Checked reads of a TOML file: every refusal names file, key, value and the right values."""
+"""Checked reads of a TOML file: every error names file, key, value and the right values."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ REQUIRED: Final = _Required()
 
 
 def read_toml(path: Path) -> TomlTable:
-    """The top-level table of a file; raises ConfigError where none can be read."""
+    """The top-level table of a file; raises ConfigError if it cannot be read."""
     name = repr(str(path))
     try:
         values = tomllib.loads(read_text(path, SETTINGS_BYTES))
     except OSError as error:
         raise ConfigError(f"cannot read {name}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:  # of which TOMLDecodeError is one
+    except (ValueError, RecursionError) as error:  # includes TOMLDecodeError
         raise ConfigError(f"{name} is not TOML: {error}") from error
     return TomlTable(str(path), "", values)
 
 
 class TomlTable:
-    """One table, taken key by key; what nobody has taken is refused at the end.
+    """One table, read key by key; keys that were never read are rejected at the end.
 
     Args:
-        file: Where it stands, for messages.
+        file: Its file, for messages.
         where: Its dotted path in the file, empty for the top level.
-        values: What it holds.
+        values: Its contents.
     """
 
     def __init__(self, file: str, where: str, values: Mapping[str, Any]) -> None:
@@ -50,7 +50,7 @@ class TomlTable:
         self._asked: list[str] = []
 
     def refusal(self, key: str, right: str) -> ConfigError:
-        """The error that names `key`, the value it has and the `right` ones."""
+        """The error that names `key`, its value and the `right` ones."""
         return ConfigError(
             f"{self.file}: '{self.path(key)}' is {shown(self._values.get(key))}; give {right}"
         )
@@ -60,11 +60,11 @@ class TomlTable:
         return f"{self._where}.{key}" if self._where else key
 
     def has(self, key: str) -> bool:
-        """Whether `key` is there."""
+        """Whether `key` is present."""
         return key in self._values
 
     def value(self, key: str, default: Any, kind: type | tuple[type, ...], right: str) -> Any:
-        """Value at `key`, of a kind; what may be called so stands in messages as `right`."""
+        """The value at `key`, of the given type; `right` describes valid values in messages."""
         self._asked.append(key)
         if key not in self._values:
             if default is REQUIRED:
@@ -79,14 +79,14 @@ class TomlTable:
         return value
 
     def text(self, key: str, default: Any = REQUIRED) -> Any:
-        """A text that is not empty, or the default."""
+        """A nonempty string, or the default."""
         found = self.value(key, default, str, "a text")
         if found == "":
             raise self.refusal(key, "a text")
         return found
 
     def choice(self, key: str, choices: Sequence[str], default: Any = REQUIRED) -> Any:
-        """One of some texts, or the default."""
+        """One of some strings, or the default."""
         found = self.value(key, default, str, f"one of {', '.join(choices)}")
         if found is not default and found not in choices:
             raise self.refusal(key, f"one of {', '.join(choices)}")
@@ -99,7 +99,7 @@ class TomlTable:
     def whole(
         self, key: str, default: Any = REQUIRED, *, least: int = 0, most: int | None = None
     ) -> int:
-        """A whole number from `least`, to `most` where there is one."""
+        """A whole number of at least `least` and, if given, at most `most`."""
         right = f"a whole number from {least}" + ("" if most is None else f" to {most:,}")
         found: int = self.value(key, default, int, right)
         if found < least or (most is not None and found > most):
@@ -107,7 +107,7 @@ class TomlTable:
         return found
 
     def texts(self, key: str, default: Any = REQUIRED) -> tuple[str, ...]:
-        """A list of texts, none of them empty."""
+        """A list of nonempty strings."""
         right = 'a list of texts, as ["a", "b"]'
         found = self.value(key, default, list, right)
         if not all(isinstance(item, str) and item for item in found):
@@ -115,7 +115,7 @@ class TomlTable:
         return tuple(found)
 
     def table(self, key: str) -> TomlTable | None:
-        """A table; None where it is not there."""
+        """A table; None if absent."""
         found = self.value(key, None, dict, "a table")
         return None if found is None else TomlTable(self.file, self.path(key), found)
 
@@ -131,18 +131,18 @@ class TomlTable:
         ]
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """Every key and its value, of a table whose keys are names."""
+        """Every key and its value, for a table whose keys are names."""
         for key, value in self._values.items():
             self._asked.append(key)
             yield key, value
 
     def done(self) -> None:
-        """Refuses keys that nobody has asked for."""
+        """Raises for keys that were never read."""
         for key in self._values:
             if key not in self._asked:
                 known = ", ".join(dict.fromkeys(self._asked))
                 close = difflib.get_close_matches(key, self._asked, n=1)
                 near = f"; did you mean '{close[0]}'?" if close else ""
                 raise ConfigError(
-                    f"{self.file}: '{self.path(key)}' is unknown; known there are {known}{near}"
+                    f"{self.file}: '{self.path(key)}' is unknown; the known keys are {known}{near}"
                 )

@@ -1,4 +1,4 @@
-"""DeepSeek-OCR's published code: its files, and what they build whatever a config says."""
+"""DeepSeek-OCR's published code: its files, and what they build regardless of the config."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PUBLISHED_SECTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
         "conv_fusion_high_low_features": False,
     },
 }
-"""What the published code builds, whatever the sections of these names say: it reads neither.
+"""What the published code builds, regardless of these sections, which it does not read.
 
 Sources: `_build_sam`, `build_sam_vit_b`, `vit_model_cfg` (`deepencoder.py`) and
 `DeepseekOCRModel.__init__` (`modeling_deepseekocr.py`).

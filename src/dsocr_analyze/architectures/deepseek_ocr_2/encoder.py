@@ -1,4 +1,4 @@
-"""Qwen2 as encoder: a decoder over image tokens and as many learned queries.
+"""Qwen2 as an encoder: a decoder over image tokens and an equal number of learned queries.
 
 Source: `Qwen2Decoder2Encoder`, `CustomQwen2Decoder` (`deepencoderv2.py`) and the Qwen2 classes of
 transformers 4.46, which it uses; Ainslie et al. 2023 (GQA), Shazeer 2020 (SwiGLU).
@@ -37,7 +37,7 @@ __all__ = ["encoder_params", "encoder_sections"]
 
 _ENCODER: Final = ENCODER.prefixes[0]
 _MODEL: Final = "model.model"
-"""The layers' module, below the encoder."""
+"""Path of the module that holds the layers, below the encoder."""
 
 
 def encoder_sections(
@@ -57,7 +57,7 @@ def encoder_sections(
         encoder: Dimensions.
         dtype: Type of features and weights.
         kernels_of: Whose kernels run.
-        has_mask: Whether the mask is there already, from an earlier call.
+        has_mask: Whether the mask exists already, from an earlier call.
     """
     n, d = q * q, encoder.width
     T = 2 * n
@@ -83,9 +83,9 @@ def encoder_sections(
 
 
 def _tokens_and_queries(N: Count, n: Count, d: int, dtype: Dtype) -> Kernels:
-    """Image tokens and queries one behind the other, and which of both a token is.
+    """Concatenates image tokens and queries, with flags for which of the two each token is.
 
-    The queries are one table for all views.
+    All views share one table of queries.
     """
     written = dtype.nbytes * (N * 2 * n * d)
     read = dtype.nbytes * (N * n * d + n * d)
@@ -100,13 +100,13 @@ def _tokens_and_queries(N: Count, n: Count, d: int, dtype: Dtype) -> Kernels:
 def _mixed_mask(N: Count, n: Count, dtype: Dtype, kernels_of: KernelsOf) -> Kernels:
     """The additive mask `[N, 1, T, T]`, written view by view and row by row.
 
-    Of each view: the lowest number everywhere; where the image tokens and the queries are; zero for
-    image tokens among themselves; and for each query, zero for the image tokens, and zero for the
-    queries up to itself.
+    For each view: the lowest number everywhere; the positions of image tokens and of queries; zero
+    between image tokens; and for each query, zero for the image tokens, and zero for the queries
+    up to itself.
 
     Args:
         N: Views.
-        n: Image tokens of a view, and queries.
+        n: Image tokens per view; also the number of queries.
         dtype: Type of features.
         kernels_of: Whose kernels run; the CPU's need no tensor for a number.
     """
@@ -129,12 +129,12 @@ def _mixed_mask(N: Count, n: Count, dtype: Dtype, kernels_of: KernelsOf) -> Kern
 
 
 def _written(elements: Count, indices: Count, written: Count, dtype: Dtype) -> Kernels:
-    """One number put at some places of a tensor.
+    """Writes one number at some positions of a tensor.
 
     Args:
         elements: Elements of the tensor.
-        indices: Indices that name the places.
-        written: Places.
+        indices: Indices that select the positions.
+        written: Positions written.
         dtype: Type of the number.
     """
     read = dtype.nbytes + INT64.nbytes * indices
@@ -142,9 +142,9 @@ def _written(elements: Count, indices: Count, written: Count, dtype: Dtype) -> K
 
 
 def _rows_of_queries(T: Count, n: Count, dtype: Dtype) -> Kernels:
-    """Zeros in the rows of n queries: for the i-th, at i places.
+    """Zeros in the rows of n queries: i of them in the i-th row.
 
-    Over arrays they are one kernel with the work of all, as each row differs from the others.
+    Over arrays, one kernel stands for all rows with their total work, since each row differs.
     """
     if is_integer(n):
         return tuple(kernel for i in range(1, n + 1) for kernel in _written(T, i, i, dtype))
@@ -154,7 +154,7 @@ def _rows_of_queries(T: Count, n: Count, dtype: Dtype) -> Kernels:
 
 
 def _attention(N: Count, T: Count, encoder: EncoderDimensions, dtype: Dtype) -> ModuleKernels:
-    """SDPA under the mask; rotary tables are one for all views, keys and values repeated."""
+    """SDPA with the mask; all views share the rotary tables; keys and values are repeated."""
     d, H, kv, D = encoder.width, encoder.heads, encoder.kv_heads, encoder.head_dim
     n = N * T
     held = linear(n, d, kv * D, dtype, bias=True)
@@ -162,7 +162,7 @@ def _attention(N: Count, T: Count, encoder: EncoderDimensions, dtype: Dtype) -> 
     if H > kv > 1:
         size = dtype.nbytes * n
         repeats = moved("clone", n * H * D, size * (kv * D), size * (H * D), dtype)
-    # The kernel is called with H heads of keys; of a single one, expanded, it reads that one.
+    # The kernel gets H heads of keys; if a single one was expanded, it reads just that one.
     read = Attention(N, H, H if kv > 1 else 1, T, T, D, D, masked=True)
     (attended,) = attention("scaled_dot_product_attention", read, dtype, mask=N * T * T)
     return {
@@ -180,7 +180,7 @@ def _attention(N: Count, T: Count, encoder: EncoderDimensions, dtype: Dtype) -> 
 
 
 def encoder_params(encoder: EncoderDimensions) -> int:
-    """Parameters of layers, norm and the tables of queries."""
+    """Parameters of the layers, the norm and the tables of queries."""
     d, H, kv, D = encoder.width, encoder.heads, encoder.kv_heads, encoder.head_dim
     biases = (H + 2 * kv) * D
     layer = (

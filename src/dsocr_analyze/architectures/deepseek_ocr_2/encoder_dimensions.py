@@ -1,6 +1,6 @@
 """Dimensions of a DeepSeek-OCR-2 model, read from its `config.json`.
 
-The published file names only the encoder's width; what its code sets besides may be named too,
+The published file names only the encoder's width. Other values that its code sets may be named too,
 which makes small models possible.
 """
 
@@ -23,23 +23,23 @@ from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
 __all__ = ["VIEW_SIZES", "EncoderDimensions", "OCR2Dimensions"]
 
 VIEW_SIZES: Final = (768, 1024)
-"""Pixels a side of the views for which the published code has queries."""
+"""Pixels per side of the views for which the published code has queries."""
 
 _PUBLISHED_CHANNELS: Final = 1024
-"""The last of the published `downsample_channels`, in whose place its code has the width."""
+"""Last of the published `downsample_channels`, which its code replaces by the encoder's width."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderDimensions:
-    """Qwen2 as encoder (`Qwen2Decoder2Encoder`), `vision_config.width["qwen2-0-5b"]`.
+    """Qwen2 as an encoder (`Qwen2Decoder2Encoder`), `vision_config.width["qwen2-0-5b"]`.
 
     Attributes:
-        width: Features of a token.
+        width: Features per token.
         layers: Decoder layers.
         heads: Attention heads.
         kv_heads: Key and value heads.
         intermediate_size: Hidden width of a layer's MLP.
-        view_sizes: Pixels a side of the views for which there is a table of queries.
+        view_sizes: Pixels per side of the views that have a table of queries.
     """
 
     width: int
@@ -51,10 +51,10 @@ class EncoderDimensions:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> EncoderDimensions:
-        """Read the encoder's keys from a whole `config.json`.
+        """Reads the encoder's keys from a whole `config.json`.
 
         Raises:
-            ConfigError: A key is absent or its value is one that no encoder can be built from.
+            ConfigError: A key is absent, or no encoder can be built from its value.
         """
         keys = ConfigKeys(config).section("vision_config").section("width").section("qwen2-0-5b")
         width = keys.integer("dim", most=LARGEST_WIDTH)
@@ -75,7 +75,7 @@ class EncoderDimensions:
 
     @property
     def head_dim(self) -> int:
-        """Features of one attention head."""
+        """Features per attention head."""
         return self.width // self.heads
 
     @property
@@ -94,20 +94,20 @@ def _view_sizes(keys: ConfigKeys) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class OCR2Dimensions(RelativeDimensions):
-    """Every dimension of one model; SAM's last convolution has the other encoder's width.
+    """Every dimension of one model; SAM's last convolution has the Qwen2 encoder's width.
 
     Attributes:
-        encoder: Qwen2 as encoder.
+        encoder: Qwen2 as an encoder.
     """
 
     encoder: EncoderDimensions
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> OCR2Dimensions:
-        """Read a whole `config.json` that is already parsed.
+        """Reads a whole `config.json` that is already parsed.
 
         Raises:
-            ConfigError: A key is absent, holds a wrong value, or two keys contradict each other.
+            ConfigError: A key is absent or has a wrong value, or two keys conflict.
         """
         encoder = EncoderDimensions.from_config(config)
         sam = SamDimensions.from_config(config)

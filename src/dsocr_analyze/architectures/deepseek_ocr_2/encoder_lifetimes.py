@@ -1,8 +1,8 @@
-"""The lives of the tensors of DeepSeek-OCR-2's vision side behind SAM, replayed for N views.
+"""Lifetimes of the tensors of DeepSeek-OCR-2's Qwen2 encoder, replayed for N views.
 
-Each function replays one forward of the vendor's files (and of the classes of transformers that
-they use), in its order and with its local variables: what a name still refers to lives until the
-function returns. Of equal layers the first and the last are replayed, as the cache grows.
+Each function replays one forward of the vendor's files (and of the transformers classes they use),
+in order and with its local variables: a tensor lives until the function returns if a name still
+refers to it. Of equal layers, only the first and the last are replayed, as the cache grows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def replay_encoder(lives: Lifetimes, N: int, n: int, encoder: EncoderDimensions)
     """The encoder on N views of n tokens.
 
     Returns:
-        Bytes of its output, which is held with the image tokens before the queries.
+        Bytes of its output, which is held with the image tokens in front of the queries.
     """
     T, d = 2 * n, encoder.width
     lives.path = _ENCODER
@@ -50,7 +50,7 @@ def replay_encoder(lives: Lifetimes, N: int, n: int, encoder: EncoderDimensions)
     stream = N * T * d * lives.dtype.nbytes
     for index in range(encoder.layers):
         if 0 < index < encoder.layers - 1:
-            lives.alive += cache  # its output takes the place of its input
+            lives.alive += cache  # its output replaces its input
             continue
         _layer(lives, N, T, encoder, index)
         if index:
@@ -63,7 +63,7 @@ def replay_encoder(lives: Lifetimes, N: int, n: int, encoder: EncoderDimensions)
 
 
 def _on_host(lives: Lifetimes, nbytes: int) -> int:
-    """A tensor on the host is made, which is alive on the device where the CPU is both."""
+    """Makes a tensor on the host, which counts as alive only if the CPU is the device too."""
     return lives.make(nbytes) if lives.on_cpu else 0
 
 
@@ -73,7 +73,7 @@ def _mixed_mask(lives: Lifetimes, N: int, n: int) -> int:
     places = 0
     views = 0
     for _ in range(min(N, 2)):
-        # A view's names replace those of the view before.
+        # Each view's local names replace those of the view before.
         view = lives.features(T * T)
         found = 0
         for _ in range(2):
@@ -95,7 +95,7 @@ def _mixed_mask(lives: Lifetimes, N: int, n: int) -> int:
 
 
 def _layer(lives: Lifetimes, N: int, T: int, encoder: EncoderDimensions, index: int) -> None:
-    """A layer, over its input, which its caller holds; its cache and its output stay."""
+    """A layer, whose input its caller holds; its cache and its output remain."""
     path, d, n = f"{_MODEL}.layers.{index}", encoder.width, N * T
     lives.path = f"{path}.input_layernorm"
     normed = rms_norm(lives, n, d)
@@ -114,7 +114,7 @@ def _layer(lives: Lifetimes, N: int, T: int, encoder: EncoderDimensions, index: 
 
 
 def _attention(lives: Lifetimes, path: str, N: int, T: int, encoder: EncoderDimensions) -> int:
-    """Attention; its keys and values stay as cache; returns the output's size."""
+    """Attention; its keys and values remain as cache; returns the output's size."""
     n, d, H, kv, D = N * T, encoder.width, encoder.heads, encoder.kv_heads, encoder.head_dim
     lives.path = f"{path}.q_proj"
     projected = lives.linear(n, d, H * D)

@@ -1,4 +1,4 @@
-"""The modes of DeepSeek-OCR-2: its README's call of `infer()`, and both sizes of view alone."""
+"""The modes of DeepSeek-OCR-2: the `infer()` call of its README, and each view size alone."""
 
 from __future__ import annotations
 

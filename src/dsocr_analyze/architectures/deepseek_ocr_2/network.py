@@ -1,4 +1,4 @@
-"""DeepSeek-OCR-2 as a relative: SAM's features go through a Qwen2 encoder, and from it into rows.
+"""DeepSeek-OCR-2 as a relative: a Qwen2 encoder between SAM and projector, and no newlines.
 
 Source: `DeepseekOCR2Model.forward` (`modeling_deepseekocr2.py`).
 """
@@ -45,7 +45,7 @@ __all__ = ["NETWORK"]
 
 
 class _OCR2(Network):
-    """Views become as many tokens as there are queries for them, one view behind the other."""
+    """Each view becomes as many tokens as it has queries, and the views are concatenated."""
 
     vision = (SAM, ENCODER, PROJECTOR)
     separators = ("model.view_seperator",)
@@ -55,14 +55,14 @@ class _OCR2(Network):
     r"""BOS and the text of `<image>\n<|grounding|>Convert the document to markdown.`"""
 
     def check_sizes(self, base_size: int, image_size: int, crop_mode: bool) -> None:
-        """Refuses views for which the encoder has no queries, and tiles of another size."""
+        """Rejects views for which the encoder has no queries, and tiles of another size."""
         if crop_mode:
             _check_view("base_size", base_size)
             if image_size != self.crop.tile:
                 raise WorkloadError(
-                    f"image_size {image_size} is not possible in crop mode: tiles have"
-                    f" {self.crop.tile} pixels a side whatever it says, and tokens that are laid"
-                    f" out for another size do not fit their features; give {self.crop.tile}",
+                    f"image_size {image_size} is not possible in crop mode: tiles always"
+                    f" have {self.crop.tile} pixels per side, and tokens laid out for another size"
+                    f" do not match their features; give {self.crop.tile}",
                     arguments=["image_size"],
                 )
         else:
@@ -71,19 +71,19 @@ class _OCR2(Network):
     def sections(
         self, N: Count, R: Count, dimensions: OCR2Dimensions, dtype: Dtype, kernels_of: KernelsOf
     ) -> dict[Stage, list[Section]]:
-        """SAM on pixels, the encoder on its features, the projector on what becomes of queries."""
+        """SAM on pixels, the encoder on its features, the projector on the encoded queries."""
         q = token_side(R, dimensions.sam)
         return {
             SAM: sam_sections(N, R, dimensions.sam, dtype, kernels_of),
             ENCODER: encoder_sections(N, q, dimensions.encoder, dtype, kernels_of),
-            # What becomes of the queries stands behind the image tokens of its view.
+            # The encoded queries follow the image tokens of their view.
             PROJECTOR: projector_sections(N, q, dimensions.projector, dtype, are_apart=True),
         }
 
     def served_sections(
         self, N: Count, R: Count, dimensions: OCR2Dimensions, dtype: Dtype
     ) -> dict[Stage, list[Section]]:
-        """The same, but engines make the encoder's mask once and keep it (vLLM pull 49531)."""
+        """The same, but engines build the encoder's mask once and keep it (vLLM pull 49531)."""
         sections = self.sections(N, R, dimensions, dtype, CUDA)
         q = token_side(R, dimensions.sam)
         kept = encoder_sections(N, q, dimensions.encoder, dtype, has_mask=True)
@@ -102,23 +102,23 @@ class _OCR2(Network):
         return q * q + 1
 
     def local_tokens(self, q: Count, columns: Count, rows: Count) -> Count:
-        """`q q` of each view."""
+        """`q q` per view."""
         return q * q * columns * rows
 
     def whole_layout(self, q: Count, dimensions: OCR2Dimensions, dtype: Dtype) -> Kernels:
-        """Nothing: tokens lie as they are."""
+        """Nothing: tokens keep their layout."""
         return ()
 
     def local_layout(
         self, columns: Count, rows: Count, q: Count, dimensions: OCR2Dimensions, dtype: Dtype
     ) -> Kernels:
-        """Nothing: views lie one behind the other."""
+        """Nothing: views are concatenated."""
         return ()
 
     def replay_views(
         self, lives: Lifetimes, view: ViewBatch, dimensions: OCR2Dimensions, before: ViewFeatures
     ) -> ViewFeatures:
-        """SAM, encoder and projector; the encoder's features hold its image tokens as well."""
+        """SAM, encoder and projector; the encoder's output includes its image tokens."""
         N, q = view.count, token_side(view.resolution, dimensions.sam)
         spatial = replay_sam(lives, N, view.resolution, dimensions.sam)
         lives.free(before.spatial)
@@ -134,10 +134,10 @@ NETWORK: Final = _OCR2()
 
 
 def _check_view(argument: str, size: int) -> None:
-    """Refuses a view that becomes a number of tokens for which the published code has no queries.
+    """Rejects a view whose number of tokens has no queries in the published code.
 
-    Which sizes have some is fixed in the published code; a config may name others for a small
-    model, and then a page is planned without this.
+    That code fixes the sizes that have queries; a config may name others for a small model, and
+    then pages are planned without this check.
     """
     if tokens_per_side(size) not in {tokens_per_side(each) for each in VIEW_SIZES}:
         sizes = " or ".join(map(str, VIEW_SIZES))

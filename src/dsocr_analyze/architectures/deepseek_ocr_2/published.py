@@ -1,4 +1,4 @@
-"""DeepSeek-OCR-2's published code: its files, and what they build whatever a config says."""
+"""DeepSeek-OCR-2's published code: its files, and what they build regardless of the config."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ PUBLISHED_SECTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
         "conv_fusion_high_low_features": False,
     },
 }
-"""What the published code builds, whatever the sections of these names say: it reads neither.
+"""What the published code builds, regardless of these sections, which it does not read.
 
-In place of the last of `downsample_channels` it builds the encoder's width, 896.
+It replaces the last of `downsample_channels` by the encoder's width, 896.
 
 Sources: `_build_sam`, `build_sam_vit_b`, `build_qwen2_decoder_as_encoder` (`deepencoderv2.py`) and
 `DeepseekOCR2Model.__init__` (`modeling_deepseekocr2.py`).

@@ -1,4 +1,4 @@
-"""The stages of DeepSeek-OCR-2, where they are not DeepSeek-OCR's."""
+"""The stages of DeepSeek-OCR-2 that differ from DeepSeek-OCR's."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What DeepSeek-OCR and its relatives share: encoders, projector, decoder, and how pages run."""
+"""Shared by DeepSeek-OCR and its relatives: encoders, projector, decoder, and page handling."""

@@ -1,4 +1,4 @@
-"""The relatives with two encoders: SAM's features go through CLIP, and both to the projector.
+"""The relatives with two encoders: SAM feeds CLIP, and both feed the projector.
 
 Source: `DeepseekOCRModel.forward` (`modeling_deepseekocr.py`), `UnlimitedOCRModel.forward`
 (`modeling_unlimitedocr.py`).
@@ -37,7 +37,7 @@ __all__ = ["ClipNetwork"]
 
 
 class ClipNetwork(Network):
-    """A relative with SAM and CLIP, whose views are laid out in rows with a newline behind each."""
+    """A relative with SAM and CLIP, whose views are laid out in rows that end in newlines."""
 
     vision = (SAM, CLIP, PROJECTOR)
     separators = ("model.image_newline", "model.view_seperator")
@@ -62,15 +62,15 @@ class ClipNetwork(Network):
         }
 
     def whole_tokens(self, q: Count) -> Count:
-        """`q (q + 1) + 1`: a newline ends each of q rows, a separator the page."""
+        """`q (q + 1) + 1`: a newline ends each of q rows, and a separator ends the page."""
         return q * (q + 1) + 1
 
     def local_tokens(self, q: Count, columns: Count, rows: Count) -> Count:
-        """`(q w + 1) (q h)`: the views are one picture, and a newline ends each of its rows."""
+        """`(q w + 1) (q h)`: the views form one picture, and a newline ends each of its rows."""
         return (q * columns + 1) * (q * rows)
 
     def whole_layout(self, q: Count, dimensions: ModelDimensions, dtype: Dtype) -> Kernels:
-        """Both features joined before the projector; behind it, a newline for each of q rows."""
+        """Joins both features before the projector; afterwards adds a newline to each of q rows."""
         d_in, d = _widths(dimensions)
         return features_joined(1, q, d_in, dtype) + newlines(q, q, d, dtype)
 
@@ -95,7 +95,7 @@ class ClipNetwork(Network):
         dimensions: ModelDimensions,
         workload: Workload,
     ) -> tuple[ViewFeatures, ...]:
-        """A newline behind each row; the whole view, which comes last, is laid out first."""
+        """Adds a newline to each row; the whole view, which comes last, is laid out first."""
         d, laid_out = dimensions.decoder.hidden_size, list(views)
         for index in reversed(range(len(views))):
             view = workload.views[index]
@@ -113,5 +113,5 @@ class ClipNetwork(Network):
 
 
 def _widths(dimensions: ModelDimensions) -> tuple[int, int]:
-    """Features before the projector and behind it."""
+    """Features before and after the projector."""
     return dimensions.clip.width + dimensions.sam.out_channels, dimensions.decoder.hidden_size

@@ -1,7 +1,7 @@
-"""The closed forms of a whole workload, composed of the layer families.
+"""The closed forms of a whole workload, composed from layer families.
 
-`compose` answers for one workload, with Python integers throughout; `totals.page_totals` asks the
-same functions with arrays.
+`compose` evaluates one workload, with Python integers throughout; `totals.page_totals` evaluates
+the same functions on arrays.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ def compose(
         dimensions: Its dimensions.
         workload: Page, text, batch and new tokens.
         dtype: Type of weights and activations.
-        flash_attention: FlashAttention in place of the decoder's eager attention.
+        flash_attention: FlashAttention instead of the decoder's eager attention.
         kernels_of: Whose kernels run.
 
     Raises:
-        ConfigError: The model has a part without a closed form.
+        ConfigError: A part of the model has no closed form.
     """
     batch, seq_len = workload.batch_size, workload.seq_len
     check_positions(dimensions.decoder, seq_len, workload.max_new_tokens)
@@ -127,7 +127,7 @@ def _expanded(
     flash_attention: bool,
     kernels_of: KernelsOf,
 ) -> dict[str, Expansion]:
-    """Every module of every stage, by the stage's name."""
+    """Every module of every stage, by stage name."""
     batch, seq_len = workload.batch_size, workload.seq_len
     expansions = {stage.name: Expansion() for stage in network.stages}
     for view in workload.views:
@@ -156,7 +156,7 @@ def _expanded(
 def experts_by_stage(
     dimensions: RelativeDimensions, workload: Workload, dtype: Dtype
 ) -> dict[str, ExpertsTouched]:
-    """Routed experts that a workload touches, by stage that has some: its prompts, and a step."""
+    """Routed experts that a workload touches, by stage that has any: its prompts, and a step."""
     batch = workload.batch_size
     tokens = {PREFILL.name: batch * workload.seq_len, DECODE.name: batch}
     found = {name: experts_touched(n, dimensions, dtype) for name, n in tokens.items()}
@@ -188,12 +188,12 @@ def step_kernels(
     overwrites: bool = False,
     kernels_of: KernelsOf = CUDA,
 ) -> tuple[Kernel, ...]:
-    """The records of one decode step over caches of `cached` tokens, as it is to be expected.
+    """The records of an expected decode step over caches of `cached` tokens.
 
-    Where it `overwrites` a token of a full window, `cached` are the others.
+    If it `overwrites` a token of a full window, `cached` excludes that token.
 
-    As `compose` lists them, but for the experts of a batch: as many run as independent choices
-    touch, to the nearest whole number, in place of the most that can be.
+    The records are those of `compose`, except that a batch runs the number of experts touched by
+    independent choices, rounded to a whole number, instead of the maximum.
     """
     expansion = Expansion()
     experts = experts_touched(batch, dimensions, dtype)
@@ -255,7 +255,7 @@ def memory(
     flash_attention: bool,
     kernels_of: KernelsOf = CUDA,
 ) -> Memory:
-    """What a workload holds in memory; arguments as for `compose`."""
+    """Bytes that a workload holds in memory; arguments as for `compose`."""
     decoder, prompt = dimensions.decoder, workload.seq_len
     width = cache_width(decoder, flash=flash_attention)
 
@@ -279,9 +279,9 @@ def memory(
 
 
 def _inputs_bytes(workload: Workload, dtype: Dtype) -> int:
-    """Pixels, token ids, positions, the masks of padding and of the image, and the crop grid.
+    """Pixels, token ids, positions, the padding and image masks, and the crop grid.
 
-    A blank fp32 patch stands in for local views that are not there.
+    If there are no local views, a blank fp32 patch replaces them.
     """
     pages = workload.prompt_pages
     pixels = pages * sum(_CHANNELS * view.count * view.resolution**2 for view in workload.views)
@@ -291,20 +291,20 @@ def _inputs_bytes(workload: Workload, dtype: Dtype) -> int:
     return workload.batch_size * (page + pages * len(workload.grid) * INT64.nbytes)
 
 
-# --- parts, of integers or arrays ------------------------------------------------------------
+# --- parts, for integers or arrays -----------------------------------------------------------
 
 
 def prefill_work(
     B: Count, T: Count, dimensions: RelativeDimensions, dtype: Dtype, *, flash: bool
 ) -> Work:
-    """Work of embedding, layers, norm and head over a prompt; the page's layout is not in it.
+    """Work of embedding, layers, norm and head over a prompt, without the page's layout.
 
     Args:
         B: Batch.
         T: Tokens of the prompt.
         dimensions: The model.
         dtype: Type of weights and features.
-        flash: FlashAttention in place of the eager product.
+        flash: FlashAttention instead of the eager product.
     """
     return sections_work(decoder_sections(B, T, 0, dimensions.decoder, dtype, flash=flash))
 
@@ -326,9 +326,9 @@ def decode_work(
         cached: Tokens in the cache.
         dimensions: The model.
         dtype: Type of weights and features.
-        flash: FlashAttention in place of the eager product.
+        flash: FlashAttention instead of the eager product.
         kernels_of: Whose kernels run.
-        overwrites: Whether the new token takes the place of one more that is in the cache.
+        overwrites: Whether the new token overwrites an additional one in the cache.
     """
     return sections_work(
         decoder_sections(
@@ -339,7 +339,7 @@ def decode_work(
 
 
 def kept_tokens(decoder: DecoderDimensions, generated: Count) -> Count:
-    """How many of so many generated tokens the cache keeps."""
+    """How many of the generated tokens the cache keeps."""
     return (
         generated if decoder.sliding_window is None else minimum(generated, decoder.sliding_window)
     )
@@ -357,18 +357,18 @@ def decode_steps_work(
 ) -> Work:
     """Work of `steps` decode steps over caches of `first`, `first + 1`, ... tokens, summed exactly.
 
-    A step's work is affine in the cache's length K: `a + b K`, so m steps from K0 on are
-    `m a + b (m K0 + m (m - 1) / 2)`. "dynamic" rotary positions with latent attention add a
-    constant to every step beyond the trained length; those steps are summed apart. So are those
-    after a sliding window is full, which all do the same.
+    A step's work is affine in the cache's length K: `a + b K`, so m steps from K0 on cost
+    `m a + b (m K0 + m (m - 1) / 2)`. With latent attention, "dynamic" rotary positions add a
+    constant to every step beyond the trained length; those steps are summed separately, as are
+    those after a sliding window is full, which all cost the same.
 
     Args:
         B: Batch.
-        first: Tokens in the first step's cache: those of the prompt.
+        first: Tokens in the first step's cache, which are those of the prompt.
         steps: Number of steps m.
         dimensions: The model.
         dtype: Type of weights and features.
-        flash: FlashAttention in place of the eager product.
+        flash: FlashAttention instead of the eager product.
         kernels_of: Whose kernels run.
     """
     decoder = dimensions.decoder
@@ -396,13 +396,13 @@ def decode_steps_work(
 
 
 def is_dynamic(decoder: DecoderDimensions) -> bool:
-    """Whether a decode step costs more beyond the trained length: "dynamic" positions, latent."""
+    """Whether decode steps cost more beyond the trained length: "dynamic" and latent."""
     scaling = decoder.rope_scaling
     return decoder.use_mla and scaling is not None and scaling.kind == "dynamic"
 
 
 def check_positions(decoder: DecoderDimensions, seq_len: Count, max_new_tokens: Count) -> None:
-    """Refuses "dynamic" positions beyond the trained length where no closed form holds.
+    """Rejects "dynamic" positions beyond the trained length if no closed form applies.
 
     Args:
         decoder: Dimensions.
@@ -410,7 +410,7 @@ def check_positions(decoder: DecoderDimensions, seq_len: Count, max_new_tokens: 
         max_new_tokens: Tokens generated after it.
 
     Raises:
-        ConfigError: Each layer of plain attention would work out new frequencies; latent attention
+        ConfigError: Each layer of plain attention would recompute frequencies, or latent attention
             that rotates 2 dimensions would divide by zero.
     """
     scaling, trained = decoder.rope_scaling, decoder.max_position_embeddings
@@ -443,21 +443,21 @@ def layout(
     *,
     pages: int = 1,
 ) -> Kernels:
-    """What the model itself does between its parts, for B prompts alike.
+    """What the model itself does between its parts, for B equal prompts.
 
     Args:
         network: The relative.
         B: Batch.
         T: Tokens of the prompt.
         visual: Visual tokens.
-        base: Pixels a side of the blank patch where there are no local views.
-        whole: Pixels a side of the whole view.
-        local: Pixels a side of a local view; None for no local views.
-        columns: Local views side by side.
-        rows: Local views one above the other.
+        base: Pixels per side of the blank patch used if there are no local views.
+        whole: Pixels per side of the whole view.
+        local: Pixels per side of a local view; None for no local views.
+        columns: Columns of local views.
+        rows: Rows of local views.
         dimensions: The model.
         dtype: Type of features.
-        pages: Pages in each prompt.
+        pages: Pages per prompt.
     """
     d = dimensions.decoder.hidden_size
     first_look = pixel_sum(pages, whole, dtype)

@@ -1,6 +1,6 @@
 """Every key of a relative's `config.json`, and what it does to the figures.
 
-The one place that says so; the test that changes every key holds it to the truth.
+The only place that says so; the test that changes every key checks it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _is_mixed(config: Mapping[str, Any]) -> bool:
 
 
 def _mixed_layers(config: Mapping[str, Any]) -> list[bool]:
-    """Which layers have experts; of values that no decoder can have, one with and one without."""
+    """Which layers have experts; for impossible values, one with and one without."""
     keys = ("num_hidden_layers", "first_k_dense_replace", "moe_layer_freq")
     layers, first, every = (config.get(key, DECODER_DEFAULTS.get(key)) for key in keys)
     if not (isinstance(layers, int) and isinstance(first, int) and isinstance(every, int)):
@@ -135,7 +135,7 @@ _DECODER: Final[Rules] = {
         "v_head_dim",
     ),
     "intermediate_size": Conditional(
-        _has_dense_layer, Used(), Harmless("every layer has experts in place of a dense MLP")
+        _has_dense_layer, Used(), Harmless("every layer has experts instead of a dense MLP")
     ),
     **_each(
         Conditional(_is_mixed, Used(), Harmless("the decoder has no experts")),
@@ -152,12 +152,12 @@ _DECODER: Final[Rules] = {
         "norm_topk_prob",
     ),
     **_each(
-        Conditional(_is_grouped, Used(), Harmless("'topk_method' knows no groups of experts")),
+        Conditional(_is_grouped, Used(), Harmless("'topk_method' has no groups of experts")),
         "n_group",
         "topk_group",
     ),
     "max_position_embeddings": Conditional(
-        _is_dynamic, Used(), Harmless("longer sequences cost the same; a warning names them")
+        _is_dynamic, Used(), Harmless("longer sequences cost the same; a warning mentions them")
     ),
     **_each(_VALUE, "rope_theta", "rms_norm_eps", "routed_scaling_factor"),
     "rope_scaling.type": Conditional(
@@ -188,7 +188,7 @@ SAM_KEYS: Final[Rules] = {
         "vision_config.width.sam_vit_b.global_attn_indexes",
         "vision_config.width.sam_vit_b.downsample_channels",
     ),
-    "vision_config.mlp_ratio": Harmless("of another model; the encoders have ratios of their own"),
+    "vision_config.mlp_ratio": Harmless("for another model; the encoders have fixed ratios"),
     "vision_config.model_name": Harmless("a name"),
 }
 
@@ -228,18 +228,20 @@ _WINDOW: Final = Fixed(
     (None,), "it bounds what a decode step attends to and caches", counted_by_trace=False
 )
 _OUTPUT: Final = Fixed(
-    (False,), "it keeps what layers hand over, which takes memory", ignored_by_published=False
+    (False,),
+    "it keeps intermediate results of the layers, which takes memory",
+    ignored_by_published=False,
 )
 _RETURNED: Final = "the model returns a plain tuple, from which no cache is taken"
 _SEARCH: Final = Fixed(
     (1,),
-    "it decodes several sequences for one",
+    "it decodes several sequences per prompt",
     ignored_by_published=False,
     counted_by_trace=False,
 )
 _ENCODER_DECODER: Final = Fixed(
     (False,),
-    "it makes a model of an encoder and a decoder with attention across",
+    "it makes an encoder-decoder model with cross-attention",
     ignored_by_published=False,
     counted_by_trace=False,
 )
@@ -253,14 +255,14 @@ _ATTENTION_KERNEL: Final = Fixed(
 _NOT_MODELLED: Final[Rules] = {
     **_each(_WINDOW, "sliding_window_size", "sliding_window", "attention_chunk_size"),
     "use_sliding_window": Fixed((False, None), _WINDOW.reason, counted_by_trace=False),
-    "layer_types": Fixed((None,), "it gives layers attention of kinds", counted_by_trace=False),
-    "pretraining_tp": Fixed((1,), "it cuts projections into slices", ignored_by_published=False),
+    "layer_types": Fixed((None,), "it gives layers different attention", counted_by_trace=False),
+    "pretraining_tp": Fixed((1,), "it splits projections into slices", ignored_by_published=False),
     "ep_size": Fixed((1,), "it spreads experts over processes", ignored_by_published=False),
     "partial_rotary_factor": Fixed(
-        (1,), "it rotates a part of each head", ignored_by_published=False
+        (1,), "it rotates only part of each head", ignored_by_published=False
     ),
     **_each(
-        Fixed((None,), "it caps scores by a tanh"),
+        Fixed((None,), "it caps scores with a tanh"),
         "attn_logit_softcapping",
         "final_logit_softcapping",
     ),
@@ -273,15 +275,15 @@ _NOT_MODELLED: Final[Rules] = {
         "index_n_heads",
         "index_head_dim",
     ),
-    "tile_tag": Fixed(("2D",), "it lays views out in another way"),
+    "tile_tag": Fixed(("2D",), "it changes the layout of views"),
     "global_view_pos": Fixed(("head",), "it places the whole view elsewhere"),
     "lm_head": Fixed((True,), "it leaves out the head"),
-    "rm_head": Fixed((False,), "it adds a head of a reward model"),
+    "rm_head": Fixed((False,), "it adds a reward model's head"),
     **_each(_OUTPUT, "output_hidden_states", "output_attentions"),
     "return_dict": Fixed((True,), _RETURNED, ignored_by_published=False, counted_by_trace=False),
     "torchscript": Fixed((False,), _RETURNED, ignored_by_published=False, counted_by_trace=False),
     "pruned_heads": Fixed(
-        (None, {}), "it takes heads away", ignored_by_published=False, counted_by_trace=False
+        (None, {}), "it removes heads", ignored_by_published=False, counted_by_trace=False
     ),
     **_each(_ENCODER_DECODER, "is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder"),
     **_each(
@@ -297,7 +299,7 @@ _NOT_MODELLED: Final[Rules] = {
     **_each(_ATTENTION_KERNEL, "_attn_implementation", "_attn_implementation_internal"),
     "cache_implementation": Fixed(
         (None,),
-        "it keeps another kind of cache",
+        "it uses another kind of cache",
         ignored_by_published=False,
         counted_by_trace=False,
     ),
@@ -314,7 +316,7 @@ def _everywhere(reason: str, *keys: str) -> Rules:
 
 _HARMLESS: Final[Rules] = {
     **_everywhere(
-        "says where the file comes from",
+        "tells where the file comes from",
         "_name_or_path",
         "name_or_path",
         "_commit_hash",
@@ -322,13 +324,13 @@ _HARMLESS: Final[Rules] = {
         "architectures",
     ),
     **_everywhere(
-        "says which model the file is for; a wrong one is refused before any key is read",
+        "tells which model the file is for; a wrong one is rejected before any key is read",
         "auto_map",
         "model_type",
     ),
-    **_everywhere("which type is counted is chosen besides the file", "torch_dtype", "dtype"),
-    **_everywhere("which kernel is counted is chosen besides the file", "attn_implementation"),
-    **_everywhere("says who chose the kernel", "_attn_implementation_autoset"),
+    **_everywhere("the counted type is chosen outside the file", "torch_dtype", "dtype"),
+    **_everywhere("the counted kernel is chosen outside the file", "attn_implementation"),
+    **_everywhere("tells who chose the kernel", "_attn_implementation_autoset"),
     **_everywhere("passes are counted with a cache, as `generate` runs them", "use_cache"),
     **_everywhere(
         "read in training only",
@@ -344,8 +346,8 @@ _HARMLESS: Final[Rules] = {
         "id2label",
         "label2id",
     ),
-    **_everywhere("of other frameworks", "use_bfloat16", "tf_legacy_loss", "xla_device"),
-    **_everywhere("of the tokenizer", "tokenizer_class", "prefix"),
+    **_everywhere("for other frameworks", "use_bfloat16", "tf_legacy_loss", "xla_device"),
+    **_everywhere("for the tokenizer", "tokenizer_class", "prefix"),
     **_everywhere(
         "a token's id",
         "bos_token_id",
@@ -357,7 +359,7 @@ _HARMLESS: Final[Rules] = {
         "forced_eos_token_id",
     ),
     **_everywhere(
-        "says how tokens are chosen from logits, which is outside the passes",
+        "controls how tokens are chosen from logits, outside the counted passes",
         "max_length",
         "min_length",
         "do_sample",
@@ -385,16 +387,16 @@ _HARMLESS: Final[Rules] = {
         "cross_attention_hidden_size",
         "chunk_size_feed_forward",
     ),
-    "candidate_resolutions": Harmless("the mode says which resolutions views have"),
+    "candidate_resolutions": Harmless("the mode sets the resolutions of views"),
 }
 
 
 def key_table(own: Rules, built: Mapping[str, Mapping[str, Any]]) -> KeyTable:
-    """Every key that a relative knows.
+    """Every key a relative knows.
 
     Args:
-        own: Those of its vision side, and others that do more in it than elsewhere.
-        built: What its published code builds whatever the file says, section by section.
+        own: Keys of its vision side, and others that do more than in other relatives.
+        built: What its published code builds regardless of the file, section by section.
     """
     rules = _DECODER | _NOT_MODELLED | _HARMLESS | own
     return KeyTable(

@@ -1,4 +1,4 @@
-"""The crop grid: into how many local views crop mode cuts a page."""
+"""The crop grid: how many local views crop mode cuts a page into."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["CropRule"]
 
 @dataclass(frozen=True)
 class CropRule:
-    """How a relative cuts pages.
+    """How a relative crops pages.
 
     Source: `dynamic_preprocess` and `find_closest_aspect_ratio` of the relatives' files.
 
     Attributes:
-        tile: Pixels a side of a tile. It does not follow `image_size`.
-        most: Most tiles of a page; 2 are the least.
+        tile: Pixels per side of a tile, independent of `image_size`.
+        most: Maximum tiles per page; the minimum is 2.
     """
 
     tile: int
@@ -26,8 +26,8 @@ class CropRule:
     def grids(self) -> tuple[tuple[int, int], ...]:
         """Every grid (columns, rows), in the order in which they are tried: by area.
 
-        The order within one area does not matter: between two grids of equal area lies always the
-        aspect of a third, so they are never nearest at the same distance.
+        The order among equal areas does not matter: between the aspects of two such grids there is
+        always that of a third, so they are never nearest at the same distance.
         """
         return tuple(
             (columns, area // columns)
@@ -37,11 +37,11 @@ class CropRule:
         )
 
     def grid(self, width: int, height: int) -> tuple[int, int]:
-        """Columns and rows of local views of a page; (1, 1) for none.
+        """Columns and rows of a page's local views; (1, 1) for none.
 
-        The grid whose columns / rows is nearest to width / height, in float64 as the vendor
-        compares them. On an equal distance the later grid wins if the page has more pixels than
-        half of the grid's tiles. A page of at most one tile is not cut.
+        Picks the grid whose columns / rows is nearest to width / height, compared in float64 as in
+        the vendor's code. On a tie the later grid wins if the page has more pixels than half of
+        the grid's tiles. A page of at most one tile is not cropped.
 
         Args:
             width: Pixels, at least 1.

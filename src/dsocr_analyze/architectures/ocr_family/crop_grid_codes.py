@@ -1,4 +1,4 @@
-"""The crop grid of many pages at once."""
+"""Crop grids of many pages at once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["crop_grids"]
 def crop_grids(rule: CropRule) -> CropGrids:
     """The crop grids of a rule, for many pages at once.
 
-    A grid's code is `base * columns + rows`, where the base is above any number of columns or rows:
-    with a base of 10 it reads like the grid, 23 for 2 x 3, and 11 for a page that is not cut.
+    A grid's code is `base * columns + rows`, with a base above any number of columns or rows. With
+    a base of 10 the code reads like the grid: 23 for 2 x 3, and 11 for a page that is not cropped.
     """
     base = rule.most + 1
 
@@ -39,15 +39,15 @@ def crop_grids(rule: CropRule) -> CropGrids:
 def _codes(
     rule: CropRule, base: int, widths: NDArray[np.int64], heights: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The code of `rule.grid(width, height)` for each page, the float64 ties included.
+    """The code of `rule.grid(width, height)` for each page, including float64 ties.
 
     The nearest aspect is one of the two on either side of the page's. Their distances are compared
-    in float64, as the rule does; the few pages that lie at the same distance from both are handed
-    to the rule itself. Grids of one aspect are told apart by the page's pixels.
+    in float64, like in the rule; the few pages at the same distance from both are passed to the
+    rule itself. Among grids of one aspect, the page's pixels decide.
 
     Args:
         rule: The rule.
-        base: Of the codes.
+        base: Base of the codes.
         widths: Pixels, `[n]`, from 1 to `LARGEST_SIDE`.
         heights: Pixels, `[n]`, likewise.
 
@@ -77,10 +77,10 @@ def _codes(
 
 @cache
 def _tables(rule: CropRule, base: int) -> tuple[Any, Any, Any]:
-    """By aspect, ascending: the aspect; its grids by area; pixels that each but the first needs.
+    """By ascending aspect: the aspect, its grids by area, and pixels required by all but the first.
 
-    Where an aspect has fewer grids than another one, its last is repeated. Larger grids need more
-    pixels, so the last whose need is met is the one that wins.
+    If an aspect has fewer grids than another, its last is repeated. Larger grids need more pixels,
+    so the last one whose requirement is met wins.
     """
     import numpy as np
 

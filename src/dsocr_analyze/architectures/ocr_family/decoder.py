@@ -62,7 +62,7 @@ NOT_MODELLED: Final = (
         "plain attention with 'dynamic' positions asks each layer for the longest position",
     ),
 )
-"""The only operators of the model that the closed forms leave out."""
+"""The model's only operators without a closed form."""
 
 
 def decoder_sections(
@@ -78,7 +78,7 @@ def decoder_sections(
     touched: int | None = None,
     overwrites: bool = False,
 ) -> list[Section]:
-    """Embedding, layers, norm and head of T new tokens over K = cached + T.
+    """Embedding, layers, norm and head of T new tokens over K = cached + T keys.
 
     Args:
         B: Batch.
@@ -86,11 +86,11 @@ def decoder_sections(
         cached: Tokens in the cache.
         decoder: Dimensions.
         dtype: Type of features and weights.
-        flash: FlashAttention in place of the eager product.
-        each_expert: Whether routed experts are listed one by one (no arrays), not together.
+        flash: FlashAttention instead of the eager product.
+        each_expert: Whether to list routed experts one by one (no arrays) instead of together.
         kernels_of: Whose kernels run.
-        touched: How many of a layer's experts run where they are listed; default as many as can.
-        overwrites: Whether the new token takes the place of one in a cache that held K.
+        touched: Number of a layer's experts that run if listed; default: as many as possible.
+        overwrites: Whether the new token replaces one in a cache that already held K.
     """
     n, d = B * T, decoder.hidden_size
     norm = rms_norm(n, d, dtype)
@@ -131,11 +131,11 @@ def _layers(indexes: list[int], modules: ModuleKernels) -> Section:
 
 
 def _mask(B: Count, T: Count, K: Count, dtype: Dtype, *, flash: bool) -> Kernels:
-    """What becomes of the mask `[B, K]` that tells tokens from padding.
+    """Operators on the mask `[B, K]` that separates tokens from padding.
 
-    FlashAttention asks whether it holds a zero. Eager attention adds `[B, 1, T, K]`: ones and zeros
-    in the features' type, subtracted from one, the lowest number wherever that is not zero; and,
-    for a prompt, the same over the causal mask.
+    FlashAttention checks whether it holds a zero. Eager attention adds `[B, 1, T, K]`: ones and
+    zeros in the features' type, subtracted from one, replaced by the lowest number wherever that is
+    nonzero; for a prompt, the same again over the causal mask.
     """
     if flash:
         return (
@@ -163,7 +163,7 @@ def _mask(B: Count, T: Count, K: Count, dtype: Dtype, *, flash: bool) -> Kernels
 
 
 def _causal_mask(T: Count, dtype: Dtype) -> Kernels:
-    """`[T, T]`: the lowest number (fp32), cleared where a comparison of two ranges says so, cast.
+    """`[T, T]`: the lowest number (fp32), cleared by a comparison of two ranges, and cast.
 
     One of the ranges is shifted.
     """
@@ -238,7 +238,7 @@ def _mixture(
 
 
 def latent_heads(decoder: DecoderDimensions) -> LatentHeads:
-    """The dimensions of latent attention."""
+    """Dimensions of latent attention."""
     scaling = decoder.rope_scaling
     return LatentHeads(
         heads=decoder.heads,
@@ -254,7 +254,7 @@ def latent_heads(decoder: DecoderDimensions) -> LatentHeads:
 
 
 def routing_of(decoder: DecoderDimensions) -> Routing:
-    """How tokens choose experts; of a decoder that has some."""
+    """How tokens choose experts, for a decoder with experts."""
     return Routing(
         experts=decoder.n_routed_experts or 0,
         per_token=decoder.num_experts_per_tok,
@@ -323,10 +323,10 @@ def expert_params(dimensions: RelativeDimensions) -> int:
 def experts_touched(
     n: Count, dimensions: RelativeDimensions, dtype: Dtype
 ) -> ExpertsTouched | None:
-    """Routed experts that n tokens of one pass touch under the even split; None without experts.
+    """Routed experts that n tokens of one pass touch under an even split; None without experts.
 
     Args:
-        n: Tokens; an array makes an array of every count that depends on them.
+        n: Tokens; if this is an array, so is every count that depends on it.
         dimensions: The model.
         dtype: Type of weights.
     """

@@ -34,11 +34,11 @@ DECODER_DEFAULTS: Final[Mapping[str, Any]] = {
     "norm_topk_prob": False,
     "routed_scaling_factor": 1.0,
 }
-"""What counts where the file lacks a key: the defaults of `DeepseekV2Config`."""
+"""Values for keys missing in the file: the defaults of `DeepseekV2Config`."""
 
 _MOST_EXPERTS: Final = 65_536
 _MOST_EXPERTS_OF_ALL_LAYERS: Final = 32_768
-"""More than any model has; each has modules that are listed one by one."""
+"""More than any model has; each expert's modules are listed one by one."""
 
 _LARGEST_VOCABULARY: Final = 2**26
 
@@ -62,39 +62,39 @@ class DecoderDimensions:
 
     Attributes:
         vocab_size: Rows of the embedding and of the head.
-        hidden_size: Features of a token.
+        hidden_size: Features per token.
         layers: Decoder layers.
         heads: Attention heads.
-        kv_heads: Key and value heads; `heads` where `use_mla`.
-        head_dim: Features of one head; of its query and key where `use_mla`.
+        kv_heads: Key and value heads; `heads` if `use_mla`.
+        head_dim: Features per head; those of a query or key if `use_mla`.
         intermediate_size: Hidden width of a dense MLP.
         moe_intermediate_size: Hidden width of one expert; 0 in a dense decoder.
-        n_routed_experts: Routed experts of a MoE layer; None in a dense decoder.
+        n_routed_experts: Routed experts per MoE layer; None in a dense decoder.
         n_shared_experts: Experts that every token passes, fused into one MLP; None for none.
-        num_experts_per_tok: Routed experts a token passes; 0 in a dense decoder.
-        first_k_dense_replace: First layers that stay dense.
-        moe_layer_freq: Every how many layers one is MoE.
+        num_experts_per_tok: Routed experts per token; 0 in a dense decoder.
+        first_k_dense_replace: Number of initial layers that are dense.
+        moe_layer_freq: Every this many layers, one is MoE.
         scoring_func: One of `SCORING_FUNCS`.
         topk_method: One of `TOPK_METHODS`; "greedy" in a dense decoder.
-        n_group: Expert groups of a group-limited method; 1 where the method knows none.
-        topk_group: Groups a token may choose from; 1 where the method knows none.
-        norm_topk_prob: Whether the chosen scores are normalised to 1.
+        n_group: Expert groups of a group-limited method; 1 for other methods.
+        topk_group: Groups a token may choose from; 1 for other methods.
+        norm_topk_prob: Whether the chosen scores are normalised to sum to 1.
         routed_scaling_factor: Factor on the chosen scores.
         hidden_act: Activation of the MLPs, one of `ACTIVATIONS`.
         rms_norm_eps: Epsilon of the norms.
-        use_mla: Latent attention (`DeepseekV2Attention`) in place of `LlamaAttention`.
+        use_mla: Latent attention (`DeepseekV2Attention`) instead of `LlamaAttention`.
         q_lora_rank: Rank of the queries' latent; None for a direct projection and without MLA.
         kv_lora_rank: Rank of the keys' and values' latent; 0 without MLA.
-        qk_rope_head_dim: Rotary features of a head; 0 without MLA.
-        qk_nope_head_dim: Other features of a head; 0 without MLA.
-        v_head_dim: Features of a value head where `use_mla`; 0 without MLA.
+        qk_rope_head_dim: Rotary features per head; 0 without MLA.
+        qk_nope_head_dim: Other features per head; 0 without MLA.
+        v_head_dim: Features per value head if `use_mla`; 0 without MLA.
         rope_theta: Base of the rotary frequencies.
-        rope_scaling: How they are stretched; None for not at all.
+        rope_scaling: How they are stretched; None for unscaled.
         attention_bias: Whether the attention projections have biases.
         max_position_embeddings: Positions the model was trained for.
         tie_word_embeddings: Whether the head shares the embedding's weight.
         masks_steps: Whether a decode step builds a mask and adds it to its scores.
-        sliding_window: Generated tokens that a decode step attends to, its own among them, and that
+        sliding_window: Generated tokens that a decode step attends to, including its own, and that
             the cache keeps; None for all.
     """
 
@@ -135,10 +135,10 @@ class DecoderDimensions:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> DecoderDimensions:
-        """Read the decoder's keys from a whole `config.json`.
+        """Reads the decoder's keys from a whole `config.json`.
 
         Raises:
-            ConfigError: A key is absent or its value is one that no decoder can be built from.
+            ConfigError: A key is absent, or no decoder can be built from its value.
         """
         keys = ConfigKeys(config)
         use_mla = keys.boolean("use_mla")
@@ -194,7 +194,7 @@ class DecoderDimensions:
 
 
 def _rope_scaling(keys: ConfigKeys, *, use_mla: bool) -> RopeScaling | None:
-    """Rotary scaling; `LlamaAttention` reads `rope_type` as well, `DeepseekV2Attention` `type`."""
+    """Rotary scaling; `LlamaAttention` also reads `rope_type`, `DeepseekV2Attention` does not."""
     if keys.value("rope_scaling", DECODER_DEFAULTS["rope_scaling"]) is None:
         return None
     scaling = keys.section("rope_scaling")
@@ -218,7 +218,7 @@ def _multi_head_attention(keys: ConfigKeys) -> dict[str, Any]:
         head_dim = hidden_size // heads
     if head_dim % 2:
         name = "head_dim" if keys.has("head_dim") else "num_attention_heads"
-        raise keys.refusal(name, f"one that makes heads of even size, not {head_dim}")
+        raise keys.refusal(name, f"a value that makes heads of even size, not {head_dim}")
     return {
         "heads": heads,
         "kv_heads": kv_heads,
@@ -232,7 +232,7 @@ def _multi_head_attention(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _latent_attention(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of `DeepseekV2Attention`: a head is its rotary and its other features."""
+    """Fields of `DeepseekV2Attention`: a head consists of its rotary and its other features."""
     keys = ConfigKeys(config, since="'use_mla' is true")
     heads = keys.integer("num_attention_heads")
     rope = keys.integer("qk_rope_head_dim", most=LARGEST_WIDTH)
@@ -252,7 +252,7 @@ def _latent_attention(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _experts(keys: ConfigKeys) -> dict[str, Any]:
-    """Fields of `DeepseekV2MoE` and `MoEGate`; of a dense decoder, none of its keys is needed."""
+    """Fields of `DeepseekV2MoE` and `MoEGate`; a dense decoder needs none of its keys."""
     experts = keys.integer_or_null("n_routed_experts", most=_MOST_EXPERTS)
     if experts is None:
         return {
@@ -300,11 +300,11 @@ def _experts(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _expert_groups(keys: ConfigKeys, method: str, experts: int) -> tuple[int, int]:
-    """Groups and chosen groups of a group-limited `topk_method`."""
+    """Total and chosen groups of a group-limited `topk_method`."""
     groups = keys.integer("n_group")
     keys.check_divides("n_group", groups, "n_routed_experts", experts)
     if method == "noaux_tc" and experts // groups < 2:
-        right = f"at most {experts // 2}, 'noaux_tc' scores two experts a group"
+        right = f"at most {experts // 2}, since 'noaux_tc' scores two experts per group"
         raise keys.refusal("n_group", right)
     chosen = keys.integer("topk_group")
     if chosen > groups:

@@ -1,8 +1,9 @@
-"""The lives of the decoder's tensors in the prefill pass: embedding to logits, replayed.
+"""Lifetimes of the decoder's tensors in the prefill pass, replayed from embedding to logits.
 
-Each function replays one forward of the vendor's files (and of the classes of transformers that
-they use), in its order and with its local variables: what a name still refers to lives until the
-function returns. Of equal layers the first and the last of a kind are replayed, as the cache grows.
+Each function replays one forward of the vendor's files (and of the transformers classes they use),
+in order and with its local variables: a tensor lives until the function returns if a name still
+refers to it. Of equal layers, only the first and the last of a kind are replayed, as the cache
+grows.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["LAST_SHARE", "last_share", "replay_decoder", "replay_head"]
 
 LAST_SHARE: Final = "last expert's choices"
-"""The size of `last_share`, where choices are an amount of unknown sizes."""
+"""The size of `last_share` if the choices are an amount of unknown sizes."""
 
 _FP32 = FLOAT32.nbytes
 
@@ -36,15 +37,15 @@ _FP32 = FLOAT32.nbytes
 def replay_decoder(
     lives: Lifetimes, B: int, T: int, decoder: DecoderDimensions, *, flash: bool, inputs: int
 ) -> None:
-    """The decoder over B prompts of T tokens, whose embeddings are alive already.
+    """The decoder over B prompts of T tokens, whose embeddings are already alive.
 
     Args:
-        lives: What is alive.
+        lives: The tensors alive.
         B: Batch.
-        T: Tokens of a prompt.
+        T: Tokens per prompt.
         decoder: Dimensions.
-        flash: FlashAttention in place of eager attention.
-        inputs: Bytes that go when the decoder is through: embeddings and the visual side's.
+        flash: FlashAttention instead of eager attention.
+        inputs: Bytes freed after the decoder: embeddings and outputs of the visual side.
     """
     prompt = _Prompt(lives, B, T, decoder, flash=flash)
     lives.path = "model"
@@ -55,7 +56,7 @@ def replay_decoder(
         replayed.update(indexes[-1:])
     for index in range(decoder.layers):
         if index not in replayed:
-            lives.alive += prompt.layer_cache  # its output takes the place of its input
+            lives.alive += prompt.layer_cache  # its output replaces its input
             continue
         prompt.layer(index)
         if index:
@@ -66,7 +67,7 @@ def replay_decoder(
 
 
 def replay_head(lives: Lifetimes, rows: int, decoder: DecoderDimensions) -> None:
-    """The logits of so many tokens, and their fp32 copy."""
+    """The logits of `rows` tokens, and their fp32 copy."""
     lives.path = "lm_head"
     logits = lives.linear(rows, decoder.hidden_size, decoder.vocab_size)
     lives.path = ""
@@ -75,14 +76,14 @@ def replay_head(lives: Lifetimes, rows: int, decoder: DecoderDimensions) -> None
 
 
 def last_share(choices: Any, E: int) -> Any:
-    """Choices that the last touched one of E experts gets, of a prompt's, spread evenly."""
+    """Choices received by the last touched one of E experts, if spread evenly."""
     if isinstance(choices, Amount):
         return Amount.size(LAST_SHARE)
     return maximum(choices // E, 1)
 
 
 def _last_expert(choices: Any, E: int) -> int:
-    """Index of the last one that is touched."""
+    """Index of the last touched expert."""
     return E - 1 if isinstance(choices, Amount) else min(choices, E) - 1
 
 
@@ -98,15 +99,15 @@ class _Prompt:
         self.stream = self.n * decoder.hidden_size * e
         self.layer_cache = self.n * cache_width(decoder, flash=flash) * e
         if decoder.use_mla:
-            # Each layer keeps its cosines and sines, and frequencies that it works out anew.
+            # Each layer keeps its cosines and sines, and any frequencies it recomputes.
             self.layer_cache += 2 * T * decoder.qk_rope_head_dim * e + _FP32 * self.frequencies
             if flash and decoder.v_head_dim == decoder.head_dim:
-                # Values that need no padding are kept with the keys they were projected with.
+                # Values that need no padding are kept along with the keys from the same projection.
                 self.layer_cache += self.n * decoder.heads * decoder.qk_nope_head_dim * e
 
     @property
     def frequencies(self) -> int:
-        """How many rotary frequencies a layer with latent attention works out for this length."""
+        """Rotary frequencies that a layer with latent attention recomputes for this length."""
         scaling, trained = self.decoder.rope_scaling, self.decoder.max_position_embeddings
         if scaling is None or scaling.kind == "linear":
             return 0
@@ -138,7 +139,7 @@ class _Prompt:
     # --- a layer
 
     def layer(self, index: int) -> None:
-        """A layer, over its input, which its caller holds; its cache and its output stay."""
+        """A layer, whose input its caller holds; its cache and its output remain."""
         lives, decoder = self.lives, self.decoder
         path, d = f"model.layers.{index}", decoder.hidden_size
         lives.path = f"{path}.input_layernorm"
@@ -201,7 +202,7 @@ class _Prompt:
         return y
 
     def _route(self, n: int, E: int, k: int) -> int:
-        """The router: scores in fp32 and the best of them; returns what stays of its choice."""
+        """The router: fp32 scores and the best of them; returns the size of its choice."""
         lives, d = self.lives, self.decoder.hidden_size
         features, weight = lives.widened(n * d), lives.widened(E * d)
         logits = lives.wide(n * E)
@@ -213,7 +214,7 @@ class _Prompt:
         return weights + experts
 
     def _order(self, choices: int) -> int:
-        """The choices sorted by expert; returns the indices' size."""
+        """Sorts the choices by expert; returns the indices' size."""
         lives = self.lives
         scratch = sort_scratch(choices) if lives.on_cpu else 0
         values = lives.make(INT64.nbytes * choices, scratch=scratch)
@@ -224,8 +225,8 @@ class _Prompt:
     def _experts(self, path: str, n: int, k: int, E: int) -> int:
         """Every touched expert on its tokens; returns the size of all their outputs.
 
-        Choices are spread evenly: the remainder goes to the first ones. The last one's tensors are
-        the ones that stand beside most outputs.
+        Choices are spread evenly, the remainder going to the first experts. Only the last expert is
+        replayed, because most outputs are alive by then.
         """
         lives, decoder = self.lives, self.decoder
         last: int = last_share(n * k, E)
@@ -243,7 +244,7 @@ class _Prompt:
     # --- plain attention
 
     def _attention(self, path: str) -> int:
-        """Plain attention; its keys and values stay as cache; returns the output's size."""
+        """Plain attention; its keys and values remain as cache; returns the output's size."""
         lives, decoder, n = self.lives, self.decoder, self.n
         d, H, D = decoder.hidden_size, decoder.heads, decoder.head_dim
         query, key = n * H * D, n * decoder.kv_heads * D
@@ -269,7 +270,7 @@ class _Prompt:
         return output
 
     def _flash_output(self, query: int) -> int:
-        """FlashAttention, after a look at the positions; returns its output's size."""
+        """FlashAttention, after checking the positions; returns its output's size."""
         lives, steps = self.lives, self.B * (self.T - 1)
         differences = lives.make(INT64.nbytes * steps)
         flags = lives.make(BOOL.nbytes * steps)
@@ -277,14 +278,14 @@ class _Prompt:
         return lives.features(query)
 
     def _eager(self, query: int, key: int) -> tuple[int, int]:
-        """Scores, softmax and their product with the values.
+        """Scores, softmax, and the product with the values.
 
         Args:
             query: Elements of the queries.
             key: Elements of the keys, and of the values.
 
         Returns:
-            Bytes of the result with its heads joined, and of what lives beside it.
+            Bytes of the result with its heads joined, and of other tensors still alive.
         """
         lives, decoder, e = self.lives, self.decoder, self.lives.dtype.nbytes
         H, kv = decoder.heads, decoder.kv_heads
@@ -293,7 +294,7 @@ class _Prompt:
         repeated = 0
         if is_repeated:
             repeated = lives.features(query) + lives.features(query)
-        # A shared or a strided factor is laid out anew, by the product or by its kernel.
+        # A shared or strided factor is copied, by the product or by its kernel.
         keys = 0 if is_repeated or H == 1 else (query if is_shared else key)
         copied = (
             [lives.features(query), *([lives.features(keys)] if keys else [])] if several else []
@@ -314,7 +315,7 @@ class _Prompt:
         return result, weights + repeated
 
     def _scores(self, query: int, strided: int, copied: list[int]) -> int:
-        """Scores, divided and masked; returns their elements."""
+        """Scores, scaled and masked; returns their number of elements."""
         lives, decoder = self.lives, self.decoder
         elements = self.n * self.T * decoder.heads
         packing = lives.packing(self.T, decoder.head_dim)
@@ -327,7 +328,7 @@ class _Prompt:
         return elements
 
     def _softmax(self, scores: int) -> int:
-        """Softmax in fp32 over scores that go at its end; returns the weights' size."""
+        """Softmax in fp32, freeing the scores at its end; returns the weights' size."""
         lives = self.lives
         before = scores * lives.dtype.nbytes
         is_fused = lives.kernels_of.device == "cuda" and lives.dtype == FLOAT16
@@ -341,7 +342,7 @@ class _Prompt:
     # --- latent attention
 
     def _latent_attention(self, path: str) -> int:
-        """Latent attention; what it caches stays; returns the output's size."""
+        """Latent attention; what it caches remains; returns the output's size."""
         lives, decoder, n, d = self.lives, self.decoder, self.n, self.decoder.hidden_size
         width = decoder.heads * decoder.head_dim
         if decoder.q_lora_rank is None:
@@ -363,13 +364,13 @@ class _Prompt:
         return attend(path, query, joint)
 
     def _latent_tables(self, path: str) -> None:
-        """Cosines and sines of T positions, which the layer keeps, and new frequencies likewise."""
+        """Cosines and sines of T positions, and any new frequencies; the layer keeps both."""
         lives, elements = self.lives, self.T * self.decoder.qk_rope_head_dim
         scaling = self.decoder.rope_scaling
         is_yarn = scaling is not None and scaling.kind == "yarn"
         lives.path = f"{path}.rotary_emb"
         lives.wide(self.frequencies)
-        # What YaRN blends them of is held until the tables are there.
+        # YaRN holds the inputs of its blend until the tables exist.
         blended = sum(lives.wide(self.frequencies) for _ in range(3)) if is_yarn else 0
         positions = lives.wide(self.T)
         angles = lives.wide(elements // 2)
@@ -386,7 +387,7 @@ class _Prompt:
         lives.path = path
 
     def _turned_pairs(self) -> int:
-        """Queries and the rotary key, turned; returns the queries' size, as the key is cached."""
+        """Rotates queries and the rotary key; returns the queries' size, as the key is cached."""
         lives, decoder = self.lives, self.decoder
         rows = self.n * decoder.qk_rope_head_dim
         tables = lives.features(rows) + lives.features(rows)
@@ -404,7 +405,7 @@ class _Prompt:
         H, r, P = decoder.heads, decoder.kv_lora_rank, decoder.qk_rope_head_dim
         nope, value = decoder.qk_nope_head_dim, decoder.v_head_dim
         lives.path = f"{path}.kv_a_layernorm"
-        rms_norm(self.lives, n, r)  # the cache's latent
+        rms_norm(self.lives, n, r)  # the cached latent
         self._latent_tables(path)
         turned = self._turned_pairs()
         lives.free(joint)
@@ -412,7 +413,7 @@ class _Prompt:
         B = self.B
 
         def product(elements: int, copied: int, depth: int) -> int:
-            """A product after copies of so many elements; returns its size."""
+            """A product, after copies of `copied` elements; returns its size."""
             made = lives.features(copied) if several else 0
             strided = 0 if several or H == 1 else lives.batched_copy(copied)
             output = lives.features(elements, scratch=strided + lives.packing(self.T, depth))
@@ -421,7 +422,7 @@ class _Prompt:
 
         absorbed = product(n * H * r, n * H * nope + B * H * nope * r, nope)
         scores = n * self.T * H
-        # Queries of a single pair were not laid out anew as they were turned.
+        # Rotating a single pair does not lay queries out afresh.
         rotary = n * H * P * (2 if P == 2 else 1)
         parts = product(scores, rotary, P) + product(scores, n * H * r, r)
         summed = lives.features(scores)
@@ -444,7 +445,7 @@ class _Prompt:
         return output
 
     def _latent_flash(self, path: str, query: int, joint: int) -> int:
-        """Keys and values projected up, joined, and FlashAttention; returns the output's size."""
+        """Up-projected keys and values, joined, and FlashAttention; returns the output's size."""
         lives, decoder, n = self.lives, self.decoder, self.n
         H, value, width = decoder.heads, decoder.v_head_dim, decoder.head_dim
         lives.path = f"{path}.kv_a_layernorm"
@@ -455,10 +456,10 @@ class _Prompt:
         self._latent_tables(path)
         turned = self._turned_pairs() + n * decoder.qk_rope_head_dim * lives.dtype.nbytes
         queries = lives.features(n * H * width)
-        lives.features(n * H * width)  # the cache's keys
+        lives.features(n * H * width)  # the cached keys
         is_padded = value != width
         if is_padded:
-            lives.features(n * H * width)  # and its values
+            lives.features(n * H * width)  # and values
         attended = lives.features(n * H * width)
         if is_padded and (H > 1 or n != 1):
             cut = lives.features(n * H * value)

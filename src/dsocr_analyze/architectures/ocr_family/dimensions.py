@@ -1,12 +1,12 @@
 """Dimensions of a model of the family, read from its `config.json`.
 
-The one place that closed forms and reports have their dimensions from. As in the vendors' config
-classes, the decoder's keys stand at the top level (`language_config` is not read) and the encoders'
-under `vision_config.width`. What the other keys do, the relative's `config_table` says.
+The only source of dimensions for closed forms and reports. As in the vendors' config classes, the
+decoder's keys are at the top level (`language_config` is not read) and the encoders' under
+`vision_config.width`. The relative's `config_table` lists what the other keys do.
 
-A key may be absent only where the published file leaves it to a default of `DeepseekV2Config`
+A key may be absent only if the published file leaves it to a default of `DeepseekV2Config`
 (`configuration_deepseek_v2.py`) or `PretrainedConfig`; a key that some configurations never use
-(mixture of experts, latent attention) is needed only where it is used.
+(mixture of experts, latent attention) is required only if it is used.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class RelativeDimensions:
-    """The dimensions that all relatives have.
+    """The dimensions common to all relatives.
 
     Attributes:
         sam: The SAM encoder.
@@ -61,7 +61,7 @@ class RelativeDimensions:
 
     @property
     def max_positions(self) -> int:
-        """Positions that the decoder was trained for."""
+        """Positions the decoder was trained for."""
         return self.decoder.max_position_embeddings
 
     @property
@@ -71,7 +71,7 @@ class RelativeDimensions:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the model's figures should know."""
+        """Notes for a reader of the model's figures."""
         decoder = self.decoder
         if decoder.masks_steps or decoder.use_mla:
             return ()
@@ -79,14 +79,14 @@ class RelativeDimensions:
             return ("the sliding window is off: the KV cache keeps every token",)
         return (
             "the sliding window is on, as infer() runs the model: a decode step attends to the"
-            f" prompt and the last {decoder.sliding_window} generated tokens, its own among them",
+            f" prompt and the last {decoder.sliding_window} generated tokens, including its own",
         )
 
     def step_cuts(self, seq_len: int) -> tuple[int, ...]:
-        """Numbers of the decode steps, from 0, at which a step begins to do other work.
+        """Numbers of the decode steps, from 0, from which their work changes in kind.
 
-        Beyond the trained length "dynamic" positions work out new rotary tables; once a sliding
-        window is full, the cache grows no more.
+        Beyond the trained length, "dynamic" positions recompute rotary tables; once a sliding
+        window is full, the cache no longer grows.
 
         Args:
             seq_len: Tokens of the prompt; step i reaches `seq_len + i + 1` positions.
@@ -111,13 +111,13 @@ class ModelDimensions(RelativeDimensions):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> ModelDimensions:
-        """Read a whole `config.json` that is already parsed.
+        """Reads a whole `config.json` that is already parsed.
 
         Args:
             config: The file's top-level object.
 
         Raises:
-            ConfigError: A key is absent, holds a wrong value, or two keys contradict each other.
+            ConfigError: A key is absent or has a wrong value, or two keys conflict.
         """
         dimensions = cls(
             sam=SamDimensions.from_config(config),
@@ -130,7 +130,7 @@ class ModelDimensions(RelativeDimensions):
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> ModelDimensions:
-        """Read a `config.json`.
+        """Reads a `config.json`.
 
         Args:
             path: The file.
@@ -162,17 +162,16 @@ def dimensions_of(
     config: Mapping[str, Any],
     code: Code = "reference",
 ) -> _Dimensions:
-    """Dimensions of the model that some code builds from a config.
+    """Dimensions of the model that the given code builds from a config.
 
     Args:
         read: Reads them from the top-level object of a `config.json`.
         table: What each key does.
         config: The top-level object.
-        code: Whose code reads it; of other code it is assumed that it reads what the reference
-            reads.
+        code: Whose code reads it; other code is assumed to read what the reference reads.
 
     Raises:
-        ConfigError: The file describes no model, or one that is not modelled.
+        ConfigError: The file does not describe a model, or one that is not modelled.
     """
     findings_of(config, table, code).check_modelled()
     if code != "published":
@@ -186,7 +185,7 @@ def dimensions_of(
 
 
 def _check_joints(dimensions: ModelDimensions) -> None:
-    """Refuse parts that do not fit each other as `DeepseekOCRModel.forward` joins them.
+    """Rejects parts that do not fit together as `DeepseekOCRModel.forward` joins them.
 
     SAM's output is CLIP's patch embedding; both, concatenated, go through the projector.
     """
@@ -204,14 +203,14 @@ def _check_joints(dimensions: ModelDimensions) -> None:
 def check_projector(
     projector: ProjectorDimensions, features: int, origin: str, decoder: DecoderDimensions
 ) -> None:
-    """Refuses a projector that does not fit between encoders and decoder.
+    """Rejects a projector that does not fit between encoders and decoder.
 
-    It has to hand over one token of the decoder's width for every token it gets.
+    It must return one token of the decoder's width per token it gets.
 
     Args:
         projector: The projector.
-        features: Features that it gets.
-        origin: Where they come from.
+        features: Features per token that it gets.
+        origin: Where they come from, for the message.
         decoder: The decoder.
 
     Raises:
@@ -229,7 +228,7 @@ def check_projector(
         )
     if projector.output_channels != decoder.hidden_size:
         raise ConfigError(
-            "config.json: 'projector_config.projector_type' is 'identity', which hands on "
+            "config.json: 'projector_config.projector_type' is 'identity', which passes on "
             f"{features} features; give a type that maps them to 'hidden_size', "
             f"{decoder.hidden_size}"
         )
@@ -237,15 +236,15 @@ def check_projector(
 
 
 def _check_projector_wiring(projector: ProjectorDimensions) -> None:
-    """Refuse variants that take a pair of maps, or hand back fewer tokens than they get."""
+    """Rejects variants that take a pair of maps, or return fewer tokens than they get."""
     if projector.projector_type in PAIR_PROJECTOR_TYPES or projector.conv_fusion:
         name = "conv_fusion_high_low_features" if projector.conv_fusion else "projector_type"
         value = "true" if projector.conv_fusion else repr(projector.projector_type)
-        reason = "takes two feature maps, and the model hands over one"
+        reason = "takes two feature maps, but the model provides one"
     elif projector.downsample_ratio > 1 or projector.token_pooling:
         name = "token_pooling" if projector.token_pooling else "downsample_ratio"
         value = "true" if projector.token_pooling else str(projector.downsample_ratio)
-        reason = "merges tokens, and the page's layout has a place for every one"
+        reason = "merges tokens, but the page's layout has a place for each"
     else:
         return
     right = "linear, mlp_gelu or hybrid_split_feature_mlp_gelu without merging or fusion"

@@ -1,4 +1,4 @@
-"""What `generate` calls the model's forward with: the prefill pass, then a decode step."""
+"""The inputs with which `generate` calls the model's forward: the prefill pass, then a step."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["decode_inputs", "prefill_inputs"]
 def prefill_inputs(device: torch.device, dtype: torch.dtype, workload: Workload) -> dict[str, Any]:
     """Keyword arguments of the model's forward for one prefill pass, without the cache.
 
-    The prompt is BOS, the visual tokens, the text. Pixels are blank where there is no view and
-    filled elsewhere: the model's code tells the two apart by their sum. The crop grids stay on the
-    CPU, as `infer()` leaves them there.
+    The prompt is BOS, the visual tokens, the text. Pixels are zero if there is no view and nonzero
+    otherwise, since the model's code tells the two apart by their sum. The crop grids stay on the
+    CPU, as in `infer()`.
 
     Args:
-        device: Where the model is.
+        device: Device of the model.
         dtype: Type of the views' pixels; a blank patch is fp32.
         workload: The page, the text and the batch.
     """
@@ -53,10 +53,10 @@ def prefill_inputs(device: torch.device, dtype: torch.dtype, workload: Workload)
 def decode_inputs(device: torch.device, workload: Workload, cached: int) -> dict[str, Any]:
     """Keyword arguments of one decode step over `cached` tokens, without the cache.
 
-    `generate` hands the images on as well; one new token keeps the model from looking at them.
+    `generate` passes the images as well; the model ignores them for a single new token.
 
     Args:
-        device: Where the model is.
+        device: Device of the model.
         workload: The page, the text and the batch.
         cached: Tokens in the cache.
     """
@@ -71,6 +71,6 @@ def decode_inputs(device: torch.device, workload: Workload, cached: int) -> dict
 
 
 def _mask_and_positions(device: torch.device, batch: int, tokens: int) -> dict[str, torch.Tensor]:
-    """The mask [B, K] of a prompt without padding, and the positions that follow from it."""
+    """The mask [B, K] of a prompt without padding, and the resulting positions."""
     mask = torch.ones(batch, tokens, dtype=torch.long, device=device)
     return {"attention_mask": mask, "position_ids": mask.cumsum(-1) - 1}

@@ -1,4 +1,4 @@
-"""The lives of tensors in parts that the decoder shares with Qwen2 as encoder."""
+"""Lifetimes of tensors in parts shared by the decoder and the Qwen2 encoder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rms_norm(lives: Lifetimes, rows: int, width: int) -> int:
 
 
 def swiglu(lives: Lifetimes, path: str, rows: int, d: int, inner: int) -> int:
-    """`down(act(gate(x)) * up(x))`, d wide and `inner` between; returns its output's size."""
+    """`down(act(gate(x)) * up(x))`, d wide and `inner` in between; returns the output's size."""
     lives.path = f"{path}.gate_proj"
     gate = lives.linear(rows, d, inner)
     lives.path = f"{path}.act_fn"
@@ -52,7 +52,7 @@ def rotary_tables(lives: Lifetimes, n: int, D: int) -> int:
     angles = lives.wide(n * (D // 2))
     both = lives.wide(n * D)
     cos, sin = lives.wide(n * D), lives.wide(n * D)
-    # Each is scaled into a tensor of its own.
+    # Scaling writes each to a new tensor.
     lives.free(lives.wide(n * D))
     lives.free(lives.wide(n * D))
     cast = lives.narrowed(n * D) + lives.narrowed(n * D)

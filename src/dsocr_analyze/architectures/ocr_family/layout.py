@@ -1,6 +1,6 @@
-"""What the whole model does between its parts: looking at pixels, laying out visual tokens.
+"""What the model itself does between its parts: checking pixels, laying out visual tokens.
 
-Source: `DeepseekOCRModel.forward` (`modeling_deepseekocr.py`) and the relatives'. It belongs to the
+Source: `DeepseekOCRModel.forward` (`modeling_deepseekocr.py`) and the relatives'. Part of the
 prefill stage.
 """
 
@@ -19,7 +19,7 @@ _CHANNELS: Final = 3
 
 
 def pixel_sum(N: Count, R: Count, dtype: Dtype) -> Kernels:
-    """The sum over N views' pixels that tells whether there is an image: one addition per value.
+    """The sum over N views' pixels that tells if there is an image: one addition per value.
 
     Args:
         N: Views.
@@ -30,32 +30,32 @@ def pixel_sum(N: Count, R: Count, dtype: Dtype) -> Kernels:
 
 
 def blank_sum(side: Count) -> Kernels:
-    """The same over the blank fp32 patch that stands for local views that are not there.
+    """The same over the blank fp32 patch that replaces missing local views.
 
     Args:
-        side: Pixels per side: those of the view of the whole page in crop mode.
+        side: Pixels per side, as of the whole page's view in crop mode.
     """
     return pixel_sum(1, side, FLOAT32)
 
 
 def features_joined(N: Count, q: Count, d_in: int, dtype: Dtype) -> Kernels:
-    """The features of two encoders side by side, `[N, q q, d_in]`.
+    """Concatenates the features of two encoders, `[N, q q, d_in]`.
 
     Args:
         N: Views.
         q: Tokens per side.
-        d_in: Features of both together.
+        d_in: Features of both.
         dtype: Their type.
     """
     return copy("cat", N * q * q * d_in, dtype)
 
 
 def newlines(columns: Count, rows: Count, d: int, dtype: Dtype) -> Kernels:
-    """A picture `[rows, columns, d]` with a newline embedding (read once) behind each row.
+    """A picture `[rows, columns, d]` with a newline embedding (read once) after each row.
 
     Args:
-        columns: Tokens side by side.
-        rows: Tokens one above the other.
+        columns: Columns of tokens.
+        rows: Rows of tokens.
         d: Width.
         dtype: Type of features.
     """
@@ -65,14 +65,14 @@ def newlines(columns: Count, rows: Count, d: int, dtype: Dtype) -> Kernels:
 
 
 def picture(columns: Count, rows: Count, q: Count, d: int, dtype: Dtype) -> Kernels:
-    """Local views as one picture, a newline behind each of its rows.
+    """Local views as one picture, with a newline after each of its rows.
 
-    Laying them out is a copy, but for one column or one token per side. The grid is a tensor on the
+    This takes a copy unless there is one column or one token per side. The grid is a tensor on the
     host: its sides are multiplied by q, the rows twice.
 
     Args:
-        columns: Views side by side.
-        rows: Views one above the other.
+        columns: Columns of views.
+        rows: Rows of views.
         q: Tokens per side of a view.
         d: Width.
         dtype: Type of features.
@@ -86,14 +86,14 @@ def picture(columns: Count, rows: Count, q: Count, d: int, dtype: Dtype) -> Kern
 
 
 def page_layout(T: Count, visual: Count, d: int, dtype: Dtype, *, pages: int = 1) -> Kernels:
-    """Each page's views and separator joined, all pages, then put in their places in the sequence.
+    """Joins each page's views and separator, then all pages, and writes them to the sequence.
 
     Args:
         T: Tokens of the sequence.
         visual: Visual tokens.
         d: Width.
         dtype: Type of features.
-        pages: Pages in the prompt, with as many visual tokens each.
+        pages: Pages in the prompt, all with the same number of visual tokens.
     """
     tokens, sequence = visual * d, T * d
     read = (sequence + tokens) * dtype.nbytes + T * BOOL.nbytes

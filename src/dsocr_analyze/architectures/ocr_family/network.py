@@ -1,7 +1,7 @@
-"""What tells one relative of DeepSeek-OCR from another: its vision side and its tokens.
+"""What distinguishes one relative of DeepSeek-OCR from another: its vision side and its tokens.
 
-The relatives share SAM, the projector and the decoder; the closed forms of a workload are composed
-of these once (`composition`, `totals`, `peak`, `serving`), and ask a `Network` for the rest.
+The relatives share SAM, the projector and the decoder. `composition`, `totals`, `peak` and
+`serving` compose a workload's closed forms from these, and ask a `Network` for the rest.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Network(ABC):
     Attributes:
         vision: Stages of the vision side, in the order of their calls.
         separators: Names of the parameters that no stage owns, each of the decoder's width.
-        crop: Into how many local views a page is cut.
-        prompt_pages: Most pages in one prompt.
-        base_size: Pixels a side of the global view where nobody says otherwise.
-        image_size: Pixels a side of a local view, or of the only one, where nobody says otherwise.
-        text_tokens: Tokens of its own prompt besides the visual ones, BOS included.
+        crop: How pages are cropped into local views.
+        prompt_pages: Maximum pages per prompt.
+        base_size: Default pixels per side of the global view.
+        image_size: Default pixels per side of a local view, or of the only one.
+        text_tokens: Tokens of its own prompt besides the visual ones, including BOS.
     """
 
     vision: ClassVar[tuple[Stage, ...]]
@@ -59,13 +59,13 @@ class Network(ABC):
     def check_sizes(  # noqa: B027  # most run every size
         self, base_size: int, image_size: int, crop_mode: bool
     ) -> None:
-        """Refuses sizes of views that the relative's code cannot run; raises WorkloadError."""
+        """Raises WorkloadError for sizes of views that the relative's code cannot run."""
 
     def check_flash(self, dimensions: Any) -> None:  # noqa: B027  # most have it
-        """Refuses FlashAttention where the relative's code has none; raises ConfigError."""
+        """Raises ConfigError if the relative's code has no FlashAttention."""
 
     def notes_of(self, workload: Workload) -> list[str]:
-        """What a reader of a workload's figures should know, one line each."""
+        """Notes for a reader of a workload's figures, one line each."""
         tile = self.crop.tile
         if workload.local_views is None or workload.image_size == tile:
             return []
@@ -85,7 +85,7 @@ class Network(ABC):
 
         Args:
             N: Views.
-            R: Pixels a side.
+            R: Pixels per side.
             dimensions: The model.
             dtype: Type of weights and features.
             kernels_of: Whose kernels run.
@@ -94,7 +94,7 @@ class Network(ABC):
     def served_sections(
         self, N: Count, R: Count, dimensions: Any, dtype: Dtype
     ) -> Mapping[Stage, list[Section]]:
-        """The same as serving engines run them; arguments as of `sections`."""
+        """The same as serving engines run them; arguments as for `sections`."""
         return self.sections(N, R, dimensions, dtype, CUDA)
 
     @abstractmethod
@@ -105,10 +105,10 @@ class Network(ABC):
 
     @abstractmethod
     def whole_tokens(self, q: Count) -> Count:
-        """Tokens of the view of a whole page, with all that ends the page.
+        """Tokens of the whole page's view, including those that end the page.
 
         Args:
-            q: Tokens a side of the view.
+            q: Tokens per side of the view.
         """
 
     @abstractmethod
@@ -116,9 +116,9 @@ class Network(ABC):
         """Tokens of local views.
 
         Args:
-            q: Tokens a side of one.
-            columns: Views side by side.
-            rows: Views one above the other.
+            q: Tokens per side of a view.
+            columns: Columns of views.
+            rows: Rows of views.
         """
 
     def visual_tokens(
@@ -127,9 +127,9 @@ class Network(ABC):
         """Tokens of a page in the sequence.
 
         Args:
-            base_size: Pixels a side of the global view in crop mode.
-            image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
-            crop_mode: Whether the page is cut.
+            base_size: Pixels per side of the global view in crop mode.
+            image_size: Pixels per side of a local view in crop mode, otherwise of the only view.
+            crop_mode: Whether the page is cropped.
             grid: Columns and rows of local views.
         """
         whole = self.whole_tokens(tokens_per_side(base_size if crop_mode else image_size))
@@ -141,10 +141,10 @@ class Network(ABC):
 
     @abstractmethod
     def whole_layout(self, q: Count, dimensions: Any, dtype: Dtype) -> Kernels:
-        """What the model itself does to the features of the view of a whole page.
+        """What the model itself does to the features of the whole page's view.
 
         Args:
-            q: Tokens a side.
+            q: Tokens per side.
             dimensions: The model.
             dtype: Type of features.
         """
@@ -153,17 +153,17 @@ class Network(ABC):
     def local_layout(
         self, columns: Count, rows: Count, q: Count, dimensions: Any, dtype: Dtype
     ) -> Kernels:
-        """What it does to those of local views.
+        """What it does to the features of local views.
 
         Args:
-            columns: Views side by side.
-            rows: Views one above the other.
-            q: Tokens a side of a view.
+            columns: Columns of views.
+            rows: Rows of views.
+            q: Tokens per side of a view.
             dimensions: The model.
             dtype: Type of features.
         """
 
-    # --- the lives of tensors
+    # --- lifetimes of tensors
 
     @abstractmethod
     def replay_views(
@@ -172,10 +172,10 @@ class Network(ABC):
         """The vision stages on N views.
 
         Args:
-            lives: What is alive.
+            lives: The tensors alive.
             view: The views.
             dimensions: The model.
-            before: What the views of the page before have left, which goes name by name.
+            before: What the previous page's views left, freed name by name.
         """
 
     def replay_layout(
@@ -185,11 +185,11 @@ class Network(ABC):
         dimensions: Any,
         workload: Workload,
     ) -> tuple[ViewFeatures, ...]:
-        """A page's views laid out as tokens; as they are, unless a relative says otherwise.
+        """Lays a page's views out as tokens; unchanged unless a relative overrides this.
 
         Args:
-            lives: What is alive; the model's own forward runs.
-            views: What the vision stages have left of each call's views.
+            lives: The tensors alive; the model's own forward runs.
+            views: What the vision stages left of each call's views.
             dimensions: The model.
             workload: The page.
         """

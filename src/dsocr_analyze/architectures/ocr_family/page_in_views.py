@@ -1,4 +1,4 @@
-"""How large a page is in the views that are made of it: squeezed, padded, or cut into tiles.
+"""The size of a page within its views: squeezed, padded, or cropped into tiles.
 
 Source: `infer()` and `dynamic_preprocess` (`modeling_deepseekocr.py` and the relatives'), and
 Pillow's `ImageOps.contain`, which pads within `ImageOps.pad`.
@@ -19,18 +19,18 @@ __all__ = ["page_in_views"]
 
 
 def page_in_views(crop: CropRule, workload: Workload) -> tuple[PageInViews, ...]:
-    """A workload's page in each of its vision calls.
+    """The page as it appears in each vision call of a workload.
 
     Args:
-        crop: How the relative cuts pages. A view no larger than its tile, in a mode that does not
-            cut, is one that the page is squeezed into whatever its proportions.
+        crop: How the relative crops pages. In a mode that does not crop, a view no larger than a
+            tile gets the whole page squeezed into it, whatever its proportions.
         workload: The page and its mode.
     """
     found = []
     local, whole = workload.local_views, workload.global_view
     if local is not None:
         columns, rows = workload.grid
-        # Tiles are cut from the page resized to the whole grid, whatever its proportions.
+        # Tiles are cropped from the page resized to the whole grid, whatever its proportions.
         content = columns * local.resolution, rows * local.resolution
         found.append(_shown(local.count, local.resolution, content))
     side = whole.resolution
@@ -44,10 +44,10 @@ def _shown(views: int, resolution: int, content: tuple[int, int]) -> PageInViews
 
 
 def _contained(width: int, height: int, side: int) -> tuple[int, int]:
-    """A page's size in a square that it is padded to, its proportions kept.
+    """Size of a page that is padded to a square, keeping its proportions.
 
     The divisions are those of `ImageOps.contain`, in float64. A page so narrow that it would vanish
-    is one pixel wide here; Pillow refuses it.
+    is one pixel wide here; Pillow rejects it.
     """
     if width >= height:
         return side, max(1, round(height / width * side))

@@ -1,4 +1,4 @@
-"""The lives of the tensors between a prompt's pixels and its visual tokens, replayed."""
+"""Lifetimes of the tensors between a prompt's pixels and its visual tokens, replayed."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ __all__ = ["replay_pages"]
 
 
 class _Prompt(NamedTuple):
-    """Bytes of what the pages of a prompt leave behind until the next prompt's replace it."""
+    """Bytes left by the pages of a prompt, until those of the next prompt replace them."""
 
     views: tuple[ViewFeatures, ...]
     page: int
-    """The last page's visual tokens."""
+    """Visual tokens of the last page."""
     tokens: int
-    """Those of all pages."""
+    """Visual tokens of all pages."""
 
 
 def replay_pages(
     network: Network, lives: Lifetimes, dimensions: RelativeDimensions, workload: Workload
 ) -> int:
-    """All pages of a batch.
+    """Replays all pages of a batch.
 
     Args:
         network: The relative.
-        lives: What is alive.
+        lives: The tensors alive.
         dimensions: The model.
         workload: The pages.
 
     Returns:
-        Bytes that are held until the decoder is through.
+        Bytes held until the decoder has finished.
     """
     prompt = _replay_prompt(network, lives, dimensions, workload, None)
     if workload.batch_size > 1:
-        # While the second prompt's pages are looked at, what the first ones left is still there.
+        # The second prompt's pages run while the first prompt's leftovers are still alive.
         prompt = _replay_prompt(network, lives, dimensions, workload, prompt)
     return sum(map(sum, prompt.views)) + prompt.page + prompt.tokens
 
@@ -53,10 +53,10 @@ def _replay_prompt(
     workload: Workload,
     before: _Prompt | None,
 ) -> _Prompt:
-    """The pages of a prompt, one by one; of equal pages three are replayed.
+    """Replays the pages of a prompt in turn; of equal pages, only three.
 
-    Each page's tokens are held until those of all are joined. Of the prompt before, `before`, its
-    joined tokens go first, and the rest name by name.
+    Each page's tokens are held until all are joined. Of the previous prompt, `before`, the joined
+    tokens are freed first, and the rest name by name.
     """
     pages = workload.prompt_pages
     views = (NO_FEATURES,) * len(workload.views)

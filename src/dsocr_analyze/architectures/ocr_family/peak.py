@@ -1,8 +1,8 @@
 """Peak activation: the most bytes of tensors alive at once in the prefill pass.
 
-The pass is replayed as the lives of its tensors: what it makes, besides weights and inputs, from
-the operator that writes it until nothing refers to it any more, with the copies that a kernel makes
-and the scratch that it takes while it runs.
+The pass is replayed as the lifetimes of its tensors, besides weights and inputs: from the operator
+that writes a tensor until nothing refers to it any more, including the copies a kernel makes and
+the scratch it takes while it runs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def peak(
         dimensions: Its dimensions.
         workload: Page, text and batch.
         dtype: Type of features.
-        flash_attention: FlashAttention in place of the decoder's eager attention.
+        flash_attention: FlashAttention instead of the decoder's eager attention.
         kernels_of: Whose kernels run.
         has_logits: Whether the head runs over the whole prompt.
     """

@@ -1,9 +1,9 @@
 """Peak activation of many prefill passes at once: what `peak` replays, evaluated on arrays.
 
-While the decoder runs, a pass holds the embeddings, what its page's views have left, and tensors
-of the decoder. Views are replayed once for each distinct ones. What the decoder holds at any moment
-is a polynomial in batch and prompt length: one replay finds these, and the few of them that are
-ever the highest are evaluated for each workload.
+While the decoder runs, a pass holds the embeddings, what its page's views left, and the decoder's
+tensors. Views are replayed once per distinct set. What the decoder holds at any moment is a
+polynomial in batch and prompt length: one replay finds these polynomials, and only the few that can
+be the largest are evaluated for each workload.
 """
 
 from __future__ import annotations
@@ -37,40 +37,40 @@ if TYPE_CHECKING:
 __all__ = ["PromptPeaks", "ViewPeaks", "peak_of", "prompt_peaks", "view_peaks"]
 
 _ViewSizes: TypeAlias = tuple[int, int, int, int]
-"""Pixels a side of the whole view and of local ones, columns and rows of these."""
+"""Pixels per side of the whole view and of local views, and columns and rows of the latter."""
 
 _BATCH: Final = "batch"
 _LENGTH: Final = "length"
 _SHORTEST: Final = 3
-"""Tokens of a prompt at least: one of a view, the separator and BOS."""
+"""Shortest prompt, in tokens: one of a view, the separator and BOS."""
 
 
 class ViewPeaks(NamedTuple):
-    """Bytes of a page's views, before the decoder runs; integers or arrays."""
+    """Bytes held by a page's views, before the decoder runs; integers or arrays."""
 
     alone: Count
-    """The most of a batch of one page."""
+    """The most, for a batch of one page."""
     several: Count
-    """The most of a batch of several."""
+    """The most, for a batch of several pages."""
     left: Count
-    """What stays until the decoder is through."""
+    """Bytes that remain until the decoder has finished."""
 
 
 class PromptPeaks(NamedTuple):
-    """Most bytes of the decoder's own tensors; integers or arrays."""
+    """The most bytes of the decoder's own tensors; integers or arrays."""
 
     layers: Count
-    """While embeddings and views are there."""
+    """While embeddings and views are alive."""
     head: Count
-    """When they have gone."""
+    """After they are freed."""
 
 
 def peak_of(views: ViewPeaks, prompt: PromptPeaks, B: Count, embedded: Count) -> Any:
     """The peak of prefill passes.
 
     Args:
-        views: Of their pages' views.
-        prompt: Of their prompts.
+        views: Peaks of their pages' views.
+        prompt: Peaks of their prompts.
         B: Batch.
         embedded: Bytes of the embeddings.
     """
@@ -85,7 +85,7 @@ def peak_of(views: ViewPeaks, prompt: PromptPeaks, B: Count, embedded: Count) ->
 def _view_replays(
     network: Network, dimensions: RelativeDimensions, dtype: Dtype
 ) -> Callable[[_ViewSizes], ViewPeaks]:
-    """What says of a page's views what they hold, and remembers it.
+    """Returns a cached function from the sizes of a page's views to the bytes they hold.
 
     Args:
         network: The relative.
@@ -139,16 +139,16 @@ def view_peaks(
     columns: Any,
     rows: Any,
 ) -> ViewPeaks:
-    """What pages' views hold; each of the last four an integer or an array `[n]`.
+    """Bytes that pages' views hold; the last four arguments are integers or arrays `[n]`.
 
     Args:
         network: The relative.
         dimensions: Its dimensions.
         dtype: Type of features.
-        whole: Pixels a side of the view of the whole page.
-        local: Pixels a side of a local view.
-        columns: Local views side by side; 1 x 1 for none.
-        rows: Local views one above the other.
+        whole: Pixels per side of the whole page's view.
+        local: Pixels per side of a local view.
+        columns: Columns of local views; 1 x 1 for none.
+        rows: Rows of local views.
     """
     replayed = _view_replays(network, dimensions, dtype)
     sizes = (whole, local, columns, rows)
@@ -166,7 +166,7 @@ def view_peaks(
 
 
 class _Levels(Lifetimes):
-    """Everything that is ever alive, as amounts."""
+    """Records every amount of bytes ever alive."""
 
     def __init__(self, dtype: Dtype) -> None:
         super().__init__(dtype, CUDA)
@@ -179,7 +179,7 @@ class _Levels(Lifetimes):
 
 
 class _PromptLevels(NamedTuple):
-    """Amounts that may be the highest."""
+    """Amounts that may be the largest."""
 
     layers: tuple[Amount, ...]
     head: tuple[Amount, ...]
@@ -189,14 +189,14 @@ class _PromptLevels(NamedTuple):
 def _levels(
     decoder: DecoderDimensions, dtype: Dtype, *, flash: bool, is_several: bool, is_long: bool
 ) -> _PromptLevels:
-    """What the decoder may hold at most.
+    """The most that the decoder may hold.
 
     Args:
         decoder: Dimensions.
         dtype: Type of features.
-        flash: FlashAttention in place of eager attention.
+        flash: FlashAttention instead of eager attention.
         is_several: Whether there is more than one prompt.
-        is_long: Whether a prompt is longer than those that the decoder was trained for.
+        is_long: Whether prompts are longer than the trained length.
     """
     trained = decoder.max_position_embeddings
     B: Any = Amount.size(_BATCH, least=2) if is_several else 1
@@ -210,7 +210,7 @@ def _levels(
     lives.all.clear()
     replay_head(lives, B * T, decoder)
     least = {_BATCH: 2, _LENGTH: _SHORTEST}
-    # An expert has no more choices than there are tokens.
+    # No expert receives more choices than there are tokens.
     within = {LAST_SHARE: B * T}
     return _PromptLevels(
         *(worth_comparing(levels, least, within) for levels in (layers, lives.all))
@@ -220,14 +220,14 @@ def _levels(
 def prompt_peaks(
     decoder: DecoderDimensions, dtype: Dtype, B: Any, T: Any, *, flash: bool
 ) -> PromptPeaks:
-    """The most that the decoder holds of prompts.
+    """The most that the decoder holds for prompts.
 
     Args:
         decoder: Dimensions.
         dtype: Type of features.
         B: Batch, an integer or an array `[n]`.
-        T: Tokens of a prompt, likewise.
-        flash: FlashAttention in place of eager attention.
+        T: Tokens per prompt, likewise.
+        flash: FlashAttention instead of eager attention.
     """
 
     def peaks(B: Any, T: Any, *, is_several: bool, is_long: bool) -> PromptPeaks:
@@ -248,7 +248,7 @@ def prompt_peaks(
     B, T = np.broadcast_arrays(B, T)
     are_several = B > 1
     are_long = np.zeros(len(T), bool) if trained is None else trained < T
-    # Most are several and short: the others are put in their places.
+    # Most batches have several short prompts; the others overwrite their rows below.
     found = peaks(B, T, is_several=True, is_long=False)
     if are_several.all() and not are_long.any():
         return found

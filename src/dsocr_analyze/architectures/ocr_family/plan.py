@@ -1,4 +1,4 @@
-"""What `infer()` makes of one page: views, crop grid and tokens; and what is odd about them."""
+"""Plans what `infer()` makes of one page: views, crop grid and tokens."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ def plan_workload(
     max_new_tokens: int = 1024,
     prompt_pages: int = 1,
 ) -> Workload:
-    """Work out what the vendor's `infer()` makes of one page.
+    """Plans what the vendor's `infer()` makes of one page.
 
     Args:
         network: The relative.
         page: Width and height in pixels.
-        base_size: Pixels a side of the global view in crop mode; None for the relative's own.
-        image_size: Pixels a side of a local view in crop mode, of the only view otherwise; None
+        base_size: Pixels per side of the global view in crop mode; None for the relative's own.
+        image_size: Pixels per side of a local view in crop mode, otherwise of the only view; None
             for the relative's own.
-        crop_mode: Whether a page larger than one tile is cut into local views; None for yes, but
-            where several pages share a prompt.
-        text_tokens: Tokens besides the visual ones, BOS included; those of the relative's own
-            prompt where neither this nor `seq_len` is given.
-        seq_len: Tokens of the whole prompt, in place of `text_tokens`.
-        batch_size: Prompts, all alike.
+        crop_mode: Whether a page larger than one tile is cropped into local views; None for yes,
+            unless several pages share a prompt.
+        text_tokens: Tokens besides the visual ones, including BOS; if neither this nor `seq_len`
+            is given, those of the relative's own prompt.
+        seq_len: Tokens of the whole prompt, instead of `text_tokens`.
+        batch_size: Number of prompts, all alike.
         max_new_tokens: Tokens to generate.
-        prompt_pages: Pages in one prompt, all alike; of a relative that takes several.
+        prompt_pages: Pages per prompt, all alike, for a relative that takes several.
 
     Raises:
-        PageError: The page's size is not possible.
-        WorkloadError: A size or count is not possible, or the lengths contradict each other.
+        PageError: The page's size is impossible.
+        WorkloadError: A size or count is impossible, or the lengths conflict.
     """
     page = _checked_pair(page)
     _check_prompt_pages(prompt_pages, network.prompt_pages)
     crop_mode = prompt_pages == 1 if crop_mode is None else crop_mode
     image_size = network.image_size if image_size is None else image_size
     if base_size is None:
-        # Several pages have a blank patch as large as each of them.
+        # With several pages, the blank patch has the size of a page's view.
         base_size = network.base_size if prompt_pages == 1 else image_size
-    check_count("base_size", base_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels a side")
-    check_count("image_size", image_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels a side")
+    check_count("base_size", base_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels per side")
+    check_count("image_size", image_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels per side")
     if not isinstance(crop_mode, bool):
         raise WorkloadError(
             f"crop_mode {crop_mode!r} is not possible; give True or False",
@@ -94,7 +94,7 @@ def plan_workload(
 def _check_prompt_pages(pages: object, most: int) -> None:
     if most == 1 != pages:
         raise WorkloadError(
-            f"prompt_pages {pages!r} is not possible: this model takes one page in a prompt;"
+            f"prompt_pages {pages!r} is not possible: this model takes one page per prompt;"
             " leave prompt_pages out",
             arguments=["prompt_pages"],
         )
@@ -102,17 +102,17 @@ def _check_prompt_pages(pages: object, most: int) -> None:
 
 
 def _check_several(base_size: int, image_size: int, crop_mode: bool) -> None:
-    """Refuses what `infer_multi()` does not do to pages that share a prompt."""
+    """Rejects what `infer_multi()` does not do to pages that share a prompt."""
     if crop_mode:
         raise WorkloadError(
-            "crop_mode=True is not possible where several pages share a prompt: none of them is"
-            " cut; give crop_mode=False",
+            "crop_mode=True is not possible if several pages share a prompt: none of them is"
+            " cropped; give crop_mode=False",
             arguments=["crop_mode"],
         )
     if base_size != image_size:
         raise WorkloadError(
-            f"base_size {base_size} is not possible where several pages share a prompt: each is one"
-            f" view of image_size; leave base_size out, or give {image_size}",
+            f"base_size {base_size} is not possible if several pages share a prompt: each is one"
+            f" view of image_size; leave out base_size, or give {image_size}",
             arguments=["base_size", "image_size"],
         )
 
@@ -126,7 +126,7 @@ def _checked_pair(page: object) -> tuple[int, int]:
 def _views(
     base_size: int, image_size: int, crop_mode: bool, grid: tuple[int, int]
 ) -> tuple[ViewBatch, ...]:
-    """Vision calls of one page, in their order."""
+    """Vision calls of one page, in order."""
     if not crop_mode:
         return (ViewBatch(1, image_size),)
     columns, rows = grid
@@ -138,7 +138,7 @@ def _views(
 def _text_tokens(text_tokens: int | None, seq_len: int | None, visual: int, default: int) -> int:
     """Tokens besides the visual ones, from either length."""
     if text_tokens is not None:
-        check_count("text_tokens", text_tokens, 1, LARGEST_COUNT, " tokens, BOS included")
+        check_count("text_tokens", text_tokens, 1, LARGEST_COUNT, " tokens, including BOS")
     if seq_len is None:
         return default if text_tokens is None else text_tokens
     if isinstance(seq_len, bool) or not isinstance(seq_len, int):
@@ -160,7 +160,7 @@ def _text_tokens(text_tokens: int | None, seq_len: int | None, visual: int, defa
         )
     if text_tokens not in (None, rest):
         raise WorkloadError(
-            f"seq_len {seq_len} and text_tokens {text_tokens} contradict each other: the page "
+            f"seq_len {seq_len} and text_tokens {text_tokens} conflict: the page "
             f"has {visual} visual tokens; give seq_len={visual + (text_tokens or 0)}, "
             f"text_tokens={rest}, or one of the two",
             arguments=["seq_len", "text_tokens"],

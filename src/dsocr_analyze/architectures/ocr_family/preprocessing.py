@@ -1,7 +1,7 @@
 """What the CPU does to a page before the model sees it: resizing, padding, tensors.
 
 Source: `DeepseekOCRForCausalLM.infer` and `dynamic_preprocess` (`modeling_deepseekocr.py`): a page
-that is cut is resized to its tiles and again, padded, to the global view.
+that is cropped is resized once for its tiles and again, with padding, for the global view.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["pixel_work", "pixel_work_of_pages"]
 
 
 def pixel_work(crop: CropRule, workload: Workload) -> PixelWork:
-    """Pixels that a page's views are made of and made from.
+    """Pixels that the CPU processes to make a page's views.
 
     Args:
-        crop: How the relative cuts pages.
+        crop: How the relative crops pages.
         workload: The page and its mode.
     """
     work = pixel_work_of_pages(
@@ -43,18 +43,18 @@ def pixel_work_of_pages(
     image_size: int,
     crop_mode: bool,
 ) -> PixelWork:
-    """The same of pages in one mode.
+    """The same for many pages in one mode.
 
     Args:
-        crop: How the relative cuts pages. Where a mode does not, a page is squeezed into a view no
-            larger than a tile, and padded to a larger one.
-        width: Of the pages in pixels; an integer, or an array `[n]`, as the three that follow.
-        height: Likewise.
-        columns: Local views side by side; 1 where a page is not cut.
-        rows: Local views one above the other.
-        base_size: Pixels a side of the whole view where the mode cuts pages.
-        image_size: Pixels a side of a local view, or of the only one.
-        crop_mode: Whether the mode cuts pages.
+        crop: How the relative crops pages. In a mode that does not, a page is squeezed into a view
+            no larger than a tile, and padded to a larger one.
+        width: Widths of the pages in pixels; like the next three, an integer or an array `[n]`.
+        height: Heights of the pages in pixels.
+        columns: Columns of local views; 1 if a page is not cropped.
+        rows: Rows of local views.
+        base_size: Pixels per side of the whole view if the mode crops pages.
+        image_size: Pixels per side of a local view, or of the only one.
+        crop_mode: Whether the mode crops pages.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""The projector from the encoders' features to the decoder's width, in all of its variants.
+"""All variants of the projector from the encoders' features to the decoder's width.
 
 Source: `MlpProjector` (`deepencoder.py`).
 """
@@ -38,8 +38,8 @@ def projector(
         g: Tokens per side of a view.
         dimensions: Variant and widths.
         dtype: Type of features and weights.
-        are_apart: Whether views lie apart in memory, as parts of longer sequences: a linear layer
-            first copies those of several views.
+        are_apart: Whether views are slices of longer sequences in memory; a linear layer first
+            copies those of several views.
 
     Returns:
         Own kernels and those of the children, under the vendor's names.
@@ -51,7 +51,7 @@ def projector(
         g = g // 2
     n = N * g * g
     if dimensions.conv_fusion:
-        # One map of each view's pair: of several views they don't lie one behind the other.
+        # One map of each view's pair; with several views they are not contiguous.
         gathered = repeated(copy("clone", n * d, dtype), several(N) * several(g))
         fusion_layer = linear(n, d, d, dtype, bias=True)
         parts.append({"fusion_layer": gathered + fusion_layer, "": addition(n * d, dtype)})
@@ -66,13 +66,13 @@ def projector(
 def _per_token(
     n: Count, dimensions: ProjectorDimensions, dtype: Dtype, copies: Count
 ) -> ModuleKernels:
-    """The variants that take every one of n tokens by itself, behind pooling and fusion.
+    """The variants that process each of n tokens independently, after pooling and fusion.
 
     Args:
         n: Tokens.
         dimensions: Variant and widths.
         dtype: Type of features and weights.
-        copies: 1 where a linear layer first copies the input, 0 elsewhere.
+        copies: 1 if a linear layer first copies the input, otherwise 0.
     """
     kind, width = dimensions.projector_type, dimensions.n_embed
     if kind == "identity":
@@ -103,7 +103,7 @@ def _per_token(
 
 
 def _up_projections(dimensions: ProjectorDimensions) -> list[tuple[str, int, int]]:
-    """Name, width in and width out of the two maps' projections."""
+    """Name, input width and output width of the two maps' projections."""
     width = dimensions.n_embed
     if isinstance(dimensions.input_dim, tuple):
         high_in, low_in = dimensions.input_dim
@@ -121,13 +121,13 @@ def _mlp(
     norm_first: bool = False,
     gelu_first: bool = False,
 ) -> ModuleKernels:
-    """A `Sequential` of linears through `widths` with a GELU between them.
+    """A `Sequential` of linear layers through `widths` with GELUs in between.
 
     Args:
         n: Tokens.
         widths: Features in, between and out.
         dtype: Type of features and weights.
-        laid_out: Copy of the input that the first of them makes.
+        laid_out: Copy of the input made by the first layer.
         norm_first: Whether a LayerNorm precedes them.
         gelu_first: Whether a GELU precedes them.
     """
@@ -144,7 +144,7 @@ def _mlp(
 
 
 def _token_pooling(N: Count, g: Count, d: int, dtype: Dtype) -> ModuleKernels:
-    """2 x 2 neighbours into one token: two copies, then a linear 4 d -> d."""
+    """Merges 2 x 2 neighbours into one token: two copies, then a linear 4 d -> d."""
     side = g // 2
     cells = N * side * side
     return {
@@ -167,14 +167,14 @@ def _downsampled_widths(dimensions: ProjectorDimensions) -> list[int]:
 def _downsampled(
     N: Count, g: Count, dimensions: ProjectorDimensions, dtype: Dtype
 ) -> ModuleKernels:
-    """ratio x ratio tokens side by side (zero-padded to whole cells), then an MLP."""
+    """Concatenates ratio x ratio tokens (zero-padded to whole cells), then applies an MLP."""
     d = dimensions.input_channels
     cells = ceil_div(g, dimensions.downsample_ratio)
     side = cells * dimensions.downsample_ratio
     inner, padded = N * g * g * d, N * side * side * d
     padding = moved("constant_pad_nd", padded, inner * dtype.nbytes, padded * dtype.nbytes, dtype)
     norm_first = dimensions.projector_type.startswith("normlayer")
-    # Cells lie channel by channel: a norm copies them, a linear those of several views.
+    # Cells are stored channel by channel: a norm copies them, a linear only those of several views.
     is_copied = several(cells) * (1 if norm_first else several(N))
     mlp = _mlp(
         N * cells * cells,
@@ -190,7 +190,7 @@ def _downsampled(
 
 
 def projector_params(dimensions: ProjectorDimensions) -> int:
-    """Parameters of the variant, each once, and of pooling and fusion."""
+    """Parameters of the variant, each counted once, and of pooling and fusion."""
     kind, width, depth = dimensions.projector_type, dimensions.n_embed, dimensions.depth
     d_in = dimensions.input_channels
     params = linear_params(4 * d_in, d_in, bias=True) if dimensions.token_pooling else 0

@@ -34,12 +34,12 @@ class ProjectorDimensions:
 
     Attributes:
         projector_type: One of `PROJECTOR_TYPES`.
-        input_dim: Features coming in; a pair (high, low) for `hybrid_split_feature_mlp_gelu`.
-        n_embed: Features going out.
+        input_dim: Input features; a pair (high, low) for `hybrid_split_feature_mlp_gelu`.
+        n_embed: Output features.
         depth: Linear layers of the MLP.
-        mlp_ratio: Hidden width over `n_embed`, of the downsampling variants.
-        downsample_ratio: Tokens a side that a downsampling variant makes into one; 1 elsewhere.
-        channel_div: Share of `n_embed` that the high features of the split variant get.
+        mlp_ratio: Hidden width over `n_embed`, for the downsampling variants.
+        downsample_ratio: Tokens per side that a downsampling variant merges into one; otherwise 1.
+        channel_div: Share of `n_embed` given to the high features in the split variant.
         token_pooling: Whether 2 x 2 tokens are pooled into one by a linear layer first.
         conv_fusion: Whether `conv_fusion_high_low_features` adds a fusion layer.
     """
@@ -56,26 +56,26 @@ class ProjectorDimensions:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> ProjectorDimensions:
-        """Read the projector's keys from a whole `config.json`.
+        """Reads the projector's keys from a whole `config.json`.
 
         Raises:
-            ConfigError: A key is absent or its value is one that no projector can be built from.
+            ConfigError: A key is absent, or no projector can be built from its value.
         """
         keys = ConfigKeys(config).section("projector_config")
         kind = keys.choice("projector_type", PROJECTOR_TYPES)
         n_embed = keys.integer("n_embed", most=LARGEST_WIDTH)
         if kind in PAIR_PROJECTOR_TYPES and n_embed % 2:
-            raise keys.refusal("n_embed", f"an even number, '{kind}' halves it")
+            raise keys.refusal("n_embed", f"an even number, since '{kind}' halves it")
         ratio = keys.integer("downsample_ratio") if kind in _DOWNSAMPLE_TYPES else 1
         channel_div = keys.number("channel_div", 0.5, least=0)
         if not 1 <= int(n_embed * channel_div) < n_embed:
-            raise keys.refusal("channel_div", "a share that leaves both parts a channel, e.g. 0.5")
+            raise keys.refusal("channel_div", "a share that leaves each part a channel, e.g. 0.5")
         pooling = keys.boolean("token_pooling", False)
         fusion = keys.boolean("conv_fusion_high_low_features", False)
         input_dim = _projector_input(keys, kind)
         if isinstance(input_dim, tuple) and (pooling or fusion):
             name = "token_pooling" if pooling else "conv_fusion_high_low_features"
-            raise keys.refusal(name, f"false, '{kind}' has two input widths")
+            raise keys.refusal(name, f"false, since '{kind}' has two input widths")
         return cls(
             projector_type=kind,
             input_dim=input_dim,
@@ -90,17 +90,17 @@ class ProjectorDimensions:
 
     @property
     def input_channels(self) -> int:
-        """Features coming in, both parts of a pair together."""
+        """Input features, summed over both parts of a pair."""
         return sum(self.input_dim) if isinstance(self.input_dim, tuple) else self.input_dim
 
     @property
     def output_channels(self) -> int:
-        """Features going out."""
+        """Output features."""
         return self.input_channels if self.projector_type == "identity" else self.n_embed
 
 
 def _projector_input(keys: ConfigKeys, kind: str) -> int | tuple[int, int]:
-    """Width coming in: one number, or two where `hybrid_split_feature_mlp_gelu` splits it."""
+    """Input width: one number, or two if `hybrid_split_feature_mlp_gelu` splits it."""
     if kind != "hybrid_split_feature_mlp_gelu":
         return keys.integer("input_dim", most=LARGEST_WIDTH)
     widths = keys.integers("input_dim", most=LARGEST_WIDTH)

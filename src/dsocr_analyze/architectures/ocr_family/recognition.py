@@ -1,4 +1,4 @@
-"""How a model directory is recognised as one of the family."""
+"""Recognises model directories of the family."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["recognizes"]
 
 
 def recognizes(model_class: str, model_types: tuple[str, ...], config: Mapping[str, Any]) -> bool:
-    """Whether a parsed `config.json` is a relative's.
+    """Whether a parsed `config.json` belongs to a relative.
 
     Args:
-        model_class: The relative's class of the whole model, as `auto_map` names it.
-        model_types: Its model types, which count where no class is named; relatives share some.
+        model_class: The relative's class of the whole model, as named in `auto_map`.
+        model_types: Its model types, used if no class is named; relatives share some.
         config: The file's top-level object.
     """
     auto_map = config.get("auto_map")

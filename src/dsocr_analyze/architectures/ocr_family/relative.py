@@ -1,4 +1,4 @@
-"""An `Architecture` of a relative: the closed forms that all share, asked for one network."""
+"""Builds the `Architecture` of a relative from its network and the shared closed forms."""
 
 from __future__ import annotations
 
@@ -64,23 +64,23 @@ def relative(
     decode_cache: Callable[[Any, DecodeStep], Any] | None = None,
     without_window: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
 ) -> Architecture:
-    """A relative of DeepSeek-OCR as an architecture, whose attributes say what is not said here.
+    """A relative of DeepSeek-OCR as an architecture; see its attributes for arguments of that name.
 
     Args:
-        network: What tells it from the others.
-        name: As of the architecture, like all that have its attributes' names.
+        network: What distinguishes it from the others.
+        name: As in the architecture, like every argument that is an attribute of it.
         title: Likewise.
         modes: Likewise.
         default_mode: Likewise.
-        reference: Likewise.
+        reference: Directory of the built-in reference network.
         model_class: Class of the whole model in `auto_map`.
-        model_types: Its `model_type`, where `auto_map` names no class.
-        published_code: As of the architecture.
-        read_dimensions: Dimensions from the top-level object of a `config.json`.
-        config_table: What each key of it does.
-        repeats: As of the architecture.
-        decode_cache: Likewise; default a cache that holds every token.
-        without_window: Likewise.
+        model_types: Its `model_type`, used if `auto_map` names no class.
+        published_code: As in the architecture.
+        read_dimensions: Reads dimensions from the top-level object of a `config.json`.
+        config_table: What each key of a `config.json` does.
+        repeats: As in the closed forms.
+        decode_cache: As in the architecture; default: a cache that holds every token.
+        without_window: As in the architecture.
     """
     return Architecture(
         name=name,
@@ -145,21 +145,21 @@ def _served(network: Network) -> Served:
 
 
 def _prefill_inputs(device: torch.device, dtype: torch.dtype, workload: Workload) -> dict[str, Any]:
-    # Imported here: it brings torch.
+    # Imported here because it imports torch.
     from dsocr_analyze.architectures.ocr_family.inputs import prefill_inputs
 
     return prefill_inputs(device, dtype, workload)
 
 
 def _decode_inputs(device: torch.device, workload: Workload, cached: int) -> dict[str, Any]:
-    # Imported here: it brings torch.
+    # Imported here because it imports torch.
     from dsocr_analyze.architectures.ocr_family.inputs import decode_inputs
 
     return decode_inputs(device, workload, cached)
 
 
 def _lengthened(cache: Any, step: DecodeStep) -> Any:
-    # Imported here: it brings torch.
+    # Imported here because it imports torch.
     from dsocr_analyze.architectures.key_value_cache import lengthened
 
     return lengthened(cache, step)

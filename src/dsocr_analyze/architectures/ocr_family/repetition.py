@@ -1,7 +1,7 @@
-"""Which modules of the network are alike: called with equal arguments, they do the same.
+"""Which modules of the network are alike, that is, do the same work on equal arguments.
 
-It holds for the built-in reference and for the published files, and is tested on both against a
-trace of every module.
+Applies to the built-in reference and to the published files, and is tested on both against a trace
+of every module.
 """
 
 from __future__ import annotations
@@ -21,22 +21,21 @@ _NUMBERED: Final = re.compile(
     r"\.(?P<index>\d+)(?P<below>\..*)?"
 )
 _PUBLISHED_GLOBAL_BLOCKS: Final = frozenset({2, 5, 8, 11})
-"""SAM's global blocks in the published files, which do not ask the config for them."""
+"""SAM's global blocks in the published files, which hard-code them."""
 
 
 def alike(dimensions: RelativeDimensions) -> Callable[[str], str | None]:
-    """Says which modules are alike.
+    """Returns a function that names alike modules.
 
-    SAM's blocks are alike if all of them attend in windows, or none; so are the second
-    encoder's layers,
-    the decoder's layers if they are dense, or if they are MoE, and all routed experts; and of each
-    of these what has the same place in it. Any other module is like itself alone.
+    Alike are SAM's blocks with the same kind of attention (windowed or global), the second
+    encoder's layers, the decoder's dense layers, its MoE layers, all routed experts, and within
+    each of these the modules at the same place. Any other module is only like itself.
 
     Args:
         dimensions: Dimensions of the model.
 
     Returns:
-        By module path, the name that alike modules share.
+        Maps a module path to the name that alike modules share.
     """
 
     def name(path: str) -> str:
@@ -58,6 +57,6 @@ def alike(dimensions: RelativeDimensions) -> Callable[[str], str | None]:
 
 
 def _sam_variant(sam: SamDimensions, index: int) -> str:
-    """What a block is by the config, as in the reference, and by the published files."""
+    """A block's attention by the config, as in the reference, and by the published files."""
     kinds = (sam.is_global(index), index in _PUBLISHED_GLOBAL_BLOCKS)
     return "-".join("global" if is_global else "windowed" for is_global in kinds)

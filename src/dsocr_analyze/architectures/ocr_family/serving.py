@@ -1,8 +1,8 @@
-"""What a serving engine launches for DeepSeek-OCR and its relatives.
+"""The kernels a serving engine launches for DeepSeek-OCR and its relatives.
 
-The encoders run as the model's own code runs them: engines neither compile them nor capture them in
-graphs (`vllm/model_executor/models/deepseek_ocr.py`). The decoder is made of fused kernels
-(`costs/served.py`), a prompt by itself, a step of all running sequences together.
+The encoders run as in the model's own code: engines neither compile them nor capture them in graphs
+(`vllm/model_executor/models/deepseek_ocr.py`). The decoder consists of fused kernels
+(`costs/served.py`); each prompt runs alone, and each step runs all sequences together.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
 
 
 def check_served(dimensions: RelativeDimensions) -> None:
-    """Refuses what no rule of the serving runtime describes; raises ConfigError."""
+    """Raises ConfigError for anything that no rule of the serving runtime covers."""
     decoder = dimensions.decoder
     if decoder.use_mla:
         raise ConfigError(
@@ -74,7 +74,7 @@ def check_served(dimensions: RelativeDimensions) -> None:
 def served_views(
     network: Network, N: Count, R: Count, dimensions: RelativeDimensions, dtype: Dtype
 ) -> dict[str, Kernels]:
-    """Kernels of one vision call on N views of R pixels a side, by stage."""
+    """Kernels of one vision call on N views of R pixels per side, by stage."""
     return {
         stage.name: tuple(
             kernel._replace(calls=kernel.calls * section.calls * len(section.paths),
@@ -94,11 +94,11 @@ def served_prompt(
 
     Args:
         T: Tokens of the chunk.
-        K: Keys that its tokens see on average at its end, those of the chunk included.
+        K: Keys that its tokens see on average at its end, including those of the chunk.
         visual: Visual tokens among them.
         dimensions: The model.
         dtype: Type of features.
-        cache_bits: Bits of a cached element.
+        cache_bits: Bits per cached element.
     """
     decoder = dimensions.decoder
     kernels = (
@@ -112,7 +112,7 @@ def served_prompt(
 def served_step(
     B: Count, K: Count, dimensions: RelativeDimensions, dtype: Dtype, cache_bits: int
 ) -> Kernels:
-    """One decode step of B sequences over K keys each, the new token's included."""
+    """One decode step of B sequences over K keys each, including the new token's."""
     decoder = dimensions.decoder
     kernels = (*_layers(B, 1, K, decoder, dtype, cache_bits), *_ending(B, decoder, dtype))
     return tuple(kernel._replace(stage=DECODE.name) for kernel in kernels)
@@ -121,7 +121,7 @@ def served_step(
 def _layers(
     B: Count, T: Count, K: Count, decoder: DecoderDimensions, dtype: Dtype, cache_bits: int
 ) -> Kernels:
-    """Embedding, and all layers of T new tokens for each of B sequences."""
+    """Embedding and all layers, for T new tokens in each of B sequences."""
     n, d = B * T, decoder.hidden_size
     heads, kv_heads, D = decoder.heads, decoder.kv_heads, decoder.head_dim
     norm = fused_add_rms_norm(n, d, dtype)
@@ -145,7 +145,7 @@ def _layers(
 
 
 def _mlp(n: Count, d: int, inter: int, dtype: Dtype) -> Kernels:
-    """A gated MLP: gate and up as one product, the fused activation, the way down."""
+    """A gated MLP: gate and up in one product, the fused activation, the down projection."""
     return (
         *merged_linear(n, d, 2 * inter, dtype, parts=2),
         *silu_and_mul(n, inter, dtype),
@@ -154,7 +154,7 @@ def _mlp(n: Count, d: int, inter: int, dtype: Dtype) -> Kernels:
 
 
 def _mixture(n: Count, decoder: DecoderDimensions, dtype: Dtype) -> Kernels:
-    """Router, grouped experts, and the shared experts as one MLP beside them."""
+    """Router, grouped experts, and the shared experts as one additional MLP."""
     d, experts = decoder.hidden_size, decoder.n_routed_experts or 0
     shared = decoder.shared_intermediate_size
     beside = (*_mlp(n, d, shared, dtype), *combined_experts(n, d, dtype)) if shared else ()
@@ -177,7 +177,7 @@ def _ending(B: Count, decoder: DecoderDimensions, dtype: Dtype) -> Kernels:
 
 
 def _times(kernels: Kernels, count: int) -> Kernels:
-    """The kernels, `count` times as often; none for 0."""
+    """The kernels with `count` times the calls; none for 0."""
     return tuple(each._replace(calls=each.calls * count) for each in kernels) if count else ()
 
 
@@ -189,13 +189,13 @@ def cache_elements(dimensions: RelativeDimensions) -> int:
 def served_activation_bytes(
     network: Network, dimensions: RelativeDimensions, workload: Workload, dtype: Dtype
 ) -> int:
-    """The peak of the prefill pass without its logits, of which engines keep the last row only."""
+    """Peak of the prefill pass without its logits, of which engines keep only the last row."""
     found = peak(network, dimensions, workload, dtype, flash_attention=True, has_logits=False)
     return found.nbytes
 
 
 def quantizable_params(dimensions: RelativeDimensions) -> int:
-    """Weights of the decoder's layers that engines quantize: every linear but the routers."""
+    """Weights of the decoder's layers that engines quantize: every linear except the routers."""
     decoder = dimensions.decoder
     d, D = decoder.hidden_size, decoder.head_dim
     attention = d * (2 * decoder.heads + 2 * decoder.kv_heads) * D

@@ -1,4 +1,4 @@
-"""Sizes of views that run, but that nobody is likely to have meant."""
+"""Warns about sizes of views that run, but were probably not intended."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 __all__ = ["size_warnings"]
 
 _PATCH: Final = 16
-"""Pixels a side of a SAM patch."""
+"""Pixels per side of a SAM patch."""
 _TOKEN: Final = 64
-"""Pixels a side that become one visual token: four patches a side."""
+"""Pixels per side that become one visual token: four patches per side."""
 
 
 def size_warnings(workload: Workload) -> list[str]:
     """What is odd about the sizes of a workload's views, one line each.
 
-    A view that is no multiple of 64 pixels a side loses pixels or pads tokens; a view of the whole
-    page that is smaller than a local view looks like two sizes that were swapped.
+    A view whose side is not a multiple of 64 pixels loses pixels or pads tokens; if the whole
+    page's view is smaller than a local view, the two sizes were probably swapped.
     """
     return list(_warnings(workload))
 
@@ -35,8 +35,8 @@ def _warnings(workload: Workload) -> Iterator[str]:
     if base < image:
         yield (
             f"base_size {base} is below image_size {image}: the view of the whole page has fewer"
-            " pixels a side than each local view, the other way round than in every published"
-            f" mode; if they are swapped, give base_size {image} and image_size {base}"
+            " pixels per side than each local view, unlike in any published mode; if they are"
+            f" swapped, give base_size {image} and image_size {base}"
         )
     yield from _odd("base_size", base)
     if image != base:
@@ -44,15 +44,15 @@ def _warnings(workload: Workload) -> Iterator[str]:
 
 
 def _odd(argument: str, size: int) -> Iterator[str]:
-    """Whether a size is no multiple of a token's, what becomes of it, and which ones are near."""
+    """Warns if a size is not a multiple of a token's: what happens to it, and sizes nearby."""
     if size % _TOKEN == 0:
         return
     patches = size // _PATCH
     seen = patches * _PATCH
     below = max(_TOKEN, size // _TOKEN * _TOKEN)
-    lost = f"{seen} of {size} pixels a side are seen, in " if seen < size else ""
+    lost = f"only {seen} of {size} pixels per side are used, in " if seen < size else ""
     yield (
-        f"{argument} {size} is no multiple of {_TOKEN}: {lost}{patches} patches of {_PATCH} pixels,"
-        f" which make the {tokens_per_side(size)} tokens a side of"
+        f"{argument} {size} is not a multiple of {_TOKEN}: {lost}{patches} patches of {_PATCH}"
+        f" pixels, which become the {tokens_per_side(size)} tokens per side of"
         f" {tokens_per_side(size) * _TOKEN} pixels; give {below} or {below + _TOKEN}"
     )

@@ -1,4 +1,4 @@
-"""The stage-prefix map: which stage owns a module. The only copy of it."""
+"""The map from module prefixes to stages, which exists only here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLIP: Final = Stage(
     "clip",
     ("model.vision_model",),
     "vision",
-    ("the SAM features stand in for the patch embedding, whose convolution never runs",),
+    ("SAM's features replace the patch embedding, whose convolution never runs",),
 )
 PROJECTOR: Final = Stage("projector", ("model.projector",), "vision")
 PREFILL: Final = Stage(
@@ -27,10 +27,10 @@ DECODE: Final = Stage(
     "decode",
     ("lm_head",),
     "decode",
-    ("one step over a cache of seq_len tokens, all of the decoder's work in it",),
+    ("one step over a cache of seq_len tokens, with all of the decoder's work",),
 )
 
 STAGES: Final = (SAM, CLIP, PROJECTOR, PREFILL, DECODE)
 
 ROUTED_EXPERT: Final = re.compile(r"(?P<experts>.*\.mlp\.experts)\.(?P<index>\d+)(?P<below>\..*)?")
-"""Paths of a routed expert and of what is in it: what runs there is up to the routing."""
+"""Paths of a routed expert and everything in it; what runs there depends on the routing."""

@@ -1,7 +1,7 @@
-"""What is alive at the two peaks of memory, the prefill pass's and the last decode step's.
+"""Tensors alive at the two peaks of memory: in the prefill pass and in the last decode step.
 
-Both are as the model's own `generate` runs a batch: all pages prefill at once, and what the prefill
-pass is called with is held until the last token.
+Both assume that the model's own `generate` runs a batch: all pages prefill at once, and the prefill
+pass's inputs are held until the last token.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["decode_tide", "prefill_tide"]
 
 _LAYER: Final = re.compile(r"model\.layers\.(?P<index>\d+)(?:\..*)?")
 _HEAD: Final = ("", "lm_head")
-"""Where the peak is when it is the head's: the model itself casts the logits."""
+"""Path of the peak if it is in the head: the model itself casts the logits."""
 
 
 def prefill_tide(
@@ -33,14 +33,14 @@ def prefill_tide(
     dtype: Dtype,
     flash_attention: bool,
 ) -> Tide:
-    """What is alive at the peak of the prefill pass.
+    """Bytes alive at the peak of the prefill pass.
 
     Args:
         network: The relative.
         dimensions: Its dimensions.
         workload: Page, text and batch.
         dtype: Type of weights and activations.
-        flash_attention: FlashAttention in place of the decoder's eager attention.
+        flash_attention: FlashAttention instead of the decoder's eager attention.
     """
     if flash_attention:
         network.check_flash(dimensions)
@@ -60,7 +60,7 @@ def prefill_tide(
 
 
 def _layers_cached(path: str, layers: int) -> int:
-    """Layers whose keys and values are there when the module at `path` runs."""
+    """Layers whose keys and values exist when the module at `path` runs."""
     if path in (*_HEAD, "model.norm"):
         return layers
     found = _LAYER.fullmatch(path)
@@ -74,9 +74,9 @@ def decode_tide(
     dtype: Dtype,
     flash_attention: bool,
 ) -> Tide:
-    """What is alive in the last decode step; arguments as for `prefill_tide`.
+    """Bytes alive in the last decode step; arguments as for `prefill_tide`.
 
-    The full KV cache, one layer of it twice while it grows by a token, and the logits.
+    The full KV cache, with one layer duplicated while it grows by a token, and the logits.
     """
     decoder = dimensions.decoder
     held = memory(network, dimensions, workload, dtype, flash_attention)

@@ -1,7 +1,7 @@
-"""What many pages cost at once: the composition of `compose`, evaluated on arrays.
+"""The cost of many pages at once: the composition of `compose`, evaluated on arrays.
 
-A page is its views, its text and its batch. Vision depends on the views alone, the decoder on batch
-and length alone, so each is evaluated once for every distinct value and looked up for every page.
+A page is its views, its text and its batch. Vision depends only on the views, the decoder only on
+batch and length, so each is evaluated once per distinct value and looked up for every page.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _LEAST: Final = {
 _LARGEST: Final = 2**63 - 1
 
 _HEADROOM: Final = 4
-"""Intermediate sums may exceed a result, and a few costs shrink with size; never by so much."""
+"""Intermediate sums exceed results, and some costs shrink with size, by less than this factor."""
 
 
 def page_totals(
@@ -75,30 +75,30 @@ def page_totals(
     dtype: Dtype = BFLOAT16,
     flash_attention: bool = False,
 ) -> PageTotals:
-    """What pages cost, from arrays of their dimensions.
+    """The cost of pages, from arrays of their dimensions.
 
-    Each argument is an integer for all pages, or a one-dimensional array of integers with one for
-    each page. A page without local views has a grid of 1 x 1.
+    Each argument is an integer for all pages, or a one-dimensional array of integers with one
+    element per page. A page without local views has a grid of 1 x 1.
 
-    Results are exact: `int64` where that holds them, else Python integers in `object` arrays.
+    Results are exact: `int64` if they fit, otherwise Python integers in `object` arrays.
 
     Args:
         network: The relative.
         dimensions: Its dimensions.
-        base_size: Pixels a side of the blank patch of a page without local views.
-        whole_resolution: Pixels a side of the view of the whole page.
-        text_tokens: Tokens besides the visual ones, BOS included.
-        local_resolution: Pixels a side of a local view.
-        columns: Local views side by side.
-        rows: Local views one above the other.
-        batch_size: Pages of a batch, all alike.
+        base_size: Pixels per side of the blank patch of a page without local views.
+        whole_resolution: Pixels per side of the whole page's view.
+        text_tokens: Tokens besides the visual ones, including BOS.
+        local_resolution: Pixels per side of a local view.
+        columns: Columns of local views.
+        rows: Rows of local views.
+        batch_size: Pages per batch, all alike.
         max_new_tokens: Tokens generated.
         dtype: Type of weights and features.
-        flash_attention: FlashAttention in place of the decoder's eager attention.
+        flash_attention: FlashAttention instead of the decoder's eager attention.
 
     Raises:
-        WorkloadError: An argument is no integer, too small, or of another length.
-        ConfigError: The model has a part without a closed form.
+        WorkloadError: An argument is not an integer, is too small, or differs in length.
+        ConfigError: A part of the model has no closed form.
     """
     given = {
         "base_size": base_size,
@@ -130,7 +130,7 @@ def page_totals(
 
 
 def _checked(name: str, values: Any) -> Any:
-    """A Python integer, or a one-dimensional int64 array; no value below its least."""
+    """Checks that this is an integer or a one-dimensional int64 array, with no value too small."""
     if isinstance(values, int) and not isinstance(values, bool):
         least = values
     else:
@@ -171,7 +171,7 @@ class _Evaluation:
         self.d = dimensions.decoder.hidden_size
 
     def exceeds_int64(self, pages: dict[str, Any]) -> bool:
-        """Whether int64 might not hold every count: asked of the largest of everything at once."""
+        """Whether int64 might overflow, judged from the largest value of every argument at once."""
         most = {name: largest(values) for name, values in pages.items()}
         bounds = list(self.totals(**most).counts())
         if is_dynamic(self.dimensions.decoder):
@@ -232,12 +232,12 @@ class _Evaluation:
         )
 
     def _expected(self, B: Count, step: Work) -> Any:
-        """Bytes that a decode step reads, experts as many as expected."""
+        """Bytes a decode step reads if it touches the expected number of experts."""
         experts = experts_touched(B, self.dimensions, self.dtype)
         return step.bytes_read + (0.0 if experts is None else experts.bytes_beyond_counted)
 
     def _visual_tokens(self, whole: Count, local: Count, columns: Count, rows: Count) -> Count:
-        """Tokens of the whole view and, of pages that are cut, of the local views."""
+        """Tokens of the whole view and, for cropped pages, of the local views."""
         tokens = self.network.whole_tokens(token_side(whole, self.dimensions.sam))
         is_cut = 1 * (columns * rows > 1)
         if is_nothing(is_cut):
@@ -248,11 +248,11 @@ class _Evaluation:
     def _views(
         self, base: Count, whole: Count, local: Count, columns: Count, rows: Count
     ) -> list[Any]:
-        """What depends on a page's views alone.
+        """Everything that depends only on a page's views.
 
         Returns:
-            The first look at the pixels (once per batch), the layout, the vision stages, and what
-            they hold in memory.
+            The first check of the pixels (once per batch), the layout, the vision stages, and the
+            bytes they hold.
         """
         sam, dtype = self.dimensions.sam, self.dtype
         N = columns * rows
@@ -273,12 +273,12 @@ class _Evaluation:
         return [look, combined(layout), *vision, held]
 
     def _vision(self, N: Count, R: Count) -> list[Work]:
-        """Work of the vision stages for one call on N views."""
+        """Work of the vision stages in one call on N views."""
         sections = self.network.sections(N, R, self.dimensions, self.dtype, CUDA)
         return [sections_work(sections[stage]) for stage in self.network.vision]
 
     def _prompt(self, B: Count, T: Count) -> list[Any]:
-        """A prompt's work in the decoder, and what it holds in memory."""
+        """Work of a prompt in the decoder, and the bytes it holds."""
         decoder = self.dimensions.decoder
         return [
             prefill_work(B, T, self.dimensions, self.dtype, flash=self.flash),
@@ -289,9 +289,9 @@ class _Evaluation:
         return decode_work(B, cached, self.dimensions, self.dtype, flash=self.flash)
 
     def _decode(self, B: Count, T: Count, steps: Count) -> tuple[Work, Work]:
-        """One step over T cached tokens, and `steps` steps from there on.
+        """Work of one step over T cached tokens, and of `steps` steps starting there.
 
-        A step is affine in the cache's length, but for "dynamic" rotary positions, and until a
+        A step is affine in the cache's length, except with "dynamic" rotary positions, and until a
         sliding window is full.
         """
         if is_dynamic(self.dimensions.decoder):
@@ -312,12 +312,12 @@ class _Evaluation:
         return combined((base, scaled(slope, T))), combined(parts)
 
     def _affine(self, B: Count) -> list[Work]:
-        """A step over an empty cache, and what each cached token adds."""
+        """Work of a step over an empty cache, and the work added per cached token."""
         base = self._step(B, 0)
         return [base, combined((self._step(B, 1), scaled(base, -1)))]
 
     def _affine_when_full(self, B: Count) -> list[Work]:
-        """The same of steps that overwrite a token, over the others in the cache."""
+        """The same for steps that overwrite a token; the cache length excludes that token."""
         base, next_one = (
             decode_work(B, cached, self.dimensions, self.dtype, flash=self.flash, overwrites=True)
             for cached in (0, 1)

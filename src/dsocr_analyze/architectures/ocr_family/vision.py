@@ -55,7 +55,7 @@ def grid_side(R: Count, sam: SamDimensions) -> Count:
 
 
 def token_side(R: Count, sam: SamDimensions) -> Count:
-    """Tokens q per side behind the two stride-2 convolutions: `ceil(g / 4)`."""
+    """Tokens q per side after the two stride-2 convolutions: `ceil(g / 4)`."""
     return ceil_div(grid_side(R, sam), 4)
 
 
@@ -83,7 +83,7 @@ def sam_sections(
 
 
 def _sam_frame(N: Count, R: Count, sam: SamDimensions, dtype: Dtype) -> ModuleKernels:
-    """Everything but the blocks: patches, positions, neck, the two stride-2 convolutions."""
+    """Everything except the blocks: patches, positions, neck, the two stride-2 convolutions."""
     g = grid_side(R, sam)
     halved = conv2d_side(g, 3, 2, 1)
     features, positions = N * g * g * sam.width, g * g * sam.width
@@ -123,7 +123,7 @@ def _sam_block(
         windowing = window_partition(N, g, sam.window, d, dtype)
         windows = N * window_count(g, sam.window) ** 2
         attention = grid_attention(windows, sam.window, d, sam.heads, cut, dtype, kernels_of)
-    # The stream lies as the patch convolution wrote it.
+    # The stream has the layout written by the patch convolution.
     norm = layer_norm(n, d, dtype, channels_first=True)
     return {
         "": (*windowing, *residual, *residual),
@@ -193,10 +193,10 @@ def clip_sections(N: Count, q: Count, clip: ClipDimensions, dtype: Dtype) -> lis
 
 
 def _clip_embeddings(N: Count, q: Count, clip: ClipDimensions, dtype: Dtype) -> Kernels:
-    """The class token put before the patches, the position table resized and added.
+    """Puts the class token before the patches, and resizes and adds the position table.
 
-    Resizing copies the table channels first (more than one entry per side), and joins the class
-    token's position again.
+    Resizing copies the table to channels-first (if it has more than one entry per side), and
+    prepends the class token's position again.
     """
     d, T = clip.width, q * q + 1
     side = _clip_position_side(clip)
@@ -218,7 +218,7 @@ def _clip_position_side(clip: ClipDimensions) -> int:
 
 
 def clip_params(clip: ClipDimensions) -> int:
-    """Parameters of CLIP, the patch convolution that never runs included."""
+    """Parameters of CLIP, including the patch convolution that never runs."""
     d = clip.width
     layer = (
         2 * layer_norm_params(d)
@@ -250,6 +250,6 @@ def projector_sections(
         q: Tokens per side.
         dimensions: Variant and widths.
         dtype: Type of features and weights.
-        are_apart: Whether views lie apart in memory.
+        are_apart: Whether views are slices of longer sequences in memory.
     """
     return [Section((_PROJECTOR,), projector(N, q, dimensions, dtype, are_apart=are_apart))]

@@ -20,14 +20,14 @@ class SamDimensions:
     """SAM encoder (`ImageEncoderViT`), `vision_config.width.sam_vit_b` and `vision_config`.
 
     Attributes:
-        width: Features of a patch token.
+        width: Features per patch token.
         layers: Blocks.
-        heads: Attention heads of a block.
+        heads: Attention heads per block.
         global_attn_indexes: Blocks that attend over the whole grid; the others in windows.
-        downsample_channels: Output channels of the two stride-2 convolutions behind the neck.
-        image_size: Pixels a side that the learned position table is made for.
-        patch: Pixels a side of one patch (fixed in `_build_sam`).
-        window: Tokens a side of an attention window (fixed in `_build_sam`).
+        downsample_channels: Output channels of the two stride-2 convolutions after the neck.
+        image_size: Pixels per side for which the learned position table is made.
+        patch: Pixels per side of one patch (fixed in `_build_sam`).
+        window: Tokens per side of an attention window (fixed in `_build_sam`).
         mlp_ratio: MLP width over `width` (fixed in `_build_sam`; the `mlp_ratio` of
             `vision_config` belongs to another model and is not read).
         neck: Channels of the neck (fixed in `_build_sam`).
@@ -46,10 +46,10 @@ class SamDimensions:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> SamDimensions:
-        """Read the encoder's keys from a whole `config.json`.
+        """Reads the encoder's keys from a whole `config.json`.
 
         Raises:
-            ConfigError: A key is absent or its value is one that no encoder can be built from.
+            ConfigError: A key is absent, or no encoder can be built from its value.
         """
         vision = ConfigKeys(config).section("vision_config")
         keys = vision.section("width").section("sam_vit_b")
@@ -77,7 +77,7 @@ class SamDimensions:
 
     @property
     def head_dim(self) -> int:
-        """Features of one attention head."""
+        """Features per attention head."""
         return self.width // self.heads
 
     @property
@@ -87,7 +87,7 @@ class SamDimensions:
 
     @property
     def position_grid(self) -> int:
-        """Entries a side of the learned position table."""
+        """Entries per side of the learned position table."""
         return self.image_size // self.patch
 
     @property
@@ -105,11 +105,11 @@ class ClipDimensions:
     """CLIP encoder (`VitModel`), `vision_config.width["clip-l-14-224"]`.
 
     Attributes:
-        width: Features of a token.
+        width: Features per token.
         layers: Blocks.
-        heads: Attention heads of a block.
-        image_size: Pixels a side that the learned position table is made for.
-        patch_size: Pixels a side of a patch of its own convolution, which never runs.
+        heads: Attention heads per block.
+        image_size: Pixels per side for which the learned position table is made.
+        patch_size: Pixels per side of a patch of its own convolution, which never runs.
     """
 
     width: int
@@ -120,10 +120,10 @@ class ClipDimensions:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> ClipDimensions:
-        """Read the encoder's keys from a whole `config.json`.
+        """Reads the encoder's keys from a whole `config.json`.
 
         Raises:
-            ConfigError: A key is absent or its value is one that no encoder can be built from.
+            ConfigError: A key is absent, or no encoder can be built from its value.
         """
         vision = ConfigKeys(config).section("vision_config")
         keys = vision.section("width").section("clip-l-14-224")
@@ -144,7 +144,7 @@ class ClipDimensions:
 
     @property
     def head_dim(self) -> int:
-        """Features of one attention head."""
+        """Features per attention head."""
         return self.width // self.heads
 
     @property
@@ -154,5 +154,5 @@ class ClipDimensions:
 
     @property
     def positions(self) -> int:
-        """Rows of the learned position table, the class token's included."""
+        """Rows of the learned position table, including the class token's."""
         return (self.image_size // self.patch_size) ** 2 + 1

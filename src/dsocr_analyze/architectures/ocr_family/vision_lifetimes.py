@@ -1,7 +1,8 @@
-"""The lives of the vision side's tensors: SAM, CLIP and projector, replayed for N views.
+"""Lifetimes of the vision side's tensors: SAM, CLIP and projector, replayed for N views.
 
-Each function replays one forward of the vendor's files, in its order and with its local variables:
-what a name still refers to lives until the function returns. Of equal blocks, one is replayed.
+Each function replays one forward of the vendor's files, in order and with its local variables: a
+tensor lives until the function returns if a name still refers to it. Equal blocks are replayed
+once.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ _SAM, _CLIP, _PROJECTOR = SAM.prefixes[0], CLIP.prefixes[0], PROJECTOR.prefixes[
 
 
 class ViewFeatures(NamedTuple):
-    """Bytes of what views leave behind, each under a name that the next page's replaces."""
+    """Bytes left by views, each under a name that the next page's views replace."""
 
     spatial: int
     """SAM's features."""
     semantic: int
-    """The second encoder's; 0 without one."""
+    """The second encoder's features; 0 without one."""
     tokens: int
-    """Projected, and laid out at last."""
+    """Projected features, finally laid out as tokens."""
 
 
 NO_FEATURES: Final = ViewFeatures(0, 0, 0)
@@ -60,10 +61,10 @@ def replay_views(
     """SAM, CLIP and projector on N views.
 
     Args:
-        lives: What is alive.
+        lives: The tensors alive.
         view: The views.
         dimensions: The model.
-        before: What the views of the page before have left, which goes name by name.
+        before: What the previous page's views left, freed name by name.
     """
     sam, clip = dimensions.sam, dimensions.clip
     N, q = view.count, token_side(view.resolution, sam)
@@ -82,7 +83,7 @@ def replay_views(
 def replay_projector(
     lives: Lifetimes, tokens: int, projector: ProjectorDimensions, *, is_copied: bool = False
 ) -> int:
-    """The projector's linear layers; each of an MLP's tensors goes when the next is there."""
+    """The projector's linear layers; each tensor of an MLP is freed once the next exists."""
     lives.path = f"{_PROJECTOR}.layers"
     copied = lives.features(tokens * projector.input_channels) if is_copied else 0
     output = lives.linear(tokens, projector.input_channels, projector.n_embed)
@@ -114,7 +115,7 @@ def replay_sam(lives: Lifetimes, N: int, R: int, sam: SamDimensions) -> int:
 
 
 def _sam_positions(lives: Lifetimes, g: int, sam: SamDimensions) -> int:
-    """The table of positions, resized in fp32 where it does not fit; returns what was made."""
+    """The table of positions, resized in fp32; returns the resized table's size, 0 if it fits."""
     side, d = sam.position_grid, sam.width
     if g == side:
         return 0
@@ -128,7 +129,7 @@ def _sam_positions(lives: Lifetimes, g: int, sam: SamDimensions) -> int:
 
 
 def _sam_block(lives: Lifetimes, N: int, g: int, sam: SamDimensions, index: int) -> None:
-    """A block, over its input, which its caller holds."""
+    """A block, whose input its caller holds."""
     path, d, n = f"{_SAM}.blocks.{index}", sam.width, N * g * g
     lives.path = f"{path}.norm1"
     x = lives.layer_norm(n, d, channels_first=True)
@@ -151,14 +152,14 @@ def _sam_block(lives: Lifetimes, N: int, g: int, sam: SamDimensions, index: int)
     lives.free(activated, norm)
     lives.path = path
     lives.features(n * d)
-    # The sum takes the place of the block's input.
+    # The sum replaces the block's input.
     lives.free(output, stream, n * d * lives.dtype.nbytes)
 
 
 def _windowed_attention(
     lives: Lifetimes, path: str, N: int, g: int, sam: SamDimensions, norm: int
 ) -> int:
-    """Windows cut out of the normalised stream, attention, and the grid put together again."""
+    """Cuts the normalised stream into windows, runs attention, and reassembles the grid."""
     windows = window_count(g, sam.window)
     side = windows * sam.window
     cells = N * side * side * sam.width
@@ -187,7 +188,7 @@ def _windowed_attention(
 
 
 def _grid_attention(lives: Lifetimes, path: str, N: int, g: int, sam: SamDimensions, x: int) -> int:
-    """Attention with relative positions on N grids of g x g tokens; `x` goes at its end."""
+    """Attention with relative positions on N grids of g x g tokens; frees `x` at its end."""
     d, H, tokens = sam.width, sam.heads, N * g * g
     D = sam.head_dim
     lives.path = f"{path}.qkv"
@@ -217,7 +218,7 @@ def _grid_attention(lives: Lifetimes, path: str, N: int, g: int, sam: SamDimensi
         )
         lives.free(sums)
         if is_split:
-            # The CPU's kernel writes as it reads: its heads are copied behind the tokens.
+            # The CPU's kernel writes the layout of its queries, so merging heads is a copy.
             joined = lives.features(tokens * d)
             lives.free(attended)
             attended = joined
@@ -260,7 +261,7 @@ def _relative_positions(lives: Lifetimes, g: int, sam: SamDimensions, *, is_glob
 
 
 def _sam_neck(lives: Lifetimes, N: int, g: int, sam: SamDimensions, x: int) -> int:
-    """Neck and both stride-2 convolutions; `x` goes once the neck is through."""
+    """Neck and both stride-2 convolutions; frees `x` after the neck."""
     middle, out = sam.downsample_channels
     lives.path = f"{_SAM}.neck.0"
     first = _convolution(lives, N, sam.width, g, sam.neck, g, 1)
@@ -342,7 +343,7 @@ def _clip(lives: Lifetimes, N: int, q: int, clip: ClipDimensions) -> int:
     lives.free(positions, joined)
     lives.path = f"{_CLIP}.pre_layrnorm"
     normed = lives.layer_norm(N * (q * q + 1), clip.width)
-    # The first layer's input is held by its caller's caller; any other goes with its layer.
+    # The caller's caller holds the first layer's input; other inputs are freed after their layer.
     output = _clip_layer(lives, N, q, clip, 0)
     if clip.layers > 1:
         lives.free(_clip_layer(lives, N, q, clip, 1))
@@ -351,7 +352,7 @@ def _clip(lives: Lifetimes, N: int, q: int, clip: ClipDimensions) -> int:
 
 
 def _clip_positions(lives: Lifetimes, q: int, clip: ClipDimensions) -> int:
-    """Positions for 1 + q q tokens, resized in fp32 where they do not fit; returns their size."""
+    """Positions for 1 + q q tokens, resized in fp32 unless they fit; returns their size."""
     side, d = clip.image_size // clip.patch_size, clip.width
     lives.path = f"{_CLIP}.embeddings.position_embedding"
     table = lives.features(clip.positions * d)
@@ -371,7 +372,7 @@ def _clip_positions(lives: Lifetimes, q: int, clip: ClipDimensions) -> int:
 
 
 def _clip_layer(lives: Lifetimes, N: int, q: int, clip: ClipDimensions, index: int) -> int:
-    """A layer, over its input; returns its output's size."""
+    """A layer; returns its output's size."""
     path, d, T = f"{_CLIP}.transformer.layers.{index}", clip.width, q * q + 1
     n = N * T
     lives.path = f"{path}.layer_norm1"

@@ -1,4 +1,4 @@
-"""Unlimited-OCR: DeepSeek-OCR with a sliding window over what it generates, and finer grids."""
+"""Unlimited-OCR: DeepSeek-OCR with a sliding window over generated tokens, and finer grids."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class _UnlimitedOCR(ClipNetwork):
     base_size, image_size = 1024, 640
     prompt_pages = 1024
     text_tokens = 5
-    """BOS, and about as many as `<image>document parsing.` has; its tokenizer was not at hand."""
+    """BOS and an estimate for `<image>document parsing.`; its tokenizer was not available."""
 
     def check_flash(self, dimensions: ModelDimensions) -> None:
-        """Refuses it where attention is plain, which is eager only; raises ConfigError."""
+        """Raises ConfigError if attention is plain, which is eager only."""
         if not dimensions.decoder.use_mla:
             raise ConfigError(
                 "flash_attention=True is not possible: unlimited-ocr's attention is eager only,"
@@ -59,11 +59,11 @@ CONFIG_TABLE: Final = key_table(
         **SAM_KEYS,
         **CLIP_KEYS,
         **PROJECTOR_KEYS,
-        _WINDOW: Conditional(is_latent, Harmless("latent attention knows no window"), Used()),
+        _WINDOW: Conditional(is_latent, Harmless("latent attention has no window"), Used()),
         "sliding_window": Conditional(
             lambda config: bool(config.get(_WINDOW)),
             Duplicate((_WINDOW,)),
-            Conditional(is_latent, Harmless("latent attention knows no window"), Used()),
+            Conditional(is_latent, Harmless("latent attention has no window"), Used()),
         ),
     },
     PUBLISHED_SECTIONS,
@@ -75,11 +75,11 @@ def _dimensions(config: Mapping[str, Any]) -> ModelDimensions:
     """Dimensions from the top-level object of a `config.json`.
 
     Raises:
-        ConfigError: As of `ModelDimensions.from_config`, or the window is no whole number.
+        ConfigError: As for `ModelDimensions.from_config`, or the window is not a whole number.
     """
     dimensions = ModelDimensions.from_config(config)
     keys = ConfigKeys(config)
-    # As `infer()` takes them: the second where the first is missing, null or 0.
+    # As in `infer()`: the second key counts if the first is missing, null or 0.
     given = (keys.integer(key, least=0) for key in _WINDOWS if keys.has(key))
     window = next(filter(None, given), None)
     if dimensions.decoder.use_mla:
@@ -89,7 +89,7 @@ def _dimensions(config: Mapping[str, Any]) -> ModelDimensions:
 
 
 def _without_window(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with every key of the window null."""
+    """The config with every key of the window set to null."""
     off = {**config, **dict.fromkeys(config.keys() & set(_WINDOWS))}
     copy = config.get("language_config")
     if isinstance(copy, Mapping):
@@ -98,7 +98,7 @@ def _without_window(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _decode_cache(cache: Any, step: DecodeStep) -> Any:
-    # Imported here: it brings torch.
+    # Imported here because it imports torch.
     from dsocr_analyze.architectures.unlimited_ocr.decode_cache import decode_cache
 
     return decode_cache(cache, step)

@@ -1,4 +1,4 @@
-"""What the model's forward takes besides DeepSeek-OCR's arguments: a cache that is a ring."""
+"""The cache that the model's forward takes, which is a ring buffer."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["decode_cache"]
 
 
 def decode_cache(cache: Any, step: DecodeStep) -> Any:
-    """The cache as a decode step finds it, the window's state on it as the model's code keeps it.
+    """The cache that a decode step finds, with the window's state stored as the model's code does.
 
-    Latent attention knows no window: it notes nothing, and its cache grows by every token.
+    Latent attention has no window: it stores no state, and its cache grows with every token.
 
     Args:
-        cache: What an earlier pass of the same generation left, `[B, heads, K, head_dim]` twice
-            per layer.
-        step: The step, with the window that the model runs with.
+        cache: The cache after an earlier pass of the same generation, `[B, heads, K, head_dim]`
+            twice per layer.
+        step: The step, with the window the model runs with.
 
-    Source: `SlidingWindowLlamaAttention` (`modeling_deepseekv2.py`), which keeps the prompt's
+    Source: `SlidingWindowLlamaAttention` (`modeling_deepseekv2.py`), which stores the prompt's
     length and the slot to overwrite next on the cache, by layer.
     """
     noted = getattr(cache, "_prefill_length", None)

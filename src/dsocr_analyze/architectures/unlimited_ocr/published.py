@@ -1,4 +1,4 @@
-"""Unlimited-OCR's published code: its files. What they build are DeepSeek-OCR's encoders."""
+"""Unlimited-OCR's published code: its files, which build DeepSeek-OCR's encoders."""
 
 from __future__ import annotations
 

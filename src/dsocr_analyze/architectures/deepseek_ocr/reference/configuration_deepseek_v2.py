@@ -13,9 +13,9 @@ __all__ = ["DeepseekV2Config"]
 class DeepseekV2Config(PretrainedConfig):  # type: ignore[misc]  # untyped base
     """Dimensions of the decoder as attributes named by the keys of `config.json`.
 
-    Every key is an argument; `**kwargs` takes whatever else the file holds (`vision_config`,
-    `projector_config`, ...), which become attributes unchanged. `num_key_value_heads` None means
-    one for each attention head. `topk_method` has the published spelling, which `MoEGate` reads as
+    Every key is an argument; `**kwargs` takes the rest of the file (`vision_config`,
+    `projector_config`, ...), which becomes attributes unchanged. `num_key_value_heads` None means
+    one per attention head. `topk_method` has the published spelling, which `MoEGate` reads as
     "greedy".
 
     The attributes are the same under every version of transformers from 4.46 on.
@@ -25,7 +25,7 @@ class DeepseekV2Config(PretrainedConfig):  # type: ignore[misc]  # untyped base
 
     model_type = "deepseek_v2"
     keys_to_ignore_at_inference = ("past_key_values",)
-    # In transformers 5 this is another name of `rope_parameters`; here it is an attribute.
+    # In transformers 5 this is an alias of `rope_parameters`; here it is an attribute.
     rope_scaling: ClassVar[dict[str, Any] | None] = None
 
     def __init__(
@@ -78,12 +78,12 @@ class DeepseekV2Config(PretrainedConfig):  # type: ignore[misc]  # untyped base
             given["num_key_value_heads"] = num_attention_heads
         given["rms_norm_eps"] = float(rms_norm_eps)
         super().__init__(**kwargs)
-        # Afterwards, since the base sets some of them too, or in transformers 5 drops them.
+        # After the base class, which sets some of them too and in transformers 5 drops some.
         for key, value in given.items():
             setattr(self, key, value)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """A subclass inherits the constructor, in place of which transformers 5 would write one."""
+        """Keeps the inherited constructor, which transformers 5 would replace in a subclass."""
         has_its_own = "__init__" in vars(cls)
         super().__init_subclass__(**kwargs)
         if not has_its_own and "__init__" in vars(cls):
@@ -91,7 +91,7 @@ class DeepseekV2Config(PretrainedConfig):  # type: ignore[misc]  # untyped base
 
     @property
     def use_return_dict(self) -> bool:
-        """Whether `forward` returns an object with names, where nobody says otherwise."""
+        """Whether `forward` returns an object with named fields by default."""
         return bool(self.return_dict and not getattr(self, "torchscript", False))
 
 

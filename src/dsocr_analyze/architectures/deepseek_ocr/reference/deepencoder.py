@@ -1,10 +1,10 @@
 """The vision side: SAM encoder, CLIP encoder and projector, under the vendor's class names.
 
-An image `[N, 3, R, R]` runs through SAM (`ImageEncoderViT`) to features `[N, C, g, g]`, which are
-the patch embeddings of CLIP (`VitModel`); both outputs, concatenated, go through `MlpProjector`.
+An image `[N, 3, R, R]` runs through SAM (`ImageEncoderViT`), whose features `[N, C, g, g]` are the
+patch embeddings of CLIP (`VitModel`); both outputs, concatenated, go through `MlpProjector`.
 
-Memory is counted too, so every tensor lives as long as in the published code: a name that seems to
-outlive its use, or to be reused early, is there for that.
+Memory is counted too, so every tensor lives as long as in the published code. That is why some
+names outlive their use or are reused early.
 
 Letters in shapes: N images, H heads, D head size, C channels, R resolution, g grid side, T tokens.
 """
@@ -52,7 +52,7 @@ __all__ = [
     "window_unpartition",
 ]
 
-# Constants of the published SAM and CLIP that no key of config.json names.
+# Constants of the published SAM and CLIP that are not in config.json.
 _SAM_PATCH: Final = 16
 _SAM_WINDOW: Final = 14
 _SAM_NECK: Final = 256
@@ -63,7 +63,7 @@ def required(section: Any, key: str, where: str) -> Any:
     """Value of `key` in a section of the config.
 
     Args:
-        section: The mapping, or None where the section itself is absent.
+        section: The mapping, or None if the section itself is absent.
         key: The key to read.
         where: Dotted name of the section, for the error.
 
@@ -93,10 +93,10 @@ class MlpProjector(nn.Module):
     """Maps vision features to the width of the decoder; eight variants.
 
     Args:
-        cfg: `projector_type` and what that variant needs: `input_dim` (a pair for
+        cfg: `projector_type` and the keys its variant needs: `input_dim` (a pair for
             `hybrid_split_feature_mlp_gelu`), `n_embed`, `depth` (1), `mlp_ratio` (1),
             `downsample_ratio`, `channel_div` (0.5); and the switches `token_pooling` and
-            `conv_fusion_high_low_features` (both False) that precede any variant.
+            `conv_fusion_high_low_features` (both False), which apply before any variant.
 
     Raises:
         ValueError: A key is missing or `projector_type` is not one of the eight.
@@ -113,7 +113,7 @@ class MlpProjector(nn.Module):
             "conv_fusion_high_low_features": False,
         }
     )
-    """What `cfg` may leave out."""
+    """Defaults of keys missing in `cfg`."""
 
     VARIANTS: Final = (
         "identity",
@@ -233,7 +233,7 @@ class MlpProjector(nn.Module):
         return projected
 
     def _cells(self, x: Tensor) -> Tensor:
-        """2 x 2 neighbours side by side, `[N, g g, C]` -> `[N, (g / 2)^2, 4 C]`."""
+        """Concatenates 2 x 2 neighbours, `[N, g g, C]` -> `[N, (g / 2)^2, 4 C]`."""
         count, tokens, channels = x.shape
         side = math.isqrt(tokens)
         cells = x.view(count, side, side, channels).permute(0, 3, 1, 2)
@@ -243,7 +243,7 @@ class MlpProjector(nn.Module):
         return cells.contiguous().view(count, pooled, channels * 4)
 
     def _high_and_low(self, x: Any) -> tuple[Tensor, Tensor]:
-        """Both halves of a variant that keeps two feature maps apart, `[N, T, ...]` each."""
+        """Both halves of a variant with two separate feature maps, `[N, T, ...]` each."""
         if self.projector_type == "low_high_split_mlp_gelu":
             return self.high_layers(x[0]), self.low_layers(x[1])
         if self.projector_type == "low_high_hybrid_split_mlp_gelu":
@@ -278,11 +278,11 @@ def get_abs_pos(abs_pos: Tensor, tgt_size: int) -> Tensor:
 
     Args:
         abs_pos: `[1, 1 + s s, C]`, the class position first.
-        tgt_size: Tokens wanted, with or without the class token: the side is
+        tgt_size: Tokens of the result, with or without the class token: the side is
             `floor(sqrt(tgt_size))`.
 
     Returns:
-        `[1, 1 + t t, C]`; the table itself where the side does not change.
+        `[1, 1 + t t, C]`; the table itself if the side does not change.
 
     Source: the vendor's `get_abs_pos`.
     """
@@ -341,7 +341,7 @@ class CLIPVisionEmbeddings(nn.Module):
         self.position_embedding = nn.Embedding(positions, hidden_size)
         self.position_ids: Tensor
         ids = torch.empty(1, positions, dtype=torch.long)
-        if not ids.is_meta:  # the first arange on meta imports a compiler, for no values
+        if not ids.is_meta:  # on meta, the first arange imports a compiler and yields no values
             ids = torch.arange(positions).expand((1, -1))
         self.register_buffer("position_ids", ids)
 
@@ -349,8 +349,8 @@ class CLIPVisionEmbeddings(nn.Module):
         """Embeds patches.
 
         Args:
-            pixel_values: `[N, 3, R, R]`; only its N is read where `patch_embeds` is given.
-            patch_embeds: `[N, C, g, g]` to use in place of the own convolution, or None.
+            pixel_values: `[N, 3, R, R]`; only its N is read if `patch_embeds` is given.
+            patch_embeds: `[N, C, g, g]` to use instead of the own convolution, or None.
 
         Returns:
             `[N, 1 + g g, C]`.
@@ -426,8 +426,8 @@ class NoTPTransformerBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, T, C]` -> `[N, T, C]`."""
-        # The published block runs `forward` of its two halves rather than calling them, so hooks
-        # on them never fire; the same here keeps every per-module count equal.
+        # The published block calls `forward` of its two halves directly, so hooks on them never
+        # fire; doing the same keeps every per-module count equal.
         attended = self.self_attn.forward(self.layer_norm1(x))
         h = x + attended
         return h + self.mlp.forward(self.layer_norm2(h))
@@ -455,14 +455,14 @@ class VitModel(nn.Module):
         cfg: `hidden_size`, `num_attention_heads`, `ffn_hidden_size`, `num_layers`, `image_size`,
             `patch_size`, `layernorm_epsilon`; optionally `pre_layernorm_epsilon` (1e-5) and
             `fp32norm` (a `LayerNormfp32` before the stack; False).
-        freeze_embed: Take the embeddings out of training.
-        freeze_pre_norm: Take the norm before the stack out of training.
+        freeze_embed: Exclude the embeddings from training.
+        freeze_pre_norm: Exclude the norm before the stack from training.
     """
 
     DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
         {"pre_layernorm_epsilon": 1e-5, "fp32norm": False}
     )
-    """What `cfg` may leave out."""
+    """Defaults of keys missing in `cfg`."""
 
     def __init__(
         self, cfg: Mapping[str, Any], freeze_embed: bool = False, freeze_pre_norm: bool = False
@@ -477,7 +477,7 @@ class VitModel(nn.Module):
         self.transformer = NoTPTransformer(cfg)
         settings = {**self.DEFAULTS, **cfg}
         norm = LayerNormfp32 if settings["fp32norm"] else nn.LayerNorm
-        # The vendor's spelling: it is part of the checkpoint's names.
+        # The vendor's spelling, which checkpoints use.
         self.pre_layrnorm = norm(width, eps=float(settings["pre_layernorm_epsilon"]))
         if freeze_embed:
             self.embeddings.requires_grad_(False)
@@ -500,10 +500,10 @@ def get_abs_pos_sam(abs_pos: Tensor, tgt_size: int) -> Tensor:
 
     Args:
         abs_pos: `[1, s, s, C]`.
-        tgt_size: Side wanted.
+        tgt_size: Side of the result.
 
     Returns:
-        `[1, tgt_size, tgt_size, C]`; the grid itself where the side does not change.
+        `[1, tgt_size, tgt_size, C]`; the grid itself if the side does not change.
 
     Source: the vendor's `get_abs_pos_sam`.
     """
@@ -533,7 +533,7 @@ class MLPBlock(nn.Module):
 class LayerNorm2d(nn.Module):
     """LayerNorm over the channels of `[N, C, h, w]`: `(x - mean) / sqrt(var + eps) * w + b`.
 
-    Source: the vendor's `LayerNorm2d` (from ConvNeXt); the centred input is computed twice there.
+    Source: the vendor's `LayerNorm2d` (from ConvNeXt), which computes the centred input twice.
     """
 
     def __init__(self, num_channels: int, eps: float = 1e-6) -> None:
@@ -551,15 +551,15 @@ class LayerNorm2d(nn.Module):
 
 
 class ImageEncoderViT(nn.Module):
-    """SAM's image encoder (Kirillov et al. 2023; ViTDet, Li et al. 2022) and its down-sampling.
+    """SAM's image encoder (Kirillov et al. 2023; ViTDet, Li et al. 2022) with down-sampling.
 
     Args:
-        img_size: Resolution the position tables are sized for.
+        img_size: Resolution for which the position tables are made.
         patch_size: Side and stride of the patch convolution.
         in_chans: Channels of the image.
         embed_dim: Width of the blocks.
         depth: Number of blocks.
-        num_heads: Heads of each block.
+        num_heads: Heads per block.
         mlp_ratio: Width of a block's MLP over `embed_dim`.
         out_chans: Channels of the neck.
         qkv_bias: Whether the fused q, k, v projection has a bias.
@@ -573,7 +573,7 @@ class ImageEncoderViT(nn.Module):
     """
 
     DOWNSAMPLE_CHANNELS: Final = (512, 1024)
-    """Of the stride-2 convolutions behind the neck, as published."""
+    """Output channels of the stride-2 convolutions after the neck, as published."""
 
     def __init__(
         self,
@@ -628,11 +628,11 @@ class ImageEncoderViT(nn.Module):
         self.downsample(out_chans, self.DOWNSAMPLE_CHANNELS)
 
     def downsample(self, channels: int, wider: Sequence[int]) -> None:
-        """Makes the stride-2 convolutions `net_2`, `net_3`, ..., in place of any before them.
+        """Creates the stride-2 convolutions `net_2`, `net_3`, ..., replacing any existing ones.
 
         Args:
             channels: Channels of the neck.
-            wider: Channels that come out of each.
+            wider: Output channels of each.
         """
         for name in self._downsamplers:
             delattr(self, name)
@@ -653,7 +653,7 @@ class ImageEncoderViT(nn.Module):
         x = self.neck(x.permute(0, 3, 1, 2))
         sampled: list[Tensor] = [x]
         for index, name in enumerate(self._downsamplers):
-            # The published encoder copies what it hands from one convolution to the next.
+            # The published encoder copies each convolution's input except the first.
             coarser = getattr(self, name)(sampled[-1].clone() if index else x)
             sampled.append(coarser)
         return sampled[-1]
@@ -672,7 +672,7 @@ class Block(nn.Module):
         use_rel_pos: Whether attention has decomposed relative positions.
         rel_pos_zero_init: Unused, as published.
         window_size: Side of the windows; 0 attends globally.
-        input_size: Grid that the relative tables of a global block are sized for.
+        input_size: Grid for which a global block's relative tables are made.
     """
 
     def __init__(
@@ -720,7 +720,7 @@ class Attention(nn.Module):
         qkv_bias: Whether the fused q, k, v projection has a bias.
         use_rel_pos: Whether to add `q . R_h + q . R_w` to the scores.
         rel_pos_zero_init: Unused, as published.
-        input_size: Grid (h, w) the two tables are sized for.
+        input_size: Grid (h, w) for which the two tables are made.
 
     Raises:
         ValueError: `use_rel_pos` without `input_size`.
@@ -827,7 +827,7 @@ def get_rel_pos(q_size: int, k_size: int, rel_pos: Tensor) -> Tensor:
     Args:
         q_size: Query coordinates.
         k_size: Key coordinates.
-        rel_pos: `[L, D]`; resized linearly in fp32 where L is not `2 max(q, k) - 1`.
+        rel_pos: `[L, D]`; resized linearly in fp32 unless L is `2 max(q, k) - 1`.
 
     Returns:
         `[q_size, k_size, D]`.
@@ -903,11 +903,11 @@ class PatchEmbed(nn.Module):
 
 
 def build_sam_vit_b(vision_config: Any, features: int | None = None) -> ImageEncoderViT:
-    """SAM as `vision_config` describes it: `image_size` and `width["sam_vit_b"]`.
+    """Builds SAM from `vision_config`: `image_size` and `width["sam_vit_b"]`.
 
     Args:
         vision_config: The section.
-        features: Channels of the last convolution, in place of the last of `downsample_channels`.
+        features: Channels of the last convolution, overriding the last of `downsample_channels`.
 
     Raises:
         ValueError: A key is missing.
@@ -935,7 +935,7 @@ def build_sam_vit_b(vision_config: Any, features: int | None = None) -> ImageEnc
 
 
 def build_clip_l(vision_config: Any) -> VitModel:
-    """CLIP as `vision_config` describes it: `width["clip-l-14-224"]`.
+    """Builds CLIP from `vision_config`: `width["clip-l-14-224"]`.
 
     Raises:
         ValueError: A key is missing, or CLIP is not as wide as the SAM features it embeds.
@@ -966,10 +966,10 @@ def build_clip_l(vision_config: Any) -> VitModel:
 
 
 def build_projector(projector_config: Any, vision_config: Any, hidden_size: int) -> MlpProjector:
-    """The projector as `projector_config` describes it, checked against its neighbours.
+    """Builds the projector from `projector_config`, checked against its neighbours.
 
     Raises:
-        ValueError: A key is missing, the variant wants two separate feature maps, or the widths
+        ValueError: A key is missing, the variant takes two separate feature maps, or the widths
             do not fit CLIP's and SAM's features or the decoder.
     """
     clip = required(vision_config["width"], "clip-l-14-224", "vision_config.width")
@@ -980,29 +980,29 @@ def build_projector(projector_config: Any, vision_config: Any, hidden_size: int)
 def fitting_projector(
     projector_config: Any, features: int, origin: str, hidden_size: int
 ) -> MlpProjector:
-    """The projector as `projector_config` describes it, where it fits between its neighbours.
+    """Builds the projector from `projector_config` if it fits between its neighbours.
 
     Args:
         projector_config: The section.
-        features: Width of the features that it is handed.
-        origin: Whose features they are, for the error.
+        features: Width of its input features.
+        origin: Where the features come from, for the error.
         hidden_size: Width of the decoder.
 
     Raises:
-        ValueError: A key is missing, the variant wants two separate feature maps, or the widths
+        ValueError: A key is missing, the variant takes two separate feature maps, or the widths
             do not fit.
     """
     where = "projector_config"
     kind = required(projector_config, "projector_type", where)
     if kind in ("low_high_split_mlp_gelu", "low_high_hybrid_split_mlp_gelu"):
         raise ValueError(
-            f"{where}.projector_type {kind!r} takes a pair of feature maps; the model hands its"
+            f"{where}.projector_type {kind!r} takes a pair of feature maps; the model passes its"
             " projector one concatenated map"
         )
     n_embed = int(required(projector_config, "n_embed", where))
     if n_embed != hidden_size:
         raise ValueError(
-            f"{where}.n_embed is {n_embed}, but visual tokens stand among text embeddings of"
+            f"{where}.n_embed is {n_embed}, but visual tokens are placed among text embeddings of"
             f" hidden_size {hidden_size}; the two must be equal"
         )
     wanted = required(projector_config, "input_dim", where) if kind != "identity" else n_embed

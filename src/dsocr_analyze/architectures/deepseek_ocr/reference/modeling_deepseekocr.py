@@ -1,7 +1,7 @@
 """DeepSeek-OCR: vision encoders, projector and decoder as one model, under the vendor's names.
 
-Everything about the vision side is read from `vision_config` and `projector_config`; for the
-published config the network equals the vendor's. There is no `infer()`: it needs a tokenizer.
+The vision side is configured entirely by `vision_config` and `projector_config`; for the published
+config the network equals the vendor's. There is no `infer()`, which would need a tokenizer.
 
 Letters in shapes: B batch, T tokens, P local views, R resolution, g grid side, d width.
 """
@@ -54,14 +54,14 @@ def _to_tensor(image: Any) -> Tensor:
 def normalize_transform(
     mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> Callable[[Tensor], Tensor] | None:
-    """`(x - mean) / std` a channel, for `[C, h, w]`.
+    """`(x - mean) / std` per channel, for `[C, h, w]`.
 
     Args:
-        mean: A value a channel; None for zeros.
-        std: A value a channel; None for ones.
+        mean: One value per channel; None for zeros.
+        std: One value per channel; None for ones.
 
     Returns:
-        The transform, or None where both are None.
+        The transform, or None if both are None.
     """
     if mean is None and std is None:
         return None
@@ -80,7 +80,7 @@ def normalize_transform(
 
 
 class BaseTransform(ABC):
-    """From an image to the tensor a model takes."""
+    """Converts an image to the tensor a model takes."""
 
     def set_rng(self, *args: Any, **kwargs: Any) -> None:  # noqa: B027 - most have none
         """Sets the random state of a transform that has one."""
@@ -91,16 +91,16 @@ class BaseTransform(ABC):
 
     @property
     def default_shape(self) -> tuple[int, ...]:
-        """Shape of the result, where it is fixed."""
+        """Shape of the result, if it is fixed."""
         raise NotImplementedError
 
 
 class BasicImageTransform(BaseTransform):
-    """To a tensor in 0 .. 1, then normalised a channel.
+    """Converts to a tensor in 0 .. 1, then normalises per channel.
 
     Args:
-        mean: A value a channel, or None.
-        std: A value a channel, or None.
+        mean: One value per channel, or None.
+        std: One value per channel, or None.
         normalize: False leaves the values in 0 .. 1.
     """
 
@@ -121,10 +121,10 @@ class BasicImageTransform(BaseTransform):
 
 
 class NoEOSTextStreamer(TextStreamer):  # type: ignore[misc]  # untyped base
-    """Streams generated text with a line break in place of the end-of-sequence token."""
+    """Streams generated text with a line break instead of the end-of-sequence token."""
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-        """Hands on `text`; the stream's end adds nothing of its own."""
+        """Passes on `text`; the end of the stream adds nothing."""
         tokenizer = self.tokenizer
         eos_text = tokenizer.decode([tokenizer.eos_token_id], skip_special_tokens=False)
         super().on_finalized_text(text.replace(eos_text, "\n"), stream_end=False)
@@ -140,12 +140,12 @@ class DeepseekOCRConfig(DeepseekV2Config):
 
 
 class Views:
-    """Features of one call on views, as far as the published forward holds them.
+    """Features of one vision call, held as long as in the published forward.
 
     Attributes:
         spatial: SAM's, `[N, C, g, g]`.
         semantic: The second encoder's, `[N, T, C]`; CLIP's T is `1 + g g`.
-        tokens: What is projected, then that projected, then laid out, `[..., d]`.
+        tokens: The projector's input, then its output, then that laid out, `[..., d]`.
     """
 
     spatial: Tensor
@@ -154,11 +154,11 @@ class Views:
 
 
 class _Seen:
-    """What the published forward holds of the pages it has seen: of each kind, the last one.
+    """What the published forward holds of the pages it has seen: the last one of each kind.
 
     Attributes:
-        local: Of the local views.
-        whole: Of the global view.
+        local: Features of the local views.
+        whole: Features of the global view.
         page: Tokens of both and the separator, `[tokens, d]`.
     """
 
@@ -169,14 +169,14 @@ class _Seen:
 
 
 class DeepseekOCRModel(DeepseekV2Model):
-    """The decoder, fed visual tokens in place of the image placeholders.
+    """The decoder, with visual tokens in place of the image placeholders.
 
     Args:
         config: The decoder's keys; `vision_config` (`image_size`, `width.sam_vit_b`,
             `width.clip-l-14-224`); `projector_config` (`projector_type`, `input_dim`, `n_embed`).
 
     Raises:
-        ValueError: A key is missing, or widths that meet do not fit.
+        ValueError: A key is missing, or the widths of adjacent parts differ.
     """
 
     config_class = DeepseekOCRConfig
@@ -186,7 +186,7 @@ class DeepseekOCRModel(DeepseekV2Model):
         self._build_vision(config)
 
     def _build_vision(self, config: DeepseekV2Config) -> None:
-        """Makes everything but the decoder."""
+        """Creates everything except the decoder."""
         vision = getattr(config, "vision_config", None)
         self.sam_model = build_sam_vit_b(vision)
         self.vision_model = build_clip_l(vision)
@@ -194,12 +194,12 @@ class DeepseekOCRModel(DeepseekV2Model):
             getattr(config, "projector_config", None), vision, config.hidden_size
         )
         self.image_newline = self._token_embedding(config)
-        # The vendor's spelling: it is part of the checkpoint's names.
+        # The vendor's spelling, which checkpoints use.
         self.view_seperator = self._token_embedding(config)
 
     @staticmethod
     def _token_embedding(config: DeepseekV2Config) -> nn.Parameter:
-        """Of one token that stands among a page's, `[d]`."""
+        """A learned embedding of one token among a page's tokens, `[d]`."""
         embedding = nn.Parameter(torch.empty(config.hidden_size))
         nn.init.normal_(embedding, std=config.hidden_size**-0.5)
         return embedding
@@ -219,10 +219,10 @@ class DeepseekOCRModel(DeepseekV2Model):
         images_spatial_crop: Any = None,
         return_dict: bool | None = None,
     ) -> Any:
-        """Runs the vision side where there is an image, then the decoder.
+        """Runs the vision side if there is an image, then the decoder.
 
         Args:
-            input_ids: `[B, T]`, or None where `inputs_embeds` is given.
+            input_ids: `[B, T]`, or None if `inputs_embeds` is given.
             attention_mask: `[B, K]` of ones and zeros, or None.
             position_ids: `[1 or B, T]`, or None.
             past_key_values: As for `DeepseekV2Model`.
@@ -230,23 +230,23 @@ class DeepseekOCRModel(DeepseekV2Model):
             use_cache: Whether to return a cache; None for the config's value.
             output_attentions: Whether to return attention weights.
             output_hidden_states: Whether to return every layer's input.
-            images: An item of the batch each: local views `[P, 3, r, r]` (all zero: none) and
-                the global view `[1, 3, R, R]`. No image where the first global view sums to zero.
+            images: One pair per item of the batch: local views `[P, 3, r, r]` (all zero: none) and
+                the global view `[1, 3, R, R]`. No image if the first global view sums to zero.
             images_seq_mask: `[B, T]` bool, True at image placeholders.
-            images_spatial_crop: An item of the batch each: (w, h), the grid of local views.
+            images_spatial_crop: One (w, h) per item of the batch: the grid of local views.
             return_dict: False for a plain tuple.
 
         Returns:
-            As `DeepseekV2Model`.
+            As for `DeepseekV2Model`.
         """
         if inputs_embeds is None and input_ids is not None:
             inputs_embeds = self.get_input_embeddings()(input_ids)
         if inputs_embeds is not None and images is not None and self._sees(inputs_embeds, images):
             if images_seq_mask is None or images_spatial_crop is None:
                 raise ValueError("images need images_seq_mask and images_spatial_crop")
-            seen = _Seen()  # held until the decoder is through, as published
+            seen = _Seen()  # held until the decoder has finished, as published
             for item, (views, crop) in enumerate(zip(images, images_spatial_crop, strict=False)):
-                tokens: Tensor | None = None  # the last page's are let go of first
+                tokens: Tensor | None = None  # frees the last page's tokens first
                 tokens = self._visual_tokens(seen, views[0], views[1], crop)
                 placeholders = images_seq_mask[item].unsqueeze(-1).to(inputs_embeds.device)
                 inputs_embeds[item].masked_scatter_(placeholders, tokens)
@@ -263,7 +263,7 @@ class DeepseekOCRModel(DeepseekV2Model):
         )
 
     def _sees(self, embeds: Tensor, images: Sequence[tuple[Tensor, Tensor]]) -> bool:
-        """Whether there is an image to look at: not in a decode step, not for blank pixels."""
+        """Whether there is an image to encode: not in a decode step, not for blank pixels."""
         is_decode_step = embeds.shape[1] == 1 and not self.training
         return not is_decode_step and bool(torch.sum(images[0][1]).item() != 0)
 
@@ -271,10 +271,10 @@ class DeepseekOCRModel(DeepseekV2Model):
         """One page's tokens `[tokens, d]`: local views, global view, separator.
 
         Args:
-            seen: What is held of the page before; replaced piece by piece.
+            seen: What is held of the previous page; replaced piece by piece.
             patches: Local views `[P, 3, r, r]`, or all zero.
             overview: Global view `[1, 3, R, R]`.
-            crop: (w, h) with `w h = P`; anything where there are no local views.
+            crop: (w, h) with `w h = P`; ignored if there are no local views.
         """
         has_patches = torch.sum(patches).item() != 0
         if has_patches:
@@ -282,16 +282,16 @@ class DeepseekOCRModel(DeepseekV2Model):
             pages = [self._page(seen, overview, crop)]
         else:
             pages = [self._page(seen, whole, None) for whole in self._whole_pages(overview)]
-        # The published model gathers an item's images in a list and concatenates that: a copy
-        # even of a single one, kept so that the same bytes move.
+        # The published model gathers an item's images in a list and concatenates it, which copies
+        # even a single one; doing the same moves the same bytes.
         return torch.cat(pages, dim=0)
 
     def _whole_pages(self, overview: Tensor) -> Sequence[Tensor]:
-        """The views that are pages of their own, where none has local views: all in one here."""
+        """The views that are separate pages if none has local views; here, all in one."""
         return [overview]
 
     def _page(self, seen: _Seen, overview: Tensor, crop: Any) -> Tensor:
-        """As `_visual_tokens`, its local views being encoded; `crop` is None without any."""
+        """Like `_visual_tokens`, with local views already encoded; `crop` is None without any."""
         self._encode(seen.whole, overview)
         self._lay_out(seen.whole, 1, 1)
         parts = [seen.whole.tokens, self.view_seperator[None, :]]
@@ -302,7 +302,7 @@ class DeepseekOCRModel(DeepseekV2Model):
         return seen.page
 
     def _encode(self, views: Views, pixels: Tensor) -> None:
-        """Views `[N, 3, R, R]` -> projected features `[N, g g, d]`, CLIP's before SAM's."""
+        """Encodes views `[N, 3, R, R]` to projected features `[N, g g, d]`, CLIP's before SAM's."""
         views.spatial = self.sam_model(pixels)
         views.semantic = self.vision_model(pixels, views.spatial)
         views.tokens = torch.cat(
@@ -311,14 +311,14 @@ class DeepseekOCRModel(DeepseekV2Model):
         views.tokens = self.projector(views.tokens)
 
     def _lay_out(self, views: Views, down: int, across: int) -> None:
-        """Lays views out as one picture, a newline after each row.
+        """Lays views out as one picture, with a newline after each row.
 
         `[down * across, g g, d]` -> `[(down g) (across g + 1), d]`.
 
         Args:
-            views: Whose tokens are laid out.
-            down: Views one above the other.
-            across: Views side by side.
+            views: Views whose tokens are laid out.
+            down: Rows of views.
+            across: Columns of views.
         """
         _, tokens, width = views.tokens.shape
         side = math.isqrt(tokens)
@@ -330,7 +330,7 @@ class DeepseekOCRModel(DeepseekV2Model):
 
 
 class DeepseekOCRForCausalLM(DeepseekV2ForCausalLM):
-    """The whole model: `forward` takes images beside the decoder's arguments."""
+    """The whole model: `forward` takes images in addition to the decoder's arguments."""
 
     config_class = DeepseekOCRConfig
 
@@ -357,7 +357,7 @@ class DeepseekOCRForCausalLM(DeepseekV2ForCausalLM):
         images_spatial_crop: Any = None,
         return_dict: bool | None = None,
     ) -> Any:
-        """Prefill pass or decode step; `DeepseekOCRModel` and `DeepseekV2ForCausalLM` say more.
+        """Runs a prefill pass or decode step; see `DeepseekOCRModel` and `DeepseekV2ForCausalLM`.
 
         Returns:
             `CausalLMOutputWithPast`; logits `[B, T, V]` in fp32.

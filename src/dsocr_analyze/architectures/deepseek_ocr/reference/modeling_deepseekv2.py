@@ -4,11 +4,11 @@ Pre-norm layers of attention (plain multi-head, or latent: MLA) and a SwiGLU MLP
 such MLPs. Written from the DeepSeek-V2 paper (arXiv 2405.04434) and the published behaviour; the
 operators are those that the vendor's files run with transformers 4.46.3.
 
-Memory is counted too, so every tensor lives as long as in the published code: a name that seems to
-outlive its use, or to be reused early, is there for that.
+Memory is counted too, so every tensor lives as long as in the published code. That is why some
+names outlive their use or are reused early.
 
 Letters in shapes: B batch, T new tokens, K keys, H heads, D head size, d width, E experts,
-k experts a token, V vocabulary.
+k experts per token, V vocabulary.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from transformers.modeling_outputs import (
 
 from .configuration_deepseek_v2 import DeepseekV2Config
 
-# The kernels are looked up in this module at every call, so they can be replaced while a pass runs.
+# The kernels are looked up in this module on every call, so they can be replaced during a pass.
 try:
     from flash_attn import flash_attn_func, flash_attn_varlen_func
 except ImportError:
@@ -74,19 +74,19 @@ def _one_of(value: Any, known: Sequence[str], key: str) -> str:
 
 
 class Cache(Protocol):
-    """What attention asks of a cache; transformers' `DynamicCache` answers it too."""
+    """What attention needs of a cache; transformers' `DynamicCache` satisfies it too."""
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
         """Appends to a layer; returns all of its keys and values."""
 
     def get_seq_length(self) -> int:
-        """Positions held."""
+        """Number of positions held."""
 
 
 class KeyValueCache:
     """Keys and values of every layer, grown by concatenation.
 
-    The tensors are `[B, heads, K, size]`, whatever an attention class keeps: keys and values, or
+    The tensors are `[B, heads, K, size]`, whatever the attention class stores: keys and values, or
     the rotary key and the latent of MLA.
     """
 
@@ -106,7 +106,7 @@ class KeyValueCache:
         """Appends `[B, heads, T, size]` to a layer; layers are first filled in order.
 
         Returns:
-            All keys and values of the layer. The first ones are kept as they are, without a copy.
+            All keys and values of the layer. The first ones are kept without a copy.
 
         Raises:
             IndexError: A layer is filled before the one below it.
@@ -123,11 +123,11 @@ class KeyValueCache:
         return key, value
 
     def get_seq_length(self) -> int:
-        """Positions that the first layer holds."""
+        """Number of positions in the first layer."""
         return self._pairs[0][0].shape[-2] if self._pairs else 0
 
     def to_legacy_cache(self) -> tuple[tuple[Tensor, Tensor], ...]:
-        """The tensors as one (key, value) pair a layer."""
+        """The tensors as one (key, value) pair per layer."""
         return tuple(self._pairs)
 
 
@@ -166,7 +166,7 @@ def _even_steps(dim: int) -> Tensor:
 def _buffer(compute: Callable[[], Tensor], dim: int, device: torch.device | None = None) -> Tensor:
     """Frequencies `[dim / 2]` for a constructor.
 
-    On `meta` there is nothing to compute, and the first arithmetic there imports a compiler.
+    Not computed on `meta`, where the first arithmetic imports a compiler.
     """
     empty = torch.empty(dim // 2, dtype=torch.float32, device=device)
     return empty if empty.is_meta else compute()
@@ -183,8 +183,8 @@ def _yarn_frequencies(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """YaRN's blend of interpolated and unchanged frequencies (Peng et al. 2023, eq. 17 to 23).
 
-    A dimension that turns more than `beta_fast` times over the original length keeps its
-    frequency, one that turns less than `beta_slow` times is divided by `factor`, and those
+    A dimension that rotates more than `beta_fast` times over the original length keeps its
+    frequency, one that rotates less than `beta_slow` times is divided by `factor`, and those in
     between are blended linearly.
 
     Returns:
@@ -207,7 +207,7 @@ def _yarn_frequencies(
     kept, interpolated = 1.0 / periods(), 1.0 / (factor * periods())
 
     def ramp() -> Tensor:
-        # As published: made on torch's default device and moved.
+        # As published: created on torch's default device, then moved.
         steps = (torch.arange(dim // 2, dtype=torch.float32) - first) / (last - first)
         return torch.clamp(steps, 0, 1)
 
@@ -222,15 +222,15 @@ def _yarn_magnitude(factor: float, mscale: float = 1.0) -> float:
 
 
 class DeepseekV2RotaryEmbedding(nn.Module):
-    """Cosines and sines of position times frequency, tabled up to the longest length asked for.
+    """Cosines and sines of position times frequency, tabulated up to the longest length requested.
 
     Args:
         dim: Size of the rotated part of a head.
         max_position_embeddings: Length the model was trained for.
         base: Base of the frequencies.
-        device: Where the frequencies are made.
+        device: Device of the frequencies.
 
-    Source: RoFormer (Su et al. 2021, eq. 34), halves instead of interleaved pairs.
+    Source: RoFormer (Su et al. 2021, eq. 34), with halves instead of interleaved pairs.
     """
 
     def __init__(
@@ -249,14 +249,14 @@ class DeepseekV2RotaryEmbedding(nn.Module):
         self.sin_cached: Tensor
         frequencies = _buffer(lambda: _inverse_frequencies(dim, base, device), dim, device)
         self.register_buffer("inv_freq", frequencies, persistent=False)
-        # The published class tables at construction and again at the first call; here the
-        # first call fills the table.
+        # The published class computes the table at construction and again on the first call; here
+        # the first call does it.
         self.register_buffer("cos_cached", None, persistent=False)
         self.register_buffer("sin_cached", None, persistent=False)
         self.max_seq_len_cached = 0
 
     def _tune(self, seq_len: int, device: torch.device) -> tuple[Tensor, ...]:
-        """Sets the frequencies for a length; returns what the published code holds of the way."""
+        """Sets the frequencies for a length; returns tensors that the published code holds."""
         return ()
 
     def _positions(self, seq_len: int, device: torch.device) -> Tensor:
@@ -264,7 +264,7 @@ class DeepseekV2RotaryEmbedding(nn.Module):
         return torch.arange(seq_len, device=device, dtype=self.inv_freq.dtype)
 
     def _scaled(self, table: Tensor) -> Tensor:
-        """Cosines or sines with their magnitude corrected."""
+        """Cosines or sines with corrected magnitude."""
         return table
 
     def _fill(self, seq_len: int, device: torch.device, dtype: torch.dtype) -> None:
@@ -280,8 +280,8 @@ class DeepseekV2RotaryEmbedding(nn.Module):
         """Tables for positions 0 .. seq_len - 1.
 
         Args:
-            x: Any tensor; gives device and dtype.
-            seq_len: Positions wanted; None, the published default, is refused.
+            x: Any tensor with the right device and dtype.
+            seq_len: Number of positions; None, the published default, is rejected.
 
         Returns:
             Cosines and sines, `[seq_len, dim]` each.
@@ -290,7 +290,7 @@ class DeepseekV2RotaryEmbedding(nn.Module):
             ValueError: `seq_len` is None.
         """
         if seq_len is None:
-            raise ValueError("seq_len is None; right: the number of positions")
+            raise ValueError("seq_len is None; give the number of positions")
         if seq_len > self.max_seq_len_cached:
             self._fill(seq_len, x.device, x.dtype)
         return self.cos_cached[:seq_len].to(x.dtype), self.sin_cached[:seq_len].to(x.dtype)
@@ -315,7 +315,7 @@ class DeepseekV2LinearScalingRotaryEmbedding(DeepseekV2RotaryEmbedding):
 
 
 class DeepseekV2DynamicNTKScalingRotaryEmbedding(DeepseekV2RotaryEmbedding):
-    """The base grows with the length beyond the trained one (NTK-aware scaling, made dynamic).
+    """Increases the base with the length beyond the trained one (dynamic NTK-aware scaling).
 
     `base' = base (s L / L0 - (s - 1))^(dim / (dim - 2))` for a length L above the trained L0
     (Peng et al. 2023, appendix A.2; the vendor's class of this name).
@@ -342,19 +342,19 @@ class DeepseekV2DynamicNTKScalingRotaryEmbedding(DeepseekV2RotaryEmbedding):
 
 
 class DeepseekV2YarnRotaryEmbedding(DeepseekV2RotaryEmbedding):
-    """YaRN: frequencies blended by how often they turn, magnitudes corrected.
+    """YaRN: frequencies blended by how often they rotate, magnitudes corrected.
 
     Args:
         dim: Size of the rotated part of a head.
         max_position_embeddings: Length the model runs at.
         base: Base of the frequencies.
-        device: Where the frequencies are made.
+        device: Device of the frequencies.
         scaling_factor: New length over the original one.
         original_max_position_embeddings: Length before the extension.
-        beta_fast: Turns above which a frequency is kept.
-        beta_slow: Turns below which it is divided by `scaling_factor`.
+        beta_fast: Rotations above which a frequency is kept.
+        beta_slow: Rotations below which it is divided by `scaling_factor`.
         mscale: Scale of the magnitude.
-        mscale_all_dim: Scale of the magnitude that attention's softmax corrects already.
+        mscale_all_dim: Scale of the magnitude that attention's softmax already corrects.
     """
 
     def __init__(
@@ -416,10 +416,10 @@ def _halves_from_pairs(x: Tensor) -> Tensor:
 
 
 def _activation(name: str) -> nn.Module:
-    """transformers' activation of that name; silu is torch's, which 5 wraps in a class of its own.
+    """transformers' activation of that name; silu is torch's, which transformers 5 wraps.
 
     Raises:
-        ValueError: transformers has none of that name.
+        ValueError: transformers has no such activation.
     """
     if name in ("silu", "swish"):
         return nn.SiLU()
@@ -432,8 +432,8 @@ class DeepseekV2MLP(nn.Module):
 
     Args:
         config: `hidden_size`, `intermediate_size`, `hidden_act`.
-        hidden_size: In place of the config's.
-        intermediate_size: In place of the config's.
+        hidden_size: Overrides the config's.
+        intermediate_size: Overrides the config's.
     """
 
     def __init__(
@@ -462,7 +462,7 @@ class Routing(NamedTuple):
     Attributes:
         experts: `[tokens, k]` indices.
         weights: `[tokens, k]` fp32.
-        aux_loss: Load-balancing loss (a scalar) while training, else None.
+        aux_loss: Load-balancing loss (a scalar) while training, otherwise None.
     """
 
     experts: Tensor
@@ -478,7 +478,7 @@ class MoEGate(nn.Module):
             `topk_method` (greedy, group_limited_greedy, noaux_tc), `n_group`, `topk_group`,
             `norm_topk_prob`, `routed_scaling_factor`, `aux_loss_alpha`, `seq_aux`.
 
-    `gready`, the spelling that is the published config's default, means greedy.
+    `gready`, the misspelled default of the published config, means greedy.
 
     Raises:
         ValueError: An unknown `scoring_func` or `topk_method`.
@@ -534,7 +534,7 @@ class MoEGate(nn.Module):
     def _select(self, scores: Tensor) -> tuple[Tensor, ...]:
         """Experts and their scores, `[tokens, k]` each, from scores `[tokens, E]`.
 
-        Behind them comes what they were chosen by, which the published router holds to its end.
+        Also returns what they were chosen by, which the published router holds to its end.
         """
         if self.topk_method == "greedy":
             weights, experts = torch.topk(scores, k=self.top_k, dim=-1, sorted=False)
@@ -565,7 +565,7 @@ class MoEGate(nn.Module):
             ranks: `[tokens, n_group]`.
 
         Returns:
-            The scores, and behind them the groups and both masks.
+            The scores, followed by the groups and both masks.
         """
         best = torch.topk(ranks, k=int(self.topk_group or 0), dim=-1, sorted=False)[1]
         chosen = torch.zeros_like(ranks).scatter_(1, best, 1)
@@ -574,7 +574,7 @@ class MoEGate(nn.Module):
         return scores.masked_fill(~mask.bool(), 0.0), best, chosen, mask
 
     def _balance_loss(self, scores: Tensor, experts: Tensor, batch: int, length: int) -> Tensor:
-        """`alpha * sum_e f_e P_e`, a sequence at a time or over the batch (2405.04434, eq. 23)."""
+        """`alpha * sum_e f_e P_e`, per sequence or over the batch (2405.04434, eq. 23)."""
         if not self.seq_aux:
             counts = F.one_hot(experts.view(-1), num_classes=self.n_routed_experts)
             share = counts.float().mean(0) * self.n_routed_experts
@@ -588,7 +588,7 @@ class MoEGate(nn.Module):
 
 
 class AddAuxiliaryLoss(torch.autograd.Function):
-    """Returns `x`; backward hands the loss, where it requires a gradient, one of one.
+    """Returns `x`; backward gives a loss that requires a gradient the gradient 1.
 
     So the loss counts as if it were added to the total.
     """
@@ -603,22 +603,22 @@ class AddAuxiliaryLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The gradient of `x` as it came; ones `[1]` for a loss that requires a gradient."""
+        """The gradient of `x` unchanged; ones `[1]` for a loss that requires a gradient."""
         if ctx.loss_dtype is None:
             return grad_output, None
         return grad_output, torch.ones(1, dtype=ctx.loss_dtype, device=grad_output.device)
 
 
 class DeepseekV2MoE(nn.Module):
-    """Routed experts, `k` a token, plus shared experts fused into one MLP.
+    """Routed experts, `k` per token, plus shared experts fused into one MLP.
 
     `y = sum_i g_i E_i(x) + E_shared(x)` (2405.04434, eq. 20).
 
     Args:
-        config: What `MoEGate` reads, `moe_intermediate_size`, `n_shared_experts`, `ep_size`.
+        config: Keys of `MoEGate`, `moe_intermediate_size`, `n_shared_experts`, `ep_size`.
 
     Raises:
-        ValueError: `ep_size` above 1: experts spread over processes are not modelled.
+        ValueError: `ep_size` above 1: distributing experts over processes is not modelled.
     """
 
     def __init__(self, config: DeepseekV2Config) -> None:
@@ -651,7 +651,7 @@ class DeepseekV2MoE(nn.Module):
         return y
 
     def _train_experts(self, x: Tensor, routing: Routing) -> Tensor:
-        """Every expert on its tokens, none left out, so that all take part in the graph."""
+        """Runs every expert on its tokens, even if it has none, so that all are in the graph."""
         choice = routing.experts.view(-1)
         copies = x.repeat_interleave(routing.experts.shape[1], dim=0)
         y = torch.empty_like(copies)
@@ -679,7 +679,7 @@ class DeepseekV2MoE(nn.Module):
         sorted_tokens = x[order // topk_ids.shape[1]]
 
         outputs, start = [], 0
-        # The one question about values: how many tokens did each expert receive?
+        # The only values read: how many tokens did each expert receive?
         counts = tokens_per_expert.cpu().numpy()
         del tokens_per_expert
         for expert, count in zip(self.experts, counts, strict=True):
@@ -703,11 +703,11 @@ class DeepseekV2MoE(nn.Module):
 
 
 def repeat_kv(hidden_states: Tensor, n_rep: int) -> Tensor:
-    """Gives every query head its key or value head: `repeat_interleave` over the heads.
+    """Repeats keys or values for every query head: `repeat_interleave` over the heads.
 
     Args:
         hidden_states: `[B, KV heads, K, D]`.
-        n_rep: Query heads a KV head.
+        n_rep: Query heads per KV head.
 
     Returns:
         `[B, KV heads * n_rep, K, D]`; the input itself for `n_rep` 1.
@@ -724,7 +724,7 @@ def _causal_mask(
     embeds: Tensor,
     past_length: int,
 ) -> Tensor | None:
-    """Additive mask, zero where a query may look and the dtype's minimum elsewhere.
+    """Additive mask, zero where a query may attend and the dtype's minimum elsewhere.
 
     Args:
         attention_mask: `[B, K]` of ones (tokens) and zeros (padding), `[B, 1, T, K]` of ones and
@@ -733,12 +733,12 @@ def _causal_mask(
         past_length: Positions already cached.
 
     Returns:
-        `[B, 1, T, K]` with `K = past_length + T`, or None where nothing is masked (one query).
+        `[B, 1, T, K]` with `K = past_length + T`, or None if nothing is masked (one query).
 
     Raises:
         ValueError: A four-dimensional mask of another shape.
 
-    Source: transformers 4.46's `_prepare_4d_causal_attention_mask`, the same operators.
+    Source: `_prepare_4d_causal_attention_mask` of transformers 4.46, with the same operators.
     """
     batch, length = embeds.shape[:2]
     keys, lowest = past_length + length, torch.finfo(embeds.dtype).min
@@ -746,7 +746,7 @@ def _causal_mask(
         if attention_mask.shape != (batch, 1, length, keys):
             raise ValueError(
                 f"attention_mask has shape {tuple(attention_mask.shape)};"
-                f" right: {(batch, 1, length, keys)}"
+                f" give {(batch, 1, length, keys)}"
             )
         hidden = 1.0 - attention_mask
         return hidden.masked_fill(hidden.to(torch.bool), lowest)
@@ -781,7 +781,7 @@ def _triangle(length: int, past: int, dtype: torch.dtype, device: torch.device) 
 
 
 def _softmax(scores: Tensor, dtype: torch.dtype, dropout: float, training: bool) -> Tensor:
-    """Softmax over the keys in fp32, cast back, dropped out while training."""
+    """Softmax over the keys in fp32, cast back, with dropout while training."""
     weights = F.softmax(scores, dim=-1, dtype=torch.float32).to(dtype)
     return F.dropout(weights, p=dropout, training=training)
 
@@ -802,7 +802,7 @@ def _flash(
         key: `[B, K, KV heads, D]`.
         value: `[B, K, KV heads, D]`.
         attention_mask: `[B, K]` with zeros at padding, or None.
-        position_ids: `[B, T]` where several sequences may be packed into one row, else None.
+        position_ids: `[B, T]` if several sequences may be packed into one row, else None.
         dropout: Probability.
         softmax_scale: None for `1 / sqrt(D)`.
 
@@ -838,7 +838,7 @@ def _flash_padded(
     dropout: float,
     options: dict[str, Any],
 ) -> Tensor:
-    """Takes the padding out, attends over the ragged rows, puts it back as zeros."""
+    """Removes the padding, attends over the ragged rows, and restores it as zeros."""
     length = query.shape[1]
     key_mask = attention_mask.bool()
     query_mask = key_mask[:, -length:]
@@ -867,7 +867,7 @@ def _flash_packed(
     dropout: float,
     options: dict[str, Any],
 ) -> Tensor:
-    """Attends within each of the sequences that positions restarting at 0 delimit."""
+    """Attends within each sequence; positions restart at 0 where a sequence begins."""
     starts = torch.nonzero(position_ids.flatten() == 0).flatten()
     ends = torch.cat([starts[1:], starts.new_tensor([position_ids.numel()])])
     cu_seqlens, longest = _ragged(ends - starts)
@@ -886,22 +886,22 @@ def _flash_packed(
 
 
 def _ragged(lengths: Tensor) -> tuple[Tensor, int]:
-    """Offsets `[rows + 1]` int32 and the longest of `[rows]` lengths."""
+    """Offsets `[rows + 1]` int32 and the maximum of `[rows]` lengths."""
     offsets = F.pad(torch.cumsum(lengths, dim=0, dtype=torch.int32), (1, 0))
     return offsets, int(lengths.max().item())
 
 
 class LlamaRotaryEmbedding(nn.Module):
-    """RoPE of plain multi-head attention: frequencies times positions, computed at every call.
+    """RoPE of plain multi-head attention: frequencies times positions, computed on every call.
 
     Args:
         config: `rope_theta`, `rope_scaling` (None, linear or yarn), `max_position_embeddings` and
             the head size.
 
     Raises:
-        ValueError: A `rope_scaling` type that plain attention does not have.
+        ValueError: A `rope_scaling` type that plain attention does not support.
 
-    Source: RoFormer (Su et al. 2021, eq. 34); transformers 4.46's class of this name.
+    Source: RoFormer (Su et al. 2021, eq. 34); the class of this name in transformers 4.46.
     """
 
     def __init__(self, config: DeepseekV2Config) -> None:
@@ -934,7 +934,7 @@ class LlamaRotaryEmbedding(nn.Module):
         """Cosines and sines at some positions.
 
         Args:
-            x: Any tensor; gives the dtype.
+            x: Any tensor of the right dtype.
             position_ids: `[1 or B, T]`.
 
         Returns:
@@ -959,12 +959,12 @@ class LlamaAttention(nn.Module):
     """Plain multi-head attention with rotary positions and grouped keys and values, eager.
 
     `softmax(q k^T / sqrt(D) + mask) v` (Vaswani et al. 2017, eq. 1). The whole T x K product is
-    computed; causality is the mask.
+    computed; the mask makes it causal.
 
     Args:
         config: `hidden_size`, `num_attention_heads`, `num_key_value_heads`, `attention_bias`,
-            `attention_dropout` and what `LlamaRotaryEmbedding` reads.
-        layer_idx: Number of the layer, from 0: its place in the cache. None runs without a cache.
+            `attention_dropout` and the keys of `LlamaRotaryEmbedding`.
+        layer_idx: Index of the layer in the cache, from 0. None runs without a cache.
     """
 
     def __init__(self, config: DeepseekV2Config, layer_idx: int | None = None) -> None:
@@ -1003,8 +1003,8 @@ class LlamaAttention(nn.Module):
             past_key_value: Cache to extend, or None.
             output_attentions: Whether to return the weights.
             use_cache: Unused, as published.
-            cache_position: Unused: the cache grows by itself.
-            position_embeddings: Cosines and sines, in place of `position_ids`.
+            cache_position: Unused: the cache tracks its own length.
+            position_embeddings: Cosines and sines, instead of `position_ids`.
             **kwargs: Unused, as published.
 
         Returns:
@@ -1022,7 +1022,7 @@ class LlamaAttention(nn.Module):
     def _attended(
         self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """What each head sees `[B, T, H, D]`, and the weights `[B, H, T, K]` it sees it with.
+        """Output of each head `[B, T, H, D]`, and the attention weights `[B, H, T, K]`.
 
         Args:
             query: `[B, H, T, D]`.
@@ -1045,7 +1045,7 @@ class LlamaAttention(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Rotated queries `[B, H, T, D]`, and all keys and values `[B, KV heads, K, D]`.
 
-        Behind them come the cosines and sines, which the published attention holds to its end.
+        Also returns the cosines and sines, which the published attention holds to its end.
         """
         batch, length, _ = hidden_states.shape
         query, key, value = (
@@ -1064,7 +1064,7 @@ class LlamaAttention(nn.Module):
 
 
 class LlamaFlashAttention2(LlamaAttention):
-    """The same attention through flash-attn, which keeps no T x K product."""
+    """The same attention through flash-attn, which does not store the T x K product."""
 
     def forward(  # type: ignore[override]  # as published: no further keywords
         self,
@@ -1077,7 +1077,7 @@ class LlamaFlashAttention2(LlamaAttention):
         cache_position: Tensor | None = None,
         position_embeddings: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor | None, Cache | None]:
-        """As `LlamaAttention`, but the mask is `[B, K]` or None, and no weights come back."""
+        """As `LlamaAttention`, but the mask is `[B, K]` or None, and no weights are returned."""
         query, key, value, *_tables = self._heads(
             hidden_states, position_ids, past_key_value, position_embeddings
         )
@@ -1111,14 +1111,14 @@ class DeepseekV2Attention(nn.Module):
     Keys and values are one latent `c` of `kv_lora_rank` and one rotary key shared by the heads;
     only these are cached. The up-projection `[W_k; W_v]` (`kv_b_proj`) is never applied to `c`:
     `q_nope . (W_k c) = (q_nope W_k) . c` and `sum_j a_j W_v c_j = W_v sum_j a_j c_j`, so its
-    weight is multiplied in on the other side and its module is never called
-    (DeepSeek-V2, 2405.04434, eq. 9 to 19 and section 2.1.2).
+    weight multiplies the other side and its module is never called (DeepSeek-V2, 2405.04434,
+    eq. 9 to 19 and section 2.1.2).
 
     Args:
         config: `q_lora_rank` (None: one full projection), `kv_lora_rank`, `qk_nope_head_dim`,
             `qk_rope_head_dim`, `v_head_dim`, `num_attention_heads`, `rope_theta`,
             `rope_scaling` (None, or a type of linear, dynamic, yarn).
-        layer_idx: Number of the layer, from 0: its place in the cache. None runs without a cache.
+        layer_idx: Index of the layer in the cache, from 0. None runs without a cache.
 
     Raises:
         ValueError: An unknown type in `rope_scaling`, or `kv_lora_rank` None.
@@ -1173,7 +1173,7 @@ class DeepseekV2Attention(nn.Module):
         return rotary(self.qk_rope_head_dim, **common, scaling_factor=scaling["factor"], **extra)
 
     def _softmax_scale(self, config: DeepseekV2Config) -> float:
-        """`1 / sqrt(q head size)`, times YaRN's magnitude squared where it acts on all sizes."""
+        """`1 / sqrt(q head size)`, times YaRN's magnitude squared if it applies to all sizes."""
         scale = float(self.q_head_dim**-0.5)
         scaling = config.rope_scaling or {}
         if scaling.get("mscale_all_dim", 0):
@@ -1190,7 +1190,7 @@ class DeepseekV2Attention(nn.Module):
         use_cache: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, Cache | None]:
-        """Attends; arguments and result as `LlamaAttention`.
+        """Attends; arguments and result as for `LlamaAttention`.
 
         The cache holds the rotary key `[B, 1, K, qk_rope_head_dim]` as key and the latent
         `[B, 1, K, kv_lora_rank]` as value.
@@ -1240,7 +1240,7 @@ class DeepseekV2Attention(nn.Module):
     def _rotate(
         self, q_pe: Tensor, k_pe: Tensor, position_ids: Tensor | None, cache: Cache | None
     ) -> tuple[Tensor, Tensor]:
-        """Rotates queries and shared key; checkpoints hold them in pairs, RoPE takes halves."""
+        """Rotates queries and shared key; checkpoints store them in pairs, RoPE takes halves."""
         past = 0 if cache is None else layer_length(cache, place_in_cache(self.layer_idx))
         length = q_pe.shape[-2]
         if position_ids is None:
@@ -1252,21 +1252,21 @@ class DeepseekV2Attention(nn.Module):
 
 
 def place_in_cache(layer_idx: int | None) -> int:
-    """Where a layer's part of the cache is; ValueError for a layer without a number."""
+    """Index of a layer in the cache; ValueError for a layer without an index."""
     if layer_idx is None:
         raise ValueError("layer_idx is None; a cache needs the number of the layer, from 0")
     return layer_idx
 
 
 def layer_length(cache: Cache, layer_idx: int) -> int:
-    """Positions that a layer of the cache holds; the layers below may already be one pass ahead."""
+    """Number of positions in a layer of the cache; lower layers may be one pass ahead."""
     if isinstance(cache, KeyValueCache):
         return cache[layer_idx][0].shape[-2] if layer_idx < len(cache) else 0
     return int(cache.get_seq_length(layer_idx))  # type: ignore[call-arg]  # DynamicCache takes it
 
 
 class DeepseekV2FlashAttention2(DeepseekV2Attention):
-    """Latent attention through flash-attn: keys and values are projected up and cached whole."""
+    """Latent attention through flash-attn: keys and values are up-projected and cached whole."""
 
     def forward(
         self,
@@ -1278,7 +1278,7 @@ class DeepseekV2FlashAttention2(DeepseekV2Attention):
         use_cache: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, Cache | None]:
-        """As `DeepseekV2Attention`, but the mask is `[B, K]` or None, and no weights come back."""
+        """As `DeepseekV2Attention`, but the mask is `[B, K]` or None; no weights are returned."""
         batch, length, _ = hidden_states.shape
         q_nope, q_pe = self._queries(hidden_states)
         latent, k_pe = self._latent(hidden_states)
@@ -1324,11 +1324,11 @@ ATTENTION_CLASSES: Final[AttentionClasses] = {
 class DeepseekV2DecoderLayer(nn.Module):
     """`h = x + attention(norm(x))`, `h + mlp(norm(h))`.
 
-    The MLP is a mixture where the config has routed experts, the layer is not one of the first
-    `first_k_dense_replace`, and `moe_layer_freq` divides its number.
+    The MLP is a mixture if the config has routed experts, the layer is not one of the first
+    `first_k_dense_replace`, and `moe_layer_freq` divides its index.
 
     Raises:
-        ValueError: An attention implementation that `attention_classes` has no class for.
+        ValueError: An attention implementation without a class in `attention_classes`.
     """
 
     attention_classes: ClassVar[AttentionClasses] = ATTENTION_CLASSES
@@ -1359,7 +1359,7 @@ class DeepseekV2DecoderLayer(nn.Module):
         use_cache: bool = False,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """`[B, T, d]` -> `[B, T, d]`, then the weights and the cache where they are asked for."""
+        """`[B, T, d]` -> `[B, T, d]`, followed by the weights and the cache if requested."""
         attended, weights, present = self.self_attn(
             hidden_states=self.input_layernorm(hidden_states),
             attention_mask=attention_mask,
@@ -1377,7 +1377,7 @@ class DeepseekV2DecoderLayer(nn.Module):
 
 
 class DeepseekV2PreTrainedModel(PreTrainedModel):  # type: ignore[misc]  # untyped base
-    """What transformers asks of a model class."""
+    """The attributes and methods that transformers requires of a model class."""
 
     config_class = DeepseekV2Config
     base_model_prefix = "model"
@@ -1387,7 +1387,7 @@ class DeepseekV2PreTrainedModel(PreTrainedModel):  # type: ignore[misc]  # untyp
     _supports_cache_class = True
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Normal weights of `initializer_range`, zero biases; nothing to draw on `meta`."""
+        """Normal weights of `initializer_range`, zero biases; nothing on `meta`."""
         if not isinstance(module, nn.Linear | nn.Embedding) or module.weight.is_meta:
             return
         module.weight.data.normal_(mean=0.0, std=self.config.initializer_range)
@@ -1398,12 +1398,12 @@ class DeepseekV2PreTrainedModel(PreTrainedModel):  # type: ignore[misc]  # untyp
             module.weight.data[module.padding_idx].zero_()
 
     def _chosen(self, value: bool | None, key: str, default: bool = False) -> bool:
-        """An argument of `forward`, or the config's value where it is None."""
+        """An argument of `forward`, or the config's value if it is None."""
         return bool(getattr(self.config, key, default) if value is None else value)
 
 
 class DeepseekV2Model(DeepseekV2PreTrainedModel):
-    """Token embedding, the layers, and a last norm."""
+    """Token embedding, layers, and a final norm."""
 
     layer_class: ClassVar[type[DeepseekV2DecoderLayer]] = DeepseekV2DecoderLayer
 
@@ -1440,10 +1440,10 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
         """Runs the decoder.
 
         Args:
-            input_ids: `[B, T]`, or None where `inputs_embeds` is given.
+            input_ids: `[B, T]`, or None if `inputs_embeds` is given.
             attention_mask: `[B, K]` of ones and zeros, or None.
             position_ids: `[1 or B, T]`; None for the T positions after the cache.
-            past_key_values: None, one (key, value) pair a layer, or a cache object, which is
+            past_key_values: None, one (key, value) pair per layer, or a cache object, which is
                 extended in place.
             inputs_embeds: `[B, T, d]`.
             use_cache: Whether to return a cache; None for the config's value.
@@ -1453,8 +1453,8 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
             cache_position: Unused, as published.
 
         Returns:
-            `BaseModelOutputWithPast`; `past_key_values` comes back in the form it was given in,
-            as pairs where it was None.
+            `BaseModelOutputWithPast`; `past_key_values` is returned in the form in which it was
+            given, or as pairs if it was None.
 
         Raises:
             ValueError: Neither or both of `input_ids` and `inputs_embeds`.
@@ -1504,7 +1504,7 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
         return output if self._chosen(return_dict, "use_return_dict", True) else output.to_tuple()
 
     def _cache(self, past: Any, caching: bool) -> tuple[Cache | None, bool]:
-        """The cache to run with (None: without one), and whether it goes back as pairs."""
+        """The cache to use (None: no cache), and whether to return it as pairs."""
         if past is None:
             return (KeyValueCache() if caching else None), True
         if hasattr(past, "update"):
@@ -1514,7 +1514,7 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
     def _mask(
         self, attention_mask: Tensor | None, hidden: Tensor, past_length: int
     ) -> Tensor | None:
-        """The mask as the layers' attention takes it.
+        """The mask in the form that the layers' attention takes.
 
         Args:
             attention_mask: As for `forward`.
@@ -1522,13 +1522,13 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
             past_length: Positions already cached.
         """
         if self.config._attn_implementation == "flash_attention_2":
-            # The kernel is causal by itself; only real padding is handed on.
+            # The kernel is causal by itself; only actual padding is passed on.
             return attention_mask if attention_mask is not None and 0 in attention_mask else None
         return _causal_mask(attention_mask, hidden, past_length)
 
 
 class DeepseekV2ForCausalLM(DeepseekV2PreTrainedModel):
-    """The decoder and a head over the vocabulary, on all positions, in fp32 at last."""
+    """The decoder and a head over the vocabulary at all positions; logits are fp32."""
 
     _tied_weights_keys: ClassVar = {"lm_head.weight": "model.embed_tokens.weight"}
 
@@ -1582,12 +1582,12 @@ class DeepseekV2ForCausalLM(DeepseekV2PreTrainedModel):
         """Runs decoder and head.
 
         Args:
-            input_ids: `[B, T]`, or None where `inputs_embeds` is given.
+            input_ids: `[B, T]`, or None if `inputs_embeds` is given.
             attention_mask: `[B, K]` of ones and zeros, or None.
             position_ids: `[1 or B, T]`, or None.
             past_key_values: As for `DeepseekV2Model`.
             inputs_embeds: `[B, T, d]`.
-            labels: `[B, T]` token ids, -100 ignored: the loss of predicting each next one.
+            labels: `[B, T]` token ids, -100 ignored, for the loss of predicting each next token.
             use_cache: Whether to return a cache; None for the config's value.
             output_attentions: Whether to return attention weights.
             output_hidden_states: Whether to return every layer's input.
@@ -1612,7 +1612,7 @@ class DeepseekV2ForCausalLM(DeepseekV2PreTrainedModel):
         return self._predicted(decoded, labels, return_dict)
 
     def _predicted(self, decoded: Any, labels: Tensor | None, return_dict: bool | None) -> Any:
-        """Logits `[B, T, V]` of what the decoder returned, and their loss where labels are."""
+        """Logits `[B, T, V]` from the decoder's output, and their loss if there are labels."""
         logits = self.lm_head(decoded.last_hidden_state).float()
         loss = None
         if labels is not None:
@@ -1667,8 +1667,8 @@ class DeepseekV2ForSequenceClassification(DeepseekV2PreTrainedModel):
             attention_mask: `[B, K]`, or None.
             position_ids: `[1 or B, T]`, or None.
             past_key_values: As for `DeepseekV2Model`.
-            inputs_embeds: `[B, T, d]`; then the last position is read.
-            labels: `[B]` classes, `[B]` values where `num_labels` is 1, or `[B, num_labels]`.
+            inputs_embeds: `[B, T, d]`; in this case the last position is read.
+            labels: `[B]` classes, `[B]` values if `num_labels` is 1, or `[B, num_labels]`.
             use_cache: Whether to return a cache; None for the config's value.
             output_attentions: Whether to return attention weights.
             output_hidden_states: Whether to return every layer's input.
@@ -1678,7 +1678,7 @@ class DeepseekV2ForSequenceClassification(DeepseekV2PreTrainedModel):
             `SequenceClassifierOutputWithPast`; logits `[B, num_labels]`.
 
         Raises:
-            ValueError: Several rows and no `pad_token_id` to find their ends by.
+            ValueError: Several rows, and no `pad_token_id` to find their ends.
         """
         decoded = self.model(
             input_ids=input_ids,

@@ -1,15 +1,15 @@
 """The vision side: SAM, a Qwen2 decoder with learned queries as second encoder, and the projector.
 
 An image `[N, 3, R, R]` runs through SAM (`ImageEncoderViT`) to features `[N, d, g, g]`. These are n
-image tokens; n learned queries stand behind them, and `Qwen2Decoder2Encoder` returns what becomes
-of the queries. `MlpProjector` brings that to the width of the decoder. SAM and the projector are
-DeepSeek-OCR's. Qwen2's layers are written here, so that no version of transformers changes them;
+image tokens, followed by n learned queries; `Qwen2Decoder2Encoder` returns its outputs at the
+queries, and `MlpProjector` maps these to the width of the decoder. SAM and the projector are
+DeepSeek-OCR's. Qwen2's layers are implemented here so that no version of transformers changes them;
 the operators are those that the vendor's files run with transformers 4.46.3.
 
-Memory is counted too, so every tensor lives as long as in the published code: a name that seems to
-outlive its use, or to be reused early, is there for that.
+Memory is counted too, so every tensor lives as long as in the published code. That is why some
+names outlive their use or are reused early.
 
-Letters in shapes: N images, n image tokens (and queries) of each, T = 2 n, H heads, D head size,
+Letters in shapes: N images, n image tokens (and queries) per image, T = 2 n, H heads, D head size,
 d width, R resolution, g grid side.
 """
 
@@ -80,7 +80,7 @@ __all__ = [
     "window_unpartition",
 ]
 
-# Constants of the published encoder that no key of config.json names.
+# Constants of the published encoder that are not in config.json.
 _LAYERS: Final = 24
 _HEADS: Final = 14
 _KEY_VALUE_HEADS: Final = 2
@@ -88,12 +88,12 @@ _MLP_WIDTH: Final = 4864
 _VIEW_SIZES: Final = (768, 1024)
 
 _SAM_PATCH: Final = 16
-_SAM_STRIDES: Final = 4  # of both convolutions behind SAM's neck
+_SAM_STRIDES: Final = 4  # of both convolutions after SAM's neck
 _ENCODER: Final = "vision_config.width.qwen2-0-5b"
 
 
 def queries_of(view_size: int) -> int:
-    """Queries for a view of so many pixels a side: as many as SAM gives image tokens."""
+    """Queries for a view of `view_size` pixels per side, as many as its image tokens from SAM."""
     side = -(-(view_size // _SAM_PATCH) // _SAM_STRIDES)
     return side * side
 
@@ -102,31 +102,31 @@ def queries_of(view_size: int) -> int:
 
 
 class Qwen2RMSNorm(DeepseekV2RMSNorm):
-    """`weight * x / sqrt(mean(x^2) + eps)`, in fp32; as the decoder's."""
+    """`weight * x / sqrt(mean(x^2) + eps)`, in fp32, like the decoder's."""
 
 
 class Qwen2RotaryEmbedding(LlamaRotaryEmbedding):
-    """Cosines and sines of positions times frequencies; as the decoder's."""
+    """Cosines and sines of positions times frequencies, like the decoder's."""
 
 
 class Qwen2MLP(DeepseekV2MLP):
-    """SwiGLU without biases; as the decoder's."""
+    """SwiGLU without biases, like the decoder's."""
 
 
 class Qwen2SdpaAttention(LlamaAttention):
-    """Grouped-query attention through SDPA; query, key and value have biases, the output none.
+    """Grouped-query attention through SDPA, with biases on query, key and value only.
 
     `softmax(q k^T / sqrt(D) + mask) v` (Vaswani et al. 2017, eq. 1), the whole T x K product.
 
     Args:
         config: As for `LlamaAttention`.
-        layer_idx: Number of the layer, from 0: its place in the cache.
+        layer_idx: Index of the layer in the cache, from 0.
     """
 
     def __init__(self, config: DeepseekV2Config, layer_idx: int | None = None) -> None:
         super().__init__(config, layer_idx)
         self.o_proj = nn.Linear(self.num_heads * self.head_dim, config.hidden_size, bias=False)
-        # As published; never called here, where the model makes one table for all layers.
+        # As published, but never called: the model computes one table for all layers.
         self.rotary_emb = Qwen2RotaryEmbedding(config)
 
     def forward(
@@ -146,10 +146,10 @@ class Qwen2SdpaAttention(LlamaAttention):
         Without a mask, attention is causal.
 
         Returns:
-            `[N, T, d]`, None in place of the weights, which SDPA does not give, and the cache.
+            `[N, T, d]`, None for the weights, which SDPA does not return, and the cache.
 
         Raises:
-            ValueError: Weights are asked for.
+            ValueError: Weights are requested.
         """
         if output_attentions:
             raise ValueError("output_attentions is True; SDPA returns no attention weights")
@@ -161,7 +161,7 @@ class Qwen2SdpaAttention(LlamaAttention):
         mask = attention_mask
         if mask is not None:
             mask = mask[:, :, :, : key.shape[-2]]
-            if query.is_cuda:  # as published, for a fault of a CUDA kernel
+            if query.is_cuda:  # as published, to work around a bug in a CUDA kernel
                 query, key, value = (part.contiguous() for part in (query, key, value))
         attended = F.scaled_dot_product_attention(
             query,
@@ -199,7 +199,7 @@ class Qwen2DecoderLayer(nn.Module):
         position_embeddings: tuple[Tensor, Tensor] | None = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """`[N, T, d]` -> `[N, T, d]`, and the cache behind it where `use_cache` is set."""
+        """`[N, T, d]` -> `[N, T, d]`, followed by the cache if `use_cache` is set."""
         attended, _, present = self.self_attn(
             hidden_states=self.input_layernorm(hidden_states),
             attention_mask=attention_mask,
@@ -217,10 +217,10 @@ class Qwen2DecoderLayer(nn.Module):
 
 
 class CustomQwen2ModelInner(nn.Module):
-    """Qwen2's layers and last norm under a mixed mask, without a token embedding.
+    """Qwen2's layers and final norm with a mixed mask and no token embedding.
 
     Args:
-        config: What the layers read, and `num_hidden_layers`.
+        config: The keys of the layers, and `num_hidden_layers`.
     """
 
     def __init__(self, config: DeepseekV2Config) -> None:
@@ -245,11 +245,11 @@ class CustomQwen2ModelInner(nn.Module):
             attention_mask: `[N, T]`, 0 at padding, or None.
             inputs_embeds: `[N, T, d]`.
             token_type_ids: `[N, T]`, 0 for an image token, 1 for a query.
-            use_cache: False to keep no keys and values; they are kept otherwise, as published,
+            use_cache: False to keep no keys and values; otherwise they are kept, as published,
                 although nothing reads them.
 
         Returns:
-            The last hidden state `[N, T, d]`; keys and values as one pair a layer, or None.
+            The last hidden state `[N, T, d]`; keys and values as one pair per layer, or None.
 
         Raises:
             ValueError: `inputs_embeds` or `token_type_ids` is missing.
@@ -265,7 +265,7 @@ class CustomQwen2ModelInner(nn.Module):
             mask = mask + padding
         hidden = inputs_embeds
         tables = self.rotary_emb(hidden, positions.unsqueeze(0))
-        outputs: tuple[Any, ...] = ()  # the last layer's are held to the end
+        outputs: tuple[Any, ...] = ()  # the last layer's outputs are held to the end
         for layer in self.layers:
             outputs = layer(
                 hidden,
@@ -283,13 +283,13 @@ class CustomQwen2ModelInner(nn.Module):
 
 
 def _mixed_mask(embeds: Tensor, token_type_ids: Tensor) -> Tensor:
-    """Additive mask: zero where a token may look, the dtype's minimum elsewhere.
+    """Additive mask: zero where a token may attend, the dtype's minimum elsewhere.
 
-    Image tokens see all image tokens; a query sees these and the queries up to itself. It is
-    written row by row, as published: every write is a kernel of its own.
+    Image tokens attend to all image tokens; a query attends to these and to the queries up to
+    itself. Written row by row, as published: every write is a separate kernel.
 
     Args:
-        embeds: `[N, T, d]`; gives dtype and device.
+        embeds: `[N, T, d]`, for dtype and device.
         token_type_ids: `[N, T]`, 0 for an image token, 1 for a query.
 
     Returns:
@@ -320,25 +320,25 @@ def _mixed_mask(embeds: Tensor, token_type_ids: Tensor) -> Tensor:
 
 
 class CustomQwen2Decoder(nn.Module):
-    """Qwen2 in which image tokens attend to one another and queries attend causally.
+    """Qwen2 with bidirectional attention among image tokens and causal attention of queries.
 
     Args:
         decoder_layer: Layers.
-        max_position_embeddings: Positions it was trained for; nothing depends on it.
+        max_position_embeddings: Positions it was trained for; has no effect.
         hidden_dimension: Width d.
         num_attention_heads: Heads.
         num_key_value_heads: Heads of keys and values.
         intermediate_size: Width of the MLPs.
         vocab_size: Unused: there is no token embedding.
         attn_implementation: "sdpa", as published.
-        rms_norm_eps: Added to the mean square by the norms.
+        rms_norm_eps: Epsilon of the norms.
         rope_theta: Base of the rotary frequencies.
-        attention_dropout: Share of attention weights that training drops.
+        attention_dropout: Share of attention weights dropped in training.
         hidden_act: Activation of the MLPs.
-        initializer_range: Deviation of the weights that training starts from.
+        initializer_range: Standard deviation of the initial weights.
 
     Raises:
-        ValueError: Another attention implementation, or heads that do not fit.
+        ValueError: Another attention implementation, or numbers of heads that do not fit.
     """
 
     def __init__(
@@ -397,7 +397,7 @@ class CustomQwen2Decoder(nn.Module):
         attention_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """As `CustomQwen2ModelInner`, which gets `**kwargs` as well."""
+        """As `CustomQwen2ModelInner`, to which `**kwargs` is passed."""
         output: BaseModelOutputWithPast = self.model(
             inputs_embeds=inputs_embeds,
             token_type_ids=token_type_ids,
@@ -408,9 +408,9 @@ class CustomQwen2Decoder(nn.Module):
 
 
 class Qwen2Decoder2Encoder(nn.Module):
-    """Turns SAM's features into as many visual tokens, through learned queries.
+    """Turns SAM's features into the same number of visual tokens, through learned queries.
 
-    There is a table of queries for each size of view: `query_768`, `query_1024`.
+    There is one table of queries per view size: `query_768`, `query_1024`.
 
     Args:
         decoder_layer: Layers.
@@ -420,10 +420,10 @@ class Qwen2Decoder2Encoder(nn.Module):
         intermediate_size: Width of the MLPs.
         max_query: Unused, as published.
         attn_implementation: "sdpa", as published.
-        view_sizes: Pixels a side of the views that have queries.
+        view_sizes: Pixels per side of the views that have queries.
 
     Raises:
-        ValueError: As `CustomQwen2Decoder`; or two view sizes give as many tokens.
+        ValueError: As `CustomQwen2Decoder`; or two view sizes yield the same number of tokens.
     """
 
     def __init__(
@@ -459,7 +459,7 @@ class Qwen2Decoder2Encoder(nn.Module):
             self.add_module(name, nn.Embedding(count, hidden_dimension))
 
     def forward(self, x: Tensor) -> Tensor:
-        """SAM's features `[N, d, g, g]` -> visual tokens `[N, g g, d]`.
+        """Encodes SAM's features `[N, d, g, g]` to visual tokens `[N, g g, d]`.
 
         Raises:
             ValueError: There are no queries for g g tokens.
@@ -480,7 +480,7 @@ class Qwen2Decoder2Encoder(nn.Module):
         return answered
 
     def _queries(self, tokens: int) -> Tensor:
-        """The table for so many image tokens, `[n, d]`; its module is never called."""
+        """The table for `tokens` image tokens, `[n, d]`; its module is never called."""
         name = self._tables.get(tokens)
         if name is None:
             known = ", ".join(f"{count} ({table})" for count, table in self._tables.items())
@@ -496,7 +496,7 @@ class Qwen2Decoder2Encoder(nn.Module):
 
 
 class _Encoder(NamedTuple):
-    """What `vision_config.width["qwen2-0-5b"]` says; the published file holds `dim` alone."""
+    """Values of `vision_config.width["qwen2-0-5b"]`; the published file has only `dim`."""
 
     dim: int
     layers: int
@@ -520,14 +520,14 @@ def _encoder_of(vision_config: Any) -> _Encoder:
 
 
 def build_sam_vit_b(vision_config: Any) -> ImageEncoderViT:
-    """SAM as `vision_config` describes it, its last convolution as wide as the encoder.
+    """Builds SAM from `vision_config`, with the encoder's width in its last convolution.
 
-    The published code has that width there too (896), whatever the last of the config's
-    `downsample_channels` says (1024).
+    The published code also uses that width (896), and ignores the last of the config's
+    `downsample_channels` (1024).
 
     Raises:
-        ValueError: A key is missing, or `downsample_channels` names other than two convolutions,
-            for which views have their queries.
+        ValueError: A key is missing, or `downsample_channels` does not name two convolutions, for
+            which the views have their queries.
     """
     width = _encoder_of(vision_config).dim
     encoder = deepencoder.build_sam_vit_b(vision_config, features=width)
@@ -541,10 +541,10 @@ def build_sam_vit_b(vision_config: Any) -> ImageEncoderViT:
 
 
 def build_qwen2_decoder_as_encoder(vision_config: Any) -> Qwen2Decoder2Encoder:
-    """The encoder as `vision_config` describes it: `width["qwen2-0-5b"]`.
+    """Builds the encoder from `vision_config`: `width["qwen2-0-5b"]`.
 
-    Beside `dim` it may hold `layers` (24), `heads` (14), `key_value_heads` (2),
-    `intermediate_size` (4864) and `view_sizes` (768 and 1024), which the published file leaves out.
+    Besides `dim`, it may have `layers` (24), `heads` (14), `key_value_heads` (2),
+    `intermediate_size` (4864) and `view_sizes` (768 and 1024), missing in the published file.
 
     Raises:
         ValueError: A key is missing, or the numbers do not fit.
@@ -562,10 +562,10 @@ def build_qwen2_decoder_as_encoder(vision_config: Any) -> Qwen2Decoder2Encoder:
 
 
 def build_projector(projector_config: Any, vision_config: Any, hidden_size: int) -> MlpProjector:
-    """The projector as `projector_config` describes it, checked against its neighbours.
+    """Builds the projector from `projector_config`, checked against its neighbours.
 
     Raises:
-        ValueError: A key is missing, the variant wants two separate feature maps, or the widths
+        ValueError: A key is missing, the variant takes two separate feature maps, or the widths
             do not fit the encoder's features or the decoder.
     """
     width = _encoder_of(vision_config).dim

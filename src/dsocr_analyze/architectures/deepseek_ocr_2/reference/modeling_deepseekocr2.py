@@ -1,9 +1,8 @@
 """DeepSeek-OCR-2: vision encoders, projector and decoder as one model, under the vendor's names.
 
-Everything about the vision side is read from `vision_config` and `projector_config`; for the
-published config the network equals the vendor's. What it shares with DeepSeek-OCR is that model's:
-the decoder, and how a page's tokens get into the prompt. There is no `infer()`: it needs a
-tokenizer.
+The vision side is configured entirely by `vision_config` and `projector_config`; for the published
+config the network equals the vendor's. The decoder, and writing a page's tokens into the prompt,
+are shared with DeepSeek-OCR. There is no `infer()`, which would need a tokenizer.
 
 Letters in shapes: N views, d width.
 """
@@ -43,14 +42,14 @@ class DeepseekOCR2Config(DeepseekV2Config):
     """The decoder's dimensions plus `vision_config` and `projector_config`."""
 
     model_type = "DeepseekOCR2"
-    # Named again: transformers 5 gives a config without a constructor of its own another one.
+    # Repeated, since transformers 5 replaces the constructor of a config class without its own.
     __init__ = DeepseekV2Config.__init__
 
 
 class DeepseekOCR2Model(DeepseekOCRModel):
-    """The decoder, fed visual tokens in place of the image placeholders.
+    """The decoder, with visual tokens in place of the image placeholders.
 
-    A page is its local views in row-major order, each as its own tokens, then the global view,
+    A page is its local views in row-major order, each with its own tokens, then the global view,
     then the separator; there are no newlines.
 
     Args:
@@ -58,7 +57,7 @@ class DeepseekOCR2Model(DeepseekOCRModel):
             `width.qwen2-0-5b`); `projector_config` (`projector_type`, `input_dim`, `n_embed`).
 
     Raises:
-        ValueError: A key is missing, or widths that meet do not fit.
+        ValueError: A key is missing, or the widths of adjacent parts differ.
     """
 
     config_class = DeepseekOCR2Config
@@ -70,23 +69,23 @@ class DeepseekOCR2Model(DeepseekOCRModel):
         self.projector = build_projector(
             getattr(config, "projector_config", None), vision, config.hidden_size
         )
-        # The vendor's spelling: it is part of the checkpoint's names.
+        # The vendor's spelling, which checkpoints use.
         self.view_seperator = self._token_embedding(config)
 
     def _encode(self, views: Views, pixels: Tensor) -> None:
-        """Views `[N, 3, R, R]` -> projected features `[N, n, d]`."""
+        """Encodes views `[N, 3, R, R]` to projected features `[N, n, d]`."""
         views.spatial = self.sam_model(pixels)
         views.semantic = self.qwen2_model(views.spatial)
-        views.tokens = views.semantic  # those of the page before are let go of first
+        views.tokens = views.semantic  # frees the previous page's tokens first
         views.tokens = self.projector(views.tokens)
 
     def _lay_out(self, views: Views, down: int, across: int) -> None:
-        """One view after another, `[N, n, d]` -> `[N n, d]`, however they stand on the page."""
+        """Concatenates views, `[N, n, d]` -> `[N n, d]`, regardless of their layout on the page."""
         views.tokens = views.tokens.view(-1, views.tokens.shape[-1])
 
 
 class DeepseekOCR2ForCausalLM(DeepseekOCRForCausalLM):
-    """The whole model: `forward` takes images beside the decoder's arguments."""
+    """The whole model: `forward` takes images in addition to the decoder's arguments."""
 
     config_class = DeepseekOCR2Config
 

@@ -1,10 +1,10 @@
-"""What Unlimited-OCR's decoder has of its own: attention over a window of generated tokens.
+"""Unlimited-OCR's own part of the decoder: attention over a window of generated tokens.
 
-The prompt is never forgotten; of the tokens generated after it the cache holds the last W, in a
-ring. Everything else is DeepSeek-OCR's decoder.
+The prompt is always kept; of the tokens generated after it, the cache holds the last W, in a ring
+buffer. Everything else is DeepSeek-OCR's decoder.
 
-Memory is counted too, so every tensor lives as long as in the published code: a name that seems to
-outlive its use is there for that.
+Memory is counted too, so every tensor lives as long as in the published code. That is why some
+names outlive their use.
 
 Letters in shapes: B batch, T new tokens, K keys, H heads, D head size, d width.
 """
@@ -26,13 +26,13 @@ __all__ = ["ATTENTION_CLASSES", "DeepseekV2DecoderLayer", "SlidingWindowLlamaAtt
 class _Ring:
     """The keys and values that one layer keeps: the prompt's, then the last W generated ones.
 
-    Its state lies on the cache, as published, so that it lives as long as the cache:
-    `_prefill_length` holds the prompt's tokens by layer, `_ring_pos` the slot of the ring that is
-    overwritten next.
+    Its state is stored on the cache, as published, so it lives as long as the cache:
+    `_prefill_length` holds the prompt's length by layer, `_ring_pos` the slot of the ring to
+    overwrite next.
 
     Args:
-        cache: What the pass extends.
-        layer_idx: Number of the layer.
+        cache: The cache that the pass extends.
+        layer_idx: Index of the layer.
         window: W.
     """
 
@@ -44,23 +44,23 @@ class _Ring:
         self._slots: dict[int, int] = _kept_on(cache, "_ring_pos")
 
     def note_prompt(self, tokens: int) -> None:
-        """Takes so many tokens for the prompt, unless it is known already."""
+        """Records the prompt's length, unless it is already known."""
         if tokens:
             self._prompts.setdefault(self._layer, tokens)
 
     @property
     def held(self) -> int:
-        """Tokens that the layer's cache holds."""
+        """Number of tokens in the layer's cache."""
         return shared.layer_length(self._cache, self._layer)
 
     @property
     def is_full(self) -> bool:
-        """Whether the next token takes another one's place."""
+        """Whether the next token overwrites another one."""
         prompt = self._prompts.get(self._layer)
         return prompt is not None and self.held >= prompt + self._window
 
     def overwrite(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Puts keys and values `[B, heads, T, D]` in the place of the oldest generated ones.
+        """Overwrites the oldest generated keys and values with `[B, heads, T, D]`.
 
         Returns:
             All keys and values of the layer, `[B, heads, K, D]`: the cache's own memory.
@@ -77,7 +77,7 @@ class _Ring:
 
 
 def _kept_on(cache: Any, name: str) -> dict[int, int]:
-    """A number by layer, kept as an attribute of the cache; empty at first."""
+    """Numbers by layer, stored as an attribute of the cache; empty at first."""
     if not hasattr(cache, name):
         setattr(cache, name, {})
     kept: dict[int, int] = getattr(cache, name)
@@ -85,8 +85,8 @@ def _kept_on(cache: Any, name: str) -> dict[int, int]:
 
 
 def _tensors_of(cache: Any, layer_idx: int) -> tuple[Tensor, Tensor]:
-    """Keys and values that a layer of the cache holds, `[B, heads, K, D]` each."""
-    layers = getattr(cache, "layers", None)  # of transformers' caches since 4.54
+    """Keys and values of a layer of the cache, `[B, heads, K, D]` each."""
+    layers = getattr(cache, "layers", None)  # attribute of transformers' caches since 4.54
     if layers is not None:
         return layers[layer_idx].keys, layers[layer_idx].values
     keys, values = cache[layer_idx]
@@ -96,14 +96,14 @@ def _tensors_of(cache: Any, layer_idx: int) -> tuple[Tensor, Tensor]:
 class SlidingWindowLlamaAttention(shared.LlamaAttention):
     """`LlamaAttention` whose queries see the prompt and the last W generated tokens.
 
-    W is `config._ring_window`, which `infer()` sets to the config's `sliding_window_size`; without
-    it, or without a cache, this is `LlamaAttention`. The pass over the prompt is too. Decode step k
-    attends to S + min(k, W) keys, its own among them: up to step W it appends to the cache, after
+    W is `config._ring_window`, which `infer()` sets to the config's `sliding_window_size`. Without
+    it or without a cache, and in the pass over the prompt, this is `LlamaAttention`. Decode step k
+    attends to S + min(k, W) keys, including its own: up to step W it appends to the cache, after
     that it overwrites the oldest generated slot. Keys keep the rotation of their own position.
 
     Args:
-        config: As for `LlamaAttention`; `_ring_window` is read at every call.
-        layer_idx: Number of the layer, from 0.
+        config: As for `LlamaAttention`; `_ring_window` is read on every call.
+        layer_idx: Index of the layer, from 0.
     """
 
     def __init__(self, config: DeepseekV2Config, layer_idx: int | None = None) -> None:
@@ -122,13 +122,13 @@ class SlidingWindowLlamaAttention(shared.LlamaAttention):
         position_embeddings: tuple[Tensor, Tensor] | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, shared.Cache | None]:
-        """As `LlamaAttention`, but the weights never come back, as published.
+        """As `LlamaAttention`, but the weights are never returned, as published.
 
-        Once the ring is full, a mask is not looked at: every query sees all keys.
+        Once the ring is full, the mask is ignored: every query sees all keys.
         """
         ring = self._ring(past_key_value)
         if ring is not None and hidden_states.shape[1] == 1:
-            ring.note_prompt(ring.held)  # what a cache holds before its first decode step
+            ring.note_prompt(ring.held)  # the cache's length before its first decode step
         if ring is not None and ring.is_full:
             query, key, value, *_tables = self._heads(
                 hidden_states, position_ids, None, position_embeddings
@@ -148,7 +148,7 @@ class SlidingWindowLlamaAttention(shared.LlamaAttention):
         return out, None, past_key_value
 
     def _ring(self, cache: shared.Cache | None) -> _Ring | None:
-        """What the layer keeps, where there is a window and a cache."""
+        """The layer's ring, if there are a window and a cache."""
         window: int | None = getattr(self.config, "_ring_window", None)
         if window is None or cache is None:
             return None
@@ -160,11 +160,11 @@ ATTENTION_CLASSES: Final[shared.AttentionClasses] = {
     "mla_eager": shared.DeepseekV2Attention,
     "mla_flash_attention_2": shared.DeepseekV2FlashAttention2,
 }
-"""Plain attention is eager only: the window has no other form in the published code."""
+"""Plain attention is eager only: the published code has no other form of the window."""
 
 
 class DeepseekV2DecoderLayer(shared.DeepseekV2DecoderLayer):
-    """DeepSeek-OCR's layer with the attention above.
+    """DeepSeek-OCR's layer with the attention of this module.
 
     Raises:
         ValueError: flash_attention_2 without MLA, or an unknown attention implementation.

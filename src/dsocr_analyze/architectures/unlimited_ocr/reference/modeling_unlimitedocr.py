@@ -1,7 +1,7 @@
-"""Unlimited-OCR: DeepSeek-OCR's network whose decoder keeps a window of generated tokens.
+"""Unlimited-OCR: DeepSeek-OCR's network with a decoder that keeps a window of generated tokens.
 
-The vision side reads several pages of one prompt one by one. There is no `infer()`: it needs a
-tokenizer.
+The vision side processes the pages of a prompt one by one. There is no `infer()`, which would need
+a tokenizer.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class UnlimitedOCRConfig(DeepseekV2Config):
     """The decoder's dimensions plus `vision_config`, `projector_config` and the window.
 
     Attributes:
-        sliding_window_size: Generated tokens that `infer()` has the decoder keep.
-        sliding_window: The same, where `sliding_window_size` is missing or 0.
+        sliding_window_size: Generated tokens that `infer()` makes the decoder keep.
+        sliding_window: The same, used if `sliding_window_size` is missing or 0.
     """
 
     model_type = "unlimited-ocr"
@@ -44,13 +44,13 @@ class UnlimitedOCRConfig(DeepseekV2Config):
 
 
 class UnlimitedOCRModel(DeepseekOCRModel):
-    """The decoder, fed visual tokens in place of the image placeholders.
+    """The decoder, with visual tokens in place of the image placeholders.
 
     Args:
         config: As for `DeepseekOCRModel`.
 
     Raises:
-        ValueError: A key is missing, or widths that meet do not fit.
+        ValueError: A key is missing, or the widths of adjacent parts differ.
     """
 
     config_class = UnlimitedOCRConfig
@@ -61,7 +61,7 @@ class UnlimitedOCRModel(DeepseekOCRModel):
         return [overview[page : page + 1] for page in range(overview.shape[0])]
 
     def _cache(self, past: Any, caching: bool) -> tuple[Cache | None, bool]:
-        """As in `DeepseekV2Model`, but pairs come back as a cache: the window's state is on it."""
+        """As in `DeepseekV2Model`, but returns pairs as a cache, which has the window's state."""
         if hasattr(past, "update") or not caching:
             return super()._cache(past, caching)
         cache = DynamicCache()
@@ -72,14 +72,14 @@ class UnlimitedOCRModel(DeepseekOCRModel):
     def _mask(
         self, attention_mask: Tensor | None, hidden: Tensor, past_length: int
     ) -> Tensor | None:
-        """As in `DeepseekV2Model`, but none in a decode step: one token sees all that is cached."""
+        """As in `DeepseekV2Model`, but None in a decode step: one token sees everything cached."""
         if hidden.shape[1] == 1 and past_length > 0:
             return None
         return super()._mask(attention_mask, hidden, past_length)
 
 
 class UnlimitedOCRForCausalLM(DeepseekOCRForCausalLM):
-    """The whole model: `forward` takes images beside the decoder's arguments."""
+    """The whole model: `forward` takes images in addition to the decoder's arguments."""
 
     config_class = UnlimitedOCRConfig
 
