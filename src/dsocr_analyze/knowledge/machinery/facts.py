@@ -169,8 +169,9 @@ class Facts:
         """An instance of one of the model's classes, on `meta`, in evaluation mode."""
         with building(_META, torch.bfloat16):
             module: torch.nn.Module = self.get(name)(*args, **kwargs)
-            if hasattr(module, "tie_weights"):  # in the initialisation that `building` leaves out
-                module.tie_weights()
+            tie_weights = getattr(module, "tie_weights", None)
+            if callable(tie_weights):  # part of the initialisation that `building` leaves out
+                tie_weights()
         return module.eval()
 
     def whole_model(self) -> Any:
