@@ -1,4 +1,4 @@
-"""Builds the report from a page's figures and how they agree: the only place that does."""
+"""Builds the report from a page's figures and their agreement: the only place that does."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def build_report(
     """The report of a page.
 
     Args:
-        figures: What it costs, by either engine.
-        agreement: How a trace compares with the closed forms; None where only one of them ran.
-        created: When, in UTC.
+        figures: Its figures, from either engine.
+        agreement: How a trace compares with the closed forms; None if only one of them ran.
+        created: Time of writing, in UTC.
         times: Predicted seconds.
     """
     return Report(
@@ -95,7 +95,7 @@ def _counts(work: kernels.Work) -> dict[str, int]:
 
 
 def _intensity(work: kernels.Work) -> float | None:
-    """FLOPs per byte; None if no byte moves."""
+    """FLOPs per byte; None if no bytes move."""
     return work.flops / work.bytes_moved if work.bytes_moved else None
 
 
