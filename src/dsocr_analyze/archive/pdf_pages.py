@@ -1,4 +1,4 @@
-"""The pages of a PDF in pixels, by their boxes; nothing is rendered. Needs the extra `pdf` (pypdf).
+"""Sizes of a PDF's pages in pixels, from their boxes, without rendering. Needs the extra `pdf`.
 
 Source: ISO 32000-2, 7.7.3 (page tree, inherited attributes) and 14.11.2 (page boundaries).
 """
@@ -22,13 +22,13 @@ from dsocr_analyze.workload.page import check_page
 __all__ = ["INSTALL", "MOST_NODES", "has_reader", "pdf_pages"]
 
 INSTALL: Final = "pip install 'dsocr-analyze[pdf]'"
-"""What puts the reader in place."""
+"""Command that installs the PDF reader, pypdf."""
 
 MOST_NODES: Final = 1_000_000
-"""Pages and groups of pages of a file that are read; a tree that has more has no end."""
+"""Most nodes of a file's page tree; a larger tree is taken to be endless."""
 
 _DEEPEST: Final = 200
-"""Groups of pages within one another."""
+"""Deepest nesting of page groups."""
 
 _POINTS_AN_INCH: Final = 72
 _INHERITED: Final = ("/MediaBox", "/CropBox", "/Rotate")
@@ -46,7 +46,7 @@ _DAMAGE: Final = (
     struct.error,
     zlib.error,
 )
-"""What pypdf raises on a damaged file, besides its own errors."""
+"""What pypdf raises on a damaged file in addition to its own errors."""
 
 
 def has_reader() -> bool:
@@ -55,29 +55,28 @@ def has_reader() -> bool:
 
 
 def pdf_pages(path: Path, dpi: int) -> Iterator[tuple[int, int] | PageError]:
-    """Width and height of each page in pixels as it is looked at, rounded to the nearest.
+    """Width and height of each page in pixels as displayed, rounded to the nearest pixel.
 
-    A page is as large as its CropBox within its MediaBox, or as its MediaBox where it has no
+    A page's size is that of its CropBox clipped to its MediaBox, or of its MediaBox if it has no
     CropBox; UserUnit scales it and Rotate turns it.
 
     Args:
         path: The file.
-        dpi: Pixels to an inch, at which it would be rendered.
+        dpi: Resolution assumed for rendering, in pixels per inch.
 
     Yields:
-        The size of a page, or why it has none.
+        The size of a page, or the error why it has none.
 
     Raises:
-        PageError: The file is missing, encrypted or damaged; then no page of it that has not been
-            handed out can be.
+        PageError: The file is missing, encrypted or damaged, so that no further page can be read.
     """
     from pypdf.errors import DependencyError, PyPdfError
 
     damage = (*_DAMAGE, PyPdfError, DependencyError, RecursionError)
-    silence = logging.NullHandler()  # else a damaged file talks on stderr beside the error
+    silence = logging.NullHandler()  # pypdf would log about a damaged file on stderr
     logging.getLogger("pypdf").addHandler(silence)
     try:
-        # Given a name, pypdf reads the whole file at once.
+        # Given a path, pypdf would read the whole file at once.
         with opened(path) as file:
             pages = 0
             for page in _pages(path, file):
@@ -95,16 +94,16 @@ def pdf_pages(path: Path, dpi: int) -> Iterator[tuple[int, int] | PageError]:
 
 
 class _Node(NamedTuple):
-    """A node of the tree of pages, with what it has and inherits."""
+    """A node of the page tree, with its own and inherited attributes."""
 
     values: Any
     inherited: dict[str, Any]
     above: frozenset[int]
-    """Identities of the nodes on the way to it."""
+    """Identities of its ancestors."""
 
 
 def _pages(path: Path, file: Any) -> Iterator[dict[str, Any]]:
-    """What each page has and inherits, in the order of the tree."""
+    """Own and inherited attributes of each page, in tree order."""
     from pypdf import PasswordType, PdfReader
 
     reader = PdfReader(file)
@@ -135,7 +134,7 @@ def _pixels(page: dict[str, Any], dpi: int) -> tuple[int, int]:
     """Width and height of a page in pixels.
 
     Raises:
-        PageError: It has no box, or says what no page can have.
+        PageError: It has no box, or an attribute has an impossible value.
     """
     if "/MediaBox" not in page:
         raise PageError("it has no MediaBox")
@@ -157,7 +156,7 @@ def _pixels(page: dict[str, Any], dpi: int) -> tuple[int, int]:
 
 
 def _box(value: Any) -> tuple[Fraction, Fraction, Fraction, Fraction]:
-    """Left, low, right and high of a rectangle, whichever two corners it is given by."""
+    """Left, bottom, right and top of a rectangle given by any two opposite corners."""
     corners = [_number(each) for each in value.get_object()]
     if len(corners) != 4:
         raise PageError(f"it has a box of {len(corners)} numbers")
@@ -169,7 +168,7 @@ def _number(value: Any) -> Fraction:
     number = value if isinstance(value, int) else value.get_object()
     if isinstance(number, bool) or not isinstance(number, int | float | Decimal):
         raise PageError(f"it has {str(number)[:40]!r} where a number belongs")
-    # A number is written in decimals: 841.89 is that, and no binary fraction near it.
+    # Exact decimals: 841.89 must not become the nearest binary fraction.
     return Fraction(str(number))
 
 
@@ -178,7 +177,7 @@ def _nearest(length: Fraction) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, on one line."""
+    """What went wrong, in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = " ".join(str(error).split())

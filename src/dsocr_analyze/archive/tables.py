@@ -18,10 +18,10 @@ _BAR_WIDTH: Final = 40
 
 
 def archive_tables(archive: Archive, histogram: str) -> list[Table]:
-    """The totals, one row per setting, seconds, and a histogram of grids or of tokens.
+    """The totals with one row per setting, seconds, and a histogram of grids or tokens.
 
     Args:
-        archive: The list of pages, added up.
+        archive: The list's totals.
         histogram: One of `HISTOGRAMS`.
     """
     histograms = histograms_of(archive, histogram)
@@ -59,7 +59,7 @@ def _totals_table(archive: Archive) -> Table:
 def _time_tables(times: list[TimeTotals]) -> list[Table]:
     """GPU-hours by GPU and setting, and what follows from them; at most 80 columns wide.
 
-    The kind of attention is named where it differs.
+    The kind of attention is shown only if it differs.
     """
     time = times[0].time
     price, hours = time.requested.job.price_per_hour, time.deadline_hours
@@ -95,14 +95,14 @@ def _time_tables(times: list[TimeTotals]) -> list[Table]:
 
 
 def _three(value: float) -> str:
-    """Three digits, with thousands apart; two of what is small."""
+    """Three digits with thousands separators; two for small values."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value >= 0.1 else f"{value:.2g}"
 
 
 def _histogram_table(histograms: list[Histogram]) -> Table:
-    """One histogram with shares and bars, or several beside each other."""
+    """One histogram with shares and bars, or several side by side."""
     histogram = histograms[0]
     bars = histogram.bars
     if len(histograms) > 1:
