@@ -1,4 +1,4 @@
-"""A check as JUnit XML, which continuous integration shows as tests."""
+"""A check as JUnit XML, which CI systems show as tests."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dsocr_analyze.gate.wording import heads
 
 __all__ = ["check_junit"]
 
-# What XML 1.0 cannot hold, escaped or not: section 2.2 of its recommendation.
+# Characters that XML 1.0 forbids even when escaped: section 2.2 of its recommendation.
 _NO_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def check_junit(check: Check) -> str:
-    """One suite per workload; one case per limit, and one for the figures that have none."""
+    """One suite per workload, with one case per limit and one for all figures without a limit."""
     root = ET.Element("testsuites", name="dsocr-analyze check")
     suites = [_suite(each) for each in check.workloads]
     if check.warnings:
@@ -69,5 +69,5 @@ def _element(tag: str, **attributes: str) -> ET.Element:
 
 
 def _xml(text: str) -> str:
-    """The text without characters that no XML document can hold."""
+    """The text without characters that XML forbids."""
     return _NO_XML.sub(lambda found: f"(U+{ord(found[0]):04X})", text)
