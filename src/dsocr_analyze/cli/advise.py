@@ -100,12 +100,12 @@ def advise(
     strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
-    """Say how finely each mode sees a page, what it costs, and what is published of it.
+    """Show how finely each mode sees a page, its cost, and published results for it.
 
-    Of all modes that have a name, or of those that --mode lists.
+    Covers all named modes, or those in --mode.
 
-    With --minimum-dpi or --maximum-compression, name the modes that meet them; exit with 1 where
-    none does.
+    With --minimum-dpi or --maximum-compression, list the modes that meet them; exit with 1 if none
+    does.
     """
     from dsocr_analyze.advice import PageAsked, advise
     from dsocr_analyze.sweep.axes import parse_modes
@@ -136,7 +136,7 @@ def advise(
 def _page(
     page: str | None, image: Path | None, page_dpi: str | None
 ) -> tuple[tuple[int, int], Fraction | None]:
-    """The page's size and resolution, the latter where it is known."""
+    """The page's size, and its resolution if known."""
     if page is not None and image is not None:
         raise WorkloadError(f"give --page {page} or --image {image}, not both")
     dpi = None if page_dpi is None else _fraction("--page-dpi", page_dpi)
@@ -181,7 +181,7 @@ def _wanted(minimum_dpi: str | None, maximum_compression: str | None) -> Wanted:
 
 
 def _fraction(option: str, text: str) -> Fraction:
-    """A number as it is written: 0.1 is a tenth. A ratio may be written like 10x."""
+    """The exact decimal value of a number: 0.1 is a tenth. A ratio may be written like 10x."""
     try:
         number = Decimal(text.lower().removesuffix("x"))
         if not number.is_finite() or not 0 < number < LARGEST_COUNT:

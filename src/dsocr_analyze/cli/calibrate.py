@@ -1,4 +1,4 @@
-"""`dsocr-analyze calibrate`: a profile of the device at hand, measured."""
+"""`dsocr-analyze calibrate`: measures a profile of this machine's device."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _print(file: Path, device: str) -> None:
-    """What was measured, as any command will read it."""
+    """Print the errors of a profile, read back from its file as any command would."""
     from dsocr_analyze.cli.printing import print_table
     from dsocr_analyze.hardware.profile import profile_from_file
     from dsocr_analyze.report.tables import Table

@@ -1,4 +1,4 @@
-"""Which GPUs there are, and how well their kernel times are known."""
+"""Which GPUs there are, and how accurately their kernel times are predicted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHORT = {
 }  # fmt: skip
 
 _FAMILIES = {"gemm": "product", "encoder_attention": "attention", "movement": "clone"}
-"""Which of a CPU's families stands for a kind of a GPU's kernels."""
+"""The family of CPU kernels shown for each kind of GPU kernel."""
 
 GpuArgument = Annotated[
     list[str] | None,
@@ -38,7 +38,7 @@ GpuArgument = Annotated[
     ),
 ]
 PROFILES: Final = "devices"
-"""The folder of profiles in the user's own, which every command reads."""
+"""The folder of profiles in the user's config folder, read by every command."""
 
 ProfileOption = Annotated[
     list[Path] | None,
@@ -69,7 +69,7 @@ ForgetOption = Annotated[
 
 
 def user_profiles(given: Sequence[Path] | None) -> list[Path]:
-    """Profiles in the user's config folder, by name, then those given."""
+    """Profiles in the user's config folder in order of name, then those given."""
     folder = own_folder()
     kept = [] if folder is None else sorted((folder / PROFILES).glob("*.toml"))
     return [*kept, *(given or ())]
@@ -112,14 +112,14 @@ def devices(
 
 
 def _kept_of(gpus: Sequence[str]) -> list[KeptBenchmark]:
-    """Kept benchmarks of some GPUs; of all where none is named."""
+    """Kept benchmarks of some GPUs, or of all if none is named."""
     from dsocr_analyze.cli.kept_corrections import kept_benchmarks
 
     return [each for each in kept_benchmarks() if not gpus or each.gpu in gpus]
 
 
 def _forget(which: Sequence[str], gpus: Sequence[str]) -> None:
-    """Removes kept benchmarks; raises WorkloadError for one that is not there."""
+    """Remove kept benchmarks; raises WorkloadError for unknown ones."""
     from dsocr_analyze.cli.kept_corrections import forget
 
     if "all" in which and not gpus:
@@ -184,7 +184,7 @@ def _table(profiles: Sequence[Profile]) -> Table:
 
 
 def _fitted(profile: Profile, kind: str) -> Fitted | Family | None:
-    """What is known of a kind in 16 bits; of a CPU, of its family of kernels."""
+    """Accuracy of a kind of kernel in 16 bits; for a CPU, of its family of kernels."""
     if profile.cpu is None:
         return profile.fitted.get((kind, "bfloat16"))
     return profile.cpu.families.get((_FAMILIES.get(kind, kind), "bfloat16"))

@@ -1,4 +1,4 @@
-"""`dsocr-analyze infer`: the vendor's `infer()` on one image, beside what its passes cost."""
+"""`dsocr-analyze infer`: the vendor's `infer()` on one image, and the cost of its passes."""
 
 from __future__ import annotations
 
@@ -119,13 +119,13 @@ def infer(
 ) -> None:
     """Read one image with the vendor's own code: its cost, counted, predicted and measured.
 
-    Its infer() is called briefly, for the memory of its prefill pass, then once more, timed.
+    Its infer() is called twice: briefly, for the memory of its prefill pass, and then timed.
     """
     output_format = options.chosen("--format", output_format, FORMATS)
     if max_new_tokens is None and random_weights:
         max_new_tokens = TRIAL_TOKENS
     directory = options.model_directory_from(model, arch, None, trust_remote_code=trust_remote_code)
-    # Refuses what is not possible before anything is loaded.
+    # Fail on impossible requests before anything is loaded.
     planned = options.workload_from(
         directory.architecture, mode=mode, base_size=base_size, image_size=image_size,
         crop_mode=crop_mode, page=None, image=image, text_tokens=None, batch_size=1,
@@ -158,7 +158,7 @@ def infer(
 
 
 def _check_files(directory: ModelDirectory, *, random_weights: bool) -> None:
-    """Refuses a directory that cannot answer, before its code is imported.
+    """Raise for a directory that cannot run `infer()`, before its code is imported.
 
     Raises:
         ModelDirectoryError: It is the reference, or weights or the tokenizer are missing.
@@ -190,7 +190,7 @@ def _session(
     random_weights: bool,
     trust_remote_code: bool,
 ) -> DeepSeekOCRSession:
-    """The model, on a device that computes."""
+    """The model, on a real device."""
     import torch
 
     from dsocr_analyze.session import DeepSeekOCRSession, parse_device
@@ -208,7 +208,7 @@ def _session(
 
 
 def _tokenizer(directory: ModelDirectory) -> Any:
-    """The directory's tokenizer, or the stand-in where it has none."""
+    """The directory's tokenizer, or a stand-in if it has none."""
     from dsocr_analyze.running.tokenizer import load_tokenizer, stand_in_tokenizer
 
     has_own = is_regular(directory.tokenizer_file)
@@ -224,14 +224,14 @@ def _inferred(
     announce: Callable[[str], None],
     used: Options,
 ) -> InferenceReport:
-    """What one call took, beside what its passes cost."""
+    """The time of one call, and the cost of its passes."""
     from dsocr_analyze.measuring.inference import measure_inference
     from dsocr_analyze.report.inference import inference_report
     from dsocr_analyze.running.tokenizer import text_tokens
 
     loaded, architecture = session.loaded, session.architecture
     measured = measure_inference(loaded, tokenizer, question, architecture, on_progress=announce)
-    # Worked out from the question alone, so that it can differ from what has run.
+    # Derived from the request alone, so that a difference from what ran can show.
     counted: Workload = architecture.plan(
         page=planned.page,
         base_size=planned.base_size,
@@ -257,12 +257,12 @@ def _inferred(
 def predicted_seconds(
     session: DeepSeekOCRSession, workload: Workload, profile: list[Path] | None
 ) -> TimeEntry | None:
-    """Seconds that a profile of the session's own device predicts; None where there is none.
+    """Seconds predicted by the profile of the session's own device; None if there is none.
 
     Args:
         session: The model and its device.
         workload: The page.
-        profile: Profiles of the user's own.
+        profile: The user's own profiles.
     """
     from dsocr_analyze.cli.devices import user_profiles
     from dsocr_analyze.cli.time_options import time_request
@@ -286,7 +286,7 @@ def predicted_seconds(
             session.architecture, session.loaded.directory.dimensions(), workload,
             dtype=session.dtype.name, flash_attention=session.loaded.attention != "eager",
         )  # fmt: skip
-    except DeviceError as error:  # which is no reason to throw away what was measured
+    except DeviceError as error:  # keep the measurements anyway
         complain(f"no seconds are predicted: {error}")
         return None
     return entry

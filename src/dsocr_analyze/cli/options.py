@@ -1,4 +1,4 @@
-"""Options that several commands share, and what their values mean."""
+"""Options shared by several commands, and the meaning of their values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.model.directory import ModelDirectory
 
 MODELS = Path("models")
-"""Where models lie that run without being named, each under its architecture's name."""
+"""Folder of models that run by default, each named after its architecture."""
 
 TEXT_TOKENS = "Text tokens, BOS included. Default: the usual prompt's, 10 for deepseek-ocr."
 NEW_TOKENS = "Tokens that a page yields; the prefill pass yields the first."
@@ -282,7 +282,7 @@ DebugOption = Annotated[
 
 
 def switch(option: str, value: int) -> bool:
-    """The meaning of a 0|1 option."""
+    """The value of a 0|1 option."""
     if value not in (0, 1):
         raise WorkloadError(f"{option} {value} is not possible; give 0 or 1")
     return value == 1
@@ -291,7 +291,7 @@ def switch(option: str, value: int) -> bool:
 def format_option(
     *formats: str, says: str = "What is printed.", panel: str | None = None
 ) -> typer.models.OptionInfo:
-    """The option `--format` of a command that prints in these ways."""
+    """The option `--format` of a command with these formats."""
     found: typer.models.OptionInfo = typer.Option(
         "--format",
         metavar="|".join(formats),
@@ -303,7 +303,7 @@ def format_option(
 
 
 def chosen(option: str, value: str, choices: Sequence[str]) -> str:
-    """The choice that a value is, in any case; raises WorkloadError for one that is none."""
+    """The choice that equals a value, ignoring case; raises WorkloadError if there is none."""
     found = in_any_case(value, choices)
     if found is None:
         near = did_you_mean(value, choices)
@@ -312,7 +312,7 @@ def chosen(option: str, value: str, choices: Sequence[str]) -> str:
 
 
 def gpu_names(*given: Sequence[str] | None) -> list[str]:
-    """GPUs as arguments and options name them, each of them one or several between commas."""
+    """GPU names from arguments and options, each of which may be a comma-separated list."""
     from dsocr_analyze.sweep.axes import parse_names
 
     texts = [text for texts in given for text in texts or ()]
@@ -320,7 +320,7 @@ def gpu_names(*given: Sequence[str] | None) -> list[str]:
 
 
 def mode_named(architecture: Architecture, name: str) -> Mode:
-    """The architecture's mode of that name, in any case."""
+    """The architecture's mode with that name, ignoring case."""
     return architecture.modes[chosen("--mode", name, tuple(architecture.modes))]
 
 
@@ -339,7 +339,7 @@ def workload_from(
     max_new_tokens: int,
     prompt_pages: int = 1,
 ) -> Workload:
-    """The workload that the options describe; raises WorkloadError where they contradict."""
+    """The workload described by the options; raises WorkloadError if they contradict each other."""
     if page is not None and image is not None:
         raise WorkloadError(f"give --page {page} or --image {image}, not both")
     if mode is not None:
@@ -367,7 +367,7 @@ def workload_from(
 
 
 def any_workload_from(architecture: Architecture, **given: Any) -> AnyWorkload:
-    """The same of any architecture; one that reads no pages says so of what is asked of them."""
+    """Like `workload_from`, for any architecture; without pages, page options raise an error."""
     if architecture.modes:
         return workload_from(architecture, **given)
     workload: AnyWorkload = architecture.plan(**given)
@@ -398,7 +398,7 @@ def model_directory_from(
     stages: Path | None = None,
     hf_config: Path | None = None,
 ) -> ModelDirectory:
-    """The model directory that the options name, its config replaced where another is given."""
+    """The model directory named by the options, with its config replaced if one is given."""
     from dsocr_analyze.model.directory import ModelDirectory, read_config
 
     if stages is not None:
@@ -427,14 +427,14 @@ def model_directory_from(
 def described_model(
     model: str | None, arch: str | None, config: Path | None, sliding_window: int | None = None
 ) -> ModelDirectory:
-    """The same for closed forms: only the config is read, no code of the directory is executed."""
+    """The same for closed forms: only the config is read, the directory's code is not executed."""
     return model_directory_from(
         model, arch, config, trust_remote_code=True, sliding_window=sliding_window
     )
 
 
 def with_window(directory: ModelDirectory, sliding_window: int) -> ModelDirectory:
-    """The directory with its sliding window on or off, as `--sliding-window` has it."""
+    """The directory with its sliding window on or off, according to `--sliding-window`."""
     is_on = switch("--sliding-window", sliding_window)
     architecture = architectures.architecture_of(directory.config)
     without = require_window(architecture, str(sliding_window))
@@ -444,7 +444,7 @@ def with_window(directory: ModelDirectory, sliding_window: int) -> ModelDirector
 def require_window(
     architecture: Architecture, value: str
 ) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """A config as it is without the window; refuses an architecture that has none."""
+    """A function that removes the window from a config; raises if the architecture has none."""
     if architecture.without_window is None:
         raise WorkloadError(
             f"--sliding-window {value} is not possible: {architecture.name} has no sliding window;"
@@ -456,7 +456,7 @@ def require_window(
 def _described(
     stages: Path, model: str | None, arch: str | None, config: Path | None, hf_config: Path | None
 ) -> ModelDirectory:
-    """The model that a stages file describes, in a directory or of transformers' own code."""
+    """The model described by a stages file, from a directory or transformers' own code."""
     from dsocr_analyze.model.directory import ModelDirectory, read_config
 
     if arch is not None:
@@ -480,12 +480,12 @@ def _described(
 def _architecture_from(
     arch: str | None, values: dict[str, Any] | None, config: Path | None
 ) -> Architecture:
-    """The architecture that runs where no directory is named."""
+    """The architecture that runs if no directory is named."""
     from dsocr_analyze.model.directory import ModelDirectory
 
     if arch is None:
         if config and values and architectures.foreign_model(values):
-            # Says what it is, and how to trace it.
+            # Raises an error that says what it is and how to trace it.
             _ = ModelDirectory(config, values, {}, config_file=config).architecture
         found = None if values is None else architectures.recognized_architecture(values)
         return found or architectures.DEFAULT
@@ -495,7 +495,7 @@ def _architecture_from(
 
 
 def _check_arch(arch: str | None, config: dict[str, Any], source: str) -> None:
-    """Refuses `--arch` beside a config of another architecture."""
+    """Raise if `--arch` contradicts the config's architecture."""
     if arch is None:
         return
     wanted = architectures.architecture_named(arch)
@@ -510,7 +510,7 @@ def _check_arch(arch: str | None, config: dict[str, Any], source: str) -> None:
 def _unnamed(
     architecture: Architecture, model: str | None, *, trust_remote_code: bool
 ) -> ModelDirectory:
-    """The directory under `MODELS` where it is trusted, else the built-in reference."""
+    """The directory under `MODELS` if it is trusted, else the built-in reference."""
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.model.trust import is_trusted
 
@@ -531,7 +531,7 @@ def _unnamed(
 
 
 def prepare_output(directory: Path) -> None:
-    """Makes the folder that `--output` names, before any work; raises OutputError."""
+    """Create the folder named by `--output` before any work; raises OutputError."""
     from dsocr_analyze.output_files import prepare_directory
 
     prepare_directory(directory)

@@ -1,4 +1,4 @@
-"""What people come with, and the one command for each; the tests run them all."""
+"""Common questions, and the one command that answers each; tests run them all."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Task(NamedTuple):
     """A question, and the command that answers it.
 
     Attributes:
-        asked: As somebody asks it.
-        command: What follows `dsocr-analyze`.
+        asked: The question in a user's words.
+        command: The arguments of `dsocr-analyze`.
     """
 
     asked: str
@@ -65,7 +65,7 @@ TASKS: Final = (
     Task("A page for a colleague, to open offline.",
          "--engine analytic --gpu h100 --html page.html"),
 )  # fmt: skip
-"""In the order of the documentation. Files that they name are those of its first paragraph."""
+"""In the order of the documentation, whose first paragraph explains the files they name."""
 
 
 def tasks_page() -> str:

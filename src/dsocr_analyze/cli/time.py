@@ -133,7 +133,7 @@ def _report(
 
 
 def _say_left_out(error: DeviceError) -> None:
-    # One of the whole catalogue may lack a type or an attention kernel.
+    # When predicting for the whole catalogue, a GPU may lack a data type or an attention kernel.
     complain(f"left out: {in_options(str(error), error.arguments)}")
 
 
