@@ -307,9 +307,9 @@ def _checked(report: Report) -> Iterator[str]:
 
 def _witnesses(report: Report) -> str:
     if report.metadata.engine == "analytic":
-        return "closed forms alone: nothing was traced"
+        return "closed forms only; nothing was traced"
     if (agreement := report.agreement) is None:
-        return "traced alone: there are no closed forms to compare with"
+        return "traced only; there are no closed forms to compare with"
     if not agreement.agrees:
         where = agreement.first_difference or "see the table of agreement"
         return f"trace and closed forms DIFFER: {where}"

@@ -254,14 +254,13 @@ def _memory(figures: PageFigures) -> Memory:
         peak_module=memory.peak.path,
         stated_for={
             "weights_bytes": f"all parameters in {figures.provenance.dtype.name}",
-            "inputs_bytes": f"what the prefill pass of {what} is called"
-            " with: pixels, token ids, masks",
+            "inputs_bytes": f"inputs of the prefill pass of {what}: pixels, token ids, masks",
             "kv_cache_bytes": f"{counted(tokens, 'token')} of {what}: the prompt and"
             " every new token but the last"
             if figures.decodes
             else "the model does not decode",
-            "peak_activation_bytes": "the prefill pass: tensors alive at once besides weights and"
-            " inputs, the KV cache among them",
+            "peak_activation_bytes": "the prefill pass: tensors alive at once, without weights and"
+            " inputs but with the KV cache",
         },
     )
 

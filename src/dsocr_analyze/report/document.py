@@ -49,18 +49,18 @@ SCHEMA_VERSION: Final = "2"
 
 CONVENTIONS: Final = (
     "macs are multiply-accumulates of matrix operators; matrix_flops = 2 * macs",
-    "attention counts the full T x T product; what a causal kernel may skip is"
-    " causal_savable_flops",
-    "bytes: every operator on its own, as PyTorch calls it, inputs read and outputs written; one"
-    " operator is one kernel (fused attention, layer norm, softmax), several are never joined"
-    " (eager attention, RMSNorm, LayerNorm2d, RoPE; a cast before a softmax, which CUDA joins to it"
-    " for float16 alone); views move nothing; lookups read the rows they take",
+    "attention counts the full T x T product; causal_savable_flops is the part that a causal"
+    " kernel may skip",
+    "bytes: each operator, as called by PyTorch, reads its inputs and writes its outputs; one"
+    " operator is one kernel (fused attention, layer norm, softmax), separate operators are never"
+    " fused (eager attention, RMSNorm, LayerNorm2d, RoPE; a cast before a softmax, which CUDA fuses"
+    " only for float16); views move nothing; lookups read only the rows they take",
     "arithmetic_intensity = flops / (bytes_read + bytes_written): all FLOPs, matrix and vector,"
     " over the bytes of all operators",
-    "interpolation counts 2 FLOPs for each tap of the window that is laid over the source, one"
-    " dimension after the other: an upper bound (bicubic, 64 to 40: 9 taps for a filter 6.4 wide)",
-    "prefill holds the prefill pass but its vision stages, the head over all positions included;"
-    " decode holds one step over a cache of seq_len tokens",
+    "interpolation counts 2 FLOPs per tap of the window over the source, one dimension after the"
+    " other: an upper bound (bicubic, 64 to 40: 9 taps for a filter 6.4 wide)",
+    "prefill is the prefill pass without its vision stages, including the head over all positions;"
+    " decode is one step over a cache of seq_len tokens",
 )
 
 Count = Annotated[int, Meta(ge=0)]

@@ -261,8 +261,8 @@ def inference_headline(report: InferenceReport) -> str:
         lines.append("Trial: the weights are random, so the text means nothing")
     if report.tokenizer == "stand-in":
         lines.append(
-            "Trial: the tokenizer is a stand-in made on the spot (one token per byte), so the"
-            " prompt has other tokens than with the model's own"
+            "Trial: the tokenizer is a stand-in (one token per byte), so the prompt's tokens differ"
+            " from those of the model's own"
         )
     return "\n".join(lines)
 
@@ -319,7 +319,7 @@ def _page_table(report: InferenceReport) -> Table:
 def _memory_table(report: InferenceReport) -> Table:
     rows = (
         ("weights", "-", bytes_text(report.weights_bytes), "-"),
-        ("peak of the prefill pass besides weights and inputs",
+        ("peak of the prefill pass without weights and inputs",
          *_cells(report.peak_bytes, bytes_text)),
     )  # fmt: skip
     return Table("Memory", ("what", "measured", "counted", "error"), rows)

@@ -149,7 +149,7 @@ def measurement_tables(measurement: Measurement) -> list[Table]:
             tuple(rows),
         ),
         Table(
-            "Peak memory of the prefill pass, besides weights and inputs",
+            "Peak memory of the prefill pass, without weights and inputs",
             ("measured", "predicted", "error"),
             ((bytes_text(peak.measured), bytes_text(peak.predicted), _signed(peak.error)),),
             label_columns=0,

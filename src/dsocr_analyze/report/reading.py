@@ -53,8 +53,8 @@ def _decoded(data: bytes) -> Report:
     version = parsed.get("schema_version") if isinstance(parsed, dict) else None
     if version not in READABLE_VERSIONS:
         raise ValueError(
-            f"has schema_version {reprlib.repr(version)}; readable are"
-            f" {' and '.join(map(repr, READABLE_VERSIONS))}, as dsocr-analyze writes them"
+            f"has schema_version {reprlib.repr(version)}; give a report with schema_version"
+            f" {' or '.join(map(repr, READABLE_VERSIONS))}"
         )
     _check_sizes(parsed)
     try:
@@ -63,7 +63,7 @@ def _decoded(data: bytes) -> Report:
         _complete(parsed)
         return msgspec.convert(parsed, Report)
     except (msgspec.ValidationError, ValueError) as error:
-        raise ValueError(f"is no report of schema_version {version!r}: {error}") from error
+        raise ValueError(f"is not a report of schema_version {version!r}: {error}") from error
 
 
 def _complete(parsed: dict[str, Any]) -> None:
@@ -84,4 +84,4 @@ def _check_sizes(value: object) -> None:
         for item in value:
             _check_sizes(item)
     elif isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
-        raise ValueError(f"holds {reprlib.repr(value)}; no figure is above {LARGEST_NUMBER:.0e}")
+        raise ValueError(f"contains {reprlib.repr(value)}; no figure is above {LARGEST_NUMBER:.0e}")

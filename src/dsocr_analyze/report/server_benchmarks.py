@@ -200,7 +200,7 @@ def benchmark_tables(report: BenchmarkReport) -> list[Table]:
 
 def _table(entry: BenchmarkEntry) -> Table:
     return Table(
-        f"{entry.gpu}, {entry.server} (version {entry.server_version}): predicted beside"
+        f"{entry.gpu}, {entry.server} (version {entry.server_version}): predictions and"
         f" {entry.file}, {entry.program}; {entry.requests:,} requests,"
         f" {entry.concurrency:,} at a time, {entry.new_tokens:,.4g} tokens each",
         ("what", "predicted", "measured", "error", "corrected", "error"),

@@ -185,7 +185,7 @@ def _experts(report: Report) -> list[Table]:
         if (touched := content.experts_touched) is not None
         and (expected := content.bytes_read_expected) is not None
     )  # fmt: skip
-    title = "Routed experts touched, a layer: evenly spread, and expected of independent choices"
+    title = "Routed experts touched per layer: evenly spread, and expected for independent choices"
     columns = ("stage", "even", "expected", "counted", "read", "read, expected")
     return [Table(title, columns, rows)] if rows else []
 
@@ -234,8 +234,8 @@ def _top_modules(report: Report) -> Table:
     has_classes = any(module.class_name for module in ranked)
     names = ("stage", "module", *(["class"] if has_classes else []))
     return Table(
-        "Top modules of the prefill pass, by what their own forward computes; bound by compute from"
-        f" {ratio_text(ridge.flops_per_byte)} FLOPs/byte on, as on {ridge.gpu}",
+        "Top modules of the prefill pass, by FLOPs of their own forward; bound by compute above"
+        f" {ratio_text(ridge.flops_per_byte)} FLOPs/byte, as on {ridge.gpu}",
         (*names, "modules", "calls", "FLOPs", "share", "bytes", "FLOPs/byte", "bound"),
         tuple(map(row, ranked)),
         label_columns=len(names),

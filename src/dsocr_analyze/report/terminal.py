@@ -33,5 +33,5 @@ def table_lines(table: Table, width: int) -> Iterator[Line]:
     layout = lay_out(table, width)
     yield from layout.lines
     if layout.left_out:
-        said = f"left out at {width} columns: {', '.join(layout.left_out)}; they stand in a wider"
-        yield from map(Line, wrap(f"{said} terminal, in Markdown and in JSON", width))
+        said = f"left out at {width} columns: {', '.join(layout.left_out)}; a wider terminal,"
+        yield from map(Line, wrap(f"{said} Markdown and JSON have them", width))

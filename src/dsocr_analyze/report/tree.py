@@ -21,8 +21,8 @@ __all__ = [
     "tree_text",
 ]
 
-_LEGEND = "params: of each one, what is below included"
-_TRACED_LEGEND = "; calls, FLOPs (of all calls) and shapes (of the first): of one prefill pass"
+_LEGEND = "params: at or below each module"
+_TRACED_LEGEND = "; calls, FLOPs (of all calls) and shapes (of the first call): in one prefill pass"
 
 _COLUMNS: Final = ("module", "stage", "params", "calls", "FLOPs", "input -> output")
 _FLOPS: Final = 4

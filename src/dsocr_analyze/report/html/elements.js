@@ -1,11 +1,11 @@
-// Elements are made here and nowhere else, and their text is text: no markup in a name is parsed.
+// The only place that creates elements. Their text is never parsed as markup.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const main = document.getElementById("main");
 
 const ACTING = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 
-/** Text with escapes for characters that turn it around or that nobody sees. */
+/** Text with escapes for invisible characters and those that change its direction. */
 function visible(text) {
   return text.replace(ACTING, (found) => `\\u${found.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
@@ -23,7 +23,7 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
-/** A section of the page: its title, or one for the menu and one; where its figures come from. */
+/** A section of the page: its title, or a short one for the menu and a full one; its figures' source. */
 function section(id, title, origin, ...children) {
   const [menu, heading] = Array.isArray(title) ? title : [title, title];
   const tag = origin ? element("span", { class: "tag" }, origin) : null;
@@ -50,7 +50,7 @@ function choice(id, label, options, onchange, shownOn = null) {
   return element("label", { for: id, class: shownOn }, label, made);
 }
 
-/** Pairs of a term and what it is. */
+/** A list of terms and their values. */
 function facts(pairs) {
   return element(
     "dl", { class: "facts" },
@@ -60,7 +60,7 @@ function facts(pairs) {
   );
 }
 
-/** A figure's card: what it is, the figure with its unit, and all its digits. */
+/** A figure's card: its name, the figure with its unit, and all its digits. */
 function card(term, value, digits) {
   return element(
     "dl", { class: "card" }, element("dt", {}, term),
@@ -94,7 +94,7 @@ themeButton.addEventListener("click", () => {
   setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
 });
 
-/** Opens what is folded for as long as the page is printed. */
+/** Opens folded parts while the page is printed. */
 let unfolded = [];
 window.addEventListener("beforeprint", () => {
   unfolded = [...document.querySelectorAll("details:not([open])")];
