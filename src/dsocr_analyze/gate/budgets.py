@@ -34,8 +34,8 @@ PYPROJECT: Final = "pyproject.toml"
 PYPROJECT_TABLE: Final = ("tool", "dsocr-analyze", "check")
 
 NEW_FILE: Final = """\
-# What these workloads may cost. `dsocr-analyze check` holds them against it, and where it is told
-# to update, it writes what they cost now.
+# Limits on the cost of these workloads. `dsocr-analyze check` checks them, and with --update it
+# writes what they cost now.
 
 [workloads.default]
 page = "a4"
@@ -48,7 +48,7 @@ LEVELS: Final[tuple[Level, ...]] = ("warn", "error")
 
 _ALLOWANCE: Final = re.compile(r"(?P<amount>\d+(?:\.\d+)?)\s*(?P<percent>%?)", re.ASCII)
 _LONGEST_ALLOWANCE: Final = 40
-_RIGHT_ALLOWANCE: Final = 'a part of the baseline like "2 %", or an amount from 0'
+_RIGHT_ALLOWANCE: Final = 'a percentage of the baseline like "2 %", or an amount from 0'
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def budgets_in(text: str, file: str, *, is_pyproject: bool) -> Budgets | None:
                 return None
             values, where = values[name], path
             if not isinstance(values, dict):
-                raise ConfigError(f"{file}: '{where}' has to be a table")
+                raise ConfigError(f"{file}: '{where}' must be a table")
     return _budgets(TomlTable(file, where, values))
 
 
@@ -235,8 +235,8 @@ def _budgets(table: TomlTable) -> Budgets:
         workloads[name] = _workload(name, each)
     if not workloads:
         raise ConfigError(
-            f"{table.file}: there is no workload; write one, as [{table.path('workloads.gundam')}]"
-            ' with mode = "gundam"'
+            f"{table.file}: there is no workload; add one, such as"
+            f' [{table.path("workloads.gundam")}] with mode = "gundam"'
         )
     return Budgets(workloads)
 

@@ -170,7 +170,7 @@ def _verdict(
 def _unjudged(
     figure: NamedFigure, rule: str, before: int | float | None, outcome: Outcome, why: str
 ) -> Verdict:
-    message = f"{figure.key} cannot be held against {rule}: {why}"
+    message = f"{figure.key} cannot be checked against {rule}: {why}"
     return Verdict(
         key=figure.key, rule=rule, outcome=outcome, value=figure.value, baseline=before, limit=None,
         message=message,

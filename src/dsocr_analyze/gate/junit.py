@@ -34,7 +34,9 @@ def _suite(workload: WorkloadCheck) -> ET.Element:
     cases = [_case(workload, each) for each in workload.verdicts]
     if workload.is_compared and not workload.changed:
         cases.append(
-            _element("testcase", classname=workload.name, name="counted figures are the baseline's")
+            _element(
+                "testcase", classname=workload.name, name="counted figures equal the baseline's"
+            )
         )
     failures = sum(case.find("failure") is not None for case in cases)
     suite = _element(

@@ -40,7 +40,7 @@ _TITLES: Final = {
 }
 _MOST_ROWS: Final = 10
 _MOST_FIGURES: Final = 50
-_LEFT_OUT: Final = "\nThe rest is left out here; the JSON of the check has it.\n"
+_LEFT_OUT: Final = "\nThe rest is left out here; the check's JSON has all of it.\n"
 
 
 def check_markdown(check: Check, limit: int = COMMENT_LIMIT) -> str:
@@ -76,7 +76,7 @@ def _workload(workload: WorkloadCheck) -> Iterator[str]:
     yield f"\n### {as_code_span(workload.name)}: {WORDS[workload.outcome]}\n"
     yield f"{as_code_span(workload.title)}\n"
     if workload.is_compared and not workload.changed:
-        yield f"All {workload.unchanged} counted figures are the baseline's.\n"
+        yield f"All {workload.unchanged} counted figures equal the baseline's.\n"
     for line in heads(workload):
         what, _, names = line.partition(": ")
         yield f"- {what}: {as_code_span(names)}"
@@ -102,7 +102,7 @@ def _moves(workload: WorkloadCheck) -> Iterator[str]:
     for level in levels_of(workload):
         moved = workload.moves(level)
         if moved:
-            yield f"\n{_TITLES[level]} that moved, the most first:\n"
+            yield f"\n{_TITLES[level]} that moved, largest first:\n"
             rows = [_row(move) for move in moved[:_MOST_ROWS]]
             yield _table(("what moved", "FLOPs", "bytes", "of the batch"), rows)
             yield from _more(len(moved), _MOST_ROWS)

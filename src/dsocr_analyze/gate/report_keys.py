@@ -68,7 +68,7 @@ class ReportKeys:
         numbers = [NamedFigure(path, value) for path, value in found if _is_number(value)]
         if not numbers or (len(numbers) < len(found) and "*" not in key):
             path, value = found[0]
-            raise ConfigError(f"report key {key!r} is no number: {path!r} is {_kind(value)}")
+            raise ConfigError(f"report key {key!r} is not a number: {path!r} is {_kind(value)}")
         return numbers
 
 
@@ -88,7 +88,7 @@ class _Failure(NamedTuple):
     is_named: bool
 
     def closest(self) -> tuple[float, str]:
-        """The name most similar to the one asked for, and its similarity before it."""
+        """Similarity of the name closest to the one asked for, and that name."""
         rest = self.rest.lstrip(".")
         names = [] if not isinstance(self.value, Mapping) else [
             name for name in self.value if not _begins(rest, name)
@@ -147,7 +147,7 @@ def _said_of_entries(where: str, entries: Sequence[Any]) -> str:
         if isinstance(each, Mapping) else f"[{index}]"
         for index, each in enumerate(entries[:_MOST_NAMED])
     ]  # fmt: skip
-    return f"{where} is a list; name one entry that it has: {' or '.join(labels)}"
+    return f"{where} is a list; name one of its entries: {' or '.join(labels)}"
 
 
 def _labels(entry: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
@@ -234,8 +234,8 @@ def _into_list(values: Any, rest: str, place: str, nearest: _Nearest) -> Iterato
     matching = list(_selected(values, selector.strip()))
     if len(matching) > 1 and selector.strip() != "*":
         raise ConfigError(
-            f"report key: {place}[{selector}] names {len(matching)} entries; say more of the one"
-            f" that is meant, or take [*]: {_said_of_entries(repr(place), values)}"
+            f"report key: {place}[{selector}] matches {len(matching)} entries; be more specific, or"
+            f" use [*]: {_said_of_entries(repr(place), values)}"
         )
     for label, entry in matching:
         yield from _walk(entry, after, f"{place}[{label}]", nearest)

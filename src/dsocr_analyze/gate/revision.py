@@ -56,7 +56,7 @@ class Repository:
         root = Path(shown.removesuffix("\n")).resolve()
         if not folder.resolve().is_relative_to(root):
             raise BaselineError(
-                f"{str(folder)!r} lies outside the work tree of its repository, {str(root)!r}"
+                f"{str(folder)!r} is outside the work tree of its repository, {str(root)!r}"
             )
         return cls(root)
 
@@ -68,8 +68,8 @@ class Repository:
         """
         if name.startswith("-") or not name or not name.isprintable():
             raise BaselineError(
-                f"{name!r} is no revision; give a commit, a branch or a tag, or the file of a saved"
-                " report"
+                f"{name!r} is not a revision; give a commit, a branch or a tag, or the file of a"
+                " saved report"
             )
         try:
             commit = _git(
@@ -78,8 +78,8 @@ class Repository:
             )  # fmt: skip
         except BaselineError as error:
             raise BaselineError(
-                f"{name!r} is no revision of {str(self.root)!r} (a shallow clone lacks all but the"
-                " last); give a commit, a branch or a tag, or the file of a saved report"
+                f"{name!r} is not a revision of {str(self.root)!r} (a shallow clone has only the"
+                " last one); give a commit, a branch or a tag, or the file of a saved report"
             ) from error
         return Revision(self, name, commit.decode("ascii").strip())
 
@@ -153,7 +153,7 @@ class Revision:
         for entry in copied:
             parts = PurePosixPath(entry.path).parts
             if ".." in parts or entry.path.startswith("/") or "\\" in entry.path:
-                raise BaselineError(f"{self._called(entry.path)} has no name for a file")
+                raise BaselineError(f"{self._called(entry.path)} is not a valid file name")
             target = into.joinpath(*parts)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(self._content(entry))

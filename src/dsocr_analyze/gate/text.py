@@ -73,7 +73,7 @@ def _moves(workload: WorkloadCheck, width: int) -> Iterator[str]:
         for level in levels_of(workload)
         for move in workload.moves(level)[:_MOST_MOVES]
     ]
-    yield from _aligned(rows, ("FLOPs", "bytes", "of batch", "what moved, the most first"), width)
+    yield from _aligned(rows, ("FLOPs", "bytes", "of batch", "what moved, largest first"), width)
     left = sum(max(len(workload.moves(level)) - _MOST_MOVES, 0) for level in levels_of(workload))
     if left:
         yield f"  and {left} more; the JSON has them all"

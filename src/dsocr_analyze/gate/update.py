@@ -157,5 +157,5 @@ def _refusal(file: str, edits: list[Edit]) -> ConfigError:
         for edit in edits
     )
     return ConfigError(
-        f"{file!r} cannot be edited as it is written; write by hand: {'; '.join(lines)}"
+        f"{file!r} cannot be edited as it is written; edit by hand: {'; '.join(lines)}"
     )

@@ -64,7 +64,7 @@ def workload_summary(workload: WorkloadCheck) -> str:
     kept = sum(each.rule != "baseline" for each in workload.failures("passed"))
     said = []
     if workload.is_compared and not workload.changed:
-        said.append(f"all {workload.unchanged} counted figures are the baseline's")
+        said.append(f"all {workload.unchanged} counted figures equal the baseline's")
     elif workload.is_compared:
         total = workload.unchanged + len(workload.changed)
         said.append(f"{len(workload.changed)} of {total} counted figures changed")
