@@ -65,7 +65,7 @@ def count_pages(
     """
     taken = sorted({*PAGE_RESULTS, PROBLEM}.intersection(batch.schema.names))
     if taken:
-        raise WorkloadError(f"the batch has a column {taken[0]!r} already; rename or drop it")
+        raise WorkloadError(f"the batch already has a column {taken[0]!r}; rename or drop it")
     model = published_model() if model is None else model
     setting = Setting.named(model.architecture, mode, dtype, flash_attention=flash_attention)
     # Planning any page checks the lengths and fills in the usual prompt.

@@ -100,10 +100,10 @@ def file_lines(files: FolderFiles) -> Iterator[str]:
             named = [*named[:_SHOWN_EXTENSIONS], f"{rest:,} more"]
         yield f"Not counted: {', '.join(named)}"
     for count, what, why in (
-        (files.hidden, "hidden file or folder", "not looked at"),
+        (files.hidden, "hidden file or folder", "ignored"),
         (files.linked_folders, "link to a folder", "not followed"),
-        (files.several_frames, "image with several frames", "of each the first is the page"),
-        (files.copies, "smaller copy or mask in a TIFF", "no page"),
+        (files.several_frames, "image with several frames", "except for the first frame"),
+        (files.copies, "smaller copy or mask in a TIFF", "not a page"),
     ):
         if count:
             yield f"Not counted: {_counted(count, what)}, {why}"

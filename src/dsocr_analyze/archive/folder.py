@@ -103,7 +103,7 @@ def open_folder(path: Path, pdf_dpi: int) -> tuple[RowSource, FolderFiles]:
     names = _countable_files(path, files)
     first = next(names, None)
     if first is None:
-        found = f"; it holds {_listed(files.others)}" if files.others else ""
+        found = f"; it contains {_listed(files.others)}" if files.others else ""
         raise PageError(f"no image or PDF in {str(path)!r} or a folder in it{found}; {PAGES.right}")
     pages = _pages(path, itertools.chain([first], names), files)
     return RowSource(_batches(pages)), files

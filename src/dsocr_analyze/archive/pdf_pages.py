@@ -108,7 +108,7 @@ def _pages(path: Path, file: Any) -> Iterator[dict[str, Any]]:
 
     reader = PdfReader(file)
     if reader.is_encrypted and reader.decrypt("") is PasswordType.NOT_DECRYPTED:
-        raise PageError(f"PDF {str(path)!r} is encrypted and opens with a password only")
+        raise PageError(f"PDF {str(path)!r} is encrypted and needs a password")
     waiting = [_Node(reader.root_object["/Pages"], {}, frozenset())]
     nodes = 0
     while waiting:
@@ -118,13 +118,13 @@ def _pages(path: Path, file: Any) -> Iterator[dict[str, Any]]:
             raise ValueError(f"more than {MOST_NODES:,} pages and groups of pages")
         values = node.values.get_object()
         if not isinstance(values, dict):
-            raise TypeError("the tree of pages has a node that is none")
+            raise TypeError("the page tree has an invalid node")
         own = node.inherited | {key: values[key] for key in _INHERITED if key in values}
         if "/Kids" not in values:
             yield own | {key: values[key] for key in ("/UserUnit",) if key in values}
             continue
         if id(values) in node.above or len(node.above) >= _DEEPEST:
-            raise ValueError("the tree of pages has no end: a group is within itself, or too deep")
+            raise ValueError("the page tree has a cycle or is nested too deeply")
         above = node.above | {id(values)}
         kids = values["/Kids"].get_object()
         waiting += [_Node(kid, own, above) for kid in reversed(kids)]
@@ -147,9 +147,9 @@ def _pixels(page: dict[str, Any], dpi: int) -> tuple[int, int]:
     unit = _number(page.get("/UserUnit", 1))
     turn = _number(page.get("/Rotate", 0))
     if unit <= 0:
-        raise PageError(f"its UserUnit {float(unit):g} is no size")
+        raise PageError(f"its UserUnit {float(unit):g} is not a valid size")
     if turn % 90:
-        raise PageError(f"its Rotate {float(turn):g} is no multiple of 90")
+        raise PageError(f"its Rotate {float(turn):g} is not a multiple of 90")
     scale = unit * dpi / _POINTS_AN_INCH
     width, height = _nearest((right - left) * scale), _nearest((high - low) * scale)
     return (height, width) if turn % 180 else (width, height)
@@ -167,7 +167,7 @@ def _box(value: Any) -> tuple[Fraction, Fraction, Fraction, Fraction]:
 def _number(value: Any) -> Fraction:
     number = value if isinstance(value, int) else value.get_object()
     if isinstance(number, bool) or not isinstance(number, int | float | Decimal):
-        raise PageError(f"it has {str(number)[:40]!r} where a number belongs")
+        raise PageError(f"it has {str(number)[:40]!r} instead of a number")
     # Exact decimals: 841.89 must not become the nearest binary fraction.
     return Fraction(str(number))
 

@@ -32,7 +32,7 @@ def archive_tables(archive: Archive, histogram: str) -> list[Table]:
 def _totals_table(archive: Archive) -> Table:
     columns = (
         "mode", "dtype", "attention", "prompt tokens", "new tokens", "prefill FLOPs", "FLOPs",
-        "bytes read", "bytes written", "FLOPs a page", "largest KV cache",
+        "bytes read", "bytes written", "FLOPs per page", "largest KV cache",
     )  # fmt: skip
     rows = tuple(
         (
@@ -52,7 +52,7 @@ def _totals_table(archive: Archive) -> Table:
     )
     title = counted(archive.pages, "page")
     if archive.batch_size > 1:
-        title += f", {archive.batch_size} with equal prompts at a time"
+        title += f" in batches of {archive.batch_size} with equal prompts"
     return Table(title, columns, rows, label_columns=3)
 
 
@@ -77,10 +77,10 @@ def _time_tables(times: list[TimeTotals]) -> list[Table]:
         if each.gpus_for_deadline is not None:
             row.append(exact(each.gpus_for_deadline))
         follows.append(tuple(row))
-    columns, title = [*names, "pages/s"], "What follows: pages/s of a GPU"
+    columns, title = [*names, "pages/s"], "From this follow: pages/s of one GPU"
     if price is not None:
         columns.append("cost")
-        title += f", cost at {price:g} an hour"
+        title += f", cost at {price:g} per hour"
     if hours is not None:
         columns.append("GPUs")
         title += f", GPUs to finish in {hours:g} h"

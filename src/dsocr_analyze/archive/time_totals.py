@@ -35,9 +35,9 @@ __all__ = ["METHOD", "ListTime", "ListTimer", "TimeTotals"]
 _SECONDS_PER_HOUR: Final = 3600.0
 
 METHOD: Final = (
-    "each page takes what it would take if all pages under way were like it: in balance, a GPU's"
-    " time per page is 1 over the pages per second; preprocessing is the mean of pages of one crop"
-    " grid and one pair of lengths"
+    "each page takes as long as if all pages under way were like it: in steady state, a GPU's time"
+    " per page is 1 over the pages per second; preprocessing is averaged over pages with the same"
+    " crop grid and lengths"
 )
 """Assumption about a list, in addition to those about a page."""
 
@@ -211,7 +211,7 @@ class ListTimer:
 
         if self._time.has_lengths and not isinstance(pages.max_new_tokens, int):
             raise WorkloadError(
-                "the list has a column max_new_tokens, which says how long outputs are; leave out"
+                "the list has a column max_new_tokens, which gives the output lengths; leave out"
                 " new_tokens_from and mean_new_tokens",
                 arguments=["new_tokens_from", "mean_new_tokens"],
             )

@@ -182,7 +182,7 @@ def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
     if sizes is None:
         raise WorkloadError(
             f"no mode {text!r}; {did_you_mean(text, modes)}give one of {', '.join(modes)}, or sizes"
-            " like 1024/640 (crops) or 640 (does not)"
+            " like 1024/640 (crops) or 640 (no crops)"
         )
     image = int(sizes["image"])
     base = int(sizes["base"] or image)

@@ -67,7 +67,7 @@ _SETTINGS: Final[Mapping[str, _Setting]] = {
     "runtime": _Setting("runtime", str),
     "weights_dtype": _Setting("type of weights", "{} weights".format),
     "kv_dtype": _Setting("type of the KV cache", "{} KV cache".format),
-    "mean_new_tokens": _Setting("mean new tokens", "{:,.6g} of them generated on average".format),
+    "mean_new_tokens": _Setting("mean new tokens", "{:,.6g} generated on average".format),
     "price": _Setting("price of a GPU-hour", "{:g} per GPU-hour".format),
     "preprocess_ms": _Setting("preprocessing [ms]", "{:g} ms of preprocessing".format),
     "workers": _Setting("workers", lambda n: counted(n, "worker")),

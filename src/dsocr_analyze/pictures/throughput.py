@@ -69,8 +69,8 @@ def throughput_picture(
                 marker=marker, markerfacecolor="white",
             )  # fmt: skip
             labels.append(", ".join(filter(None, (said_of(name, row[name]) for name in differing))))
-        picture.name_axes("pages at once", "pages per second (full marks, with band)")
-        latency.set_ylabel(picture.upright("seconds per page (hollow marks, dotted)"))
+        picture.name_axes("pages at once", "pages per second (filled markers, with band)")
+        latency.set_ylabel(picture.upright("seconds per page (hollow markers, dotted)"))
         scale_axis(axes.xaxis, Scale(1, ""), whole=True)
         axes.set_ylim(bottom=0)
         latency.set_ylim(bottom=0)

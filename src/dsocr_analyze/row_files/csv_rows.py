@@ -157,7 +157,7 @@ def _without_quotes(lines: Any, is_quoted: Any, first: int, rejected: dict[int, 
         try:
             values = _values(line)
         except csv.Error:
-            rejected[first + index] = "a quote is not closed, or not where a value ends"
+            rejected[first + index] = "a quote is not closed, or is misplaced"
             plain.append(None)
         else:
             joined = ",".join(value.replace(",", _COMMA_INSIDE) for value in values)

@@ -60,7 +60,7 @@ def sweep_over(
         for value in several:
             if isinstance(value, bool) or not isinstance(value, str | int):
                 raise WorkloadError(
-                    f"{argument}={asked!r} is no whole number; give one, several, or text like"
+                    f"{argument}={asked!r} is not a whole number; give one, several, or text like"
                     " '10,100:1000:100'",
                     arguments=[argument],
                 )

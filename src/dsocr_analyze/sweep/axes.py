@@ -130,7 +130,7 @@ def parse_numbers(argument: str, text: str, least: int, most: int) -> NumberAxis
     parts = []
     for item in _items(argument, text, right):
         if not _NUMBERS.fullmatch(item):
-            raise _error(argument, f"{item!r} is no whole number or range; {right}")
+            raise _error(argument, f"{item!r} is not a whole number or range; {right}")
         part = _range(argument, item)
         if part[0] < least or part[-1] > most:
             value = part[0] if part[0] < least else part[-1]

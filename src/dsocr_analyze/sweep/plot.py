@@ -62,7 +62,7 @@ _FIGURES: Final = {
     "vector_flops": ("vector FLOPs", "FLOPs"),
     "flops": ("FLOPs", "FLOPs"),
     "bytes_read": ("bytes read", "B"),
-    "bytes_read_expected": ("bytes read, experts as expected", "B"),
+    "bytes_read_expected": ("bytes read, expected experts", "B"),
     "bytes_written": ("bytes written", "B"),
 }
 
@@ -131,8 +131,8 @@ def sweep_picture(
     table = pa.Table.from_batches(batches)
     if quantity not in table.column_names:
         raise WorkloadError(
-            f"quantity {quantity} is of predicted seconds, and these rows have none; "
-            "name a GPU (a price for a cost)"
+            f"quantity {quantity} needs predicted seconds, and these rows have none; "
+            "name a GPU (and a price for a cost)"
         )
     columns = _columns(table)
     differing = varying(columns)
@@ -141,8 +141,8 @@ def sweep_picture(
     series = _series(columns, others, x, column=table.column(quantity).to_pylist())
     if len(series) > _MOST_SERIES:
         raise WorkloadError(
-            f"a plot over {x} has {len(series)} lines, one for each combination of "
-            f"{', '.join(others)}; give fewer values of them, for at most {_MOST_SERIES}"
+            f"a plot over {x} has {len(series)} lines, one per combination of "
+            f"{', '.join(others)}; give fewer values, for at most {_MOST_SERIES} lines"
         )
     about = {**{name: [value] for name, value in model.items()}, **columns}
     about |= {} if job is None else _settings_of_job(job, columns["max_new_tokens"])
