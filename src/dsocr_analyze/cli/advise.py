@@ -32,7 +32,7 @@ __all__ = ["advise"]
 
 FORMATS = ("table", "markdown", "json")
 
-_WANTED = "What a mode has to meet"
+_WANTED = "Requirements on a mode"
 _MOST_NUMBERS = 12
 
 PageDpiOption = Annotated[
@@ -40,8 +40,8 @@ PageDpiOption = Annotated[
     typer.Option(
         "--page-dpi",
         metavar="DPI",
-        help="Resolution of a page that is given in pixels or as an image. Default: unknown, but"
-        " for papers like a4@200.",
+        help="Resolution of a page given in pixels or as an image. Default: unknown, except for"
+        " papers like a4@200.",
         rich_help_panel="Workload",
     ),
 ]
@@ -50,7 +50,7 @@ HoldsOption = Annotated[
     typer.Option(
         "--page-text-tokens",
         metavar="LIST",
-        help="Text tokens that the page may hold. Default: 600,1000,2000,4000.",
+        help="Possible numbers of text tokens on the page. Default: 600,1000,2000,4000.",
         rich_help_panel=many_options.AXES,
     ),
 ]
@@ -59,7 +59,7 @@ MinimumOption = Annotated[
     typer.Option(
         "--minimum-dpi",
         metavar="DPI",
-        help="Least effective resolution of the page.",
+        help="Minimum effective resolution of the page.",
         rich_help_panel=_WANTED,
     ),
 ]
@@ -68,7 +68,7 @@ MaximumOption = Annotated[
     typer.Option(
         "--maximum-compression",
         metavar="RATIO",
-        help="Most text tokens per vision token, at every number of --page-text-tokens.",
+        help="Maximum text tokens per vision token, for every number in --page-text-tokens.",
         rich_help_panel=_WANTED,
     ),
 ]

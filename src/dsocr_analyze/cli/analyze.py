@@ -35,7 +35,7 @@ def _print_version(wanted: bool) -> None:
 OutputOption = Annotated[
     Path,
     typer.Option(
-        "--output", metavar="DIR", help="Where static_compute.json and static_compute.md go."
+        "--output", metavar="DIR", help="Folder for static_compute.json and static_compute.md."
     ),
 ]
 FormatOption = Annotated[str, options.format_option(*FORMATS)]

@@ -36,7 +36,7 @@ FORMATS = ("table", "json")
 HISTOGRAMS = ("grid", "tokens")
 BY = "Pages by crop grid, or by tokens of the prompt."
 
-_LENGTHS = "Where the list does not say"
+_LENGTHS = "What the list does not say"
 
 PagesArgument = Annotated[
     Path,
@@ -47,7 +47,7 @@ PagesArgument = Annotated[
         " max_new_tokens), an image, a PDF, or a folder of images and PDFs.",
     ),
 ]
-OF_PDFS = "Pixels to an inch of a PDF's pages. PDFs need the extra 'pdf'."
+OF_PDFS = "Pixels per inch of a PDF's pages. PDFs need the extra 'pdf'."
 BatchOption = Annotated[
     int,
     typer.Option(
@@ -246,13 +246,13 @@ def _check_batches(batch_size: int, output: Path | None, time: ListTime | None) 
         return
     if output is not None:
         raise WorkloadError(
-            f"--output {output} has a row for each page, and a page of a batch has no cost of its"
+            f"--output {output} has one row per page, and a page of a batch has no cost of its"
             f" own; leave out --output, or --batch-size {batch_size}"
         )
     if time is not None:
         raise WorkloadError(
-            f"--batch-size {batch_size} says nothing of seconds: a GPU takes the pages of a list as"
-            f" they come; give --concurrency {batch_size} in its place"
+            f"--batch-size {batch_size} has no effect on seconds: a GPU takes the pages of a list"
+            f" as they come; give --concurrency {batch_size} instead"
         )
 
 
@@ -360,19 +360,18 @@ def _warnings(counts: Archive, max_positions: int) -> Iterator[str]:
     malformed = counts.malformed
     if malformed.rows:
         more = malformed.rows - len(malformed.reported)
-        named = f", {more:,} more than are named" if more else ""
+        named = f", {more:,} of them not listed" if more else ""
         yield (
-            f"{malformed.rows:,} of {counts.rows:,} rows describe no page and are not"
-            f" counted{named}"
+            f"{malformed.rows:,} of {counts.rows:,} rows are not pages and are not counted{named}"
         )
     for row, reason in malformed.reported:
         yield f"row {row}: {reason}"
     for totals in counts.totals:
         if totals.beyond_positions:
             yield (
-                f"{totals.beyond_positions:,} of {counts.pages:,} pages reach beyond the decoder's"
+                f"{totals.beyond_positions:,} of {counts.pages:,} pages exceed the decoder's"
                 f" max_position_embeddings, {max_positions}, in mode {totals.setting.mode.name};"
-                " they are counted all the same"
+                " they are counted anyway"
             )
     for times in counts.times:
         if times.pages_that_wait:

@@ -104,8 +104,8 @@ class _OfReport:
         if len(budgets.workloads) > 1:
             raise BaselineError(
                 f"{name!r} is the report of one workload, and the budgets have"
-                f" {len(budgets.workloads)} ({', '.join(budgets.workloads)}); name the one that it"
-                " is of: --workload NAME"
+                f" {len(budgets.workloads)} ({', '.join(budgets.workloads)}); name the matching"
+                " one: --workload NAME"
             )
         self.baseline = Baseline(kind="report", name=name, commit=None)
         self.warnings: tuple[str, ...] = ()
@@ -137,7 +137,7 @@ class _OfRevision:
         warnings: list[str] = []
         self._workloads = self._budgets_there(warnings)
         warnings += [
-            f"workload {name!r} of {revision.name} is gone: nothing here says what it costs"
+            f"workload {name!r} of {revision.name} is gone, so its cost is not checked"
             for name in self._workloads
             if name not in budgets.workloads
         ]
@@ -166,7 +166,7 @@ class _OfRevision:
         found = Path(os.path.normpath(self._file.parent / path))
         if not found.is_relative_to(self._root):
             raise BaselineError(
-                f"{path!r} lies outside the repository {str(self._root)!r}, so no revision has it;"
+                f"{path!r} is outside the repository {str(self._root)!r}, so no revision has it;"
                 " compare with a saved report, or keep it in the repository"
             )
         return found.relative_to(self._root).as_posix()

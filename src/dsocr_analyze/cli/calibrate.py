@@ -31,14 +31,14 @@ OutputOption = Annotated[
     typer.Option(
         "--output",
         metavar="FILE",
-        help="Where the profile goes. Default: $XDG_CONFIG_HOME/dsocr-analyze/devices, where every"
-        " command finds it.",
+        help="File for the profile. Default: one in $XDG_CONFIG_HOME/dsocr-analyze/devices, where"
+        " every command finds it.",
     ),
 ]
 BudgetOption = Annotated[
     float,
     typer.Option(
-        "--seconds", metavar="N", help="About how long kernels are measured, from 20 to 3600."
+        "--seconds", metavar="N", help="Approximate time for measuring kernels, 20 to 3600."
     ),
 ]
 

@@ -43,7 +43,7 @@ WorkloadsOption = Annotated[
     typer.Option(
         "--workload",
         metavar="NAME",
-        help="Check this workload of the file only. May be given several times.",
+        help="Check only this workload of the file. May be given several times.",
     ),
 ]
 AgainstOption = Annotated[
@@ -51,14 +51,14 @@ AgainstOption = Annotated[
     typer.Option(
         "--against",
         metavar="REPORT|REVISION",
-        help="What nothing may differ from without a budget: a saved static_compute.json, or a git"
-        " revision, whose config, model files and budgets are counted by this version.",
+        help="Baseline that figures without a budget must equal: a saved static_compute.json, or a"
+        " git revision, whose config, model files and budgets are counted by this version.",
     ),
 ]
 UpdateOption = Annotated[
     bool,
     typer.Option(
-        "--update", help="Write what is counted into the budgets that it exceeds, and new budgets."
+        "--update", help="Set exceeded budgets to the counted figures, and add missing budgets."
     ),
 ]
 JUnitOption = Annotated[
@@ -67,7 +67,7 @@ JUnitOption = Annotated[
 MarkdownOption = Annotated[
     Path | None,
     typer.Option(
-        "--markdown", metavar="FILE", help="Also write Markdown for a pull request's comment here."
+        "--markdown", metavar="FILE", help="Also write Markdown for a pull-request comment here."
     ),
 ]
 
@@ -161,7 +161,7 @@ def _chosen(budgets: Budgets, names: Sequence[str] | None, file: Path) -> Budget
     for name in names:
         if name not in budgets.workloads:
             raise ConfigError(
-                f"--workload {name!r} is none of {str(file)!r};"
+                f"--workload {name!r} is not in {str(file)!r};"
                 f" {did_you_mean(name, budgets.workloads)}it has"
                 f" {', '.join(map(repr, budgets.workloads))}"
             )

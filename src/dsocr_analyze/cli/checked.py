@@ -59,18 +59,18 @@ def read_budgets(named: Path | None, *, is_update: bool) -> BudgetsFile:
                 return found
             if path is named:
                 raise ConfigError(
-                    f"{str(path)!r} has no table [tool.dsocr-analyze.check]; write one, as"
+                    f"{str(path)!r} has no table [tool.dsocr-analyze.check]; add one, such as"
                     ' [tool.dsocr-analyze.check.workloads.gundam] with mode = "gundam"'
                 )
     if is_update:
         budgets = budgets_in(NEW_FILE, "new budgets", is_pyproject=False)
         assert budgets is not None, "only a pyproject.toml has none"
         if named is not None and named.name == PYPROJECT:
-            raise ConfigError(f"{str(named)!r} does not exist; budgets begin in {BUDGETS_FILE}")
+            raise ConfigError(f"{str(named)!r} does not exist; new budgets go in {BUDGETS_FILE}")
         return BudgetsFile(named or usual, NEW_FILE, budgets)
     raise ConfigError(
         f"no budgets here: neither {BUDGETS_FILE} nor [tool.dsocr-analyze.check] in {PYPROJECT};"
-        " --update begins a file, --budgets FILE names another"
+        " --update creates a file, --budgets FILE names another"
     )
 
 
@@ -165,8 +165,8 @@ def _require_trusted_code(directory: ModelDirectory, path: str, revision: str) -
 
     if directory.has_code and not is_trusted_code(directory):
         raise TrustError(
-            f"{path!r} of {revision} holds Python code that would be executed"
-            f" ({', '.join(directory.sources)}) and that is not what was trusted; read it in a work"
-            f" tree (`git worktree add ../baseline {revision}`) and run `dsocr-analyze trust` on it"
+            f"{path!r} of {revision} contains Python code that would be executed"
+            f" ({', '.join(directory.sources)}) and is not trusted; read it in a work tree"
+            f" (`git worktree add ../baseline {revision}`) and run `dsocr-analyze trust` on it"
             ' there, or count without executing it: engine = "analytic" in the budgets'
         )

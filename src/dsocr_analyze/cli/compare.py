@@ -38,15 +38,16 @@ WhatArgument = Annotated[
     typer.Argument(
         metavar="WHAT",
         autocompletion=completion.compared,
-        help="Modes (gundam), sizes (1024/640 crops, 640 does not), architectures"
-        " (deepseek-ocr-2, deepseek-ocr:gundam) or saved reports (report.json); the first is what"
-        " the others are compared with. Default: all modes, or the default mode where configs,"
-        " types or kinds of attention are compared.",
+        help="Modes (gundam), sizes (1024/640 with crops, 640 without), architectures"
+        " (deepseek-ocr-2, deepseek-ocr:gundam) or saved reports (report.json); the others are"
+        " compared with the first. Default: all modes, or the default mode if configs, types or"
+        " kinds of attention are compared.",
     ),
 ]
 FormatOption = Annotated[str, options.format_option(*FORMATS)]
 OutputOption = Annotated[
-    Path | None, typer.Option("--output", metavar="FILE", help="Write here, not to stdout.")
+    Path | None,
+    typer.Option("--output", metavar="FILE", help="Write to this file instead of stdout."),
 ]
 
 

@@ -123,8 +123,8 @@ class Models:
             else:
                 option = f"--arch {self._arch}"
             raise WorkloadError(
-                f"nothing of {option} is compared; name a mode without an architecture, or leave it"
-                " out"
+                f"{option} is not compared with anything; name a mode without an architecture, or"
+                " leave it out"
             )
 
     def _read(
@@ -313,7 +313,7 @@ def _mode_of(item: str, text: str, model: ComparedModel) -> Mode:
     if not is_mode_or_sizes(architecture, text):
         raise WorkloadError(
             f"cannot compare {item!r}: {architecture.name} has no mode {text!r}; give"
-            f" {', '.join(architecture.modes)}, or sizes like 1024/640 (crops) or 640 (does not)"
+            f" {', '.join(architecture.modes)}, or sizes like 1024/640 (crops) or 640 (no crops)"
         )
     try:
         return mode_or_sizes(architecture, text)
@@ -338,6 +338,6 @@ def _unknown(item: str, architecture: Architecture) -> WorkloadError:
     return WorkloadError(
         f"cannot compare {item!r}; {near}give a mode of {architecture.name}"
         f" ({', '.join(architecture.modes)}), an architecture with or without a mode"
-        f" ({', '.join([architecture.name, *others])}), sizes like 1024/640 (crops) or 640 (does"
-        " not), or a saved report.json"
+        f" ({', '.join([architecture.name, *others])}), sizes like 1024/640 (crops) or 640 (no"
+        " crops), or a saved report.json"
     )

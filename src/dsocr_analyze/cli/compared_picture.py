@@ -85,12 +85,12 @@ def _bars(column: Column | Saved, quantity: str, asked: TimeRequest | None) -> i
     if isinstance(column, Saved):
         if not column.report.time:
             raise WorkloadError(
-                f"--quantity seconds is of predicted seconds, and {column.item!r} has none; save it"
+                f"--quantity seconds needs predicted seconds, and {column.item!r} has none; save it"
                 " with --gpu, or leave it out"
             )
         return len(column.report.time)
     if asked is None:
-        raise WorkloadError("--quantity seconds is of predicted seconds; give --gpu too")
+        raise WorkloadError("--quantity seconds needs predicted seconds; give --gpu too")
     return len(asked.profiles) * len(asked.jobs)
 
 

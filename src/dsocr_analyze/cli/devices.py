@@ -54,7 +54,7 @@ CorrectionsOption = Annotated[
     bool,
     typer.Option(
         "--corrections",
-        help="List instead what time --from-benchmark kept of servers' benchmarks.",
+        help="List the servers' benchmarks kept by time --from-benchmark instead.",
     ),
 ]
 ForgetOption = Annotated[
@@ -62,8 +62,8 @@ ForgetOption = Annotated[
     typer.Option(
         "--forget",
         metavar="ID|all",
-        help="Remove a kept benchmark, by its id in --corrections, or all of the GPUs that are"
-        " named. May be given several times.",
+        help="Remove a kept benchmark, by its id in --corrections, or all of the named GPUs. May be"
+        " given several times.",
     ),
 ]
 
@@ -123,12 +123,12 @@ def _forget(which: Sequence[str], gpus: Sequence[str]) -> None:
     from dsocr_analyze.cli.kept_corrections import forget
 
     if "all" in which and not gpus:
-        raise WorkloadError("--forget all is for GPUs that are named; name one or more")
+        raise WorkloadError("--forget all needs named GPUs; name one or more")
     kept = {each.id: each for each in _kept_of(gpus)}
     if unknown := [each for each in which if each != "all" and each not in kept]:
         raise WorkloadError(
-            f"--forget {unknown[0]}: nothing of that id is kept; dsocr-analyze devices"
-            " --corrections lists what is"
+            f"--forget {unknown[0]}: no benchmark with that id is kept; dsocr-analyze devices"
+            " --corrections lists those that are"
         )
     chosen = [each for each in kept.values() if "all" in which or each.id in which]
     forget(chosen)
@@ -140,8 +140,8 @@ def _corrections_table(kept: Sequence[KeptBenchmark]) -> Table:
     from dsocr_analyze.report.tables import Table
 
     return Table(
-        "Benchmarks of servers that correct predictions: measured over predicted, of the first"
-        " token and of each after it",
+        "Servers' benchmarks that correct predictions: measured over predicted, for the first token"
+        " and for each token after it",
         ("id", "GPU", "server", "version", "model", "file", "kept", "first token", "per token",
          "requests", "at once"),
         tuple(

@@ -54,7 +54,7 @@ _TITLES: Final = {
     "schema": "dsocr-analyze report (static_compute.json)",
     "advise": "dsocr-analyze advise --format json",
     "archive": "dsocr-analyze archive --format json",
-    "table": "dsocr-analyze sweep and archive: what a table says about itself",
+    "table": "dsocr-analyze sweep and archive: metadata of a table",
     "check": "dsocr-analyze check --json",
     "compare": "dsocr-analyze compare --format json",
     "devices": "dsocr-analyze devices --format json",

@@ -30,7 +30,7 @@ StrictOption = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Exit with 3 where there is a warning; still write.",
+        help="Exit with 3 if there is a warning; still write.",
         expose_value=False,
         callback=_be_strict,
     ),

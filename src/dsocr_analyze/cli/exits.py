@@ -32,14 +32,14 @@ TERMINATED: Final = 143
 
 MEANINGS: Final[dict[int, str]] = {
     DONE: "done",
-    NO: "the answer to a yes/no question is no: a page does not fit into a GPU that was named, a"
-    " budget is exceeded, or a figure is not the baseline's",
+    NO: "the answer to a yes/no question is no: a page does not fit on a named GPU, a budget is"
+    " exceeded, or a figure differs from the baseline's",
     BAD_INPUT: "bad input: one line on stderr says what is wrong and what would be right",
     StrictError.exit_code: "a warning under `--strict`",
     INTERNAL_ERROR: "an internal error: one line, and where it happened under `--debug`",
     OutputError.exit_code: "output could not be written",
     INTERRUPTED: "interrupted (SIGINT)",
-    READER_GONE: "the reader of a pipe has gone",
+    READER_GONE: "the reader of a pipe has closed it",
     TERMINATED: "terminated (SIGTERM)",
 }
 

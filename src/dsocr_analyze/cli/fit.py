@@ -31,8 +31,8 @@ GpuArgument = Annotated[
     typer.Argument(
         metavar="GPU",
         autocompletion=completion.all_gpus,
-        help="GPUs of the catalogue; exit with 1 where the batch does not fit into one of them, and"
-        " with 2 where one lacks the type or the attention kernel. Default: all.",
+        help="GPUs of the catalogue; exit with 1 if the batch does not fit on one of them, and with"
+        " 2 if one lacks the type or the attention kernel. Default: all.",
     ),
 ]
 FormatOption = Annotated[str, options.format_option(*FORMATS)]

@@ -32,7 +32,7 @@ HtmlOption = Annotated[
     typer.Option(
         "--html",
         metavar="FILE",
-        help="Also write one HTML page that opens offline: charts, tables to sort and to search."
+        help="Also write one HTML page that opens offline: charts, and tables to sort and search."
         " Needs the extra 'html'.",
     ),
 ]
@@ -103,7 +103,7 @@ def _curves(
     if asked is not None and len(asked.concurrency) >= len(_CURVE):
         return report.time, ""
     if not isinstance(workload, Workload):
-        return (), "Seconds are predicted of models that read pages."
+        return (), "Seconds are predicted only for models that read pages."
     try:
         architecture, dimensions = engine.directory.architecture, engine.directory.dimensions()
     except ConfigError as error:

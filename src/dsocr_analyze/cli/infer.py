@@ -45,8 +45,8 @@ OutputOption = Annotated[
         "--output",
         "-o",
         metavar="DIR",
-        help="Where infer_one.json, infer_one.md and the text (result.txt) go, and the folders that"
-        " infer() makes.",
+        help="Folder for infer_one.json, infer_one.md, the text (result.txt) and the folders that"
+        " infer() creates.",
     ),
 ]
 PromptOption = Annotated[
@@ -60,15 +60,15 @@ DeviceOption = Annotated[
     typer.Option(
         "--device",
         metavar="cpu|cuda:N",
-        help="Where it runs. Default: the first CUDA GPU, else the CPU.",
+        help="Device to run on. Default: the first CUDA GPU, else the CPU.",
     ),
 ]
 RandomWeightsOption = Annotated[
     bool,
     typer.Option(
         "--random-weights",
-        help="A trial without a checkpoint: weights are drawn, and where the directory has no"
-        " tokenizer.json, a tokenizer is made on the spot. The text means nothing.",
+        help="A trial without a checkpoint: weights are random, and if the directory has no"
+        " tokenizer.json, a stand-in is used. The text means nothing.",
     ),
 ]
 TokensOption = Annotated[
@@ -76,7 +76,7 @@ TokensOption = Annotated[
     typer.Option(
         "--max-new-tokens",
         metavar="TOKENS",
-        help="Tokens after which generation ends. Default: infer()'s own limit, but"
+        help="Most tokens to generate. Default: infer()'s own limit, or"
         f" {TRIAL_TOKENS} with --random-weights.",
     ),
 ]
@@ -86,12 +86,12 @@ SaveOption = Annotated[
         "--save-results",
         metavar="0|1",
         autocompletion=completion.one_of("0", "1"),
-        help="1: infer() also writes what it makes of the text (result.mmd, pictures with boxes);"
-        " of a chart, it evaluates the text as Python.",
+        help="1: infer() also writes its own results (result.mmd, pictures with boxes); for a"
+        " chart, it evaluates the text as Python.",
     ),
 ]
 FormatOption = Annotated[
-    str, options.format_option(*FORMATS, says="What is printed; text is what was read, alone.")
+    str, options.format_option(*FORMATS, says="What is printed; text: only the text that was read.")
 ]
 
 
@@ -165,14 +165,14 @@ def _check_files(directory: ModelDirectory, *, random_weights: bool) -> None:
     """
     if directory.is_reference:
         raise ModelDirectoryError(
-            "the built-in reference network has no infer(); give the vendor's own directory, as"
-            " --model models/deepseek-ocr (models/README.md says where it comes from)"
+            "the built-in reference network has no infer(); give the vendor's own directory, such"
+            " as --model models/deepseek-ocr (models/README.md says where it comes from)"
         )
     if random_weights:
         return
     if not directory.weight_files():
         raise ModelDirectoryError(
-            f"{str(directory.path)!r} holds no weights (*.safetensors); models/README.md says where"
+            f"{str(directory.path)!r} has no weights (*.safetensors); models/README.md says where"
             " they come from, and --random-weights runs a trial without any"
         )
     if not is_regular(directory.tokenizer_file):
@@ -297,9 +297,9 @@ def _notes(session: DeepSeekOCRSession) -> tuple[str, ...]:
 
     notes = [
         "FLOPs, bytes and memory are counted for the passes without autocast; infer() runs them in"
-        " autocast to bfloat16, whose casts add no FLOPs, but bytes",
-        "bytes are those of every operator on its own: caches serve some of them, so the bandwidth"
-        " may be more than the memory has",
+        " autocast to bfloat16, whose casts add bytes but no FLOPs",
+        "bytes are counted for each operator on its own; caches serve some of them, so the"
+        " bandwidth may exceed the memory's",
         "each token after the first includes what generate does between two passes; a stage's"
         " seconds do not",
     ]
@@ -309,11 +309,11 @@ def _notes(session: DeepSeekOCRSession) -> tuple[str, ...]:
             " own routing touches as many experts or fewer"
         )
     else:
-        notes.append("routing is uniform, as with drawn weights it would be chance")
+        notes.append("routing is uniform, since random weights would make it arbitrary")
     if stands_in_for_torchvision(session.loaded):
         notes.append(
-            "torchvision is not installed: its three transforms have stand-ins that compute the"
-            " same values; preprocessing may take other times"
+            "torchvision is not installed: stand-ins for its three transforms compute the same"
+            " values; preprocessing times may differ"
         )
     return tuple(notes)
 

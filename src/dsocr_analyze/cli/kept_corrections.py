@@ -45,8 +45,8 @@ def corrections_asked_for(
     if not options.switch("--corrections", corrections):
         if server_version is not None:
             raise BenchmarkError(
-                f"server_version {server_version} says which benchmarks correct, and corrections=0"
-                " that none does; leave one out",
+                f"server_version {server_version} selects the benchmarks that correct, and"
+                " corrections=0 turns all of them off; leave one out",
                 arguments=["server_version", "corrections"],
             )
         return NO_CORRECTIONS
@@ -128,6 +128,4 @@ def _read(file: Path) -> KeptBenchmark | None:
 
 
 def _unreadable(file: Path, error: object) -> BenchmarkError:
-    return BenchmarkError(
-        f"{str(file)!r} holds no kept benchmark ({error}); remove it, or put it back"
-    )
+    return BenchmarkError(f"{str(file)!r} is not a kept benchmark ({error}); remove or restore it")

@@ -37,7 +37,7 @@ __all__ = [
 
 AXES = "Axes (lists and ranges: 10,100:1000:100)"
 RESULT = "Result"
-MODES = "Modes: names, all, or sizes like 1024/640 (crops) and 512:1280:64 (does not)."
+MODES = "Modes: names, all, or sizes like 1024/640 (crops) and 512:1280:64 (no crops)."
 
 ModesOption = Annotated[
     str | None,
@@ -55,7 +55,7 @@ DtypesOption = Annotated[
         "--dtype",
         metavar="LIST",
         autocompletion=completion.list_of(*MODEL_DTYPES),
-        help="Types of weights and activations: bfloat16, float16, float32.",
+        help="Data types of weights and activations: bfloat16, float16, float32.",
         rich_help_panel=AXES,
     ),
 ]
@@ -88,9 +88,7 @@ EngineOption = Annotated[
         help="trace runs the model under hooks; analytic evaluates closed forms, without torch.",
     ),
 ]
-QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print nothing but what is asked for.")
-]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what is asked for.")]
 
 _SWITCHES = {"0": False, "1": True}
 
@@ -163,4 +161,4 @@ def check_place(path: Path) -> None:
     if is_folder(path):
         raise OutputError(f"cannot write {str(path)!r}: it is a folder; give a file's name")
     if not is_folder(path.parent):
-        raise OutputError(f"cannot write {str(path)!r}: no folder {str(path.parent)!r}; make it")
+        raise OutputError(f"cannot write {str(path)!r}: no folder {str(path.parent)!r}; create it")

@@ -55,7 +55,7 @@ DeadlineOption = Annotated[
     typer.Option(
         "--deadline",
         metavar="TIME",
-        help="How many GPUs finish the list in time: 90m, 12h, 3d, or hours.",
+        help="Compute how many GPUs finish the list in this time: 90m, 12h, 3d, or hours.",
         rich_help_panel=time_options.PANEL,
     ),
 ]
@@ -149,12 +149,12 @@ def time_requested(context: typer.Context) -> TimeRequested | None:
             given["corrections"], given["server_version"], profiles, given["server"]
         ),
     )  # fmt: skip
-    said = "every page generates as many tokens as it may"
+    said = "every page generates the most tokens it may"
     if file is not None:
         said = lengths_sentence(lengths(1))
     elif mean is not None:
         said = (
-            f"pages that end by themselves generate {mean:g} tokens on average;"
-            f" {100 * at_limit:g} % of pages generate as many as they may"
+            f"pages that end on their own generate {mean:g} tokens on average;"
+            f" {100 * at_limit:g} % of pages generate the most tokens they may"
         )
     return TimeRequested(profiles, job, tuple(job.sentences(said, profiles)))

@@ -34,7 +34,7 @@ __all__ = ["measure"]
 FORMATS = ("table", "markdown", "json")
 
 DeviceOption = Annotated[
-    str, typer.Option("--device", metavar="cpu|cuda:N", help="Where the passes run.")
+    str, typer.Option("--device", metavar="cpu|cuda:N", help="Device to run on.")
 ]
 RepeatsOption = Annotated[int, typer.Option("--repeats", metavar="N", help="Timed repeats.")]
 WarmupsOption = Annotated[

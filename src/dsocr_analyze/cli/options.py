@@ -26,10 +26,10 @@ MODELS = Path("models")
 """Folder of models that run by default, each named after its architecture."""
 
 TEXT_TOKENS = "Text tokens, BOS included. Default: the usual prompt's, 10 for deepseek-ocr."
-NEW_TOKENS = "Tokens that a page yields; the prefill pass yields the first."
-BATCH = "Equal pages at a time."
+NEW_TOKENS = "Tokens generated per page; the prefill pass generates the first."
+BATCH = "Identical pages per batch."
 SLIDING_WINDOW = (
-    "Whether decode steps attend in the model's window, as its infer() has it; unlimited-ocr only."
+    "Whether decode steps use the model's sliding window, as its infer() does; unlimited-ocr only."
     " Default: 1."
 )
 
@@ -42,7 +42,7 @@ ModelOption = Annotated[
         "--model",
         metavar="DIR",
         help="Model directory (config.json and Python files); 'reference' is the built-in model."
-        f" Default: {MODELS}/ARCHITECTURE where it exists and is trusted, else the reference.",
+        f" Default: {MODELS}/ARCHITECTURE if it exists and is trusted, else the reference.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -52,7 +52,7 @@ ArchOption = Annotated[
         "--arch",
         metavar="|".join(architectures.ARCHITECTURES),
         autocompletion=completion.one_of(*architectures.ARCHITECTURES),
-        help="Architecture to run where no --model is named. Default: that of --config, else"
+        help="Architecture to run if no --model is given. Default: that of --config, else"
         f" {architectures.DEFAULT.name}.",
         rich_help_panel=_MODEL,
     ),
@@ -62,7 +62,7 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="A config.json to run in place of the model directory's own.",
+        help="A config.json to use instead of the model directory's own.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -71,8 +71,8 @@ StagesOption = Annotated[
     typer.Option(
         "--stages",
         metavar="FILE",
-        help="TOML file that says what the stages of another model are and what it is called with"
-        " (docs/any-model.md); it is traced, without closed forms.",
+        help="TOML file that defines the stages and inputs of another model (docs/any-model.md);"
+        " it is traced, without closed forms.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -81,8 +81,8 @@ HfConfigOption = Annotated[
     typer.Option(
         "--hf-config",
         metavar="FILE",
-        help="With --stages, in place of --model: config.json of a model whose code transformers"
-        " has.",
+        help="With --stages, instead of --model: config.json of a model that transformers"
+        " implements.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -91,8 +91,8 @@ ConfigsOption = Annotated[
     typer.Option(
         "--config",
         metavar="FILE ...",
-        help="A config.json to run in place of the model directory's own. May be given several"
-        " times, for a column each and the keys that differ.",
+        help="A config.json to use instead of the model directory's own. May be given several"
+        " times: one column per config, and the keys that differ.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -110,7 +110,7 @@ DeviceOption = Annotated[
         "--device",
         metavar="meta|cpu|cuda:N",
         autocompletion=completion.one_of("meta", "cpu", "cuda:0"),
-        help="Where the forward pass runs; meta computes nothing and needs no weights.",
+        help="Device of the forward pass; meta computes nothing and needs no weights.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -120,7 +120,7 @@ DtypeOption = Annotated[
         "--dtype",
         metavar="bfloat16|float16|float32",
         autocompletion=completion.one_of(*MODEL_DTYPES),
-        help="Type of weights and activations.",
+        help="Data type of weights and activations.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -140,7 +140,7 @@ ModeOption = Annotated[
         "--mode",
         metavar="|".join(architectures.DEFAULT.modes),
         autocompletion=completion.all_modes,
-        help="One of the architecture's modes, in place of --base-size, --image-size and"
+        help="One of the architecture's modes, instead of --base-size, --image-size and"
         " --crop-mode.",
         rich_help_panel=_WORKLOAD,
     ),
@@ -159,7 +159,7 @@ ImageSizeOption = Annotated[
     typer.Option(
         "--image-size",
         metavar="PIXELS",
-        help="Side of a local view in crop mode, of the only view otherwise. Default: the"
+        help="Side of a local view in crop mode, or of the only view otherwise. Default: the"
         " architecture's, 640 for deepseek-ocr.",
         rich_help_panel=_WORKLOAD,
     ),
@@ -189,7 +189,7 @@ ImageOption = Annotated[
     typer.Option(
         "--image",
         metavar="FILE",
-        help="Take the page size from this image's header, orientation respected.",
+        help="Take the page size from this image's header, respecting its orientation.",
         rich_help_panel=_WORKLOAD,
     ),
 ]
@@ -198,7 +198,7 @@ SeqLenOption = Annotated[
     typer.Option(
         "--seq-len",
         metavar="TOKENS",
-        help="Length of the whole prompt; the text fills what the visual tokens leave.",
+        help="Tokens of the whole prompt; text fills what the visual tokens leave.",
         rich_help_panel=_WORKLOAD,
     ),
 ]
@@ -225,7 +225,7 @@ PromptPagesOption = Annotated[
     typer.Option(
         "--prompt-pages",
         metavar="PAGES",
-        help="Equal pages in one prompt, none of them cut; unlimited-ocr only.",
+        help="Identical pages in one prompt, none of them cut; unlimited-ocr only.",
         rich_help_panel=_WORKLOAD,
     ),
 ]
@@ -250,8 +250,8 @@ GpuOption = Annotated[
         "--gpu",
         metavar="GPU",
         autocompletion=completion.all_gpus,
-        help="GPUs that are asked about, as `dsocr-analyze devices` names them: h100-sxm,l40s. May"
-        " be given several times.",
+        help="GPUs to predict for, named as in `dsocr-analyze devices`: h100-sxm,l40s. May be given"
+        " several times.",
         rich_help_panel="Time",
     ),
 ]
@@ -404,14 +404,14 @@ def model_directory_from(
     if stages is not None:
         if sliding_window is not None:
             raise WorkloadError(
-                f"--sliding-window {sliding_window} is for known architectures; leave it out beside"
+                f"--sliding-window {sliding_window} is for known architectures; leave it out with"
                 f" --stages {stages}"
             )
         return _described(stages, model, arch, config, hf_config)
     if hf_config is not None:
         raise WorkloadError(
-            f"--hf-config {hf_config} names a model alone; say what its stages are and what it is"
-            " called with: --stages FILE"
+            f"--hf-config {hf_config} only names a model; define its stages and inputs too:"
+            " --stages FILE"
         )
     values = None if config is None else read_config(config)
     if model not in (None, "reference"):
@@ -466,7 +466,7 @@ def _described(
         for option, value in (("--model", model), ("--config", config)):
             if value is not None:
                 raise WorkloadError(
-                    f"--hf-config {hf_config} is all of the model; leave out {option} {value}"
+                    f"--hf-config {hf_config} is the whole model; leave out {option} {value}"
                 )
         return ModelDirectory.of_config(hf_config, architecture)
     if model in (None, "reference"):

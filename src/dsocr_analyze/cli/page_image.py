@@ -23,9 +23,9 @@ def page_of_file(image: Path) -> tuple[int, int]:
             more += 1
     if more:
         complain(
-            f"note: {image} holds {more + 1} pages and the first is taken; `dsocr-analyze archive"
-            f" {image}` counts all"
+            f"note: {image} has {more + 1} pages and only the first is used; `dsocr-analyze archive"
+            f" {image}` counts all of them"
         )
     elif found.has_more_frames:
-        complain(f"note: {image} has several frames and the first is taken")
+        complain(f"note: {image} has several frames and only the first is used")
     return size

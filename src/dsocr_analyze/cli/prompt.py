@@ -53,7 +53,7 @@ def _prompt_tokens(prompt: str, directory: ModelDirectory) -> int:
     """
     if directory.described is not None:
         raise WorkloadError(
-            f"--prompt counts the text of a page; that of {directory.described.name} stands in its"
+            f"--prompt counts the text of a page; that of {directory.described.name} is in its"
             " stages file: give --seq-len for another length"
         )
     if directory.is_reference:

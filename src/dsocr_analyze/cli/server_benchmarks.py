@@ -32,9 +32,9 @@ FilesOption = Annotated[
     typer.Option(
         "--from-benchmark",
         metavar="FILE",
-        help="Compare with what a server's benchmark measured on the one GPU that is named, and"
-        " correct later predictions by it: a result of vllm bench serve, sglang.bench_serving,"
-        " genai-perf or AIPerf. May be given several times.",
+        help="Compare with a server's benchmark on the one named GPU, and correct later predictions"
+        " by it: a result of vllm bench serve, sglang.bench_serving, genai-perf or AIPerf. May be"
+        " given several times.",
         rich_help_panel=time_options.PANEL,
     ),
 ]
@@ -44,7 +44,7 @@ KeepOption = Annotated[
         "--keep",
         metavar="0|1",
         autocompletion=completion.one_of("0", "1"),
-        help="Keep the correction of --from-benchmark for later predictions; 0 for not.",
+        help="Whether to keep the correction of --from-benchmark for later predictions.",
         rich_help_panel=time_options.PANEL,
     ),
 ]
@@ -110,8 +110,8 @@ def benchmarks_given(
     versions = list(dict.fromkeys(version_of(each, version) for each in benchmarks))
     if len(versions) > 1:
         raise BenchmarkError(
-            f"the benchmarks are of several versions ({', '.join(versions)}); give one version's at"
-            " a time, and server_version for files that do not say it",
+            f"the benchmarks are of several versions ({', '.join(versions)}); give those of one"
+            " version at a time, and server_version for files that do not contain it",
             arguments=["server_version"],
         )
     return MeasuredServer(benchmarks, server, versions[0], is_kept)
@@ -138,7 +138,7 @@ def _check_options(context: typer.Context) -> None:
     for parameter in context.command.params:
         name = parameter.name or ""
         if name in (*_SAID_BY_FILES, *_WITHOUT_EFFECT) and _is_given(context, name):
-            why = "the file says it" if name in _SAID_BY_FILES else "it has no effect there"
+            why = "the file gives it" if name in _SAID_BY_FILES else "it has no effect there"
             option = parameter.opts[0]
             raise WorkloadError(f"leave out {option} with --from-benchmark: {why}")
 

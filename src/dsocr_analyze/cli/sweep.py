@@ -45,7 +45,7 @@ PagesOption = Annotated[
     typer.Option(
         "--pages",
         metavar="FILE|FOLDER",
-        help="Count the pages of this list in place of --page: the same as 'dsocr-analyze archive"
+        help="Count the pages of this list instead of --page: the same as 'dsocr-analyze archive"
         " FILE|FOLDER'.",
     ),
 ]
@@ -147,9 +147,7 @@ PdfDpiOption = Annotated[
         rich_help_panel=RESULT,
     ),
 ]
-YesOption = Annotated[
-    bool, typer.Option("--yes", "-y", help="Start a huge sweep without being asked.")
-]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Start a huge sweep without asking.")]
 
 
 @many_time_options.of_many_pages()
@@ -208,7 +206,7 @@ def _refuse_lengths(file: Path | None) -> None:
     """Raise for a file of lengths together with several numbers of new tokens."""
     if file is not None:
         raise WorkloadError(
-            f"--new-tokens-from {str(file)!r} says how long outputs are; give one --max-new-tokens"
+            f"--new-tokens-from {str(file)!r} gives the output lengths; give one --max-new-tokens"
         )
 
 
@@ -358,7 +356,7 @@ def _check_result(combinations: Sweep, output: Path | None, picture: _Picture | 
     describe(picture.quantity)
     if combinations.time is None and is_of_time(picture.quantity):
         raise WorkloadError(
-            f"--quantity {picture.quantity} is of predicted seconds; give --gpu too"
+            f"--quantity {picture.quantity} needs predicted seconds; give --gpu too"
         )
     if combinations.rows > MOST_POINTS:
         raise WorkloadError(
@@ -373,7 +371,7 @@ def _ask(rows: int, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise WorkloadError(
-            f"the sweep has {rows:,} rows; give shorter ranges, or --yes to start it all the same"
+            f"the sweep has {rows:,} rows; give shorter ranges, or --yes to start it anyway"
         )
     sys.stderr.write(f"The sweep has {rows:,} rows. Start it? [y/N]: ")
     sys.stderr.flush()
@@ -419,14 +417,14 @@ def _count(
         if output is not None:
             print(f"wrote {output} ({rows:,} rows)")
             for beside in filter(None, [sidecar(output)]):
-                print(f"wrote {beside} (what they are of)")
+                print(f"wrote {beside} (their metadata)")
         if picture is not None:
             print(f"wrote {picture.path}")
     if not beyond:
         return []
     return [
-        f"{beyond:,} of {rows:,} workloads reach beyond the decoder's max_position_embeddings,"
-        f" {positions}; they are counted all the same"
+        f"{beyond:,} of {rows:,} workloads exceed the decoder's max_position_embeddings,"
+        f" {positions}; they are counted anyway"
     ]
 
 
@@ -468,4 +466,4 @@ def _shown_rows(opening: CountOpening, rows: int) -> Iterator[Callable[[Any], No
     yield keep
     print_text(f"By closed forms: {model_text(opening.model)}")
     print_table(sweep_table(kept, rows))
-    print_text("--output FILE.csv or FILE.parquet has every row and column; so has a pipe")
+    print_text("--output FILE.csv or FILE.parquet has every row and column; so does a pipe")

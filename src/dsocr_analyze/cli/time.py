@@ -34,7 +34,7 @@ GpuArgument = Annotated[
     typer.Argument(
         metavar="GPU",
         autocompletion=completion.all_gpus,
-        help="GPUs, as `dsocr-analyze devices` names them. Default: all of them.",
+        help="GPUs, named as in `dsocr-analyze devices`. Default: all of them.",
     ),
 ]
 FormatOption = Annotated[str, options.format_option(*FORMATS)]
@@ -128,7 +128,7 @@ def _report(
     from dsocr_analyze.report.time_report import time_report
 
     if not entries:
-        raise WorkloadError("no GPU of the catalogue has these types; give other ones")
+        raise WorkloadError("no GPU of the catalogue supports these types; give others")
     return time_report(directory.source(directory.architecture.name), workload, entries, used)
 
 

@@ -81,7 +81,7 @@ ServerOption = Annotated[
         "--server",
         metavar="|".join(_SERVERS),
         autocompletion=completion.one_of(*_SERVERS),
-        help="Which engine serves: what its host code takes per step and per sequence.",
+        help="Serving engine, which sets the host's time per step and per sequence.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -127,7 +127,7 @@ WeightsDtypeOption = Annotated[
         "--weights-dtype",
         metavar="|".join(_FEWER_BITS),
         autocompletion=completion.one_of(*_FEWER_BITS),
-        help="Type of the served decoder's linear weights. Default: the model's own.",
+        help="Data type of the served decoder's linear weights. Default: the model's own.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -137,7 +137,7 @@ KvDtypeOption = Annotated[
         "--kv-dtype",
         metavar="|".join(_FEWER_BITS),
         autocompletion=completion.one_of(*_FEWER_BITS),
-        help="Type of the served decoder's KV cache. Default: the model's own.",
+        help="Data type of the served decoder's KV cache. Default: the model's own.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -146,7 +146,7 @@ NewTokensFromOption = Annotated[
     typer.Option(
         "--new-tokens-from",
         metavar="FILE",
-        help="Lengths of real outputs, in place of --max-new-tokens: CSV or Parquet, column"
+        help="Lengths of real outputs, instead of --max-new-tokens: CSV or Parquet, column"
         " new_tokens.",
         rich_help_panel=PANEL,
     ),
@@ -156,7 +156,7 @@ MeanTokensOption = Annotated[
     typer.Option(
         "--mean-new-tokens",
         metavar="TOKENS",
-        help="Mean length of the pages that end by themselves; the others run to --max-new-tokens.",
+        help="Mean length of the pages that end on their own; the others run to --max-new-tokens.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -182,7 +182,7 @@ ReservedOption = Annotated[
     typer.Option(
         "--reserved",
         metavar="PART",
-        help="Part of the memory kept for the driver, the allocator and kernels, 0 to 1.",
+        help="Fraction of the memory kept for the driver, the allocator and kernels, 0 to 1.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -192,7 +192,7 @@ CorrectionsOption = Annotated[
         "--corrections",
         metavar="0|1",
         autocompletion=completion.one_of("0", "1"),
-        help="Correct by the benchmarks of servers that time --from-benchmark kept; 0 for not.",
+        help="Whether to correct by the servers' benchmarks kept by time --from-benchmark.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -201,7 +201,7 @@ ServerVersionOption = Annotated[
     typer.Option(
         "--server-version",
         metavar="VERSION",
-        help="Version of the serving engine: whose benchmarks correct. Default: the one kept last.",
+        help="Version of the serving engine whose benchmarks correct. Default: the last one kept.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -486,7 +486,7 @@ def lengths_by_limit(
     if file is not None:
         if mean is not None or share_at_limit:
             raise WorkloadError(
-                "--new-tokens-from says how long outputs are; leave out --mean-new-tokens and"
+                "--new-tokens-from gives the output lengths; leave out --mean-new-tokens and"
                 " --share-at-limit"
             )
         lengths = read_lengths(file)

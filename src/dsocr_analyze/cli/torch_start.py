@@ -13,4 +13,4 @@ def start_torch() -> None:
     Call this before anything else that imports torch.
     """
     with kept_out():
-        import torch  # noqa: F401  # for whoever imports it next
+        import torch  # noqa: F401  # for later imports

@@ -59,7 +59,7 @@ FoldOption = Annotated[
 FormatOption = Annotated[str, options.format_option(*FORMATS)]
 OutputOption = Annotated[
     Path | None,
-    typer.Option("--output", metavar="FILE", help="Write here, not to stdout."),
+    typer.Option("--output", metavar="FILE", help="Write to this file instead of stdout."),
 ]
 
 
@@ -159,7 +159,7 @@ def _refuse_page(context: typer.Context) -> None:
         source = context.get_parameter_source(name) if name in _OF_THE_PAGE else None
         if source is not None and source.name == "COMMANDLINE":
             raise WorkloadError(
-                f"{parameter.opts[0]} is for a page that is traced; leave it out beside --no-trace"
+                f"{parameter.opts[0]} is for a page that is traced; leave it out with --no-trace"
                 " and --leaves"
             )
 
