@@ -81,8 +81,8 @@ class Counts(Struct, frozen=True, kw_only=True):
         vector_flops: FLOPs of all other operators.
         flops: matrix_flops + vector_flops.
         activations: Output elements of matrix operators.
-        bytes_read: Bytes of all inputs of every operator, weights included; nothing is fused.
-        bytes_written: Bytes of all outputs of every operator; nothing is fused.
+        bytes_read: Bytes of all inputs, weights included, counted for each operator on its own.
+        bytes_written: Bytes of all outputs, counted for each operator on its own.
     """
 
     macs: Count
