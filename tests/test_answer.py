@@ -107,7 +107,7 @@ class TestWhatItSays:
             "memory  1.686 kB weights, 1.700 kB KV cache, 6.785 kB at the prefill pass's peak",
             "mostly  eye 56.1 % of a page's FLOPs (fc 98.8 % of it); eye 91.8 % of its bytes",
             "bound   prefill 13.84, decode 5.324 FLOPs/byte; a GPU decides what bounds it",
-            "checked 1 warning; closed forms alone: nothing was traced",
+            "checked 1 warning; closed forms only; nothing was traced",
             "files   a.json, a.md in out",
         ]
 
@@ -134,7 +134,7 @@ class TestWhatItSays:
         assert line(answer(traced(), Agreement()), "checked") == (
             "1 warning; trace and closed forms agree in all 9 counts"
         )
-        assert "traced alone" in line(answer(traced()), "checked")
+        assert "traced only" in line(answer(traced()), "checked")
         eye = StageAgreement({"macs": False}, 4040)
         differing = Agreement(
             agrees=False,

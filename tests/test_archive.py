@@ -575,7 +575,7 @@ def test_the_totals_and_the_histogram_are_printed(capsys, pages):
     assert "66.7 %" in out
     assert "Note: MoE routing is uniform" in out
     assert err.splitlines() == [
-        "dsocr-analyze: warning: 1 of 4 rows describe no page and are not counted",
+        "dsocr-analyze: warning: 1 of 4 rows are not pages and are not counted",
         "dsocr-analyze: warning: row 2: width 'abc' is not a whole number",
     ]
 
@@ -625,7 +625,7 @@ def test_strict_makes_a_malformed_row_a_failure_after_the_output(capsys, pages):
 def test_pages_that_outgrow_the_positions_are_a_warning(capsys, pages):
     code, _, err = run(capsys, "archive", pages, "--max-new-tokens", 8000, "-q")
     assert code == 0
-    assert "3 of 3 pages reach beyond" in err
+    assert "3 of 3 pages exceed" in err
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -663,14 +663,14 @@ def test_batches_cost_less_to_read_and_say_so(capsys, tmp_path, pages, command):
     assert batched["page_matrix_flops"] == single["page_matrix_flops"]
     assert batched["page_bytes_read"] < single["page_bytes_read"]
     _, out, _ = run(capsys, *command, pages, "--batch-size", 2)
-    assert "3 pages, 2 with equal prompts at a time" in out
+    assert "3 pages in batches of 2 with equal prompts" in out
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--output", "rows.csv"), "a page of a batch has no cost of its own"),
-        (("--gpu", "h100"), "give --concurrency 2 in its place"),
+        (("--gpu", "h100"), "give --concurrency 2 instead"),
     ],
 )
 def test_what_batches_do_not_say_is_refused(capsys, pages, monkeypatch, arguments, message):

@@ -193,7 +193,7 @@ class TestPdf:
         [
             ("", "no MediaBox"),
             ("/MediaBox [0 0 612]", "box of 3 numbers"),
-            ("/MediaBox [0 0 /a 4]", "where a number belongs"),
+            ("/MediaBox [0 0 /a 4]", "instead of a number"),
             ("/MediaBox [0 0 612 792] /Rotate 45", "Rotate 45"),
             ("/MediaBox [0 0 612 792] /UserUnit 0", "UserUnit 0"),
             ("/MediaBox [0 0 0 792]", "0 x 1650 pixels"),
@@ -317,7 +317,7 @@ class TestFolder:
         assert "Not counted: 3 .docx, 1 .txt, 1 without extension" in out or (
             "Not counted: 3 .docx, 1 without extension, 1 .txt" in out
         )
-        assert "Not counted: 2 hidden files or folders, not looked at" in out
+        assert "Not counted: 2 hidden files or folders, ignored" in out
         assert "Not counted: 1 link to a folder, not followed" in out
         document = json.loads(run(capsys, "archive", scans, "--format", "json")[1])
         assert {each["extension"]: each["files"] for each in document["files"]["not_counted"]} == {
@@ -379,7 +379,7 @@ class TestImageOfTheMainCommand:
         path.write_bytes(tiff([{256: 700, 257: 900}, {256: 30, 257: 20}], after_last=10**6))
         code, _, err = self.analyzed(capsys, path)
         assert code == 0
-        assert "holds 2 pages and the first is taken" in err
+        assert "has 2 pages and only the first is used" in err
 
     def test_of_one_page_nothing_is_said(self, tmp_path, capsys):
         Image.new("L", (30, 20)).save(tmp_path / "a.tif")

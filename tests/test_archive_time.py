@@ -214,7 +214,7 @@ class TestOutput:
         assert any(
             "cost at 2.5 an hour" in line and "GPUs to finish in 1.5 h" in line for line in shown
         )
-        assert "Assumed: every page generates as many tokens as it may" in lines
+        assert "Assumed: every page generates the most tokens it may" in lines
 
     def test_pages_that_do_not_fit_are_told(self, capsys):
         code, _, err = run(capsys, "archive", write([A4] * 3), "--gpu", "l40s", "--concurrency",

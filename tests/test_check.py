@@ -53,7 +53,7 @@ class TestAnswers:
     def test_an_unchanged_model_is_an_empty_difference(self, folder, capsys):
         code, out, err = run(capsys, "check", "--against", "HEAD")
         assert (code, err) == (0, "")
-        assert "all 55 counted figures are the baseline's" in out
+        assert "all 55 counted figures equal the baseline's" in out
         assert "moved" not in out
         code, check = result_of(capsys, "--against", "HEAD")
         [workload] = check.workloads
@@ -188,7 +188,7 @@ class TestExitCodes:
         (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n')
         code, _, err = run(capsys, "check")
         assert code == 2
-        assert "--update begins a file" in err
+        assert "--update creates a file" in err
         assert run(capsys, "check", "--update", "-q")[0] == 0
         assert run(capsys, "check", "-q")[0] == 0
 
@@ -375,7 +375,7 @@ class TestModelDirectories:
         run(capsys, "trust", "net")
         code, _, err = run(capsys, "check", "--against", "HEAD", "-q")
         assert code == 2, err
-        assert "'net' of HEAD holds Python code" in err
+        assert "'net' of HEAD contains Python code" in err
         assert 'engine = "analytic"' in err
         assert not mark.exists()
 
@@ -387,7 +387,7 @@ class TestModelDirectories:
         run(capsys, "trust", "net")
         code, out, err = run(capsys, "check", "--against", "HEAD")
         assert code == 0, err
-        assert "counted figures are the baseline's" in out
+        assert "counted figures equal the baseline's" in out
 
 
 HOSTILE = "a`|\\ </b> @all [x](http://x) <!-- \x1b[31m \u202e ]]> &amp; '\" #1"

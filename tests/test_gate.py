@@ -88,7 +88,7 @@ class TestReportKeys:
             ("totl.flops", "did you mean 'total'?"),
             ("stages.prefil.flops", "did you mean 'prefill'?"),
             ("stages.prefill.by_module.model.layers.0.mlpp.flops", "'model.layers.0.mlp'"),
-            ("total", "is no number: 'total' is an object"),
+            ("total", "is not a number: 'total' is an object"),
             ("metadata.engine", "is a text"),
             ("total.flops.", "is unknown"),
             ("total..flops", "is unknown"),

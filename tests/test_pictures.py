@@ -272,7 +272,7 @@ class TestStages:
             ("--plot p.png --quantity flop", 2, "unknown; did you mean flops?"),
             ("--quantity bytes", 2, "--quantity bytes is for a picture; give --plot FILE too"),
             ("--plot p.png --quantity seconds", 2,
-             "--quantity seconds is of predicted seconds; give --gpu too"),
+             "--quantity seconds needs predicted seconds; give --gpu too"),
             (f"--plot p.png --mode 64:{64 * 25}:64", 2,
              "a plot of 25 bars is not readable; compare fewer, for at most 24"),
             ("tiny base gundam --plot p.png --gpu h100,a100,l4,l40s,h200 --runtime eager,serving"

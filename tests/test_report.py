@@ -441,7 +441,7 @@ class TestTexts:
             ("prefill", "(the model itself)", "SmallModel", "1", "1", "10", "0.1 %", "60 B",
              "0.1667", "memory"),
         )  # fmt: skip
-        assert "bound by compute from 200.6 FLOPs/byte on, as on a100-40gb" in table.title
+        assert "bound by compute above 200.6 FLOPs/byte, as on a100-40gb" in table.title
 
     def test_a_column_without_any_class_is_not_shown(self, report, analytic):
         assert "class" in tables_of(report)[4].columns
@@ -456,7 +456,7 @@ class TestTexts:
             table = next(t for t in tables_of(msgspec.structs.replace(report, time=(entry,)))
                          if t.title.startswith("Top modules"))  # fmt: skip
             assert table.rows[0][-1] == bound
-            assert f"from {ridge:.2f} FLOPs/byte on, as on {TIME.gpu}" in table.title
+            assert f"above {ridge:.2f} FLOPs/byte, as on {TIME.gpu}" in table.title
 
     def test_memory_tells_where_the_peak_is(self, report):
         rows = tables_of(report)[3].rows

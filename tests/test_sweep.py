@@ -249,7 +249,7 @@ def test_csv_goes_to_stdout_and_nothing_else(capfdbinary):
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "PQ"])
 def test_a_file_has_every_row_with_units_in_the_names(capsys, suffix):
     code, out, err = run(capsys, *SMALL, "--output", f"costs.{suffix}")
-    beside = "wrote costs.csv.json (what they are of)\n" if suffix == "csv" else ""
+    beside = "wrote costs.csv.json (their metadata)\n" if suffix == "csv" else ""
     assert (code, out, err) == (0, f"wrote costs.{suffix} (12 rows)\n{beside}", "")
     if suffix == "csv":
         from pyarrow import csv
@@ -309,7 +309,7 @@ def test_lengths_beyond_the_positions_are_a_warning_and_strict_a_failure(capsys)
     arguments = ("--max-new-tokens", "1,8000", "--output", "costs.csv")
     code, _, err = run(capsys, *arguments)
     assert code == 0
-    assert "1 of 2 workloads reach beyond" in err
+    assert "1 of 2 workloads exceed" in err
     code, _, _ = run(capsys, *arguments, "--strict")
     assert code == 3
 
@@ -554,12 +554,12 @@ class TestHugeSweep:
         (("--mode", f"64:{10**30}"), "values; give at most"),
         (("--mode", "100:9000/100:9000"), "modes; give at most"),
         (("--text-tokens", "0"), "--text-tokens 0 is not possible"),
-        (("--text-tokens", "ten"), "'ten' is no whole number or range"),
+        (("--text-tokens", "ten"), "'ten' is not a whole number or range"),
         (("--text-tokens", "10:5"), "empty range"),
         (("--text-tokens", "1:5:0"), "empty range"),
-        (("--text-tokens", "1:2:3:4"), "no whole number or range"),
+        (("--text-tokens", "1:2:3:4"), "not a whole number or range"),
         (("--max-new-tokens", f"1:{10**30}"), "is not possible"),
-        (("--batch-size", "1.5"), "'1.5' is no whole number"),
+        (("--batch-size", "1.5"), "'1.5' is not a whole number"),
         (("--dtype", "int8"), "'int8' is unknown"),
         (("--use-flash-attn", "2"), "give 0, 1 or 0,1"),
         (("--arch", "unlimited-ocr", "--sliding-window", "2"), "--sliding-window '2'"),

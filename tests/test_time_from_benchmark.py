@@ -106,7 +106,7 @@ class TestComparison:
         code, out, err = run(capsys, "time", "h100", "--from-benchmark", VLLM)
         assert (code, err) == (0, "")
         said = " ".join(out.split())
-        assert "predicted beside bench_vllm.json, vllm bench serve; 200 requests, 16 at" in said
+        assert "predictions and bench_vllm.json, vllm bench serve; 200 requests, 16 at" in said
         assert " first token " in said
         assert SENTENCE in " ".join(out.split())
         assert "kept in " in out
@@ -307,7 +307,7 @@ class TestKept:
         ):
             code, _, err = run(capsys, *command)
             assert code == 2
-            assert "corrections/bad.json' holds no kept benchmark" in err
+            assert "corrections/bad.json' is not a kept benchmark" in err
         assert run(capsys, "time", "h100", "--corrections", "0")[0] == 0
 
     @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ class TestRefusals:
     def test_keep_is_for_benchmarks(self, capsys):
         assert "--keep 0 is for --from-benchmark" in refused(capsys, "h100", "--keep", "0")
         said = refused(capsys, "h100", "--corrections", "0", "--server-version", "1")
-        assert "--server-version 1 says which benchmarks correct, and --corrections 0" in said
+        assert "--server-version 1 selects the benchmarks that correct, and --corrections 0" in said
 
     @pytest.mark.parametrize(
         ("changes", "said"),

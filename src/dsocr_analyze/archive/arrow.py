@@ -21,7 +21,7 @@ __all__ = ["count_pages"]
 Batch = TypeVar("Batch", bound="pa.RecordBatch | pa.Table")
 
 PROBLEM: Final = "problem"
-"""Column that says what is wrong with a row; null where nothing is."""
+"""Column that says what is wrong with a row; null for good rows."""
 
 
 def count_pages(
@@ -34,41 +34,41 @@ def count_pages(
     text_tokens: int | None = None,
     max_new_tokens: int = 1024,
 ) -> Batch:
-    """What each page of a batch costs, page by page (a batch size of 1).
+    """What each page of a batch costs on its own (batch size 1).
 
-    A pure function that needs no torch: it runs as it is in Ray Data's
+    A pure function that does not need torch. It works unchanged in Ray Data's
     `map_batches(count_pages, batch_format="pyarrow")`, with `fn_kwargs` for the keywords.
 
     Args:
         batch: Columns `width` and `height` (pixels), and optionally `text_tokens` and
-            `max_new_tokens`, which then stand in for the keywords; whole numbers of any numeric
-            type, or as text. Other columns are handed through.
-        model: The model; the published one where none is given.
-        mode: A mode, or sizes like `1024/640` (crops) or `640` (does not); the model's default mode
-            where none is given.
-        dtype: Type of weights and activations.
-        flash_attention: FlashAttention in place of the decoder's eager attention.
-        text_tokens: Tokens besides the visual ones, BOS included; the model's usual prompt where
-            none is given.
-        max_new_tokens: Tokens that a page yields; the prefill pass yields the first.
+            `max_new_tokens`, which then replace the keywords; whole numbers of any numeric type,
+            or as text. Other columns are passed through.
+        model: The model; by default the published one.
+        mode: A mode, or sizes like `1024/640` (crops) or `640` (no crops); by default the model's
+            default mode.
+        dtype: Data type of weights and activations.
+        flash_attention: Whether to use FlashAttention instead of the decoder's eager attention.
+        text_tokens: Prompt tokens in addition to the visual ones, BOS included; by default those of
+            the model's usual prompt.
+        max_new_tokens: Tokens generated per page; the prefill pass generates the first.
 
     Returns:
-        The batch with its rows in their order and the columns `PAGE_RESULTS` (int64) behind its
-        own: the crop grid, tokens, and FLOPs, bytes read and bytes written of the prefill pass, of
-        one decode step and of the whole page. Then `problem` (text): what is wrong with a row that
-        describes no page; the results of such a row are null.
+        The batch, rows in the same order, with the columns `PAGE_RESULTS` (int64) appended: the
+        crop grid, tokens, and FLOPs, bytes read and bytes written of the prefill pass, of one
+        decode step and of the whole page. The last column is `problem` (text): what is wrong with
+        a row that is not a page; the results of such a row are null.
 
     Raises:
-        WorkloadError: A column is missing or holds no numbers, the batch has a column called like a
-            result, a keyword is not possible, or a count does not fit 64 bits.
+        WorkloadError: A column is missing or not numeric, the batch already has a column with the
+            name of a result, a keyword is not possible, or a count does not fit in 64 bits.
         DeviceError: The type is unknown.
     """
     taken = sorted({*PAGE_RESULTS, PROBLEM}.intersection(batch.schema.names))
     if taken:
-        raise WorkloadError(f"the batch has a column {taken[0]!r} already; rename or drop it")
+        raise WorkloadError(f"the batch already has a column {taken[0]!r}; rename or drop it")
     model = published_model() if model is None else model
     setting = Setting.named(model.architecture, mode, dtype, flash_attention=flash_attention)
-    # Any page: planning it checks the lengths, and knows the usual prompt.
+    # Planning any page checks the lengths and fills in the usual prompt.
     lengths = model.architecture.plan(
         page=(1, 1), text_tokens=text_tokens, max_new_tokens=max_new_tokens
     )
@@ -82,7 +82,7 @@ def count_pages(
 
 
 def _joined(batch: Batch, pages: PageRows, results: dict[str, NDArray[np.int64]]) -> Batch:
-    """The batch with the results, null in faulty rows, and the problems behind its own columns."""
+    """The batch with results, null in faulty rows, and problems appended to its columns."""
     import pyarrow as pa
 
     is_faulty = ~pages.is_good if pages.faults.any() else None
@@ -104,7 +104,7 @@ def _joined(batch: Batch, pages: PageRows, results: dict[str, NDArray[np.int64]]
 
 
 def _problems(pages: PageRows) -> Any:
-    """What is wrong with each row, `[n]`; null where nothing is."""
+    """What is wrong with each row, `[n]`; null for good rows."""
     import pyarrow as pa
 
     if not pages.faults.any():

@@ -1,4 +1,4 @@
-"""A list's pages in batches: those with equal prompts run together."""
+"""Groups a list's pages into batches with equal prompts."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["DistinctBatches", "in_batches"]
 
 
 class DistinctBatches(NamedTuple):
-    """Batches that all differ."""
+    """Batches, all different."""
 
     workloads: Workloads
     batches: NDArray[np.int64]
-    """How many batches each of them stands for, `[n]`."""
+    """Number of batches that each stands for, `[n]`."""
     pages: NDArray[np.int64]
-    """Pages of these batches, `[n]`."""
+    """Pages in each of these batches, `[n]`."""
 
 
 def in_batches(distinct: DistinctWorkloads, batch_size: int, *, are_cut: bool) -> DistinctBatches:
-    """Pages with equal prompts in as many full batches as there are, and the rest in one.
+    """Full batches of pages with equal prompts, and one smaller batch for each remainder.
 
     Args:
         distinct: The pages.
-        batch_size: Pages of a full batch.
-        are_cut: Whether the mode cuts pages; their crop grids tell prompts apart only then.
+        batch_size: Pages in a full batch.
+        are_cut: Whether the mode cuts pages; if not, crop grids make no difference to prompts.
     """
     workloads, pages, _ = distinct
     if batch_size == 1:

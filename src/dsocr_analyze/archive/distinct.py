@@ -1,7 +1,7 @@
 """The distinct workloads of a list of pages, and how many pages each stands for.
 
-Pages of one crop grid and one pair of lengths cost the same. So only distinct workloads are
-evaluated: when many have come together, and at the end.
+Pages with the same crop grid and lengths cost the same. So only distinct workloads are evaluated,
+whenever enough have accumulated and at the end.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ if TYPE_CHECKING:
 __all__ = ["DistinctWorkloads", "Measured", "distinct_workloads"]
 
 _MOST_WAITING: Final = 1 << 18
-"""Distinct workloads that wait for equal ones in later batches."""
+"""Most distinct workloads that are held back to merge with equal ones in later batches."""
 
 _MANY: Final = 1 << 15
-"""A batch with more distinct workloads than these does not wait: few would find an equal one."""
+"""A batch with more distinct workloads is not held back, since few of them would merge."""
 
 _LENGTH_BITS: Final = LARGEST_COUNT.bit_length()
-"""Bits of a number of text tokens or new tokens."""
+"""Bits for a number of text tokens or new tokens."""
 
 _KEY_BITS: Final = 63
 
 
 class Measured(NamedTuple):
-    """Some workloads, and what was measured of each page besides."""
+    """Some workloads, and further amounts of each page."""
 
     workloads: Workloads
     amounts: NDArray[np.float64] | None = None
-    """Amounts of each page that are added up, `[m, n]`; None for none."""
+    """Amounts to sum over pages, `[m, n]`; None for none."""
 
 
 class DistinctWorkloads(NamedTuple):
-    """Workloads that all differ."""
+    """Workloads, all different."""
 
     workloads: Workloads
     pages: NDArray[np.int64]
-    """How many pages each of them stands for, `[n]`."""
+    """Number of pages that each stands for, `[n]`."""
     amounts: NDArray[np.float64] | None = None
-    """What these have together of each amount, `[m, n]`."""
+    """Sums of each amount over these pages, `[m, n]`."""
 
 
 class _Counted(NamedTuple):
-    """Workloads as keys, ascending, and the rest as in `DistinctWorkloads`."""
+    """Workloads as ascending keys; other attributes as in `DistinctWorkloads`."""
 
     keys: NDArray[np.int64]
     pages: NDArray[np.int64]
@@ -61,12 +61,12 @@ def distinct_workloads(
 ) -> Iterator[DistinctWorkloads]:
     """Distinct workloads, in memory that does not grow with the number of pages.
 
-    A workload may come again in a later part: nothing is remembered of those handed out.
+    A workload may be yielded again in a later part.
 
     Args:
-        batches: Workloads of a batch size of 1.
-        grid_count: All codes of crop grids are below this.
-        at_once: Whether all come in one part, in memory that grows with the distinct ones.
+        batches: Workloads with batch size 1.
+        grid_count: Upper limit (exclusive) of crop grid codes.
+        at_once: Whether to yield a single part, in memory that grows with the distinct workloads.
     """
     check_keys_fit(grid_count)
     waiting: list[_Counted] = []
@@ -85,7 +85,7 @@ def distinct_workloads(
 
 
 def check_keys_fit(grid_count: int) -> None:
-    """Raises AssertionError where a key, a grid and two lengths, has more bits than int64."""
+    """Raise AssertionError if a key (a grid and two lengths) does not fit in an int64."""
     bits = (grid_count - 1).bit_length() + 2 * _LENGTH_BITS
     if bits > _KEY_BITS:
         raise AssertionError(
@@ -124,7 +124,7 @@ def _merged(parts: list[_Counted]) -> _Counted:
 def _added(
     amounts: NDArray[np.float64] | None, place: NDArray[np.int64], count: int
 ) -> NDArray[np.float64] | None:
-    """The sums of each amount, `[m, count]`."""
+    """Sums of each amount, `[m, count]`."""
     import numpy as np
 
     if amounts is None:
@@ -133,7 +133,7 @@ def _added(
 
 
 def _packed(workloads: Workloads) -> NDArray[np.int64]:
-    """Workloads as single numbers, `[n]`: the bits of the grid, then those of each length."""
+    """Each workload packed into one number, `[n]`: bits of the grid, then of each length."""
     keys: NDArray[np.int64] = (
         ((workloads.grids << _LENGTH_BITS) | workloads.text_tokens) << _LENGTH_BITS
     ) | workloads.max_new_tokens

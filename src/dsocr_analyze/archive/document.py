@@ -19,11 +19,11 @@ __all__ = ["ArchiveDocument", "archive_document", "document_text"]
 
 
 class MalformedRow(msgspec.Struct, frozen=True):
-    """A row that describes no page.
+    """A row that is not a page.
 
     Attributes:
         row: Its number, from 1.
-        reason: Why not.
+        reason: Why it is not a page.
     """
 
     row: int
@@ -31,10 +31,10 @@ class MalformedRow(msgspec.Struct, frozen=True):
 
 
 class MalformedRows(msgspec.Struct, frozen=True):
-    """All rows that describe no page, of which the first are named.
+    """Rows that are not pages.
 
     Attributes:
-        rows: How many there are.
+        rows: Number of such rows.
         reported: The first of them.
     """
 
@@ -47,7 +47,7 @@ class PagesOfGrid(msgspec.Struct, frozen=True):
 
     Attributes:
         grid: Columns and rows of local views.
-        pages: How many.
+        pages: Number of pages.
     """
 
     grid: tuple[int, int]
@@ -55,11 +55,11 @@ class PagesOfGrid(msgspec.Struct, frozen=True):
 
 
 class PagesOfLength(msgspec.Struct, frozen=True):
-    """Pages whose prompts are about as long.
+    """Pages whose prompts are of similar length.
 
     Attributes:
-        tokens: From how many to how many.
-        pages: How many.
+        tokens: Range of prompt tokens, from and to.
+        pages: Number of pages.
     """
 
     tokens: str
@@ -71,32 +71,31 @@ class TotalsDocument(msgspec.Struct, frozen=True):
 
     Attributes:
         mode: Name of the mode, or its sizes.
-        base_size: Pixels a side of the global view in crop mode.
-        image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
+        base_size: Side of the global view in crop mode, in pixels.
+        image_size: Side of a local view in crop mode, or of the only view otherwise, in pixels.
         crop_mode: Whether pages are cut into local views.
-        dtype: Type of weights and activations.
+        dtype: Data type of weights and activations.
         attention: The decoder's attention implementation.
-        sliding_window: Whether decode steps attend in the model's window; null of a model that has
-            none.
-        visual_tokens: Tokens of the pages.
-        prompt_tokens: Tokens of the prompts.
-        new_tokens: Tokens that the pages yield.
+        sliding_window: Whether decode steps use the model's sliding window; null if it has none.
+        visual_tokens: Visual tokens of all pages.
+        prompt_tokens: Visual and text tokens of all prompts.
+        new_tokens: Tokens generated for all pages.
         prefill_pass_matrix_flops: FLOPs of matrix operators in the prefill passes.
-        prefill_pass_vector_flops: FLOPs of everything else in them that computes.
+        prefill_pass_vector_flops: FLOPs of all other operators in the prefill passes.
         prefill_pass_flops: All FLOPs of the prefill passes.
         prefill_pass_bytes_read: Bytes of all inputs in the prefill passes.
-        prefill_pass_bytes_written: Bytes of all outputs in them.
+        prefill_pass_bytes_written: Bytes of all outputs in the prefill passes.
         page_matrix_flops: FLOPs of matrix operators, decode steps included.
-        page_vector_flops: FLOPs of everything else that computes, decode steps included.
-        page_flops: All FLOPs.
+        page_vector_flops: FLOPs of all other operators, decode steps included.
+        page_flops: All FLOPs, decode steps included.
         page_bytes_read: Bytes of all inputs, decode steps included.
         page_bytes_written: Bytes of all outputs, decode steps included.
-        batches: Into which the pages come: as many as pages where each runs alone.
-        largest_kv_cache_bytes: The largest KV cache of a batch.
-        largest_peak_activation_bytes: Most bytes of tensors alive at once in a prefill pass,
-            besides weights and inputs, of the batch that needs most.
-        pages_beyond_max_position_embeddings: Pages that reach beyond the decoder's positions.
-        pages_by_prompt_tokens: Pages by the length of their prompts.
+        batches: Number of batches; the number of pages if each runs alone.
+        largest_kv_cache_bytes: The largest KV cache of any batch.
+        largest_peak_activation_bytes: Most bytes of tensors alive at once in the prefill pass of
+            any batch, excluding weights and inputs.
+        pages_beyond_max_position_embeddings: Pages longer than max_position_embeddings.
+        pages_by_prompt_tokens: Pages by length of their prompts.
     """
 
     mode: str
@@ -133,24 +132,24 @@ class TimeDocument(msgspec.Struct, frozen=True):
         gpu: Name of the GPU.
         runtime: What runs the model.
         mode: Name of the mode, or its sizes.
-        base_size: Pixels a side of the global view in crop mode.
-        image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
+        base_size: Side of the global view in crop mode, in pixels.
+        image_size: Side of a local view in crop mode, or of the only view otherwise, in pixels.
         crop_mode: Whether pages are cut into local views.
-        dtype: Type of weights and activations.
+        dtype: Data type of weights and activations.
         attention: The decoder's attention implementation.
-        sliding_window: Whether decode steps attend in the model's window; null of a model that has
-            none.
-        concurrency: Pages under way at a time.
+        sliding_window: Whether decode steps use the model's sliding window; null if it has none.
+        concurrency: Pages in flight at a time.
         gpu_hours: Hours of one GPU.
         low: Lower end of the band of `gpu_hours`.
-        high: Its upper end.
-        pages_per_second: Of one GPU, on average.
-        cost: Of all pages, in the currency of the price; null without a price.
-        deadline_hours: When they have to be done; null without a deadline.
-        gpus_for_deadline: GPUs that finish the list in time; null without a deadline.
-        bound: What fills most of the time: launches, memory, compute or host (preprocessing too).
-        pages_that_wait: Pages of which fewer than `concurrency` fit into memory at a time.
-        assumptions: What is taken for granted.
+        high: Upper end of the band of `gpu_hours`.
+        pages_per_second: Mean throughput of one GPU.
+        cost: Cost of all pages, in the currency of the price; null without a price.
+        deadline_hours: Hours until the deadline; null without a deadline.
+        gpus_for_deadline: GPUs needed to meet the deadline; null without a deadline.
+        bound: What takes most of the time: launches, memory, compute or host (which includes
+            preprocessing).
+        pages_that_wait: Pages so large that fewer than `concurrency` of them fit in memory.
+        assumptions: What the prediction assumes.
     """
 
     gpu: str
@@ -176,18 +175,18 @@ class TimeDocument(msgspec.Struct, frozen=True):
 
 
 class ArchiveDocument(CountOpening, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything that was counted of a list of pages.
+    """What a list of pages costs.
 
     Attributes:
         rows: Rows of the list.
-        pages: Pages among them.
-        batch_size: Pages of a full batch: pages with equal prompts run together, the rest of each
-            prompt's in a smaller one; 1 where each runs alone.
-        malformed: Rows that are none.
+        pages: Rows that are pages.
+        batch_size: Pages in a full batch. Pages with equal prompts run together, with a smaller
+            batch for the remainder of each prompt; 1 if each page runs alone.
+        malformed: Rows that are not pages.
         pages_by_grid: Pages by how crop mode cuts them.
         totals: One entry per setting.
-        time: By GPU and setting; not there where no GPU was named.
-        files: What the files of a folder are; not there for a list of sizes.
+        time: One entry per GPU and setting; absent if no GPU was named.
+        files: The files of a folder; absent for a list of sizes.
     """
 
     rows: int
@@ -204,8 +203,8 @@ def archive_document(archive: Archive, opening: CountOpening) -> ArchiveDocument
     """The document of a list of pages.
 
     Args:
-        archive: The list, added up.
-        opening: Which model, counted how.
+        archive: The list's totals.
+        opening: The model, and how it was counted.
     """
     malformed = archive.malformed
     return ArchiveDocument(
@@ -226,7 +225,7 @@ def archive_document(archive: Archive, opening: CountOpening) -> ArchiveDocument
 
 
 def document_text(document: ArchiveDocument) -> str:
-    """The document as JSON text; ends with a newline."""
+    """The document as JSON text with a trailing newline."""
     return json.dumps(msgspec.to_builtins(document), indent=2) + "\n"
 
 

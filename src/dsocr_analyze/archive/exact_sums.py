@@ -1,4 +1,4 @@
-"""Sums of int64 counts that no sum of int64 could hold."""
+"""Exact sums of int64 counts that may overflow int64."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["weighted_sum"]
 _LIMB_BITS: Final = 21
 _LIMBS: Final = 3
 _MOST_ROWS: Final = 2**41
-"""Rows for which a sum of 21-bit limbs fits 63 bits, with one to spare."""
+"""Rows for which a sum of 21-bit limbs fits in 63 bits, with one bit to spare."""
 
 
 def weighted_sum(values: Any, weights: NDArray[np.int64]) -> int:
     """`sum(value * weight)`, exactly.
 
     int64 values are summed in three limbs of 21 bits each, `v = l0 + 2^21 l1 + 2^42 l2`, whose sums
-    fit int64; Python integers (dtype object) as they are.
+    fit in int64; Python integers (dtype object) are summed directly.
 
     Args:
-        values: Not negative, `[n]`; or one Python integer for all.
-        weights: How often each counts, `[n]`; together at most 2^41.
+        values: Non-negative, `[n]`; or one Python integer for all.
+        weights: Weight of each value, `[n]`; at most 2^41 in total.
     """
     import numpy as np
 

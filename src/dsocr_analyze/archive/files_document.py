@@ -1,4 +1,4 @@
-"""What the files of a folder turned out to be: for the JSON document, and in lines for readers."""
+"""What the files of a folder turned out to be, for the JSON document and for readers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _SHOWN_EXTENSIONS = 12
 
 
 class CountedFiles(msgspec.Struct, frozen=True):
-    """Files of a kind with at least one page that is counted.
+    """Files of one kind with at least one counted page.
 
     Attributes:
-        files: How many.
-        pages: Pages in them.
+        files: Number of files.
+        pages: Number of pages in them.
     """
 
     files: int
@@ -30,12 +30,12 @@ class CountedFiles(msgspec.Struct, frozen=True):
 
 
 class OtherFiles(msgspec.Struct, frozen=True):
-    """Files of an extension that hold no pages as far as anyone here can tell.
+    """Files of one extension that are neither images nor PDFs.
 
     Attributes:
-        extension: In lower case, with its dot; empty for none, and `others` for what is beyond a
-            thousand extensions, or longer than one is.
-        files: How many.
+        extension: Lower case with a dot; empty if there is none; `others` for overlong extensions
+            and for those after the first thousand.
+        files: Number of files.
     """
 
     extension: str
@@ -43,18 +43,18 @@ class OtherFiles(msgspec.Struct, frozen=True):
 
 
 class FilesDocument(msgspec.Struct, frozen=True):
-    """What the files are: those that are counted, and all that are not.
+    """The files that were counted, and those that were not.
 
     Attributes:
-        images: Of a TIFF every frame is a page, of any other image the first.
+        images: Images. Every frame of a TIFF is a page; of other images only the first.
         pdfs: PDFs.
-        pdf_dpi: Pixels to an inch of a PDF's page.
+        pdf_dpi: Resolution assumed for rendering PDF pages, in pixels per inch.
         pdfs_without_reader: PDFs that are not counted because the extra `pdf` is not installed.
-        not_counted: The most frequent extension first.
-        hidden: Files and folders whose names begin with a dot; they are not looked at.
+        not_counted: Other files, most frequent extension first.
+        hidden: Files and folders whose names start with a dot, which are ignored.
         linked_folders: Links to folders, which are not followed.
-        images_with_more_frames: Animations and the like, of which the first frame is the page.
-        tiff_copies: Smaller copies and masks in TIFFs, which are no pages.
+        images_with_more_frames: Animations and the like, of which only the first frame is a page.
+        tiff_copies: Smaller copies and masks in TIFFs, which are not pages.
     """
 
     images: CountedFiles
@@ -69,7 +69,7 @@ class FilesDocument(msgspec.Struct, frozen=True):
 
 
 def files_document(files: FolderFiles) -> FilesDocument:
-    """The document of a folder's files."""
+    """A folder's files, for the document."""
     return FilesDocument(
         images=CountedFiles(files.images, files.image_pages),
         pdfs=CountedFiles(files.pdfs, files.pdf_pages),
@@ -84,7 +84,7 @@ def files_document(files: FolderFiles) -> FilesDocument:
 
 
 def file_lines(files: FolderFiles) -> Iterator[str]:
-    """What was counted and what was not, in lines for readers."""
+    """Lines for readers: what was counted, and what was not."""
     counted = []
     if files.images:
         counted.append(_pages_text(files.image_pages, files.images, "image"))
@@ -100,17 +100,17 @@ def file_lines(files: FolderFiles) -> Iterator[str]:
             named = [*named[:_SHOWN_EXTENSIONS], f"{rest:,} more"]
         yield f"Not counted: {', '.join(named)}"
     for count, what, why in (
-        (files.hidden, "hidden file or folder", "not looked at"),
+        (files.hidden, "hidden file or folder", "ignored"),
         (files.linked_folders, "link to a folder", "not followed"),
-        (files.several_frames, "image with several frames", "of each the first is the page"),
-        (files.copies, "smaller copy or mask in a TIFF", "no page"),
+        (files.several_frames, "image with several frames", "except for the first frame"),
+        (files.copies, "smaller copy or mask in a TIFF", "not a page"),
     ):
         if count:
             yield f"Not counted: {_counted(count, what)}, {why}"
 
 
 def file_warnings(files: FolderFiles) -> Iterator[str]:
-    """What should have been counted and could not be."""
+    """Warnings about files that could not be counted but should be."""
     if files.unread_pdfs:
         are = "is" if files.unread_pdfs == 1 else "are"
         yield (
@@ -120,7 +120,7 @@ def file_warnings(files: FolderFiles) -> Iterator[str]:
 
 
 def _others(files: FolderFiles) -> list[tuple[str, int]]:
-    """Extensions and how many files have them, the most frequent first."""
+    """Extensions and their numbers of files, most frequent first."""
     return sorted(files.others.items(), key=lambda each: (-each[1], each[0]))
 
 

@@ -1,4 +1,4 @@
-"""Folders of images and PDFs as lists of pages; of every file only headers and boxes are read."""
+"""Folders of images and PDFs as lists of pages; only headers and page boxes are read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dsocr_analyze.workload import ImagePages
 __all__ = ["DEFAULT_PDF_DPI", "FolderFiles", "is_countable", "open_file", "open_folder"]
 
 DEFAULT_PDF_DPI: Final = 150
-"""As for named papers."""
+"""The same as for named papers."""
 
 _PDF: Final = ".pdf"
 _PAGES_A_BATCH: Final = 512
@@ -30,20 +30,20 @@ _LONGEST_EXTENSION: Final = 16
 
 @dataclass
 class FolderFiles:
-    """What the files of a folder turned out to be; complete when all pages have been read.
+    """What the files of a folder turned out to be; complete once all pages have been read.
 
     Attributes:
-        pdf_dpi: Pixels to an inch of a PDF's page.
-        images: Image files with at least one page that is counted.
-        image_pages: Their pages.
-        pdfs: PDFs with at least one page that is counted.
-        pdf_pages: Their pages.
-        unread_pdfs: PDFs that nothing installed here reads.
-        several_frames: Images with several frames, which are no pages, of which the first counts.
-        copies: Smaller copies and masks in TIFFs, which are no pages.
-        hidden: Files and folders whose names begin with a dot; they are not looked at.
-        linked_folders: Links to folders; they are not followed, so none leads in a circle.
-        others: The other files by extension, in lower case; empty for none.
+        pdf_dpi: Resolution assumed for rendering PDF pages, in pixels per inch.
+        images: Image files with at least one counted page.
+        image_pages: Pages in them.
+        pdfs: PDFs with at least one counted page.
+        pdf_pages: Pages in them.
+        unread_pdfs: PDFs that are not counted because no PDF reader is installed.
+        several_frames: Images whose frames are not pages; only the first frame counts.
+        copies: Smaller copies and masks in TIFFs, which are not pages.
+        hidden: Files and folders whose names start with a dot, which are ignored.
+        linked_folders: Links to folders, which are not followed, to avoid cycles.
+        others: Other files by lower-case extension; empty if they have none.
     """
 
     pdf_dpi: int
@@ -59,20 +59,20 @@ class FolderFiles:
     others: Counter[str] = field(default_factory=Counter)
 
     def add_other(self, suffix: str) -> None:
-        """Counts a file that is neither image nor PDF; memory stays bounded."""
+        """Count a file that is neither image nor PDF, in bounded memory."""
         known = len(self.others) < _MOST_EXTENSIONS or suffix in self.others
         named = suffix if known and len(suffix) <= _LONGEST_EXTENSION else "others"
         self.others[named] += 1
 
 
 class _Page(NamedTuple):
-    """A page of a file, or why there is none.
+    """A page of a file, or the reason why it can't be counted.
 
     Attributes:
         path: The file, relative to the folder.
         number: Its number in the file, from 1.
-        size: Width and height in pixels; None where it has none.
-        reason: Why it has none.
+        size: Width and height in pixels; None if unknown.
+        reason: Why the size is unknown.
     """
 
     path: str
@@ -82,42 +82,42 @@ class _Page(NamedTuple):
 
 
 def is_countable(path: Path) -> bool:
-    """Whether a file is called like one whose pages are counted: an image or a PDF."""
+    """Whether a file has the extension of an image or PDF."""
     suffix = path.suffix.lower()
     return suffix == _PDF or suffix in _image_suffixes()
 
 
 def open_folder(path: Path, pdf_dpi: int) -> tuple[RowSource, FolderFiles]:
-    """Opens a folder, searched with all folders in it, in the order of names.
+    """Open a folder and all folders in it, in order of names.
 
     Args:
         path: The folder.
-        pdf_dpi: Pixels to an inch of a PDF's page.
+        pdf_dpi: Resolution assumed for rendering PDF pages, in pixels per inch.
 
     Returns:
-        The pages, and what the files are, which is complete when the pages have been read.
+        The pages, and what the files are, which is complete once the pages have been read.
 
     Raises:
-        PageError: It is unreadable, or no file in it is called like an image or PDF.
+        PageError: It is unreadable, or no file in it has the extension of an image or PDF.
     """
     files = FolderFiles(pdf_dpi)
     names = _countable_files(path, files)
     first = next(names, None)
     if first is None:
-        found = f"; it holds {_listed(files.others)}" if files.others else ""
+        found = f"; it contains {_listed(files.others)}" if files.others else ""
         raise PageError(f"no image or PDF in {str(path)!r} or a folder in it{found}; {PAGES.right}")
     pages = _pages(path, itertools.chain([first], names), files)
     return RowSource(_batches(pages)), files
 
 
 def open_file(path: Path, pdf_dpi: int) -> tuple[RowSource, FolderFiles]:
-    """Opens one image or PDF as a list of its pages; arguments and result as of `open_folder`."""
+    """Open one image or PDF as a list of its pages; arguments and result as in `open_folder`."""
     files = FolderFiles(pdf_dpi)
     return RowSource(_batches(_pages(path.parent, iter([path.name]), files))), files
 
 
 def _listed(extensions: Counter[str]) -> str:
-    """Files by extension in a line: 3 .docx, 1 .txt."""
+    """Number of files by extension, in one line: 3 .docx, 1 .txt."""
     shown = extensions.most_common(10)
     named = ", ".join(f"{count:,} {name or 'without extension'}" for name, count in shown)
     rest = extensions.total() - sum(count for _, count in shown)
@@ -125,7 +125,7 @@ def _listed(extensions: Counter[str]) -> str:
 
 
 def _countable_files(folder: Path, files: FolderFiles) -> Iterator[str]:
-    """Paths, relative to the folder, of all images and PDFs, by name; the others are counted."""
+    """Relative paths of all images and PDFs in order of names; other files are just counted."""
     suffixes = _image_suffixes() | {_PDF}
 
     def give_up(error: OSError) -> None:
@@ -201,7 +201,7 @@ def _pages_of_pdf(folder: Path, name: str, files: FolderFiles) -> Iterator[_Page
 
 
 def _batches(pages: Iterator[_Page]) -> Iterator[RawRows]:
-    """Pages as rows, of which a row is no page where there is a reason for that."""
+    """Pages as rows; pages without a size are rejected rows."""
     import numpy as np
     import pyarrow as pa
 

@@ -1,4 +1,4 @@
-"""Histograms of an archive: pages by crop grid, and by the length of their prompt."""
+"""Histograms of an archive: pages by crop grid, and by length of their prompt."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = [
 ]
 
 HISTOGRAMS: Final = ("grid", "tokens")
-"""What pages can be told apart by: their crop grid, or the tokens of their prompt."""
+"""What pages can be grouped by: their crop grid, or the tokens of their prompt."""
 
 MOST_PLOTTED: Final = 10
-"""Modes that one picture shows at most."""
+"""Most modes in one picture."""
 
 _MOST_BARS: Final = 20
 _NICE: Final = (1, 2, 5)
@@ -37,8 +37,8 @@ class Bar:
     """One bar.
 
     Attributes:
-        label: What the pages have in common.
-        pages: How many there are.
+        label: What its pages have in common.
+        pages: Number of pages.
     """
 
     label: str
@@ -47,12 +47,12 @@ class Bar:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Pages by something they have in common.
+    """Pages grouped by a property.
 
     Attributes:
-        title: By what.
-        series: The mode; empty where pages are the same in every mode.
-        label: What the bars' labels are, in a word.
+        title: What they are grouped by.
+        series: The mode; empty if the histogram is the same in every mode.
+        label: What the bars' labels are, in one word.
         axis: The same with a unit.
         bars: The bars, in order.
     """
@@ -65,10 +65,10 @@ class Histogram:
 
 
 def histograms_of(archive: Archive, kind: str) -> list[Histogram]:
-    """One histogram of crop grids, or one of prompt lengths for each mode, all with equal bins.
+    """One histogram of crop grids, or one of prompt lengths per mode, all with the same bins.
 
     Args:
-        archive: A list of pages, added up.
+        archive: A list's totals.
         kind: One of `HISTOGRAMS`.
     """
     if kind == "grid":
@@ -86,7 +86,7 @@ def histograms_of(archive: Archive, kind: str) -> list[Histogram]:
 
 
 def grid_bars(pages_by_grid: Mapping[tuple[int, int], int]) -> list[Bar]:
-    """One bar per grid that occurs, `2 x 3`, by number of views; `1 x 1` is a page not cut.
+    """One bar per occurring grid, such as `2 x 3`, by number of views; `1 x 1` is an uncut page.
 
     Args:
         pages_by_grid: Pages by columns and rows.
@@ -96,17 +96,17 @@ def grid_bars(pages_by_grid: Mapping[tuple[int, int], int]) -> list[Bar]:
 
 
 def token_bars(pages_by_tokens: NDArray[np.int64]) -> list[Bar]:
-    """At most 20 bars of equal, round width from the shortest prompt to the longest.
+    """At most 20 bins of equal, round width, from the shortest prompt to the longest.
 
     Args:
-        pages_by_tokens: Pages whose prompt has 0, 1, 2, ... tokens.
+        pages_by_tokens: Number of pages whose prompt has 0, 1, 2, ... tokens.
     """
     [bars] = _bars_of_each([pages_by_tokens])
     return bars
 
 
 def _bars_of_each(all_pages: Sequence[NDArray[np.int64]]) -> Iterator[list[Bar]]:
-    """The bars of several counts of pages, each in the bins that hold all of them."""
+    """Bars for each of several counts, in bins that cover them all."""
     import numpy as np
 
     found = [np.flatnonzero(pages) for pages in all_pages]
@@ -127,7 +127,7 @@ def _bars_of_each(all_pages: Sequence[NDArray[np.int64]]) -> Iterator[list[Bar]]
 
 
 def _bin_width(least: int, most: int) -> int:
-    """The least of 1, 2, 5, 10, 20, ... that makes at most `_MOST_BARS` bins."""
+    """The smallest of 1, 2, 5, 10, 20, ... that gives at most `_MOST_BARS` bins."""
     power = 1
     while True:
         for digit in _NICE:

@@ -1,4 +1,4 @@
-"""What a list of pages is, whatever it is read from."""
+"""What a list of pages is, whatever its file format."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["PAGES"]
 
 
 def _wanted_columns(what: str, names: list[str]) -> tuple[str, ...]:
-    """The columns to read, of those that a file has.
+    """The columns to read from a file with these columns.
 
     Raises:
-        WorkloadError: One is missing, or there twice.
+        WorkloadError: One is missing or duplicated.
     """
     check_columns(names, what)
     return tuple(name for name in (*SIZE_COLUMNS, *LENGTH_COLUMNS) if name in names)
@@ -28,4 +28,4 @@ PAGES: Final = RowKind(
     columns=_wanted_columns,
     error=PageError,
 )
-"""Lists of pages; rows that were read from files have columns `path` and `file_page` too."""
+"""Lists of pages; rows from image and PDF files also have columns `path` and `file_page`."""

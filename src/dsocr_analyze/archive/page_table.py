@@ -1,4 +1,4 @@
-"""The pages of a list with their costs, one row each, for those who want more than the sums."""
+"""The pages of a list with their individual costs, one row per page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["page_table"]
 
 
 def page_table(model: CountedModel, setting: Setting, pages: Pages) -> pa.RecordBatch:
-    """One row per page: its number in the list, its size and lengths, and what it costs.
+    """One row per page: its number in the list, its size and lengths, and its costs.
 
     Args:
         model: The model.
@@ -27,11 +27,11 @@ def page_table(model: CountedModel, setting: Setting, pages: Pages) -> pa.Record
         pages: Pages of a list.
 
     Returns:
-        `row` (the number in the list) and, of files, `path` and `file_page`; size, setting and
+        `row` (the number in the list) and, for files, `path` and `file_page`; size, setting and
         lengths as in a sweep; and `PAGE_RESULTS`.
 
     Raises:
-        WorkloadError: A count does not fit 64 bits.
+        WorkloadError: A count does not fit in 64 bits.
     """
     import numpy as np
     import pyarrow as pa

@@ -1,4 +1,4 @@
-"""The rows of a list, read: those that describe a page, and what is wrong with the others."""
+"""The rows of a list: those that are pages, and what is wrong with the others."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 __all__ = ["REPORTED_ROWS", "Malformed", "Pages", "read_pages"]
 
 REPORTED_ROWS: Final = 10
-"""Malformed rows that are named; the others are only counted."""
+"""Malformed rows to report individually; the rest are only counted."""
 
 
 @dataclass
 class Malformed:
-    """Rows that describe no page.
+    """Rows that are not pages.
 
     Attributes:
-        rows: How many.
-        reported: Number and reason of the first `REPORTED_ROWS` of them.
+        rows: Number of such rows.
+        reported: Row number and reason of the first `REPORTED_ROWS` of them.
     """
 
     rows: int = 0
     reported: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, other: Malformed) -> None:
-        """Counts the rows of a later part of the list too."""
+        """Add the malformed rows of a later part of the list."""
         self.rows += other.rows
         self.reported = (self.reported + other.reported)[:REPORTED_ROWS]
 
@@ -47,13 +47,13 @@ class Pages:
 
     Attributes:
         numbers: Each page's number in the list, `[n]`, from 1.
-        paths: The file that each is in, `[n]`; None where the list is not one of files.
-        file_pages: Each page's number in its file, `[n]`, from 1; None likewise.
+        paths: Each page's file, `[n]`; None if the list does not consist of files.
+        file_pages: Each page's number in its file, `[n]`, from 1; None if `paths` is.
         widths: Pixels, `[n]`.
         heights: Pixels, `[n]`.
-        text_tokens: Tokens besides the visual ones, for each page or for all.
-        max_new_tokens: Tokens generated, for each page or for all.
-        malformed: The rows that describe no page.
+        text_tokens: Prompt tokens in addition to the visual ones, per page or for all.
+        max_new_tokens: Tokens generated, per page or for all.
+        malformed: The rows that are not pages.
     """
 
     numbers: NDArray[np.int64]
@@ -67,11 +67,11 @@ class Pages:
 
     @property
     def rows(self) -> int:
-        """Rows of the list, malformed ones included."""
+        """Number of rows, malformed ones included."""
         return len(self.numbers) + self.malformed.rows
 
     def workloads(self, crop_grids: CropGrids) -> Workloads:
-        """The pages as workloads, each alone."""
+        """The pages as workloads with batch size 1."""
         grids = crop_grids.codes(self.widths, self.heights)
         return Workloads(grids, self.text_tokens, self.max_new_tokens)
 
@@ -83,12 +83,12 @@ def read_pages(
 
     Args:
         batches: Its rows.
-        text_tokens: Tokens besides the visual ones, where the list does not say.
-        max_new_tokens: Tokens generated, where the list does not say.
+        text_tokens: Prompt tokens in addition to the visual ones, if the list has no such column.
+        max_new_tokens: Tokens generated, if the list has no such column.
 
     Raises:
         PageError: The list cannot be read to its end.
-        WorkloadError: A column holds no numbers.
+        WorkloadError: A column is not numeric.
     """
     for raw in batches:
         rows = read_rows(raw.columns)
@@ -107,7 +107,7 @@ def read_pages(
 
 
 def _column(raw: RawRows, rows: PageRows, name: str) -> pa.Array | None:
-    """What a column says of the pages; None where there is none."""
+    """A column's values for the pages; None if there is no such column."""
     import pyarrow as pa
 
     if name not in raw.columns.schema.names:
@@ -116,7 +116,7 @@ def _column(raw: RawRows, rows: PageRows, name: str) -> pa.Array | None:
 
 
 def _malformed(raw: RawRows, rows: PageRows) -> Malformed:
-    """Faulty and rejected rows, in the order of their numbers."""
+    """Faulty and rejected rows, in order of row number."""
     import numpy as np
 
     faulty = np.flatnonzero(rows.faults)

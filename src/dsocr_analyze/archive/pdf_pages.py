@@ -1,4 +1,4 @@
-"""The pages of a PDF in pixels, by their boxes; nothing is rendered. Needs the extra `pdf` (pypdf).
+"""Sizes of a PDF's pages in pixels, from their boxes, without rendering. Needs the extra `pdf`.
 
 Source: ISO 32000-2, 7.7.3 (page tree, inherited attributes) and 14.11.2 (page boundaries).
 """
@@ -22,13 +22,13 @@ from dsocr_analyze.workload.page import check_page
 __all__ = ["INSTALL", "MOST_NODES", "has_reader", "pdf_pages"]
 
 INSTALL: Final = "pip install 'dsocr-analyze[pdf]'"
-"""What puts the reader in place."""
+"""Command that installs the PDF reader, pypdf."""
 
 MOST_NODES: Final = 1_000_000
-"""Pages and groups of pages of a file that are read; a tree that has more has no end."""
+"""Most nodes of a file's page tree; a larger tree is taken to be endless."""
 
 _DEEPEST: Final = 200
-"""Groups of pages within one another."""
+"""Deepest nesting of page groups."""
 
 _POINTS_AN_INCH: Final = 72
 _INHERITED: Final = ("/MediaBox", "/CropBox", "/Rotate")
@@ -46,7 +46,7 @@ _DAMAGE: Final = (
     struct.error,
     zlib.error,
 )
-"""What pypdf raises on a damaged file, besides its own errors."""
+"""What pypdf raises on a damaged file in addition to its own errors."""
 
 
 def has_reader() -> bool:
@@ -55,29 +55,28 @@ def has_reader() -> bool:
 
 
 def pdf_pages(path: Path, dpi: int) -> Iterator[tuple[int, int] | PageError]:
-    """Width and height of each page in pixels as it is looked at, rounded to the nearest.
+    """Width and height of each page in pixels as displayed, rounded to the nearest pixel.
 
-    A page is as large as its CropBox within its MediaBox, or as its MediaBox where it has no
+    A page's size is that of its CropBox clipped to its MediaBox, or of its MediaBox if it has no
     CropBox; UserUnit scales it and Rotate turns it.
 
     Args:
         path: The file.
-        dpi: Pixels to an inch, at which it would be rendered.
+        dpi: Resolution assumed for rendering, in pixels per inch.
 
     Yields:
-        The size of a page, or why it has none.
+        The size of a page, or the error why it has none.
 
     Raises:
-        PageError: The file is missing, encrypted or damaged; then no page of it that has not been
-            handed out can be.
+        PageError: The file is missing, encrypted or damaged, so that no further page can be read.
     """
     from pypdf.errors import DependencyError, PyPdfError
 
     damage = (*_DAMAGE, PyPdfError, DependencyError, RecursionError)
-    silence = logging.NullHandler()  # else a damaged file talks on stderr beside the error
+    silence = logging.NullHandler()  # pypdf would log about a damaged file on stderr
     logging.getLogger("pypdf").addHandler(silence)
     try:
-        # Given a name, pypdf reads the whole file at once.
+        # Given a path, pypdf would read the whole file at once.
         with opened(path) as file:
             pages = 0
             for page in _pages(path, file):
@@ -95,21 +94,21 @@ def pdf_pages(path: Path, dpi: int) -> Iterator[tuple[int, int] | PageError]:
 
 
 class _Node(NamedTuple):
-    """A node of the tree of pages, with what it has and inherits."""
+    """A node of the page tree, with its own and inherited attributes."""
 
     values: Any
     inherited: dict[str, Any]
     above: frozenset[int]
-    """Identities of the nodes on the way to it."""
+    """Identities of its ancestors."""
 
 
 def _pages(path: Path, file: Any) -> Iterator[dict[str, Any]]:
-    """What each page has and inherits, in the order of the tree."""
+    """Own and inherited attributes of each page, in tree order."""
     from pypdf import PasswordType, PdfReader
 
     reader = PdfReader(file)
     if reader.is_encrypted and reader.decrypt("") is PasswordType.NOT_DECRYPTED:
-        raise PageError(f"PDF {str(path)!r} is encrypted and opens with a password only")
+        raise PageError(f"PDF {str(path)!r} is encrypted and needs a password")
     waiting = [_Node(reader.root_object["/Pages"], {}, frozenset())]
     nodes = 0
     while waiting:
@@ -119,13 +118,13 @@ def _pages(path: Path, file: Any) -> Iterator[dict[str, Any]]:
             raise ValueError(f"more than {MOST_NODES:,} pages and groups of pages")
         values = node.values.get_object()
         if not isinstance(values, dict):
-            raise TypeError("the tree of pages has a node that is none")
+            raise TypeError("the page tree has an invalid node")
         own = node.inherited | {key: values[key] for key in _INHERITED if key in values}
         if "/Kids" not in values:
             yield own | {key: values[key] for key in ("/UserUnit",) if key in values}
             continue
         if id(values) in node.above or len(node.above) >= _DEEPEST:
-            raise ValueError("the tree of pages has no end: a group is within itself, or too deep")
+            raise ValueError("the page tree has a cycle or is nested too deeply")
         above = node.above | {id(values)}
         kids = values["/Kids"].get_object()
         waiting += [_Node(kid, own, above) for kid in reversed(kids)]
@@ -135,7 +134,7 @@ def _pixels(page: dict[str, Any], dpi: int) -> tuple[int, int]:
     """Width and height of a page in pixels.
 
     Raises:
-        PageError: It has no box, or says what no page can have.
+        PageError: It has no box, or an attribute has an impossible value.
     """
     if "/MediaBox" not in page:
         raise PageError("it has no MediaBox")
@@ -148,16 +147,16 @@ def _pixels(page: dict[str, Any], dpi: int) -> tuple[int, int]:
     unit = _number(page.get("/UserUnit", 1))
     turn = _number(page.get("/Rotate", 0))
     if unit <= 0:
-        raise PageError(f"its UserUnit {float(unit):g} is no size")
+        raise PageError(f"its UserUnit {float(unit):g} is not a valid size")
     if turn % 90:
-        raise PageError(f"its Rotate {float(turn):g} is no multiple of 90")
+        raise PageError(f"its Rotate {float(turn):g} is not a multiple of 90")
     scale = unit * dpi / _POINTS_AN_INCH
     width, height = _nearest((right - left) * scale), _nearest((high - low) * scale)
     return (height, width) if turn % 180 else (width, height)
 
 
 def _box(value: Any) -> tuple[Fraction, Fraction, Fraction, Fraction]:
-    """Left, low, right and high of a rectangle, whichever two corners it is given by."""
+    """Left, bottom, right and top of a rectangle given by any two opposite corners."""
     corners = [_number(each) for each in value.get_object()]
     if len(corners) != 4:
         raise PageError(f"it has a box of {len(corners)} numbers")
@@ -168,8 +167,8 @@ def _box(value: Any) -> tuple[Fraction, Fraction, Fraction, Fraction]:
 def _number(value: Any) -> Fraction:
     number = value if isinstance(value, int) else value.get_object()
     if isinstance(number, bool) or not isinstance(number, int | float | Decimal):
-        raise PageError(f"it has {str(number)[:40]!r} where a number belongs")
-    # A number is written in decimals: 841.89 is that, and no binary fraction near it.
+        raise PageError(f"it has {str(number)[:40]!r} instead of a number")
+    # Exact decimals: 841.89 must not become the nearest binary fraction.
     return Fraction(str(number))
 
 
@@ -178,7 +177,7 @@ def _nearest(length: Fraction) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, on one line."""
+    """What went wrong, in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = " ".join(str(error).split())

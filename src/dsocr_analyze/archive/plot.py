@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 __all__ = ["SeenPages", "histogram_picture", "settings_of_list"]
 
-_BAR_INCHES: Final = 0.16  # a value fits upright
+_BAR_INCHES: Final = 0.16  # wide enough for a vertical value label
 _INCHES: Final = (8.0, 14.0)
 
 
 class SeenPages:
-    """The least and the most of what pages of a list have: settings where both are the same."""
+    """Minimum and maximum of each property of a list's pages; settings where the two are equal."""
 
     def __init__(self) -> None:
         self._values: dict[str, set[int]] = {}
 
     def watched(self, batches: Iterable[Pages]) -> Iterator[Pages]:
-        """The same batches, looked at on the way."""
+        """The same batches, observed as they pass."""
         for pages in batches:
             if len(pages.numbers):
                 self._see("page_width", pages.widths)
@@ -44,7 +44,7 @@ class SeenPages:
 
     @property
     def settings(self) -> dict[str, Sequence[Any]]:
-        """Settings as of pictures; the page is one where width and height are."""
+        """Settings for a picture; the page is one of them if width and height are constant."""
         found: dict[str, Sequence[Any]] = {
             name: sorted(values) for name, values in self._values.items()
         }
@@ -57,7 +57,7 @@ class SeenPages:
 def settings_of_list(
     model: Mapping[str, Any], settings: Sequence[Setting], seen: SeenPages
 ) -> dict[str, Sequence[Any]]:
-    """What a list was counted for.
+    """The settings a list was counted with.
 
     Args:
         model: Settings of the model.
@@ -76,12 +76,12 @@ def settings_of_list(
 def histogram_picture(
     histograms: Sequence[Histogram], pages: str, settings: Mapping[str, Sequence[Any]]
 ) -> Picture:
-    """A histogram of pages, or several of equal bins side by side; written with its `save`.
+    """A picture of one histogram, or of several with the same bins side by side.
 
     Args:
-        histograms: The bars of each.
-        pages: Which pages they are.
-        settings: What they were counted for.
+        histograms: The histograms.
+        pages: Which pages they show.
+        settings: The settings they were counted with.
     """
     first = histograms[0]
     shown = ("mode",) if first.label == "tokens" else ()  # its title or its legend says the mode
@@ -107,7 +107,7 @@ def histogram_picture(
 def _draw(
     picture: Picture, histograms: Sequence[Histogram], scale: Scale
 ) -> tuple[list[Any], list[Top]]:
-    """Groups of bars; what stands for each histogram in a legend, and where the bars end."""
+    """Draw groups of bars; returns each histogram's legend handle and the tops of all bars."""
     width = 0.8 / len(histograms)
     handles, tops = [], []
     for index, each in enumerate(histograms):

@@ -1,6 +1,6 @@
 """The page sizes and lengths in an Arrow batch, row by row, and what is wrong with a row.
 
-A bad value makes its row faulty and is no error: a list of a million pages has some.
+A bad value marks its row as faulty instead of raising: a list of a million pages has some.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = [
 ]
 
 SIZE_COLUMNS: Final = ("width", "height")
-"""Columns that a list of pages has to have, in pixels."""
+"""Required columns of a list of pages, in pixels."""
 
 LENGTH_COLUMNS: Final = ("text_tokens", "max_new_tokens")
-"""Columns that it may have; a list without them has one length for all pages."""
+"""Optional columns; without them all pages have the same length."""
 
 _MOST: Final = {
     "width": LARGEST_SIDE,
@@ -52,13 +52,13 @@ _REASONS: Final = len(Reason)
 
 @dataclass(frozen=True)
 class PageRows:
-    """What a batch says about its pages; in a faulty row every number is 1.
+    """The pages of a batch; in a faulty row every number is 1.
 
     Attributes:
         widths: Pixels, `[n]`.
         heights: Pixels, `[n]`.
-        text_tokens: `[n]`, or None where the batch has no such column.
-        max_new_tokens: `[n]`, or None where the batch has no such column.
+        text_tokens: `[n]`, or None if the batch has no such column.
+        max_new_tokens: `[n]`, or None if the batch has no such column.
         faults: `[n]`, 0 for a good row; see `fault_text`.
     """
 
@@ -70,16 +70,16 @@ class PageRows:
 
     @property
     def is_good(self) -> NDArray[np.bool_]:
-        """Which rows describe a page, `[n]`."""
+        """Which rows are pages, `[n]`."""
         return self.faults == 0  # type: ignore[no-any-return]  # a comparison of arrays
 
 
 def fault_text(fault: int, value: object = None) -> str:
-    """What is wrong with a row; names the value where one is given.
+    """What is wrong with a row, with the value if one is given.
 
     Args:
         fault: One of `PageRows.faults`, not 0.
-        value: What the column that `fault_column` names holds in that row.
+        value: The row's value in the column that `fault_column` returns.
     """
     reason = (fault - 1) % _REASONS + 1
     column = fault_column(fault)
@@ -87,12 +87,12 @@ def fault_text(fault: int, value: object = None) -> str:
 
 
 def fault_column(fault: int) -> str:
-    """The column that makes a row faulty: its first bad one."""
+    """The first bad column of a faulty row."""
     return (*SIZE_COLUMNS, *LENGTH_COLUMNS)[(fault - 1) // _REASONS]
 
 
 def fault_texts() -> list[str | None]:
-    """The text of every fault by its number; None for 0."""
+    """The text of every fault by number; None for 0."""
     count = _REASONS * len(_MOST)
     return [None, *(fault_text(fault) for fault in range(1, count + 1))]
 
@@ -105,7 +105,7 @@ def read_rows(batch: pa.RecordBatch | pa.Table) -> PageRows:
             numbers in any numeric type, or as text.
 
     Raises:
-        WorkloadError: A column is missing, there twice, or of a type that holds no numbers.
+        WorkloadError: A column is missing, duplicated, or of a non-numeric type.
     """
     import numpy as np
 
@@ -134,7 +134,7 @@ def read_rows(batch: pa.RecordBatch | pa.Table) -> PageRows:
 
 
 def check_columns(names: list[str], what: str = "a list of pages") -> None:
-    """Raises WorkloadError where a column that is needed is not there exactly once."""
+    """Raise WorkloadError unless every required column is there exactly once."""
     for name in (*SIZE_COLUMNS, *LENGTH_COLUMNS):
         found = names.count(name)
         if found > 1:

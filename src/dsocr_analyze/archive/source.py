@@ -1,4 +1,4 @@
-"""Lists of pages opened: a Parquet or CSV file of sizes, images, PDFs, or a folder of them."""
+"""Opens lists of pages: a Parquet or CSV file of sizes, an image, a PDF, or a folder of these."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PageSource(RowSource):
     """Pages that are read once, in order.
 
     Attributes:
-        files: What the files of a folder are, complete when all pages have been read; None of a
+        files: What the files of a folder are, complete once all pages have been read; None for a
             list of sizes.
     """
 
@@ -35,19 +35,19 @@ class PageSource(RowSource):
 
 
 def open_pages(path: Path, *, pdf_dpi: int = DEFAULT_PDF_DPI) -> PageSource:
-    """Opens a list of pages; nothing but a header is read yet.
+    """Open a list of pages; only a header is read yet.
 
-    A file's content tells whether it is Parquet, its name does not. A folder is searched with all
-    folders in it, in the order of names, for files with the extension of an image or PDF; one such
-    file is a list of its pages.
+    Parquet is recognised by content, not by name. A folder and all folders in it are searched, in
+    order of names, for files with the extension of an image or PDF; a single such file is a list
+    of its pages.
 
     Args:
         path: The file or folder.
-        pdf_dpi: Pixels to an inch of a PDF's page.
+        pdf_dpi: Resolution assumed for rendering PDF pages, in pixels per inch.
 
     Raises:
-        PageError: It is missing, unreadable, or no list of pages.
-        WorkloadError: A column is missing, or there twice.
+        PageError: It is missing, unreadable, or not a list of pages.
+        WorkloadError: A column is missing or duplicated.
     """
     check_count("pdf_dpi", pdf_dpi, 1, LARGEST_SIDE, " pixels to an inch")
     if is_folder(path):

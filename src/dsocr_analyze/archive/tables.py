@@ -18,10 +18,10 @@ _BAR_WIDTH: Final = 40
 
 
 def archive_tables(archive: Archive, histogram: str) -> list[Table]:
-    """The totals, one row per setting, seconds, and a histogram of grids or of tokens.
+    """The totals with one row per setting, seconds, and a histogram of grids or tokens.
 
     Args:
-        archive: The list of pages, added up.
+        archive: The list's totals.
         histogram: One of `HISTOGRAMS`.
     """
     histograms = histograms_of(archive, histogram)
@@ -32,7 +32,7 @@ def archive_tables(archive: Archive, histogram: str) -> list[Table]:
 def _totals_table(archive: Archive) -> Table:
     columns = (
         "mode", "dtype", "attention", "prompt tokens", "new tokens", "prefill FLOPs", "FLOPs",
-        "bytes read", "bytes written", "FLOPs a page", "largest KV cache",
+        "bytes read", "bytes written", "FLOPs per page", "largest KV cache",
     )  # fmt: skip
     rows = tuple(
         (
@@ -52,14 +52,14 @@ def _totals_table(archive: Archive) -> Table:
     )
     title = counted(archive.pages, "page")
     if archive.batch_size > 1:
-        title += f", {archive.batch_size} with equal prompts at a time"
+        title += f" in batches of {archive.batch_size} with equal prompts"
     return Table(title, columns, rows, label_columns=3)
 
 
 def _time_tables(times: list[TimeTotals]) -> list[Table]:
     """GPU-hours by GPU and setting, and what follows from them; at most 80 columns wide.
 
-    The kind of attention is named where it differs.
+    The kind of attention is shown only if it differs.
     """
     time = times[0].time
     price, hours = time.requested.job.price_per_hour, time.deadline_hours
@@ -77,10 +77,10 @@ def _time_tables(times: list[TimeTotals]) -> list[Table]:
         if each.gpus_for_deadline is not None:
             row.append(exact(each.gpus_for_deadline))
         follows.append(tuple(row))
-    columns, title = [*names, "pages/s"], "What follows: pages/s of a GPU"
+    columns, title = [*names, "pages/s"], "From this follow: pages/s of one GPU"
     if price is not None:
         columns.append("cost")
-        title += f", cost at {price:g} an hour"
+        title += f", cost at {price:g} per hour"
     if hours is not None:
         columns.append("GPUs")
         title += f", GPUs to finish in {hours:g} h"
@@ -95,14 +95,14 @@ def _time_tables(times: list[TimeTotals]) -> list[Table]:
 
 
 def _three(value: float) -> str:
-    """Three digits, with thousands apart; two of what is small."""
+    """Three digits with thousands separators; two for small values."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value >= 0.1 else f"{value:.2g}"
 
 
 def _histogram_table(histograms: list[Histogram]) -> Table:
-    """One histogram with shares and bars, or several beside each other."""
+    """One histogram with shares and bars, or several side by side."""
     histogram = histograms[0]
     bars = histogram.bars
     if len(histograms) > 1:

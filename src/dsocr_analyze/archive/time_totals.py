@@ -1,4 +1,4 @@
-"""How long a list of pages keeps a GPU busy, and how many GPUs finish it in time."""
+"""How long a list of pages keeps a GPU busy, and how many GPUs meet a deadline."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ __all__ = ["METHOD", "ListTime", "ListTimer", "TimeTotals"]
 _SECONDS_PER_HOUR: Final = 3600.0
 
 METHOD: Final = (
-    "each page takes what it would take if all pages under way were like it: in balance, a GPU's"
-    " time per page is 1 over the pages per second; preprocessing is the mean of pages of one crop"
-    " grid and one pair of lengths"
+    "each page takes as long as if all pages under way were like it: in steady state, a GPU's time"
+    " per page is 1 over the pages per second; preprocessing is averaged over pages with the same"
+    " crop grid and lengths"
 )
-"""What is taken for granted of a list besides what is of a page."""
+"""Assumption about a list, in addition to those about a page."""
 
 
 @dataclass(frozen=True)
 class ListTime:
-    """What is asked of a list of pages.
+    """How a list of pages is to be timed.
 
     Attributes:
         requested: GPUs, and how pages are timed on them.
-        concurrency: Pages under way at a time on a GPU.
-        deadline_hours: In which the list is to be done; None for none.
-        has_lengths: Whether it is given how long outputs are, besides the tokens they may have.
+        concurrency: Pages in flight at a time on a GPU.
+        deadline_hours: Hours in which the list must be done; None for no deadline.
+        has_lengths: Whether output lengths are given, not just their maximum.
     """
 
     requested: TimeRequested
@@ -66,14 +66,14 @@ class TimeTotals:
     Attributes:
         setting: Mode, element type and attention.
         profile: The GPU's profile.
-        time: What was asked.
-        correction: What benchmarks of the server say on the GPU.
-        sliding_window: Whether decode steps attend in a window; None of a model that has none.
-        pages: How many.
+        time: How the list is timed.
+        correction: Correction from benchmarks of the server on this GPU.
+        sliding_window: Whether decode steps use a sliding window; None if the model has none.
+        pages: Number of pages.
         gpu_seconds: Seconds of one GPU for all pages.
-        cpu_seconds: CPU work of all pages before the model.
-        pages_that_wait: Pages of which fewer than asked for fit into memory at a time.
-        work: What all pages take of the GPU, as if it never waited for the CPU.
+        cpu_seconds: CPU seconds to prepare all pages for the model.
+        pages_that_wait: Pages so large that fewer than the concurrency fit in memory.
+        work: GPU work of all pages, as if it never waited for the CPU.
     """
 
     setting: Setting
@@ -88,12 +88,12 @@ class TimeTotals:
     work: Span = field(default_factory=Span)
 
     def add(self, times: ManyTimes, pages: NDArray[np.int64], cpu_seconds: float) -> None:
-        """Adds more pages.
+        """Add more pages.
 
         Args:
-            times: What each of some distinct ones takes, and their `work`.
-            pages: How many pages each of them stands for, `[n]`.
-            cpu_seconds: CPU work of all of these.
+            times: Times of some distinct pages, and their `work`.
+            pages: Number of pages that each stands for, `[n]`.
+            cpu_seconds: CPU work of all these pages.
         """
         self.pages += int(pages.sum())
         self.gpu_seconds += float((pages / times.pages_per_second).sum())
@@ -119,41 +119,41 @@ class TimeTotals:
 
     @property
     def is_cpu_bound(self) -> bool:
-        """Whether the CPU takes longer to prepare the pages than the GPU for the rest."""
+        """Whether the CPU takes longer to prepare the pages than the GPU to process them."""
         workers = self.time.requested.job.workers
         return self.cpu_seconds / workers > float(self.work.seconds)
 
     @property
     def bound(self) -> str:
-        """What fills most of the time: launches, memory, compute or host (preprocessing too)."""
+        """What takes most time: launches, memory, compute or host (preprocessing included)."""
         return "host" if self.is_cpu_bound else self.work.bound
 
     @property
     def band(self) -> tuple[float, float]:
-        """Between what GPU-hours lie; what the CPU takes is taken as given."""
+        """Lower and upper end of the GPU-hours; CPU time is treated as exact."""
         error = 0.0 if self.is_cpu_bound else self.work.error
         return self.gpu_hours / (1 + error), self.gpu_hours * (1 + error)
 
     @property
     def pages_per_second(self) -> float:
-        """Of one GPU, on average."""
+        """Mean throughput of one GPU."""
         return self.pages / self.gpu_seconds if self.gpu_seconds else 0.0
 
     @property
     def cost(self) -> float | None:
-        """Of all pages, in the currency of the price; None without a price."""
+        """Cost of all pages, in the currency of the price; None without a price."""
         price = self.time.requested.job.price_per_hour
         return None if price is None else price * self.gpu_hours
 
     @property
     def gpus_for_deadline(self) -> int | None:
-        """GPUs, each with its own CPU, that finish the list in time; None without a deadline."""
+        """GPUs, each with its own CPU, needed to meet the deadline; None without one."""
         hours = self.time.deadline_hours
         return None if hours is None else math.ceil(self.gpu_hours / hours)
 
     @property
     def assumptions(self) -> list[str]:
-        """What was taken for granted, a sentence each."""
+        """The assumptions, one sentence each."""
         said = [METHOD, f"{self.gpu}: kernel times from {self.profile.source}"]
         extrapolated = sorted(kind.kind for kind in self.work.kinds if kind.extrapolated)
         if extrapolated:
@@ -163,19 +163,19 @@ class TimeTotals:
 
 
 class ListTimer:
-    """Adds up the seconds of a list of pages, for every setting and GPU."""
+    """Sums the seconds of a list of pages for every setting and GPU."""
 
     def __init__(self, model: CountedModel, settings: Sequence[Setting], time: ListTime) -> None:
-        """A timer.
+        """Set up a timer.
 
         Args:
             model: The model.
             settings: Ways to run it.
-            time: What is asked.
+            time: How the list is to be timed.
 
         Raises:
-            ConfigError: The model is not served.
-            DeviceError: No seconds are known in an element type.
+            ConfigError: The model can't be served.
+            DeviceError: No times are known for an element type.
         """
         import numpy as np
 
@@ -194,24 +194,24 @@ class ListTimer:
 
     @property
     def totals(self) -> list[TimeTotals]:
-        """What was added up, by GPU and setting."""
+        """The sums, by GPU and setting."""
         return [totals for _, totals in self._timed]
 
     def amounts(self, pages: Pages, workloads: Workloads) -> NDArray[np.float64] | None:
-        """Seconds of CPU work of each page in each mode, `[modes, n]`; None where they are given.
+        """CPU seconds of each page in each mode, `[modes, n]`; None if the user gave them.
 
         Args:
             pages: Some pages of the list.
-            workloads: The same.
+            workloads: The same pages as workloads.
 
         Raises:
-            WorkloadError: The pages say how long their outputs are, and so does something else.
+            WorkloadError: Output lengths are given both in the list and elsewhere.
         """
         import numpy as np
 
         if self._time.has_lengths and not isinstance(pages.max_new_tokens, int):
             raise WorkloadError(
-                "the list has a column max_new_tokens, which says how long outputs are; leave out"
+                "the list has a column max_new_tokens, which gives the output lengths; leave out"
                 " new_tokens_from and mean_new_tokens",
                 arguments=["new_tokens_from", "mean_new_tokens"],
             )
@@ -225,10 +225,10 @@ class ListTimer:
         ])  # fmt: skip
 
     def add(self, distinct: DistinctWorkloads) -> None:
-        """Adds the seconds of more pages.
+        """Add the seconds of more pages.
 
         Args:
-            distinct: The pages; amounts as from `amounts`.
+            distinct: The pages, with amounts from `amounts`.
 
         Raises:
             DeviceError: The GPU lacks an element type.

@@ -1,4 +1,4 @@
-"""What a whole list of pages costs: exact totals, in memory that does not grow with the list."""
+"""What a whole list of pages costs: exact totals in memory that does not grow with the list."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class SettingTotals:
 
     Attributes:
         setting: Mode, element type and attention.
-        sliding_window: Whether decode steps attend in a window; None of a model that has none.
-        visual_tokens: Of all pages.
-        prompt_tokens: Of all pages, visual and text tokens.
-        new_tokens: Of all pages.
+        sliding_window: Whether decode steps use a sliding window; None if the model has none.
+        visual_tokens: Visual tokens of all pages.
+        prompt_tokens: Visual and text tokens of all pages.
+        new_tokens: Tokens generated for all pages.
         prefill_pass: Work of all pages' prefill passes.
         page: Work of all pages, decode steps included.
-        batches: Into which the pages come; as many as pages where each runs alone.
-        largest_kv_cache_bytes: KV cache of the batch that needs most.
-        largest_peak_activation_bytes: Most bytes of tensors alive at once in a prefill pass, of
-            the batch that needs most.
-        beyond_positions: Pages that reach beyond the positions the decoder was trained for.
-        pages_by_tokens: Pages whose prompt has 0, 1, 2, ... tokens.
+        batches: Number of batches; the number of pages if each runs alone.
+        largest_kv_cache_bytes: Largest KV cache of any batch.
+        largest_peak_activation_bytes: Most bytes of tensors alive at once in the prefill pass of
+            any batch.
+        beyond_positions: Pages longer than the positions the decoder was trained for.
+        pages_by_tokens: Number of pages whose prompt has 0, 1, 2, ... tokens.
     """
 
     setting: Setting
@@ -69,16 +69,16 @@ class SettingTotals:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The work by column, `prefill_pass_flops` and so on."""
+        """The work by column name, such as `prefill_pass_flops`."""
         return figures("prefill_pass", self.prefill_pass) | figures("page", self.page)
 
     def add(self, costs: Costs, distinct: DistinctBatches, max_positions: int) -> None:
-        """Adds more pages.
+        """Add more pages.
 
         Args:
-            costs: What their batches cost.
+            costs: Costs of their batches.
             distinct: The batches.
-            max_positions: Positions that the decoder was trained for.
+            max_positions: Positions the decoder was trained for.
         """
         import numpy as np
 
@@ -103,16 +103,16 @@ class SettingTotals:
 
 @dataclass
 class Archive:
-    """A list of pages, added up.
+    """The totals of a list of pages.
 
     Attributes:
-        pages: Rows that describe a page.
-        malformed: The others.
+        pages: Number of rows that are pages.
+        malformed: The other rows.
         pages_by_grid: Pages by crop grid (columns, rows), as crop mode would cut them.
-        totals: Costs, one for each setting.
-        times: Seconds, one for each setting and GPU; none where none were asked for.
-        files: What the files of a folder are; None of a list of sizes.
-        batch_size: Pages of a full batch.
+        totals: Costs, one entry per setting.
+        times: Seconds, one entry per setting and GPU; empty if no GPU was named.
+        files: What the files of a folder are; None for a list of sizes.
+        batch_size: Pages in a full batch.
     """
 
     pages: int
@@ -137,19 +137,18 @@ def add_up(
     *,
     batch_size: int = 1,
 ) -> Archive:
-    """Totals over all pages, each counted alone, or in batches of pages with equal prompts.
+    """Totals over all pages, counted one by one or in batches of pages with equal prompts.
 
     Args:
         model: The model.
         settings: Ways to run it; all pages are counted under each.
         batches: The pages.
-        timer: Adds up their seconds too, which do not go by batches.
-        batch_size: Pages of a full batch; of each prompt the rest runs together.
+        timer: Also sums their seconds, which do not depend on `batch_size`.
+        batch_size: Pages in a full batch; the remainder of each prompt makes a smaller batch.
 
     Raises:
         PageError: The list cannot be read to its end.
-        WorkloadError: A column of the list holds no numbers, or one that another argument
-            contradicts.
+        WorkloadError: A column of the list is not numeric, or another argument contradicts it.
         ConfigError: The model has a part without a closed form.
     """
     import numpy as np
@@ -188,14 +187,14 @@ def add_up(
 
 
 def _summed(work: Work, batches: NDArray[np.int64]) -> Work:
-    """The work of all batches, from that of each distinct one."""
+    """The work of all batches, from the work of the distinct ones."""
     return Work(*(weighted_sum(counts, batches) for counts in work))
 
 
 def _with_lengths(
     pages: NDArray[np.int64], lengths: NDArray[np.int64], more: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Pages by length, with more pages added; float64 holds the sums of one batch exactly."""
+    """Pages by length, with more pages added; float64 is exact for the sums of one batch."""
     import numpy as np
 
     added = np.bincount(lengths, more, minlength=len(pages)).astype(np.int64)

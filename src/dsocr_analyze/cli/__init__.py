@@ -1,4 +1,4 @@
-"""The command line: the only room that prints, and the only one that knows its options."""
+"""The command line: the only package that prints or knows about options."""
 
 from __future__ import annotations
 

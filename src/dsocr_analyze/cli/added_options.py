@@ -1,6 +1,6 @@
-"""Groups of options that several commands have, added to a command in one place.
+"""Groups of options shared by several commands.
 
-A command reads the values of options that are added from its context: `context.params`.
+A command reads the values of added options from its context: `context.params`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any, TypeAlias, TypeVar, cast
 __all__ = ["Added", "adding"]
 
 Added: TypeAlias = Mapping[str, tuple[Any, Any]]
-"""Type (as Typer reads it) and default of options, by the names of their parameters."""
+"""Type (for Typer) and default of options, by parameter name."""
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
 
 def adding(options: Added) -> Callable[[_Command], _Command]:
-    """Gives a command options besides those in its signature.
+    """Add options to a command's signature.
 
     Args:
-        options: The options; they stand last in --help.
+        options: The options; they come last in --help.
     """
 
     def decorate(command: _Command) -> _Command:
@@ -37,7 +37,7 @@ def adding(options: Added) -> Callable[[_Command], _Command]:
             for name, (kind, value) in options.items()
         ]
         whole = signature.replace(parameters=[*signature.parameters.values(), *parameters])
-        called.__signature__ = whole  # type: ignore[attr-defined]  # where Typer looks for it
+        called.__signature__ = whole  # type: ignore[attr-defined]  # Typer reads it here
         return cast(_Command, called)
 
     return decorate

@@ -32,7 +32,7 @@ __all__ = ["advise"]
 
 FORMATS = ("table", "markdown", "json")
 
-_WANTED = "What a mode has to meet"
+_WANTED = "Requirements on a mode"
 _MOST_NUMBERS = 12
 
 PageDpiOption = Annotated[
@@ -40,8 +40,8 @@ PageDpiOption = Annotated[
     typer.Option(
         "--page-dpi",
         metavar="DPI",
-        help="Resolution of a page that is given in pixels or as an image. Default: unknown, but"
-        " for papers like a4@200.",
+        help="Resolution of a page given in pixels or as an image. Default: unknown, except for"
+        " papers like a4@200.",
         rich_help_panel="Workload",
     ),
 ]
@@ -50,7 +50,7 @@ HoldsOption = Annotated[
     typer.Option(
         "--page-text-tokens",
         metavar="LIST",
-        help="Text tokens that the page may hold. Default: 600,1000,2000,4000.",
+        help="Possible numbers of text tokens on the page. Default: 600,1000,2000,4000.",
         rich_help_panel=many_options.AXES,
     ),
 ]
@@ -59,7 +59,7 @@ MinimumOption = Annotated[
     typer.Option(
         "--minimum-dpi",
         metavar="DPI",
-        help="Least effective resolution of the page.",
+        help="Minimum effective resolution of the page.",
         rich_help_panel=_WANTED,
     ),
 ]
@@ -68,7 +68,7 @@ MaximumOption = Annotated[
     typer.Option(
         "--maximum-compression",
         metavar="RATIO",
-        help="Most text tokens per vision token, at every number of --page-text-tokens.",
+        help="Maximum text tokens per vision token, for every number in --page-text-tokens.",
         rich_help_panel=_WANTED,
     ),
 ]
@@ -100,12 +100,12 @@ def advise(
     strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
-    """Say how finely each mode sees a page, what it costs, and what is published of it.
+    """Show how finely each mode sees a page, its cost, and published results for it.
 
-    Of all modes that have a name, or of those that --mode lists.
+    Covers all named modes, or those in --mode.
 
-    With --minimum-dpi or --maximum-compression, name the modes that meet them; exit with 1 where
-    none does.
+    With --minimum-dpi or --maximum-compression, list the modes that meet them; exit with 1 if none
+    does.
     """
     from dsocr_analyze.advice import PageAsked, advise
     from dsocr_analyze.sweep.axes import parse_modes
@@ -136,7 +136,7 @@ def advise(
 def _page(
     page: str | None, image: Path | None, page_dpi: str | None
 ) -> tuple[tuple[int, int], Fraction | None]:
-    """The page's size and resolution, the latter where it is known."""
+    """The page's size, and its resolution if known."""
     if page is not None and image is not None:
         raise WorkloadError(f"give --page {page} or --image {image}, not both")
     dpi = None if page_dpi is None else _fraction("--page-dpi", page_dpi)
@@ -181,7 +181,7 @@ def _wanted(minimum_dpi: str | None, maximum_compression: str | None) -> Wanted:
 
 
 def _fraction(option: str, text: str) -> Fraction:
-    """A number as it is written: 0.1 is a tenth. A ratio may be written like 10x."""
+    """The exact decimal value of a number: 0.1 is a tenth. A ratio may be written like 10x."""
     try:
         number = Decimal(text.lower().removesuffix("x"))
         if not number.is_finite() or not 0 < number < LARGEST_COUNT:

@@ -1,4 +1,4 @@
-"""The main job: one page, its report in the terminal and in two files."""
+"""The main command: one page, its report on the terminal and in two files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _print_version(wanted: bool) -> None:
 OutputOption = Annotated[
     Path,
     typer.Option(
-        "--output", metavar="DIR", help="Where static_compute.json and static_compute.md go."
+        "--output", metavar="DIR", help="Folder for static_compute.json and static_compute.md."
     ),
 ]
 FormatOption = Annotated[str, options.format_option(*FORMATS)]
@@ -102,7 +102,7 @@ def analyze(
     engine = options.chosen("--engine", engine, ENGINES)
     if engine == "analytic" and device != "meta":
         raise DeviceError(f"--engine analytic runs nothing; leave out --device {device}")
-    # The analytic engine reads the directory's config and executes nothing of it.
+    # The analytic engine reads the directory's config without executing its code.
     directory = options.model_directory_from(
         model, arch, config, trust_remote_code=trust_remote_code or engine == "analytic",
         sliding_window=sliding_window, stages=stages, hf_config=hf_config,
@@ -126,7 +126,7 @@ def analyze(
 
 
 def _refuse_before(context: typer.Context) -> None:
-    """Refuses options that stand before a command, where they would have no effect."""
+    """Raise for options given before a command, where they would have no effect."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if source is not None and source.name == "COMMANDLINE" and parameter.name != "debug":
@@ -137,7 +137,7 @@ def _refuse_before(context: typer.Context) -> None:
 
 
 def _prepare(output: Path, html_file: Path | None) -> None:
-    """Finds out, before any work, whether the files can be written."""
+    """Check, before any work, that the files can be written."""
     options.prepare_output(output)
     html.check_html(html_file)
 

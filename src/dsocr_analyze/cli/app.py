@@ -33,8 +33,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-# What parses is held, since it changes settings of the process on its way; what a command does then
-# may be interrupted anywhere.
+# Interrupts are held back while parsing, which temporarily changes settings of the process; a
+# running command may be interrupted anywhere.
 app.callback(invoke_without_command=True)(interruptible()(analyze.analyze))
 app.command("advise", cls=Command)(interruptible()(advise.advise))
 app.command("check", cls=Command)(interruptible()(check.check))

@@ -36,7 +36,7 @@ FORMATS = ("table", "json")
 HISTOGRAMS = ("grid", "tokens")
 BY = "Pages by crop grid, or by tokens of the prompt."
 
-_LENGTHS = "Where the list does not say"
+_LENGTHS = "What the list does not say"
 
 PagesArgument = Annotated[
     Path,
@@ -47,7 +47,7 @@ PagesArgument = Annotated[
         " max_new_tokens), an image, a PDF, or a folder of images and PDFs.",
     ),
 ]
-OF_PDFS = "Pixels to an inch of a PDF's pages. PDFs need the extra 'pdf'."
+OF_PDFS = "Pixels per inch of a PDF's pages. PDFs need the extra 'pdf'."
 BatchOption = Annotated[
     int,
     typer.Option(
@@ -138,9 +138,9 @@ def archive(
     strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
-    """Count every page of a list, add them up, and predict the GPU-hours that they take.
+    """Count every page of a list, add them up, and predict the GPU-hours they take.
 
-    Pages of a batch have equal prompts: the rest of each prompt's make a smaller one.
+    All pages of a batch have equal prompts; the remainder for each prompt makes a smaller batch.
     """
     time = many_time_options.time_requested(context)
     count_list(
@@ -173,7 +173,7 @@ def count_list(
     *,
     quiet: bool,
 ) -> None:
-    """The command, with what its options of seconds ask for."""
+    """The command, with its parsed options for predicted seconds."""
     from dsocr_analyze.archive.plot import SeenPages, settings_of_list
     from dsocr_analyze.archive.source import open_pages
     from dsocr_analyze.columns.counted_model import CountedModel
@@ -219,7 +219,7 @@ def count_list(
 def _check_results(
     pages: Path, output: Path | None, plot: Path | None, histogram: str, modes: list[Mode]
 ) -> None:
-    """Refuses, before the work, results that could not be written or drawn after it."""
+    """Raise, before any work, for results that could not be written or drawn."""
     from dsocr_analyze.archive.histogram import MOST_PLOTTED
 
     if plot is not None and histogram == "tokens" and len(modes) > MOST_PLOTTED:
@@ -235,24 +235,24 @@ def _say_written(output: Path | None, plot: Path | None, output_format: str) -> 
 
     for written in (output, output and sidecar(output), plot):
         if written is not None:
-            # A JSON document stays alone on stdout.
+            # stdout must contain nothing but the JSON document.
             say = complain if output_format == "json" else print
             say(f"wrote {written}")
 
 
 def _check_batches(batch_size: int, output: Path | None, time: ListTime | None) -> None:
-    """Refuses what batches of a list's pages do not say."""
+    """Raise for options that don't make sense for batches of a list's pages."""
     if batch_size == 1:
         return
     if output is not None:
         raise WorkloadError(
-            f"--output {output} has a row for each page, and a page of a batch has no cost of its"
+            f"--output {output} has one row per page, and a page of a batch has no cost of its"
             f" own; leave out --output, or --batch-size {batch_size}"
         )
     if time is not None:
         raise WorkloadError(
-            f"--batch-size {batch_size} says nothing of seconds: a GPU takes the pages of a list as"
-            f" they come; give --concurrency {batch_size} in its place"
+            f"--batch-size {batch_size} has no effect on seconds: a GPU takes the pages of a list"
+            f" as they come; give --concurrency {batch_size} instead"
         )
 
 
@@ -276,7 +276,7 @@ def _added_up(
     seen: SeenPages,
     batch_size: int,
 ) -> Archive:
-    """The totals; every page's row goes to `output` on the way, and `seen` sees it."""
+    """The totals; every page's row is also written to `output` and shown to `seen`."""
     from dsocr_analyze.archive.pages import read_pages
     from dsocr_analyze.archive.totals import add_up
     from dsocr_analyze.columns.table_files import table_writer
@@ -290,7 +290,7 @@ def _added_up(
         watched = _watched(batches, progress)
         counts = add_up(counted, settings, watched, timer, batch_size=batch_size)
         counts.files = listed.files
-        begin_writing()  # `output` is put in place now
+        begin_writing()  # `output` is moved into place now
         return counts
 
 
@@ -300,7 +300,7 @@ def _written(
     counted: CountedModel,
     settings: list[Setting],
 ) -> Iterator[Pages]:
-    """The same batches, each of them when its rows have been written."""
+    """The same batches, each yielded after its rows have been written."""
     from dsocr_analyze.archive.page_table import page_table
 
     for pages in batches:
@@ -310,7 +310,7 @@ def _written(
 
 
 def _watched(batches: Iterable[Pages], progress: LateProgress) -> Iterator[Pages]:
-    """The same batches, their rows shown as done when the next one is asked for."""
+    """The same batches; each one's rows count as done when the next is requested."""
     for pages in batches:
         yield pages
         progress.advance(pages.rows)
@@ -360,19 +360,18 @@ def _warnings(counts: Archive, max_positions: int) -> Iterator[str]:
     malformed = counts.malformed
     if malformed.rows:
         more = malformed.rows - len(malformed.reported)
-        named = f", {more:,} more than are named" if more else ""
+        named = f", {more:,} of them not listed" if more else ""
         yield (
-            f"{malformed.rows:,} of {counts.rows:,} rows describe no page and are not"
-            f" counted{named}"
+            f"{malformed.rows:,} of {counts.rows:,} rows are not pages and are not counted{named}"
         )
     for row, reason in malformed.reported:
         yield f"row {row}: {reason}"
     for totals in counts.totals:
         if totals.beyond_positions:
             yield (
-                f"{totals.beyond_positions:,} of {counts.pages:,} pages reach beyond the decoder's"
+                f"{totals.beyond_positions:,} of {counts.pages:,} pages exceed the decoder's"
                 f" max_position_embeddings, {max_positions}, in mode {totals.setting.mode.name};"
-                " they are counted all the same"
+                " they are counted anyway"
             )
     for times in counts.times:
         if times.pages_that_wait:

@@ -1,4 +1,4 @@
-"""What `check --against` names: a saved report, or a revision of the repository."""
+"""The baseline of `check --against`: a saved report, or a revision of the repository."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ __all__ = ["Counts", "counts_against"]
 
 
 class Counts(Protocol):
-    """How workloads are counted: here, and in a baseline where there is one."""
+    """Counts workloads here, and in a baseline if there is one."""
 
     @property
     def baseline(self) -> Baseline | None:
-        """What workloads are compared with."""
+        """The baseline; None if there is none."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is in doubt of all of them."""
+        """Doubts that apply to all workloads."""
 
     def of(self, workload: Workload) -> Counted:
         """A workload's reports."""
@@ -41,19 +41,19 @@ class Counts(Protocol):
 def counts_against(
     name: str | None, file: Path, budgets: Budgets, *, trust_remote_code: bool
 ) -> Iterator[Counts]:
-    """How the workloads of a budgets file are counted.
+    """How to count the workloads of a budgets file.
 
-    A name that ends in `.json` is a saved report; any other is a revision where there is such a
-    one, whatever files lie here, and else a report.
+    A name ending in `.json` is a saved report. Any other name is a revision if there is one with
+    that name, even if there is also such a file; otherwise it is a report.
 
     Args:
         name: The baseline; None for none.
-        file: The file with the budgets, whose folder their paths are relative to.
-        budgets: What it holds.
-        trust_remote_code: Whether a trace may execute a directory's code without a record.
+        file: The budgets file, whose folder their paths are relative to.
+        budgets: Its content.
+        trust_remote_code: Whether a trace may execute a directory's code without a trust record.
 
     Raises:
-        BaselineError: There is nothing of that name.
+        BaselineError: There is no baseline with that name.
     """
     here = _Here(file.parent, trust_remote_code)
     if name is None:
@@ -73,11 +73,11 @@ def counts_against(
 
 
 class _Here:
-    """Workloads that are compared with nothing.
+    """Counts workloads without a baseline.
 
     Args:
-        folder: What their paths are relative to.
-        trust_remote_code: Whether a trace may execute a directory's code without a record.
+        folder: The folder their paths are relative to.
+        trust_remote_code: Whether a trace may execute a directory's code without a trust record.
     """
 
     def __init__(self, folder: Path, trust_remote_code: bool) -> None:
@@ -87,7 +87,7 @@ class _Here:
         self.trust_remote_code = trust_remote_code
 
     def report(self, options: Options, engine: str = "analytic") -> Report:
-        """What a workload costs here; by `engine` where it does not say."""
+        """The report of a workload here, by its own engine or else by `engine`."""
         return counted_by(
             options, self.folder, trust_remote_code=self.trust_remote_code, engine=engine
         )
@@ -98,14 +98,14 @@ class _Here:
 
 
 class _OfReport:
-    """A workload that is compared with a saved report, by the engine that the report is by."""
+    """Compares one workload with a saved report, using the engine of that report."""
 
     def __init__(self, here: _Here, name: str, budgets: Budgets) -> None:
         if len(budgets.workloads) > 1:
             raise BaselineError(
                 f"{name!r} is the report of one workload, and the budgets have"
-                f" {len(budgets.workloads)} ({', '.join(budgets.workloads)}); name the one that it"
-                " is of: --workload NAME"
+                f" {len(budgets.workloads)} ({', '.join(budgets.workloads)}); name the matching"
+                " one: --workload NAME"
             )
         self.baseline = Baseline(kind="report", name=name, commit=None)
         self.warnings: tuple[str, ...] = ()
@@ -119,9 +119,10 @@ class _OfReport:
 
 
 class _OfRevision:
-    """Workloads that are compared with what they were in another revision.
+    """Compares workloads with another revision.
 
-    Its budgets say what its workloads were; a workload that they lack is counted there as here.
+    That revision's budgets define its workloads; one missing there is counted with its current
+    options.
     """
 
     def __init__(
@@ -136,14 +137,14 @@ class _OfRevision:
         warnings: list[str] = []
         self._workloads = self._budgets_there(warnings)
         warnings += [
-            f"workload {name!r} of {revision.name} is gone: nothing here says what it costs"
+            f"workload {name!r} of {revision.name} is gone, so its cost is not checked"
             for name in self._workloads
             if name not in budgets.workloads
         ]
         self.warnings = tuple(warnings)
 
     def of(self, workload: Workload) -> Counted:
-        """The report of the workload here and there."""
+        """The workload's reports here and in the revision."""
         report = self._here.report(workload.options)
         before = self._workloads.get(workload.name)
         options = (before or workload).options
@@ -161,17 +162,17 @@ class _OfRevision:
         return Counted(report, old, is_compared=True, before=before)
 
     def _in_repository(self, path: str) -> str:
-        """A path of the budgets file, from the root of the repository."""
+        """A path from the budgets file, relative to the root of the repository."""
         found = Path(os.path.normpath(self._file.parent / path))
         if not found.is_relative_to(self._root):
             raise BaselineError(
-                f"{path!r} lies outside the repository {str(self._root)!r}, so no revision has it;"
+                f"{path!r} is outside the repository {str(self._root)!r}, so no revision has it;"
                 " compare with a saved report, or keep it in the repository"
             )
         return found.relative_to(self._root).as_posix()
 
     def _budgets_there(self, warnings: list[str]) -> Mapping[str, Workload]:
-        """Workloads of the revision's own budgets; none where none can be read."""
+        """Workloads of the revision's own budgets; empty if they cannot be read."""
         name = f"{self._revision.name}:{self._in_repository(self._file.name)}"
         text = self._revision.text(self._in_repository(self._file.name))
         if text is None:

@@ -1,4 +1,4 @@
-"""`dsocr-analyze calibrate`: a profile of the device at hand, measured."""
+"""`dsocr-analyze calibrate`: measures a profile of this machine's device."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ OutputOption = Annotated[
     typer.Option(
         "--output",
         metavar="FILE",
-        help="Where the profile goes. Default: $XDG_CONFIG_HOME/dsocr-analyze/devices, where every"
-        " command finds it.",
+        help="File for the profile. Default: one in $XDG_CONFIG_HOME/dsocr-analyze/devices, where"
+        " every command finds it.",
     ),
 ]
 BudgetOption = Annotated[
     float,
     typer.Option(
-        "--seconds", metavar="N", help="About how long kernels are measured, from 20 to 3600."
+        "--seconds", metavar="N", help="Approximate time for measuring kernels, 20 to 3600."
     ),
 ]
 
@@ -94,7 +94,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _print(file: Path, device: str) -> None:
-    """What was measured, as any command will read it."""
+    """Print the errors of a profile, read back from its file as any command would."""
     from dsocr_analyze.cli.printing import print_table
     from dsocr_analyze.hardware.profile import profile_from_file
     from dsocr_analyze.report.tables import Table

@@ -1,4 +1,4 @@
-"""Budgets and baselines: whether a model still costs what it may cost."""
+"""Budgets and baselines: whether a model's cost is still within its limits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ WorkloadsOption = Annotated[
     typer.Option(
         "--workload",
         metavar="NAME",
-        help="Check this workload of the file only. May be given several times.",
+        help="Check only this workload of the file. May be given several times.",
     ),
 ]
 AgainstOption = Annotated[
@@ -51,14 +51,14 @@ AgainstOption = Annotated[
     typer.Option(
         "--against",
         metavar="REPORT|REVISION",
-        help="What nothing may differ from without a budget: a saved static_compute.json, or a git"
-        " revision, whose config, model files and budgets are counted by this version.",
+        help="Baseline that figures without a budget must equal: a saved static_compute.json, or a"
+        " git revision, whose config, model files and budgets are counted by this version.",
     ),
 ]
 UpdateOption = Annotated[
     bool,
     typer.Option(
-        "--update", help="Write what is counted into the budgets that it exceeds, and new budgets."
+        "--update", help="Set exceeded budgets to the counted figures, and add missing budgets."
     ),
 ]
 JUnitOption = Annotated[
@@ -67,7 +67,7 @@ JUnitOption = Annotated[
 MarkdownOption = Annotated[
     Path | None,
     typer.Option(
-        "--markdown", metavar="FILE", help="Also write Markdown for a pull request's comment here."
+        "--markdown", metavar="FILE", help="Also write Markdown for a pull-request comment here."
     ),
 ]
 
@@ -86,7 +86,7 @@ def check(
     strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
-    """Hold counted workloads against budgets and a baseline; exit with 1 where one is exceeded."""
+    """Check counted workloads against budgets and a baseline; exit with 1 if one is exceeded."""
     from dsocr_analyze.cli.baselines import counts_against
     from dsocr_analyze.cli.checked import read_budgets
     from dsocr_analyze.gate.check import whole_check
@@ -111,7 +111,7 @@ def check(
 
 
 def _counted(counts: Counts, workload: Workload) -> Counted:
-    """The reports of a workload; an error says of which."""
+    """The reports of a workload; errors name the workload."""
     try:
         return counts.of(workload)
     except AnalyzeError as error:
@@ -131,7 +131,7 @@ def _updated(
     counted: Mapping[str, Counted],
     judged: Sequence[WorkloadCheck],
 ) -> Budgets:
-    """Writes what is counted into the file; the workloads with the budgets that they then have."""
+    """Write counted figures into the file; returns the workloads judged by their new budgets."""
     from dsocr_analyze.gate.budgets import budgets_in
     from dsocr_analyze.gate.update import edited, edits_of
     from dsocr_analyze.output_files import write_files
@@ -152,7 +152,7 @@ def _updated(
 
 
 def _chosen(budgets: Budgets, names: Sequence[str] | None, file: Path) -> Budgets:
-    """The workloads of these names; all of them where none is named."""
+    """The workloads with these names; all if no names are given."""
     from dsocr_analyze.gate.budgets import Budgets
     from dsocr_analyze.names import did_you_mean
 
@@ -161,7 +161,7 @@ def _chosen(budgets: Budgets, names: Sequence[str] | None, file: Path) -> Budget
     for name in names:
         if name not in budgets.workloads:
             raise ConfigError(
-                f"--workload {name!r} is none of {str(file)!r};"
+                f"--workload {name!r} is not in {str(file)!r};"
                 f" {did_you_mean(name, budgets.workloads)}it has"
                 f" {', '.join(map(repr, budgets.workloads))}"
             )
@@ -185,7 +185,7 @@ def _write(result: Check, json_file: str | None, junit: Path | None, markdown: P
 
 
 def _append_summary(result: Check) -> None:
-    """Adds the check to the summary of a GitHub step, where there is one and room in it."""
+    """Append the check to the summary of a GitHub step, if there is one with room left."""
     from dsocr_analyze.gate.markdown import SUMMARY_LIMIT, check_markdown
 
     name = os.environ.get(SUMMARY_VARIABLE)

@@ -1,4 +1,4 @@
-"""What `check` counts: a workload of a budgets file, here and in a baseline."""
+"""What `check` counts: the workloads of a budgets file, here and in a baseline."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class BudgetsFile:
     """A file of budgets, read once.
 
     Attributes:
-        path: Where it is.
-        text: What stands in it.
-        budgets: What that says.
+        path: Its path.
+        text: Its text.
+        budgets: The budgets in it.
     """
 
     path: Path
@@ -37,19 +37,19 @@ class BudgetsFile:
 
     @property
     def is_pyproject(self) -> bool:
-        """Whether the budgets are a table of a project's file."""
+        """Whether the budgets are a table in a `pyproject.toml`."""
         return self.path.name == PYPROJECT
 
 
 def read_budgets(named: Path | None, *, is_update: bool) -> BudgetsFile:
-    """The budgets: of the file that was named, or of the usual one in this folder.
+    """The budgets from the named file, or from the default file in this folder.
 
     Args:
-        named: The file; None for the usual one.
-        is_update: Whether budgets are about to be written, so that there need be none.
+        named: The file; None for the default one.
+        is_update: Whether budgets are about to be written, so that none need exist.
 
     Raises:
-        ConfigError: There are none, or they say what no budget is.
+        ConfigError: There are none, or they are invalid.
     """
     usual, project = Path(BUDGETS_FILE), Path(PYPROJECT)
     for path in (usual, project) if named is None else (named,):
@@ -59,18 +59,18 @@ def read_budgets(named: Path | None, *, is_update: bool) -> BudgetsFile:
                 return found
             if path is named:
                 raise ConfigError(
-                    f"{str(path)!r} has no table [tool.dsocr-analyze.check]; write one, as"
+                    f"{str(path)!r} has no table [tool.dsocr-analyze.check]; add one, such as"
                     ' [tool.dsocr-analyze.check.workloads.gundam] with mode = "gundam"'
                 )
     if is_update:
         budgets = budgets_in(NEW_FILE, "new budgets", is_pyproject=False)
         assert budgets is not None, "only a pyproject.toml has none"
         if named is not None and named.name == PYPROJECT:
-            raise ConfigError(f"{str(named)!r} does not exist; budgets begin in {BUDGETS_FILE}")
+            raise ConfigError(f"{str(named)!r} does not exist; new budgets go in {BUDGETS_FILE}")
         return BudgetsFile(named or usual, NEW_FILE, budgets)
     raise ConfigError(
         f"no budgets here: neither {BUDGETS_FILE} nor [tool.dsocr-analyze.check] in {PYPROJECT};"
-        " --update begins a file, --budgets FILE names another"
+        " --update creates a file, --budgets FILE names another"
     )
 
 
@@ -96,18 +96,18 @@ def counted_by(
     engine: str = "analytic",
     revision: str | None = None,
 ) -> Report:
-    """What a workload costs.
+    """The report of a workload.
 
     Args:
         asked: What is counted.
-        folder: What its paths are relative to.
-        trust_remote_code: Whether a trace may execute a directory's code without a record.
-        engine: What counts where the workload does not say.
-        revision: Where the files are from if not from here; code that is there is executed where
-            these very files are trusted in any place.
+        folder: The folder its paths are relative to.
+        trust_remote_code: Whether a trace may execute a directory's code without a trust record.
+        engine: The engine if the workload does not name one.
+        revision: The revision the files are from; None for the work tree. Its code is executed
+            only if identical files are trusted anywhere.
 
     Raises:
-        AnalyzeError: Its subclasses say what of it is not possible.
+        AnalyzeError: Something about the workload is not possible; the subclass says what.
     """
     name = asked.engine or ("trace" if asked.stages is not None else engine)
     name = options.chosen("engine", name, ENGINES)
@@ -124,7 +124,7 @@ def counted_by(
     )  # fmt: skip
     request = None
     if asked.gpu:
-        # Corrections are what this machine kept; a check says the same on every machine.
+        # No corrections: they are kept per machine, and a check must be the same on every machine.
         request = time_options.time_request(
             asked.gpu, profile=None, runtime=asked.runtime, server=asked.server,
             concurrency=asked.concurrency, preprocess_ms=asked.preprocess_ms,
@@ -138,9 +138,9 @@ def counted_by(
 
 
 def _directory(asked: Options, folder: Path) -> ModelDirectory:
-    """The model that a workload names; the built-in reference where it names none.
+    """The model of a workload; the built-in reference if it names none.
 
-    Not what happens to lie in a folder of models: a check says the same on every machine.
+    Never a directory that happens to be in `models`: a check must be the same on every machine.
     """
     unnamed = None if asked.stages is not None else "reference"
     return options.model_directory_from(
@@ -160,13 +160,13 @@ def _number(switch: bool | None) -> int | None:
 
 
 def _require_trusted_code(directory: ModelDirectory, path: str, revision: str) -> None:
-    """Refuses to execute files of another revision that nobody has agreed to."""
+    """Raise if files of another revision would be executed without having been trusted."""
     from dsocr_analyze.model.trust import is_trusted_code
 
     if directory.has_code and not is_trusted_code(directory):
         raise TrustError(
-            f"{path!r} of {revision} holds Python code that would be executed"
-            f" ({', '.join(directory.sources)}) and that is not what was trusted; read it in a work"
-            f" tree (`git worktree add ../baseline {revision}`) and run `dsocr-analyze trust` on it"
+            f"{path!r} of {revision} contains Python code that would be executed"
+            f" ({', '.join(directory.sources)}) and is not trusted; read it in a work tree"
+            f" (`git worktree add ../baseline {revision}`) and run `dsocr-analyze trust` on it"
             ' there, or count without executing it: engine = "analytic" in the budgets'
         )

@@ -1,4 +1,4 @@
-"""Which command a command line names: in any case, and what a word may mean that names none."""
+"""Finds the command on a command line, ignoring case, with suggestions for unknown words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME = "dsocr-analyze"
 
 
 class Command(TyperCommand):
-    """A command; what its parser refuses says whose it is."""
+    """A command whose parser errors carry its context."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Reads the arguments into the context; errors know the context."""
@@ -30,7 +30,7 @@ class Command(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """The commands; a word that is none is answered with what it may have been meant as."""
+    """The commands; an unknown word raises an error with suggestions."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Reads the arguments into the context; errors know the context."""
@@ -38,10 +38,10 @@ class Commands(TyperGroup):
             return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """The command that the first of the arguments names, and the others.
+        """The command named by the first argument, and the remaining arguments.
 
         Raises:
-            WorkloadError: There is none of that name.
+            WorkloadError: There is no such command.
         """
         word = args[0]
         found = in_any_case(word, self.commands)
@@ -56,17 +56,17 @@ class Commands(TyperGroup):
 
 @contextlib.contextmanager
 def _known(context: Any) -> Iterator[None]:
-    """Gives an error of the parser the context that some kinds of them lack."""
+    """Add the context to parser errors that lack one."""
     try:
         yield
     except typer.TyperException as error:
         if getattr(error, "ctx", context) is None:
-            error.ctx = context  # type: ignore[attr-defined]  # of a kind that Typer does not export
+            error.ctx = context  # type: ignore[attr-defined]  # Typer does not export the type
         raise
 
 
 def _meant(word: str) -> str:
-    """What a word says that some option takes, as a question; empty where it is nothing known."""
+    """A suggestion if the word is a known option value, as a question; otherwise empty."""
     from dsocr_analyze.hardware.devices import catalogue_name, gpu_catalogue
     from dsocr_analyze.workload import parse_page
 

@@ -38,15 +38,16 @@ WhatArgument = Annotated[
     typer.Argument(
         metavar="WHAT",
         autocompletion=completion.compared,
-        help="Modes (gundam), sizes (1024/640 crops, 640 does not), architectures"
-        " (deepseek-ocr-2, deepseek-ocr:gundam) or saved reports (report.json); the first is what"
-        " the others are compared with. Default: all modes, or the default mode where configs,"
-        " types or kinds of attention are compared.",
+        help="Modes (gundam), sizes (1024/640 with crops, 640 without), architectures"
+        " (deepseek-ocr-2, deepseek-ocr:gundam) or saved reports (report.json); the others are"
+        " compared with the first. Default: all modes, or the default mode if configs, types or"
+        " kinds of attention are compared.",
     ),
 ]
 FormatOption = Annotated[str, options.format_option(*FORMATS)]
 OutputOption = Annotated[
-    Path | None, typer.Option("--output", metavar="FILE", help="Write here, not to stdout.")
+    Path | None,
+    typer.Option("--output", metavar="FILE", help="Write to this file instead of stdout."),
 ]
 
 
@@ -87,7 +88,7 @@ def compare(
     from dsocr_analyze.cli import compared
     from dsocr_analyze.report import comparison
 
-    # The analytic engine reads a directory's config and executes nothing of it.
+    # The analytic engine reads a directory's config without executing its code.
     executable = trust_remote_code or engine == "analytic"
     models = compared.Models(
         model, arch, config or (), trust_remote_code=executable, sliding_window=sliding_window
@@ -131,7 +132,7 @@ def _planned(
     prompt: str | None,
     **page_and_batch: Any,
 ) -> Workload:
-    """The page in a column's mode; the arguments of `workload_from` besides its sizes."""
+    """The page in a column's mode; other arguments as for `workload_from`."""
     sizes = column.setting.mode
     directory = column.model.directory
     return options.workload_from(
@@ -144,7 +145,7 @@ def _planned(
 def _say_of_configs(
     context: typer.Context, columns: Sequence[Column | Saved], *, by_closed_forms: bool
 ) -> None:
-    """Says of each model once what its config does; by name, where there are several models."""
+    """Print each model's config warnings once, with its name if there are several models."""
     from dsocr_analyze.cli.compared import Column
 
     models = dict.fromkeys(each.model for each in columns if isinstance(each, Column))
@@ -158,12 +159,12 @@ def _reports_of(
     workloads: Mapping[Column, Workload],
     engine_of: Callable[[ComparedModel, str, bool], Engine],
 ) -> list[tuple[str, Report]]:
-    """Each column's name and its report, counted or as it was read.
+    """Each column's name and its report, counted or read.
 
     Args:
         columns: The columns.
         workloads: The page in each column's mode.
-        engine_of: The engine for a model, a type and a kind of attention.
+        engine_of: The engine for a model, a data type and a kind of attention.
     """
     from dsocr_analyze.cli.compared import Column
 
@@ -186,7 +187,7 @@ def _show(
     files: Mapping[Path, str],
     draw: compared_picture.Drawn | None,
 ) -> None:
-    """Writes `files`, the picture, and the comparison to `output`; prints it where that is none."""
+    """Write `files`, the picture, and the comparison to `output`, or to stdout if it is None."""
     if output is not None:
         files = {**files, output: _text(context, result, output_format)}
     if files or draw is not None:

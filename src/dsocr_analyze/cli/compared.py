@@ -1,4 +1,4 @@
-"""What `compare` is asked to put side by side: modes of models, and saved reports."""
+"""What `compare` puts side by side: modes of models, and saved reports."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ __all__ = ["Column", "ComparedModel", "Models", "Saved", "columns_of"]
 
 @dataclass(frozen=True, eq=False)
 class ComparedModel:
-    """One model of a comparison, the same object for every item that is of it.
+    """One model of a comparison, shared by all items that use it.
 
     Attributes:
         directory: The model.
-        config: Name of the config that it runs; None where it runs the directory's own.
+        config: Name of its config; None for the directory's own.
     """
 
     directory: ModelDirectory
@@ -42,19 +42,19 @@ class ComparedModel:
 
     @property
     def architecture(self) -> Architecture:
-        """Its architecture; raises ConfigError where none recognises it."""
+        """Its architecture; raises ConfigError if none recognises it."""
         return self.directory.architecture
 
 
 class Models:
-    """The models that options and items name, each read when it is first needed.
+    """The models named by options and items, each read when first needed.
 
     Args:
-        model: What `--model` says.
-        arch: What `--arch` says.
-        configs: What every `--config` says.
-        trust_remote_code: Whether a directory under `models` is taken without a trust record.
-        sliding_window: What `--sliding-window` says, to those that have one.
+        model: Value of `--model`.
+        arch: Value of `--arch`.
+        configs: Values of `--config`.
+        trust_remote_code: Whether a directory under `models` is used without a trust record.
+        sliding_window: Value of `--sliding-window`, for models that have one.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Models:
 
     @cached_property
     def named(self) -> tuple[ComparedModel, ...]:
-        """What a mode alone belongs to: one model, or one for each config."""
+        """The models that a bare mode applies to: one, or one per config."""
         if not self._configs:
             return (self._read(self._model, self._arch),)
         return tuple(
@@ -84,15 +84,15 @@ class Models:
 
     @property
     def has_several_configs(self) -> bool:
-        """Whether models differ by their configs."""
+        """Whether there are several configs."""
         return len(self._configs) > 1
 
     def config_values(self) -> dict[str, Mapping[str, Any]]:
-        """What each file of `--config` says, by the name that `ComparedModel` has."""
+        """The content of each `--config` file, by its name in `ComparedModel`."""
         return {name: read_config(file) for name, file in self._configs.items()}
 
     def of(self, architecture: Architecture) -> tuple[ComparedModel, ...]:
-        """The named models of an architecture; without one, the model that its name alone runs."""
+        """The named models of an architecture, or else the one that runs by default for it."""
         found = tuple(each for each in self.named if each.architecture is architecture)
         if found:
             return found
@@ -103,7 +103,7 @@ class Models:
         return (self._of_name[name],)
 
     def refuse_unused(self, used: Sequence[ComparedModel]) -> None:
-        """Refuses options that name a model of which nothing is compared, or a window of none."""
+        """Raise for options that name an unused model, or a sliding window that no model has."""
         if self._sliding_window is not None and not any(
             each.architecture.without_window for each in used
         ):
@@ -123,8 +123,8 @@ class Models:
             else:
                 option = f"--arch {self._arch}"
             raise WorkloadError(
-                f"nothing of {option} is compared; name a mode without an architecture, or leave it"
-                " out"
+                f"{option} is not compared with anything; name a mode without an architecture, or"
+                " leave it out"
             )
 
     def _read(
@@ -139,7 +139,7 @@ class Models:
 
 
 def _named_files(files: Sequence[Path]) -> Mapping[str, Path]:
-    """Files by their names; by their whole paths where two have the same name."""
+    """Files by name, or by full path if two have the same name."""
     if len(set(files)) < len(files):
         twice = next(file for file in files if files.count(file) > 1)
         raise WorkloadError(f"--config {twice} is given twice; give every file once")
@@ -148,11 +148,11 @@ def _named_files(files: Sequence[Path]) -> Mapping[str, Path]:
 
 
 class Saved(NamedTuple):
-    """A report that was read.
+    """A saved report.
 
     Attributes:
-        item: Its file, as the user named it.
-        report: Its content.
+        item: Its file, as named by the user.
+        report: The report.
     """
 
     item: str
@@ -160,10 +160,10 @@ class Saved(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A mode of a model, in whatever type and with whatever attention.
+    """A mode of a model, in any data type and with any kind of attention.
 
     Attributes:
-        item: What the user named, or the mode where nothing was named.
+        item: What the user named, or the mode if nothing was named.
         model: The model.
         mode: The mode.
     """
@@ -174,12 +174,12 @@ class Asked(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column that is counted.
+    """A column to be counted.
 
     Attributes:
-        name: What tells it from others; those of equal columns are equal.
+        name: What distinguishes it; equal columns have equal names.
         model: The model.
-        setting: Its mode, type and kind of attention.
+        setting: Its mode, data type and kind of attention.
     """
 
     name: str
@@ -197,20 +197,20 @@ def columns_of(
     dtypes: Sequence[Dtype],
     attentions: Sequence[bool],
 ) -> list[Column | Saved]:
-    """Every combination of type, attention, config and item, the item running fastest.
+    """Every combination of data type, attention, config and item; the item varies fastest.
 
-    A saved report has one column, whatever the types. Names say what differs: the item where there
-    are several, and the config, type and kind of attention where several were asked for.
+    A saved report has a single column. Names contain whatever there are several of: items, configs,
+    data types and kinds of attention.
 
     Args:
-        what: Items that the user named; may be empty.
-        mode: Modes of the items that name none, as a list; None for the default.
+        what: Items named by the user; may be empty.
+        mode: Comma-separated modes for items that name none; None for the default.
         models: The models.
-        dtypes: Types of weights and activations.
+        dtypes: Data types of weights and activations.
         attentions: Whether attention is FlashAttention.
 
     Raises:
-        WorkloadError: An item is none of what can be compared, or options have no effect.
+        WorkloadError: An item cannot be compared, or an option has no effect.
     """
     has_one_setting = len(dtypes) == len(attentions) == 1
     if what:
@@ -240,14 +240,14 @@ def columns_of(
 
 
 def _refuse_without_effect(mode: str | None, *, has_one_setting: bool) -> None:
-    """Refuses options that say how to count, where nothing is counted."""
+    """Raise for options about counting if nothing is counted."""
     if mode is not None or not has_one_setting:
         option = f"--mode {mode}" if mode is not None else "a list for --dtype or --use-flash-attn"
         raise WorkloadError(f"{option} has no effect on saved reports; leave it out")
 
 
 def _unnamed(mode: str | None, models: Models, *, has_one_setting: bool) -> list[list[Item]]:
-    """What is compared where the user names no item."""
+    """What is compared if the user names no items."""
     if mode is not None:
         return _in_modes("", mode, models.named)
     if not has_one_setting or models.has_several_configs:
@@ -290,7 +290,7 @@ def _in_default_mode(item: str, model: ComparedModel) -> Asked:
 
 
 def _in_modes(prefix: str, text: str, models: Sequence[ComparedModel]) -> list[list[Item]]:
-    """One group per mode of `--mode`, with every model that it is a mode of."""
+    """One group per mode in `--mode`, with every model that has this mode."""
     from dsocr_analyze.sweep.axes import parse_modes
 
     groups: dict[str, list[Item]] = {}
@@ -308,12 +308,12 @@ def _in_modes(prefix: str, text: str, models: Sequence[ComparedModel]) -> list[l
 
 
 def _mode_of(item: str, text: str, model: ComparedModel) -> Mode:
-    """The mode that an item like `ARCH:MODE` names."""
+    """The mode in an item like `ARCH:MODE`."""
     architecture = model.architecture
     if not is_mode_or_sizes(architecture, text):
         raise WorkloadError(
             f"cannot compare {item!r}: {architecture.name} has no mode {text!r}; give"
-            f" {', '.join(architecture.modes)}, or sizes like 1024/640 (crops) or 640 (does not)"
+            f" {', '.join(architecture.modes)}, or sizes like 1024/640 (crops) or 640 (no crops)"
         )
     try:
         return mode_or_sizes(architecture, text)
@@ -338,6 +338,6 @@ def _unknown(item: str, architecture: Architecture) -> WorkloadError:
     return WorkloadError(
         f"cannot compare {item!r}; {near}give a mode of {architecture.name}"
         f" ({', '.join(architecture.modes)}), an architecture with or without a mode"
-        f" ({', '.join([architecture.name, *others])}), sizes like 1024/640 (crops) or 640 (does"
-        " not), or a saved report.json"
+        f" ({', '.join([architecture.name, *others])}), sizes like 1024/640 (crops) or 640 (no"
+        " crops), or a saved report.json"
     )

@@ -1,4 +1,4 @@
-"""The picture of a comparison: its options, what is refused of them, and what draws it."""
+"""The picture of a comparison: its options, their checks, and drawing it."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def picture_asked(
     columns: Sequence[Column | Saved],
     asked: TimeRequest | None,
 ) -> PictureAsked | None:
-    """What the options ask for; refuses, before any work, what could not be drawn after it.
+    """The requested picture, checked before any work; None if there is none.
 
     Args:
-        plot: What `--plot` says.
-        quantity: What `--quantity` says.
+        plot: Value of `--plot`.
+        quantity: Value of `--quantity`.
         columns: What is compared.
-        asked: The predictions that are asked for.
+        asked: The requested predictions.
 
     Raises:
-        WorkloadError: The quantity is unknown, there is no picture that it is for, there are too
-            many bars, or reports without predicted seconds.
-        FormatError: The file's name ends in no known format, or matplotlib is not installed.
+        WorkloadError: The quantity is unknown or given without a picture, there are too many bars,
+            or a report lacks predicted seconds.
+        FormatError: The file's name has no known extension, or matplotlib is not installed.
         OutputError: The file cannot be written.
     """
     if quantity is not None:
@@ -77,7 +77,7 @@ def picture_asked(
 
 
 def _bars(column: Column | Saved, quantity: str, asked: TimeRequest | None) -> int:
-    """Bars of a column: one, or for seconds one for each GPU and runtime."""
+    """Number of bars for a column: one, or for seconds one per GPU and runtime."""
     from dsocr_analyze.cli.compared import Saved
 
     if quantity != "seconds":
@@ -85,12 +85,12 @@ def _bars(column: Column | Saved, quantity: str, asked: TimeRequest | None) -> i
     if isinstance(column, Saved):
         if not column.report.time:
             raise WorkloadError(
-                f"--quantity seconds is of predicted seconds, and {column.item!r} has none; save it"
+                f"--quantity seconds needs predicted seconds, and {column.item!r} has none; save it"
                 " with --gpu, or leave it out"
             )
         return len(column.report.time)
     if asked is None:
-        raise WorkloadError("--quantity seconds is of predicted seconds; give --gpu too")
+        raise WorkloadError("--quantity seconds needs predicted seconds; give --gpu too")
     return len(asked.profiles) * len(asked.jobs)
 
 
@@ -98,7 +98,7 @@ class Drawn(NamedTuple):
     """A picture that is not written yet.
 
     Attributes:
-        path: Where it goes.
+        path: The file to write.
         picture: The picture.
     """
 
@@ -106,7 +106,7 @@ class Drawn(NamedTuple):
     picture: Picture
 
     def write(self) -> None:
-        """Writes it; raises OutputError where that fails."""
+        """Write it; raises OutputError if that fails."""
         self.picture.save(self.path)
 
 
@@ -114,7 +114,7 @@ class PictureAsked(NamedTuple):
     """A picture to draw.
 
     Attributes:
-        path: Where it goes.
+        path: The file to write.
         quantity: What is stacked.
     """
 
@@ -132,7 +132,7 @@ class PictureAsked(NamedTuple):
         Args:
             comparison: Names the reports.
             columns: What is compared.
-            reports: Each column's report, beside the name it was given.
+            reports: Each column's name and report.
         """
         from dsocr_analyze.cli.compared import Column
         from dsocr_analyze.pictures.stage_chart import Compared, stage_picture

@@ -1,4 +1,4 @@
-"""What a shell offers for the values of options and arguments."""
+"""Shell completion for the values of options and arguments."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = [
 ]
 
 Completion: TypeAlias = Callable[[str], list[str]]
-"""The values that begin like what is typed so far."""
+"""Returns the values that start with what has been typed."""
 
 
 def one_of(*names: str) -> Completion:
-    """Completes to one of the names, in any case."""
+    """Completes to one of the names, ignoring case."""
     return _one(lambda: names)
 
 
 def list_of(*names: str) -> Completion:
-    """Completes the last of several names between commas; none is offered twice."""
+    """Completes the last of several comma-separated names, without repeating any."""
     return _list(lambda: names)
 
 
@@ -51,7 +51,7 @@ def _list(find: Callable[[], Iterable[str]]) -> Completion:
 
 
 def _beginning(typed: str, names: Iterable[str]) -> list[str]:
-    """The names that begin with what is typed, in any case; that part stays as it is typed."""
+    """The names that start with what is typed, ignoring case; the typed part stays as it is."""
     return [
         typed + name[len(typed) :] for name in names if name.casefold().startswith(typed.casefold())
     ]
@@ -78,13 +78,13 @@ all_modes: Completion = _one(_modes)
 """Modes of every architecture."""
 
 list_of_modes: Completion = _list(lambda: ["all", *_modes()])
-"""Several of them."""
+"""Several modes, comma-separated."""
 
 all_gpus: Completion = _list(_gpus)
-"""GPUs of the catalogue, between commas."""
+"""GPUs of the catalogue, comma-separated."""
 
 all_papers: Completion = _list(lambda: PAPERS)
-"""Papers by name, between commas where a list is read."""
+"""Named papers, comma-separated if the option takes a list."""
 
 compared: Completion = _one(_compared)
-"""What may stand side by side, saved reports apart."""
+"""What can be compared, except saved reports."""

@@ -1,4 +1,4 @@
-"""A workload counted by the engine that was asked for."""
+"""Counts a workload with the requested engine."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Engine:
     Attributes:
         name: One of `ENGINES`.
         directory: The model.
-        dtype: Type of weights and activations.
-        flash_attention: FlashAttention-2 in the decoder instead of eager attention.
-        device: Where a trace runs the model.
-        trust_remote_code: Whether a trace may execute the directory's code without a record.
-        time: Predictions that were asked for with every report; None for none.
+        dtype: Data type of weights and activations.
+        flash_attention: Whether FlashAttention-2 replaces the decoder's eager attention.
+        device: Device on which a trace runs the model.
+        trust_remote_code: Whether a trace may execute the directory's code without a trust record.
+        time: Predictions to add to every report; None for none.
     """
 
     name: str
@@ -46,13 +46,13 @@ class Engine:
     time: TimeRequest | None = None
 
     def report(self, workload: AnyWorkload) -> Report:
-        """The report of a workload; what a trace is doing is shown to whoever waits for it."""
+        """The report of a workload, with a trace's progress shown on a terminal."""
         if self.time is None:
             return self._counted(workload)
         import msgspec
 
-        # The records of both engines are equal, so the closed forms' are timed for either; and
-        # first, since that is refused sooner than a trace is done.
+        # Both engines give equal records, so the closed forms' are timed for either; and they are
+        # timed first, so that errors show before a long trace.
         architecture = self.directory.architecture
         entries = self.time.entries(
             architecture, self.directory.dimensions(), self._page(workload),
@@ -77,7 +77,7 @@ class Engine:
             return self.session.analyze(workload, on_progress=announce)
 
     def _page(self, workload: AnyWorkload) -> Workload:
-        """What closed forms are asked of; raises ConfigError of a model that has none."""
+        """The workload for closed forms; raises ConfigError if the model has none."""
         if isinstance(workload, Workload):
             return workload
         self.directory.dimensions()
@@ -86,7 +86,7 @@ class Engine:
     @cached_property
     def session(self) -> DeepSeekOCRSession:
         """The model, loaded on first use."""
-        self.directory.check_values()  # what cannot be built is refused before it is tried
+        self.directory.check_values()  # raises before trying to build an impossible model
         start_torch()
         from dsocr_analyze.session import DeepSeekOCRSession
 

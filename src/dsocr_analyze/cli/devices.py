@@ -1,4 +1,4 @@
-"""Which GPUs there are, and how well their kernel times are known."""
+"""Which GPUs there are, and how accurately their kernel times are predicted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHORT = {
 }  # fmt: skip
 
 _FAMILIES = {"gemm": "product", "encoder_attention": "attention", "movement": "clone"}
-"""Which of a CPU's families stands for a kind of a GPU's kernels."""
+"""The family of CPU kernels shown for each kind of GPU kernel."""
 
 GpuArgument = Annotated[
     list[str] | None,
@@ -38,7 +38,7 @@ GpuArgument = Annotated[
     ),
 ]
 PROFILES: Final = "devices"
-"""The folder of profiles in the user's own, which every command reads."""
+"""The folder of profiles in the user's config folder, read by every command."""
 
 ProfileOption = Annotated[
     list[Path] | None,
@@ -54,7 +54,7 @@ CorrectionsOption = Annotated[
     bool,
     typer.Option(
         "--corrections",
-        help="List instead what time --from-benchmark kept of servers' benchmarks.",
+        help="List the servers' benchmarks kept by time --from-benchmark instead.",
     ),
 ]
 ForgetOption = Annotated[
@@ -62,14 +62,14 @@ ForgetOption = Annotated[
     typer.Option(
         "--forget",
         metavar="ID|all",
-        help="Remove a kept benchmark, by its id in --corrections, or all of the GPUs that are"
-        " named. May be given several times.",
+        help="Remove a kept benchmark, by its id in --corrections, or all of the named GPUs. May be"
+        " given several times.",
     ),
 ]
 
 
 def user_profiles(given: Sequence[Path] | None) -> list[Path]:
-    """Profiles in the user's config folder, by name, then those given."""
+    """Profiles in the user's config folder in order of name, then those given."""
     folder = own_folder()
     kept = [] if folder is None else sorted((folder / PROFILES).glob("*.toml"))
     return [*kept, *(given or ())]
@@ -112,23 +112,23 @@ def devices(
 
 
 def _kept_of(gpus: Sequence[str]) -> list[KeptBenchmark]:
-    """Kept benchmarks of some GPUs; of all where none is named."""
+    """Kept benchmarks of some GPUs, or of all if none is named."""
     from dsocr_analyze.cli.kept_corrections import kept_benchmarks
 
     return [each for each in kept_benchmarks() if not gpus or each.gpu in gpus]
 
 
 def _forget(which: Sequence[str], gpus: Sequence[str]) -> None:
-    """Removes kept benchmarks; raises WorkloadError for one that is not there."""
+    """Remove kept benchmarks; raises WorkloadError for unknown ones."""
     from dsocr_analyze.cli.kept_corrections import forget
 
     if "all" in which and not gpus:
-        raise WorkloadError("--forget all is for GPUs that are named; name one or more")
+        raise WorkloadError("--forget all needs named GPUs; name one or more")
     kept = {each.id: each for each in _kept_of(gpus)}
     if unknown := [each for each in which if each != "all" and each not in kept]:
         raise WorkloadError(
-            f"--forget {unknown[0]}: nothing of that id is kept; dsocr-analyze devices"
-            " --corrections lists what is"
+            f"--forget {unknown[0]}: no benchmark with that id is kept; dsocr-analyze devices"
+            " --corrections lists those that are"
         )
     chosen = [each for each in kept.values() if "all" in which or each.id in which]
     forget(chosen)
@@ -140,8 +140,8 @@ def _corrections_table(kept: Sequence[KeptBenchmark]) -> Table:
     from dsocr_analyze.report.tables import Table
 
     return Table(
-        "Benchmarks of servers that correct predictions: measured over predicted, of the first"
-        " token and of each after it",
+        "Servers' benchmarks that correct predictions: measured over predicted, for the first token"
+        " and for each token after it",
         ("id", "GPU", "server", "version", "model", "file", "kept", "first token", "per token",
          "requests", "at once"),
         tuple(
@@ -184,7 +184,7 @@ def _table(profiles: Sequence[Profile]) -> Table:
 
 
 def _fitted(profile: Profile, kind: str) -> Fitted | Family | None:
-    """What is known of a kind in 16 bits; of a CPU, of its family of kernels."""
+    """Accuracy of a kind of kernel in 16 bits; for a CPU, of its family of kernels."""
     if profile.cpu is None:
         return profile.fitted.get((kind, "bfloat16"))
     return profile.cpu.families.get((_FAMILIES.get(kind, kind), "bfloat16"))

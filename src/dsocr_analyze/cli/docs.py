@@ -1,4 +1,4 @@
-"""The module documentation: written from the model, checked while it is written."""
+"""The module documentation: written from the model, and checked in the process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def docs(
 ) -> None:
     """Write the module catalogue, the formulations, a page for every module, and the commands.
 
-    Of all architectures; with --arch or --config of that one only.
+    Covers all architectures, or just the one given by --arch or --config.
     """
     start_torch()
     from dsocr_analyze.knowledge.generate import documents, write_documents

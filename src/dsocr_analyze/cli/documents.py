@@ -1,4 +1,4 @@
-"""The JSON documents of the commands: the one list of them, and their schemas."""
+"""The list of all JSON documents that commands write, and their schemas."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DOCUMENTS: Final[dict[str, dict[str, type[Struct]]]] = {
     "time": {"time": TimeReport, "time-from-benchmark": BenchmarkReport},
     "tree": {"tree": TreeDocument, "tree-leaves": LeavesDocument},
 }
-"""By command, the kinds of documents that it writes; the main command's name is empty.
+"""Kinds of documents that each command writes; the main command's name is empty.
 
 A kind is the name of its schema: `report/schema.json` for the report, `report/schema-KIND.json` for
 the others.
@@ -48,13 +48,13 @@ NO_DOCUMENT: Final = {
     "docs": "writes Markdown",
     "trust": "prints digests, as sha256sum does",
 }
-"""Commands that write no JSON document, and what they write."""
+"""Commands that write no JSON document, and what they write instead."""
 
 _TITLES: Final = {
     "schema": "dsocr-analyze report (static_compute.json)",
     "advise": "dsocr-analyze advise --format json",
     "archive": "dsocr-analyze archive --format json",
-    "table": "dsocr-analyze sweep and archive: what a table says about itself",
+    "table": "dsocr-analyze sweep and archive: metadata of a table",
     "check": "dsocr-analyze check --json",
     "compare": "dsocr-analyze compare --format json",
     "devices": "dsocr-analyze devices --format json",
@@ -70,7 +70,7 @@ _TITLES: Final = {
 
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """The schema of every kind of document, by the name of its file in `report/`."""
+    """The schema of every kind of document, by its file name in `report/`."""
     kinds = {kind: each for found in DOCUMENTS.values() for kind, each in found.items()}
     return {
         "schema.json" if kind == "schema" else f"schema-{kind}.json": schema_of(each, _TITLES[kind])

@@ -1,4 +1,4 @@
-"""What a command says on stderr besides its results, and what `--strict` makes of it."""
+"""Warnings on stderr, and the option `--strict`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["StrictOption", "say_of_config", "say_of_modes", "say_of_sizes", "warn"]
 
 _SIZES: Final = ("base_size", "image_size")
-"""Arguments that warnings name, of which nothing else has the names."""
+"""Arguments in warnings whose names can't mean anything else."""
 
 
 def _be_strict(context: typer.Context, wanted: bool) -> None:
@@ -30,7 +30,7 @@ StrictOption = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Exit with 3 where there is a warning; still write.",
+        help="Exit with 3 if there is a warning; still write.",
         expose_value=False,
         callback=_be_strict,
     ),
@@ -40,12 +40,12 @@ StrictOption = Annotated[
 def warn(
     context: typer.Context, warnings: Iterable[str], arguments: Sequence[str] = _SIZES
 ) -> None:
-    """Prints each warning on stderr once; under `--strict` the command ends with 3 for them.
+    """Print each warning on stderr once; with `--strict` they make the command exit with 3.
 
     Args:
-        context: Of the command.
-        warnings: In words of the library.
-        arguments: Which of its words the command has options for.
+        context: The command's context.
+        warnings: The warnings, naming arguments as the library does.
+        arguments: Arguments for which the command has options.
     """
     for warning in warnings:
         line = in_options(warning, arguments)
@@ -61,9 +61,9 @@ def say_of_config(
     by_closed_forms: bool,
     name: str | None = None,
 ) -> None:
-    """Says which keys of the config do nothing, and what closed forms assume of the code.
+    """Print which config keys have no effect, and what closed forms assume about the code.
 
-    For commands whose results have no place for it; `name` tells the model from others.
+    For commands that cannot put this into their results; `name` identifies the model.
     """
     of = "" if name is None else f"{name}: "
     warn(context, (f"{of}{warning}" for warning in directory.config_findings.warnings))
@@ -75,12 +75,12 @@ def say_of_config(
 
 
 def say_of_sizes(context: typer.Context, directory: ModelDirectory, workload: AnyWorkload) -> None:
-    """Warns of sizes of views that run, but that nobody is likely to have meant."""
+    """Warn about view sizes that work but are probably unintended."""
     warn(context, directory.architecture.warnings_of(workload))
 
 
 def say_of_modes(context: typer.Context, architecture: Architecture, modes: Iterable[Mode]) -> None:
-    """The same of a list of modes, whose sizes have no options of their own."""
+    """Warn about view sizes in a list of modes, for which there are no separate options."""
     from dsocr_analyze.columns.setting import warnings_of_modes
 
     warn(context, warnings_of_modes(architecture, modes), arguments=())

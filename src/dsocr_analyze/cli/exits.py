@@ -1,4 +1,4 @@
-"""How a command line can end: its exit codes, and which error becomes which."""
+"""Exit codes, and which error leads to which."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ TERMINATED: Final = 143
 
 MEANINGS: Final[dict[int, str]] = {
     DONE: "done",
-    NO: "the answer to a yes/no question is no: a page does not fit into a GPU that was named, a"
-    " budget is exceeded, or a figure is not the baseline's",
+    NO: "the answer to a yes/no question is no: a page does not fit on a named GPU, a budget is"
+    " exceeded, or a figure differs from the baseline's",
     BAD_INPUT: "bad input: one line on stderr says what is wrong and what would be right",
     StrictError.exit_code: "a warning under `--strict`",
     INTERNAL_ERROR: "an internal error: one line, and where it happened under `--debug`",
     OutputError.exit_code: "output could not be written",
     INTERRUPTED: "interrupted (SIGINT)",
-    READER_GONE: "the reader of a pipe has gone",
+    READER_GONE: "the reader of a pipe has closed it",
     TERMINATED: "terminated (SIGTERM)",
 }
 
 
 @dataclass
 class Invocation:
-    """What the end of a command line depends on besides the error that ends it.
+    """State that affects how a command ends, apart from the error that ends it.
 
     Attributes:
         is_debugged: Whether an internal error is shown in full.
         is_writing: Whether results may have been written.
         is_strict: Whether a warning makes a command fail.
-        warnings: What was warned of, each once.
+        warnings: The warnings, without duplicates.
     """
 
     is_debugged: bool = False
@@ -61,18 +61,18 @@ class Invocation:
     warnings: list[str] = field(default_factory=list)
 
     def begin_writing(self) -> None:
-        """To be called before results are written; an interruption that got lost ends here."""
+        """Must be called before results are written; a pending interrupt takes effect here."""
         safe_point()
         self.is_writing = True
 
     def refuse_warnings(self) -> None:
-        """Raises StrictError where there is a warning and `is_strict`."""
+        """Raise StrictError if there are warnings and `is_strict` is set."""
         if self.is_strict and self.warnings:
             raise StrictError(f"--strict: {'; '.join(self.warnings)}")
 
 
 def outcome_of(error: BaseException, invocation: Invocation) -> tuple[int, str | None]:
-    """The exit code that an error becomes, and its line on stderr if it has one."""
+    """The exit code for an error, and its line on stderr, if any."""
     if isinstance(error, AnalyzeError):
         from dsocr_analyze.cli.words import in_options
 
@@ -86,7 +86,7 @@ def outcome_of(error: BaseException, invocation: Invocation) -> tuple[int, str |
         return INTERRUPTED, f"interrupted; {written}"
     import typer
 
-    if isinstance(error, typer.Abort):  # Ctrl-C, or no, where a question was asked
+    if isinstance(error, typer.Abort):  # Ctrl-C, or "no" at a prompt
         return INTERRUPTED, f"interrupted; {written}"
     if isinstance(error, typer.TyperException):
         from dsocr_analyze.cli.refusals import refusal

@@ -31,8 +31,8 @@ GpuArgument = Annotated[
     typer.Argument(
         metavar="GPU",
         autocompletion=completion.all_gpus,
-        help="GPUs of the catalogue; exit with 1 where the batch does not fit into one of them, and"
-        " with 2 where one lacks the type or the attention kernel. Default: all.",
+        help="GPUs of the catalogue; exit with 1 if the batch does not fit on one of them, and with"
+        " 2 if one lacks the type or the attention kernel. Default: all.",
     ),
 ]
 FormatOption = Annotated[str, options.format_option(*FORMATS)]
@@ -65,11 +65,11 @@ def fit(
     strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
-    """Say whether pages fit into a GPU's memory, how many at a time do, and what limits that.
+    """Show whether pages fit in a GPU's memory, how many do at a time, and what limits that.
 
-    The limit is what takes most of the memory, besides the weights, in the first batch that does
-    not fit: inputs, KV cache, logits or the other activations, at the higher one of two peaks, the
-    prefill pass's and the last decode step's.
+    The limit is what takes most memory, apart from the weights, in the smallest batch that does not
+    fit: inputs, KV cache, logits or other activations, at the higher of two peaks, that of the
+    prefill pass and that of the last decode step.
     """
     from dsocr_analyze.dtypes import dtype_named
     from dsocr_analyze.hardware.devices import gpu_catalogue
@@ -110,7 +110,7 @@ def fit(
 
 
 def _named(names: Sequence[str], dtype: Dtype, *, flash_attention: bool) -> list[Gpu]:
-    """The GPUs of these names; raises DeviceError where one lacks what the model asks for."""
+    """The GPUs with these names; raises DeviceError if one lacks what the model needs."""
     from dsocr_analyze.hardware.devices import gpu_named
     from dsocr_analyze.hardware.lacks import check_has
 
@@ -123,7 +123,7 @@ def _named(names: Sequence[str], dtype: Dtype, *, flash_attention: bool) -> list
 def _opening(
     source: ModelSource, workload: Workload, dtype: Dtype, *, flash_attention: bool
 ) -> str:
-    """The first lines: which model, and of what."""
+    """The first lines: which model, and what was counted."""
     from dsocr_analyze.analytic import attention_name
     from dsocr_analyze.report.build import workload_document
     from dsocr_analyze.report.opening_line import opening_line
@@ -154,7 +154,7 @@ def _print(fits: Sequence[Fit], workload: Workload, opening: str, output_format:
 
 
 def _need_table(fit: Fit, workload: Workload) -> Table:
-    """What the asked-for batch needs; the same on every GPU."""
+    """What the requested batch needs; the same on every GPU."""
     from dsocr_analyze.report.quantities import bytes_text, counted
     from dsocr_analyze.report.tables import Table
 

@@ -1,4 +1,4 @@
-"""The option `--html`, and what its page holds besides the report."""
+"""The option `--html`, and what its page contains in addition to the report."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 __all__ = ["HtmlOption", "check_html", "comparison_page", "report_pages"]
 
 _CURVE: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Pages under way at a time, where a curve is drawn that nobody asked for in other points."""
+"""Default concurrencies of a curve."""
 
 HtmlOption = Annotated[
     Path | None,
     typer.Option(
         "--html",
         metavar="FILE",
-        help="Also write one HTML page that opens offline: charts, tables to sort and to search."
+        help="Also write one HTML page that opens offline: charts, and tables to sort and search."
         " Needs the extra 'html'.",
     ),
 ]
 
 
 def check_html(file: Path | None) -> None:
-    """Refuses, before any work, a page that could not be written; nothing for no page.
+    """Check, before any work, that a page can be written; does nothing for None.
 
     Raises:
-        FormatError: The library of the charts is not installed.
-        OutputError: It is a folder, or there is no folder for it.
+        FormatError: The charts' library is not installed.
+        OutputError: It is a folder, or its folder does not exist.
     """
     if file is None:
         return
@@ -56,14 +56,14 @@ def check_html(file: Path | None) -> None:
 def report_pages(
     file: Path | None, report: Report, engine: Engine, workload: AnyWorkload, corrections: int
 ) -> dict[Path, str]:
-    """The page of a report that `engine` has counted, by its file; nothing for no page.
+    """The page of a report counted by `engine`, by file; empty if there is no file.
 
     Args:
-        file: What `--html` says.
+        file: Value of `--html`.
         report: The report.
-        engine: What counted it; predictions that were asked of it are drawn as curves.
-        workload: What it counted.
-        corrections: What `--corrections` says.
+        engine: The engine that counted it; its requested predictions are drawn as curves.
+        workload: The workload it counted.
+        corrections: Value of `--corrections`.
     """
     if file is None:
         return {}
@@ -81,7 +81,7 @@ def report_pages(
 
 
 def comparison_page(comparison: Comparison, reports: Sequence[tuple[str, Report]]) -> str:
-    """The page of a comparison of these reports; each stands beside the name it was given."""
+    """The page of a comparison; each report comes with its name."""
     from dsocr_analyze.report.html.contents import comparison_contents
     from dsocr_analyze.report.html.page import render_html
 
@@ -95,15 +95,15 @@ def _curves(
     measured: Sequence[str],
     corrections: int,
 ) -> tuple[Sequence[TimeEntry], str]:
-    """Predictions over many concurrencies, and why there are none where that is so.
+    """Predictions over many concurrencies, or the reason why there are none.
 
-    They are of the GPUs that were named; without any, of those whose kernel times were measured.
+    They are for the named GPUs, or for all GPUs with measured kernel times if none is named.
     """
     asked = engine.time
     if asked is not None and len(asked.concurrency) >= len(_CURVE):
         return report.time, ""
     if not isinstance(workload, Workload):
-        return (), "Seconds are predicted of models that read pages."
+        return (), "Seconds are predicted only for models that read pages."
     try:
         architecture, dimensions = engine.directory.architecture, engine.directory.dimensions()
     except ConfigError as error:

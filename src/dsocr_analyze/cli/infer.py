@@ -1,4 +1,4 @@
-"""`dsocr-analyze infer`: the vendor's `infer()` on one image, beside what its passes cost."""
+"""`dsocr-analyze infer`: the vendor's `infer()` on one image, and the cost of its passes."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ OutputOption = Annotated[
         "--output",
         "-o",
         metavar="DIR",
-        help="Where infer_one.json, infer_one.md and the text (result.txt) go, and the folders that"
-        " infer() makes.",
+        help="Folder for infer_one.json, infer_one.md, the text (result.txt) and the folders that"
+        " infer() creates.",
     ),
 ]
 PromptOption = Annotated[
@@ -60,15 +60,15 @@ DeviceOption = Annotated[
     typer.Option(
         "--device",
         metavar="cpu|cuda:N",
-        help="Where it runs. Default: the first CUDA GPU, else the CPU.",
+        help="Device to run on. Default: the first CUDA GPU, else the CPU.",
     ),
 ]
 RandomWeightsOption = Annotated[
     bool,
     typer.Option(
         "--random-weights",
-        help="A trial without a checkpoint: weights are drawn, and where the directory has no"
-        " tokenizer.json, a tokenizer is made on the spot. The text means nothing.",
+        help="A trial without a checkpoint: weights are random, and if the directory has no"
+        " tokenizer.json, a stand-in is used. The text means nothing.",
     ),
 ]
 TokensOption = Annotated[
@@ -76,7 +76,7 @@ TokensOption = Annotated[
     typer.Option(
         "--max-new-tokens",
         metavar="TOKENS",
-        help="Tokens after which generation ends. Default: infer()'s own limit, but"
+        help="Most tokens to generate. Default: infer()'s own limit, or"
         f" {TRIAL_TOKENS} with --random-weights.",
     ),
 ]
@@ -86,12 +86,12 @@ SaveOption = Annotated[
         "--save-results",
         metavar="0|1",
         autocompletion=completion.one_of("0", "1"),
-        help="1: infer() also writes what it makes of the text (result.mmd, pictures with boxes);"
-        " of a chart, it evaluates the text as Python.",
+        help="1: infer() also writes its own results (result.mmd, pictures with boxes); for a"
+        " chart, it evaluates the text as Python.",
     ),
 ]
 FormatOption = Annotated[
-    str, options.format_option(*FORMATS, says="What is printed; text is what was read, alone.")
+    str, options.format_option(*FORMATS, says="What is printed; text: only the text that was read.")
 ]
 
 
@@ -119,13 +119,13 @@ def infer(
 ) -> None:
     """Read one image with the vendor's own code: its cost, counted, predicted and measured.
 
-    Its infer() is called briefly, for the memory of its prefill pass, then once more, timed.
+    Its infer() is called twice: briefly, for the memory of its prefill pass, and then timed.
     """
     output_format = options.chosen("--format", output_format, FORMATS)
     if max_new_tokens is None and random_weights:
         max_new_tokens = TRIAL_TOKENS
     directory = options.model_directory_from(model, arch, None, trust_remote_code=trust_remote_code)
-    # Refuses what is not possible before anything is loaded.
+    # Fail on impossible requests before anything is loaded.
     planned = options.workload_from(
         directory.architecture, mode=mode, base_size=base_size, image_size=image_size,
         crop_mode=crop_mode, page=None, image=image, text_tokens=None, batch_size=1,
@@ -158,21 +158,21 @@ def infer(
 
 
 def _check_files(directory: ModelDirectory, *, random_weights: bool) -> None:
-    """Refuses a directory that cannot answer, before its code is imported.
+    """Raise for a directory that cannot run `infer()`, before its code is imported.
 
     Raises:
         ModelDirectoryError: It is the reference, or weights or the tokenizer are missing.
     """
     if directory.is_reference:
         raise ModelDirectoryError(
-            "the built-in reference network has no infer(); give the vendor's own directory, as"
-            " --model models/deepseek-ocr (models/README.md says where it comes from)"
+            "the built-in reference network has no infer(); give the vendor's own directory, such"
+            " as --model models/deepseek-ocr (models/README.md says where it comes from)"
         )
     if random_weights:
         return
     if not directory.weight_files():
         raise ModelDirectoryError(
-            f"{str(directory.path)!r} holds no weights (*.safetensors); models/README.md says where"
+            f"{str(directory.path)!r} has no weights (*.safetensors); models/README.md says where"
             " they come from, and --random-weights runs a trial without any"
         )
     if not is_regular(directory.tokenizer_file):
@@ -190,7 +190,7 @@ def _session(
     random_weights: bool,
     trust_remote_code: bool,
 ) -> DeepSeekOCRSession:
-    """The model, on a device that computes."""
+    """The model, on a real device."""
     import torch
 
     from dsocr_analyze.session import DeepSeekOCRSession, parse_device
@@ -208,7 +208,7 @@ def _session(
 
 
 def _tokenizer(directory: ModelDirectory) -> Any:
-    """The directory's tokenizer, or the stand-in where it has none."""
+    """The directory's tokenizer, or a stand-in if it has none."""
     from dsocr_analyze.running.tokenizer import load_tokenizer, stand_in_tokenizer
 
     has_own = is_regular(directory.tokenizer_file)
@@ -224,14 +224,14 @@ def _inferred(
     announce: Callable[[str], None],
     used: Options,
 ) -> InferenceReport:
-    """What one call took, beside what its passes cost."""
+    """The time of one call, and the cost of its passes."""
     from dsocr_analyze.measuring.inference import measure_inference
     from dsocr_analyze.report.inference import inference_report
     from dsocr_analyze.running.tokenizer import text_tokens
 
     loaded, architecture = session.loaded, session.architecture
     measured = measure_inference(loaded, tokenizer, question, architecture, on_progress=announce)
-    # Worked out from the question alone, so that it can differ from what has run.
+    # Derived from the request alone, so that a difference from what ran can show.
     counted: Workload = architecture.plan(
         page=planned.page,
         base_size=planned.base_size,
@@ -257,12 +257,12 @@ def _inferred(
 def predicted_seconds(
     session: DeepSeekOCRSession, workload: Workload, profile: list[Path] | None
 ) -> TimeEntry | None:
-    """Seconds that a profile of the session's own device predicts; None where there is none.
+    """Seconds predicted by the profile of the session's own device; None if there is none.
 
     Args:
         session: The model and its device.
         workload: The page.
-        profile: Profiles of the user's own.
+        profile: The user's own profiles.
     """
     from dsocr_analyze.cli.devices import user_profiles
     from dsocr_analyze.cli.time_options import time_request
@@ -286,7 +286,7 @@ def predicted_seconds(
             session.architecture, session.loaded.directory.dimensions(), workload,
             dtype=session.dtype.name, flash_attention=session.loaded.attention != "eager",
         )  # fmt: skip
-    except DeviceError as error:  # which is no reason to throw away what was measured
+    except DeviceError as error:  # keep the measurements anyway
         complain(f"no seconds are predicted: {error}")
         return None
     return entry
@@ -297,9 +297,9 @@ def _notes(session: DeepSeekOCRSession) -> tuple[str, ...]:
 
     notes = [
         "FLOPs, bytes and memory are counted for the passes without autocast; infer() runs them in"
-        " autocast to bfloat16, whose casts add no FLOPs, but bytes",
-        "bytes are those of every operator on its own: caches serve some of them, so the bandwidth"
-        " may be more than the memory has",
+        " autocast to bfloat16, whose casts add bytes but no FLOPs",
+        "bytes are counted for each operator on its own; caches serve some of them, so the"
+        " bandwidth may exceed the memory's",
         "each token after the first includes what generate does between two passes; a stage's"
         " seconds do not",
     ]
@@ -309,11 +309,11 @@ def _notes(session: DeepSeekOCRSession) -> tuple[str, ...]:
             " own routing touches as many experts or fewer"
         )
     else:
-        notes.append("routing is uniform, as with drawn weights it would be chance")
+        notes.append("routing is uniform, since random weights would make it arbitrary")
     if stands_in_for_torchvision(session.loaded):
         notes.append(
-            "torchvision is not installed: its three transforms have stand-ins that compute the"
-            " same values; preprocessing may take other times"
+            "torchvision is not installed: stand-ins for its three transforms compute the same"
+            " values; preprocessing times may differ"
         )
     return tuple(notes)
 

@@ -1,7 +1,7 @@
-"""The benchmarks of servers that are kept in the user's config folder: one file each.
+"""The servers' benchmarks kept in the user's config folder, one file per benchmark.
 
-A file is written whole or not at all, and no file holds two benchmarks, so that programs which keep
-benchmarks at the same time never undo one another's.
+Files are written atomically and each holds a single benchmark, so that programs that keep
+benchmarks at the same time never overwrite one another's.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["corrections_asked_for", "corrections_folder", "forget", "keep", "kep
 
 _CORRECTIONS: Final = "corrections"
 _LARGEST_BYTES: Final = 1 << 16
-"""No kept benchmark is longer."""
+"""More than any kept benchmark has."""
 
 
 def corrections_folder() -> Path | None:
-    """Where they are, in the user's own folder; None of a user who has none."""
+    """Their folder in the user's config folder; None if the user has no config folder."""
     folder = own_folder()
     return None if folder is None else folder / _CORRECTIONS
 
@@ -34,7 +34,7 @@ def corrections_folder() -> Path | None:
 def corrections_asked_for(
     corrections: int, server_version: str | None, profiles: Sequence[Profile], server: str
 ) -> Corrections:
-    """What is kept, as `--corrections` and `--server-version` ask for it.
+    """The corrections selected by `--corrections` and `--server-version`.
 
     Raises:
         BenchmarkError: A file is damaged, or nothing is kept for the version on any of the GPUs.
@@ -45,8 +45,8 @@ def corrections_asked_for(
     if not options.switch("--corrections", corrections):
         if server_version is not None:
             raise BenchmarkError(
-                f"server_version {server_version} says which benchmarks correct, and corrections=0"
-                " that none does; leave one out",
+                f"server_version {server_version} selects the benchmarks that correct, and"
+                " corrections=0 turns all of them off; leave one out",
                 arguments=["server_version", "corrections"],
             )
         return NO_CORRECTIONS
@@ -66,10 +66,10 @@ def corrections_asked_for(
 
 
 def kept_benchmarks() -> list[KeptBenchmark]:
-    """All of them, the oldest first.
+    """All kept benchmarks, oldest first.
 
     Raises:
-        BenchmarkError: A file cannot be read, or holds something else.
+        BenchmarkError: A file cannot be read, or is not a kept benchmark.
     """
     folder = corrections_folder()
     if folder is None:
@@ -83,7 +83,7 @@ def kept_benchmarks() -> list[KeptBenchmark]:
 
 
 def keep(benchmarks: Sequence[KeptBenchmark]) -> Path:
-    """Keeps benchmarks, each in place of what was kept of the same one; returns the folder.
+    """Keep benchmarks, replacing earlier copies of the same ones; returns the folder.
 
     Raises:
         OutputError: The folder cannot be written.
@@ -101,7 +101,7 @@ def keep(benchmarks: Sequence[KeptBenchmark]) -> Path:
 
 
 def forget(benchmarks: Sequence[KeptBenchmark]) -> None:
-    """Removes benchmarks; raises OutputError for one that cannot be removed."""
+    """Remove benchmarks; raises OutputError if one cannot be removed."""
     for each in benchmarks:
         file = own_folder_to_write() / _CORRECTIONS / f"{each.id}.json"
         try:
@@ -111,7 +111,7 @@ def forget(benchmarks: Sequence[KeptBenchmark]) -> None:
 
 
 def _read(file: Path) -> KeptBenchmark | None:
-    """What a file holds; None where it has been removed in the meantime."""
+    """The benchmark in a file; None if the file has been removed in the meantime."""
     import msgspec
 
     from dsocr_analyze.timing.correction import KeptBenchmark
@@ -128,6 +128,4 @@ def _read(file: Path) -> KeptBenchmark | None:
 
 
 def _unreadable(file: Path, error: object) -> BenchmarkError:
-    return BenchmarkError(
-        f"{str(file)!r} holds no kept benchmark ({error}); remove it, or put it back"
-    )
+    return BenchmarkError(f"{str(file)!r} is not a kept benchmark ({error}); remove or restore it")

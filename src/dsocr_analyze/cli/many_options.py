@@ -1,4 +1,4 @@
-"""What `sweep` and `archive` share: options that take lists, their files, and their warnings."""
+"""Shared by `sweep` and `archive`: options that take lists, output files, and warnings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 
 AXES = "Axes (lists and ranges: 10,100:1000:100)"
 RESULT = "Result"
-MODES = "Modes: names, all, or sizes like 1024/640 (crops) and 512:1280:64 (does not)."
+MODES = "Modes: names, all, or sizes like 1024/640 (crops) and 512:1280:64 (no crops)."
 
 ModesOption = Annotated[
     str | None,
@@ -55,7 +55,7 @@ DtypesOption = Annotated[
         "--dtype",
         metavar="LIST",
         autocompletion=completion.list_of(*MODEL_DTYPES),
-        help="Types of weights and activations: bfloat16, float16, float32.",
+        help="Data types of weights and activations: bfloat16, float16, float32.",
         rich_help_panel=AXES,
     ),
 ]
@@ -88,9 +88,7 @@ EngineOption = Annotated[
         help="trace runs the model under hooks; analytic evaluates closed forms, without torch.",
     ),
 ]
-QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print nothing but what is asked for.")
-]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what is asked for.")]
 
 _SWITCHES = {"0": False, "1": True}
 
@@ -102,7 +100,7 @@ def settings_from(
     use_flash_attn: str,
     sliding_window: str | None,
 ) -> list[Setting]:
-    """Every combination of modes, types, kinds of attention and windows that the options list."""
+    """Every combination of the modes, data types, kinds of attention and windows in the options."""
     from dsocr_analyze.columns.setting import settings_of
     from dsocr_analyze.sweep.axes import parse_modes
 
@@ -112,7 +110,7 @@ def settings_from(
 
 
 def dtypes_from(text: str) -> tuple[Dtype, ...]:
-    """The distinct types that `--dtype` lists."""
+    """The distinct data types in `--dtype`."""
     from dsocr_analyze.dtypes import dtype_named
     from dsocr_analyze.sweep.axes import parse_names
 
@@ -120,12 +118,12 @@ def dtypes_from(text: str) -> tuple[Dtype, ...]:
 
 
 def attentions_from(text: str) -> tuple[bool, ...]:
-    """Whether attention is FlashAttention, for each value that `--use-flash-attn` lists."""
+    """Whether attention is FlashAttention, for each value in `--use-flash-attn`."""
     return _switches("flash_attention", "--use-flash-attn", text)
 
 
 def windows_from(architecture: Architecture, text: str | None) -> tuple[bool, ...]:
-    """Whether the sliding window is on, for each value that `--sliding-window` lists.
+    """Whether the sliding window is on, for each value in `--sliding-window`.
 
     Raises:
         WorkloadError: The architecture has no sliding window, or a value is neither 0 nor 1.
@@ -147,7 +145,7 @@ def _switches(argument: str, option: str, text: str) -> tuple[bool, ...]:
 
 
 def check_files(output: Path | None, plot: Path | None) -> None:
-    """Refuses, before the work, files that could not be written after it."""
+    """Check, before any work, that files can be written."""
     from dsocr_analyze.columns.table_files import table_format
     from dsocr_analyze.pictures.picture import picture_format
 
@@ -159,8 +157,8 @@ def check_files(output: Path | None, plot: Path | None) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Refuses a file that is a folder, or for which there is none."""
+    """Raise for a path that is a folder, or whose folder does not exist."""
     if is_folder(path):
         raise OutputError(f"cannot write {str(path)!r}: it is a folder; give a file's name")
     if not is_folder(path.parent):
-        raise OutputError(f"cannot write {str(path)!r}: no folder {str(path.parent)!r}; make it")
+        raise OutputError(f"cannot write {str(path)!r}: no folder {str(path.parent)!r}; create it")

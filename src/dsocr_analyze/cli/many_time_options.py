@@ -1,4 +1,4 @@
-"""Options of predicted seconds for many pages, and what they ask for."""
+"""Options for the predicted seconds of many pages, and their meaning."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ DeadlineOption = Annotated[
     typer.Option(
         "--deadline",
         metavar="TIME",
-        help="How many GPUs finish the list in time: 90m, 12h, 3d, or hours.",
+        help="Compute how many GPUs finish the list in this time: 90m, 12h, 3d, or hours.",
         rich_help_panel=time_options.PANEL,
     ),
 ]
 
 
 def of_many_pages() -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command the options of many pages' predicted seconds.
+    """Add the options for the predicted seconds of many pages to a command.
 
-    `time_requested` reads them, and `list_time` those that are about a list of pages.
+    They are read by `time_requested`, and those about lists of pages by `list_time`.
     """
     return adding(
         {
@@ -78,7 +78,7 @@ def of_many_pages() -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def list_time(context: typer.Context, requested: TimeRequested | None) -> ListTime | None:
-    """What is asked of a list of pages; None where no seconds are.
+    """How to time a list of pages; None if no seconds were requested.
 
     Raises:
         WorkloadError: A value is not possible.
@@ -103,7 +103,7 @@ def deadline_hours(text: str) -> float:
     """Hours of a deadline like 90m, 12h, 3d, or a number of hours.
 
     Raises:
-        WorkloadError: It is no such text, or not above 0.
+        WorkloadError: The text is not such a time, or not above 0.
     """
     found = _DEADLINE.fullmatch(text.strip().lower())
     hours = float(found["number"]) * _HOURS[found["unit"]] if found else 0.0
@@ -115,7 +115,7 @@ def deadline_hours(text: str) -> float:
 
 
 def time_requested(context: typer.Context) -> TimeRequested | None:
-    """What the options of `of_many_pages` ask for; None without a GPU.
+    """The predictions requested by the options of `of_many_pages`; None without a GPU.
 
     Raises:
         AnalyzeError: A value is not possible.
@@ -149,12 +149,12 @@ def time_requested(context: typer.Context) -> TimeRequested | None:
             given["corrections"], given["server_version"], profiles, given["server"]
         ),
     )  # fmt: skip
-    said = "every page generates as many tokens as it may"
+    said = "every page generates the most tokens it may"
     if file is not None:
         said = lengths_sentence(lengths(1))
     elif mean is not None:
         said = (
-            f"pages that end by themselves generate {mean:g} tokens on average;"
-            f" {100 * at_limit:g} % of pages generate as many as they may"
+            f"pages that end on their own generate {mean:g} tokens on average;"
+            f" {100 * at_limit:g} % of pages generate the most tokens they may"
         )
     return TimeRequested(profiles, job, tuple(job.sentences(said, profiles)))

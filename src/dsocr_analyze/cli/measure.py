@@ -1,4 +1,4 @@
-"""`dsocr-analyze measure`: real passes on a real device, beside what is predicted of them."""
+"""`dsocr-analyze measure`: real passes on a real device, compared with the prediction."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["measure"]
 FORMATS = ("table", "markdown", "json")
 
 DeviceOption = Annotated[
-    str, typer.Option("--device", metavar="cpu|cuda:N", help="Where the passes run.")
+    str, typer.Option("--device", metavar="cpu|cuda:N", help="Device to run on.")
 ]
 RepeatsOption = Annotated[int, typer.Option("--repeats", metavar="N", help="Timed repeats.")]
 WarmupsOption = Annotated[
@@ -89,7 +89,7 @@ def measure(
     strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
-    """Run a page's passes on a device, and hold them against the prediction."""
+    """Run a page's passes on a device, and compare them with the prediction."""
     output_format = options.chosen("--format", output_format, FORMATS)
     under_autocast = options.switch("--autocast", autocast)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
@@ -134,10 +134,10 @@ def _check_memory(
     dtype: str,
     flash_attention: bool,
 ) -> None:
-    """Refuses what cannot fit, before gigabytes are touched; says what would.
+    """Check that the passes fit in memory before allocating it.
 
     Raises:
-        DeviceError: Weights and the higher tide of memory exceed what is free.
+        DeviceError: Weights and the higher memory peak exceed free memory; suggests what would fit.
     """
     from dataclasses import replace
 
@@ -250,7 +250,7 @@ def _predicted(
     protocol: Protocol,
     profiles: Sequence[Path],
 ) -> tuple[Predicted, str | None, str | None]:
-    """What is predicted; where its seconds come from, and where there are none, why."""
+    """The prediction, the source of its seconds, and the reason if there are none."""
     from dsocr_analyze.hardware.profile import all_profiles
     from dsocr_analyze.measuring.machine import matching_device
     from dsocr_analyze.measuring.predicted import predicted_page
@@ -264,7 +264,7 @@ def _predicted(
     if device is not None:
         try:
             found = predicted_page(model, workload, architecture, protocol, device)
-        except DeviceError as error:  # which is no reason not to measure
+        except DeviceError as error:  # measure anyway
             why = in_options(str(error), error.arguments)
         else:
             return found, device.profile.source, None

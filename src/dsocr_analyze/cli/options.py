@@ -1,4 +1,4 @@
-"""Options that several commands share, and what their values mean."""
+"""Options shared by several commands, and the meaning of their values."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from dsocr_analyze.model.directory import ModelDirectory
 
 MODELS = Path("models")
-"""Where models lie that run without being named, each under its architecture's name."""
+"""Folder of models that run by default, each named after its architecture."""
 
 TEXT_TOKENS = "Text tokens, BOS included. Default: the usual prompt's, 10 for deepseek-ocr."
-NEW_TOKENS = "Tokens that a page yields; the prefill pass yields the first."
-BATCH = "Equal pages at a time."
+NEW_TOKENS = "Tokens generated per page; the prefill pass generates the first."
+BATCH = "Identical pages per batch."
 SLIDING_WINDOW = (
-    "Whether decode steps attend in the model's window, as its infer() has it; unlimited-ocr only."
+    "Whether decode steps use the model's sliding window, as its infer() does; unlimited-ocr only."
     " Default: 1."
 )
 
@@ -42,7 +42,7 @@ ModelOption = Annotated[
         "--model",
         metavar="DIR",
         help="Model directory (config.json and Python files); 'reference' is the built-in model."
-        f" Default: {MODELS}/ARCHITECTURE where it exists and is trusted, else the reference.",
+        f" Default: {MODELS}/ARCHITECTURE if it exists and is trusted, else the reference.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -52,7 +52,7 @@ ArchOption = Annotated[
         "--arch",
         metavar="|".join(architectures.ARCHITECTURES),
         autocompletion=completion.one_of(*architectures.ARCHITECTURES),
-        help="Architecture to run where no --model is named. Default: that of --config, else"
+        help="Architecture to run if no --model is given. Default: that of --config, else"
         f" {architectures.DEFAULT.name}.",
         rich_help_panel=_MODEL,
     ),
@@ -62,7 +62,7 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="A config.json to run in place of the model directory's own.",
+        help="A config.json to use instead of the model directory's own.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -71,8 +71,8 @@ StagesOption = Annotated[
     typer.Option(
         "--stages",
         metavar="FILE",
-        help="TOML file that says what the stages of another model are and what it is called with"
-        " (docs/any-model.md); it is traced, without closed forms.",
+        help="TOML file that defines the stages and inputs of another model (docs/any-model.md);"
+        " it is traced, without closed forms.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -81,8 +81,8 @@ HfConfigOption = Annotated[
     typer.Option(
         "--hf-config",
         metavar="FILE",
-        help="With --stages, in place of --model: config.json of a model whose code transformers"
-        " has.",
+        help="With --stages, instead of --model: config.json of a model that transformers"
+        " implements.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -91,8 +91,8 @@ ConfigsOption = Annotated[
     typer.Option(
         "--config",
         metavar="FILE ...",
-        help="A config.json to run in place of the model directory's own. May be given several"
-        " times, for a column each and the keys that differ.",
+        help="A config.json to use instead of the model directory's own. May be given several"
+        " times: one column per config, and the keys that differ.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -110,7 +110,7 @@ DeviceOption = Annotated[
         "--device",
         metavar="meta|cpu|cuda:N",
         autocompletion=completion.one_of("meta", "cpu", "cuda:0"),
-        help="Where the forward pass runs; meta computes nothing and needs no weights.",
+        help="Device of the forward pass; meta computes nothing and needs no weights.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -120,7 +120,7 @@ DtypeOption = Annotated[
         "--dtype",
         metavar="bfloat16|float16|float32",
         autocompletion=completion.one_of(*MODEL_DTYPES),
-        help="Type of weights and activations.",
+        help="Data type of weights and activations.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -140,7 +140,7 @@ ModeOption = Annotated[
         "--mode",
         metavar="|".join(architectures.DEFAULT.modes),
         autocompletion=completion.all_modes,
-        help="One of the architecture's modes, in place of --base-size, --image-size and"
+        help="One of the architecture's modes, instead of --base-size, --image-size and"
         " --crop-mode.",
         rich_help_panel=_WORKLOAD,
     ),
@@ -159,7 +159,7 @@ ImageSizeOption = Annotated[
     typer.Option(
         "--image-size",
         metavar="PIXELS",
-        help="Side of a local view in crop mode, of the only view otherwise. Default: the"
+        help="Side of a local view in crop mode, or of the only view otherwise. Default: the"
         " architecture's, 640 for deepseek-ocr.",
         rich_help_panel=_WORKLOAD,
     ),
@@ -189,7 +189,7 @@ ImageOption = Annotated[
     typer.Option(
         "--image",
         metavar="FILE",
-        help="Take the page size from this image's header, orientation respected.",
+        help="Take the page size from this image's header, respecting its orientation.",
         rich_help_panel=_WORKLOAD,
     ),
 ]
@@ -198,7 +198,7 @@ SeqLenOption = Annotated[
     typer.Option(
         "--seq-len",
         metavar="TOKENS",
-        help="Length of the whole prompt; the text fills what the visual tokens leave.",
+        help="Tokens of the whole prompt; text fills what the visual tokens leave.",
         rich_help_panel=_WORKLOAD,
     ),
 ]
@@ -225,7 +225,7 @@ PromptPagesOption = Annotated[
     typer.Option(
         "--prompt-pages",
         metavar="PAGES",
-        help="Equal pages in one prompt, none of them cut; unlimited-ocr only.",
+        help="Identical pages in one prompt, none of them cut; unlimited-ocr only.",
         rich_help_panel=_WORKLOAD,
     ),
 ]
@@ -250,8 +250,8 @@ GpuOption = Annotated[
         "--gpu",
         metavar="GPU",
         autocompletion=completion.all_gpus,
-        help="GPUs that are asked about, as `dsocr-analyze devices` names them: h100-sxm,l40s. May"
-        " be given several times.",
+        help="GPUs to predict for, named as in `dsocr-analyze devices`: h100-sxm,l40s. May be given"
+        " several times.",
         rich_help_panel="Time",
     ),
 ]
@@ -282,7 +282,7 @@ DebugOption = Annotated[
 
 
 def switch(option: str, value: int) -> bool:
-    """The meaning of a 0|1 option."""
+    """The value of a 0|1 option."""
     if value not in (0, 1):
         raise WorkloadError(f"{option} {value} is not possible; give 0 or 1")
     return value == 1
@@ -291,7 +291,7 @@ def switch(option: str, value: int) -> bool:
 def format_option(
     *formats: str, says: str = "What is printed.", panel: str | None = None
 ) -> typer.models.OptionInfo:
-    """The option `--format` of a command that prints in these ways."""
+    """The option `--format` of a command with these formats."""
     found: typer.models.OptionInfo = typer.Option(
         "--format",
         metavar="|".join(formats),
@@ -303,7 +303,7 @@ def format_option(
 
 
 def chosen(option: str, value: str, choices: Sequence[str]) -> str:
-    """The choice that a value is, in any case; raises WorkloadError for one that is none."""
+    """The choice that equals a value, ignoring case; raises WorkloadError if there is none."""
     found = in_any_case(value, choices)
     if found is None:
         near = did_you_mean(value, choices)
@@ -312,7 +312,7 @@ def chosen(option: str, value: str, choices: Sequence[str]) -> str:
 
 
 def gpu_names(*given: Sequence[str] | None) -> list[str]:
-    """GPUs as arguments and options name them, each of them one or several between commas."""
+    """GPU names from arguments and options, each of which may be a comma-separated list."""
     from dsocr_analyze.sweep.axes import parse_names
 
     texts = [text for texts in given for text in texts or ()]
@@ -320,7 +320,7 @@ def gpu_names(*given: Sequence[str] | None) -> list[str]:
 
 
 def mode_named(architecture: Architecture, name: str) -> Mode:
-    """The architecture's mode of that name, in any case."""
+    """The architecture's mode with that name, ignoring case."""
     return architecture.modes[chosen("--mode", name, tuple(architecture.modes))]
 
 
@@ -339,7 +339,7 @@ def workload_from(
     max_new_tokens: int,
     prompt_pages: int = 1,
 ) -> Workload:
-    """The workload that the options describe; raises WorkloadError where they contradict."""
+    """The workload described by the options; raises WorkloadError if they contradict each other."""
     if page is not None and image is not None:
         raise WorkloadError(f"give --page {page} or --image {image}, not both")
     if mode is not None:
@@ -367,7 +367,7 @@ def workload_from(
 
 
 def any_workload_from(architecture: Architecture, **given: Any) -> AnyWorkload:
-    """The same of any architecture; one that reads no pages says so of what is asked of them."""
+    """Like `workload_from`, for any architecture; without pages, page options raise an error."""
     if architecture.modes:
         return workload_from(architecture, **given)
     workload: AnyWorkload = architecture.plan(**given)
@@ -398,20 +398,20 @@ def model_directory_from(
     stages: Path | None = None,
     hf_config: Path | None = None,
 ) -> ModelDirectory:
-    """The model directory that the options name, its config replaced where another is given."""
+    """The model directory named by the options, with its config replaced if one is given."""
     from dsocr_analyze.model.directory import ModelDirectory, read_config
 
     if stages is not None:
         if sliding_window is not None:
             raise WorkloadError(
-                f"--sliding-window {sliding_window} is for known architectures; leave it out beside"
+                f"--sliding-window {sliding_window} is for known architectures; leave it out with"
                 f" --stages {stages}"
             )
         return _described(stages, model, arch, config, hf_config)
     if hf_config is not None:
         raise WorkloadError(
-            f"--hf-config {hf_config} names a model alone; say what its stages are and what it is"
-            " called with: --stages FILE"
+            f"--hf-config {hf_config} only names a model; define its stages and inputs too:"
+            " --stages FILE"
         )
     values = None if config is None else read_config(config)
     if model not in (None, "reference"):
@@ -427,14 +427,14 @@ def model_directory_from(
 def described_model(
     model: str | None, arch: str | None, config: Path | None, sliding_window: int | None = None
 ) -> ModelDirectory:
-    """The same for closed forms: only the config is read, no code of the directory is executed."""
+    """The same for closed forms: only the config is read, the directory's code is not executed."""
     return model_directory_from(
         model, arch, config, trust_remote_code=True, sliding_window=sliding_window
     )
 
 
 def with_window(directory: ModelDirectory, sliding_window: int) -> ModelDirectory:
-    """The directory with its sliding window on or off, as `--sliding-window` has it."""
+    """The directory with its sliding window on or off, according to `--sliding-window`."""
     is_on = switch("--sliding-window", sliding_window)
     architecture = architectures.architecture_of(directory.config)
     without = require_window(architecture, str(sliding_window))
@@ -444,7 +444,7 @@ def with_window(directory: ModelDirectory, sliding_window: int) -> ModelDirector
 def require_window(
     architecture: Architecture, value: str
 ) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """A config as it is without the window; refuses an architecture that has none."""
+    """A function that removes the window from a config; raises if the architecture has none."""
     if architecture.without_window is None:
         raise WorkloadError(
             f"--sliding-window {value} is not possible: {architecture.name} has no sliding window;"
@@ -456,7 +456,7 @@ def require_window(
 def _described(
     stages: Path, model: str | None, arch: str | None, config: Path | None, hf_config: Path | None
 ) -> ModelDirectory:
-    """The model that a stages file describes, in a directory or of transformers' own code."""
+    """The model described by a stages file, from a directory or transformers' own code."""
     from dsocr_analyze.model.directory import ModelDirectory, read_config
 
     if arch is not None:
@@ -466,7 +466,7 @@ def _described(
         for option, value in (("--model", model), ("--config", config)):
             if value is not None:
                 raise WorkloadError(
-                    f"--hf-config {hf_config} is all of the model; leave out {option} {value}"
+                    f"--hf-config {hf_config} is the whole model; leave out {option} {value}"
                 )
         return ModelDirectory.of_config(hf_config, architecture)
     if model in (None, "reference"):
@@ -480,12 +480,12 @@ def _described(
 def _architecture_from(
     arch: str | None, values: dict[str, Any] | None, config: Path | None
 ) -> Architecture:
-    """The architecture that runs where no directory is named."""
+    """The architecture that runs if no directory is named."""
     from dsocr_analyze.model.directory import ModelDirectory
 
     if arch is None:
         if config and values and architectures.foreign_model(values):
-            # Says what it is, and how to trace it.
+            # Raises an error that says what it is and how to trace it.
             _ = ModelDirectory(config, values, {}, config_file=config).architecture
         found = None if values is None else architectures.recognized_architecture(values)
         return found or architectures.DEFAULT
@@ -495,7 +495,7 @@ def _architecture_from(
 
 
 def _check_arch(arch: str | None, config: dict[str, Any], source: str) -> None:
-    """Refuses `--arch` beside a config of another architecture."""
+    """Raise if `--arch` contradicts the config's architecture."""
     if arch is None:
         return
     wanted = architectures.architecture_named(arch)
@@ -510,7 +510,7 @@ def _check_arch(arch: str | None, config: dict[str, Any], source: str) -> None:
 def _unnamed(
     architecture: Architecture, model: str | None, *, trust_remote_code: bool
 ) -> ModelDirectory:
-    """The directory under `MODELS` where it is trusted, else the built-in reference."""
+    """The directory under `MODELS` if it is trusted, else the built-in reference."""
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.model.trust import is_trusted
 
@@ -531,7 +531,7 @@ def _unnamed(
 
 
 def prepare_output(directory: Path) -> None:
-    """Makes the folder that `--output` names, before any work; raises OutputError."""
+    """Create the folder named by `--output` before any work; raises OutputError."""
     from dsocr_analyze.output_files import prepare_directory
 
     prepare_directory(directory)

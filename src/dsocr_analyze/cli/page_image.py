@@ -1,4 +1,4 @@
-"""The page in the file that `--image` names, and what else the file holds."""
+"""The page in the file named by `--image`, and notes about what else is in the file."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["page_of_file"]
 
 
 def page_of_file(image: Path) -> tuple[int, int]:
-    """The page in an image file; of several the first, which is said."""
+    """The page in an image file; if there are several, the first, with a note."""
     found = ImagePages(image)
     sizes = found.sizes()
     size = next(sizes)
     more = 0
-    with contextlib.suppress(WorkloadError):  # a damaged frame behind the first does not matter
+    with contextlib.suppress(WorkloadError):  # damage after the first frame does not matter
         for _ in sizes:
             more += 1
     if more:
         complain(
-            f"note: {image} holds {more + 1} pages and the first is taken; `dsocr-analyze archive"
-            f" {image}` counts all"
+            f"note: {image} has {more + 1} pages and only the first is used; `dsocr-analyze archive"
+            f" {image}` counts all of them"
         )
     elif found.has_more_frames:
-        complain(f"note: {image} has several frames and the first is taken")
+        complain(f"note: {image} has several frames and only the first is used")
     return size

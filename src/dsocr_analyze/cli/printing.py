@@ -1,4 +1,4 @@
-"""Answers, tables and prose on stdout, as wide as the terminal."""
+"""Prints answers, tables and prose on stdout, as wide as the terminal."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 __all__ = ["print_assumptions", "print_report", "print_table", "print_text", "terminal_width"]
 
 WITHOUT_TERMINAL: Final = 100
-"""Columns of what is piped; COLUMNS sets another width."""
+"""Width of piped output in columns, unless COLUMNS sets another."""
 
 LEAST_WIDTH: Final = 40
 
 
 def terminal_width() -> int:
-    """Columns of the terminal; COLUMNS where it is set."""
+    """Width of the terminal in columns, or COLUMNS if it is set."""
     return max(shutil.get_terminal_size((WITHOUT_TERMINAL, 24)).columns, LEAST_WIDTH)
 
 
 def print_report(report: Report, written: Sequence[Path], *, full: bool) -> None:
-    """Prints what a page costs, and with `full` all tables and notes below it."""
+    """Print what a page costs, and with `full` all tables and notes below it."""
     from dsocr_analyze.report.answer import answer_of
     from dsocr_analyze.report.layout import Line
     from dsocr_analyze.report.terminal import report_lines
@@ -40,7 +40,7 @@ def print_report(report: Report, written: Sequence[Path], *, full: bool) -> None
 
 
 def print_table(table: Table) -> None:
-    """Prints one table and an empty line."""
+    """Print one table and an empty line."""
     from dsocr_analyze.report.layout import Line
     from dsocr_analyze.report.terminal import table_lines
 
@@ -48,7 +48,7 @@ def print_table(table: Table) -> None:
 
 
 def print_text(text: str, *, indent: str = "") -> None:
-    """Prints prose; `indent` opens all lines but a paragraph's first."""
+    """Print prose; all lines but the first of each paragraph start with `indent`."""
     from dsocr_analyze.report.layout import wrap
 
     for line in wrap(text, terminal_width(), indent=indent):
@@ -56,7 +56,7 @@ def print_text(text: str, *, indent: str = "") -> None:
 
 
 def print_assumptions(sentences: Iterable[str]) -> None:
-    """Prints what predicted seconds assume."""
+    """Print what predicted seconds assume."""
     for sentence in sentences:
         print_text(f"Assumed: {sentence}", indent="  ")
 

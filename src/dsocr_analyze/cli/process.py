@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dsocr_analyze.cli.exits import Invocation
 
-# Whatever else is needed is imported where an interruption already becomes an exit code.
+# Everything else is imported later, where an interrupt already leads to an exit code.
 
 __all__ = ["main"]
 
 _NAME = "dsocr-analyze"
 _COMPLETION = "_DSOCR_ANALYZE_COMPLETE"
-"""The variable with which a shell asks for completions."""
+"""The variable with which a shell requests completions."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line and returns its exit code; an error is one line on stderr.
+    """Run a command line and return its exit code; errors are one line on stderr.
 
-    Every setting of the process is left as it was found.
+    All settings of the process are restored.
 
     Args:
-        arguments: What follows the program's name; None for those of this process.
+        arguments: The arguments without the program's name; None for this process's.
     """
     invocation = None
     try:
@@ -35,10 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from dsocr_analyze.interruption import held
 
         invocation = Invocation()
-        # Libraries add filters of their own when they are imported.
+        # Libraries add filters of their own on import.
         with held(), warnings.catch_warnings(), named_failures():
-            if not sys.warnoptions:  # else it is asked for by -W or PYTHONWARNINGS
-                # To whoever calls what a library will drop, which is no user of a command.
+            if not sys.warnoptions:  # else the user set -W or PYTHONWARNINGS
+                # Deprecations are for a library's callers, not for users of a command.
                 warnings.simplefilter("ignore", FutureWarning)
             return _invoke(sys.argv[1:] if arguments is None else list(arguments), invocation)
     except BaseException as error:  # noqa: BLE001  # nobody else is left to say what happened
@@ -50,8 +50,8 @@ def _invoke(arguments: list[str], invocation: Invocation) -> int:
 
     from dsocr_analyze.cli.app import app
 
-    # Not `app()`: it would put an exception hook of its own into the process, and make of a closed
-    # pipe and of Ctrl-C what it likes.
+    # Not `app()`, which would install its own exception hook and handle closed pipes and Ctrl-C in
+    # its own way.
     command = typer.main.get_command(app)
     try:
         try:
@@ -69,7 +69,7 @@ def _invoke(arguments: list[str], invocation: Invocation) -> int:
 
 
 def _end(error: BaseException, invocation: Invocation | None) -> int:
-    """Says what ended a command line, and returns its exit code."""
+    """Print what ended a command, and return its exit code."""
     from dsocr_analyze.cli.exits import INTERNAL_ERROR, Invocation, outcome_of
     from dsocr_analyze.cli.streams import complain
 

@@ -1,4 +1,4 @@
-"""Progress, shown on stderr and only on a terminal."""
+"""Progress on stderr, shown only on a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _is_watched() -> bool:
 
 @contextlib.contextmanager
 def announced_steps() -> Iterator[Callable[[str], None]]:
-    """Yields a function that says which step is under way."""
+    """Yields a function that shows the current step."""
     if not _is_watched():
         yield lambda _: None
         return
@@ -31,11 +31,11 @@ def announced_steps() -> Iterator[Callable[[str], None]]:
 
 
 class LateProgress:
-    """Shows nothing before a second has passed, and nothing at all where stderr is no terminal.
+    """A progress bar that appears after a second, and only if stderr is a terminal.
 
     Args:
         what: What is being counted.
-        total: How many there are; None where that is not known.
+        total: The total number; None if unknown.
     """
 
     def __init__(self, what: str, total: int | None) -> None:
@@ -60,7 +60,7 @@ class LateProgress:
             self._bar.stop()
 
     def advance(self, count: int) -> None:
-        """Counts more of them as done."""
+        """Count more of them as done."""
         self._done += count
         if not self._is_watched or time.monotonic() - self._started < _PATIENCE_SECONDS:
             return

@@ -1,4 +1,4 @@
-"""`--prompt`: the text tokens of a prompt, by the model directory's own tokenizer."""
+"""`--prompt`: counts a prompt's text tokens with the model directory's own tokenizer."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def text_tokens_from(
     seq_len: int | None,
     directory: ModelDirectory,
 ) -> int | None:
-    """What `--prompt` or `--text-tokens` says; None where neither does.
+    """Text tokens from `--prompt` or `--text-tokens`; None if neither is given.
 
     Raises:
-        WorkloadError: Other options set the text tokens besides the prompt.
-        ModelDirectoryError: There is no tokenizer to read the prompt with.
+        WorkloadError: Another option sets the text tokens in addition to the prompt.
+        ModelDirectoryError: There is no tokenizer for the prompt.
     """
     if prompt is None:
         return text_tokens
@@ -47,13 +47,13 @@ def text_tokens_from(
 
 
 def _prompt_tokens(prompt: str, directory: ModelDirectory) -> int:
-    """Text tokens of `prompt`, BOS included and `<image>` left out, by the model's tokenizer.
+    """Text tokens of `prompt` with the model's tokenizer, BOS included and `<image>` left out.
 
-    As the vendor's `infer()` lays it out: see `text_parts`.
+    The layout is that of the vendor's `infer()`: see `text_parts`.
     """
     if directory.described is not None:
         raise WorkloadError(
-            f"--prompt counts the text of a page; that of {directory.described.name} stands in its"
+            f"--prompt counts the text of a page; that of {directory.described.name} is in its"
             " stages file: give --seq-len for another length"
         )
     if directory.is_reference:

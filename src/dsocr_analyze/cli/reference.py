@@ -1,4 +1,4 @@
-"""The command reference: what `--help` says of every command, as one document."""
+"""The command reference: the `--help` of every command in one document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def command_reference(application: Any) -> str:
     """Markdown with the exit codes, and the help text of the application and of each command.
 
     Args:
-        application: The command that the others belong to, as Typer made it.
+        application: The top-level command, as made by Typer.
     """
     root = _context("dsocr-analyze", application)
     parts = [
@@ -35,7 +35,7 @@ def command_reference(application: Any) -> str:
 
 
 def _context(name: str, command: Any, parent: Any = None) -> Any:
-    """Where a command's help is asked for; what it calls its options depends on its parent."""
+    """The context for a command's help; the names of its options depend on its parent."""
     return command.make_context(
         name,
         [],

@@ -1,4 +1,4 @@
-"""What the parser refuses, in our words: the option, the value, and what would be right."""
+"""Parser errors in our own words: the option, the value, and what would be right."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RIGHT: Final = {
     "AMOUNT": "a number",
     "N": "a number",
 }
-"""What is right for an option whose value is a number, by what --help calls the value."""
+"""Valid values of an option that takes a number, by the value's name in --help."""
 
 _SWITCHED: Final = {
     "true": "1", "yes": "1", "on": "1", "y": "1", "false": "0", "no": "0", "off": "0", "n": "0"
@@ -34,9 +34,9 @@ _NUMBER: Final = re.compile(r"(?P<digits>[0-9]+(?:\.[0-9]+)?)(?P<unit>[km%]?)")
 
 
 def refusal(error: typer.TyperException) -> str:
-    """One line about an error of the parser, which ends with where the right help is.
+    """One line about a parser error, ending with the `--help` to look at.
 
-    Typer does not export its kinds of errors; what tells them apart is what they know.
+    Typer does not export its error types, so they are told apart by their attributes.
     """
     context = getattr(error, "ctx", None)
     path = "dsocr-analyze" if context is None else context.command_path
@@ -56,7 +56,7 @@ def refusal(error: typer.TyperException) -> str:
 
 
 def _unknown_option(error: Any, context: Any) -> str:
-    """About an option that a command does not have; names the commands that have it."""
+    """Message for an option that a command does not have, naming the commands that do."""
     name = error.option_name
     root = context.find_root()
     having = [
@@ -82,7 +82,7 @@ def _options_of(command: Any) -> list[str]:
 
 
 def _misused_option(error: Any, context: Any) -> str:
-    """About an option without the value that it takes, or with one that it does not take."""
+    """Message for an option without its value, or with a value it does not take."""
     for parameter in context.command.params:
         if error.option_name in parameter.opts:
             if getattr(parameter, "is_flag", False):
@@ -92,7 +92,7 @@ def _misused_option(error: Any, context: Any) -> str:
 
 
 def _wrong_value(error: Any, parameter: Any) -> str:
-    """About a value that is not of an option's type."""
+    """Message for a value of the wrong type."""
     value = _value_given(error)
     metavar = _metavar(parameter)
     if "|" in metavar:
@@ -107,7 +107,7 @@ def _wrong_value(error: Any, parameter: Any) -> str:
 
 
 def _value_given(error: Any) -> str | None:
-    """The text that could not be read; None where the parser keeps it to itself."""
+    """The text that could not be parsed; None if the parser does not reveal it."""
     find = getattr(error.__cause__, "errors", None)
     details = find() if callable(find) else []
     value = details[0].get("input") if details else None
@@ -115,7 +115,7 @@ def _value_given(error: Any) -> str | None:
 
 
 def _number_meant(value: str, *, is_part: bool, choices: Sequence[str]) -> str | None:
-    """A number as this program takes it, for one as people write it: 1k, 10%, true."""
+    """The number meant by informal spellings such as 1k, 10% or true, as this program takes it."""
     plain = value.strip().lower().replace(",", "").replace("_", "")
     switched = _SWITCHED.get(plain)
     if switched is not None and switched in choices:

@@ -1,4 +1,4 @@
-"""`dsocr-analyze time --from-benchmark`: predicted beside what a server's benchmark measured."""
+"""`dsocr-analyze time --from-benchmark`: predictions compared with a server's benchmark."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ FilesOption = Annotated[
     typer.Option(
         "--from-benchmark",
         metavar="FILE",
-        help="Compare with what a server's benchmark measured on the one GPU that is named, and"
-        " correct later predictions by it: a result of vllm bench serve, sglang.bench_serving,"
-        " genai-perf or AIPerf. May be given several times.",
+        help="Compare with a server's benchmark on the one named GPU, and correct later predictions"
+        " by it: a result of vllm bench serve, sglang.bench_serving, genai-perf or AIPerf. May be"
+        " given several times.",
         rich_help_panel=time_options.PANEL,
     ),
 ]
@@ -44,7 +44,7 @@ KeepOption = Annotated[
         "--keep",
         metavar="0|1",
         autocompletion=completion.one_of("0", "1"),
-        help="Keep the correction of --from-benchmark for later predictions; 0 for not.",
+        help="Whether to keep the correction of --from-benchmark for later predictions.",
         rich_help_panel=time_options.PANEL,
     ),
 ]
@@ -57,13 +57,13 @@ _WITHOUT_EFFECT: Final = ("offline", "price", "plot", "corrections")
 
 @dataclass(frozen=True)
 class MeasuredServer:
-    """The benchmarks that were given.
+    """The given benchmarks and their server.
 
     Attributes:
-        benchmarks: One or more.
+        benchmarks: One or more benchmarks.
         server: Name of the serving engine.
         version: Its version.
-        is_kept: Whether what they correct is to be kept.
+        is_kept: Whether to keep their correction.
     """
 
     benchmarks: Sequence[ServerBenchmark]
@@ -75,15 +75,15 @@ class MeasuredServer:
 def benchmarks_given(
     context: typer.Context, files: Sequence[Path] | None, *, keep: int
 ) -> MeasuredServer | None:
-    """The benchmarks in the files; None where there is no file.
+    """The benchmarks in the files; None if there are no files.
 
     Args:
-        context: Of the command, with its other options.
+        context: The command's context, with its other options.
         files: The files.
-        keep: As `--keep` has it.
+        keep: Value of `--keep`.
 
     Raises:
-        BenchmarkError: A file holds none, or they are of several engines or versions.
+        BenchmarkError: A file is not a benchmark, or they differ in engine or version.
         WorkloadError: Other options contradict them.
     """
     is_kept = options.switch("--keep", keep)
@@ -110,8 +110,8 @@ def benchmarks_given(
     versions = list(dict.fromkeys(version_of(each, version) for each in benchmarks))
     if len(versions) > 1:
         raise BenchmarkError(
-            f"the benchmarks are of several versions ({', '.join(versions)}); give one version's at"
-            " a time, and server_version for files that do not say it",
+            f"the benchmarks are of several versions ({', '.join(versions)}); give those of one"
+            " version at a time, and server_version for files that do not contain it",
             arguments=["server_version"],
         )
     return MeasuredServer(benchmarks, server, versions[0], is_kept)
@@ -123,7 +123,7 @@ def _is_given(context: typer.Context, parameter: str) -> bool:
 
 
 def _check_options(context: typer.Context) -> None:
-    """Refuses options that contradict a benchmark or would have no effect."""
+    """Raise for options that contradict a benchmark or would have no effect."""
     gpus = options.gpu_names(context.params["gpu"], context.params["named_gpus"])
     if len(gpus) != 1:
         raise WorkloadError(
@@ -138,7 +138,7 @@ def _check_options(context: typer.Context) -> None:
     for parameter in context.command.params:
         name = parameter.name or ""
         if name in (*_SAID_BY_FILES, *_WITHOUT_EFFECT) and _is_given(context, name):
-            why = "the file says it" if name in _SAID_BY_FILES else "it has no effect there"
+            why = "the file gives it" if name in _SAID_BY_FILES else "it has no effect there"
             option = parameter.opts[0]
             raise WorkloadError(f"leave out {option} with --from-benchmark: {why}")
 
@@ -151,15 +151,15 @@ def show(
     workload: Workload,
     output_format: str,
 ) -> None:
-    """Prints predicted beside measured, and keeps the correction where that is wanted.
+    """Print predicted and measured figures, and keep the correction if requested.
 
     Args:
-        context: Of the command.
+        context: The command's context.
         measured: The benchmarks.
-        request: What else the options ask for, of one GPU under a serving engine.
+        request: The other options' request, for one GPU under a serving engine.
         directory: The model.
-        workload: The page, or pages, of one request.
-        output_format: As `--format` has it.
+        workload: The page or pages of one request.
+        output_format: Value of `--format`.
 
     Raises:
         BenchmarkError: A benchmark is of another model, or too far from its prediction.
@@ -189,7 +189,7 @@ def show(
 def _predictor(
     request: TimeRequest, directory: ModelDirectory, workload: Workload, dtype: str
 ) -> Predictor:
-    """What predicts them, on the one GPU of a request."""
+    """The predictor for them, on the one GPU of a request."""
     from dsocr_analyze.dtypes import dtype_named
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.timing.predict import TimedModel
@@ -219,7 +219,7 @@ def _report(
     notes: Sequence[str | None],
     used: Options,
 ) -> BenchmarkReport:
-    """The document; `notes` are about the models of the benchmarks."""
+    """The document; `notes` are about the benchmarks' models."""
     from dsocr_analyze.report.server_benchmarks import benchmark_entry, benchmark_report
 
     workload, architecture = predictor.workload, predictor.model.architecture

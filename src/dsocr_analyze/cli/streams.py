@@ -14,16 +14,16 @@ from dsocr_analyze.escaping import visible, visible_lines
 __all__ = ["ReaderGone", "complain", "drop_unwritable", "named_failures"]
 
 
-class ReaderGone(Exception):  # noqa: N818  # an end, not an error
-    """Whoever read stdout has closed the pipe, as `head` does."""
+class ReaderGone(Exception):  # noqa: N818  # not an error
+    """The reader of stdout has closed the pipe, as `head` does."""
 
 
 class _Stdout:
-    """stdout, whose failures say that they are its own, and which shows what acts on a terminal.
+    """stdout with errors of its own type, which escapes control characters on a terminal.
 
     Args:
-        stream: The text stream or its buffer; None where the process was started without one.
-        is_styled: Whether what is written may act, as a colour does; it has been escaped.
+        stream: The text stream or its buffer; None if the process was started without one.
+        is_styled: Whether text is already escaped and may contain control sequences for colours.
     """
 
     def __init__(self, stream: IO[Any] | None, *, is_styled: bool = False) -> None:
@@ -32,7 +32,7 @@ class _Stdout:
 
     @property
     def styled(self) -> _Stdout:
-        """The same for text that is escaped already, and coloured."""
+        """The same stream for text that is already escaped and coloured."""
         return _Stdout(self._stream, is_styled=True)
 
     def __getattr__(self, name: str) -> Any:
@@ -40,11 +40,11 @@ class _Stdout:
 
     @property
     def buffer(self) -> _Stdout:
-        """The same for bytes."""
+        """The same stream for bytes."""
         return _Stdout(getattr(self._stream, "buffer", None))
 
     def write(self, data: Any) -> int:
-        """Writes text, or bytes to a buffer."""
+        """Write text, or bytes if it is a buffer."""
         if isinstance(data, str) and not self._is_styled:
             data = visible_lines(data)
         with _failures():
@@ -63,20 +63,20 @@ class _Stdout:
         return getattr(self._stream, "encoding", None) or "utf-8"
 
     def flush(self) -> None:
-        """Writes what is still held back."""
+        """Write what is still buffered."""
         with _failures():
             if self._stream is not None:
                 self._stream.flush()
 
     def isatty(self) -> bool:
-        """Whether somebody reads along."""
+        """Whether it is a terminal."""
         return self._stream is not None and self._stream.isatty()
 
 
 def _unbuffered(stream: IO[Any]) -> io.RawIOBase | None:
-    """What a stream writes to without a buffer (`python -u`), which may take less than it is given.
+    """The raw stream below an unbuffered one (`python -u`), whose writes may be partial.
 
-    Python ignores how much that was.
+    Python ignores how much was written.
     """
     below = getattr(stream, "buffer", stream)
     return below if isinstance(below, io.RawIOBase) else None
@@ -95,9 +95,9 @@ def _failures() -> Iterator[None]:
 
 @contextlib.contextmanager
 def named_failures() -> Iterator[None]:
-    """While the body runs, stdout raises OutputError or ReaderGone; what it holds is written after.
+    """While the body runs, stdout raises OutputError or ReaderGone; it is flushed at the end.
 
-    Only so can an error of stdout be told from one of any other file or pipe.
+    Otherwise an error of stdout could not be told from one of another file or pipe.
     """
     original = sys.stdout
     guarded = _Stdout(original)
@@ -110,8 +110,8 @@ def named_failures() -> Iterator[None]:
 
 
 def complain(message: str) -> None:
-    """One line on stderr, if there is one; control characters are shown, not obeyed."""
-    if sys.stderr is None:  # print() would take stdout in its place
+    """Print one line on stderr, if there is one; control characters are escaped."""
+    if sys.stderr is None:  # print() would use stdout instead
         return
     line = _brief(visible(" ".join(message.split())))
     with contextlib.suppress(OSError, ValueError):
@@ -124,13 +124,13 @@ _LONGEST_WORD: Final = 120
 
 
 def _brief(line: str) -> str:
-    """The line with the middle left out of what is too long to be read: words, then the whole."""
+    """The line, with the middle cut out of overlong words, then of an overlong line."""
     words = (_ends(word, _LONGEST_WORD, "...") for word in line.split(" "))
     return _ends(" ".join(words), _LONGEST_MESSAGE, " ... ")
 
 
 def _ends(text: str, longest: int, gap: str) -> str:
-    """The text, or its first two thirds and its end, of so many characters together."""
+    """The text, shortened to `longest` characters: two thirds from its start, the rest its end."""
     if len(text) <= longest:
         return text
     kept = longest - len(gap)
@@ -139,7 +139,7 @@ def _ends(text: str, longest: int, gap: str) -> str:
 
 
 def drop_unwritable() -> None:
-    """Gives up what cannot be written, which the interpreter would complain about as it exits."""
+    """Discard output that can't be written, which would raise an error at interpreter exit."""
     for stream in (sys.stdout, sys.stderr):
         if stream is None:
             continue

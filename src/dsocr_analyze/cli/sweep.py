@@ -1,4 +1,4 @@
-"""`dsocr-analyze sweep`: what-ifs by the million, every combination of some ranges."""
+"""`dsocr-analyze sweep`: every combination of some ranges, even millions of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["sweep"]
 
 UNASKED_ROWS = 10_000_000
-"""A longer sweep is started only after a yes."""
+"""Longer sweeps ask for confirmation."""
 
 _QUANTITY = "page_flops"
 
@@ -45,7 +45,7 @@ PagesOption = Annotated[
     typer.Option(
         "--pages",
         metavar="FILE|FOLDER",
-        help="Count the pages of this list in place of --page: the same as 'dsocr-analyze archive"
+        help="Count the pages of this list instead of --page: the same as 'dsocr-analyze archive"
         " FILE|FOLDER'.",
     ),
 ]
@@ -147,9 +147,7 @@ PdfDpiOption = Annotated[
         rich_help_panel=RESULT,
     ),
 ]
-YesOption = Annotated[
-    bool, typer.Option("--yes", "-y", help="Start a huge sweep without being asked.")
-]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Start a huge sweep without asking.")]
 
 
 @many_time_options.of_many_pages()
@@ -205,15 +203,15 @@ def sweep(
 
 
 def _refuse_lengths(file: Path | None) -> None:
-    """Refuses a file of lengths beside several numbers of new tokens."""
+    """Raise for a file of lengths together with several numbers of new tokens."""
     if file is not None:
         raise WorkloadError(
-            f"--new-tokens-from {str(file)!r} says how long outputs are; give one --max-new-tokens"
+            f"--new-tokens-from {str(file)!r} gives the output lengths; give one --max-new-tokens"
         )
 
 
 class _PictureChoice(NamedTuple):
-    """What options say of a picture."""
+    """The options about a picture."""
 
     path: Path
     quantity: str | None
@@ -234,7 +232,7 @@ def _run(
     yes: bool,
     quiet: bool,
 ) -> None:
-    """Checks that nothing will fail later, and counts; `asked` are the axes of `_combinations`."""
+    """Check that nothing will fail later, and count; `asked` are the axes of `_combinations`."""
     from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.metadata import opening_of
     from dsocr_analyze.pictures.settings import settings_of_model
@@ -274,7 +272,7 @@ def _check_options(
     of_plots: dict[str, str | None],
     of_lists: Mapping[str, object],
 ) -> None:
-    """Refuses options that would have no effect."""
+    """Raise for options that would have no effect."""
     for option, value in (of_sweeps | of_plots).items():
         if value is not None and pages is not None:
             raise WorkloadError(f"give --pages {pages} or {option} {value}, not both")
@@ -289,12 +287,12 @@ def _check_options(
 
 
 def _text_tokens(text: str | None) -> int | None:
-    """The only number of `--text-tokens`, where it is given."""
+    """The single number of `--text-tokens`, if given."""
     return None if text is None else _one_number("text_tokens", text)
 
 
 def _one_number(argument: str, text: str) -> int:
-    """The only number of an axis."""
+    """The single number of an axis."""
     from dsocr_analyze.sweep.axes import parse_numbers
 
     axis = parse_numbers(argument, text, 1, LARGEST_COUNT)
@@ -319,7 +317,7 @@ def _combinations(
     sliding_window: str | None,
     time: TimeRequested | None,
 ) -> Sweep:
-    """The sweep over the lists that the options of the same names hold."""
+    """The sweep over the lists in the options of the same names."""
     from dsocr_analyze.sweep.axes import parse_modes, parse_numbers, parse_pages
     from dsocr_analyze.sweep.combinations import Sweep
 
@@ -339,7 +337,7 @@ def _combinations(
 
 
 class _Picture(NamedTuple):
-    """A picture of a sweep, to be drawn."""
+    """A picture of a sweep to draw."""
 
     path: Path
     quantity: str
@@ -349,7 +347,7 @@ class _Picture(NamedTuple):
 
 
 def _check_result(combinations: Sweep, output: Path | None, picture: _Picture | None) -> None:
-    """Refuses, before the work, results that could not be written after it."""
+    """Raise, before any work, for results that could not be written."""
     from dsocr_analyze.sweep.plot import MOST_POINTS, describe, is_of_time
 
     many_options.check_files(output, None if picture is None else picture.path)
@@ -358,7 +356,7 @@ def _check_result(combinations: Sweep, output: Path | None, picture: _Picture | 
     describe(picture.quantity)
     if combinations.time is None and is_of_time(picture.quantity):
         raise WorkloadError(
-            f"--quantity {picture.quantity} is of predicted seconds; give --gpu too"
+            f"--quantity {picture.quantity} needs predicted seconds; give --gpu too"
         )
     if combinations.rows > MOST_POINTS:
         raise WorkloadError(
@@ -368,12 +366,12 @@ def _check_result(combinations: Sweep, output: Path | None, picture: _Picture | 
 
 
 def _ask(rows: int, *, yes: bool) -> None:
-    """Lets a person think again before a sweep of many rows."""
+    """Ask for confirmation before a sweep of many rows."""
     if rows <= UNASKED_ROWS or yes:
         return
     if not sys.stdin.isatty():
         raise WorkloadError(
-            f"the sweep has {rows:,} rows; give shorter ranges, or --yes to start it all the same"
+            f"the sweep has {rows:,} rows; give shorter ranges, or --yes to start it anyway"
         )
     sys.stderr.write(f"The sweep has {rows:,} rows. Start it? [y/N]: ")
     sys.stderr.flush()
@@ -391,7 +389,7 @@ def _count(
     *,
     quiet: bool,
 ) -> list[str]:
-    """Writes every row, and returns the warnings."""
+    """Write every row, and return the warnings."""
     from dsocr_analyze.columns.table_files import sidecar
     from dsocr_analyze.sweep.plot import sweep_picture
 
@@ -411,7 +409,7 @@ def _count(
                 plotted.append(batch)
             progress.advance(batch.num_rows)
         begin_writing()
-        if picture is not None:  # while it may still fail, no table is put in place
+        if picture is not None:  # before the table is in place, since it may fail
             job = None if combinations.time is None else combinations.time.job
             drawn = sweep_picture(plotted, picture.quantity, picture.x, picture.model, job)
             drawn.save(picture.path)
@@ -419,14 +417,14 @@ def _count(
         if output is not None:
             print(f"wrote {output} ({rows:,} rows)")
             for beside in filter(None, [sidecar(output)]):
-                print(f"wrote {beside} (what they are of)")
+                print(f"wrote {beside} (their metadata)")
         if picture is not None:
             print(f"wrote {picture.path}")
     if not beyond:
         return []
     return [
-        f"{beyond:,} of {rows:,} workloads reach beyond the decoder's max_position_embeddings,"
-        f" {positions}; they are counted all the same"
+        f"{beyond:,} of {rows:,} workloads exceed the decoder's max_position_embeddings,"
+        f" {positions}; they are counted anyway"
     ]
 
 
@@ -434,9 +432,9 @@ def _count(
 def _rows_writer(
     output: Path | None, opening: CountOpening, rows: int, *, is_on_stdout: bool
 ) -> Iterator[Callable[[Any], None]]:
-    """Yields what takes the rows: a file, stdout, or nothing.
+    """Yields a function that writes rows to a file, to stdout, or nowhere.
 
-    A program that reads stdout gets CSV, a terminal a table of the first rows.
+    A pipe gets CSV, a terminal a table of the first rows.
     """
     from dsocr_analyze.columns.table_files import csv_writer, table_writer
 
@@ -454,7 +452,7 @@ def _rows_writer(
 
 
 def _shown_rows(opening: CountOpening, rows: int) -> Iterator[Callable[[Any], None]]:
-    """Yields what keeps the rows that a terminal is shown, and prints them."""
+    """Yields a function that keeps the rows to show on a terminal, and prints them at the end."""
     from dsocr_analyze.cli.printing import print_table, print_text
     from dsocr_analyze.report.tables import model_text
     from dsocr_analyze.sweep.tables import MOST_SHOWN, sweep_table
@@ -468,4 +466,4 @@ def _shown_rows(opening: CountOpening, rows: int) -> Iterator[Callable[[Any], No
     yield keep
     print_text(f"By closed forms: {model_text(opening.model)}")
     print_table(sweep_table(kept, rows))
-    print_text("--output FILE.csv or FILE.parquet has every row and column; so has a pipe")
+    print_text("--output FILE.csv or FILE.parquet has every row and column; so does a pipe")

@@ -1,4 +1,4 @@
-"""What people come with, and the one command for each; the tests run them all."""
+"""Common questions, and the one command that answers each; tests run them all."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Task(NamedTuple):
     """A question, and the command that answers it.
 
     Attributes:
-        asked: As somebody asks it.
-        command: What follows `dsocr-analyze`.
+        asked: The question in a user's words.
+        command: The arguments of `dsocr-analyze`.
     """
 
     asked: str
@@ -26,7 +26,7 @@ TASKS: Final = (
     Task("... my scan?", "--image page.png"),
     Task("... without waiting for torch?", "--engine analytic"),
     Task("Show every stage, module family and operator.", "--engine analytic --full"),
-    Task("What does a batch of 16 pages cost, and what one page of it?",
+    Task("What does a batch of 16 pages cost, and one page of it?",
          "--engine analytic --batch-size 16"),
     Task("How many seconds does a page take on an A100?", "time a100-80gb-sxm"),
     Task("How many pages a second at 16 at a time, with the model's own code?",
@@ -65,7 +65,7 @@ TASKS: Final = (
     Task("A page for a colleague, to open offline.",
          "--engine analytic --gpu h100 --html page.html"),
 )  # fmt: skip
-"""In the order of the documentation. Files that they name are those of its first paragraph."""
+"""In the order of the documentation, whose first paragraph explains the files they name."""
 
 
 def tasks_page() -> str:
@@ -76,9 +76,9 @@ def tasks_page() -> str:
             "<!-- Written by `dsocr-analyze docs`; edit src/dsocr_analyze/cli/tasks.py. -->",
             "# Tasks",
             "",
-            "What people come with, and the one command that answers it. `page.png` is an image,",
+            "Common questions, and the one command that answers each. `page.png` is an image,",
             "`scans` a folder of images and PDFs, `config.json` the model's and `slim.json` a",
-            "changed one, `report.json` a saved `static_compute.json`; budgets stand in",
+            "changed one, `report.json` a saved `static_compute.json`; budgets are in",
             "`dsocr-budgets.toml`.",
             "",
             "| task | command |",

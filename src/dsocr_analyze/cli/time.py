@@ -34,7 +34,7 @@ GpuArgument = Annotated[
     typer.Argument(
         metavar="GPU",
         autocompletion=completion.all_gpus,
-        help="GPUs, as `dsocr-analyze devices` names them. Default: all of them.",
+        help="GPUs, named as in `dsocr-analyze devices`. Default: all of them.",
     ),
 ]
 FormatOption = Annotated[str, options.format_option(*FORMATS)]
@@ -128,12 +128,12 @@ def _report(
     from dsocr_analyze.report.time_report import time_report
 
     if not entries:
-        raise WorkloadError("no GPU of the catalogue has these types; give other ones")
+        raise WorkloadError("no GPU of the catalogue supports these types; give others")
     return time_report(directory.source(directory.architecture.name), workload, entries, used)
 
 
 def _say_left_out(error: DeviceError) -> None:
-    # One of the whole catalogue may lack a type or an attention kernel.
+    # When predicting for the whole catalogue, a GPU may lack a data type or an attention kernel.
     complain(f"left out: {in_options(str(error), error.arguments)}")
 
 

@@ -1,4 +1,4 @@
-"""Options of predicted seconds, and what they ask for."""
+"""Options for predicted seconds, and their meaning."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ ServerOption = Annotated[
         "--server",
         metavar="|".join(_SERVERS),
         autocompletion=completion.one_of(*_SERVERS),
-        help="Which engine serves: what its host code takes per step and per sequence.",
+        help="Serving engine, which sets the host's time per step and per sequence.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -127,7 +127,7 @@ WeightsDtypeOption = Annotated[
         "--weights-dtype",
         metavar="|".join(_FEWER_BITS),
         autocompletion=completion.one_of(*_FEWER_BITS),
-        help="Type of the served decoder's linear weights. Default: the model's own.",
+        help="Data type of the served decoder's linear weights. Default: the model's own.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -137,7 +137,7 @@ KvDtypeOption = Annotated[
         "--kv-dtype",
         metavar="|".join(_FEWER_BITS),
         autocompletion=completion.one_of(*_FEWER_BITS),
-        help="Type of the served decoder's KV cache. Default: the model's own.",
+        help="Data type of the served decoder's KV cache. Default: the model's own.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -146,7 +146,7 @@ NewTokensFromOption = Annotated[
     typer.Option(
         "--new-tokens-from",
         metavar="FILE",
-        help="Lengths of real outputs, in place of --max-new-tokens: CSV or Parquet, column"
+        help="Lengths of real outputs, instead of --max-new-tokens: CSV or Parquet, column"
         " new_tokens.",
         rich_help_panel=PANEL,
     ),
@@ -156,7 +156,7 @@ MeanTokensOption = Annotated[
     typer.Option(
         "--mean-new-tokens",
         metavar="TOKENS",
-        help="Mean length of the pages that end by themselves; the others run to --max-new-tokens.",
+        help="Mean length of the pages that end on their own; the others run to --max-new-tokens.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -182,7 +182,7 @@ ReservedOption = Annotated[
     typer.Option(
         "--reserved",
         metavar="PART",
-        help="Part of the memory kept for the driver, the allocator and kernels, 0 to 1.",
+        help="Fraction of the memory kept for the driver, the allocator and kernels, 0 to 1.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -192,7 +192,7 @@ CorrectionsOption = Annotated[
         "--corrections",
         metavar="0|1",
         autocompletion=completion.one_of("0", "1"),
-        help="Correct by the benchmarks of servers that time --from-benchmark kept; 0 for not.",
+        help="Whether to correct by the servers' benchmarks kept by time --from-benchmark.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -201,7 +201,7 @@ ServerVersionOption = Annotated[
     typer.Option(
         "--server-version",
         metavar="VERSION",
-        help="Version of the serving engine: whose benchmarks correct. Default: the one kept last.",
+        help="Version of the serving engine whose benchmarks correct. Default: the last one kept.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -223,17 +223,17 @@ OF_EVERY_PREDICTION: Final[Added] = {
     "corrections": (CorrectionsOption, 1),
     "server_version": (ServerVersionOption, None),
 }
-"""Options that every command with predicted seconds has."""
+"""Options of every command with predicted seconds."""
 
 
 @dataclass(frozen=True)
 class TimeRequest:
-    """Predictions that somebody asked for.
+    """Requested predictions.
 
     Attributes:
-        profiles: Of the GPUs.
-        jobs: What is taken for granted of each runtime.
-        concurrency: Pages under way at a time.
+        profiles: The GPUs' profiles.
+        jobs: Assumptions about each runtime.
+        concurrency: Numbers of pages in flight at a time.
     """
 
     profiles: Sequence[Profile]
@@ -257,10 +257,11 @@ class TimeRequest:
             architecture: The model's architecture.
             dimensions: Its dimensions.
             workload: The page.
-            dtype: Type of weights and activations.
-            flash_attention: FlashAttention in the decoder of the eager runtime.
-            stages: Kernel records of one page by stage; default those of the closed forms.
-            leave_out: Told why a GPU that lacks a type is left out; default it is an error.
+            dtype: Data type of weights and activations.
+            flash_attention: Whether the eager runtime's decoder uses FlashAttention.
+            stages: Kernel records of one page by stage; by default from the closed forms.
+            leave_out: Called with the reason if a GPU lacks a data type and is left out; by
+                default an error is raised.
         """
         from dsocr_analyze.dtypes import dtype_named
         from dsocr_analyze.hardware.timed_device import Device
@@ -295,7 +296,7 @@ class TimeRequest:
         stages: Mapping[str, Sequence[Kernel]] | None = None,
         leave_out: Callable[[DeviceError], None] | None = None,
     ) -> tuple[TimeEntry, ...]:
-        """The predictions as a report has them; arguments as for `predictions`."""
+        """The predictions as entries of a report; arguments as for `predictions`."""
         from dsocr_analyze.report.time_entry import time_entry
 
         found = self.predictions(
@@ -326,7 +327,7 @@ def time_request(
     server_version: str | None = None,
     max_new_tokens: int,
 ) -> TimeRequest:
-    """What the options ask for; raises an AnalyzeError for what is not possible."""
+    """The predictions requested by the options; raises AnalyzeError if they are impossible."""
     from dsocr_analyze.cli.kept_corrections import corrections_asked_for
     from dsocr_analyze.timing.assumptions import JobAssumptions
     from dsocr_analyze.timing.kernel_seconds import NATIVE
@@ -360,7 +361,7 @@ _TIME_OPTIONS: Final = (
 
 
 def refuse_without_gpu(context: typer.Context) -> None:
-    """Refuses options that would have no effect."""
+    """Raise for options that would have no effect."""
     for parameter in context.command.params:
         name = parameter.name or ""
         source = context.get_parameter_source(name) if name in _TIME_OPTIONS else None
@@ -374,10 +375,10 @@ def refuse_without_gpu(context: typer.Context) -> None:
 def of_a_page(
     *, gpu: str = "gpu", runtime: str, concurrency: str
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command the options of a page's predicted seconds.
+    """Add the options for a page's predicted seconds to a command.
 
     Args:
-        gpu: Name of the parameter that `--gpu` sets.
+        gpu: Name of the parameter set by `--gpu`.
         runtime: Default of `--runtime`.
         concurrency: Default of `--concurrency`.
     """
@@ -392,9 +393,9 @@ def of_a_page(
 
 
 def request_with_report(context: typer.Context) -> TimeRequest | None:
-    """What the options of `of_a_page` ask for beside a report; None without a GPU.
+    """The predictions requested in addition to a report; None without a GPU.
 
-    Errors are those of `time_request`.
+    Raises the errors of `time_request`.
     """
     gpus = context.params["gpu"]
     if not gpus:
@@ -406,13 +407,12 @@ def request_with_report(context: typer.Context) -> TimeRequest | None:
 def request_from(
     context: typer.Context, gpus: Sequence[str], *, server: str | None = None
 ) -> TimeRequest:
-    """What the options of `of_a_page` ask for.
+    """The predictions requested by the options of `of_a_page`.
 
     Args:
-        context: Of the command.
+        context: The command's context.
         gpus: The GPUs.
-        server: The server that benchmarks are of, in place of what the options say; they say of
-            which version, too.
+        server: The benchmarks' server, which replaces `--server` and `--server-version`.
 
     Raises:
         AnalyzeError: A value is not possible.
@@ -431,10 +431,10 @@ def request_from(
 
 
 def profiles_named(gpu: Sequence[str], profile: Sequence[Path] | None) -> list[Profile]:
-    """Profiles of the GPUs that are named, several between commas, each once.
+    """Profiles of the named GPUs, without duplicates; names may be comma-separated lists.
 
     Raises:
-        DeviceError: There is none of a name.
+        DeviceError: There is no GPU with a name.
         WorkloadError: A name is empty.
     """
     from dsocr_analyze.hardware.devices import catalogue_name
@@ -448,7 +448,7 @@ def profiles_named(gpu: Sequence[str], profile: Sequence[Path] | None) -> list[P
 def precision_of(
     weights_dtype: str | None, kv_dtype: str | None, runtimes: Sequence[str]
 ) -> Precision:
-    """Types of a served decoder's weights and cache; raises WorkloadError where none is served."""
+    """Data types of a served decoder's weights and cache; raises WorkloadError if not served."""
     from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision
 
     precision = Precision(_quantized(weights_dtype), _quantized(kv_dtype))
@@ -475,10 +475,10 @@ def _concurrencies(text: str) -> list[int]:
 def lengths_by_limit(
     file: Path | None, mean: float | None, share_at_limit: float
 ) -> Callable[[int], OutputLengths]:
-    """Lengths of outputs by the tokens that a page may generate.
+    """A function from the maximum of new tokens to the distribution of output lengths.
 
     Raises:
-        WorkloadError: The options contradict one another, or the file is no list of lengths.
+        WorkloadError: The options contradict one another, or the file is not a list of lengths.
     """
     from dsocr_analyze.timing.length_files import read_lengths
     from dsocr_analyze.timing.output_lengths import OutputLengths
@@ -486,7 +486,7 @@ def lengths_by_limit(
     if file is not None:
         if mean is not None or share_at_limit:
             raise WorkloadError(
-                "--new-tokens-from says how long outputs are; leave out --mean-new-tokens and"
+                "--new-tokens-from gives the output lengths; leave out --mean-new-tokens and"
                 " --share-at-limit"
             )
         lengths = read_lengths(file)
@@ -501,7 +501,7 @@ def lengths_by_limit(
 
 
 def _quantized(name: str | None) -> str | None:
-    """The type called `name`; None for 16 bits, in which the model is."""
+    """The data type called `name`; None for 16 bits, the model's own."""
     from dsocr_analyze.hardware.timed_device import dtype_name
 
     full = None if name is None else dtype_name(name)
@@ -509,7 +509,7 @@ def _quantized(name: str | None) -> str | None:
 
 
 def check_precision(device: Device, precision: Precision) -> None:
-    """Refuses, before any work, a type that the GPU lacks."""
+    """Raise, before any work, for a data type that the GPU lacks."""
     if precision.weights is not None:
         device.fitted("gemm", device.gpu.tensor_dtype, weights_dtype=precision.weights)
     if precision.cache is not None:

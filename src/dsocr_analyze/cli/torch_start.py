@@ -1,4 +1,4 @@
-"""The start of torch, which takes seconds of C++ that no interruption may cut short."""
+"""Imports torch, which spends seconds in C++ code that must not be interrupted."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["start_torch"]
 
 
 def start_torch() -> None:
-    """Imports torch; an interruption waits until it is there, since it would abort the process.
+    """Import torch with interrupts held back, since one would abort the process.
 
-    To be called before anything that imports torch.
+    Call this before anything else that imports torch.
 
     Raises:
-        AnalyzeError: There is no current folder, without which libraries of torch end the process.
+        AnalyzeError: The current folder was removed; libraries of torch abort the process then.
     """
     try:
         Path.cwd()
     except OSError:
         raise AnalyzeError("the current folder has been removed; change to another one") from None
     with kept_out():
-        import torch  # noqa: F401  # for whoever imports it next
+        import torch  # noqa: F401  # for later imports

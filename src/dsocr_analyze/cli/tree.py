@@ -1,4 +1,4 @@
-"""The module tree: which modules a model is made of, and what each one does for a page."""
+"""The module tree: a model's modules, and what each one does for a page."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ FoldOption = Annotated[
 FormatOption = Annotated[str, options.format_option(*FORMATS)]
 OutputOption = Annotated[
     Path | None,
-    typer.Option("--output", metavar="FILE", help="Write here, not to stdout."),
+    typer.Option("--output", metavar="FILE", help="Write to this file instead of stdout."),
 ]
 
 
@@ -94,7 +94,7 @@ def tree(
     strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
-    """Show the module hierarchy, repeated layers folded, or its leaf classes by stage."""
+    """Show the module tree with repeated layers folded, or its leaf classes by stage."""
     output_format = options.chosen("--format", output_format, FORMATS)
     if depth is not None and depth < 0:
         raise WorkloadError(f"--depth {depth} is not possible; give 0 or more")
@@ -105,7 +105,7 @@ def tree(
     say_of_config(context, directory, by_closed_forms=False)
     if stage is not None:
         stage = options.chosen("--stage", stage, directory.architecture.stage_names)
-    # Without one, the model has no stages, but a tree all the same.
+    # A model without a known architecture has no stages, but still a tree.
     architecture = directory.recognized
     workload = _workload(context, directory) if trace and not leaves else None
     if workload is None:
@@ -142,7 +142,7 @@ _OF_THE_PAGE = (
 
 
 def _workload(context: typer.Context, directory: ModelDirectory) -> AnyWorkload:
-    """The page that is traced, by the options of `_OF_THE_PAGE`."""
+    """The page to trace, from the options of `_OF_THE_PAGE`."""
     given = {name: context.params[name] for name in _OF_THE_PAGE}
     given["text_tokens"] = text_tokens_from(
         given.pop("prompt"), given["text_tokens"], given["seq_len"], directory
@@ -153,19 +153,19 @@ def _workload(context: typer.Context, directory: ModelDirectory) -> AnyWorkload:
 
 
 def _refuse_page(context: typer.Context) -> None:
-    """Refuses options of the page where no page is traced."""
+    """Raise for page options if no page is traced."""
     for parameter in context.command.params:
         name = parameter.name or ""
         source = context.get_parameter_source(name) if name in _OF_THE_PAGE else None
         if source is not None and source.name == "COMMANDLINE":
             raise WorkloadError(
-                f"{parameter.opts[0]} is for a page that is traced; leave it out beside --no-trace"
+                f"{parameter.opts[0]} is for a page that is traced; leave it out with --no-trace"
                 " and --leaves"
             )
 
 
 def _show(context: typer.Context, text: str, output: Path | None) -> None:
-    """Writes it to `output`, or prints it where there is none."""
+    """Write the text to `output`, or print it if that is None."""
     if output is None:
         sys.stdout.write(text)
         return
@@ -217,7 +217,7 @@ def _text(
     is_folded: bool,
     output_format: str,
 ) -> str:
-    """The tree, or the leaves; as text it stands under the model's name and fits a terminal."""
+    """The tree or the leaves; as text, with the model's name above and fitted to the terminal."""
     width = terminal_width() if output is None else None
     drawn = _drawn(shown, width, is_folded=is_folded, output_format=output_format)
     if output_format != "text":

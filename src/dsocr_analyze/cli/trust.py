@@ -1,4 +1,4 @@
-"""Recording that somebody agreed to execute a model directory's Python files."""
+"""Records that the user agreed to execute a model directory's Python files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def trust(
 ) -> None:
     """Record a model directory's Python files as trusted, by their SHA-256.
 
-    Read them first: analysing the directory executes them. A changed file ends the trust.
+    Read them first: analysing the directory executes them. Changing a file revokes the trust.
     """
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.model.trust import record_trust, trust_store

@@ -1,4 +1,4 @@
-"""The options that a command ran with, for the JSON document that it writes."""
+"""The options that a command ran with, for its JSON document."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _ABOUT_THE_OUTPUT: Final = frozenset(
         "update",
     }
 )
-"""Options that say where and how results are written, not what is in them."""
+"""Options about where and how results are written, not about their content."""
 
 
 def options_used(context: typer.Context) -> dict[str, OptionValue]:
-    """The value of every option and argument, given or by default, by name with _ for -.
+    """The value of every option and argument, defaults included, by name with _ for -.
 
-    An argument and an option that mean the same have one entry, with the values of both.
+    An argument and an option with the same meaning share one entry with the values of both.
     """
     used: dict[str, OptionValue] = {}
     for parameter in context.command.params:
@@ -56,7 +56,7 @@ def options_used(context: typer.Context) -> dict[str, OptionValue]:
 
 
 def _plain(value: Any) -> OptionValue:
-    """A value as JSON has it: paths as they were given, several values as a list."""
+    """A value for JSON: paths as given, several values as a list."""
     if isinstance(value, list | tuple):
         return tuple(str(each) for each in value)
     return str(value) if isinstance(value, Path) else value

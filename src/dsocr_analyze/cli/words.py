@@ -1,4 +1,4 @@
-"""Words of the library in words of the command line: the only place that turns one into another."""
+"""Translates the library's argument names into options; the only place that does."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ OPTIONS: Final[dict[str, str]] = {
     "weights_dtype": "--weights-dtype",
     "workers": "--workers",
 }
-"""The option that sets each argument that an error may name."""
+"""The option that sets each argument named in errors."""
 
 _WITHOUT_VALUE: Final = ("--random-weights", "--trust-remote-code")
 
@@ -64,9 +64,9 @@ def in_options(message: str, arguments: Sequence[str]) -> str:
     """The message with options in place of arguments.
 
     Args:
-        message: What an error says, with arguments as `base_size` or in the form `device='cpu'`.
-        arguments: Names that stand for arguments wherever they occur in it; whatever else looks
-            like one stays, and so does a name that no option sets.
+        message: An error's message, with arguments as `base_size` or in the form `device='cpu'`.
+        arguments: Names to replace wherever they occur. Other text is left alone, even if it looks
+            like an argument, and so is a name that no option sets.
     """
     names = sorted(OPTIONS.keys() & set(arguments))
     if not names:

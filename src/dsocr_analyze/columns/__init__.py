@@ -1,1 +1,1 @@
-"""Many workloads at once, as columns of a table: what sweeps and lists of pages share. No torch."""
+"""Many workloads at once as table columns, for sweeps and lists of pages. Never imports torch."""

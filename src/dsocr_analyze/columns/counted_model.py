@@ -1,4 +1,4 @@
-"""The model that is counted: an architecture, and the dimensions that one config gives it."""
+"""The model that is counted: an architecture, and its dimensions from one config."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ class CountedModel:
     """A model as the analytic engine sees it.
 
     Attributes:
-        architecture: What kind of model it is.
-        dimensions: Its sizes; the architecture's own type.
-        warnings: Keys of its config that do nothing and may have been meant to do something.
-        without_window: Its sizes where its sliding window is switched off; None of a model that has
-            no such window.
+        architecture: The model's architecture.
+        dimensions: Its sizes, in the architecture's own type.
+        warnings: Keys of its config that have no effect but look as if they should.
+        without_window: Its sizes with its sliding window switched off; None if it has no window.
     """
 
     architecture: Architecture
@@ -40,8 +39,8 @@ class CountedModel:
         """The model of a parsed `config.json` that the built-in reference reads.
 
         Raises:
-            ConfigError: No architecture recognises the config, it lacks a key, or it holds a value
-                no model can be built from, or one that is not modelled.
+            ConfigError: No architecture recognises the config, it lacks a key, or a value in it is
+                impossible or not modelled.
         """
         architecture = architecture_of(config)
         return cls(
@@ -53,7 +52,7 @@ class CountedModel:
 
     @classmethod
     def from_directory(cls, directory: ModelDirectory) -> CountedModel:
-        """The model that the code of a directory builds; errors as of `from_config`."""
+        """The model built by a directory's code; errors as in `from_config`."""
         return cls(
             directory.architecture,
             directory.dimensions(),
@@ -62,13 +61,13 @@ class CountedModel:
         )
 
     def dimensions_in(self, setting: Setting) -> ModelDimensions:
-        """Its sizes as a setting has them, with its sliding window or without."""
+        """Its sizes under a setting, with or without its sliding window."""
         if setting.sliding_window or self.without_window is None:
             return self.dimensions
         return self.without_window
 
     def window_in(self, setting: Setting) -> bool | None:
-        """Whether decode steps attend in a window; None of a model that has none."""
+        """Whether decode steps use a sliding window; None if the model has none."""
         if self.without_window is None:
             return None
         return self.dimensions_in(setting).sliding_window is not None

@@ -1,4 +1,4 @@
-"""What many workloads cost, by the closed forms of their architecture."""
+"""What many workloads cost, from the closed forms of their architecture."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["Costs", "Workloads", "evaluate"]
 
 
 class Workloads(NamedTuple):
-    """n workloads, column by column; an integer stands for all of them."""
+    """n workloads by column; a single integer applies to all of them."""
 
     grids: NDArray[np.int64]
-    """Codes of crop grids, `[n]`, as from `Architecture.crop_grids`."""
+    """Crop grid codes from `Architecture.crop_grids`, `[n]`."""
     text_tokens: NDArray[np.int64] | int
-    """Tokens besides the visual ones."""
+    """Prompt tokens in addition to the visual ones."""
     max_new_tokens: NDArray[np.int64] | int
     batch_size: NDArray[np.int64] | int = 1
-    """Equal pages at a time."""
+    """Identical pages per batch."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Costs:
     """What n workloads cost.
 
     Attributes:
-        n: How many there are.
-        grid_columns: Local views side by side; 1 where the page is not cut.
-        grid_rows: Local views one above the other.
+        n: Number of workloads.
+        grid_columns: Columns of local views; 1 if the page is not cut.
+        grid_rows: Rows of local views; 1 if the page is not cut.
         totals: Tokens and work.
     """
 
@@ -47,12 +47,12 @@ class Costs:
 
 
 def evaluate(model: CountedModel, setting: Setting, workloads: Workloads) -> Costs:
-    """The costs of n workloads, exact.
+    """The exact costs of n workloads.
 
     Args:
         model: The model.
-        setting: Mode, element type, attention and window of them all.
-        workloads: The workloads; their grids matter only where the mode cuts pages.
+        setting: Mode, element type, attention and window of all of them.
+        workloads: The workloads; their grids matter only if the mode cuts pages.
 
     Raises:
         ConfigError: The model has a part without a closed form.

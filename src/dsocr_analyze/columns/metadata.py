@@ -1,4 +1,4 @@
-"""What a table or a document of many workloads says about itself: which model, counted how."""
+"""Metadata of a table or document of many workloads: which model, counted how."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ __all__ = ["CountMetadata", "CountOpening", "Versions", "opening_of"]
 
 
 class Versions(msgspec.Struct, frozen=True):
-    """Versions of what counted.
+    """Versions of the software.
 
     Attributes:
-        tool: Of this program.
+        tool: Version of this program.
     """
 
     tool: str
 
 
 class CountMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """How it was counted.
+    """How the figures were counted.
 
     Attributes:
-        versions: Versions of what counted.
-        engine: Closed forms: analytic.
-        conventions: What is counted how.
-        notes: What a reader should know.
+        versions: Versions of the software.
+        engine: Always analytic: closed forms were evaluated.
+        conventions: How each quantity is counted.
+        notes: Caveats about the figures.
     """
 
     versions: Versions
@@ -49,10 +49,10 @@ class CountMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountOpening(ModelOpening, frozen=True, kw_only=True):
-    """How a document of analytic figures opens; all that a table says about itself.
+    """The first keys of a document of analytic figures, and the metadata of a table.
 
     Attributes:
-        metadata: How it was counted.
+        metadata: How the figures were counted.
     """
 
     metadata: CountMetadata
@@ -70,12 +70,12 @@ def opening_of(
     """The opening of analytic figures.
 
     Args:
-        directory: Where the model's config is.
-        architecture: What kind of model it is.
+        directory: The directory with the model's config.
+        architecture: The model's architecture.
         modes: The modes that are counted.
-        notes: What else a reader should know.
-        command: The command that counts; empty for a caller of the library.
-        options: Of the command line.
+        notes: Further caveats.
+        command: The command that counts; empty for calls from Python.
+        options: The command line's options.
     """
     return CountOpening(
         schema_version=SCHEMA_VERSION,

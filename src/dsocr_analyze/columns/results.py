@@ -1,4 +1,4 @@
-"""Costs as the columns of a table: their names, and int64 or nothing."""
+"""Costs as table columns: their names, and values as int64 or an error."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ _MEMORY: Final = ("kv_cache_bytes", "peak_activation_bytes")
 _PASSES: Final = _figure_names("prefill_pass", "decode_step")
 
 PAGE_RESULTS: Final = (*_TOKENS, *_PASSES, *_figure_names("page"), *_MEMORY)
-"""What a page that runs alone costs, by column."""
+"""Columns for the costs of a page that runs alone."""
 
 _EXPECTED: Final = "decode_step_bytes_read_expected"
 
 BATCH_RESULTS: Final = (
     *_TOKENS, *_PASSES, _EXPECTED, *_figure_names("batch", "page"), *_MEMORY
 )  # fmt: skip
-"""What a batch of equal pages costs, by column; those named `page_` are one page's share of it.
+"""Columns for the costs of a batch of identical pages; `page_` columns are one page's share.
 
-`bytes_read_expected` are bytes read where a step touches as many routed experts as independent
-choices do, in place of the most that it can. `peak_activation_bytes` is the most that is alive at
-once in the prefill pass, besides weights and inputs.
+`bytes_read_expected` is bytes read if each step touches the number of routed experts expected from
+independent choices, instead of the maximum. `peak_activation_bytes` is the most that is alive at
+once in the prefill pass, excluding weights and inputs.
 """
 
 
 def figures(name: str, work: Work) -> dict[str, Any]:
-    """The figures of some work by column; the same as in a report's `total`.
+    """The figures of some work by column, the same as in a report's `total`.
 
     Args:
-        name: Whose work it is: a pass, a page, a batch.
+        name: Prefix of the columns: a pass, a page, a batch.
         work: Integers, or arrays of them.
     """
     return {f"{name}_{figure}": getattr(work, figure) for figure in _FIGURES}
@@ -65,10 +65,10 @@ def page_columns(costs: Costs) -> dict[str, NDArray[np.int64]]:
     """The columns of `PAGE_RESULTS`, `[n]`.
 
     Args:
-        costs: Costs of pages that run alone, one at a time.
+        costs: Costs of pages that run alone.
 
     Raises:
-        WorkloadError: A count does not fit 64 bits.
+        WorkloadError: A count does not fit in 64 bits.
     """
     return _columns(costs, "page", PAGE_RESULTS)
 
@@ -76,14 +76,14 @@ def page_columns(costs: Costs) -> dict[str, NDArray[np.int64]]:
 def batch_columns(
     costs: Costs, batch_size: NDArray[np.int64]
 ) -> dict[str, NDArray[np.int64] | NDArray[np.float64]]:
-    """The columns of `BATCH_RESULTS`, `[n]`: integers; expectations and a page's shares as floats.
+    """The columns of `BATCH_RESULTS`, `[n]`: integers, but floats for expectations and shares.
 
     Args:
         costs: Costs of batches.
-        batch_size: Pages of each batch, `[n]`.
+        batch_size: Pages in each batch, `[n]`.
 
     Raises:
-        WorkloadError: A count does not fit 64 bits.
+        WorkloadError: A count does not fit in 64 bits.
     """
     import numpy as np
 
@@ -104,7 +104,7 @@ def _columns(costs: Costs, whole: str, names: tuple[str, ...]) -> dict[str, NDAr
 
     Args:
         costs: The costs.
-        whole: What a workload's prefill pass and decode steps together are called.
+        whole: Column prefix for a workload's prefill pass and decode steps together.
         names: The columns.
     """
     totals = costs.totals
@@ -123,7 +123,7 @@ def _columns(costs: Costs, whole: str, names: tuple[str, ...]) -> dict[str, NDAr
 
 
 def _int64(name: str, counts: Any, n: int) -> NDArray[np.int64]:
-    """One integer for all, or an array of integers, as an int64 array `[n]`."""
+    """A single integer or an array of integers as an int64 array, `[n]`."""
     import numpy as np
 
     is_one = isinstance(counts, int)

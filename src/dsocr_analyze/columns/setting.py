@@ -1,4 +1,4 @@
-"""What many workloads have in common: the mode, the element type and the kind of attention."""
+"""What many workloads have in common: mode, element type and kind of attention."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Setting:
 
     Attributes:
         mode: Sizes of views, and whether pages are cut.
-        dtype: Type of weights and activations.
-        flash_attention: FlashAttention in place of the decoder's eager attention.
-        sliding_window: Whether decode steps attend in the model's window, where it has one.
+        dtype: Data type of weights and activations.
+        flash_attention: Whether FlashAttention replaces the decoder's eager attention.
+        sliding_window: Whether decode steps use the model's sliding window, if it has one.
     """
 
     mode: Mode
@@ -59,14 +59,14 @@ class Setting:
         *,
         flash_attention: bool = False,
     ) -> Setting:
-        """The setting of these names.
+        """The setting with these names.
 
         Args:
-            architecture: Whose modes they are.
-            mode: A mode, or sizes like `1024/640` (crops) or `640` (does not); the architecture's
-                default mode where none is given.
-            dtype: Type of weights and activations.
-            flash_attention: FlashAttention in place of the decoder's eager attention.
+            architecture: The architecture whose modes these are.
+            mode: A mode, or sizes like `1024/640` (crops) or `640` (no crops); by default the
+                architecture's default mode.
+            dtype: Data type of weights and activations.
+            flash_attention: Whether FlashAttention replaces the decoder's eager attention.
 
         Raises:
             WorkloadError: The mode is unknown, or its sizes are not possible.
@@ -77,12 +77,12 @@ class Setting:
 
     @property
     def attention(self) -> str:
-        """The kind of attention as a report's metadata names it."""
+        """The kind of attention, named as in a report's metadata."""
         return attention_name(flash_attention=self.flash_attention)
 
     @property
     def attention_label(self) -> str:
-        """The same for readers, with what is out of the ordinary about it."""
+        """The kind of attention for readers, noting a disabled sliding window."""
         return self.attention if self.sliding_window else f"{self.attention}, no window"
 
 
@@ -92,10 +92,10 @@ def settings_of(
     modes: Iterable[Mode],
     windows: Iterable[bool] = (True,),
 ) -> list[Setting]:
-    """Every combination, the mode running fastest.
+    """Every combination; the mode varies fastest.
 
     Args:
-        dtypes: Types of weights and activations.
+        dtypes: Data types of weights and activations.
         attentions: Whether attention is FlashAttention.
         modes: Modes.
         windows: Whether the sliding window is on.
@@ -105,13 +105,13 @@ def settings_of(
 
 
 def setting_columns(setting: Setting, n: int, has_window: bool | None) -> dict[str, Any]:
-    """The setting as Arrow columns of a table, `[n]` each, by name.
+    """The setting as Arrow columns by name, `[n]` each.
 
     Args:
         setting: The setting.
-        n: Rows.
-        has_window: Whether decode steps attend in a window; None, and no column, of a model that
-            has none.
+        n: Number of rows.
+        has_window: Whether decode steps use a sliding window; None, which omits the column, if the
+            model has none.
     """
     import pyarrow as pa
 
@@ -129,7 +129,7 @@ def setting_columns(setting: Setting, n: int, has_window: bool | None) -> dict[s
 
 
 def notes_of_modes(architecture: Architecture, modes: Iterable[Mode]) -> list[str]:
-    """What a reader of figures in these modes should know, one line each."""
+    """Caveats about figures in these modes, one line each."""
     notes: dict[str, None] = {}
     for mode in modes:
         notes |= dict.fromkeys(architecture.notes_of(_largest_page(architecture, mode)))
@@ -137,7 +137,7 @@ def notes_of_modes(architecture: Architecture, modes: Iterable[Mode]) -> list[st
 
 
 def warnings_of_modes(architecture: Architecture, modes: Iterable[Mode]) -> list[str]:
-    """What is odd about the sizes of these modes, one line each; of many only the first."""
+    """What is odd about the sizes of these modes, one line each; only the first few are listed."""
     warnings = [
         f"mode {mode.name}: {warning}"
         for mode in dict.fromkeys(modes)
@@ -148,7 +148,7 @@ def warnings_of_modes(architecture: Architecture, modes: Iterable[Mode]) -> list
 
 
 def _largest_page(architecture: Architecture, mode: Mode) -> AnyWorkload:
-    """A page that is cut where the mode cuts any."""
+    """A page that is cut if the mode cuts pages at all."""
     planned: AnyWorkload = architecture.plan(
         page=(LARGEST_SIDE, LARGEST_SIDE),
         base_size=mode.base_size,
@@ -159,17 +159,17 @@ def _largest_page(architecture: Architecture, mode: Mode) -> AnyWorkload:
 
 
 def is_mode_or_sizes(architecture: Architecture, text: str) -> bool:
-    """Whether the text is a mode's name or has the form of sizes, possible or not."""
+    """Whether the text is a mode's name or looks like sizes, valid or not."""
     is_named = in_any_case(text, architecture.modes) is not None
     return is_named or _SIZES.fullmatch(text) is not None
 
 
 def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
-    """The mode of that name, in any case, or an unnamed one of those sizes.
+    """The mode with that name, ignoring case, or an unnamed mode with those sizes.
 
     Args:
-        architecture: Whose modes they are.
-        text: A mode's name, `BASE/IMAGE` (pixels a side; crops) or `IMAGE` (does not).
+        architecture: The architecture whose modes these are.
+        text: A mode's name, `BASE/IMAGE` (sides in pixels; crops) or `IMAGE` (no crops).
 
     Raises:
         WorkloadError: The text is neither, or the sizes are not possible.
@@ -182,7 +182,7 @@ def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
     if sizes is None:
         raise WorkloadError(
             f"no mode {text!r}; {did_you_mean(text, modes)}give one of {', '.join(modes)}, or sizes"
-            " like 1024/640 (crops) or 640 (does not)"
+            " like 1024/640 (crops) or 640 (no crops)"
         )
     image = int(sizes["image"])
     base = int(sizes["base"] or image)

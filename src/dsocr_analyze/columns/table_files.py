@@ -1,4 +1,4 @@
-"""Tables of any length as CSV or Parquet files, written batch by batch, in place when complete."""
+"""Tables of any length as CSV or Parquet files, written batch by batch and atomically."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Write = Callable[["pa.RecordBatch"], None]
 
 
 def table_format(path: Path) -> str:
-    """`csv` or `parquet`, by the file's name.
+    """`csv` or `parquet`, from the file's name.
 
     Raises:
-        FormatError: The name ends in neither.
+        FormatError: The name has neither extension.
     """
     try:
         return SUFFIXES[path.suffix.lower()]
@@ -45,12 +45,11 @@ def table_format(path: Path) -> str:
 
 @contextlib.contextmanager
 def table_writer(path: Path, opening: CountOpening) -> Iterator[Write]:
-    """Yields a function that writes batches; the file appears, or is replaced, on success only.
+    """Yields a function that writes batches; the file is created or replaced only on success.
 
     Args:
-        path: The file; its name tells the format.
-        opening: What a Parquet file says about itself. CSV has no place for it: there it goes
-            into `sidecar` of the file.
+        path: The file; its extension sets the format.
+        opening: Metadata, stored in the Parquet file itself or in the `sidecar` of a CSV file.
 
     Raises:
         FormatError: Its format is unknown.
@@ -70,9 +69,9 @@ def table_writer(path: Path, opening: CountOpening) -> Iterator[Write]:
 
 
 def sidecar(path: Path) -> Path | None:
-    """Where the metadata of a CSV file goes: `rows.csv.json` beside `rows.csv`.
+    """The file for a CSV file's metadata: `rows.csv.json` next to `rows.csv`.
 
-    None for a file that has a place for it, and for a device or a pipe, beside which nothing lies.
+    None for a format with metadata of its own, and for a device or a pipe.
     """
     is_special = path.exists() and not path.is_file()
     if table_format(path) != "csv" or is_special:
@@ -82,10 +81,10 @@ def sidecar(path: Path) -> Path | None:
 
 @contextlib.contextmanager
 def csv_writer(file: IO[bytes]) -> Iterator[Write]:
-    """Yields a function that writes batches of one schema; the first brings the header.
+    """Yields a function that writes batches of one schema, the first one with a header.
 
     Args:
-        file: Where to.
+        file: The file to write to.
     """
     from pyarrow import csv
 

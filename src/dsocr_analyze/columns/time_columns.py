@@ -1,4 +1,4 @@
-"""Predicted seconds as the columns of a table."""
+"""Predicted seconds as table columns."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SECONDS: Final = (
 )
 COST: Final = "cost_per_thousand_pages"
 TIME_RESULTS: Final = ("gpu", *_SECONDS, "fits")
-"""What a page takes, by column; with a price, `COST` comes after them."""
+"""Columns for a page's predicted times; with a price, `COST` follows."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class TimeRequested:
     """GPUs on which pages are timed, and how.
 
     Attributes:
-        profiles: Of the GPUs, one at least.
-        job: The runtime, and all else that is taken for granted.
-        sentences: That in words.
+        profiles: The GPUs' profiles, at least one.
+        job: The runtime and all other assumptions.
+        sentences: The assumptions in words.
     """
 
     profiles: Sequence[Profile]
@@ -63,7 +63,7 @@ class TimeRequested:
     sentences: tuple[str, ...] = ()
 
     def sentences_of(self, architecture: Architecture) -> tuple[str, ...]:
-        """The same, and what benchmarks of servers correct for a model on these GPUs."""
+        """The assumptions in words, with corrections from benchmarks on these GPUs."""
         found = (self.job.correction_of(architecture, each) for each in self.profiles)
         return (*self.sentences, *(said for each in found for said in each.sentences()))
 
@@ -71,16 +71,16 @@ class TimeRequested:
 def page_timer(
     model: CountedModel, setting: Setting, profile: Profile, job: JobAssumptions
 ) -> PageTimer:
-    """What times pages in one setting on one GPU.
+    """A timer for pages in one setting on one GPU.
 
     Args:
         model: The model.
         setting: Mode, element type and attention.
         profile: The GPU's profile.
-        job: The runtime, and all else that is taken for granted.
+        job: The runtime and all other assumptions.
 
     Raises:
-        ConfigError: The model is not served.
+        ConfigError: The model can't be served.
     """
     timed = TimedModel(
         model.architecture, model.dimensions_in(setting), setting.dtype,
@@ -96,12 +96,12 @@ def preprocessing_of_pages(
     widths: Integers,
     heights: Integers,
 ) -> NDArray[np.float64]:
-    """Seconds of CPU work before the model for each page, `[n]`.
+    """CPU seconds to prepare each page for the model, `[n]`.
 
     Args:
-        architecture: Whose model it is.
+        architecture: The model's architecture.
         mode: The mode.
-        job: Says how long it takes, or leaves it to be estimated.
+        job: Gives the seconds, or leaves them to be estimated.
         widths: Pixels, `[n]`.
         heights: Pixels, `[n]`.
     """
@@ -121,14 +121,14 @@ def pages_of_grids(
     widths: Integers,
     heights: Integers,
 ) -> tuple[list[Workload], Integers]:
-    """A page of each crop grid, and which of them each page is like, `[n]`.
+    """One page per crop grid, and the index of each page's equivalent among them, `[n]`.
 
     Args:
-        architecture: Whose model it is.
-        mode: The mode; one that does not cut pages makes them all alike.
-        grids: Codes of crop grids, `[n]`.
-        widths: Pixels of pages of these grids, `[n]`.
-        heights: Likewise.
+        architecture: The model's architecture.
+        mode: The mode; if it does not cut pages, they are all alike.
+        grids: Crop grid codes, `[n]`.
+        widths: Pixels of pages with these grids, `[n]`.
+        heights: Pixels of pages with these grids, `[n]`.
     """
     import numpy as np
 
@@ -150,11 +150,11 @@ def time_columns(
     """The columns of `TIME_RESULTS` and, with a price, `COST` as Arrow data, `[n]`.
 
     Args:
-        timer: Times them.
-        kinds: A page of each crop grid.
-        kind: Which of them each page is like, `[n]`.
-        prepare: Seconds of CPU work before the model, `[n]`.
-        workloads: Their lengths; the batch size is how many pages are under way at a time.
+        timer: The timer.
+        kinds: One page per crop grid.
+        kind: Index of each page's equivalent in `kinds`, `[n]`.
+        prepare: CPU seconds to prepare each page, `[n]`.
+        workloads: Their lengths; the batch size is the number of pages in flight at a time.
 
     Raises:
         DeviceError: The GPU lacks an element type.

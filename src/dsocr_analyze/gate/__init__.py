@@ -1,1 +1,1 @@
-"""Budgets and baselines: whether what a model costs is still what it may cost."""
+"""Budgets and baselines: whether a model's cost is still within its limits."""

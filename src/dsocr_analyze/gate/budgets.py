@@ -1,4 +1,4 @@
-"""Budgets as a TOML file states them, with the workloads that they are about."""
+"""Budgets from a TOML file, with the workloads they apply to."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ __all__ = [
 ]
 
 PYPROJECT: Final = "pyproject.toml"
-"""The file that has budgets in a table of its own; any other file is that table."""
+"""The file that has budgets in a table of their own; in any other file they are at the top."""
 
 PYPROJECT_TABLE: Final = ("tool", "dsocr-analyze", "check")
 
 NEW_FILE: Final = """\
-# What these workloads may cost. `dsocr-analyze check` holds them against it, and where it is told
-# to update, it writes what they cost now.
+# Limits on the cost of these workloads. `dsocr-analyze check` checks them, and with --update it
+# writes what they cost now.
 
 [workloads.default]
 page = "a4"
 max_new_tokens = 1024
 
 """
-"""Budgets to begin with: the built-in model on one page."""
+"""A first file of budgets: the built-in model on one page."""
 
 LEVELS: Final[tuple[Level, ...]] = ("warn", "error")
 
 _ALLOWANCE: Final = re.compile(r"(?P<amount>\d+(?:\.\d+)?)\s*(?P<percent>%?)", re.ASCII)
 _LONGEST_ALLOWANCE: Final = 40
-_RIGHT_ALLOWANCE: Final = 'a part of the baseline like "2 %", or an amount from 0'
+_RIGHT_ALLOWANCE: Final = 'a percentage of the baseline like "2 %", or an amount from 0'
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Allowance:
     """By how much a figure may differ from the baseline's.
 
     Attributes:
-        amount: As much, or that part of the baseline's figure.
-        is_relative: Whether it is a part.
-        text: As it was written.
+        amount: An absolute amount, or a fraction of the baseline's figure.
+        is_relative: Whether it is a fraction.
+        text: The text in the file.
     """
 
     amount: Fraction
@@ -66,12 +66,12 @@ class Allowance:
     text: str
 
     def of(self, baseline: int | float) -> Fraction:
-        """The amount for a figure that is `baseline` there."""
+        """The absolute amount for a figure whose baseline value is `baseline`."""
         return self.amount * abs(Fraction(baseline)) if self.is_relative else self.amount
 
 
 def _digits(value: int | float | str) -> str:
-    """A number as people write it: 9000000000000.0 is 9,000,000,000,000."""
+    """A number for readers: 9000000000000.0 is 9,000,000,000,000."""
     return value if isinstance(value, str) else f"{value:,}".removesuffix(".0")
 
 
@@ -80,15 +80,15 @@ NOTHING: Final = Allowance(Fraction(0), False, "0")
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits of the figures that a report key names.
+    """Limits on the figures that a report key names.
 
     Attributes:
-        key: Dotted path in the report; `*` is any one name.
-        level: What it means that a limit is not kept.
-        max: Largest value.
-        min: Smallest value.
-        max_increase: By how much it may exceed the baseline's.
-        max_decrease: By how much it may fall short of the baseline's.
+        key: Dotted path in the report; `*` matches any one name.
+        level: Severity of exceeding a limit.
+        max: Largest value allowed.
+        min: Smallest value allowed.
+        max_increase: How much it may exceed the baseline's value.
+        max_decrease: How much it may fall below the baseline's value.
     """
 
     key: str
@@ -100,11 +100,11 @@ class Budget:
 
     @property
     def needs_baseline(self) -> bool:
-        """Whether nothing can be said without a baseline."""
+        """Whether it can only be checked against a baseline."""
         return self.max is None and self.min is None
 
     def limits(self) -> Mapping[str, str]:
-        """Every limit as text, by its name."""
+        """Every limit as text, by name."""
         named = {
             "max": self.max,
             "min": self.min,
@@ -116,9 +116,9 @@ class Budget:
 
 @dataclass(frozen=True)
 class Options:
-    """What a workload counts, in the words of the command line's options.
+    """What a workload counts, named like the command line's options.
 
-    Paths are as the file has them: relative to its folder.
+    Paths are as written in the file, relative to its folder.
     """
 
     model: str | None = None
@@ -163,13 +163,13 @@ class Options:
 
 @dataclass(frozen=True)
 class Workload:
-    """One workload, and what it may cost.
+    """One workload and its budgets.
 
     Attributes:
         name: Its name in the file.
         options: What is counted.
-        tolerance: By how much a counted figure without a budget may differ from the baseline's.
-        budgets: The budgets, in the order of the file.
+        tolerance: How much a counted figure without a budget may differ from the baseline's.
+        budgets: The budgets, in file order.
     """
 
     name: str
@@ -183,22 +183,22 @@ class Budgets:
     """A file of budgets.
 
     Attributes:
-        workloads: By name, in the order of the file.
+        workloads: By name, in file order.
     """
 
     workloads: Mapping[str, Workload]
 
 
 def budgets_in(text: str, file: str, *, is_pyproject: bool) -> Budgets | None:
-    """The budgets in a file's text; None of a `pyproject.toml` that has none.
+    """The budgets in a file's text; None for a `pyproject.toml` without any.
 
     Args:
         text: The file's text.
         file: Its name, for messages.
-        is_pyproject: Whether they stand in `[tool.dsocr-analyze.check]`, not at the top.
+        is_pyproject: Whether they are in `[tool.dsocr-analyze.check]` rather than at the top.
 
     Raises:
-        ConfigError: The text is no TOML, or holds what no budget is.
+        ConfigError: The text is not TOML, or contains something that is not a valid budget.
     """
     try:
         values: Any = tomllib.loads(text)
@@ -214,7 +214,7 @@ def budgets_in(text: str, file: str, *, is_pyproject: bool) -> Budgets | None:
                 return None
             values, where = values[name], path
             if not isinstance(values, dict):
-                raise ConfigError(f"{file}: '{where}' has to be a table")
+                raise ConfigError(f"{file}: '{where}' must be a table")
     return _budgets(TomlTable(file, where, values))
 
 
@@ -235,8 +235,8 @@ def _budgets(table: TomlTable) -> Budgets:
         workloads[name] = _workload(name, each)
     if not workloads:
         raise ConfigError(
-            f"{table.file}: there is no workload; write one, as [{table.path('workloads.gundam')}]"
-            ' with mode = "gundam"'
+            f"{table.file}: there is no workload; add one, such as"
+            f' [{table.path("workloads.gundam")}] with mode = "gundam"'
         )
     return Budgets(workloads)
 
@@ -264,7 +264,7 @@ def _options(table: TomlTable) -> Options:
         if table.has(name):
             table.whole(name)
     for name in _SWITCHES:
-        # `true` as TOML has it, or 1 as the command line does.
+        # `true` as in TOML, or 1 as on the command line.
         value = table.value(name, default[name], (bool, int), "true or false")
         if value not in (0, 1, None):
             raise table.refusal(name, "true or false")
@@ -301,7 +301,7 @@ def _budget(table: TomlTable) -> Budget:
 
 def _number(table: TomlTable, key: str) -> int | float | None:
     found: int | float | None = table.value(key, None, (int, float), "a number")
-    if found is not None and not abs(found) <= LARGEST_NUMBER:  # nor is nan
+    if found is not None and not abs(found) <= LARGEST_NUMBER:  # rejects nan too
         raise table.refusal(key, f"a number up to {LARGEST_NUMBER:.0e}")
     return found
 
@@ -317,7 +317,7 @@ def _allowance(table: TomlTable, key: str) -> Allowance | None:
 
 
 def parse_allowance(value: str | int | float) -> Allowance | None:
-    """What `"2 %"`, `"1000"` or 1000 allows; None for anything else, as for less than nothing."""
+    """The allowance for `"2 %"`, `"1000"` or 1000; None for anything else and if negative."""
     if isinstance(value, str):
         found = _ALLOWANCE.fullmatch(value.strip()) if len(value) <= _LONGEST_ALLOWANCE else None
         if found is None:

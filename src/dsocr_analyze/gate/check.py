@@ -1,4 +1,4 @@
-"""A whole check: every workload judged, and what came of all of them."""
+"""A whole check: all workloads judged, and the overall outcome."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def whole_check(
     warnings: tuple[str, ...] = (),
     options: Options = NO_OPTIONS,
 ) -> Check:
-    """The check that these workloads amount to.
+    """The check of these workloads.
 
     Args:
         budgets: The file with the budgets.
-        baseline: What they were compared with; None for nothing.
-        workloads: Each one, judged.
-        warnings: What is in doubt of all of them.
-        options: Of the command line, where there is one.
+        baseline: What they were compared with; None without a baseline.
+        workloads: The judged workloads.
+        warnings: Doubts that apply to all of them.
+        options: The command line's options, if there is one.
     """
     found = tuple(workloads)
     outcome = worst(*(each.outcome for each in found), "warned" if warnings else "passed")

@@ -1,6 +1,6 @@
-"""The counted figures of a report: those that have to be the baseline's unless a budget says more.
+"""The counted figures of a report, which must equal the baseline's unless they have a budget.
 
-Counts are exact, so nothing but a change of what is counted can change them.
+Counts are exact, so they only change if what is counted changes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _WORK: Final = ("matrix_flops", "vector_flops", "flops", "bytes_read", "bytes_wr
 
 
 def counted_figures(report: Report) -> dict[str, int]:
-    """Tokens, parameters, FLOPs, bytes and memory, of the whole and by stage, by their keys."""
+    """Tokens, parameters, FLOPs, bytes and memory, in total and by stage, by report key."""
     return {key: value for key, value in _figures(report) if value is not None}
 
 
@@ -48,10 +48,10 @@ def _work(place: str, counts: Counts) -> Iterator[tuple[str, int]]:
 
 
 def changed_figures(before: Report, after: Report) -> tuple[list[Figure], int]:
-    """The counted figures that differ, in the order of the report, and how many do not.
+    """The counted figures that differ, in report order, and the number of those that don't.
 
-    A figure that one of the reports does not know (`memory.inputs_bytes` of schema version 1) is
-    neither; one of a stage that only one of them has differs.
+    A figure that is unknown in one report (`memory.inputs_bytes` of schema version 1) counts as
+    neither; a figure of a stage that only one report has differs.
     """
     unknown = {
         key

@@ -1,7 +1,7 @@
-"""What a check found: the one typed document that each of its outputs is made from.
+"""The result of a check: the one typed document that all its outputs are made from.
 
-The JSON Schema of a check is generated from these types; their docstrings are its
-descriptions.
+The JSON Schema of a check is generated from these types and takes its descriptions from their
+docstrings.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Baseline(Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: Whether it is a saved report or a revision of the repository.
-        name: The file or the revision, as it was given.
-        commit: The revision's commit; null of a report.
+        name: The file or the revision, as given.
+        commit: The revision's commit; null for a saved report.
     """
 
     kind: Literal["report", "revision"]
@@ -51,14 +51,14 @@ class Baseline(Struct, frozen=True, kw_only=True):
 
 
 class InputChange(Struct, frozen=True, kw_only=True):
-    """Something that was changed, as against what this did to the figures.
+    """A changed input, as opposed to its effect on the figures.
 
     Attributes:
         kind: A key of config.json, the model's code, what is counted (an option of the workload),
             how it is counted (engine, version of the tool), or a budget.
-        key: Its name: of a config the dotted path of the key.
-        before: The baseline's value, as JSON where it is a config's; null where it has none.
-        after: The value now, likewise.
+        key: Its name; for a config, the dotted path of the key.
+        before: The baseline's value, as JSON for a config key; null if absent.
+        after: The value now, as JSON for a config key; null if absent.
     """
 
     kind: Literal["config", "code", "workload", "setting", "budget"]
@@ -68,12 +68,12 @@ class InputChange(Struct, frozen=True, kw_only=True):
 
 
 class Figure(Struct, frozen=True, kw_only=True):
-    """A counted figure that is not what the baseline has.
+    """A counted figure that differs from the baseline's.
 
     Attributes:
         key: Its key in the report, as a dotted path.
-        before: The baseline's; null where it has no such figure.
-        after: The value now, likewise.
+        before: The baseline's value; null if it has no such figure.
+        after: The value now; null if there is no such figure any more.
     """
 
     key: str
@@ -82,11 +82,11 @@ class Figure(Struct, frozen=True, kw_only=True):
 
 
 class Amounts(Struct, frozen=True, kw_only=True):
-    """Two amounts of the same work.
+    """The amount of some work, before and after.
 
     Attributes:
-        before: The baseline's; 0 where it has no such stage, module or operator.
-        after: The amount now, likewise.
+        before: The baseline's; 0 if it has no such stage, module or operator.
+        after: The amount now; 0 if there is no such stage, module or operator any more.
     """
 
     before: Count
@@ -94,24 +94,24 @@ class Amounts(Struct, frozen=True, kw_only=True):
 
     @property
     def difference(self) -> int:
-        """What came to it, negative for what went."""
+        """The increase; negative for a decrease."""
         return self.after - self.before
 
 
 class Move(Struct, frozen=True, kw_only=True):
-    """A stage, or some modules, an operator or a kind of operators of it, whose work moved.
+    """A stage whose work changed, or modules, an operator or a kind of operators within one.
 
     Attributes:
-        level: Which of them.
-        stage: The stage; of a decode stage, amounts are of one step.
-        name: The stage, the modules' path with `*` for the numbers in which they differ, the
-            operator or the kind.
-        modules: How many modules moved; 1 of anything else.
-        flops: Of modules, what they do themselves, without those below them.
-        bytes: Read and written, likewise; null of a single operator.
-        params: Of a stage; null of anything else.
-        share: By how much of the whole batch it moved: the largest of its shares of the baseline's
-            FLOPs, bytes and parameters, each decode step counted.
+        level: Which of these it is.
+        stage: The stage; for a decode stage, amounts are per step.
+        name: Name of the stage, operator or kind, or the modules' path with `*` for numbers in
+            which they differ.
+        modules: Number of modules that changed; 1 for anything else.
+        flops: FLOPs; for modules, of their own forwards without their children.
+        bytes: Bytes read and written; for modules, of their own forwards. Null for an operator.
+        params: Parameters of a stage; null for anything else.
+        share: Change as a share of the whole batch: the largest of its shares of the baseline's
+            FLOPs, bytes and parameters, counting every decode step.
     """
 
     level: Literal["stage", "module", "operator", "kind"]
@@ -125,17 +125,17 @@ class Move(Struct, frozen=True, kw_only=True):
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """One figure held against one limit.
+    """One figure checked against one limit.
 
     Attributes:
         key: The figure's key in the report, as a dotted path.
-        rule: The limit as the budget states it (`max_increase 2 %`); `baseline` for a counted
-            figure that has no budget and has to be the baseline's.
-        outcome: Whether it is kept.
-        value: The figure now; null where it is gone.
-        baseline: The baseline's; null where there is none.
-        limit: The largest or smallest value that the rule allows; null where nobody can say.
-        message: What is wrong, in a line; empty where nothing is.
+        rule: The limit from the budget (`max_increase 2 %`); `baseline` for a counted figure
+            without a budget, which must equal the baseline's.
+        outcome: Whether the limit is kept.
+        value: The figure now; null if it is gone.
+        baseline: The baseline's figure; null if there is none.
+        limit: The largest or smallest value that the rule allows; null if unknown.
+        message: What is wrong, in one line; empty if nothing is.
     """
 
     key: str
@@ -152,16 +152,16 @@ class WorkloadCheck(Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Its name in the budgets.
-        outcome: The worst of its verdicts, with its warnings.
+        outcome: The worst of its verdicts and warnings.
         title: What was counted.
-        is_compared: Whether there is a baseline of it.
-        inputs: What was changed: keys of the config first.
-        moved: Where the figures moved: stages, then modules, operators and kinds of operators,
-            each the largest share first.
-        changed: Counted figures that are not the baseline's, in the order of the report.
-        unchanged: How many counted figures are the baseline's.
-        verdicts: Figures held against their limits, those that are not kept first.
-        warnings: What is in doubt.
+        is_compared: Whether there is a baseline for it.
+        inputs: Changed inputs, config keys first.
+        moved: Where work changed: stages, then modules, operators and kinds of operators, each
+            with the largest share first.
+        changed: Counted figures that differ from the baseline's, in report order.
+        unchanged: Number of counted figures equal to the baseline's.
+        verdicts: Figures checked against their limits, exceeded limits first.
+        warnings: Doubts about the comparison.
     """
 
     name: str
@@ -176,11 +176,11 @@ class WorkloadCheck(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
 
     def failures(self, outcome: Outcome) -> tuple[Verdict, ...]:
-        """Verdicts of that outcome."""
+        """Verdicts with that outcome."""
         return tuple(each for each in self.verdicts if each.outcome == outcome)
 
     def moves(self, level: str) -> tuple[Move, ...]:
-        """What moved at a level, the largest share first."""
+        """Moves at a level, largest share first."""
         return tuple(each for each in self.moved if each.level == level)
 
 
@@ -188,12 +188,12 @@ class Check(Opening, frozen=True, kw_only=True):
     """The result of `dsocr-analyze check`.
 
     Attributes:
-        outcome: The worst of the workloads', with the warnings.
-        tool: Version of dsocr-analyze, which counted all but a saved report.
+        outcome: The worst of the workloads' outcomes and the warnings.
+        tool: Version of dsocr-analyze that counted everything except a saved report.
         budgets: The file with the budgets.
-        baseline: What the workloads are compared with; null for nothing.
-        workloads: One entry per workload, in the order of the file.
-        warnings: What is in doubt of all of them.
+        baseline: What the workloads are compared with; null without a baseline.
+        workloads: One entry per workload, in file order.
+        warnings: Doubts that apply to all workloads.
     """
 
     outcome: Outcome
@@ -204,7 +204,7 @@ class Check(Opening, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
 
     def count(self, outcome: Outcome) -> int:
-        """Verdicts of that outcome; with the warnings, where it is `warned`."""
+        """Number of verdicts with that outcome, plus the warnings for `warned`."""
         found = sum(len(each.failures(outcome)) for each in self.workloads)
         if outcome != "warned":
             return found
@@ -215,5 +215,5 @@ _RANK: Final[dict[Outcome, int]] = {"passed": 0, "warned": 1, "failed": 2}
 
 
 def worst(*outcomes: Outcome) -> Outcome:
-    """The worst of them; `passed` of none."""
+    """The worst of some outcomes; `passed` if there are none."""
     return max(outcomes, key=_RANK.__getitem__, default="passed")

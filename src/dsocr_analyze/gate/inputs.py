@@ -1,4 +1,4 @@
-"""What was changed between two reports, as against what the change did: config, code, workload."""
+"""Inputs that changed between two reports: config, code, workload and settings."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["input_changes"]
 
 _OPTIONS = ("page", "base_size", "image_size", "crop_mode", "prompt_pages", "batch_size",
             "max_new_tokens")  # fmt: skip
-"""What a user says of a workload; the rest of it follows from these and the model."""
+"""What a user sets for a workload; the rest follows from these and the model."""
 
 
 def input_changes(before: Report, after: Report) -> list[InputChange]:
-    """Everything that differs, keys of the config first: they are what a model's author changed.
+    """All inputs that differ, config keys first, since these are what a model's author changes.
 
-    Of a baseline that holds no config (an early report), the published configs are known by their
-    digests; of any other, only that it differs.
+    If the baseline does not contain its config (an early report), published configs are identified
+    by digest; for any other, all that is known is that it differs.
     """
     old, new = before.metadata.model, after.metadata.model
     return [
@@ -50,19 +50,19 @@ def _of_config(old: Model, new: Model) -> Iterator[InputChange]:
 
 
 def _config_of(model: Model) -> Mapping[str, Any] | None:
-    """The config's values; None where nobody knows them."""
+    """The config's values; None if unknown."""
     if model.config_text is None:
         return _published_configs().get(model.config_digest)
     try:
         found = json.loads(model.config_text)
     except (ValueError, RecursionError):
-        return None  # a report may say anything
+        return None  # a report's text need not be valid JSON
     return found if isinstance(found, dict) else None
 
 
 @cache
 def _published_configs() -> Mapping[str, Mapping[str, Any]]:
-    """The built-in references' configs by their digests."""
+    """The built-in references' configs by digest."""
     found = (ModelDirectory.read(each.reference) for each in ARCHITECTURES.values())
     return {directory.config_digest(): directory.config for directory in found}
 
@@ -80,7 +80,7 @@ def _of_workload(old: Workload, new: Workload) -> Iterator[InputChange]:
         was, now = getattr(old, name), getattr(new, name)
         if was != now:
             yield _input("workload", name, was, now)
-    # The prompt follows from these, but for its text and for a model that reads no pages.
+    # These determine the prompt, except for its text and for a model that reads no pages.
     if old.text_tokens != new.text_tokens:
         yield _input("workload", "text_tokens", old.text_tokens, new.text_tokens)
     if old.page is None and new.page is None and old.seq_len != new.seq_len:

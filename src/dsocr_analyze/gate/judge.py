@@ -1,4 +1,4 @@
-"""Judges a workload's report by its budgets and against its baseline."""
+"""Judges a workload's report by its budgets and its baseline."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Counted:
     """A workload's reports.
 
     Attributes:
-        report: What it costs now.
-        baseline: What it costs in the baseline; None where there is none.
-        is_compared: Whether a baseline was asked for.
-        before: The workload as the baseline has it; None where it has none.
-        warnings: What is in doubt of the two.
+        report: Its report now.
+        baseline: Its report in the baseline; None if there is none.
+        is_compared: Whether a baseline was requested.
+        before: The workload in the baseline; None if the baseline has none.
+        warnings: Doubts about the two.
     """
 
     report: Report
@@ -50,13 +50,13 @@ class Counted:
 
 
 def judge(workload: Workload, counted: Counted) -> WorkloadCheck:
-    """Holds figures with a budget against it, and every other counted one against the baseline.
+    """Check figures with a budget against it, and all other counted ones against the baseline.
 
-    A figure that a budget names is judged by its budgets alone; any other counted figure has to be
-    the baseline's, within the workload's tolerance.
+    A figure named by a budget is judged by its budgets alone; any other counted figure must equal
+    the baseline's within the workload's tolerance.
 
     Raises:
-        ConfigError: A budget names no number of the report.
+        ConfigError: A budget's key does not name a number in the report.
     """
     report, baseline = counted.report, counted.baseline
     keys = ReportKeys(report)
@@ -70,7 +70,7 @@ def judge(workload: Workload, counted: Counted) -> WorkloadCheck:
         except ConfigError as error:
             raise ConfigError(f"workload {workload.name!r}: {error}") from error
         named.update(figure.key for figure in found)
-        if old_keys is not None and "*" in budget.key:  # a figure that is gone has one there only
+        if old_keys is not None and "*" in budget.key:  # figures that are gone are only there
             named.update(old_keys.paths(budget.key))
         for figure in found:
             verdicts += _of_budget(budget, figure, old_keys, is_compared=counted.is_compared)
@@ -103,7 +103,7 @@ def judge(workload: Workload, counted: Counted) -> WorkloadCheck:
 def _of_budget(
     budget: Budget, figure: NamedFigure, baseline: ReportKeys | None, *, is_compared: bool
 ) -> Iterator[Verdict]:
-    """A verdict for each limit of a budget."""
+    """One verdict per limit of a budget."""
     level = _OUTCOME[budget.level]
     before = _in_baseline(baseline, figure.key)
     for name, text in budget.limits().items():
@@ -118,7 +118,7 @@ def _of_budget(
             assert limit is not None, "limits() names those that there are"
             yield _verdict(figure, rule, before, limit, level, is_upper=name == "max")
         elif before is None:
-            # Without a comparison nobody asked; in one, a figure that the baseline lacks is new.
+            # In a comparison, a figure that the baseline lacks is new.
             outcome: Outcome = level if baseline is not None else "warned"
             why = "the baseline has no such figure" if is_compared else "there is no baseline"
             yield _unjudged(figure, rule, before, outcome if is_compared else "passed", why)
@@ -139,7 +139,7 @@ def _in_baseline(baseline: ReportKeys | None, key: str) -> int | float | None:
 
 
 def _limit(before: int | float, allowance: Allowance, *, is_upper: bool) -> int | float:
-    """The last value that is allowed; of a whole number a whole one."""
+    """The last allowed value; a whole number if `before` is one."""
     room = allowance.of(before)
     exact = Fraction(before) + (room if is_upper else -room)
     if isinstance(before, float):
@@ -170,7 +170,7 @@ def _verdict(
 def _unjudged(
     figure: NamedFigure, rule: str, before: int | float | None, outcome: Outcome, why: str
 ) -> Verdict:
-    message = f"{figure.key} cannot be held against {rule}: {why}"
+    message = f"{figure.key} cannot be checked against {rule}: {why}"
     return Verdict(
         key=figure.key, rule=rule, outcome=outcome, value=figure.value, baseline=before, limit=None,
         message=message,
@@ -185,7 +185,7 @@ def _text(value: int | float) -> str:
 
 
 def _of_changes(changed: list[Figure], named: set[str], tolerance: Allowance) -> Iterator[Verdict]:
-    """A verdict for each counted figure that is not the baseline's and has no budget."""
+    """One verdict per counted figure that differs from the baseline's and has no budget."""
     for figure in changed:
         if figure.key in named:
             continue
@@ -207,9 +207,9 @@ def _of_changes(changed: list[Figure], named: set[str], tolerance: Allowance) ->
 
 
 def _doubts_of_code(before: Report, after: Report) -> Iterator[str]:
-    """What closed forms cannot see."""
+    """Warnings about code changes that closed forms cannot see."""
     old, new = before.metadata.model, after.metadata.model
-    is_ours = old.source == new.source == "reference"  # which changes with the tool alone
+    is_ours = old.source == new.source == "reference"  # this code changes only with the tool
     if (
         not is_ours
         and old.code_digest != new.code_digest
@@ -222,7 +222,7 @@ def _doubts_of_code(before: Report, after: Report) -> Iterator[str]:
 
 
 def _budget_changes(before: Workload | None, after: Workload) -> Iterator[InputChange]:
-    """Budgets that were changed between two revisions, so that whoever reviews it sees it."""
+    """Budgets that changed between two revisions, so that reviewers see it."""
     if before is None:
         return
     if before.tolerance != after.tolerance:

@@ -1,4 +1,4 @@
-"""A check as JUnit XML, which continuous integration shows as tests."""
+"""A check as JUnit XML, which CI systems show as tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["check_junit"]
 
 
 def check_junit(check: Check) -> str:
-    """One suite per workload; one case per limit, and one for the figures that have none."""
+    """One suite per workload, with one case per limit and one for all figures without a limit."""
     root = ET.Element("testsuites", name="dsocr-analyze check")
     suites = [_suite(each) for each in check.workloads]
     if check.warnings:
@@ -30,7 +30,9 @@ def _suite(workload: WorkloadCheck) -> ET.Element:
     cases = [_case(workload, each) for each in workload.verdicts]
     if workload.is_compared and not workload.changed:
         cases.append(
-            _element("testcase", classname=workload.name, name="counted figures are the baseline's")
+            _element(
+                "testcase", classname=workload.name, name="counted figures equal the baseline's"
+            )
         )
     failures = sum(case.find("failure") is not None for case in cases)
     suite = _element(

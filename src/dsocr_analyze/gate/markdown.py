@@ -1,8 +1,8 @@
 """A check as Markdown for a pull request or a job's summary.
 
-Names come from whoever wrote the model, its config and the budgets, a stranger in a pull request
-perhaps. All text that is not this module's stands in code spans, without the characters that could
-end one or a table's cell, so that nothing in it is a link, a mention, an image or HTML.
+Names come from the authors of the model, its config and the budgets, who may be strangers opening a
+pull request. All outside text is put in code spans, without characters that could end a span or a
+table cell, so it can't become a link, a mention, an image or HTML.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from dsocr_analyze.gate.wording import (
 __all__ = ["COMMENT_LIMIT", "SUMMARY_LIMIT", "check_markdown"]
 
 COMMENT_LIMIT: Final = 65_536
-"""Characters that a comment on GitHub may have; counted here in bytes, of which there are more."""
+"""GitHub's limit for a comment, in characters; applied here to bytes, which is stricter."""
 
 SUMMARY_LIMIT: Final = 2**20
-"""Bytes that the summary of a step on GitHub may have."""
+"""GitHub's limit for a step summary, in bytes."""
 
 _TITLES: Final = {
     "stage": "Stages",
@@ -40,13 +40,13 @@ _TITLES: Final = {
 }
 _MOST_ROWS: Final = 10
 _MOST_FIGURES: Final = 50
-_LEFT_OUT: Final = "\nThe rest is left out here; the JSON of the check has it.\n"
+_LEFT_OUT: Final = "\nThe rest is left out here; the check's JSON has all of it.\n"
 
 
 def check_markdown(check: Check, limit: int = COMMENT_LIMIT) -> str:
-    """The check in fewer than `limit` bytes: what does not fit is left out, and that is said.
+    """The check in fewer than `limit` bytes, with a note if something had to be left out.
 
-    Empty where not even that can be.
+    Empty if not even the note fits.
     """
     text = ""
     room = limit - len(_LEFT_OUT) - 1
@@ -62,7 +62,7 @@ def check_markdown(check: Check, limit: int = COMMENT_LIMIT) -> str:
 
 
 def _blocks(check: Check) -> Iterator[str]:
-    """Paragraphs and tables; none of them is long."""
+    """Paragraphs and tables, each of them short."""
     yield f"## Cost check: {WORDS[check.outcome]}{counts_text(check)}\n"
     if check.baseline is not None:
         yield f"Against {as_code_span(check.baseline.title)}.\n"
@@ -76,7 +76,7 @@ def _workload(workload: WorkloadCheck) -> Iterator[str]:
     yield f"\n### {as_code_span(workload.name)}: {WORDS[workload.outcome]}\n"
     yield f"{as_code_span(workload.title)}\n"
     if workload.is_compared and not workload.changed:
-        yield f"All {workload.unchanged} counted figures are the baseline's.\n"
+        yield f"All {workload.unchanged} counted figures equal the baseline's.\n"
     for line in heads(workload):
         what, _, names = line.partition(": ")
         yield f"- {what}: {as_code_span(names)}"
@@ -102,7 +102,7 @@ def _moves(workload: WorkloadCheck) -> Iterator[str]:
     for level in levels_of(workload):
         moved = workload.moves(level)
         if moved:
-            yield f"\n{_TITLES[level]} that moved, the most first:\n"
+            yield f"\n{_TITLES[level]} that moved, largest first:\n"
             rows = [_row(move) for move in moved[:_MOST_ROWS]]
             yield _table(("what moved", "FLOPs", "bytes", "of the batch"), rows)
             yield from _more(len(moved), _MOST_ROWS)

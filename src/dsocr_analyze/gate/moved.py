@@ -1,4 +1,4 @@
-"""Where work moved between two reports: by stage, module and operator, the largest share first."""
+"""Where work changed between two reports: by stage, module and operator, largest share first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["moves"]
 
 @dataclass(frozen=True)
 class _Whole:
-    """What the amounts are parts of: the baseline's batch.
+    """The baseline's batch, relative to which changes are measured.
 
     Attributes:
         flops: Its FLOPs.
@@ -32,7 +32,7 @@ class _Whole:
     def share(
         self, stage: str, flops: Amounts, nbytes: Amounts | None, params: Amounts | None
     ) -> float:
-        """By how much of the whole these amounts moved."""
+        """The change in these amounts as a share of the whole."""
         runs = self.steps.get(stage, 1)
         moved = [abs(flops.difference) * runs / self.flops]
         if nbytes is not None:
@@ -43,9 +43,9 @@ class _Whole:
 
 
 def moves(before: Report, after: Report) -> list[Move]:
-    """All that moved: stages, then modules, operators and kinds of operators.
+    """Everything whose work changed: stages, then modules, operators and kinds of operators.
 
-    At every level what moved by the largest share of the batch comes first.
+    At every level, the largest change relative to the batch comes first.
     """
     batch = before.total.batch
     decode = after.decode_name or before.decode_name
@@ -53,7 +53,7 @@ def moves(before: Report, after: Report) -> list[Move]:
         flops=max(batch.flops, 1),
         bytes=max(batch.bytes_moved, 1),
         params=max(before.total.params, 1),
-        # A report may have no steps and yet a decode stage, which is then no part of the batch.
+        # A report without decode steps may still have a decode stage; it isn't part of the batch.
         steps={} if decode is None else {decode: max(batch.decode_steps, 1)},
     )
     names = dict.fromkeys([*after.stages, *before.stages])
@@ -79,7 +79,7 @@ def _move(
     params: Amounts | None = None,
     modules: int = 1,
 ) -> Iterator[Move]:
-    """The move, if any of the amounts did."""
+    """The move, if any of the amounts changed."""
     if any(each is not None and each.difference for each in (flops, nbytes, params)):
         yield Move(
             level=level, stage=stage, name=name, modules=modules, flops=flops, bytes=nbytes,
@@ -121,14 +121,14 @@ def _kinds(pairs: _Pairs, whole: _Whole) -> Iterator[Move]:
 
 @dataclass
 class _Alike:
-    """Modules whose paths differ in numbers only, and how much the own work of each moved."""
+    """Modules whose paths differ only in numbers, and the change in each one's own work."""
 
     paths: list[list[str]] = field(default_factory=list)
     flops: list[Amounts] = field(default_factory=list)
     bytes: list[Amounts] = field(default_factory=list)
 
     def path(self) -> str:
-        """Their common path, with `*` for the numbers that are not common."""
+        """Their common path, with `*` for numbers that differ."""
         parts = (set(each) for each in zip(*self.paths, strict=True))
         return ".".join(part.pop() if len(part) == 1 else "*" for part in parts)
 

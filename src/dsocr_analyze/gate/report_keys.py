@@ -1,4 +1,4 @@
-"""Figures of a report by their keys, as budgets name them."""
+"""Figures of a report by key, as named in budgets."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from dsocr_analyze.report.document import Report
 __all__ = ["NamedFigure", "ReportKeys"]
 
 _MOST_NAMED: Final = 12
-"""Names that a refusal lists."""
+"""Most names listed in an error."""
 
 
 class NamedFigure(NamedTuple):
-    """A number of a report.
+    """A number in a report.
 
     Attributes:
         key: Its dotted path.
-        value: The number; None where it is unknown (null).
+        value: The number; None if it is unknown (null).
     """
 
     key: str
@@ -35,10 +35,10 @@ class NamedFigure(NamedTuple):
 class ReportKeys:
     """The keys of one report.
 
-    A key is a dotted path from the top: `total.flops`. A name with dots in it stands as it is
-    (`stages.prefill.by_module.model.layers.0.mlp.flops`) or in quotes; an entry of a list is named
-    by its number from 0 or by what it holds (`workload.page[0]`, `time[gpu=a100].page_seconds`).
-    `*` is any one name or entry.
+    A key is a dotted path from the top: `total.flops`. A name containing dots is written as it is
+    (`stages.prefill.by_module.model.layers.0.mlp.flops`) or in quotes. A list entry is selected by
+    index from 0 or by a value in it (`workload.page[0]`, `time[gpu=a100].page_seconds`).
+    `*` matches any one name or entry.
 
     Args:
         report: The report.
@@ -52,14 +52,14 @@ class ReportKeys:
         return any(True for _ in _walk(self._document, key, "", _Nearest()))
 
     def paths(self, key: str) -> list[str]:
-        """The paths of everything that a key names; none where it names nothing."""
+        """The paths of everything that a key names; may be empty."""
         return [path for path, _ in _walk(self._document, key, "", _Nearest())]
 
     def figures(self, key: str) -> list[NamedFigure]:
-        """The numbers that a key names: one, or of a key with `*` any number of them.
+        """The numbers that a key names: one, or any number if the key contains `*`.
 
         Raises:
-            ConfigError: The report has no such key, or no number there.
+            ConfigError: The report has no such key, or its value is not a number.
         """
         nearest = _Nearest()
         found = list(_walk(self._document, key, "", nearest))
@@ -68,18 +68,18 @@ class ReportKeys:
         numbers = [NamedFigure(path, value) for path, value in found if _is_number(value)]
         if not numbers or (len(numbers) < len(found) and "*" not in key):
             path, value = found[0]
-            raise ConfigError(f"report key {key!r} is no number: {path!r} is {_kind(value)}")
+            raise ConfigError(f"report key {key!r} is not a number: {path!r} is {_kind(value)}")
         return numbers
 
 
 class _Failure(NamedTuple):
-    """A place in a report to which a key led, and from which it led nowhere.
+    """A place in a report where the lookup of a key failed.
 
     Attributes:
         place: Its path.
-        value: What is there.
-        rest: What the key goes on with.
-        is_named: Whether a name of its is the beginning of that, though not a way on.
+        value: The value there.
+        rest: The rest of the key.
+        is_named: Whether the rest starts with one of its names and failed further on.
     """
 
     place: str
@@ -88,7 +88,7 @@ class _Failure(NamedTuple):
     is_named: bool
 
     def closest(self) -> tuple[float, str]:
-        """How like the name that was meant the most similar one is, and that name."""
+        """Similarity of the name closest to the one asked for, and that name."""
         rest = self.rest.lstrip(".")
         names = [] if not isinstance(self.value, Mapping) else [
             name for name in self.value if not _begins(rest, name)
@@ -106,17 +106,17 @@ def _first_name(rest: str) -> str:
 
 
 class _Nearest:
-    """Where a key led, for the message where it led nowhere."""
+    """Where the lookup of a key failed, for the error message."""
 
     def __init__(self) -> None:
         self._failures: list[_Failure] = []
 
     def failed(self, place: str, value: Any, rest: str, *, is_named: bool = False) -> None:
-        """The key led to `place`; attributes as of the failure."""
+        """Record a failure at `place`; arguments as in `_Failure`."""
         self._failures.append(_Failure(place, value, rest, is_named))
 
     def refuse(self, key: str) -> NoReturn:
-        """Says what there is in place of the key: where a name is most like it, or furthest on."""
+        """Raise ConfigError naming what there is at the failure most similar or furthest along."""
         self._failures.sort(key=lambda each: (each.closest()[0], len(each.place)))
         place, value, rest, _ = self._failures[-1]
         where = repr(place) if place else "the report"
@@ -147,11 +147,11 @@ def _said_of_entries(where: str, entries: Sequence[Any]) -> str:
         if isinstance(each, Mapping) else f"[{index}]"
         for index, each in enumerate(entries[:_MOST_NAMED])
     ]  # fmt: skip
-    return f"{where} is a list; name one entry that it has: {' or '.join(labels)}"
+    return f"{where} is a list; name one of its entries: {' or '.join(labels)}"
 
 
 def _labels(entry: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """What tells an entry of a list from others: the texts that it begins with, else a number."""
+    """What distinguishes a list entry from others: its leading text values, else a number."""
     texts = list(itertools.takewhile(lambda each: isinstance(each[1], str), entry.items()))
     yield from texts or list(entry.items())[:1]
 
@@ -169,7 +169,7 @@ def _kind(value: Any) -> str:
 
 
 def _walk(value: Any, rest: str, place: str, nearest: _Nearest) -> Iterator[tuple[str, Any]]:
-    """Everything that the rest of a key names from `value` on, with its full path."""
+    """Everything that the rest of a key names below `value`, with its full path."""
     if not rest:
         yield place, value
     elif rest.startswith("["):
@@ -194,7 +194,7 @@ def _into_object(
     elif rest == "*" or rest[:2] in ("*.", "*["):
         names = [(each, rest[1:]) for each in values]
     else:
-        # Of names with dots, the longest one that leads anywhere.
+        # Names may contain dots; the longest one that leads to a value wins.
         names = [(each, rest[len(each) :]) for each in values if _begins(rest, each)]
         names.sort(key=lambda each: -len(each[0]))
     is_any = rest.startswith("*")
@@ -211,12 +211,12 @@ def _into_object(
 
 
 def _begins(rest: str, name: str) -> bool:
-    """Whether a rest begins with that name, and not with a longer one."""
+    """Whether a rest starts with exactly that name, not a longer one."""
     return rest.startswith(name) and rest[len(name) : len(name) + 1] in ("", ".", "[")
 
 
 def _quoted(rest: str) -> tuple[str | None, str]:
-    """The name in quotes with which a rest begins, and what follows; None where it begins so."""
+    """The quoted name that a rest starts with, if any, and what follows."""
     if not rest.startswith('"'):
         return None, rest
     try:
@@ -234,8 +234,8 @@ def _into_list(values: Any, rest: str, place: str, nearest: _Nearest) -> Iterato
     matching = list(_selected(values, selector.strip()))
     if len(matching) > 1 and selector.strip() != "*":
         raise ConfigError(
-            f"report key: {place}[{selector}] names {len(matching)} entries; say more of the one"
-            f" that is meant, or take [*]: {_said_of_entries(repr(place), values)}"
+            f"report key: {place}[{selector}] matches {len(matching)} entries; be more specific, or"
+            f" use [*]: {_said_of_entries(repr(place), values)}"
         )
     for label, entry in matching:
         yield from _walk(entry, after, f"{place}[{label}]", nearest)
@@ -244,7 +244,7 @@ def _into_list(values: Any, rest: str, place: str, nearest: _Nearest) -> Iterato
 
 
 def _selected(values: Sequence[Any], selector: str) -> Iterator[tuple[str, Any]]:
-    """Entries that a selector names, each with a label that names it alone."""
+    """Entries that a selector matches, each with a unique label."""
     for index, entry in enumerate(values):
         if selector == "*" or (selector.isdecimal() and str(index) == selector):
             yield _label(entry, index, values), entry
@@ -255,7 +255,7 @@ def _selected(values: Sequence[Any], selector: str) -> Iterator[tuple[str, Any]]
 
 
 def _label(entry: Any, index: int, values: Iterable[Any]) -> str:
-    """How an entry is called: by what tells it from the others, else by its number."""
+    """An entry's label: what distinguishes it from the others, else its index."""
     if isinstance(entry, Mapping):
         label = ", ".join(f"{name}={value}" for name, value in _labels(entry))
         same = sum(
@@ -268,7 +268,7 @@ def _label(entry: Any, index: int, values: Iterable[Any]) -> str:
 
 
 def _holds(entry: Mapping[str, Any], name: str, text: str) -> bool:
-    """Whether an entry has that value under a name; a GPU may be called by another of its names."""
+    """Whether an entry has that value under a name; a GPU may be given by any of its names."""
     value = entry.get(name)
     if name == "gpu" and isinstance(value, str):
         try:

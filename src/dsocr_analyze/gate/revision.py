@@ -1,8 +1,8 @@
 """Files of another revision, read from a git repository without trusting it.
 
-Objects are read by plumbing commands alone: nothing is checked out, no hook, filter, text
-conversion or file-system monitor of the repository's settings runs, replaced objects are not
-followed, and nothing is fetched. Links and submodules are refused, not followed.
+Objects are read with plumbing commands only: nothing is checked out or fetched, no hook, filter,
+text conversion or file-system monitor from the repository's settings runs, and replaced objects are
+not followed. Links and submodules raise errors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SAFE: Final = (
 )  # fmt: skip
 
 _KEPT_VARIABLES: Final = ("GIT_CONFIG", "GIT_CEILING_DIRECTORIES")
-"""Beginnings of the variables of git that say nothing about which repository is meant."""
+"""Prefixes of git's environment variables that don't affect which repository is used."""
 
 _LARGEST_FILE: Final = 16 * 2**20
 _MOST_FILES: Final = 5_000
@@ -47,29 +47,29 @@ class Repository:
 
     @classmethod
     def around(cls, folder: Path) -> Repository:
-        """The repository in whose work tree a folder lies.
+        """The repository whose work tree contains a folder.
 
         Raises:
-            BaselineError: There is none, or git is missing.
+            BaselineError: There is none, or git is not installed.
         """
         shown = _git(folder, "rev-parse", "--show-toplevel").decode("utf-8", "surrogateescape")
         root = Path(shown.removesuffix("\n")).resolve()
         if not folder.resolve().is_relative_to(root):
             raise BaselineError(
-                f"{str(folder)!r} lies outside the work tree of its repository, {str(root)!r}"
+                f"{str(folder)!r} is outside the work tree of its repository, {str(root)!r}"
             )
         return cls(root)
 
     def revision(self, name: str) -> Revision:
-        """The revision of that name: a branch, a tag, a commit, `HEAD~1`.
+        """The revision with that name: a branch, a tag, a commit, `HEAD~1`.
 
         Raises:
             BaselineError: There is none.
         """
         if name.startswith("-") or not name or not name.isprintable():
             raise BaselineError(
-                f"{name!r} is no revision; give a commit, a branch or a tag, or the file of a saved"
-                " report"
+                f"{name!r} is not a revision; give a commit, a branch or a tag, or the file of a"
+                " saved report"
             )
         try:
             commit = _git(
@@ -78,8 +78,8 @@ class Repository:
             )  # fmt: skip
         except BaselineError as error:
             raise BaselineError(
-                f"{name!r} is no revision of {str(self.root)!r} (a shallow clone lacks all but the"
-                " last); give a commit, a branch or a tag, or the file of a saved report"
+                f"{name!r} is not a revision of {str(self.root)!r} (a shallow clone has only the"
+                " last one); give a commit, a branch or a tag, or the file of a saved report"
             ) from error
         return Revision(self, name, commit.decode("ascii").strip())
 
@@ -89,9 +89,9 @@ class _Entry(NamedTuple):
 
     Attributes:
         mode: Its kind and permissions, as git writes them.
-        identity: Name of its content.
-        size: Bytes of the content; None of a submodule.
-        path: From the root of the repository.
+        identity: Object name of its content.
+        size: Bytes of the content; None for a submodule.
+        path: Path from the root of the repository.
     """
 
     mode: str
@@ -105,9 +105,9 @@ class Revision:
     """One commit.
 
     Attributes:
-        repository: Where it is.
-        name: How it was asked for.
-        commit: Its identity.
+        repository: Its repository.
+        name: Its name, as given.
+        commit: Its commit hash.
     """
 
     repository: Repository
@@ -115,14 +115,14 @@ class Revision:
     commit: str
 
     def has(self, path: str) -> bool:
-        """Whether a file or folder is there."""
+        """Whether there is a file or folder at a path."""
         return bool(self._entries(path))
 
     def text(self, path: str) -> str | None:
-        """The text of a file; None where it is not there.
+        """The text of a file; None if there is none.
 
         Raises:
-            BaselineError: It is no file, or no text.
+            BaselineError: It is not a file, or not text.
         """
         found = [each for each in self._entries(path) if each.path == path]
         if not found:
@@ -133,14 +133,14 @@ class Revision:
             raise BaselineError(f"{self._called(path)} is not UTF-8 text") from error
 
     def copy(self, path: str, into: Path) -> None:
-        """Copies a file, or the config and the Python files of a folder, to the same path below.
+        """Copy a file, or a folder's config and Python files, to the same path below `into`.
 
         Args:
-            path: From the root of the repository; `.` is all of it.
-            into: The folder that stands for the root.
+            path: Path from the root of the repository; `.` is the whole repository.
+            into: The folder that takes the place of the root.
 
         Raises:
-            BaselineError: What is to be copied is no plain file.
+            BaselineError: Something to be copied is not a plain file.
         """
         copied = [
             each for each in self._entries(path) if each.path == path or _is_of_model(each, path)
@@ -153,7 +153,7 @@ class Revision:
         for entry in copied:
             parts = PurePosixPath(entry.path).parts
             if ".." in parts or entry.path.startswith("/") or "\\" in entry.path:
-                raise BaselineError(f"{self._called(entry.path)} has no name for a file")
+                raise BaselineError(f"{self._called(entry.path)} is not a valid file name")
             target = into.joinpath(*parts)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(self._content(entry))
@@ -200,7 +200,7 @@ class Revision:
 
 
 def _is_of_model(entry: _Entry, folder: str) -> bool:
-    """Whether a file below a folder is what `ModelDirectory` reads of it."""
+    """Whether `ModelDirectory` would read this file from that folder."""
     path = PurePosixPath(entry.path)
     below = path if folder == "." else path.relative_to(folder)
     if any(part.startswith(".") for part in below.parts):
@@ -209,7 +209,7 @@ def _is_of_model(entry: _Entry, folder: str) -> bool:
 
 
 def _git(folder: Path, *arguments: str) -> bytes:
-    """What a git command prints; raises BaselineError, in git's words, where it fails."""
+    """Output of a git command; raises BaselineError with git's message if it fails."""
     program = shutil.which("git")
     if program is None:
         raise BaselineError("git is not installed; give the file of a saved report")

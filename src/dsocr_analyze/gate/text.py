@@ -1,4 +1,4 @@
-"""A check for the terminal: what was changed and what moved most first, numbers never broken."""
+"""A check for the terminal: changed inputs and largest moves first; numbers are never broken."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KEPT_SPACE: Final = "\u00a0"
 
 
 def text_lines(check: Check, width: int) -> Iterator[str]:
-    """The lines of a check, at most `width` columns wide where no single name is wider."""
+    """The lines of a check, at most `width` columns wide unless a single name is wider."""
     yield from _wrapped(f"check: {summary(check)}", width)
     for warning in check.warnings:
         yield from _wrapped(f"  warning: {warning}", width)
@@ -73,7 +73,7 @@ def _moves(workload: WorkloadCheck, width: int) -> Iterator[str]:
         for level in levels_of(workload)
         for move in workload.moves(level)[:_MOST_MOVES]
     ]
-    yield from _aligned(rows, ("FLOPs", "bytes", "of batch", "what moved, the most first"), width)
+    yield from _aligned(rows, ("FLOPs", "bytes", "of batch", "what moved, largest first"), width)
     left = sum(max(len(workload.moves(level)) - _MOST_MOVES, 0) for level in levels_of(workload))
     if left:
         yield f"  and {left} more; the JSON has them all"
@@ -86,7 +86,7 @@ def _cells(move: Move) -> tuple[str, str, str]:
 
 
 def _aligned(rows: Sequence[tuple[str, ...]], header: tuple[str, ...], width: int) -> Iterator[str]:
-    """Rows under a header: numbers flush right, then a name, which goes on below itself."""
+    """Rows under a header: right-aligned numbers, then a name that wraps within its column."""
     lines = [header, *rows]
     columns = [max(len(line[index]) for line in lines) for index in range(len(header) - 1)]
     indent = " " * (2 + sum(columns) + 2 * len(columns))
@@ -117,7 +117,7 @@ def _pieces(name: str, room: int) -> list[str]:
 
 
 def _wrapped(line: str, width: int) -> list[str]:
-    """A line in lines; a name stays whole, and so does a number with its unit."""
+    """A line, wrapped; names are not broken, and numbers stay with their units."""
     indent = " " * (len(line) - len(line.lstrip()))
     lines = textwrap.wrap(
         _AMOUNT.sub(_KEPT_SPACE, line), width, subsequent_indent=indent + "  ",

@@ -1,4 +1,4 @@
-"""Writes what was counted into a file of budgets; everything else in the file stays as it is."""
+"""Writes counted figures into a file of budgets, leaving everything else in it unchanged."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _FIRST_KEYS: Final = (
     "total.batch.bytes_read", "total.batch.bytes_written", "memory.weights_bytes",
     "memory.kv_cache_bytes", "memory.peak_activation_bytes",
 )  # fmt: skip
-"""What a workload gets budgets for that has none."""
+"""Keys of the budgets that a workload without any gets."""
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One budget that is written.
+    """One budget to write.
 
     Attributes:
         workload: Name of its workload.
-        index: Which budget of the workload; None for a new one.
+        index: Index among the workload's budgets; None for a new one.
         key: Its report key.
-        limits: What `max` and `min` become, as far as they change.
+        limits: New values of `max` and `min`, if they change.
     """
 
     workload: str
@@ -45,16 +45,16 @@ class Edit:
 
 
 def edits_of(workload: Workload, report: Report, check: WorkloadCheck) -> Iterator[Edit]:
-    """What has to be written for the check to pass.
+    """The edits with which the check passes.
 
-    Limits that are kept stay, and so do relative ones, which say what a change may do. A workload
-    without budgets gets some, and so does every counted figure that changed without one: exactly
-    what it is now.
+    Limits that are kept stay, and so do relative ones, which limit changes rather than values. A
+    workload without budgets gets some, and every counted figure that changed without a budget gets
+    one at exactly its value now.
 
     Args:
         workload: The workload.
-        report: What it costs.
-        check: What the check found.
+        report: Its report.
+        check: The result of the check.
     """
     keys = ReportKeys(report)
     for index, budget in enumerate(workload.budgets):
@@ -74,7 +74,7 @@ def edits_of(workload: Workload, report: Report, check: WorkloadCheck) -> Iterat
 
 
 def _exceeded(budget: Budget, keys: ReportKeys) -> Iterator[tuple[str, int | float]]:
-    """The absolute limits that are not kept, as they would be."""
+    """The absolute limits that are exceeded, with their new values."""
     values = [each.value for each in keys.figures(budget.key) if each.value is not None]
     if values and budget.max is not None and max(values) > budget.max:
         yield "max", max(values)
@@ -83,16 +83,16 @@ def _exceeded(budget: Budget, keys: ReportKeys) -> Iterator[tuple[str, int | flo
 
 
 def edited(text: str, file: str, edits: list[Edit], *, is_pyproject: bool) -> str:
-    """The file's text with the edits in it.
+    """The file's text with the edits applied.
 
     Args:
         text: The file's text.
         file: Its name, for messages.
-        edits: What is written.
-        is_pyproject: Whether budgets stand in `[tool.dsocr-analyze.check]`, not at the top.
+        edits: The edits.
+        is_pyproject: Whether budgets are in `[tool.dsocr-analyze.check]` rather than at the top.
 
     Raises:
-        ConfigError: The file is written in a way that cannot be edited; nothing is lost.
+        ConfigError: The file is written in a way that cannot be edited; it is left unchanged.
     """
     has_returns = "\r\n" in text and "\n" not in text.replace("\r\n", "")
     lines = text.replace("\r\n", "\n") if has_returns else text
@@ -131,13 +131,13 @@ def _apply(workload: Any, edit: Edit, *, is_begun: bool) -> None:
     added.update({"key": edit.key, **edit.limits})
     if not is_array and not budgets:
         workload.add(tomlkit.nl())
-    elif not is_array and not is_begun:  # tomlkit keeps tables apart in lists that it began
+    elif not is_array and not is_begun:  # tomlkit separates tables itself in lists it created
         budgets[-1].add(tomlkit.nl())
     budgets.append(added)
 
 
 def _expected(text: str, where: tuple[str, ...], edits: list[Edit]) -> dict[str, Any]:
-    """What the file has to hold, by another reader than the one that writes it."""
+    """The file's expected content, computed independently of the library that writes it."""
     values = tomllib.loads(text)
     table = values
     for name in where:
@@ -157,5 +157,5 @@ def _refusal(file: str, edits: list[Edit]) -> ConfigError:
         for edit in edits
     )
     return ConfigError(
-        f"{file!r} cannot be edited as it is written; write by hand: {'; '.join(lines)}"
+        f"{file!r} cannot be edited as it is written; edit by hand: {'; '.join(lines)}"
     )

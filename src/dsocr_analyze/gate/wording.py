@@ -1,4 +1,4 @@
-"""What a check found, in words that all its outputs share."""
+"""Wording of a check's results, shared by all its outputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 _MOST_INPUTS: Final = 12
-"""Changes of one sort that stand before everything else."""
+"""Most changes of one kind listed before everything else."""
 
 _MANIFOLD: Final = 10
 
@@ -45,7 +45,7 @@ WORDS: Final[dict[Outcome, str]] = {
 
 
 def summary(check: Check) -> str:
-    """One line of the whole check."""
+    """One line about the whole check."""
     against = "" if check.baseline is None else f" against {check.baseline.title}"
     found = len(check.workloads)
     counted = f"{found} workload{'' if found == 1 else 's'}{against}"
@@ -53,18 +53,18 @@ def summary(check: Check) -> str:
 
 
 def counts_text(check: Check) -> str:
-    """How many errors and warnings: ` (2 errors)`; empty of none."""
+    """Number of errors and warnings, as ` (2 errors)`; empty if there are none."""
     named = {"error": check.count("failed"), "warning": check.count("warned")}
     texts = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in named.items() if count]
     return f" ({', '.join(texts)})" if texts else ""
 
 
 def workload_summary(workload: WorkloadCheck) -> str:
-    """One line of a workload: what came of it."""
+    """One line about a workload's result."""
     kept = sum(each.rule != "baseline" for each in workload.failures("passed"))
     said = []
     if workload.is_compared and not workload.changed:
-        said.append(f"all {workload.unchanged} counted figures are the baseline's")
+        said.append(f"all {workload.unchanged} counted figures equal the baseline's")
     elif workload.is_compared:
         total = workload.unchanged + len(workload.changed)
         said.append(f"{len(workload.changed)} of {total} counted figures changed")
@@ -85,7 +85,7 @@ def _or_absent(value: str | None) -> str:
 
 
 def heads(workload: WorkloadCheck) -> Iterator[str]:
-    """What a reader needs first: the inputs that were changed, then what moved most."""
+    """What a reader needs first: changed inputs, then the largest moves."""
     causes = [each for each in workload.inputs if each.kind != "budget"]
     budgets = [each for each in workload.inputs if each.kind == "budget"]
     yield from _changed("changed", causes)
@@ -96,7 +96,7 @@ def heads(workload: WorkloadCheck) -> Iterator[str]:
 
 
 def levels_of(workload: WorkloadCheck) -> tuple[str, ...]:
-    """The levels to show: kinds of operators where no operator's FLOPs moved, but bytes did."""
+    """The levels to show; kinds of operators if bytes changed but no operator's FLOPs did."""
     return ("stage", "module", "operator" if workload.moves("operator") else "kind")
 
 
@@ -131,7 +131,7 @@ def _amounts(move: Move) -> tuple[str, str, str]:
 
 
 def signed(amounts: Amounts, *, is_bytes: bool = False, with_part: bool = True) -> str:
-    """By how much an amount moved; empty where it did not."""
+    """The change in an amount, signed; empty if there is none."""
     difference = amounts.difference
     if not difference:
         return ""
@@ -141,7 +141,7 @@ def signed(amounts: Amounts, *, is_bytes: bool = False, with_part: bool = True) 
 
 
 def part_text(difference: int | float, before: int | float) -> str:
-    """A difference as a part of what was there: `+2.5 %`; of ten times as much or more `12.5 x`."""
+    """A difference relative to the value before: `+2.5 %`, or `12.5 x` from ten times on."""
     if not before:
         return "new"
     part = difference / before
@@ -149,14 +149,14 @@ def part_text(difference: int | float, before: int | float) -> str:
 
 
 def shown_verdicts(workload: WorkloadCheck) -> list[Verdict]:
-    """Limits of budgets that are not kept, errors first."""
+    """Budgets' limits that are exceeded, errors first."""
     return [
         each for each in workload.verdicts if each.outcome != "passed" and each.rule != "baseline"
     ]
 
 
 def change_cells(verdict: Verdict) -> tuple[str, str, str, str]:
-    """A counted figure without a budget that changed: its key, before, after, by how much."""
+    """Cells for a changed figure without a budget: key, before, after and change."""
     before, after = verdict.baseline, verdict.value
     if before is None or after is None:
         change = "gone" if after is None else "new"
@@ -170,9 +170,9 @@ def _digits(value: int | float | None) -> str:
 
 
 def unbudgeted(workload: WorkloadCheck) -> list[Verdict]:
-    """Counted figures that are not the baseline's, and no budget allows that.
+    """Counted figures that differ from the baseline's without a budget that allows it.
 
-    The largest part first.
+    The largest relative change comes first.
     """
     found = [each for each in workload.failures("failed") if each.rule == "baseline"]
     return sorted(found, key=lambda each: -_part(each))

@@ -1,4 +1,4 @@
-"""A picture's frame: its title and what is fixed above the axes, its legend below; PNG or SVG."""
+"""A picture's frame: title and fixed settings above the axes, legend below; PNG or SVG."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _FORMATS: Final = {".png": "png", ".svg": "svg"}
 
 _DPI: Final = 150
 _MARGIN: Final = 0.12  # inches
-_PLOT_HEIGHT: Final = 4.2  # inches, names along the axes included
+_PLOT_HEIGHT: Final = 4.2  # inches, tick labels included
 _LEAST_AXIS: Final = 3.2  # inches
 _TICK_NAMES: Final = 8.5  # points
 _MOST_TICK_LINES: Final = 6
-_LEAST_PLACES: Final = 4  # for bars: a single one is not as wide as the picture
+_LEAST_PLACES: Final = 4  # of bars, so that a single one doesn't fill the width
 _LONGEST_SLANTED: Final = 1.9  # inches
 
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
@@ -41,14 +41,14 @@ DASHES: Final[tuple[Any, ...]] = (
     (0, (8, 2)),
 )
 HATCHES: Final = ("", "///", "---", "\\\\\\", "xx", "|||", "++", "//", "\\\\--", "//||")
-"""What tells series apart without colour."""
+"""Distinguish series without colour."""
 
 
 def picture_format(path: Path) -> str:
-    """The format of a picture, by its name; refuses early what could not be drawn later.
+    """The format of a picture, from its name; called early, so that drawing can't fail late.
 
     Raises:
-        FormatError: The name ends in no known format, or matplotlib is not installed.
+        FormatError: The name has no known extension, or matplotlib is not installed.
     """
     kind = _FORMATS.get(path.suffix.lower())
     if kind is None:
@@ -65,7 +65,7 @@ def picture_format(path: Path) -> str:
 
 
 def paler(colour: str) -> tuple[float, float, float]:
-    """A colour half way to white, for edges and hatches."""
+    """A colour halfway to white, for edges and hatches."""
     from matplotlib.colors import to_rgb
 
     red, green, blue = ((1 + part) / 2 for part in to_rgb(colour))
@@ -74,38 +74,38 @@ def paler(colour: str) -> tuple[float, float, float]:
 
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
-    """What is drawn within looks the same whatever settings of matplotlib a reader has."""
+    """Context in which pictures look the same whatever the user's matplotlib settings."""
     import matplotlib as mpl
 
     settings: dict[Any, Any] = {
         "svg.fonttype": "none",  # text stays text
         "svg.hashsalt": "dsocr-analyze",
-        "text.parse_math": False,  # a $ in a file's name is a $
+        "text.parse_math": False,  # no mathtext for a $ in a file name
         "hatch.linewidth": 0.7,
     }
     with mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()
         mpl.rcParams.update(settings)
-        # What the font lacks is drawn as a box; an SVG still holds it as text.
+        # A missing glyph is drawn as a box; in an SVG it is still there as text.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         yield
 
 
 class Picture:
-    """A figure with one pair of axes, to be drawn into.
+    """A figure with one pair of axes to draw into.
 
-    Use it within `drawing`: draw into `axes`, name them, add the legend and `lay_out`; values go on
-    bars after that.
+    Use it within `drawing`: draw into `axes`, name them, add the legend and call `lay_out`; label
+    bars with values after that.
 
     Attributes:
         figure: The figure.
         axes: Its axes.
         title: What it shows.
-        measure: Widths and heights of texts in it.
+        measure: Measures texts in it.
 
     Args:
         title: What it shows.
-        subtitle: What is the same for all of it.
+        subtitle: The settings that are constant.
         width: Inches.
     """
 
@@ -131,11 +131,11 @@ class Picture:
 
     @property
     def _room(self) -> float:
-        """Pixels across, without the margins."""
+        """Width in pixels, without margins."""
         return float((self.figure.get_figwidth() - 2 * _MARGIN) * _DPI)
 
     def _head(self, name: str, text: str, *, size: float, colour: str) -> None:
-        """Another text above the axes, below those that are there."""
+        """Add a text above the axes, below previous ones."""
         lines = self.measure.wrapped(visible(text), self._room, size)
         if not lines:
             return
@@ -148,31 +148,31 @@ class Picture:
         self._header += self.measure.height("\n".join(lines), size) / _DPI + 0.05
 
     def name_axes(self, x: str, y: str) -> None:
-        """What is along the axes, with units."""
+        """Label the axes, with units."""
         self.axes.set_xlabel(visible(x))
         self.axes.set_ylabel(self.upright(visible(y)))
 
     def upright(self, name: str) -> str:
-        """The name of an upright axis, in lines that are no longer than the axis."""
+        """The name of a vertical axis, wrapped to the length of the axis."""
         return "\n".join(self.measure.wrapped(name, _LEAST_AXIS * _DPI, 10))
 
     def name_bars(self, names: Sequence[str]) -> None:
-        """Names below bars that stand at 0, 1, 2, ...; lines of theirs are kept."""
+        """Label bars at x = 0, 1, 2, ...; line breaks in names are kept."""
         self._names = list(map(visible_lines, names))
 
     def add_legend(self, handles: Sequence[Any], labels: Sequence[str]) -> None:
-        """A legend below the axes, in as many columns as fit.
+        """Add a legend below the axes, in as many columns as fit.
 
         Args:
             handles: What is drawn.
-            labels: What it is.
+            labels: One label per handle.
         """
         if not handles:
             return
         room = self._room
         lines = (self.measure.wrapped(visible(each), room - 0.6 * _DPI, 9) for each in labels)
         texts = ["\n".join(each) for each in lines]
-        # matplotlib leaves out a label that begins with an underscore.
+        # matplotlib leaves out labels that start with an underscore.
         texts = [f" {text}" if text.startswith("_") else text for text in texts]
         for columns in range(min(len(handles), 8), 0, -1):
             self._legend = self.figure.legend(
@@ -187,7 +187,7 @@ class Picture:
                 self._legend.remove()
 
     def lay_out(self) -> None:
-        """Gives every text its room: the figure grows with its title and its legend."""
+        """Make room for every text: the figure grows with its title and its legend."""
         footer = _MARGIN
         if self._legend is not None:
             footer = self._legend.get_window_extent().height / _DPI + 0.05
@@ -196,12 +196,12 @@ class Picture:
             self._draw_names()
             self._divide(footer)
         lacking = _LEAST_AXIS - self.axes.bbox.height / _DPI
-        if lacking > 0.01:  # long names below it
+        if lacking > 0.01:  # long names below the axis
             self._plot_height += lacking
             self._divide(footer)
 
     def _divide(self, footer: float) -> None:
-        """Places title, axes and legend, the last one `footer` inches high."""
+        """Place title, axes and legend, which is `footer` inches high."""
         width, height = self.figure.get_figwidth(), self._header + self._plot_height + footer
         self.figure.set_figheight(height)
         for artist, top in self._heads:
@@ -211,7 +211,7 @@ class Picture:
         self.figure.draw_without_rendering()
 
     def _draw_names(self) -> None:
-        """Names level and in lines where they fit; else slanted, and only every n-th of many."""
+        """Draw names horizontally and wrapped if they fit; else slanted, skipping some if many."""
         count = len(self._names)
         places = max(count, _LEAST_PLACES)
         slot = self.axes.bbox.width / places
@@ -233,7 +233,7 @@ class Picture:
         )  # fmt: skip
 
     def _level_names(self, room: float) -> list[str] | None:
-        """The names in few lines of `room` pixels; None where they do not fit."""
+        """The names wrapped to a few lines of `room` pixels; None if they do not fit."""
         found = []
         for name in self._names:
             lines = [
@@ -248,7 +248,7 @@ class Picture:
         return found
 
     def save(self, path: Path) -> None:
-        """Writes the picture, the same bytes for the same data.
+        """Write the picture; the same data give the same bytes.
 
         Raises:
             OutputError: The file cannot be written.

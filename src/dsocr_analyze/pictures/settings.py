@@ -1,4 +1,4 @@
-"""What figures were counted for, and which of it a picture's title says: the fixed settings."""
+"""The settings that figures were counted with; a picture's title lists those that are fixed."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ __all__ = [
 ]
 
 Settings: TypeAlias = Mapping[str, Sequence[Any]]
-"""Values of each setting, one for every row, bar or line; None where there is no such setting."""
+"""Values of each setting, one per row, bar or line; None if it does not have that setting."""
 
 
 class _Setting(NamedTuple):
-    """What a setting is called.
+    """How a setting is worded.
 
     Attributes:
-        axis: As the name of an axis, with its unit.
-        said: A value of it, in a title or a legend.
+        axis: Its name on an axis, with its unit.
+        said: Formats a value for a title or a legend.
     """
 
     axis: str
@@ -67,7 +67,7 @@ _SETTINGS: Final[Mapping[str, _Setting]] = {
     "runtime": _Setting("runtime", str),
     "weights_dtype": _Setting("type of weights", "{} weights".format),
     "kv_dtype": _Setting("type of the KV cache", "{} KV cache".format),
-    "mean_new_tokens": _Setting("mean new tokens", "{:,.6g} of them generated on average".format),
+    "mean_new_tokens": _Setting("mean new tokens", "{:,.6g} generated on average".format),
     "price": _Setting("price of a GPU-hour", "{:g} per GPU-hour".format),
     "preprocess_ms": _Setting("preprocessing [ms]", "{:g} ms of preprocessing".format),
     "workers": _Setting("workers", lambda n: counted(n, "worker")),
@@ -80,11 +80,11 @@ _PARTS: Final = {
     "page": ("page_width", "page_height"),
     "mode": ("base_size", "image_size", "crop_mode"),
 }
-"""Settings that others consist of; of a setting that is fixed the parts need no words."""
+"""Parts of composite settings; if a composite is fixed, its parts are not listed."""
 
 
 def varying(settings: Settings) -> list[str]:
-    """Settings with more than one value, most values first; parts stand for their whole."""
+    """Settings with more than one value, most values first; parts replace their composite."""
     parts = {part for whole, parts in _PARTS.items() if whole in settings for part in parts}
     counts = {
         name: len(set(settings[name]))
@@ -95,11 +95,11 @@ def varying(settings: Settings) -> list[str]:
 
 
 def fixed_line(settings: Settings, shown: Collection[str] = ()) -> str:
-    """What is the same for all of a picture, in one line: every setting that has one value.
+    """One line with every setting that has a single value in the whole picture.
 
     Args:
         settings: All settings of what is drawn.
-        shown: Those that an axis shows, and need no words.
+        shown: Settings to leave out because an axis shows them.
     """
     fixed = {
         name: settings[name][0]
@@ -115,12 +115,12 @@ def fixed_line(settings: Settings, shown: Collection[str] = ()) -> str:
 
 
 def said_of(name: str, value: Any) -> str:
-    """A setting's value in a title or a legend; empty where there is no such setting."""
+    """A setting's value in a title or a legend; empty for None."""
     return "" if value is None else _SETTINGS[name].said(value)
 
 
 def axis_name(*names: str) -> str:
-    """What an axis along which these settings vary is called, with its unit."""
+    """Name of an axis along which these settings vary, with its unit."""
     return ", ".join(_SETTINGS[name].axis for name in names)
 
 
@@ -128,11 +128,11 @@ def axis_name(*names: str) -> str:
 
 
 def settings_of_model(model: Model, config: Path | str | None = None) -> dict[str, Any]:
-    """Which model it is.
+    """Settings that identify the model.
 
     Args:
         model: The model.
-        config: The config that it runs, or its name; the digest says it where none is known.
+        config: Its config or the config's name; if None, the digest is used.
     """
     if isinstance(config, Path):
         config = config.name
@@ -144,7 +144,7 @@ def settings_of_model(model: Model, config: Path | str | None = None) -> dict[st
 
 
 def settings_of_workload(workload: Workload, architecture: str | None) -> dict[str, Any]:
-    """The page, its prompt and its batch."""
+    """Settings of the page, its prompt and its batch."""
     settings: dict[str, Any] = {
         "max_new_tokens": workload.max_new_tokens,
         "batch_size": workload.batch_size,
@@ -170,7 +170,7 @@ def settings_of_workload(workload: Workload, architecture: str | None) -> dict[s
 
 
 def settings_of_time(entry: TimeEntry) -> dict[str, Any]:
-    """The GPU, and what predicted seconds take for granted."""
+    """The GPU, and what predicted seconds assume."""
     assumed = entry.assumptions
     mean, longest = assumed.new_tokens_mean, assumed.new_tokens_longest
     estimated = assumed.preprocess_estimated
@@ -187,7 +187,7 @@ def settings_of_time(entry: TimeEntry) -> dict[str, Any]:
 
 
 def settings_of_job(job: JobAssumptions) -> dict[str, Any]:
-    """What the predicted seconds of many pages take for granted, whatever the GPU."""
+    """What the predicted seconds of many pages assume, regardless of the GPU."""
     return _settings_of_runtime(
         job.runtime, job.host.name, job.precision.weights, job.precision.cache,
         job.preprocess_seconds, job.workers, job.price_per_hour, is_offline=job.is_offline,

@@ -1,4 +1,4 @@
-"""A chart of stages, stacked to what one page costs: a bar for each report, or GPU and runtime."""
+"""A chart of what one page costs: one bar per report, or GPU and runtime, stacked by stage."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["MOST_BARS", "QUANTITIES", "Compared", "refuse_many_bars", "stage_picture"]
 
 MOST_BARS: Final = 24
-"""Bars that one picture shows at most."""
+"""Most bars in one picture."""
 
 QUANTITIES: Final = ("flops", "bytes", "seconds")
 """What can be stacked."""
@@ -54,12 +54,12 @@ _INCHES: Final = (8.0, 16.0)
 
 @dataclass(frozen=True)
 class Compared:
-    """A report among others.
+    """One of the reports in a chart.
 
     Attributes:
-        name: What it is called.
+        name: Its name.
         report: The report.
-        config: Name of the config that its model runs; None where nobody named one.
+        config: Name of its model's config; None if none was given.
     """
 
     name: str
@@ -72,10 +72,10 @@ class _Bar:
     """One bar.
 
     Attributes:
-        name: Of its report.
-        settings: What it was counted for.
+        name: Name of its report.
+        settings: The settings it was counted with.
         parts: Its amount by stage.
-        whole: The whole page's.
+        whole: Amount of the whole page.
     """
 
     name: str
@@ -85,7 +85,7 @@ class _Bar:
 
 
 def refuse_many_bars(count: int) -> None:
-    """Raises WorkloadError for more bars than one picture shows."""
+    """Raise WorkloadError for more bars than fit in one picture."""
     if count > MOST_BARS:
         raise WorkloadError(
             f"a plot of {count:,} bars is not readable; compare fewer, for at most {MOST_BARS}, or"
@@ -94,10 +94,10 @@ def refuse_many_bars(count: int) -> None:
 
 
 def stage_picture(compared: Sequence[Compared], quantity: str) -> Picture:
-    """Bars of what one page costs, the prefill pass stage by stage and all decode steps on top.
+    """Bars of what one page costs: the stages of the prefill pass, and all decode steps on top.
 
     Args:
-        compared: The reports, one or more; for seconds, each with predictions.
+        compared: One or more reports; each needs predictions if the quantity is seconds.
         quantity: One of `QUANTITIES`.
 
     Raises:
@@ -152,7 +152,7 @@ def _bars_of(compared: Compared, quantity: str) -> Iterator[_Bar]:
         "attention": about.attention,
     }
     if quantity == "seconds":
-        del settings["batch_size"]  # a page alone
+        del settings["batch_size"]  # seconds are of a page alone
         for entry in report.time:
             yield _Bar(
                 compared.name, settings | settings_of_time(entry),
@@ -166,7 +166,7 @@ def _bars_of(compared: Compared, quantity: str) -> Iterator[_Bar]:
 
 
 def _told(settings: Settings) -> list[str]:
-    """What the bars differ in, but for what their models bring along."""
+    """Settings in which the bars differ, except those that follow from their models."""
     models = settings["model"]
 
     def is_brought(name: str) -> bool:
@@ -177,7 +177,7 @@ def _told(settings: Settings) -> list[str]:
 
 
 def _label(bar: _Bar, differing: Sequence[str]) -> str:
-    """The bar's name, and below it what it differs in and the name does not say."""
+    """The bar's name, and below it the differing settings that the name does not mention."""
     lines = [bar.name]
     for name in differing:
         value = bar.settings.get(name)
@@ -187,7 +187,7 @@ def _label(bar: _Bar, differing: Sequence[str]) -> str:
 
 
 def _width(labels: Sequence[str]) -> float:
-    """Inches of a picture in which the bars' names have room, as long as it is not too wide."""
+    """Width in inches of a picture with room for the bars' names, up to a maximum."""
     longest = max(len(word) for label in labels for word in label.split())
     least, most = _BAR_INCHES
     inches = 1.2 + len(labels) * min(most, max(least, 0.1 + 0.082 * longest))
@@ -195,7 +195,7 @@ def _width(labels: Sequence[str]) -> float:
 
 
 def _stack(picture: Picture, bars: Sequence[_Bar], stages: Sequence[str]) -> list[list[Any]]:
-    """Rectangles of each stage, one a bar."""
+    """Rectangles of each stage, one per bar."""
     colours = stage_colours(stages)
     below = [0.0] * len(bars)
     patches = []
@@ -212,7 +212,7 @@ def _stack(picture: Picture, bars: Sequence[_Bar], stages: Sequence[str]) -> lis
 
 
 def _stage_label(name: str, reports: Sequence[Report]) -> str:
-    """The stage, and of the decode stage how many steps there are, where all have as many."""
+    """The stage's name; for the decode stage with its number of steps if all reports agree."""
     found = {report.total.batch.decode_steps for report in reports if report.decode_name == name}
     if not found:
         return name

@@ -1,4 +1,4 @@
-"""How much room texts take in a picture, and lines that fit into it."""
+"""Measures texts in a picture, and wraps them to fit."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 __all__ = ["LINE_HEIGHT", "TextMeasure"]
 
 LINE_HEIGHT: Final = 1.25
-"""From line to line, in sizes of the font."""
+"""Line spacing, as a multiple of the font size."""
 
 _SEPARATORS: Final = (
     re.compile(r".+?(?:, +|$)"),
     re.compile(r"\S+(?: x \S+)?\s*"),
     re.compile(r".[^-/\\:_.,]*[-/\\:_.,]?\s*"),
 )
-"""Parts of a text: between commas, words (2 x 3 is one), and parts of words."""
+"""Parts of a text: between commas, words (2 x 3 counts as one), and parts of words."""
 
 
 class TextMeasure:
-    """Measures texts with the font that a figure draws them with.
+    """Measures texts in the font that a figure draws them with.
 
     Args:
-        figure: The figure; it has a canvas of Agg.
+        figure: The figure, with an Agg canvas.
     """
 
     def __init__(self, figure: Figure) -> None:
@@ -36,7 +36,7 @@ class TextMeasure:
         self._renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]  # Agg has one
 
     def width(self, text: str, size: float) -> float:
-        """Pixels of the widest line, in a font of `size` points."""
+        """Width of the widest line in pixels, in a font of `size` points."""
         from matplotlib.font_manager import FontProperties
 
         font = FontProperties(size=size)
@@ -49,19 +49,19 @@ class TextMeasure:
         )
 
     def height(self, text: str, size: float) -> float:
-        """Pixels of all lines, at most."""
+        """Upper bound for the height of all lines, in pixels."""
         return (text.count("\n") + 1) * LINE_HEIGHT * size * self._dpi / 72
 
     def wrapped(self, text: str, room: float, size: float) -> list[str]:
         """Lines no wider than `room` pixels.
 
-        They break behind commas; what is wider than a line breaks at spaces, a wider word behind
-        its separators, and what is wider still is shortened.
+        Lines break after commas; parts wider than a line break at spaces, words wider than a line
+        after separators, and anything still too wide is shortened.
 
         Args:
             text: The text.
             room: Pixels.
-            size: Points of the font.
+            size: Font size in points.
         """
         lines: list[str] = []
         line = ""
@@ -73,7 +73,7 @@ class TextMeasure:
         return [*lines, line.rstrip()] if line.strip() else lines
 
     def shortened(self, text: str, room: float, size: float) -> str:
-        """The text on one line of at most `room` pixels; the middle of a wider one gives way."""
+        """The text on one line of at most `room` pixels, cut in the middle if it is wider."""
         wide = self.width(text, size)
         if wide <= room:
             return text
@@ -88,7 +88,7 @@ class TextMeasure:
     def _pieces(
         self, text: str, separators: Sequence[re.Pattern[str]], room: float, size: float
     ) -> Iterator[str]:
-        """The text in parts that fit, as few as may be."""
+        """The text in as few parts as fit."""
         if self.width(text.rstrip(), size) <= room:
             yield text
         elif separators:

@@ -26,16 +26,15 @@ __all__ = ["throughput_picture"]
 def throughput_picture(
     report: TimeReport, dtype: str, attention: str, config: Path | None = None
 ) -> Picture:
-    """Pages per second with their band (filled marks), and seconds per page (hollow, dotted).
+    """Pages per second with their band (filled markers), and seconds per page (hollow, dotted).
 
-    A GPU and runtime have one colour and mark; the second scale, on the right, is that of the
-    seconds.
+    Each GPU and runtime has one colour and marker; the scale on the right is for the seconds.
 
     Args:
         report: The predictions.
-        dtype: Type of weights and activations.
+        dtype: Data type of weights and activations.
         attention: The decoder's kind of attention.
-        config: The config that the model runs; None for its own.
+        config: The model's config; None for its own.
     """
     about = {
         **settings_of_model(report.model, config),
@@ -43,7 +42,7 @@ def throughput_picture(
         "dtype": dtype,
         "attention": attention,
     }
-    del about["batch_size"]  # it is along the picture
+    del about["batch_size"]  # it is the x axis
     rows = [about | settings_of_time(entry) for entry in report.time]
     settings = {name: [row[name] for row in rows] for name in rows[0]}
     differing = varying(settings)
@@ -70,8 +69,8 @@ def throughput_picture(
                 marker=marker, markerfacecolor="white",
             )  # fmt: skip
             labels.append(", ".join(filter(None, (said_of(name, row[name]) for name in differing))))
-        picture.name_axes("pages at once", "pages per second (full marks, with band)")
-        latency.set_ylabel(picture.upright("seconds per page (hollow marks, dotted)"))
+        picture.name_axes("pages at once", "pages per second (filled markers, with band)")
+        latency.set_ylabel(picture.upright("seconds per page (hollow markers, dotted)"))
         scale_axis(axes.xaxis, Scale(1, ""), whole=True)
         axes.set_ylim(bottom=0)
         latency.set_ylim(bottom=0)

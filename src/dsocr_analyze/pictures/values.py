@@ -1,4 +1,4 @@
-"""Values on bars: where they fit level, else upright, else none."""
+"""Values on bars: horizontal if they fit, else vertical, else none."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _PREFIXES: Final = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (
                     (10**3, "k"))  # fmt: skip
 
 _SIZES: Final = (8.0, 7.0, 6.0)
-_GAP: Final = 3.0  # pixels between a text and what is beside it
+_GAP: Final = 3.0  # pixels between adjacent texts
 _ABOVE: Final = 5.0  # pixels between a bar and its value
 
 
 class Scale(NamedTuple):
-    """What values are divided by to be read.
+    """The scale on which values are shown.
 
     Attributes:
         divisor: A power of ten.
-        unit: The unit of the quotient.
+        unit: Unit of a value divided by it.
     """
 
     divisor: int
     unit: str
 
     def text(self, value: float) -> str:
-        """The value in that unit: whole numbers as they are, others with four digits as tables."""
+        """The value in that unit: whole numbers in full, others with four digits as in tables."""
         quotient = value / self.divisor
         if self.divisor == 1 and quotient == int(quotient):
             return f"{int(value):,}"
@@ -41,7 +41,7 @@ class Scale(NamedTuple):
 
 
 def scale_of(largest: float, unit: str) -> Scale:
-    """The scale on which the largest of some values is read best."""
+    """The scale that suits the largest of some values."""
     for divisor, prefix in _PREFIXES:
         if largest >= divisor:
             if unit in ("FLOPs", "B"):
@@ -52,12 +52,12 @@ def scale_of(largest: float, unit: str) -> Scale:
 
 
 def scale_axis(axis: Any, scale: Scale, *, whole: bool = False) -> None:
-    """Labels an axis of plain values in the scale's unit.
+    """Label an axis of unscaled values in the scale's unit.
 
     Args:
-        axis: An axis of matplotlib.
+        axis: A matplotlib axis.
         scale: The scale.
-        whole: Whether there is nothing between two whole values.
+        whole: Whether values are whole numbers only.
     """
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -67,11 +67,11 @@ def scale_axis(axis: Any, scale: Scale, *, whole: bool = False) -> None:
 
 
 class Top(NamedTuple):
-    """Where a bar ends, and what is written there.
+    """The top of a bar, and its label.
 
     Attributes:
-        x: Its middle.
-        height: Its end.
+        x: Centre of the bar.
+        height: Height of the bar.
         text: Its value.
     """
 
@@ -81,13 +81,13 @@ class Top(NamedTuple):
 
 
 def label_bars(picture: Picture, tops: Sequence[Top]) -> None:
-    """Writes its value above every bar: level, or upright where bars are narrow.
+    """Write its value above every bar: horizontally, or vertically if bars are narrow.
 
-    Where they do not fit even upright, no bar has one.
+    If they don't fit vertically either, no bar is labelled.
 
     Args:
-        picture: Where the bars are; it has been laid out, and is laid out again.
-        tops: Of bars that stand side by side.
+        picture: The picture with the bars; it must be laid out, and is laid out again.
+        tops: Tops of bars that are side by side.
     """
     axes, measure = picture.axes, picture.measure
     first, last = axes.get_xlim()
@@ -114,7 +114,7 @@ def label_bars(picture: Picture, tops: Sequence[Top]) -> None:
 
 
 def _end_axis(axes: Any, tops: Sequence[Top], pixels: float) -> None:
-    """Lets the axis of values end so that a text of so many pixels fits above the highest bar."""
+    """Extend the value axis so that a text of that many pixels fits above the highest bar."""
     room = axes.bbox.height
     highest = max((top.height for top in tops), default=0)
     axes.set_ylim(0, 1.03 * highest * room / max(room - pixels, room / 4) or 1)
@@ -126,7 +126,7 @@ class Segment(NamedTuple):
     Attributes:
         patch: Its rectangle.
         text: Its value.
-        share: Its part of the whole bar.
+        share: Its share of the whole bar.
     """
 
     patch: Any
@@ -135,10 +135,10 @@ class Segment(NamedTuple):
 
 
 def label_segments(picture: Picture, segments: Sequence[Segment]) -> None:
-    """Writes value and share into every segment that has room, into lower ones the share alone.
+    """Write value and share into every segment with room for them, or just the share.
 
     Args:
-        picture: Where the segments are; it has been laid out for the last time.
+        picture: The picture with the segments, in its final layout.
         segments: The segments.
     """
     axes, measure, size = picture.axes, picture.measure, 8.0

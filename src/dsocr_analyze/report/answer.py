@@ -1,4 +1,4 @@
-"""What a page costs in a dozen lines: the first thing that a reader of a report sees."""
+"""What a page costs, in a dozen lines: the first thing a reader of a report sees."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ _LABEL_WIDTH: Final = 8
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing that is said.
+    """One statement of the answer.
 
     Attributes:
-        label: What it is about, at most seven characters.
-        wordings: The same in ever fewer words, one or more.
+        label: Its subject, at most seven characters.
+        wordings: One or more wordings, longest first.
     """
 
     label: str
     wordings: tuple[str, ...]
 
     def line(self, width: int) -> str:
-        """The longest wording that fits `width` columns; none does: the last one, shortened."""
+        """The longest wording that fits `width` columns; if none does, the last one shortened."""
         fits = (text for text in self.wordings if len(text) <= width)
         return next(fits, None) or shortened(self.wordings[-1], width)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a page costs, what of it dominates, and how far that is checked.
+    """What a page costs, what dominates, and how far the figures are checked.
 
     Attributes:
         costs: What was counted and what it costs.
-        times: Seconds and money, one entry per GPU and runtime, the ones to show first in front.
+        times: Seconds and money, one entry per GPU and runtime, most relevant first.
         doubts: What dominates, what bounds it, what was checked.
-        files: Where the report is; empty where it was not written.
+        files: Files of the report; empty if it was not written.
     """
 
     costs: tuple[Entry, ...]
@@ -67,7 +67,7 @@ class Answer:
     files: str
 
     def lines(self, *, rest: str = "") -> list[str]:
-        """At most 12 lines of at most 80 columns; `rest` says where GPUs beyond them are."""
+        """At most 12 lines of at most 80 columns; `rest` says where to find GPUs left out."""
         room = WIDTH - _LABEL_WIDTH
         left = MOST_LINES - len(self.costs) - len(self.doubts) - bool(self.files)
         times = self._time_lines(room, left, rest)
@@ -83,7 +83,7 @@ class Answer:
         return [f"{label:{_LABEL_WIDTH}}{text}".rstrip() for label, text in found]
 
     def _time_lines(self, room: int, most: int, rest: str) -> list[str]:
-        """The GPUs, in the same words each; where there are more than `most`, the first of them."""
+        """One line per GPU, all worded alike; at most `most` lines, the last counting the rest."""
         shown = self.times if len(self.times) <= most else self.times[: most - 1]
         if not shown:
             return []
@@ -96,13 +96,13 @@ class Answer:
         return [*texts, *([f"and {more:,} more{rest}"] if more else [])]
 
     def items(self) -> Iterator[tuple[str, str]]:
-        """Label and text of all there is to say, nothing shortened."""
+        """Label and unshortened text of every entry."""
         for entry in (*self.costs, *self.times, *self.doubts):
             yield entry.label, entry.wordings[0]
 
 
 def answer_of(report: Report, files: Sequence[Path] = ()) -> Answer:
-    """The answer that a report gives; `files` are those that it was written to."""
+    """The answer of a report; `files` are those it was written to."""
     return Answer(
         costs=(
             Entry("model", tuple(_model(report))),
@@ -163,7 +163,7 @@ def _input(workload: Workload, architecture: str | None) -> Iterator[str]:
 
 
 def mode_name(workload: Workload, architecture: str | None) -> str | None:
-    """The architecture's mode in whose sizes a page runs; None where it has no such one."""
+    """The architecture's mode with this page's sizes; None if there is no such mode."""
     known = None if architecture is None else ARCHITECTURES.get(architecture)
     sizes = (workload.base_size, workload.image_size, workload.crop_mode)
     modes = () if known is None else known.modes.values()
@@ -214,7 +214,7 @@ def _memory(report: Report) -> Iterator[str]:
 
 
 def _times(entries: Sequence[TimeEntry]) -> Iterator[Entry]:
-    """The fastest first, but for the one that costs least, which comes first if it is another."""
+    """One entry per prediction: the cheapest first if prices are known, then the fastest."""
     ranked = sorted(entries, key=lambda entry: entry.page_seconds)
     priced = [(cost, entry) for entry in ranked if (cost := _best(entry).cost_per_thousand_pages)]
     if priced:
@@ -249,7 +249,7 @@ def _time(entry: TimeEntry) -> Iterator[str]:
 
 
 def _dominant(report: Report) -> Iterator[str]:
-    """The stage with most of a page's FLOPs, its costliest modules, and the one with most bytes."""
+    """The stage with most FLOPs, its costliest module, and the stage with most bytes."""
     flops, flops_share = _largest(report, "flops")
     nbytes, bytes_share = _largest(report, "bytes")
     modules = top_modules(report, flops)
@@ -262,14 +262,14 @@ def _dominant(report: Report) -> Iterator[str]:
 
 
 def _largest(report: Report, what: str) -> tuple[str, str]:
-    """Name and share of the stage with most of the batch's FLOPs or bytes, all steps together."""
+    """Name and share of the stage with most FLOPs or bytes of the batch, all steps summed."""
     parts = batch_parts(report, AMOUNTS[what])
     name, whole = max(parts, key=lambda each: parts[each]), sum(parts.values())
     return name, percent_text(parts[name] / whole if whole else 0.0)
 
 
 def _bound(report: Report) -> Iterator[str]:
-    """What bounds each pass on the first GPU that is named; without one, FLOPs per byte."""
+    """What bounds each pass on the first named GPU; without one, just FLOPs per byte."""
     step = report.total.decode_step
     passes = {"prefill": report.total.arithmetic_intensity}
     if step is not None:
@@ -307,9 +307,9 @@ def _checked(report: Report) -> Iterator[str]:
 
 def _witnesses(report: Report) -> str:
     if report.metadata.engine == "analytic":
-        return "closed forms alone: nothing was traced"
+        return "closed forms only; nothing was traced"
     if (agreement := report.agreement) is None:
-        return "traced alone: there are no closed forms to compare with"
+        return "traced only; there are no closed forms to compare with"
     if not agreement.agrees:
         where = agreement.first_difference or "see the table of agreement"
         return f"trace and closed forms DIFFER: {where}"

@@ -1,4 +1,4 @@
-"""Builds the report from a page's figures and how they agree: the only place that does."""
+"""Builds the report from a page's figures and their agreement: the only place that does."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def build_report(
     """The report of a page.
 
     Args:
-        figures: What it costs, by either engine.
-        agreement: How a trace compares with the closed forms; None where only one of them ran.
-        created: When, in UTC.
+        figures: Its figures, from either engine.
+        agreement: How a trace compares with the closed forms; None if only one of them ran.
+        created: Time of writing, in UTC.
         times: Predicted seconds.
     """
     return Report(
@@ -95,7 +95,7 @@ def _counts(work: kernels.Work) -> dict[str, int]:
 
 
 def _intensity(work: kernels.Work) -> float | None:
-    """FLOPs per byte; None if no byte moves."""
+    """FLOPs per byte; None if no bytes move."""
     return work.flops / work.bytes_moved if work.bytes_moved else None
 
 
@@ -254,14 +254,13 @@ def _memory(figures: PageFigures) -> Memory:
         peak_module=memory.peak.path,
         stated_for={
             "weights_bytes": f"all parameters in {figures.provenance.dtype.name}",
-            "inputs_bytes": f"what the prefill pass of {what} is called"
-            " with: pixels, token ids, masks",
+            "inputs_bytes": f"inputs of the prefill pass of {what}: pixels, token ids, masks",
             "kv_cache_bytes": f"{counted(tokens, 'token')} of {what}: the prompt and"
             " every new token but the last"
             if figures.decodes
             else "the model does not decode",
-            "peak_activation_bytes": "the prefill pass: tensors alive at once besides weights and"
-            " inputs, the KV cache among them",
+            "peak_activation_bytes": "the prefill pass: tensors alive at once, without weights and"
+            " inputs but with the KV cache",
         },
     )
 

@@ -15,16 +15,16 @@ __all__ = ["ComparedColumn", "ComparedKey", "ComparedQuantity", "ComparisonDocum
 
 
 class ComparedColumn(Struct, frozen=True, kw_only=True):
-    """One of the reports that stand side by side.
+    """One of the compared reports.
 
     Attributes:
-        name: What it is called; all are different.
-        engine: Whether the model ran under hooks (trace) or closed forms were evaluated (analytic).
-        dtype: Type of weights and activations.
+        name: Its name, unique among the compared reports.
+        engine: trace if the model ran under hooks, analytic if closed forms were evaluated.
+        dtype: Data type of weights and activations.
         attention: The decoder's attention implementation.
         model: The model.
         workload: The page and its prompt.
-        figures: Its value of every quantity, by key; null where it has none.
+        figures: Its value of each quantity, by key; null if it has none.
     """
 
     name: str
@@ -37,15 +37,15 @@ class ComparedColumn(Struct, frozen=True, kw_only=True):
 
 
 class ComparedQuantity(Struct, frozen=True, kw_only=True):
-    """One quantity of every report.
+    """One quantity across all reports.
 
     Attributes:
-        key: Its name for programs: no other row has it, and it stays from release to release.
+        key: Its name for programs: unique among the rows and stable across releases.
         quantity: Its name for readers.
         unit: Its unit.
-        values: Of each report, in the order of `names`; null where it has none.
-        differences: What each has more than the first.
-        ratios: Each over the first; null where the first is 0.
+        values: Value in each report, in the order of `names`; null if it has none.
+        differences: Each value minus the first; null if either is missing.
+        ratios: Each value divided by the first; null if the first is 0 or either is missing.
     """
 
     key: str
@@ -61,7 +61,7 @@ class ComparedKey(Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: Dotted path of the key.
-        values: By name of the config, as it stands there; a config without the key is left out.
+        values: Its value in each config, by the config's name; configs without the key are absent.
     """
 
     key: str
@@ -72,13 +72,13 @@ class ComparisonDocument(QuantityTable, Opening, frozen=True, kw_only=True):
     """Reports side by side.
 
     Attributes:
-        columns: What is compared: of each report the model, the workload and how it was counted.
-        names: Of the reports, in order.
-        ran: Which model each report is of, for readers.
-        architectures: Name of each report's architecture; null where it is unknown.
-        pages: Width and height of each page in pixels; null of a model that reads none.
-        rows: One per quantity.
-        config_differences: The keys in which configs differ.
+        columns: Each report's model, workload and way of counting.
+        names: Names of the reports, in order.
+        ran: Headline of each report: which model ran, and how.
+        architectures: Name of each report's architecture; null if unknown.
+        pages: Width and height of each report's page in pixels; null if its model reads no pages.
+        rows: One row per quantity.
+        config_differences: Keys in which the configs differ.
         assumptions: What predicted seconds assume.
     """
 

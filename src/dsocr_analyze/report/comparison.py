@@ -1,4 +1,4 @@
-"""Reports side by side: each quantity of every report, against the first."""
+"""Reports side by side: each quantity of every report, compared with the first."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Row:
         key: Its name for programs; the same in every release.
         quantity: Its name for readers.
         unit: Its unit.
-        values: Of each report; None for one that has no such stage.
+        values: Value in each report; None for a report without such a stage.
     """
 
     key: str
@@ -49,12 +49,12 @@ class Row:
     values: tuple[Value, ...]
 
     def difference(self, index: int) -> Value:
-        """What report `index` has more than the first; None where one of them has no value."""
+        """Value of report `index` minus the first; None if either is missing."""
         first, value = self.values[0], self.values[index]
         return None if first is None or value is None else value - first
 
     def ratio(self, index: int) -> float | None:
-        """Report `index` over the first; None where the first is 0 or one has no value."""
+        """Value of report `index` over the first; None if the first is 0 or either is missing."""
         first, value = self.values[0], self.values[index]
         return value / first if first and value is not None else None
 
@@ -64,16 +64,16 @@ class Comparison:
     """Several reports' quantities.
 
     Attributes:
-        names: Of the reports, all different.
-        headlines: Which model each report is of, and how it was counted.
-        rows: One per quantity.
-        architectures: Name of each report's architecture; None where it is unknown.
+        names: Names of the reports, all different.
+        headlines: Each report's model, and how it was counted.
+        rows: One row per quantity.
+        architectures: Name of each report's architecture; None if unknown.
         workloads: Each report's page and prompt.
         metadata: How each report's figures were obtained.
-        shared: What the first line says of all reports besides, as of their page; may be empty.
-        config_names: Of the configs that were compared; empty where there were not several.
+        shared: What the first line adds about all reports, such as their page; may be empty.
+        config_names: Names of the compared configs; empty unless there are several.
         config_differences: The keys in which these configs differ.
-        assumptions: What predicted seconds assume; empty where there are none.
+        assumptions: What predicted seconds assume; empty without predictions.
     """
 
     names: tuple[str, ...]
@@ -89,18 +89,18 @@ class Comparison:
 
     @property
     def pages(self) -> tuple[tuple[int, int] | None, ...]:
-        """Width and height of each page in pixels; None of a model that reads none."""
+        """Width and height of each page in pixels; None for a model that reads no pages."""
         return tuple(each.page for each in self.workloads)
 
     def headline(self) -> str:
-        """The first line: which model ran, or which ones, and on which page where they differ."""
+        """The first line: the model, or the models and the page if the models differ."""
         if len(set(self.headlines)) == 1:
             return f"Ran: {self.headlines[0]}{self.shared}"
         pairs = zip(self._names_of_models(), self.headlines, strict=True)
         return "Ran: " + "; ".join(f"{name}: {line}" for name, line in pairs) + self.shared
 
     def _names_of_models(self) -> Iterator[str]:
-        """The reports' names, with the architecture where they do not tell different ones apart."""
+        """The reports' names, with the architecture if the name alone does not give it."""
         several = _has_several(self.architectures)
         for name, architecture in zip(self.names, self.architectures, strict=True):
             is_said = (
@@ -109,7 +109,7 @@ class Comparison:
             yield name if is_said else f"{name}: {architecture}"
 
     def table(self) -> Table:
-        """One column per report; below each value of the others its difference and ratio."""
+        """One column per report; from the second on, each value has its difference and ratio."""
         rows = []
         for row in self.rows:
             others = (
@@ -139,7 +139,7 @@ class Comparison:
         )  # fmt: skip
 
     def document(self, options: Options = NO_OPTIONS) -> ComparisonDocument:
-        """The comparison as a document; `options` are those of the command line."""
+        """The comparison as a document; `options` are the command line's."""
         return ComparisonDocument(
             schema_version=SCHEMA_VERSION,
             command="compare",
@@ -180,7 +180,7 @@ class Comparison:
             )
 
     def opening(self) -> str:
-        """The second line: the pages, sizes, tokens, batches, types and kinds of attention."""
+        """The second line: pages, view sizes, tokens, batches, data types and attention."""
         return opening_line(
             self.workloads,
             (about.dtype for about in self.metadata),
@@ -188,9 +188,9 @@ class Comparison:
         )
 
     def as_csv(self) -> str:
-        """One line per quantity and report; a value that is missing is empty.
+        """One line per quantity and report; missing values are empty.
 
-        Then one per config and key that differs: its value as JSON, empty where it is absent.
+        Then one line per differing key and config: the value as JSON, empty if the key is absent.
         """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -237,13 +237,13 @@ def compare(
     *,
     with_page: bool = False,
 ) -> Comparison:
-    """Puts reports side by side; the first is what the others are measured against.
+    """Puts reports side by side; the others are compared with the first.
 
     Args:
-        reports: Each with its name; one that has an earlier one's name gets a number besides.
-        configs: Parsed `config.json` files that the reports' models differ in, by name; None or
-            one where they do not.
-        with_page: Whether the first line says the page also where all reports are of one
+        reports: Each report with its name; repeated names get a number.
+        configs: Parsed `config.json` files of the reports' models, by name; None or a single one
+            if the models share a config.
+        with_page: Whether the first line names the page even if all reports are of one
             architecture.
     """
     found = [report for _, report in reports]
@@ -274,7 +274,7 @@ def compare(
 
 
 def _distinct(names: Iterable[str]) -> Iterator[str]:
-    """The names, with a number where one stood before."""
+    """The names, with a number added to repeated ones."""
     seen: set[str] = set()
     for name in names:
         numbered = (f"{name} ({number})" for number in itertools.count(2))
@@ -284,12 +284,12 @@ def _distinct(names: Iterable[str]) -> Iterator[str]:
 
 
 def _has_several(architectures: Iterable[str | None]) -> bool:
-    """Whether more than one architecture is known to be among them."""
+    """Whether there are at least two known architectures."""
     return len(set(architectures) - {None}) > 1
 
 
 def _shared(reports: Sequence[Report]) -> str:
-    """The pages of all reports that have some, and the sizes of views where all have the same."""
+    """The pages of all reports that have one, and their view sizes if these are all the same."""
     read = [(report, page) for report in reports if (page := report.workload.page) is not None]
     if not read:
         return ""
@@ -300,14 +300,14 @@ def _shared(reports: Sequence[Report]) -> str:
 
 
 def _sizes(workload: Workload) -> str:
-    """Sides of views, as the command line takes them."""
+    """Sizes of views, written as on the command line."""
     if workload.crop_mode:
         return f"{workload.base_size}/{workload.image_size} (crops)"
     return f"{workload.image_size} (no crops)"
 
 
 class _Quantity(NamedTuple):
-    """What a row is about; the attributes are those of `Row`."""
+    """What a row is about; attributes as in `Row`."""
 
     key: str
     quantity: str
@@ -324,17 +324,17 @@ def _stage_quantities(report: Report) -> list[_Quantity]:
 
 
 def merged(sequences: Sequence[Sequence[_Sortable]]) -> list[_Sortable]:
-    """The stages of several architectures, each one's in its order.
+    """The stages of several architectures, merged without changing the order within each.
 
-    Of those that may come next, one with more after it comes first, since all passes end alike, and
-    then the one whose name does: the order is the same whichever report stands first.
+    Among stages that may come next, prefer the one followed by most others, since all passes end
+    alike, then the alphabetically first: the result does not depend on the order of reports.
     """
     rest = [list(sequence) for sequence in sequences]
     found: list[_Sortable] = []
     while any(rest):
         heads = [sequence for sequence in rest if sequence]
         later = {quantity for sequence in heads for quantity in sequence[1:]}
-        # Where architectures contradict one another, all heads stand somewhere later.
+        # If architectures contradict one another, every head also occurs later in another one.
         free = [sequence for sequence in heads if sequence[0] not in later] or heads[:1]
         chosen = min(free, key=lambda sequence: (-len(sequence), sequence[0]))[0]
         found.append(chosen)
@@ -345,7 +345,7 @@ def merged(sequences: Sequence[Sequence[_Sortable]]) -> list[_Sortable]:
 def _quantities(
     report: Report, stages: Sequence[_Quantity], *, with_batch: bool, with_params: bool
 ) -> Iterator[tuple[_Quantity, Value]]:
-    """Every quantity of a report and its value; None for a stage that only others have."""
+    """Every quantity of a report and its value; None for a stage that only other reports have."""
     workload, total, memory = report.workload, report.total, report.memory
     if workload.visual_tokens is not None:
         yield _Quantity("visual_tokens", "visual tokens", "tokens"), workload.visual_tokens
@@ -413,7 +413,7 @@ def _times(entry: TimeEntry) -> Iterator[tuple[_Quantity, int | float]]:
 
 
 def _union(columns: Sequence[Mapping[_Quantity, Value]]) -> list[_Quantity]:
-    """All quantities; those that only later reports have stand after their neighbour."""
+    """All quantities; those found only in later reports follow their predecessor there."""
     found: list[_Quantity] = []
     for column in columns:
         place = 0

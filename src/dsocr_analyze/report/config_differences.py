@@ -1,4 +1,4 @@
-"""The keys in which configs differ, by their dotted paths."""
+"""The keys in which configs differ, as dotted paths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["KeyDifference", "config_differences"]
 
 
 class _Absent:
-    """Stands for the value of a key that a config does not have."""
+    """The value of a key that a config does not have."""
 
 
 _ABSENT: Final = _Absent()
@@ -19,32 +19,31 @@ _ABSENT: Final = _Absent()
 
 @dataclass(frozen=True)
 class KeyDifference:
-    """One key that does not have the same value in all configs.
+    """A key whose value is not the same in all configs.
 
     Attributes:
         path: Dotted path of the key from the top of the file.
-        values: Of each config, as parsed.
+        values: Value in each config, as parsed.
     """
 
     path: str
     values: tuple[object, ...]
 
     def text(self, index: int) -> str | None:
-        """The value in config `index` as JSON; None where the key is absent."""
+        """The value in config `index` as JSON; None if the key is absent."""
         value = self.values[index]
         return None if value is _ABSENT else _json(value)
 
     def by_name(self, names: Sequence[str]) -> dict[str, object]:
-        """The values under the configs' names, without those of configs that lack the key."""
+        """The values by config name, leaving out configs without the key."""
         named = zip(names, self.values, strict=True)
         return {name: value for name, value in named if value is not _ABSENT}
 
 
 def config_differences(configs: Sequence[Mapping[str, Any]]) -> Iterator[KeyDifference]:
-    """Every key whose value is not the same in all configs, in the order of the files.
+    """Every key whose value is not the same in all configs, in file order.
 
-    Objects are compared key by key, lists as a whole; a key that is absent differs from one that is
-    null.
+    Objects are compared key by key, lists as a whole; an absent key differs from a null one.
 
     Args:
         configs: Parsed `config.json` files.

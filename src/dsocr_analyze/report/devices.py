@@ -1,4 +1,4 @@
-"""The documents of `dsocr-analyze devices`: GPUs, and benchmarks that correct predictions."""
+"""The documents of `dsocr-analyze devices`: devices, and benchmarks that correct predictions."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class ProfileSource(Struct, frozen=True, kw_only=True):
 
     Attributes:
         source: Who measured them.
-        licence: On what terms.
-        extrapolated: Whether they are another GPU's.
+        licence: Licence of the measurements.
+        extrapolated: Whether they were measured on another GPU.
     """
 
     source: str
@@ -37,21 +37,21 @@ class ProfileSource(Struct, frozen=True, kw_only=True):
 
 
 class KernelKind(Struct, frozen=True, kw_only=True):
-    """How well one kind of kernel is known on a GPU.
+    """How accurately the times of one kind of kernel are predicted on a GPU.
 
     Attributes:
-        kind: The kind.
-        dtype: Type of its operands.
+        kind: The kind of kernel.
+        dtype: Data type of its operands.
         measured_on: The GPU that was measured.
-        extrapolated: Whether that is another one.
-        framework: Whose kernels were measured.
-        derived: From what it was worked out; null where it was measured.
-        assumed: Whether its error is assumed.
-        median_error: Median error of predicted times, relative.
-        p90_error: Their 90th percentile.
-        held_out_rows: Measurements that were left out of the fit and predicted.
-        held_out_groups: Groups of sizes among them.
-        training_rows: Measurements that were fitted.
+        extrapolated: Whether that is a different GPU.
+        framework: The framework whose kernels were measured.
+        derived: What its times were derived from; null if they were measured.
+        assumed: Whether its error is assumed rather than measured.
+        median_error: Median relative error of predicted times.
+        p90_error: 90th percentile of the relative error.
+        held_out_rows: Measurements held out of the fit and then predicted.
+        held_out_groups: Number of groups of sizes among them.
+        training_rows: Measurements used in the fit.
     """
 
     kind: str
@@ -69,15 +69,15 @@ class KernelKind(Struct, frozen=True, kw_only=True):
 
 
 class KernelFamily(Struct, frozen=True, kw_only=True):
-    """How well one family of kernels is known on a CPU.
+    """How accurately the times of one family of kernels are predicted on a CPU.
 
     Attributes:
-        family: The family.
-        dtype: Type of its operands.
-        median_error: Median error of predicted times, relative.
-        p90_error: Their 90th percentile.
-        held_out_rows: Measurements that were left out of the fit and predicted.
-        training_rows: Measurements that were fitted.
+        family: The family of kernels.
+        dtype: Data type of its operands.
+        median_error: Median relative error of predicted times.
+        p90_error: 90th percentile of the relative error.
+        held_out_rows: Measurements held out of the fit and then predicted.
+        training_rows: Measurements used in the fit.
     """
 
     family: str
@@ -95,20 +95,20 @@ class DeviceEntry(Struct, frozen=True, kw_only=True):
         name: Its name in the catalogue.
         title: Its name for readers.
         tensor_tflops: Dense rate of `tensor_dtype` matrix products, TFLOP/s.
-        tensor_dtype: The type that rate is for.
-        float8_tflops: Dense rate in float8, TFLOP/s; null where there is none.
-        int8_tops: Dense rate in int8, 10^12 operations/s; null where there is none.
+        tensor_dtype: The data type of that rate.
+        float8_tflops: Dense rate in float8, TFLOP/s; null if unsupported.
+        int8_tops: Dense rate in int8, 10^12 operations/s; null if unsupported.
         bandwidth_gb_s: Memory bandwidth, GB/s.
         memory_gb: Memory as sold, GB.
-        compute_capability: NVIDIA's number of its architecture; null of others.
-        rocm_target: AMD's name of its architecture; null of others.
+        compute_capability: NVIDIA's compute capability; null for other vendors.
+        rocm_target: AMD's ROCm target; null for other vendors.
         sms: Streaming multiprocessors (compute units).
         l2_mb: Level-2 cache, MB.
         source: Where these figures come from.
-        weak: Which of them are poorly sourced; empty for none.
+        weak: Which of them are poorly sourced; empty if none are.
         profile: Where its kernel times come from.
-        kinds: Its kinds of kernels; none of a CPU.
-        families: Its families of kernels; none of a GPU.
+        kinds: Its kinds of kernels; empty for a CPU.
+        families: Its families of kernels; empty for a GPU.
     """
 
     name: str
@@ -131,10 +131,10 @@ class DeviceEntry(Struct, frozen=True, kw_only=True):
 
 
 class DevicesDocument(Opening, frozen=True, kw_only=True):
-    """Devices of the catalogue and of the user's own profiles.
+    """Devices from the catalogue and from the user's own profiles.
 
     Attributes:
-        devices: One entry each.
+        devices: One entry per device.
     """
 
     devices: tuple[DeviceEntry, ...]
@@ -144,14 +144,14 @@ class CorrectionsDocument(Opening, frozen=True, kw_only=True):
     """Benchmarks of servers that correct predictions.
 
     Attributes:
-        corrections: The oldest first.
+        corrections: One entry per benchmark, oldest first.
     """
 
     corrections: tuple[KeptBenchmark, ...]
 
 
 def devices_document(profiles: Iterable[Profile], options: Options) -> DevicesDocument:
-    """The document of some devices."""
+    """The document for some devices."""
     return DevicesDocument(
         schema_version=SCHEMA_VERSION,
         command="devices",
@@ -161,7 +161,7 @@ def devices_document(profiles: Iterable[Profile], options: Options) -> DevicesDo
 
 
 def corrections_document(kept: Iterable[KeptBenchmark], options: Options) -> CorrectionsDocument:
-    """The document of what is kept."""
+    """The document for the benchmarks that are kept."""
     return CorrectionsDocument(
         schema_version=SCHEMA_VERSION, command="devices", options=options, corrections=tuple(kept)
     )

@@ -1,8 +1,8 @@
 """The report: the one typed document that every output is made from.
 
-`schema.json` is generated from these types; their docstrings are its descriptions. Every key is
-always there, null if its figure is unknown. Counts are exact integers; a page's share of its
-batch and ratios are floats.
+`schema.json` is generated from these types and takes its descriptions from their docstrings. Every
+key is always present, and null if its figure is unknown. Counts are exact integers; ratios and a
+page's share of its batch are floats.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ SCHEMA_VERSION: Final = "2"
 
 CONVENTIONS: Final = (
     "macs are multiply-accumulates of matrix operators; matrix_flops = 2 * macs",
-    "attention counts the full T x T product; what a causal kernel may skip is"
-    " causal_savable_flops",
-    "bytes: every operator on its own, as PyTorch calls it, inputs read and outputs written; one"
-    " operator is one kernel (fused attention, layer norm, softmax), several are never joined"
-    " (eager attention, RMSNorm, LayerNorm2d, RoPE; a cast before a softmax, which CUDA joins to it"
-    " for float16 alone); views move nothing; lookups read the rows they take",
+    "attention counts the full T x T product; causal_savable_flops is the part that a causal"
+    " kernel may skip",
+    "bytes: each operator, as called by PyTorch, reads its inputs and writes its outputs; one"
+    " operator is one kernel (fused attention, layer norm, softmax), separate operators are never"
+    " fused (eager attention, RMSNorm, LayerNorm2d, RoPE; a cast before a softmax, which CUDA fuses"
+    " only for float16); views move nothing; lookups read only the rows they take",
     "arithmetic_intensity = flops / (bytes_read + bytes_written): all FLOPs, matrix and vector,"
     " over the bytes of all operators",
-    "interpolation counts 2 FLOPs for each tap of the window that is laid over the source, one"
-    " dimension after the other: an upper bound (bicubic, 64 to 40: 9 taps for a filter 6.4 wide)",
-    "prefill holds the prefill pass but its vision stages, the head over all positions included;"
-    " decode holds one step over a cache of seq_len tokens",
+    "interpolation counts 2 FLOPs per tap of the window over the source, one dimension after the"
+    " other: an upper bound (bicubic, 64 to 40: 9 taps for a filter 6.4 wide)",
+    "prefill is the prefill pass without its vision stages, including the head over all positions;"
+    " decode is one step over a cache of seq_len tokens",
 )
 
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(ge=0)]
 FamilyName = Annotated[str, Meta(extra_json_schema={"enum": list(kernels.KINDS)})]
-"""A kind of operator; reports of schema version 1 have families of other names."""
+"""A kind of operator; reports of schema version 1 name their families differently."""
 
 # --- work --------------------------------------------------------------------------------------
 
@@ -78,11 +78,11 @@ class Counts(Struct, frozen=True, kw_only=True):
     Attributes:
         macs: Multiply-accumulates of matrix operators.
         matrix_flops: FLOPs of matrix operators: 2 * macs.
-        vector_flops: FLOPs of everything else that computes.
+        vector_flops: FLOPs of all other operators.
         flops: matrix_flops + vector_flops.
         activations: Output elements of matrix operators.
-        bytes_read: Bytes of all inputs, weights included, each operator on its own.
-        bytes_written: Bytes of all outputs, each operator on its own.
+        bytes_read: Bytes of all inputs, weights included, counted for each operator on its own.
+        bytes_written: Bytes of all outputs, counted for each operator on its own.
     """
 
     macs: Count
@@ -100,11 +100,11 @@ class Counts(Struct, frozen=True, kw_only=True):
 
 
 class Work(Counts, frozen=True, kw_only=True):
-    """Counts and their ratio.
+    """Counts and their arithmetic intensity.
 
     Attributes:
         arithmetic_intensity: FLOPs, matrix and vector, per byte read or written by any operator;
-            null if no byte moves.
+            null if no bytes move.
     """
 
     arithmetic_intensity: Share | None
@@ -114,7 +114,7 @@ class DecodeStep(Work, frozen=True, kw_only=True):
     """Work of one decode step of the batch.
 
     Attributes:
-        cached_tokens: Tokens that each page's KV cache holds before the step.
+        cached_tokens: Tokens in each page's KV cache before the step.
     """
 
     cached_tokens: Count
@@ -124,9 +124,9 @@ class Batch(Work, frozen=True, kw_only=True):
     """Work of the whole batch: the prefill pass and every decode step over a growing cache.
 
     Attributes:
-        max_new_tokens: Tokens that each page yields; the prefill pass yields the first.
-        decode_steps: Steps after the prefill pass: max_new_tokens - 1, but 0 of a model that does
-            not decode.
+        max_new_tokens: Tokens generated per page; the prefill pass generates the first.
+        decode_steps: Steps after the prefill pass: max_new_tokens - 1, or 0 if the model does not
+            decode.
     """
 
     max_new_tokens: Count
@@ -137,16 +137,16 @@ class PageShare(Struct, frozen=True, kw_only=True):
     """One page's equal share of the batch: its counts divided by the number of pages.
 
     Attributes:
-        pages: Pages of the batch.
+        pages: Pages in the batch.
         macs: Multiply-accumulates of matrix operators.
         matrix_flops: FLOPs of matrix operators.
-        vector_flops: FLOPs of everything else that computes.
+        vector_flops: FLOPs of all other operators.
         flops: All FLOPs.
         activations: Output elements of matrix operators.
         bytes_read: Bytes of all inputs.
         bytes_written: Bytes of all outputs.
-        arithmetic_intensity: FLOPs, matrix and vector, per byte read or written by any operator,
-            the batch's; null if no byte moves.
+        arithmetic_intensity: FLOPs, matrix and vector, per byte read or written by any operator of
+            the batch; null if no bytes move.
     """
 
     pages: Positive
@@ -183,12 +183,12 @@ class PageShare(Struct, frozen=True, kw_only=True):
 class Total(Work, frozen=True, kw_only=True):
     """Parameters of the whole model and work of the prefill pass, the decode step and the batch.
 
-    The counts of this object itself are those of the prefill pass.
+    This object's own counts are those of the prefill pass.
 
     Attributes:
         params: Parameters of the whole model.
         causal_savable_flops: Matrix FLOPs of the prefill pass that a causal kernel may skip.
-        decode_step: One decode step over a cache of seq_len tokens; null where the model does not
+        decode_step: One decode step over a cache of seq_len tokens; null if the model does not
             decode.
         batch: The whole batch.
         page: One page's share of the batch.
@@ -205,13 +205,13 @@ class Total(Work, frozen=True, kw_only=True):
 
 
 class Module(Counts, frozen=True, kw_only=True):
-    """One module within a stage; its counts hold everything below it.
+    """One module within a stage; its counts include everything below it.
 
     Attributes:
         class_name: Its class; null if no model was built.
-        calls: How often it was called; 0 for a container whose children are; null if unknown.
+        calls: Number of calls; 0 for a container that is never called itself; null if unknown.
         params: Parameters at or below it; null if no model was built.
-        own: What its own forward does, without its children.
+        own: Counts of its own forward, without its children.
     """
 
     class_name: str | None = field(name="class")
@@ -226,7 +226,7 @@ class Family(Struct, frozen=True, kw_only=True):
     Attributes:
         operators: Their names, costliest first.
         flops: Their FLOPs.
-        bytes: Bytes that they read and write.
+        bytes: Bytes they read and write.
     """
 
     operators: tuple[str, ...]
@@ -235,13 +235,13 @@ class Family(Struct, frozen=True, kw_only=True):
 
 
 class ExpertsTouched(Struct, frozen=True, kw_only=True):
-    """Routed experts that the tokens of a stage touch: experts a layer that has some.
+    """Routed experts that the tokens of a stage touch, per layer with experts.
 
     Attributes:
-        even: Where the tokens' choices spread evenly, which no routing exceeds.
-        expected: Where every token chooses uniformly and by itself: E (1 - (1 - k/E)^tokens).
-        counted: Those whose weights bytes_read holds: even, but with a checkpoint's values the
-            mean over layers of what its own routing chose.
+        even: If the tokens spread evenly over the experts: an upper bound for any routing.
+        expected: If every token chooses uniformly and independently: E (1 - (1 - k/E)^tokens).
+        counted: Experts whose weights are in bytes_read: even, or with a checkpoint's weights the
+            mean over layers of the experts that its routing chose.
     """
 
     even: Count
@@ -253,19 +253,19 @@ class Stage(Work, frozen=True, kw_only=True):
     """A part of the prefill pass, or one decode step.
 
     Attributes:
-        params: Parameters that it owns.
+        params: Parameters it owns.
         calls: Calls of its outermost module.
         causal_savable_flops: Matrix FLOPs that a causal kernel may skip.
-        experts_touched: Routed experts that its tokens touch; null where none are known.
-        bytes_read_expected: bytes_read with the weights of experts_touched.expected experts a
-            layer in place of those counted; null without experts_touched.
-        operators: FLOPs of every operator, costliest first.
-        operator_bytes: Bytes that every operator reads and writes; null in earlier reports.
+        experts_touched: Routed experts that its tokens touch; null if none are known.
+        bytes_read_expected: bytes_read with the weights of experts_touched.expected experts per
+            layer instead of experts_touched.counted; null without experts_touched.
+        operators: FLOPs of each operator, costliest first.
+        operator_bytes: Bytes that each operator reads and writes; null in earlier reports.
         operator_families: Operators by kind, costliest first.
-        by_module: Modules that took part and all above them, by path; the model's is empty.
-        flops_analytic: FLOPs by the closed forms, without the operators that they leave out; null
-            where there are no closed forms.
-        notes: What a reader of its figures should know.
+        by_module: Modules that ran and their ancestors, by path; the model's own path is empty.
+        flops_analytic: FLOPs from the closed forms, which leave some operators out; null if there
+            are no closed forms.
+        notes: Caveats about its figures.
     """
 
     params: Count
@@ -289,13 +289,15 @@ class Model(Struct, frozen=True, kw_only=True):
 
     Attributes:
         architecture: Name of its architecture; null if unknown.
-        source: Whether it is the built-in reference, a directory with code, or transformers' own.
-        id: Name for readers.
+        source: The built-in reference, a directory with code, or a config that transformers' own
+            code implements.
+        id: Display name.
         config_digest: SHA-256 of the config's values.
-        code_digest: SHA-256 over names and contents of all Python files.
+        code_digest: SHA-256 of the names and contents of all Python files.
         class_name: Its class; null if no model was built.
-        weights: Whether a checkpoint's values were loaded.
-        config_text: The config's values as JSON, of which config_digest is; null if unknown.
+        weights: Whether a checkpoint's weights were loaded.
+        config_text: The config's values as JSON, the text that config_digest hashes; null if
+            unknown.
     """
 
     architecture: str | None
@@ -313,15 +315,16 @@ class Metadata(Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: The model.
-        versions: Versions of this program (tool) and of the packages that took part.
-        engine: Whether the model ran under hooks (trace) or closed forms were evaluated (analytic).
-        device: Where it ran; none for the analytic engine.
-        dtype: Type of weights and activations.
+        versions: Versions of this program (tool) and of the packages it used.
+        engine: trace if the model ran under hooks, analytic if closed forms were evaluated.
+        device: Device the model ran on; none for the analytic engine.
+        dtype: Data type of weights and activations.
         attention: The decoder's attention implementation.
-        kernels_of: Whose kernels are counted where devices differ in the copies that they make and
-            in their scratch; on meta and without a device, those of cuda. Null if unknown.
-        conventions: What is counted how.
-        created: ISO 8601, UTC: the only value in which two equal runs differ.
+        kernels_of: Device type whose kernels are counted, since devices differ in copies and
+            scratch memory; cuda for meta and for the analytic engine. Null if unknown.
+        conventions: How each quantity is counted.
+        created: Time of writing, ISO 8601 in UTC: the only value that differs between identical
+            runs.
     """
 
     model: Model
@@ -336,11 +339,11 @@ class Metadata(Struct, frozen=True, kw_only=True):
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """Square views that go through the vision stages in one call.
+    """Square views that pass through the vision stages in one call.
 
     Attributes:
-        count: Views.
-        resolution: Pixels a side of each.
+        count: Number of views.
+        resolution: Side of each view, in pixels.
     """
 
     count: Count
@@ -348,22 +351,23 @@ class View(Struct, frozen=True, kw_only=True):
 
 
 class Workload(Struct, frozen=True, kw_only=True):
-    """The page, its prompt and its batch; of a model that reads no pages, only the latter.
+    """The page, its prompt and its batch; if the model reads no pages, only prompt and batch.
 
     Attributes:
-        page: Width and height in pixels; null where the model reads no pages, as are all keys up
-            to text_tokens.
-        base_size: Pixels a side of the global view in crop mode.
-        image_size: Pixels a side of a local view in crop mode, of the only view otherwise.
+        page: Width and height in pixels; this and all keys up to text_tokens are null if the model
+            reads no pages.
+        base_size: Side of the global view in crop mode, in pixels.
+        image_size: Side of a local view in crop mode, or of the only view otherwise, in pixels.
         crop_mode: Whether the page is cut into local views.
-        grid: Columns and rows of local views; [1, 1] for none.
-        views: One entry for each vision call on one page.
-        visual_tokens: Tokens of the prompt's pages.
-        text_tokens: The other tokens of the prompt, BOS included.
-        seq_len: Tokens of one prompt, of pages visual_tokens + text_tokens; 0 without a prompt.
-        batch_size: Prompts of the batch, all alike.
-        max_new_tokens: Tokens that each prompt yields; 0 where the model does not decode.
-        prompt_pages: Pages in one prompt, all alike; null where the model reads no pages.
+        grid: Columns and rows of local views; [1, 1] if there are none.
+        views: One entry per vision call on one page.
+        visual_tokens: Tokens that stand for the prompt's pages.
+        text_tokens: All other tokens of the prompt, BOS included.
+        seq_len: Tokens of one prompt: visual_tokens + text_tokens if the model reads pages; 0
+            without a prompt.
+        batch_size: Prompts in the batch, all alike.
+        max_new_tokens: Tokens generated per prompt; 0 if the model does not decode.
+        prompt_pages: Pages in one prompt, all alike; null if the model reads no pages.
     """
 
     page: tuple[Count, Count] | None
@@ -381,7 +385,7 @@ class Workload(Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """What it is, in a line for readers."""
+        """One line that describes it."""
         prompt = f"{self.seq_len} prompt tokens"
         if self.page is None:
             return prompt
@@ -396,8 +400,8 @@ class Unassigned(Struct, frozen=True, kw_only=True):
     """Parameters that no stage owns.
 
     Attributes:
-        params: How many.
-        names: Their names.
+        params: Number of parameters.
+        names: Names of their tensors.
     """
 
     params: Count
@@ -409,13 +413,13 @@ class Memory(Struct, frozen=True, kw_only=True):
 
     Attributes:
         weights_bytes: Bytes of all parameters.
-        inputs_bytes: Bytes of what the prefill pass is called with; null if unknown.
-        kv_cache_bytes: Bytes of the KV cache at the end.
-        peak_activation_bytes: Most bytes of tensors alive at once in the prefill pass, besides
+        inputs_bytes: Bytes of the prefill pass's inputs; null if unknown.
+        kv_cache_bytes: Bytes of the KV cache after the last step.
+        peak_activation_bytes: Most bytes of tensors alive at once in the prefill pass, excluding
             weights and inputs.
-        peak_module: Path of the module in whose own forward that is, empty for the model itself;
-            null if unknown.
-        stated_for: What each of the figures is stated for, by its key.
+        peak_module: Path of the module whose own forward reaches the peak, empty for the model
+            itself; null if unknown.
+        stated_for: What each figure applies to, by key.
     """
 
     weights_bytes: Count
@@ -427,12 +431,12 @@ class Memory(Struct, frozen=True, kw_only=True):
 
 
 class PeakAgreement(Struct, frozen=True, kw_only=True):
-    """Peak activation by both engines.
+    """Peak activation from both engines.
 
     Attributes:
-        traced: Bytes by the trace.
-        analytic: Bytes by the closed forms.
-        agrees: Whether they agree; null where that was not judged.
+        traced: Bytes from the trace.
+        analytic: Bytes from the closed forms.
+        agrees: Whether they agree; null if not compared.
     """
 
     traced: Count
@@ -441,11 +445,11 @@ class PeakAgreement(Struct, frozen=True, kw_only=True):
 
 
 class NotModelled(Counts, frozen=True, kw_only=True):
-    """Traced operators without a closed form; their work is left out of the comparison.
+    """Traced operators without a closed form, which are left out of the comparison.
 
     Attributes:
         stage: Stage in which they ran.
-        modules: Pattern of the paths of the modules that call them.
+        modules: Pattern that matches the paths of the modules calling them.
         operators: Their names.
         reason: Why they have no closed form.
     """
@@ -457,11 +461,11 @@ class NotModelled(Counts, frozen=True, kw_only=True):
 
 
 class LeftOutShare(Struct, frozen=True, kw_only=True):
-    """What operators without a closed form come to, as a part of their stage.
+    """The share of a stage's work in operators without a closed form.
 
     Attributes:
-        vector_flops: Part of its vector FLOPs.
-        bytes: Part of its bytes.
+        vector_flops: Fraction of its vector FLOPs.
+        bytes: Fraction of its bytes.
     """
 
     vector_flops: Share
@@ -472,15 +476,14 @@ class Agreement(Struct, frozen=True, kw_only=True):
     """Whether the two engines agree.
 
     Attributes:
-        agrees: Whether all that was compared agrees.
-        stages: By stage and quantity.
+        agrees: Whether everything that was compared agrees.
+        stages: Whether each quantity agrees, by stage and quantity.
         kv_cache_bytes: Whether the KV cache agrees.
-        batch: Whether the work of the whole batch agrees; null where some operators are not
-            modelled.
-        peak_activation_bytes: Peak activation by both.
-        first_difference: The first module and quantity that differ; null where all agree.
+        batch: Whether the work of the whole batch agrees; null if some operators are not modelled.
+        peak_activation_bytes: Peak activation from both engines.
+        first_difference: The first module and quantity that differ; null if all agree.
         not_modelled: Operators without a closed form.
-        not_modelled_share: What these come to, by stage that has some.
+        not_modelled_share: Their share of each stage that has any.
     """
 
     agrees: bool
@@ -497,9 +500,9 @@ class OperatorLedger(Struct, frozen=True, kw_only=True):
     """Calls of every operator of the prefill pass and one decode step, by name.
 
     Attributes:
-        counted: Operators that are in the figures.
-        free: Operators that move and compute nothing.
-        unknown: Operators without a rule; they are in no figure.
+        counted: Operators included in the figures.
+        free: Operators that neither move nor compute anything.
+        unknown: Operators without a counting rule, left out of all figures.
     """
 
     counted: Mapping[str, Count]
@@ -508,22 +511,22 @@ class OperatorLedger(Struct, frozen=True, kw_only=True):
 
 
 class Report(Tabular, Struct, frozen=True, kw_only=True):
-    """What a page costs. Further keys may stand beside the listed ones.
+    """What a page costs. Later versions may add keys.
 
     Attributes:
         schema_version: Version of this schema.
         metadata: How the figures were obtained.
         workload: The page, its prompt and its batch.
         total: Parameters and work of the whole model.
-        stages: Stages in the architecture's order; the last is one decode step over a cache of
-            seq_len tokens, where the model decodes; the others together are the prefill pass.
+        stages: Stages in the architecture's order. If the model decodes, the last is one decode
+            step over a cache of seq_len tokens; the others together are the prefill pass.
         unassigned: Parameters that no stage owns.
         memory: What the batch holds in memory.
-        agreement: Whether the two engines agree; null where only one of them ran.
-        time: Predicted seconds, one entry per GPU that was named and runtime.
+        agreement: Whether the two engines agree; null if only one of them ran.
+        time: Predicted seconds, one entry per requested GPU and runtime.
         operator_ledger: Every operator that ran.
         warnings: Why a figure may be in doubt.
-        notes: What a reader should know, the warnings first.
+        notes: Caveats about the figures, warnings first.
     """
 
     schema_version: Literal["2"]
@@ -546,5 +549,5 @@ class Report(Tabular, Struct, frozen=True, kw_only=True):
 
     @property
     def decode_name(self) -> str | None:
-        """Name of the stage that is one decode step; None where the model does not decode."""
+        """Name of the stage that is one decode step; None if the model does not decode."""
         return None if self.total.decode_step is None else list(self.stages)[-1]

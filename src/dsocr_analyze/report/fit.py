@@ -1,4 +1,4 @@
-"""The document of `dsocr-analyze fit`: into which GPUs pages fit, and how many at a time."""
+"""The document of `dsocr-analyze fit`: which GPUs pages fit on, and how many at a time."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["FitDocument", "fit_document"]
 
 
 class TideBytes(Struct, frozen=True, kw_only=True):
-    """What is alive at a peak, besides the weights.
+    """What is alive at a memory peak, in addition to the weights.
 
     Attributes:
-        inputs_bytes: What the prefill pass is called with.
+        inputs_bytes: Inputs of the prefill pass.
         cache_bytes: The KV cache.
-        activation_bytes: All other tensors but the logits.
+        activation_bytes: All other tensors except the logits.
         logits_bytes: The logits.
     """
 
@@ -37,20 +37,21 @@ class TideBytes(Struct, frozen=True, kw_only=True):
 
 
 class BatchNeed(Struct, frozen=True, kw_only=True):
-    """What the batch that is asked for needs, and how large a batch may be.
+    """How much memory the requested batch needs, and the largest batch that fits.
 
     Attributes:
-        assumption: In which order pages are prefilled, and what is held meanwhile.
-        needed_bytes: Weights and the higher of two peaks.
+        assumption: How pages are prefilled, and what is held in memory meanwhile.
+        needed_bytes: Weights plus the higher of the two peaks.
         weights_bytes: Weights.
         prefill_bytes: Peak of the prefill pass.
-        prefill: What that is made of.
+        prefill: Breakdown of that peak.
         decode_bytes: Peak of the last decode step.
-        decode: What that is made of.
-        fits: Whether the batch fits.
-        largest_batch: Prompts of the largest batch that fits; 0 where the GPU does not run it.
-        limit: What takes most of the first batch that does not fit; null where there is none.
-        limit_moment: At which peak; null for the weights.
+        decode: Breakdown of that peak.
+        fits: Whether the requested batch fits.
+        largest_batch: Prompts in the largest batch that fits; 0 if the GPU cannot run the model.
+        limit: What takes most memory in the smallest batch that does not fit; null if there is
+            none.
+        limit_moment: The peak at which it does; null for the weights.
     """
 
     assumption: str
@@ -67,14 +68,14 @@ class BatchNeed(Struct, frozen=True, kw_only=True):
 
 
 class GpuFit(BatchNeed, frozen=True, kw_only=True):
-    """One GPU; the need of this object itself is that of pages which prefill all at once.
+    """One GPU; this object's own figures are for prefilling all pages at once.
 
     Attributes:
         gpu: Name of the GPU.
         memory_bytes: Its memory as sold.
-        usable_bytes: What is left of it for pages and weights.
-        lacks: Types and kernels that the GPU does not have.
-        one_at_a_time: The same where pages prefill one after the other.
+        usable_bytes: The part of it available for weights and pages.
+        lacks: Data types and kernels that the GPU does not support.
+        one_at_a_time: The same figures for prefilling pages one at a time.
     """
 
     gpu: str
@@ -85,7 +86,7 @@ class GpuFit(BatchNeed, frozen=True, kw_only=True):
 
 
 class FitDocument(PageOpening, frozen=True, kw_only=True):
-    """Into which GPUs a batch fits.
+    """Which GPUs a batch fits on.
 
     Attributes:
         gpus: One entry per GPU.
@@ -97,7 +98,7 @@ class FitDocument(PageOpening, frozen=True, kw_only=True):
 def fit_document(
     model: ModelSource, workload: planned.Workload, fits: Sequence[Fit], options: Options
 ) -> FitDocument:
-    """The document of some GPUs."""
+    """The document for some GPUs."""
     return FitDocument(
         schema_version=SCHEMA_VERSION,
         command="fit",
@@ -120,7 +121,7 @@ def _gpu(each: Fit) -> GpuFit:
 
 
 def _need(order: Order, batch: BatchFit, *, runs: bool) -> BatchNeed:
-    """How large a batch may be; 0 pages where the GPU does not run the model."""
+    """Memory that a batch needs; the largest batch is 0 if the GPU cannot run the model."""
     from dsocr_analyze.hardware.fit import ASSUMPTIONS
 
     limit, need = batch.limit if runs else None, batch.need

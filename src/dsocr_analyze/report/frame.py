@@ -1,4 +1,4 @@
-"""Reports and comparisons as tables of pandas."""
+"""Reports and comparisons as pandas tables."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _GROUPINGS: Final = ("stage", "module", "operator")
 
 
 class Tabular:
-    """What makes a report a table."""
+    """Gives a report `to_pandas`."""
 
     __slots__ = ()
 
     def to_pandas(self, by: Grouping = "stage") -> pd.DataFrame:
-        """A table of exact integers, in the report's own order. Needs the extra `pandas`.
+        """A table of exact integers, in the report's order. Needs the extra `pandas`.
 
         Args:
-            by: One row for each stage (`stage`); for each module of each stage (`module`), with
-                what it holds below it, and what its own forward does in columns `own_...`; or for
-                each operator of each stage (`operator`), with its FLOPs and its family.
+            by: One row per stage (`stage`); per module of each stage (`module`), with counts that
+                include its children, and those of its own forward in columns `own_...`; or per
+                operator of each stage (`operator`), with its FLOPs and its family.
 
         Raises:
             FormatError: `by` is none of these, or pandas is not installed.
@@ -48,15 +48,15 @@ class Tabular:
 
 
 class QuantityTable:
-    """What makes a comparison a table."""
+    """Gives a comparison `to_pandas`."""
 
     __slots__ = ()
 
     def to_pandas(self) -> pd.DataFrame:
-        """A row for each quantity, a column for each report. Needs the extra `pandas`.
+        """One row per quantity, one column per report. Needs the extra `pandas`.
 
         Returns:
-            Columns `key`, `quantity`, `unit`, and one by each report's name; integers are exact.
+            Columns `key`, `quantity`, `unit`, and one named after each report; integers are exact.
 
         Raises:
             FormatError: pandas is not installed.
@@ -70,12 +70,12 @@ class QuantityTable:
             | dict(zip(compared.names, row.values, strict=True))
             for row in compared.rows
         ]
-        # Integers would become floats beside a value that is not there.
+        # Without dtype=object, a missing value would turn a column's integers into floats.
         return pd.DataFrame(rows, dtype=object)
 
 
 def require_pandas() -> None:
-    """Refuses a table where pandas is not installed; raises FormatError."""
+    """Raise FormatError if pandas is not installed."""
     if importlib.util.find_spec("pandas") is None:
         raise FormatError(
             "a table needs pandas, the optional extra 'pandas'; install it with pip install"

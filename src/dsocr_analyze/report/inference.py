@@ -1,4 +1,4 @@
-"""The document of one measured `infer()`: what its passes cost, what they took, what it read."""
+"""The document of one measured `infer()`: cost and time of its passes, and the text it read."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Compared(Struct, frozen=True, kw_only=True):
     """A figure, measured and predicted.
 
     Attributes:
-        measured: What was measured.
-        predicted: What was predicted; null where nothing predicts it.
-        error: predicted / measured - 1; null likewise.
+        measured: Measured value.
+        predicted: Predicted value; null without a prediction.
+        error: predicted / measured - 1; null without a prediction.
     """
 
     measured: Share
@@ -54,10 +54,10 @@ class MeasuredStage(Struct, frozen=True, kw_only=True):
     """A stage: a part of the prefill pass or, the last, all decode steps together.
 
     Attributes:
-        calls: Passes that it took part in.
-        flops: FLOPs that are counted for it.
-        bytes_moved: Bytes that its operators read and write, likewise.
-        seconds: What it took.
+        calls: Passes in which it ran.
+        flops: Its counted FLOPs.
+        bytes_moved: Counted bytes that its operators read and write.
+        seconds: Time it took.
         flops_per_second: flops over measured seconds.
         bytes_per_second: bytes_moved over measured seconds.
     """
@@ -71,33 +71,33 @@ class MeasuredStage(Struct, frozen=True, kw_only=True):
 
 
 class InferenceReport(PageOpening, frozen=True, kw_only=True):
-    """One `infer()` on one image.
+    """One `infer()` call on one image.
 
     Attributes:
-        device: Where it ran.
-        dtype: Type of weights and activations.
+        device: Device it ran on.
+        dtype: Data type of weights and activations.
         attention: The decoder's attention, as transformers names it.
-        autocast: Type of the autocast in which `infer()` runs its passes.
-        weights: Whether they are a checkpoint's, or drawn.
-        tokenizer: Whether it is the directory's, or made on the spot.
-        versions: Of this program and of the packages that took part.
-        image: The image's file.
+        autocast: Data type of the autocast in which `infer()` runs its passes.
+        weights: Whether they are a checkpoint's or random.
+        tokenizer: Whether it is the model directory's or a stand-in.
+        versions: Versions of this program and of the packages it used.
+        image: Path of the image.
         prompt: The prompt.
         stages: By stage, in the architecture's order.
-        preprocess_seconds: The image's pixels and the prompt's tokens, on the CPU.
+        preprocess_seconds: Time to prepare the image's pixels and the prompt's tokens on the CPU.
         first_token_seconds: From the start of `infer()` to the end of the prefill pass.
-        next_token_seconds: Per token after the first, what `generate` does between passes
-            included; null where there is one token.
-        infer_seconds: All of `infer()`.
+        next_token_seconds: Per token after the first, including what `generate` does between
+            passes; null if only one token was generated.
+        infer_seconds: The whole `infer()` call.
         tokens: Tokens generated.
         tokens_per_second: tokens over infer_seconds.
-        weights_bytes: Of all parameters.
-        peak_bytes: Most bytes that the prefill pass holds besides weights and inputs; what is
-            counted stands for a prediction.
-        predicted_for: The GPU that seconds are predicted for; null for none.
-        differences: In what `infer()` ran other passes than those that are counted.
-        notes: What a reader should know.
-        text: What it read.
+        weights_bytes: Bytes of all parameters.
+        peak_bytes: Most bytes that the prefill pass holds in addition to weights and inputs; the
+            counted peak serves as the prediction.
+        predicted_for: The GPU that seconds are predicted for; null if none are predicted.
+        differences: How the passes that `infer()` ran differ from those that are counted.
+        notes: Caveats about the figures.
+        text: The text it read.
     """
 
     device: str
@@ -140,16 +140,16 @@ def inference_report(
     """The document of one call.
 
     Args:
-        measured: What it took.
-        figures: What its passes cost, as they are counted on the device that ran them.
+        measured: The measured call.
+        figures: What its passes cost, counted for the device that ran them.
         counted: The workload of these figures.
-        predicted: Predicted seconds, where a device profile matches.
-        image: The image's file.
+        predicted: Predicted seconds; None if no device profile matches.
+        image: Path of the image.
         prompt: The prompt.
-        weights: Whose they are.
-        tokenizer: Whose it is.
-        notes: What a reader should know.
-        options: Of the command line.
+        weights: Whether they are a checkpoint's or random.
+        tokenizer: Whether it is the model directory's or a stand-in.
+        notes: Caveats about the figures.
+        options: The command line's options.
     """
     steps = len(measured.steps)
     after_first = measured.generate_seconds - measured.prefill_seconds
@@ -202,7 +202,7 @@ def _stages(
     found = {}
     for name, stage in figures.stages.items():
         foreseen = None if predicted is None else predicted.stages[name].seconds
-        if name in measured.prefill:  # not a view that infer() left out
+        if name in measured.prefill:  # absent for a view that infer() skipped
             found[name] = _stage(1, stage.work, measured.prefill[name], foreseen)
         elif stage is decode and steps:
             if predicted is not None and predicted.tpot_seconds is not None:
@@ -228,7 +228,7 @@ def _rated(calls: int, flops: int, bytes_moved: int, seconds: Compared) -> Measu
 
 
 def _together(stages: Collection[MeasuredStage]) -> MeasuredStage:
-    """All passes; predicted where every stage is."""
+    """All passes together, with a prediction only if every stage has one."""
     known = [stage.seconds.predicted for stage in stages if stage.seconds.predicted is not None]
     return _rated(
         max(stage.calls for stage in stages),
@@ -250,7 +250,7 @@ def _compared(measured: float, predicted: float | None) -> Compared:
 
 
 def inference_headline(report: InferenceReport) -> str:
-    """The first lines of every output: what ran, on what, and what of it is no checkpoint's."""
+    """The first lines of every output: what ran, on what, and what is random or a stand-in."""
     lines = [
         f"Ran: infer() of {model_text(report.model)} on {report.device}, {report.dtype},"
         f" {report.attention} attention, in autocast to {report.autocast}",
@@ -261,8 +261,8 @@ def inference_headline(report: InferenceReport) -> str:
         lines.append("Trial: the weights are random, so the text means nothing")
     if report.tokenizer == "stand-in":
         lines.append(
-            "Trial: the tokenizer is a stand-in made on the spot (one token per byte), so the"
-            " prompt has other tokens than with the model's own"
+            "Trial: the tokenizer is a stand-in (one token per byte), so the prompt's tokens differ"
+            " from those of the model's own"
         )
     return "\n".join(lines)
 
@@ -319,21 +319,21 @@ def _page_table(report: InferenceReport) -> Table:
 def _memory_table(report: InferenceReport) -> Table:
     rows = (
         ("weights", "-", bytes_text(report.weights_bytes), "-"),
-        ("peak of the prefill pass besides weights and inputs",
+        ("peak of the prefill pass without weights and inputs",
          *_cells(report.peak_bytes, bytes_text)),
     )  # fmt: skip
     return Table("Memory", ("what", "measured", "counted", "error"), rows)
 
 
 def _cells(figure: Compared, text: Callable[[float], str]) -> tuple[str, str, str]:
-    """Measured, predicted, and the error in percent."""
+    """Cells for the measured and predicted values and the error in percent."""
     predicted = "-" if figure.predicted is None else text(figure.predicted)
     error = "-" if figure.error is None else f"{100 * figure.error:+.1f} %"
     return text(figure.measured), predicted, error
 
 
 def inference_markdown(report: InferenceReport) -> str:
-    """Markdown text of a document, what was read at its end."""
+    """Markdown text of a document, with the text that was read at the end."""
     page = markdown_page(
         inference_headline(report), inference_tables(report), {"Notes": report.notes}
     )

@@ -12,15 +12,15 @@ from dsocr_analyze.escaping import as_json
 __all__ = ["dump_json"]
 
 _PRETTY_DEPTH = 4
-"""Levels of a document that get lines of their own; a module's row stays on one line."""
+"""Depth down to which values get lines of their own; a module's row stays on one line."""
 
 
 _encoded = json.JSONEncoder(allow_nan=False).encode
-"""One encoder for all values: `json.dumps` would make one for each."""
+"""Shared by all values: `json.dumps` would build an encoder for each."""
 
 
 def dump_json(value: object) -> str:
-    """JSON text of a typed document, indented down to where the rows are; ends with a newline."""
+    """JSON text of a typed document, indented down to its rows, with a trailing newline."""
     return as_json(_dump(msgspec.to_builtins(value), 0)) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Tables and prose as lines of text no wider than a terminal; no number is ever broken."""
+"""Tables and prose as lines that fit a terminal; numbers are never broken."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ __all__ = ["Layout", "Line", "lay_out", "shortened", "wrap"]
 _GAP: Final = "  "
 
 _COMFORTABLE: Final = 20
-"""No column of text is made narrower than this while others can be left out."""
+"""Text columns don't get narrower than this while optional columns can still be left out."""
 
 _WHOLE_WORD: Final = 16
-"""Words up to this width are not broken, units such as FLOPs/byte among them."""
+"""Words up to this width, such as the unit FLOPs/byte, are not broken."""
 
 _UNLIMITED: Final = 10**6
 
 _NUMBER: Final = re.compile(r"[(\[~?+<>=-]*\d(?:[\d.,]*\d)?\Z")
 _JOINERS: Final = frozenset({"x", "/", "to"})
-"""Words that stand between two numbers which belong together: 2 x 3, 5.5 / 17, 1.0 to 1.2."""
+"""Words that join two numbers: 2 x 3, 5.5 / 17, 1.0 to 1.2."""
 
 _AFTER_SEPARATOR: Final = re.compile(
     r"(?<=[./\\])(?!(?<=\d[./\\])\d)(?!(?<![\w*\])}].)\d)(?=[^\s./\\])"
 )
-"""Where a path may be broken: not between two digits, nor in .5."""
+"""Where a path may be broken: not between two digits, and not within .5."""
 
 
 class Line(NamedTuple):
-    """A line of a table; `is_bold` where it is of one of its sums."""
+    """A line of a table; `is_bold` if it belongs to a sum."""
 
     text: str
     is_bold: bool = False
@@ -41,11 +41,11 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """A table without its title, at some width.
+    """A table without its title, laid out for some width.
 
     Attributes:
-        lines: From the header down; none ends with a space.
-        left_out: Names of the columns for which there was no room.
+        lines: Lines from the header down, without trailing spaces.
+        left_out: Names of columns that did not fit.
     """
 
     lines: tuple[Line, ...]
@@ -56,10 +56,10 @@ class Layout:
 
 
 def wrap(text: str, width: int, *, indent: str = "") -> list[str]:
-    """Lines of at most `width` columns; `indent` opens all but a paragraph's first.
+    """Lines of at most `width` columns; all but the first of each paragraph start with `indent`.
 
-    They break at spaces, and long words after path separators; never within a number, nor between
-    a number and its unit. Only a number that is wider makes a wider line.
+    Lines break at spaces, or after path separators in long words; never within a number or between
+    a number and its unit. Only a number wider than `width` makes a line too wide.
     """
     lines = []
     for paragraph in text.split("\n"):
@@ -74,9 +74,9 @@ def wrap(text: str, width: int, *, indent: str = "") -> list[str]:
 
 
 def shortened(text: str, width: int) -> str:
-    """The text on one line of at most `width` columns: the middle of its longest words gives way.
+    """The text on one line of at most `width` columns, its longest words cut in the middle.
 
-    An ellipsis stands for what is left out. A number is left out whole or not at all.
+    An ellipsis marks each cut. A number is left out whole or not at all.
     """
     words = text.split(" ")
     while (excess := _columns_of(" ".join(words)) - width) > 0:
@@ -94,7 +94,7 @@ def _has_number(word: str) -> bool:
 
 
 def _columns_of(text: str) -> int:
-    """Columns that a text takes on a terminal: two of a wide character, none of a combining one."""
+    """Columns a text takes on a terminal: two per wide character, none per combining one."""
     if text.isascii():
         return len(text)
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
@@ -102,7 +102,7 @@ def _columns_of(text: str) -> int:
 
 
 def _pieces(text: str, width: int) -> Iterator[str]:
-    """What stays on one line, spaces included; of at most `width` columns but for numbers."""
+    """Unbreakable pieces, spaces included; at most `width` columns each, except for numbers."""
     group: list[str] = []
     for word in re.findall(r"^\s+\S+\s*|\S+\s*", text):
         if group and not _belongs(group, word):
@@ -113,7 +113,7 @@ def _pieces(text: str, width: int) -> Iterator[str]:
 
 
 def _belongs(group: Sequence[str], word: str) -> bool:
-    """Whether a word must not be parted from those before it."""
+    """Whether a word must stay on the same line as those before it."""
     last = group[-1].strip()
     if word[0].isdigit():
         return last in _JOINERS
@@ -130,7 +130,7 @@ def _whole_or_parts(group: Sequence[str], width: int) -> Iterator[str]:
 
 
 def _parts(word: str, width: int) -> Iterator[str]:
-    """A word, or where it may be broken if it is long."""
+    """A word, split where it may be broken if it is long."""
     if _columns_of(word.rstrip()) <= min(_WHOLE_WORD, width):
         yield word
         return
@@ -143,7 +143,7 @@ def _parts(word: str, width: int) -> Iterator[str]:
 
 
 def _cut(word: str, width: int) -> int:
-    """How many characters of a word fit, the last ones no part of a number; 0 for none."""
+    """How many characters of a word fit without cutting a number; 0 if none do."""
     fit = next(n for n in range(len(word), -1, -1) if _columns_of(word[:n]) <= width)
     while fit > 0 and word[fit - 1] in "0123456789.," and word[fit] in "0123456789.,":
         fit -= 1
@@ -158,9 +158,9 @@ class _Column(NamedTuple):
 
     Attributes:
         header: Its name.
-        cells: Of every row, one entry per line of the cell.
-        is_numeric: Whether it is flush right and never wrapped.
-        natural: Width with which nothing is wrapped.
+        cells: The cell of each row, one entry per line of the cell.
+        is_numeric: Whether it is right-aligned and never wrapped.
+        natural: Width at which nothing is wrapped.
         least: Width below which a word would be broken.
     """
 
@@ -177,11 +177,11 @@ class _Column(NamedTuple):
 
 
 def lay_out(table: Table, width: int) -> Layout:
-    """A table at a width.
+    """Lay out a table for a width.
 
-    Text is wrapped first; then the table's optional columns are left out, one after the other; and
-    where that is not enough either, none is, and the columns stand in several parts below one
-    another, each with the labels of its rows.
+    First text is wrapped, then optional columns are left out one by one. If that is not enough
+    either, all columns are kept and the table is split into several parts below one another, each
+    with the row labels.
     """
     columns = _columns(table)
     optional = [name for name in table.optional if name in table.columns]
@@ -216,7 +216,7 @@ def _columns(table: Table) -> list[_Column]:
 
 
 def _fitting(columns: Sequence[_Column], width: int, least: Sequence[int]) -> list[int] | None:
-    """Widths that fit, the widest columns narrowed first; None if even the least do not."""
+    """Widths that fit, narrowing the widest columns first; None if even the least don't fit."""
     room = width - len(_GAP) * (len(columns) - 1)
     if sum(least) > room:
         return None
@@ -233,7 +233,7 @@ def _fitting(columns: Sequence[_Column], width: int, least: Sequence[int]) -> li
 def _stacked(
     columns: Sequence[_Column], labels: int, width: int
 ) -> Iterator[tuple[list[_Column], list[int]]]:
-    """Parts of a table, each with the labels and with as many other columns as fit."""
+    """Parts of a table, each with the labels and as many other columns as fit."""
     head, rest = list(columns[:labels]), list(columns[labels:])
     while True:
         for count in range(len(rest), 0, -1):
@@ -251,7 +251,7 @@ def _stacked(
 
 
 def _forced(columns: Sequence[_Column], width: int) -> list[int]:
-    """Widths of columns with longer words than fit: numbers have what they need, text the rest."""
+    """Widths if words have to be broken: numbers get what they need, text shares the rest."""
     widths = _fitting(columns, width, [column.least for column in columns])
     if widths is not None:
         return widths
@@ -282,7 +282,7 @@ def _lines(table: Table, columns: Sequence[_Column], widths: Sequence[int]) -> I
 def _side_by_side(
     cells: Sequence[Sequence[str]], columns: Sequence[_Column], widths: Sequence[int]
 ) -> Iterator[str]:
-    """The lines of one row, whose cells have several."""
+    """The lines of one row; a cell may have several."""
     for number in range(max(map(len, cells), default=0)):
         texts = [cell[number] if number < len(cell) else "" for cell in cells]
         yield _GAP.join(

@@ -14,7 +14,7 @@ __all__ = ["markdown_page", "markdown_table", "notes_of", "render_markdown"]
 
 
 def render_markdown(report: Report) -> str:
-    """Markdown text of a report: the answer first, the ledger last and folded."""
+    """Markdown text of a report, from the answer to the ledger, which is folded."""
     metadata = report.metadata
     versions = ", ".join(f"{name} {number}" for name, number in metadata.versions.items())
     summary = [f"- **{label}**: {_cell(text)}" for label, text in answer_of(report).items()]
@@ -37,9 +37,9 @@ def markdown_page(
     """What a command prints as Markdown.
 
     Args:
-        opening: What was counted, a line each; empty for nothing.
-        tables: Each goes under its title.
-        lists: Further lines by their title; an empty list is left out with it.
+        opening: Lines that say what was counted; may be empty.
+        tables: Tables, each printed below its title.
+        lists: Lists of further lines by title; empty lists are left out.
     """
     parts = ["\\\n".join(map(as_markdown, opening.splitlines()))] if opening else []
     for table in tables:
@@ -51,7 +51,7 @@ def markdown_page(
 
 
 def notes_of(report: Report) -> list[str]:
-    """Notes of the whole report, those of its stages, and what predicted seconds assume."""
+    """Notes on the whole report and on its stages, and what predicted seconds assume."""
     notes = list(report.notes)
     for name, stage in report.stages.items():
         notes += [f"{name}: {note}" for note in stage.notes]
@@ -59,7 +59,7 @@ def notes_of(report: Report) -> list[str]:
 
 
 def markdown_table(table: Table) -> str:
-    """A GitHub-flavoured Markdown table; numbers flush right."""
+    """A GitHub-flavoured Markdown table; numbers are right-aligned."""
     rule = ["---:" if table.is_numeric(i) else "---" for i in range(len(table.columns))]
     columns, *rows = (list(map(_cell, line)) for line in (table.columns, *table.rows))
     return "\n".join("| " + " | ".join(line) + " |" for line in (columns, rule, *rows))

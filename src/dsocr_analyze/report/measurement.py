@@ -1,4 +1,4 @@
-"""The document of `dsocr-analyze measure`: what was measured, and what had been predicted."""
+"""The document of `dsocr-analyze measure`: measured figures and their predictions."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class MeasuredSeconds(Struct, frozen=True, kw_only=True):
     """Seconds of something that ran several times.
 
     Attributes:
-        fastest: The least.
+        fastest: The minimum.
         median: The median.
-        spread: Greatest minus least, as a part of the median.
-        samples: All of them, in the order in which they were taken.
-        predicted: What was predicted; null for nothing.
-        error: Predicted over fastest, less 1; null without a prediction.
+        spread: (maximum - minimum) / median.
+        samples: All samples, in the order in which they were taken.
+        predicted: Predicted seconds; null without a prediction.
+        error: predicted / fastest - 1; null without a prediction.
     """
 
     fastest: Seconds
@@ -49,12 +49,12 @@ class MeasuredSeconds(Struct, frozen=True, kw_only=True):
 
 
 class MeasuredBytes(Struct, frozen=True, kw_only=True):
-    """Most bytes that the prefill pass held besides weights and inputs.
+    """Most bytes that the prefill pass held in addition to weights and inputs.
 
     Attributes:
-        measured: By the device's allocator.
-        predicted: By closed forms, or a trace where there are none.
-        error: Predicted over measured, less 1.
+        measured: From the device's allocator.
+        predicted: From closed forms, or from a trace if there are none.
+        error: predicted / measured - 1.
     """
 
     measured: int
@@ -66,27 +66,28 @@ class Measurement(PageOpening, frozen=True, kw_only=True):
     """Real passes of a page on a device.
 
     Attributes:
-        created: When, in UTC.
+        created: When it was measured, in UTC.
         device: Name of the device.
         title: Name of the device for readers.
-        versions: Versions on which its speed depends.
-        threads: Threads of the CPU.
-        dtype: Type of weights and activations.
+        versions: Versions of the software that its speed depends on.
+        threads: CPU threads.
+        dtype: Data type of weights and activations.
         attention: Implementation of the decoder's attention.
-        weights: Whether the weights are a checkpoint's or drawn; with drawn ones every expert is
+        weights: Whether the weights are a checkpoint's or random; with random ones every expert is
             chosen equally often.
         autocast: Whether passes ran under the autocast of the vendor's `infer()`.
         repeats: Timed repeats.
-        warmups: Untimed ones before them.
+        warmups: Untimed repeats before them.
         steps: Decode steps per repeat.
-        keeps_memory: Whether memory that a pass freed stayed with the process.
-        profile: Where predicted seconds come from; null where none are predicted.
-        unpredicted: Why none are predicted; null where they are.
-        stages: By stage; of the decode stage one step.
+        keeps_memory: Whether the process kept the memory that a pass freed.
+        profile: Where predicted seconds come from; null if none are predicted.
+        unpredicted: Why no seconds are predicted; null if they are.
+        stages: Seconds by stage; for the decode stage, of one step.
         prefill: The whole prefill pass.
-        reference: A product of fixed size before each repeat: its spread shows the neighbours.
-        preprocessing: One CPU thread on one prompt; null of a model that reads no pages.
-        peak: Memory.
+        reference: A product of fixed size, timed before each repeat; its spread shows how much
+            other load disturbed the machine.
+        preprocessing: Seconds of one CPU thread on one prompt; null if the model reads no pages.
+        peak: Peak memory of the prefill pass.
     """
 
     created: str
@@ -112,7 +113,7 @@ class Measurement(PageOpening, frozen=True, kw_only=True):
 
 
 def measured_seconds(samples: Samples, predicted: float | None) -> MeasuredSeconds:
-    """Samples beside a prediction."""
+    """Samples with a prediction."""
     return MeasuredSeconds(
         fastest=samples.fastest,
         median=samples.median,
@@ -124,7 +125,7 @@ def measured_seconds(samples: Samples, predicted: float | None) -> MeasuredSecon
 
 
 def measured_bytes(measured: int, predicted: int) -> MeasuredBytes:
-    """Measured bytes beside predicted ones."""
+    """Measured and predicted bytes."""
     error = predicted / measured - 1 if measured else 0.0
     return MeasuredBytes(measured=measured, predicted=predicted, error=error)
 
@@ -148,7 +149,7 @@ def measurement_tables(measurement: Measurement) -> list[Table]:
             tuple(rows),
         ),
         Table(
-            "Peak memory of the prefill pass, besides weights and inputs",
+            "Peak memory of the prefill pass, without weights and inputs",
             ("measured", "predicted", "error"),
             ((bytes_text(peak.measured), bytes_text(peak.predicted), _signed(peak.error)),),
             label_columns=0,
@@ -172,7 +173,7 @@ def _signed(error: float) -> str:
 
 
 def measurement_notes(measurement: Measurement) -> list[str]:
-    """Under what it was measured, a sentence each."""
+    """The conditions of the measurement, one sentence each."""
     chosen = "drawn at random, and every expert is chosen equally often"
     if measurement.weights == "checkpoint":
         chosen = "the checkpoint's"

@@ -1,4 +1,4 @@
-"""What every JSON document of a command opens with: what it is, of what, asked for how."""
+"""The keys that every command's JSON document starts with: command, options and model."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ OptionValue: TypeAlias = str | int | float | bool | tuple[str, ...] | None
 Options: TypeAlias = Mapping[str, OptionValue]
 
 NO_OPTIONS: Final[Options] = {}
-"""Of a document that no command line asked for."""
+"""For a document that was not made by a command."""
 
 
 class Opening(Struct, frozen=True, kw_only=True):
-    """How a document opens.
+    """The first keys of every document.
 
     Attributes:
-        schema_version: Version of the documents.
-        command: The command that made it.
-        options: What the command was given or took by default, by the options' names with _ for -;
-            but for those that say where and how results are written.
+        schema_version: Version of the schema.
+        command: The command that wrote it.
+        options: The command's options, defaults included, by name with _ for -; without those that
+            only say where and how results are written.
     """
 
     schema_version: str
@@ -37,7 +37,7 @@ class Opening(Struct, frozen=True, kw_only=True):
 
 
 class ModelOpening(Opening, frozen=True, kw_only=True):
-    """How a document about one model opens.
+    """The first keys of a document about one model.
 
     Attributes:
         model: The model.
@@ -47,7 +47,7 @@ class ModelOpening(Opening, frozen=True, kw_only=True):
 
 
 class PageOpening(ModelOpening, frozen=True, kw_only=True):
-    """How a document about one model and one workload opens.
+    """The first keys of a document about one model and one workload.
 
     Attributes:
         workload: The page and its prompt.

@@ -1,4 +1,4 @@
-"""One line that says what figures are of: page, sizes, tokens, batch, type and attention."""
+"""One line that says what was counted: page, sizes, tokens, batch, data type and attention."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["opening_line"]
 def opening_line(
     workloads: Sequence[Workload], dtypes: Iterable[str], attentions: Iterable[str]
 ) -> str:
-    """The line; where workloads differ in something, every value of it.
+    """The line; where workloads differ, it lists every value.
 
     Args:
-        workloads: One or more.
-        dtypes: Types of weights and activations, of each of them or of all.
-        attentions: Implementations of the decoder's attention, likewise.
+        workloads: One or more workloads.
+        dtypes: Data types of weights and activations, one per workload or one for all.
+        attentions: Implementations of the decoder's attention, one per workload or one for all.
     """
     pages = [each.page for each in workloads if each.page is not None]
     parts = []
@@ -38,7 +38,7 @@ def opening_line(
 
 
 def _sizes(workload: Workload) -> str:
-    """Sides of views, as the command line takes them, and into how many the page is cut."""
+    """Sizes of views, written as on the command line, and how many the page is cut into."""
     if not workload.crop_mode:
         return f"{workload.image_size}"
     columns, rows = workload.grid or (1, 1)

@@ -1,4 +1,4 @@
-"""Numbers as people read them. Documents keep exact integers; only these strings are rounded."""
+"""Numbers for readers: only these strings are rounded, documents keep exact integers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def scaled(count: float) -> str:
 
 
 def _four_digits(value: float) -> str:
-    """1.234, 12.34, 123.4, 1234: four digits also after rounding up."""
+    """1.234, 12.34, 123.4, 1234: four digits, even after rounding up."""
     for decimals in (3, 2, 1):
         text = f"{value:.{decimals}f}"
         if len(text.lstrip("-")) <= 5:
@@ -46,12 +46,12 @@ def bytes_text(count: float) -> str:
 
 
 def exact(count: int) -> str:
-    """All digits, in groups of three."""
+    """All digits, grouped by three."""
     return f"{count:,}"
 
 
 def share_text(share: float) -> str:
-    """A page's share of a count, to the hundredth: '1,234.5' is 1,234.50."""
+    """A page's share of a count, with two decimals: '1,234.50'."""
     return f"{share:,.2f}".removesuffix(".00")
 
 
@@ -62,17 +62,17 @@ def flops_text(count: float) -> str:
 
 
 def ratio_text(ratio: float | None) -> str:
-    """Four significant digits: '0.9034', '104.1'; a dash for what has no ratio."""
+    """Four significant digits: '0.9034', '104.1'; a dash for None."""
     if ratio is None:
         return "-"
     return f"{ratio:#.4g}".removesuffix(".") if ratio < 999.95 else f"{ratio:,.0f}"
 
 
 def percent_text(share: float) -> str:
-    """A part in percent, to a tenth; what is less than that is no zero."""
+    """A share in percent, to a tenth; a share too small for that is not shown as zero."""
     return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
 
 
 def counted(count: int, noun: str) -> str:
-    """'1 page', '16 pages'; for nouns that take an s."""
+    """'1 page', '16 pages'; for nouns with a regular plural."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,4 +1,4 @@
-"""Reads saved reports: of this schema version, and of the one before it."""
+"""Reads saved reports of this schema version and the previous one."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ READABLE_VERSIONS: Final = (version1.SCHEMA_VERSION, SCHEMA_VERSION)
 _LATER_STAGE_KEYS: Final = ("experts_touched", "bytes_read_expected", "operator_bytes")
 
 LARGEST_NUMBER: Final = 10**30
-"""More than any workload that can be planned comes to."""
+"""Above any figure that a workload can reach."""
 
 
 def load_report(path: Path) -> Report:
     """A saved `static_compute.json`.
 
     Raises:
-        ConfigError: The file cannot be read, or is no report of a readable version.
+        ConfigError: The file cannot be read, or is not a report of a readable version.
     """
     name = repr(str(path))
     try:
@@ -45,7 +45,7 @@ def load_report(path: Path) -> Report:
 
 
 def _decoded(data: bytes) -> Report:
-    """The report in a file's content; errors say what the file is or has, without its name."""
+    """The report in a file's content; error messages are predicates without the file's name."""
     try:
         parsed = msgspec.json.decode(data)
     except msgspec.MsgspecError as error:
@@ -53,8 +53,8 @@ def _decoded(data: bytes) -> Report:
     version = parsed.get("schema_version") if isinstance(parsed, dict) else None
     if version not in READABLE_VERSIONS:
         raise ValueError(
-            f"has schema_version {reprlib.repr(version)}; readable are"
-            f" {' and '.join(map(repr, READABLE_VERSIONS))}, as dsocr-analyze writes them"
+            f"has schema_version {reprlib.repr(version)}; give a report with schema_version"
+            f" {' or '.join(map(repr, READABLE_VERSIONS))}"
         )
     _check_sizes(parsed)
     try:
@@ -63,11 +63,11 @@ def _decoded(data: bytes) -> Report:
         _complete(parsed)
         return msgspec.convert(parsed, Report)
     except (msgspec.ValidationError, ValueError) as error:
-        raise ValueError(f"is no report of schema_version {version!r}: {error}") from error
+        raise ValueError(f"is not a report of schema_version {version!r}: {error}") from error
 
 
 def _complete(parsed: dict[str, Any]) -> None:
-    """Puts in, as unknown, the keys that early reports of this version did not have."""
+    """Add the keys that early reports of this version lack, with value null."""
     stages = parsed.get("stages")
     for stage in stages.values() if isinstance(stages, dict) else ():
         if isinstance(stage, dict):
@@ -76,7 +76,7 @@ def _complete(parsed: dict[str, Any]) -> None:
 
 
 def _check_sizes(value: object) -> None:
-    """Refuses numbers that no quantity reaches and, further on, no float holds."""
+    """Raise ValueError for numbers beyond any real figure, which could overflow a float later."""
     if isinstance(value, dict):
         for item in value.values():
             _check_sizes(item)
@@ -84,4 +84,4 @@ def _check_sizes(value: object) -> None:
         for item in value:
             _check_sizes(item)
     elif isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
-        raise ValueError(f"holds {reprlib.repr(value)}; no figure is above {LARGEST_NUMBER:.0e}")
+        raise ValueError(f"contains {reprlib.repr(value)}; no figure is above {LARGEST_NUMBER:.0e}")

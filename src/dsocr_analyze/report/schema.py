@@ -17,16 +17,16 @@ _ATTRIBUTE = re.compile(r"^(\w+): (.+?)(?=^\w|\Z)", re.MULTILINE | re.DOTALL)
 
 
 def report_schema() -> dict[str, Any]:
-    """The schema of `static_compute.json`, described by the docstrings of the types."""
+    """The schema of `static_compute.json`, with descriptions from the types' docstrings."""
     return schema_of(document.Report, "dsocr-analyze report (static_compute.json)")
 
 
 def schema_of(kind: type[msgspec.Struct], title: str) -> dict[str, Any]:
-    """The schema of a document, described by the docstrings of the types.
+    """The schema of a document, with descriptions from the types' docstrings.
 
     Args:
         kind: The document's type.
-        title: What the document is.
+        title: The schema's title.
     """
     schema = msgspec.json.schema(kind)
     structs = _structs_of(msgspec.inspect.type_info(kind))
@@ -40,7 +40,7 @@ def schema_of(kind: type[msgspec.Struct], title: str) -> dict[str, Any]:
 
 
 def _structs_of(info: msgspec.inspect.Type) -> dict[str, type[msgspec.Struct]]:
-    """All structs that a type is made of, by name."""
+    """All structs within a type, by name."""
     found: dict[str, type[msgspec.Struct]] = {}
     rest: list[Any] = [info]
     while rest:
@@ -58,7 +58,7 @@ def _structs_of(info: msgspec.inspect.Type) -> dict[str, type[msgspec.Struct]]:
 
 
 def _describe(definition: dict[str, Any], struct: type[msgspec.Struct]) -> None:
-    """Puts a struct's docstring into its definition: the text, and a description for every key."""
+    """Add a struct's docstring to its definition: its text, and a description of each key."""
     definition["description"] = _parts(struct)[0]
     descriptions: dict[str, str] = {}
     for base in reversed(struct.__mro__):
@@ -72,7 +72,7 @@ def _describe(definition: dict[str, Any], struct: type[msgspec.Struct]) -> None:
 
 
 def _parts(struct: type) -> tuple[str, dict[str, str]]:
-    """The text of a Google docstring, and what it says of each attribute, each on one line."""
+    """The text of a Google docstring, and the description of each attribute, each on one line."""
     text, _, attributes = inspect.cleandoc(struct.__doc__ or "").partition("Attributes:\n")
     found = _ATTRIBUTE.findall(inspect.cleandoc("\n" + attributes))
     return " ".join(text.split()), {name: " ".join(about.split()) for name, about in found}

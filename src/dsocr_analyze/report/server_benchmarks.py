@@ -1,4 +1,4 @@
-"""The document of benchmarks of a server beside their predictions, and its tables."""
+"""The document that compares a server's benchmarks with their predictions, and its tables."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class BenchmarkFigure(Struct, frozen=True, kw_only=True):
     """A figure that was predicted and measured.
 
     Attributes:
-        name: Which.
-        predicted: Without any correction.
-        measured: As the benchmark has it.
-        error: Of the prediction, relative to what was measured.
-        corrected: Predicted with all that is kept, this benchmark included.
-        corrected_error: The same of the corrected prediction.
+        name: Name of the figure.
+        predicted: Predicted without any correction.
+        measured: From the benchmark.
+        error: Error of the prediction relative to the measurement.
+        corrected: Predicted with the correction from all kept benchmarks, this one included.
+        corrected_error: Error of the corrected prediction relative to the measurement.
     """
 
     name: str
@@ -60,27 +60,29 @@ class BenchmarkFigure(Struct, frozen=True, kw_only=True):
 
 
 class BenchmarkEntry(Struct, frozen=True, kw_only=True):
-    """One benchmark beside its prediction.
+    """One benchmark and its prediction.
 
     Attributes:
         file: Name of the file.
-        program: What measured.
-        date: When, as the program wrote it; null where it did not.
+        program: The benchmark program.
+        date: Date as the program wrote it; null if it wrote none.
         gpu: Name of the GPU.
         server: Name of the serving engine.
-        server_version: Its version; `unknown` where nobody said it.
-        model: Which model ran, as the program calls it; null where it did not say.
-        requests: How many were answered.
-        failed: How many were not.
-        concurrency: Requests under way at a time.
-        steady: Whether every client sent request after request; else the whole request corrects.
-        prompt_tokens: Of a request on average, as the program counts them; null where it did not.
-        new_tokens: That a request generated, on average.
-        first_token: Measured over predicted: the factor that it corrects by.
-        per_token: The same of each token after the first.
-        figures: What was predicted and measured.
-        doubts: What a reader should know of the file.
-        time: The prediction, corrected.
+        server_version: Its version; `unknown` if not given.
+        model: The model, as the program calls it; null if it does not say.
+        requests: Number of requests answered.
+        failed: Number of requests that failed.
+        concurrency: Requests in flight at a time.
+        steady: Whether every client sent one request after another; if not, the time of the whole
+            request is what corrects predictions.
+        prompt_tokens: Mean prompt tokens per request, as the program counts them; null if it does
+            not.
+        new_tokens: Mean tokens generated per request.
+        first_token: Measured over predicted time of the first token: its correction factor.
+        per_token: Measured over predicted time of each later token: its correction factor.
+        figures: Predicted and measured figures.
+        doubts: Caveats about the file.
+        time: The corrected prediction.
     """
 
     file: str
@@ -104,11 +106,11 @@ class BenchmarkEntry(Struct, frozen=True, kw_only=True):
 
 
 class BenchmarkReport(PageOpening, frozen=True, kw_only=True):
-    """Benchmarks of a server beside their predictions.
+    """A server's benchmarks and their predictions.
 
     Attributes:
         benchmarks: One entry per result.
-        correction: What they correct, together with those that were kept before.
+        correction: The correction from them and all benchmarks kept earlier.
         kept: Whether it is kept for later predictions.
     """
 
@@ -129,10 +131,10 @@ def benchmark_report(
 
     Args:
         model: The model.
-        workload: The page, or pages, of a request.
+        workload: The page or pages of a request.
         entries: The benchmarks, one or more.
         kept: Whether their correction is kept for later predictions.
-        options: Of the command line.
+        options: The command line's options.
     """
     return BenchmarkReport(
         schema_version=SCHEMA_VERSION,
@@ -149,13 +151,13 @@ def benchmark_report(
 def benchmark_entry(
     compared: Compared, kept: KeptBenchmark, doubts: Sequence[str], pages: int
 ) -> BenchmarkEntry:
-    """A benchmark as the document has it.
+    """A benchmark's entry in the document.
 
     Args:
-        compared: The benchmark beside its prediction.
+        compared: The benchmark with its prediction.
         kept: What it corrects.
-        doubts: What a reader should know of the file.
-        pages: Of a request.
+        doubts: Caveats about the file.
+        pages: Pages per request.
     """
     benchmark = compared.benchmark
     source, load = benchmark.source, benchmark.load
@@ -192,13 +194,13 @@ def benchmark_entry(
 
 
 def benchmark_tables(report: BenchmarkReport) -> list[Table]:
-    """Predicted beside measured, a table for each benchmark."""
+    """One table per benchmark, of predicted and measured figures."""
     return [_table(each) for each in report.benchmarks]
 
 
 def _table(entry: BenchmarkEntry) -> Table:
     return Table(
-        f"{entry.gpu}, {entry.server} (version {entry.server_version}): predicted beside"
+        f"{entry.gpu}, {entry.server} (version {entry.server_version}): predictions and"
         f" {entry.file}, {entry.program}; {entry.requests:,} requests,"
         f" {entry.concurrency:,} at a time, {entry.new_tokens:,.4g} tokens each",
         ("what", "predicted", "measured", "error", "corrected", "error"),

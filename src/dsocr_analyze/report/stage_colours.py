@@ -1,4 +1,4 @@
-"""The colour of each stage: the same in every picture and in the HTML report."""
+"""The colour of each stage, the same in every picture and in the HTML report."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ PALETTE: Final = (
     "#2b66ad", "#a84f12", "#2a7a57", "#9a3b74", "#6353ab", "#7d5f10", "#23728a", "#b03a3a",
     "#5c6670",
 )  # fmt: skip
-"""Colours that hold white text."""
+"""Colours dark enough for white text."""
 
 OUTSIDE: Final = "preprocessing, host"
-"""What of a page's seconds is in no stage."""
+"""Name for the seconds of a page that are in no stage."""
 
 _KNOWN: Final = ("sam", "clip", "projector", "prefill", "decode", OUTSIDE, "encoder")
-"""Stages that have the palette's colours, in its order."""
+"""Stages with fixed colours, in the palette's order."""
 
 
 def stage_colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each stage; those of other models take what is left of the palette.
+    """A colour for each stage; stages of other models take the palette's remaining colours.
 
     Args:
         names: The stages, in order.

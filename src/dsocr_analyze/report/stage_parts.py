@@ -19,11 +19,11 @@ AMOUNTS: Final[dict[str, Amount]] = {
     "flops": lambda counts: counts.flops,
     "bytes": lambda counts: counts.bytes_moved,
 }
-"""What of a stage's counts is added up."""
+"""The part of a stage's counts that is summed."""
 
 
 def batch_parts(report: Report, amount: Amount) -> dict[str, int]:
-    """An amount of the whole batch by stage, all decode steps together."""
+    """An amount of the whole batch by stage, all decode steps summed."""
     parts = {name: amount(stage) for name, stage in report.stages.items()}
     if report.decode_name is not None:
         parts[report.decode_name] = amount(report.total.batch) - amount(report.total)
@@ -31,16 +31,16 @@ def batch_parts(report: Report, amount: Amount) -> dict[str, int]:
 
 
 def page_parts(report: Report, amount: Amount) -> dict[str, float]:
-    """The same of one page: its share of the batch."""
+    """The same for one page: its share of the batch."""
     pages = report.total.page.pages
     return {name: part / pages for name, part in batch_parts(report, amount).items()}
 
 
 def seconds_parts(report: Report, entry: TimeEntry) -> dict[str, float]:
-    """Seconds of a page alone by stage, and in `OUTSIDE` what is in none.
+    """Seconds of a page alone by stage, with the rest under `OUTSIDE`.
 
-    A correction by benchmarks is of the first token as a whole: where that takes less than its
-    stages would, these share it.
+    Benchmarks correct the first token as a whole. If the corrected time is below the sum of its
+    stages, the stages are scaled down to it.
     """
     before = {
         name: entry.stages[name].seconds if name in entry.stages else 0.0

@@ -1,4 +1,4 @@
-"""A table of strings, whatever it is shown as."""
+"""A table of strings, independent of the output format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST_FIGURE: Final = 30
 
 @dataclass(frozen=True)
 class Table:
-    """A titled table of strings; the first `label_columns` columns name what a row is about."""
+    """A titled table of strings; the first `label_columns` columns label its rows."""
 
     title: str
     columns: tuple[str, ...]
@@ -23,15 +23,15 @@ class Table:
     emphasized_rows: int = 0
     """How many rows at the end are sums."""
     optional: tuple[str, ...] = ()
-    """Columns that a narrow terminal may go without, the first to go first."""
+    """Columns that a narrow terminal may leave out, in the order in which they are left out."""
 
     def is_numeric(self, column: int) -> bool:
-        """Whether a column holds numbers, which stand flush right and are never wrapped."""
+        """Whether a column holds numbers, which are right-aligned and never wrapped."""
         return column >= self.label_columns and all(_is_number(row[column]) for row in self.rows)
 
 
 def _is_number(cell: str) -> bool:
-    """Whether a cell is empty or a figure: one or two numbers, not prose that opens with one."""
+    """Whether a cell is empty or one or two numbers, rather than prose that starts with one."""
     if cell in ("", "-"):
         return True
     return _NUMBER.match(cell) is not None and max(map(len, cell.split("\n"))) <= _LONGEST_FIGURE

@@ -1,4 +1,4 @@
-"""The report's tables: what Markdown and the terminal both show."""
+"""The report's tables, shown both in Markdown and on the terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOP_MODULES: Final = 12
 
 
 def model_text(model: Model | ModelSource) -> str:
-    """Which model it is, with the beginnings of its digests."""
+    """Which model it is, with abbreviated digests."""
     if model.source == "config":
         return f"transformers' own code for {model.id} (config {model.config_digest[:12]})"
     what = (
@@ -79,7 +79,7 @@ def _configuration(report: Report) -> Table:
 
 
 def _page(workload: Workload) -> list[tuple[str, str]]:
-    """What is said of a page; nothing of a model that reads none."""
+    """Rows about the page; empty if the model reads no pages."""
     if workload.page is None or workload.grid is None or workload.views is None:
         return []
     width, height = workload.page
@@ -137,7 +137,7 @@ def _stages(report: Report) -> Table:
 
 
 def _owned(report: Report, decode: str) -> str:
-    """Which modules the decode stage's parameters are of: it runs others' as well."""
+    """Which modules the decode stage's parameters belong to, since it also runs other stages'."""
     known = ARCHITECTURES.get(report.metadata.model.architecture or "")
     prefixes = [
         prefix
@@ -149,7 +149,7 @@ def _owned(report: Report, decode: str) -> str:
 
 
 def _totals(report: Report) -> Table:
-    """Totals to the last digit; a page's share beside them where it is not the whole batch."""
+    """Totals with all digits, and a page's share if the batch has several pages."""
     total, page = report.total, report.total.page
     one = "prompt" if report.workload.page is None else "page"
     what = one if page.pages == 1 else f"batch of {counted(page.pages, one)}"
@@ -177,7 +177,7 @@ def _totals(report: Report) -> Table:
 
 
 def _experts(report: Report) -> list[Table]:
-    """Routed experts that each stage touches, and what it reads then; no table without experts."""
+    """Routed experts that each stage touches, and the bytes read; no table without experts."""
     rows = tuple(
         (stage, str(touched.even), f"{touched.expected:.2f}", f"{touched.counted:.4g}",
          bytes_text(content.bytes_read), bytes_text(expected))
@@ -185,7 +185,7 @@ def _experts(report: Report) -> list[Table]:
         if (touched := content.experts_touched) is not None
         and (expected := content.bytes_read_expected) is not None
     )  # fmt: skip
-    title = "Routed experts touched, a layer: evenly spread, and expected of independent choices"
+    title = "Routed experts touched per layer: evenly spread, and expected for independent choices"
     columns = ("stage", "even", "expected", "counted", "read", "read, expected")
     return [Table(title, columns, rows)] if rows else []
 
@@ -211,7 +211,7 @@ def _memory(report: Report) -> Table:
 
 
 def _top_modules(report: Report) -> Table:
-    """Modules by the FLOPs of their own forward, repeated layers folded into one row."""
+    """Modules by FLOPs of their own forward, with repeated layers folded into one row."""
     in_prefill_pass = [name for name in report.stages if name != report.decode_name]
     ranked = top_modules(report, *in_prefill_pass)[:TOP_MODULES]
     ridge = ridge_of(report)
@@ -234,8 +234,8 @@ def _top_modules(report: Report) -> Table:
     has_classes = any(module.class_name for module in ranked)
     names = ("stage", "module", *(["class"] if has_classes else []))
     return Table(
-        "Top modules of the prefill pass, by what their own forward computes; bound by compute from"
-        f" {ratio_text(ridge.flops_per_byte)} FLOPs/byte on, as on {ridge.gpu}",
+        "Top modules of the prefill pass, by FLOPs of their own forward; bound by compute above"
+        f" {ratio_text(ridge.flops_per_byte)} FLOPs/byte, as on {ridge.gpu}",
         (*names, "modules", "calls", "FLOPs", "share", "bytes", "FLOPs/byte", "bound"),
         tuple(map(row, ranked)),
         label_columns=len(names),
@@ -259,7 +259,7 @@ def _families(report: Report) -> Table:
 
 
 def _agreement(report: Report, agreement: Agreement) -> Table:
-    """Traced figures beside analytic ones."""
+    """Traced and analytic figures side by side."""
     rows = []
     for stage, content in report.stages.items():
         quantities = agreement.stages[stage]
@@ -289,7 +289,7 @@ def _verdict(agrees: bool | None) -> str:
 
 
 def ledger_table(report: Report) -> Table | None:
-    """Every operator that ran; None where nothing is known of that."""
+    """Every operator that ran; None if that is unknown."""
     ledger = report.operator_ledger
     if not (ledger.counted or ledger.free or ledger.unknown):
         return None

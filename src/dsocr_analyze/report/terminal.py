@@ -14,7 +14,7 @@ __all__ = ["report_lines", "table_lines"]
 
 
 def report_lines(report: Report, width: int) -> Iterator[Line]:
-    """All tables and notes of a report, in the order of its Markdown."""
+    """All tables and notes of a report, in the same order as in Markdown."""
     yield from (Line(text, is_bold=True) for text in wrap(f"Ran: {headline(report)}", width))
     for table in tables_of(report):
         yield Line("")
@@ -28,10 +28,10 @@ def report_lines(report: Report, width: int) -> Iterator[Line]:
 
 
 def table_lines(table: Table, width: int) -> Iterator[Line]:
-    """A table below its title, and below it which columns a narrow terminal leaves out."""
+    """A title, its table, and the columns left out for lack of width."""
     yield from (Line(text, is_bold=True) for text in wrap(table.title, width))
     layout = lay_out(table, width)
     yield from layout.lines
     if layout.left_out:
-        said = f"left out at {width} columns: {', '.join(layout.left_out)}; they stand in a wider"
-        yield from map(Line, wrap(f"{said} terminal, in Markdown and in JSON", width))
+        said = f"left out at {width} columns: {', '.join(layout.left_out)}; a wider terminal,"
+        yield from map(Line, wrap(f"{said} Markdown and JSON have them", width))

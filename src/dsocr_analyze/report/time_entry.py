@@ -1,4 +1,4 @@
-"""What a report says of seconds: one entry per GPU and runtime."""
+"""Predicted seconds in a report: one entry per GPU and runtime."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class TimeProfile(Struct, frozen=True, kw_only=True):
     """Where the kernels' times come from.
 
     Attributes:
-        source: Tables that the coefficients were fitted to.
-        extrapolated: Kinds of kernels that take another GPU's coefficients.
-        assumed: Kinds whose error is assumed, not measured.
+        source: Measurements that the coefficients were fitted to.
+        extrapolated: Kinds of kernels that use another GPU's coefficients.
+        assumed: Kinds of kernels whose error is assumed, not measured.
     """
 
     source: str
@@ -55,16 +55,16 @@ class TimeProfile(Struct, frozen=True, kw_only=True):
 
 
 class TimeStage(Struct, frozen=True, kw_only=True):
-    """Seconds of a stage; of the last one, of one decode step over a cache of the prompt.
+    """Seconds of a stage; for the last stage, of one decode step with the prompt cached.
 
     Attributes:
-        seconds: How long it takes.
+        seconds: Predicted seconds.
         low: Lower end of the band.
         high: Upper end of the band.
-        bound: What fills most of it.
-        peak_share: Matrix FLOPs over what the GPU's peak could do in that time.
-        bandwidth_share: Bytes over what its memory could move in that time, what caches serve
-            included.
+        bound: What takes most of that time.
+        peak_share: Matrix FLOPs as a share of what the GPU could do at peak in that time.
+        bandwidth_share: Bytes, including those served by caches, as a share of what its memory
+            could move in that time.
     """
 
     seconds: Seconds
@@ -76,19 +76,19 @@ class TimeStage(Struct, frozen=True, kw_only=True):
 
 
 class LoadedGpu(Struct, frozen=True, kw_only=True):
-    """A GPU with some pages under way at a time; seconds are of one page.
+    """A GPU with several pages in flight; seconds are per page.
 
     Attributes:
-        concurrency: Pages under way at a time.
+        concurrency: Pages in flight at a time.
         pages_per_second: Throughput of the GPU.
         pages_per_second_band: Its band.
-        tokens_per_second: Generated tokens, likewise.
+        tokens_per_second: Tokens generated per second.
         ttft_seconds: Until the first token, preprocessing and waiting included.
-        tpot_seconds: Per token after the first; null where a page has one token.
+        tpot_seconds: Per token after the first; null if a page has one token.
         page_seconds: From sending the page to its last token.
-        memory_bytes: Needed for so many pages.
+        memory_bytes: Memory needed for that many pages.
         bound: What limits the throughput; `host` is the CPU.
-        fits: Whether the memory suffices; where not, as many run as fit and the others wait.
+        fits: Whether the memory suffices; if not, as many pages run as fit and the others wait.
         cost_per_thousand_pages: In the currency of the price; null without a price.
         cost_band: Its band; null without a price.
     """
@@ -108,17 +108,17 @@ class LoadedGpu(Struct, frozen=True, kw_only=True):
 
 
 class TimeCorrection(Struct, frozen=True, kw_only=True):
-    """What benchmarks of the server correct; it is in the predicted figures.
+    """The correction from a server's benchmarks; predicted figures already include it.
 
     Attributes:
-        server_version: The server's version; `unknown` where nobody said it.
-        first_token: How many times as long the first token takes, preprocessing included.
-        per_token: How many times as long each token after it takes.
-        first_token_error: Largest deviation of a benchmark from the others, as a ratio less 1; null
-            for a single one, which leaves the band as wide as it was.
-        per_token_error: The same of each token after it.
-        benchmarks: Names of their files, the oldest first.
-        requests: How many were answered in all of them.
+        server_version: The server's version; `unknown` if not given.
+        first_token: Factor on the time to the first token, preprocessing included.
+        per_token: Factor on the time of each later token.
+        first_token_error: Largest deviation of a benchmark from the others, as a ratio minus 1;
+            null for a single benchmark, which does not narrow the band.
+        per_token_error: The same for each later token.
+        benchmarks: Names of their files, oldest first.
+        requests: Requests answered in all benchmarks together.
         kept: When the last one was kept, in UTC.
     """
 
@@ -133,22 +133,22 @@ class TimeCorrection(Struct, frozen=True, kw_only=True):
 
 
 class TimeAssumptions(Struct, frozen=True, kw_only=True):
-    """What a prediction takes for granted.
+    """What a prediction assumes.
 
     Attributes:
         host: The runtime's host: `eager`, or the serving engine.
-        new_tokens_mean: Tokens that a page generates, on average.
-        new_tokens_longest: Most tokens that a page generates.
-        preprocess_seconds: CPU work of a page before the model.
+        new_tokens_mean: Mean tokens generated per page.
+        new_tokens_longest: Most tokens generated for a page.
+        preprocess_seconds: CPU seconds to prepare a page for the model.
         preprocess_estimated: Whether that is an estimate from the page's pixels.
         workers: Pages that the CPU prepares at a time.
-        offline: Whether it prepares all pages before the first one runs.
-        weights_dtype: Type of the decoder's quantized weights; null for the model's own.
-        kv_dtype: Type of cached keys and values; null for the model's own.
-        reserved: Part of the memory that is kept free.
-        price_per_hour: Of one GPU; null for none.
-        correction: What benchmarks of the server correct; null for nothing.
-        sentences: All of it in words.
+        offline: Whether the CPU prepares all pages before the first one runs.
+        weights_dtype: Data type of the decoder's quantized weights; null for the model's own.
+        kv_dtype: Data type of cached keys and values; null for the model's own.
+        reserved: Fraction of the memory that is kept free.
+        price_per_hour: Price of one GPU per hour; null if none was given.
+        correction: Correction from the server's benchmarks; null without benchmarks.
+        sentences: All assumptions in words.
     """
 
     host: str
@@ -167,7 +167,7 @@ class TimeAssumptions(Struct, frozen=True, kw_only=True):
 
 
 class TimeEntry(Struct, frozen=True, kw_only=True):
-    """What a page takes on a GPU under a runtime: predicted, not measured.
+    """Seconds of a page on a GPU under a runtime: predicted, not measured.
 
     Attributes:
         gpu: Name of the GPU in the catalogue.
@@ -175,14 +175,14 @@ class TimeEntry(Struct, frozen=True, kw_only=True):
         profile: Where the kernels' times come from.
         stages: By stage, in the architecture's order.
         ttft_seconds: Until the first token of a page alone, preprocessing included.
-        tpot_seconds: Per token after the first, on average; null where a page has one token.
+        tpot_seconds: Mean per token after the first; null if a page has one token.
         page_seconds: From start to last token of a page alone.
-        bands: Bands of these figures, by their keys.
-        largest_concurrency: Most pages at a time that fit into memory.
-        ridge_flops_per_byte: FLOPs per byte from which on the peak of its matrix products bounds
-            it, not its memory; null in reports that were written without.
-        throughput: By concurrency.
-        assumptions: What was taken for granted.
+        bands: Bands of these figures, by key.
+        largest_concurrency: Most pages at a time that fit in memory.
+        ridge_flops_per_byte: FLOPs per byte above which the GPU's matrix peak is the bound rather
+            than its memory; null in earlier reports.
+        throughput: One entry per concurrency.
+        assumptions: What the prediction assumes.
     """
 
     gpu: str
@@ -200,7 +200,7 @@ class TimeEntry(Struct, frozen=True, kw_only=True):
 
 
 def time_entry(prediction: PagePrediction) -> TimeEntry:
-    """A prediction as a report has it."""
+    """A prediction's entry in a report."""
     bands = {
         "ttft_seconds": prediction.ttft_seconds,
         "page_seconds": prediction.page_seconds,

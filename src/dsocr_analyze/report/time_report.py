@@ -1,4 +1,4 @@
-"""The document of `dsocr-analyze time`: what was predicted, for which model and page."""
+"""The document of `dsocr-analyze time`: predictions, and the model and page they are for."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def time_report(
     entries: Sequence[TimeEntry],
     options: Options = NO_OPTIONS,
 ) -> TimeReport:
-    """The document of some predictions."""
+    """The document for some predictions."""
     return TimeReport(
         schema_version=SCHEMA_VERSION,
         command="time",
@@ -46,7 +46,7 @@ def time_report(
 
 
 def headline(model: Model, workload: Workload) -> str:
-    """The first line of every output: which model, and which page."""
+    """The first lines of every output: which model, and which page."""
     return (
         f"Predicted, nothing was run: {model_text(model)}\n"
         f"{workload.title[0].upper()}{workload.title[1:]}"

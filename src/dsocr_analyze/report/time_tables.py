@@ -25,7 +25,7 @@ def _three(value: float) -> str:
 
 
 def rate_text(rate: float) -> str:
-    """Three digits of a throughput: '0.0745', '12.3', '1,234'."""
+    """A throughput with three significant digits or more: '0.0745', '12.3', '1,234'."""
     return f"{rate:#.3g}".removesuffix(".") if rate < 999.5 else f"{rate:,.0f}"
 
 
@@ -34,7 +34,7 @@ def _band(band: Interval) -> str:
 
 
 def time_tables(entries: Iterable[TimeEntry]) -> list[Table]:
-    """For each entry its stages, and its throughput over concurrency."""
+    """Two tables per entry: its stages, and its throughput by concurrency."""
     tables = []
     for entry in entries:
         tables += [_stages(entry), _throughput(entry)]
@@ -126,7 +126,7 @@ def _throughput(entry: TimeEntry) -> Table:
 
 
 def time_notes(entries: Iterable[TimeEntry]) -> Iterator[str]:
-    """What the predictions assume: each sentence once, with the GPUs that it is about."""
+    """What the predictions assume: each sentence once, with the GPUs it applies to."""
     about: dict[str, dict[str, None]] = {}
     for entry in entries:
         profile = entry.profile

@@ -1,4 +1,4 @@
-"""Which modules do most of the work, repeated layers together."""
+"""Which modules do most of the work, with repeated layers combined."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["Ridge", "TopModule", "ridge_of", "top_modules"]
 
 @dataclass(frozen=True)
 class TopModule:
-    """The modules of one path but for the numbers of their layers, by what their own forwards do.
+    """Modules whose paths differ only in layer numbers; counts are of their own forwards.
 
     Attributes:
         stage: Their stage.
-        name: Their path, with * for the number of a layer; empty for the model itself.
-        class_name: Their class; None where no model was built.
-        modules: How many they are.
-        calls: How often they are called; 0 where that is unknown.
+        name: Their path, with * for a layer number; empty for the model itself.
+        class_name: Their class; None if no model was built.
+        modules: Number of modules.
+        calls: Number of calls; 0 if unknown.
         flops: Their FLOPs.
-        nbytes: Bytes that they read and write.
-        flops_share: Their part of the FLOPs of all modules that were asked for.
+        nbytes: Bytes they read and write.
+        flops_share: Their share of the FLOPs of all modules in the requested stages.
     """
 
     stage: str
@@ -40,13 +40,13 @@ class TopModule:
 
     @property
     def short_name(self) -> str:
-        """The end of the path, as of the list that the repeated layers are in."""
+        """The end of the path, starting at the list of repeated layers."""
         before, star, after = self.name.partition(".*")
         return f"{before.rpartition('.')[2]}{star}{after}" or "the model itself"
 
 
 def top_modules(report: Report, *stages: str) -> list[TopModule]:
-    """The modules of some stages of which all forwards compute something, costliest first."""
+    """Modules of some stages whose own forwards compute something, costliest first."""
     found: dict[tuple[str, str, str | None], list[int]] = {}
     for stage in stages:
         for path, module in report.stages[stage].by_module.items():
@@ -65,12 +65,12 @@ def top_modules(report: Report, *stages: str) -> list[TopModule]:
 
 @dataclass(frozen=True)
 class Ridge:
-    """From how many FLOPs per byte on a GPU's products bound it, not its memory.
+    """FLOPs per byte above which a GPU is bound by compute rather than memory.
 
     Attributes:
         gpu: Name of the GPU.
         flops_per_byte: Its peak over its bandwidth.
-        is_named: Whether the report names that GPU; else it stands for GPUs in general.
+        is_named: Whether the report names that GPU; if not, it stands for GPUs in general.
     """
 
     gpu: str
@@ -78,12 +78,12 @@ class Ridge:
     is_named: bool
 
     def bound(self, flops_per_byte: float) -> str:
-        """Which of compute and memory bounds work of that intensity."""
+        """Whether compute or memory bounds work of that intensity."""
         return "compute" if flops_per_byte >= self.flops_per_byte else "memory"
 
 
 REFERENCE_GPU: Final = "a100-40gb"
-"""The GPU of the paper's own throughput figures, by which to judge where none is named."""
+"""The GPU of the paper's own throughput figures, used if a report names none."""
 
 
 def ridge_of(report: Report) -> Ridge:

@@ -21,23 +21,23 @@ __all__ = [
     "tree_text",
 ]
 
-_LEGEND = "params: of each one, what is below included"
-_TRACED_LEGEND = "; calls, FLOPs (of all calls) and shapes (of the first): of one prefill pass"
+_LEGEND = "params: at or below each module"
+_TRACED_LEGEND = "; calls, FLOPs (of all calls) and shapes (of the first call): in one prefill pass"
 
 _COLUMNS: Final = ("module", "stage", "params", "calls", "FLOPs", "input -> output")
 _FLOPS: Final = 4
 _NUMBERS: Final = (2, 3, _FLOPS)
 _WANTED: Final = (0, 2, _FLOPS, 1, 3, 5)
-"""Columns, the ones that are kept longest first."""
+"""Columns by priority: the last ones are left out first."""
 
 
 def tree_text(root: FoldedNode, width: int | None = None) -> str:
-    """An indented tree with a column each for stage, parameters, calls, FLOPs and shapes.
+    """An indented tree with columns for stage, parameters, calls, FLOPs and shapes.
 
     Args:
         root: The tree.
-        width: Columns of the terminal; None for as many as it takes. What has no room is left out
-            and named; FLOPs are rounded before they are.
+        width: Columns of the terminal; None for no limit. Columns that don't fit are left out and
+            listed; FLOPs are rounded first.
     """
     is_traced = root.node.traced is not None
     names = _COLUMNS if is_traced else _COLUMNS[:3]
@@ -58,7 +58,7 @@ def tree_text(root: FoldedNode, width: int | None = None) -> str:
 
 
 def _columns_that_fit(rows: list[list[str]], width: int | None) -> list[int]:
-    """Places of the columns for which there is room, in their order; the first one always."""
+    """Indices of the columns that fit, in order; always includes the first."""
     shown: list[int] = []
     used = 0
     for column in (each for each in _WANTED if each < len(rows[0])):
@@ -74,7 +74,7 @@ def _width_of(rows: list[list[str]], column: int) -> int:
 
 
 def _aligned(rows: list[list[str]], columns: list[int], room: int | None) -> list[str]:
-    """Lines of these columns, the first one in `room` at most."""
+    """Lines with these columns; the first column is at most `room` wide."""
     if room is not None:
         for row in rows:
             stem = re.match(r"[\u2500-\u257f ]*", row[0])
@@ -118,7 +118,7 @@ def _shapes_text(node: TreeNode) -> str:
 
 
 def _shape(shape: Any) -> str:
-    """Shapes as JSON; what lies deeper than a list of tensors, such as a KV cache, as `...`."""
+    """Shapes as JSON; anything deeper than a list of tensors, such as a KV cache, is `...`."""
     if shape is None:
         return "-"
     return json.dumps(_flat(shape)).replace('"..."', "...")
@@ -132,7 +132,7 @@ def _flat(shape: Any, depth: int = 0) -> Any:
 
 
 def tree_mermaid(root: FoldedNode) -> str:
-    """A Mermaid flowchart, a box a node, from the left to the right."""
+    """A Mermaid flowchart from left to right, one box per node."""
     lines = ["flowchart LR"]
     _add_boxes(root, None, lines, [0])
     return "\n".join(lines) + "\n"
@@ -161,7 +161,7 @@ def _box_lines(folded: FoldedNode) -> list[str]:
 
 
 def tree_dot(root: FoldedNode) -> str:
-    """A Graphviz graph, a box a node, from the left to the right."""
+    """A Graphviz graph from left to right, one box per node."""
     lines = ["digraph model {", "  rankdir=LR;", "  node [shape=box];"]
     _add_dot_boxes(root, None, lines, [0])
     return "\n".join([*lines, "}"]) + "\n"
@@ -192,8 +192,8 @@ def leaves_text(leaves: Leaves, width: int | None = None) -> str:
     """One line per stage and class.
 
     Args:
-        leaves: Modules of each class by stage.
-        width: Columns of the terminal; None for as many as it takes.
+        leaves: Number of modules of each class, by stage.
+        width: Columns of the terminal; None for no limit.
     """
     rows = [["stage", "leaf class", "modules"]]
     rows += [

@@ -21,18 +21,18 @@ __all__ = ["LeavesDocument", "TreeDocument", "TreeModule", "module_rows", "tree_
 
 
 class TreeModule(Struct, frozen=True, kw_only=True, rename={"class_name": "class"}):
-    """A module. Keys from `calls` on are there where a page was traced.
+    """A module. Keys from `calls` on are present only if a page was traced.
 
     Attributes:
         name: Its path; empty for the model itself.
         class_name: Its class.
-        stage: The stage that owns it; null for none.
-        params: Parameters of it and of what is below.
+        stage: The stage that owns it; null if none does.
+        params: Parameters at or below it.
         own_params: Parameters of its own.
-        same_as: Path of an earlier module that is the same object; not there for most.
-        calls: How often it was called.
+        same_as: Path of an earlier module that is the same object; absent if there is none.
+        calls: Number of calls.
         input: Shapes of the first call's inputs.
-        output: Shapes of what it returned.
+        output: Shapes of the first call's outputs.
         flops: FLOPs of all calls.
     """
 
@@ -52,8 +52,8 @@ class TreeDocument(ModelOpening, frozen=True, kw_only=True):
     """The modules of a model.
 
     Attributes:
-        workload: The page that was traced; null where none was.
-        modules: Parents first.
+        workload: The page that was traced; null if none was.
+        modules: One entry per module, parents first.
     """
 
     workload: Workload | None
@@ -64,7 +64,7 @@ class LeavesDocument(ModelOpening, frozen=True, kw_only=True):
     """The leaf classes of a model.
 
     Attributes:
-        stages: By stage, how many leaves there are of each class.
+        stages: Number of leaves of each class, by stage.
     """
 
     stages: Mapping[str, Mapping[str, Count]]
@@ -83,9 +83,9 @@ def tree_document(
     Args:
         model: The model.
         shown: Its tree, or its leaves by stage and class.
-        stage: The one that modules are shown of; None for all.
-        workload: The page that was traced; None where none was.
-        options: Of the command line.
+        stage: The only stage whose modules are included; None for all.
+        workload: The page that was traced; None if none was.
+        options: The command line's options.
     """
     if isinstance(shown, TreeNode):
         return TreeDocument(
@@ -106,7 +106,7 @@ def tree_document(
 
 
 def module_rows(root: TreeNode, stage: str | None = None) -> Iterable[TreeModule]:
-    """A row a module, parents first; of one stage only its own."""
+    """One row per module, parents first; only modules of `stage` if one is given."""
     for node in root.walk():
         if stage is None or node.stage == stage:
             row = node.as_row()

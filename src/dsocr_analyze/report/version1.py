@@ -1,8 +1,7 @@
-"""Reports of schema version 1, as dsocr-analyze 0.1 wrote them, and what they are in version 2.
+"""Reports of schema version 1, as written by dsocr-analyze 0.1, and their upgrade to version 2.
 
-Version 1 called the whole batch's work the page's, wrote a module's own work only where it
-differed from its total, and knew neither the inputs' bytes, nor where the peak occurs, nor how many
-experts are touched.
+Version 1 has the whole batch's work under `page`, and a module's own work only if it differs from
+its total. It has neither the inputs' bytes, nor the module of the peak, nor the touched experts.
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ class Report1(Struct, frozen=True, kw_only=True):
 
 
 def upgraded(report: Report1) -> Report:
-    """The same report in version 2; what version 1 did not write is None.
+    """The same report in version 2; what version 1 lacks is None.
 
     Raises:
         ValueError: Its parts contradict each other.
@@ -166,7 +165,7 @@ def upgraded(report: Report1) -> Report:
     )
 
 
-# A struct's fields by name, the values as they are: what most of a report keeps.
+# A struct's fields by name with values unchanged; most of a report is copied this way.
 _fields = structs.asdict
 
 
@@ -179,7 +178,7 @@ def _total(total: Total1, pages: int) -> document.Total:
 
 
 def _stage(stage: Stage1, model_class: str | None) -> document.Stage:
-    """A stage whose rows have paths only: version 1 called the model itself by its class."""
+    """A stage with modules by path: version 1 named the model itself after its class."""
     rows = {
         "" if path == model_class else path: document.Module(
             **_fields(module) | {"own": _own(module)}

@@ -1,6 +1,6 @@
-"""CSV and Parquet files of rows, read in batches, whatever a row is about.
+"""CSV and Parquet files of any kind of row, read in batches.
 
-A caller says what the rows are and which columns it wants (`kind`); a file is opened (`source`)
-and its columns become whole numbers (`whole_numbers`). numpy and pyarrow are imported by what
-needs them.
+A caller defines the kind of rows and the columns it wants (`kind`); a file is opened (`source`)
+and its columns are converted to whole numbers (`whole_numbers`). numpy and pyarrow are imported
+only by modules that need them.
 """

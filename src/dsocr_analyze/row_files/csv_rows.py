@@ -1,7 +1,7 @@
-"""Rows in CSV, line by line, so that no line can spoil the others.
+"""Rows in CSV, parsed line by line so that a bad line does not affect others.
 
-A line is a row. A value that goes on in the next line is not supported: an opening quote that
-somebody forgot would otherwise swallow the rest of the file.
+Every line is a row. Values that span lines are not supported, since a single unclosed quote would
+then swallow the rest of the file.
 """
 
 from __future__ import annotations
@@ -19,25 +19,24 @@ __all__ = ["open_csv"]
 _BLOCK_BYTES: Final = 4 << 20
 _LONGEST_LINE_BYTES: Final = 64 << 20
 _ENCODING: Final = "latin-1"
-"""Numbers are ASCII; in Latin-1 every byte beside them is valid, whatever it meant."""
+"""Numbers are ASCII; in Latin-1 every other byte is valid too, whatever its real encoding."""
 
 _MOST_BLANK_LINES: Final = 10_000_000
-"""A hundred kilobytes of compressed nothing would take minutes."""
+"""A hundred kilobytes of compressed blank lines could otherwise take minutes."""
 
 _COMMA_INSIDE: Final = "\x1f"
-"""Stands for a comma within a quoted value, which is then no number."""
+"""Replaces a comma within a quoted value, which is not a number anyway."""
 
 
 def open_csv(path: Path, kind: RowKind) -> RowSource:
-    """Opens a CSV file: commas, double quotes, a header; compressed if its name says so.
+    """Open a CSV file with commas, double quotes and a header; decompress it based on its name.
 
     Args:
         path: The file.
-        kind: What its rows are about.
+        kind: The kind of rows.
 
     Raises:
-        WorkloadError: It is empty or unreadable (`kind.error`), or its columns are not the right
-            ones.
+        WorkloadError: It is empty or unreadable (`kind.error`), or has the wrong columns.
     """
     blocks = _line_blocks(path, kind)
     lines = next(blocks, None)
@@ -62,7 +61,7 @@ def open_csv(path: Path, kind: RowKind) -> RowSource:
 
 
 def _line_blocks(path: Path, kind: RowKind) -> Iterator[Any]:
-    """Lines that are not blank, `[n]` at a time, n at least 1; an Arrow array of bytes."""
+    """Non-blank lines as Arrow arrays of bytes, `[n]` with n at least 1."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -106,18 +105,18 @@ def _lines(block: bytes) -> Any:
 
 
 def _values(line: bytes) -> list[str]:
-    """The values of one line; raises csv.Error for a quote that is not closed."""
+    """The values of one line; raises csv.Error for an unclosed quote."""
     return next(csv.reader([line.decode(_ENCODING)], strict=True))
 
 
 def _batch(lines: Any, first: int, expected: int, positions: dict[str, int]) -> RawRows:
-    """The rows that some lines are.
+    """The rows of some lines.
 
     Args:
         lines: `[n]`.
-        first: Number of the first one.
-        expected: Values that a line has to have.
-        positions: Place of each wanted column.
+        first: Number of the first line.
+        expected: Number of values that a line must have.
+        positions: Index of each wanted column.
     """
     import numpy as np
     import pyarrow as pa
@@ -140,13 +139,13 @@ def _batch(lines: Any, first: int, expected: int, positions: dict[str, int]) -> 
 
 
 def _without_quotes(lines: Any, is_quoted: Any, first: int, rejected: dict[int, str]) -> Any:
-    """The same lines, their quotes taken off; null for one that is rejected.
+    """The same lines without quotes; null for rejected lines.
 
     Args:
         lines: `[n]`.
         is_quoted: Which of them have quotes, `[n]`.
         first: Number of the first line.
-        rejected: Gets the numbers of lines whose quotes are wrong.
+        rejected: Receives the numbers of lines with misplaced quotes.
     """
     import numpy as np
     import pyarrow as pa
@@ -158,7 +157,7 @@ def _without_quotes(lines: Any, is_quoted: Any, first: int, rejected: dict[int, 
         try:
             values = _values(line)
         except csv.Error:
-            rejected[first + index] = "a quote is not closed, or not where a value ends"
+            rejected[first + index] = "a quote is not closed, or is misplaced"
             plain.append(None)
         else:
             joined = ",".join(value.replace(",", _COMMA_INSIDE) for value in values)

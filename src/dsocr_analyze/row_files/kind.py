@@ -1,4 +1,4 @@
-"""What the rows of a file are about, and the rows themselves, whatever they are read from."""
+"""A kind of rows, and the rows themselves, independent of the file format."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _LONGEST_REASON: Final = 160
 
 @dataclass(frozen=True)
 class RowKind:
-    """What the rows of a file are about.
+    """What the rows of a file represent.
 
     Attributes:
-        what: What such a file is called, without an article: `list of pages`.
-        right: What to give instead of a file that is none.
-        columns: The columns to read, from the file as errors name it and the columns that it has;
-            raises WorkloadError where one is missing, or there twice.
-        error: The error for a file that is missing or unreadable.
+        what: Name of such a file, without an article: `list of pages`.
+        right: Advice on what to give instead, for errors.
+        columns: Selects the columns to read, given the file's name for errors and its columns;
+            raises WorkloadError if one is missing or duplicated.
+        error: The error type for a file that is missing or unreadable.
     """
 
     what: str
@@ -37,7 +37,7 @@ class RowKind:
     error: type[WorkloadError] = WorkloadError
 
     def unreadable(self, path: Path, reason: str) -> WorkloadError:
-        """The error for a file that cannot be read, on one line that can be printed."""
+        """The error for a file that cannot be read, as one printable line."""
         text = " ".join(reason.replace(str(path), "").split())
         text = "".join(character if character.isprintable() else "?" for character in text)
         if len(text) > _LONGEST_REASON:
@@ -47,12 +47,12 @@ class RowKind:
 
 @dataclass(frozen=True)
 class RawRows:
-    """Some rows, as they stand in the file.
+    """Some rows as they are in the file.
 
     Attributes:
         columns: The wanted columns that the file has, n rows.
-        numbers: Each row's number in the file, `[n]`, from 1; a header and blank lines have none.
-        rejected: What could not become a row at all, by number.
+        numbers: Each row's number in the file, `[n]`, from 1; header and blank lines don't count.
+        rejected: Why a line could not be parsed as a row, by row number.
     """
 
     columns: pa.RecordBatch
@@ -65,8 +65,8 @@ class RowSource:
     """Rows that are read once, in order.
 
     Attributes:
-        batches: The rows; memory holds one batch at a time.
-        length: How many, where that is known before all of them are read.
+        batches: The rows; only one batch is in memory at a time.
+        length: Number of rows, if it is known before reading them all.
     """
 
     batches: Iterator[RawRows]

@@ -1,4 +1,4 @@
-"""Rows in Parquet, of which only the wanted columns are read."""
+"""Rows in Parquet; only the wanted columns are read."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _BUFFER_BYTES: Final = 1 << 20
 
 
 def open_parquet(path: Path, kind: RowKind) -> RowSource:
-    """Opens a Parquet file.
+    """Open a Parquet file.
 
     Args:
         path: The file.
-        kind: What its rows are about.
+        kind: The kind of rows.
 
     Raises:
-        WorkloadError: It is unreadable (`kind.error`), or its columns are not the right ones.
+        WorkloadError: It is unreadable (`kind.error`), or has the wrong columns.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""Files of rows opened: Parquet or CSV."""
+"""Opens Parquet and CSV files of rows."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _PARQUET_SUFFIXES: Final = (".parquet", ".pq")
 
 
 def open_rows(path: Path, kind: RowKind) -> RowSource:
-    """Opens a file of rows; nothing but a header is read yet.
+    """Open a file of rows; only a header is read yet.
 
-    A file's content tells whether it is Parquet, its name does not.
+    Parquet is recognised by content, not by name.
 
     Args:
         path: The file.
-        kind: What its rows are about.
+        kind: The kind of rows.
 
     Raises:
-        WorkloadError: It is missing, unreadable or no such file (`kind.error`), or its columns are
-            not the right ones.
+        WorkloadError: It is missing, unreadable or in another format (`kind.error`), or has the
+            wrong columns.
     """
     try:
         with opened(path) as file:

@@ -1,4 +1,4 @@
-"""Whole numbers from an Arrow column of any type that can spell them."""
+"""Whole numbers from an Arrow column of numbers or text."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _SIGNED: Final = r"^\s*[+-]?[0-9]+(?:\.0*)?\s*$"
 def whole_numbers(
     name: str, column: Any, most: int
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8] | None]:
-    """A column as int64, and why a value of it is not usable.
+    """A column as int64, and the reasons why some values are not usable.
 
     Args:
         name: The column's name, for the error.
-        column: An Arrow array of n numbers, or of text that spells numbers.
-        most: Largest value that is possible; the least is 1.
+        column: An Arrow array of n numbers, or of numbers as text.
+        most: Largest valid value; the smallest is 1.
 
     Returns:
-        A copy of the numbers, `[n]`, 1 where one is not usable; and the `Reason` of each, `[n]`, 0
-        where it is usable, or None where all are.
+        A copy of the numbers, `[n]`, with 1 for unusable ones; and the `Reason` of each, `[n]`,
+        0 for usable ones, or None if all are usable.
 
     Raises:
-        WorkloadError: The column is of a type that holds no numbers.
+        WorkloadError: The column has a non-numeric type.
     """
     import numpy as np
     import pyarrow as pa
@@ -99,7 +99,7 @@ def _out_of_range(numbers: NDArray[Any], most: int) -> NDArray[np.uint8] | None:
 
     if not len(numbers) or (int(numbers.min()) >= 1 and int(numbers.max()) <= most):
         return None
-    # Not `numbers > most` in the column's own type: an int8 has no 1,000,000.
+    # Don't compare in the column's own type: 1,000,000 does not fit in an int8.
     fitting = (numbers >= 1) & (numbers.astype(np.float64) <= most)
     return np.where(fitting, np.uint8(0), np.uint8(Reason.OUT_OF_RANGE))
 
@@ -107,7 +107,7 @@ def _out_of_range(numbers: NDArray[Any], most: int) -> NDArray[np.uint8] | None:
 def _from_floats(
     numbers: NDArray[np.float64], most: int
 ) -> tuple[NDArray[Any], NDArray[np.uint8] | None]:
-    """Floats as pandas leaves them behind: 1240.0, and NaN for a missing value."""
+    """Floats as pandas writes integers: 1240.0, and NaN for a missing value."""
     import numpy as np
 
     is_whole = np.floor(numbers) == numbers
@@ -122,12 +122,12 @@ def _from_floats(
 
 
 def _from_text(column: Any, most: int) -> tuple[NDArray[Any], NDArray[np.uint8] | None]:
-    """Text of decimal digits, `1240` or `1240.0`; nulls are the caller's."""
+    """Decimal text, `1240` or `1240.0`; the caller handles nulls."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    column = column.cast(pa.binary())  # no kernel may stumble over bytes that are not UTF-8
+    column = column.cast(pa.binary())  # kernels for strings would fail on invalid UTF-8
     digits = pc.struct_field(pc.extract_regex(column, _WHOLE), "digits")
     numbers = digits.cast(pa.string()).cast(pa.int64()).fill_null(0).to_numpy()
     fitting = (numbers >= 1) & (numbers <= most)
@@ -147,8 +147,8 @@ def problem_text(name: str, reason: int, most: int, value: object = None) -> str
     Args:
         name: The column's name.
         reason: One of `Reason`.
-        most: Largest value that is possible; the least is 1.
-        value: What the column holds; named where it is given.
+        most: Largest valid value; the smallest is 1.
+        value: The column's value, to be named if given.
     """
     if reason == Reason.MISSING:
         return f"{name} is missing"
@@ -159,6 +159,6 @@ def problem_text(name: str, reason: int, most: int, value: object = None) -> str
 
 
 def shortened(value: object) -> str:
-    """A value on one line, cut to a readable length."""
+    """A value on one line, truncated to a readable length."""
     text = repr(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
     return text if len(text) <= 40 else text[:37] + "..."

@@ -1,1 +1,1 @@
-"""What-ifs: every combination of sizes, modes, lengths and batches. No torch in this room."""
+"""What-ifs: every combination of sizes, modes, lengths and batches. Never imports torch."""

@@ -1,4 +1,4 @@
-"""The axes of a sweep from values of a program, or from text as the command line takes it."""
+"""The axes of a sweep, from Python values or from text as on the command line."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["Names", "Numbers", "Pages", "Switches", "sweep_over"]
 
 Pages: TypeAlias = str | tuple[int, int] | Sequence[str | tuple[int, int]]
-"""`"a4@100:300:50"`, width and height in pixels, or several of either."""
+"""Text like `"a4@100:300:50"`, a (width, height) in pixels, or several of either."""
 
 Numbers: TypeAlias = int | str | Sequence[int]
-"""A number, several, or text like `"10,100:1000:100"`."""
+"""One or several numbers, or text like `"10,100:1000:100"`."""
 
 Names: TypeAlias = str | Sequence[str]
-"""A name, several, or text with commas between them."""
+"""One or several names, or comma-separated text."""
 
 Switches: TypeAlias = bool | Sequence[bool]
 """One or both values."""
@@ -41,7 +41,7 @@ def sweep_over(
     flash_attention: Switches,
     sliding_window: Switches | None,
 ) -> Sweep:
-    """The sweep over these axes; None leaves one to the architecture.
+    """The sweep over these axes; for None the architecture's default is used.
 
     Raises:
         WorkloadError: A value is not possible.
@@ -60,7 +60,7 @@ def sweep_over(
         for value in several:
             if isinstance(value, bool) or not isinstance(value, str | int):
                 raise WorkloadError(
-                    f"{argument}={asked!r} is no whole number; give one, several, or text like"
+                    f"{argument}={asked!r} is not a whole number; give one, several, or text like"
                     " '10,100:1000:100'",
                     arguments=[argument],
                 )
@@ -89,7 +89,7 @@ def sweep_over(
 
 
 def _pages(page: Pages) -> list[str]:
-    """Every page as text."""
+    """Each page as text."""
     if isinstance(page, str):
         return [page]
     several: Any = [page] if _is_size(page) or not isinstance(page, Sequence) else page
@@ -106,7 +106,7 @@ def _pages(page: Pages) -> list[str]:
 
 
 def _is_size(page: Any) -> bool:
-    """Whether this is width and height."""
+    """Whether this is a (width, height)."""
     is_pair = isinstance(page, tuple | list) and len(page) == 2
     return is_pair and all(type(each) is int for each in page)
 

@@ -1,6 +1,6 @@
-"""The axes of a sweep, parsed from what a person types: lists and ranges, never spelled out.
+"""The axes of a sweep, parsed from lists and ranges and kept as ranges, never expanded.
 
-A range is `START:STOP` or `START:STOP:STEP`, whole numbers; the stop is included where a step meets
+A range is `START:STOP` or `START:STOP:STEP` in whole numbers; STOP is included if a step lands on
 it.
 """
 
@@ -32,12 +32,12 @@ _PAPERS: Final = re.compile(rf"(?P<paper>[^@:]+)@(?P<dpis>{_RANGE})")
 _SIZES: Final = re.compile(rf"(?:(?P<base>{_RANGE})/)?(?P<image>{_RANGE})")
 
 _MOST_LISTED: Final = 10_000
-"""Values of an axis that has to be spelled out: modes, and papers at many resolutions."""
+"""Limit for axes that have to be expanded: modes, and papers at many resolutions."""
 
 
 @dataclass(frozen=True)
 class NumberAxis:
-    """Whole numbers, from several ranges one after the other.
+    """Whole numbers from several concatenated ranges.
 
     Attributes:
         parts: The ranges, none of them empty.
@@ -59,7 +59,7 @@ class NumberAxis:
         return max(part[-1] for part in self.parts)
 
     def take(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Values at some places.
+        """Values at some indices.
 
         Args:
             indices: From 0, `[n]`.
@@ -75,10 +75,10 @@ class NumberAxis:
 
 @dataclass(frozen=True)
 class PageAxis:
-    """Page sizes, from several grids of widths and heights one after the other.
+    """Page sizes from several concatenated grids of widths and heights.
 
     Attributes:
-        parts: Widths and heights of each grid; the height runs faster.
+        parts: Widths and heights of each grid; the height varies fastest.
     """
 
     parts: tuple[tuple[range, range], ...]
@@ -87,7 +87,7 @@ class PageAxis:
         return sum(len(widths) * len(heights) for widths, heights in self.parts)
 
     def take(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Widths and heights at some places.
+        """Widths and heights at some indices.
 
         Args:
             indices: From 0, `[n]`.
@@ -106,7 +106,7 @@ class PageAxis:
 def _located(
     lengths: list[int], indices: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """In which of several parts each index lies, and where in it."""
+    """The part that each index falls into, and its offset there."""
     import numpy as np
 
     ends = np.cumsum(np.array(lengths, np.int64))
@@ -115,22 +115,22 @@ def _located(
 
 
 def parse_numbers(argument: str, text: str, least: int, most: int) -> NumberAxis:
-    """Numbers and ranges between commas: `10,100:1000:100`.
+    """Comma-separated numbers and ranges: `10,100:1000:100`.
 
     Args:
         argument: The argument's name, for the error.
-        text: What was given for it.
-        least: Least value that is possible.
-        most: Largest value that is possible.
+        text: The argument's value.
+        least: Smallest valid value.
+        most: Largest valid value.
 
     Raises:
-        WorkloadError: The text is no such list, or a value is not possible.
+        WorkloadError: The text is not such a list, or a value is out of range.
     """
     right = f"give {least} to {most}: numbers and ranges like 10,100:1000:100"
     parts = []
     for item in _items(argument, text, right):
         if not _NUMBERS.fullmatch(item):
-            raise _error(argument, f"{item!r} is no whole number or range; {right}")
+            raise _error(argument, f"{item!r} is not a whole number or range; {right}")
         part = _range(argument, item)
         if part[0] < least or part[-1] > most:
             value = part[0] if part[0] < least else part[-1]
@@ -140,14 +140,14 @@ def parse_numbers(argument: str, text: str, least: int, most: int) -> NumberAxis
 
 
 def parse_pages(argument: str, text: str) -> PageAxis:
-    """Pages between commas, with ranges for numbers: `a4,letter@100:300:50,600:2400:200x1600`.
+    """Comma-separated pages with ranges for numbers: `a4,letter@100:300:50,600:2400:200x1600`.
 
     Args:
         argument: The argument's name, for the error.
         text: Names of papers, `PAPER@DPI` and `WIDTHxHEIGHT`.
 
     Raises:
-        WorkloadError: The text is no such list.
+        WorkloadError: The text is not such a list.
         PageError: A size is not possible.
     """
     right = "give pages like a4, a4@100:300:50, 1240x1754 or 600:2400:200x800:3200:200"
@@ -172,15 +172,15 @@ def _one_page(text: str) -> tuple[range, range]:
 
 
 def parse_modes(argument: str, text: str, architecture: Architecture) -> tuple[Mode, ...]:
-    """Modes between commas, or sizes with ranges: `base,640,1024/512:1024:64`.
+    """Comma-separated modes, or sizes with ranges: `base,640,1024/512:1024:64`.
 
     Args:
         argument: The argument's name, for the error.
-        text: Names of modes, `all` for all of them, `BASE/IMAGE` (crops), `IMAGE` (does not).
-        architecture: Whose modes they are.
+        text: Names of modes, `all` for every mode, `BASE/IMAGE` (crops), `IMAGE` (no crops).
+        architecture: The architecture whose modes these are.
 
     Raises:
-        WorkloadError: The text is no such list, or a size is not possible.
+        WorkloadError: The text is not such a list, or a size is not possible.
     """
     names = architecture.modes
     right = f"give all or some of {', '.join(names)}, or sizes like 1024/640 or 512:1280:64"
@@ -197,7 +197,7 @@ def parse_modes(argument: str, text: str, architecture: Architecture) -> tuple[M
 
 
 def _spelled_sizes(argument: str, item: str, base: str | None, image: str) -> list[str]:
-    """Every `BASE/IMAGE` or `IMAGE` of an item whose two numbers may be ranges."""
+    """Every `BASE/IMAGE` or `IMAGE` of an item whose numbers may be ranges."""
     images = _listed(argument, item, _range(argument, image))
     if base is None:
         return [str(image) for image in images]
@@ -209,14 +209,14 @@ def _spelled_sizes(argument: str, item: str, base: str | None, image: str) -> li
 
 
 def parse_names(argument: str, text: str) -> tuple[str, ...]:
-    """Names between commas.
+    """Comma-separated names.
 
     Args:
         argument: The argument's name, for the error.
-        text: What was given for it.
+        text: The argument's value.
 
     Raises:
-        WorkloadError: There is none, or an empty one.
+        WorkloadError: There are no names, or one is empty.
     """
     return tuple(_items(argument, text, "give names between commas"))
 
@@ -229,7 +229,7 @@ def _items(argument: str, text: str, right: str) -> list[str]:
 
 
 def _range(argument: str, text: str) -> range:
-    """A number or a range, its stop included."""
+    """A number or a range, including its stop."""
     start, *rest = (int(number) for number in text.split(":"))
     stop = rest[0] if rest else start
     step = rest[1] if len(rest) > 1 else 1
@@ -242,8 +242,8 @@ def _range(argument: str, text: str) -> range:
 
 
 def _listed(argument: str, text: str, values: range) -> range:
-    """The same range, unless it is too long to be spelled out."""
-    count = (values[-1] - values[0]) // values.step + 1  # len() of so long a range might not fit
+    """The same range; raises if it is too long to be expanded."""
+    count = (values[-1] - values[0]) // values.step + 1  # len() overflows on huge ranges
     if count > _MOST_LISTED:
         raise _error(argument, f"{text} has {count} values; give at most {_MOST_LISTED}")
     return values

@@ -34,7 +34,7 @@ __all__ = ["Sweep"]
 BATCH_ROWS: Final = 65_536
 
 _MOST_ROWS: Final = 2**62
-"""Rows that an int64 can number."""
+"""Rows that can be numbered with an int64."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class Sweep:
     Attributes:
         pages: Page sizes.
         modes: Modes.
-        text_tokens: Tokens besides the visual ones.
+        text_tokens: Prompt tokens in addition to the visual ones.
         max_new_tokens: Tokens generated.
-        batch_sizes: Equal pages at a time.
-        dtypes: Types of weights and activations.
+        batch_sizes: Identical pages per batch.
+        dtypes: Data types of weights and activations.
         attentions: Whether attention is FlashAttention.
         windows: Whether the model's sliding window is on.
-        time: GPUs to time all of it on; None for none.
+        time: GPUs to predict times for; None for none.
     """
 
     pages: PageAxis
@@ -65,7 +65,7 @@ class Sweep:
 
     @property
     def rows(self) -> int:
-        """Workloads in all, one for each GPU where there are GPUs."""
+        """Total number of workloads, times the number of GPUs if there are any."""
         return len(self._profiles) * len(self.settings()) * self._rows_of_setting
 
     @property
@@ -78,11 +78,11 @@ class Sweep:
         return len(self.pages) * lengths
 
     def settings(self) -> list[Setting]:
-        """Every combination of type, attention, window and mode, the mode running fastest."""
+        """Every combination of data type, attention, window and mode; the mode varies fastest."""
         return settings_of(self.dtypes, self.attentions, self.modes, self.windows)
 
     def check(self, model: CountedModel) -> None:
-        """Refuses, before any work, what has to fail later.
+        """Fail before any work if the sweep would fail later.
 
         Args:
             model: The model.
@@ -90,7 +90,7 @@ class Sweep:
         Raises:
             WorkloadError: There are more rows than can be numbered, or the longest text in the
                 largest batch does not fit 64-bit columns even on an uncut page.
-            ConfigError: The model has a part without a closed form, or one that is not served.
+            ConfigError: The model has a part without a closed form, or one that can't be served.
             DeviceError: A GPU lacks an element type.
         """
         import numpy as np
@@ -114,7 +114,7 @@ class Sweep:
                 self._check_time(model, setting, self.time)
 
     def _check_time(self, model: CountedModel, setting: Setting, time: TimeRequested) -> None:
-        """Times the smallest page on every GPU, which refuses what cannot be timed."""
+        """Time the smallest page on every GPU, which raises if something cannot be timed."""
         import numpy as np
 
         one = np.array([1])
@@ -126,16 +126,16 @@ class Sweep:
             time_columns(timer, kinds, kind, np.zeros(1), smallest)
 
     def batches(self, model: CountedModel) -> Iterator[pa.RecordBatch]:
-        """All rows in order: by GPU and setting, then pages, texts, new tokens, and batch sizes.
+        """All rows by GPU, setting, page, text tokens, new tokens and batch size.
 
-        The last run fastest.
+        The batch size varies fastest.
 
         Args:
             model: The model.
 
         Raises:
-            WorkloadError: A count does not fit 64 bits.
-            ConfigError: The model has a part without a closed form, or one that is not served.
+            WorkloadError: A count does not fit in 64 bits.
+            ConfigError: The model has a part without a closed form, or one that can't be served.
             DeviceError: A GPU lacks an element type.
         """
         total = self._rows_of_setting
@@ -162,7 +162,7 @@ class Sweep:
         rest, batch_index = np.divmod(rest, len(self.batch_sizes))
         rest, new_index = np.divmod(rest, len(self.max_new_tokens))
         page_index, text_index = np.divmod(rest, len(self.text_tokens))
-        # Pages run slowest: a batch has few of them, one after the other.
+        # Pages vary slowest: an Arrow batch has few distinct ones, and they are contiguous.
         first = int(page_index[0])
         widths, heights = self.pages.take(np.arange(first, int(page_index[-1]) + 1))
         architecture, mode = model.architecture, setting.mode

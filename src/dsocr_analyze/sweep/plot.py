@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["MOST_POINTS", "QUANTITIES", "X_COLUMNS", "describe", "is_of_time", "sweep_picture"]
 
 MOST_POINTS: Final = 20_000
-"""Rows that one picture shows at most."""
+"""Most rows in one picture."""
 
 _MOST_SERIES: Final = 10
 _MARKED_POINTS: Final = 40
-_BAR_INCHES: Final = 0.16  # a value fits upright
+_BAR_INCHES: Final = 0.16  # wide enough for a vertical value label
 _INCHES: Final = (8.0, 14.0)
 
 QUANTITIES: Final = tuple(
@@ -49,7 +49,7 @@ _NUMBERS: Final = (
     "base_size",
 )
 X_COLUMNS: Final = (*_NUMBERS, "page", "mode", "dtype", "attention", "sliding_window", "gpu")
-"""What can be along a plot."""
+"""Columns that can be a plot's x axis."""
 
 _WHOLES: Final = {
     "prefill_pass": "the prefill pass",
@@ -62,7 +62,7 @@ _FIGURES: Final = {
     "vector_flops": ("vector FLOPs", "FLOPs"),
     "flops": ("FLOPs", "FLOPs"),
     "bytes_read": ("bytes read", "B"),
-    "bytes_read_expected": ("bytes read, experts as expected", "B"),
+    "bytes_read_expected": ("bytes read, expected experts", "B"),
     "bytes_written": ("bytes written", "B"),
 }
 
@@ -74,17 +74,17 @@ _TIMES: Final = {
     "tokens_per_second": ("tokens per second", "tokens/s"),
     COST: ("cost of 1,000 pages", "in the currency of the price"),
 }
-"""Columns that can be plotted where seconds are predicted."""
+"""Columns that can be plotted if seconds are predicted."""
 
 Series = dict[str, tuple[list[Any], list[float]]]
-"""Positions and values of each line, by its label."""
+"""Positions and values of each line, by label."""
 
 
 def describe(quantity: str) -> tuple[str, str]:
-    """What a column of `QUANTITIES`, or one of predicted seconds, is called, and its unit.
+    """Name and unit of a column of `QUANTITIES` or of predicted seconds.
 
     Raises:
-        WorkloadError: It is no such column.
+        WorkloadError: There is no such column.
     """
     if quantity in _TIMES:
         return _TIMES[quantity]
@@ -102,7 +102,7 @@ def describe(quantity: str) -> tuple[str, str]:
 
 
 def is_of_time(quantity: str) -> bool:
-    """Whether a column is of predicted seconds, which not every sweep has."""
+    """Whether a column is of predicted seconds, which a sweep only has if GPUs were named."""
     return quantity in _TIMES
 
 
@@ -113,14 +113,14 @@ def sweep_picture(
     model: Mapping[str, Any],
     job: JobAssumptions | None = None,
 ) -> Picture:
-    """A quantity over one axis, a line (or a group of bars) for each combination of the rest.
+    """A quantity over one axis, with one line (or group of bars) per combination of the others.
 
     Args:
         batches: Rows of a sweep.
-        quantity: One of `QUANTITIES`, or of predicted seconds.
-        x: One of `X_COLUMNS`; what varies most where none is given.
+        quantity: One of `QUANTITIES`, or a column of predicted seconds.
+        x: One of `X_COLUMNS`; by default the one with most values.
         model: Settings of the model.
-        job: What predicted seconds take for granted.
+        job: What predicted seconds assume.
 
     Raises:
         WorkloadError: The quantity or x is unknown, or there would be too many lines.
@@ -131,8 +131,8 @@ def sweep_picture(
     table = pa.Table.from_batches(batches)
     if quantity not in table.column_names:
         raise WorkloadError(
-            f"quantity {quantity} is of predicted seconds, and these rows have none; "
-            "name a GPU (a price for a cost)"
+            f"quantity {quantity} needs predicted seconds, and these rows have none; "
+            "name a GPU (and a price for a cost)"
         )
     columns = _columns(table)
     differing = varying(columns)
@@ -141,8 +141,8 @@ def sweep_picture(
     series = _series(columns, others, x, column=table.column(quantity).to_pylist())
     if len(series) > _MOST_SERIES:
         raise WorkloadError(
-            f"a plot over {x} has {len(series)} lines, one for each combination of "
-            f"{', '.join(others)}; give fewer values of them, for at most {_MOST_SERIES}"
+            f"a plot over {x} has {len(series)} lines, one per combination of "
+            f"{', '.join(others)}; give fewer values, for at most {_MOST_SERIES} lines"
         )
     about = {**{name: [value] for name, value in model.items()}, **columns}
     about |= {} if job is None else _settings_of_job(job, columns["max_new_tokens"])
@@ -165,7 +165,7 @@ def sweep_picture(
 
 
 def _columns(table: pa.Table) -> dict[str, list[Any]]:
-    """Everything that can be along a plot, row by row."""
+    """The columns that can be the x axis, row by row."""
     columns: dict[str, list[Any]] = {
         name: table.column(name).to_pylist()
         for name in (*X_COLUMNS, "crop_mode")
@@ -206,7 +206,7 @@ def _chosen_x(x: str | None, columns: dict[str, list[Any]], differing: list[str]
 
 
 def _covered_by(x: str) -> tuple[str, ...]:
-    """Axes that need no lines of their own where x is along the plot."""
+    """Axes that need no lines of their own if x is the x axis."""
     if x in ("image_size", "base_size"):
         return (x, "mode")
     return (x,)
@@ -215,7 +215,7 @@ def _covered_by(x: str) -> tuple[str, ...]:
 def _series(
     columns: dict[str, list[Any]], others: list[str], x: str, column: list[float | None]
 ) -> Series:
-    """The lines of a plot over x, from the quantity's value in every row that has one."""
+    """The lines of a plot over x, from all rows that have a value of the quantity."""
     if x in ("page_width", "page_height") and "page" in others:
         other_side = "page_height" if x == "page_width" else "page_width"
         others = [other_side if name == "page" else name for name in others]
@@ -242,8 +242,8 @@ def _legend(picture: Picture, handles: Mapping[str, Any]) -> None:
 
 
 def _draw_lines(picture: Picture, series: Series, x: str) -> None:
-    """Lines with marks, so that they are told apart without colour."""
-    # A cost jumps where the crop grid changes; it does not climb there.
+    """Lines with markers, so that they can be told apart without colour."""
+    # Costs jump where the crop grid changes, so draw steps, not slopes.
     style = "steps-mid" if x in ("page_width", "page_height") else "default"
     handles = {}
     for index, (label, (positions, values)) in enumerate(series.items()):
@@ -258,7 +258,7 @@ def _draw_lines(picture: Picture, series: Series, x: str) -> None:
 
 
 def _draw_groups(picture: Picture, series: Series, scale: Scale) -> None:
-    """Bars side by side for each name along x, and their values."""
+    """Bars side by side for each name on the x axis, labelled with their values."""
     names = list(dict.fromkeys(name for positions, _ in series.values() for name in positions))
     place = {name: index for index, name in enumerate(names)}
     width = 0.8 / max(len(series), 1)

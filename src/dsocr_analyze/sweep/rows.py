@@ -1,4 +1,4 @@
-"""A sweep for a program: all its rows at once, and what they are of."""
+"""A sweep for the Python API: all its rows at once, with the model they describe."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class SweepRows:
     """The rows of a sweep.
 
     Attributes:
-        opening: Which model, counted how.
-        table: One row for each combination, as `dsocr-analyze sweep` writes them.
+        opening: The model, and how it was counted.
+        table: One row per combination, as written by `dsocr-analyze sweep`.
     """
 
     opening: CountOpening
     table: pa.Table
 
     def to_pandas(self) -> pd.DataFrame:
-        """The same as a table of pandas. Needs the extra `pandas`.
+        """The rows as a pandas table. Needs the extra `pandas`.
 
         Raises:
             FormatError: pandas is not installed.
@@ -49,10 +49,10 @@ def rows_of(sweep: Sweep, model: CountedModel, opening: CountOpening) -> SweepRo
     Args:
         sweep: The axes.
         model: The model.
-        opening: Which model that is, counted how.
+        opening: The same model, and how it is counted.
 
     Raises:
-        WorkloadError: There are more rows than are held at once, or a count does not fit 64 bits.
+        WorkloadError: There are too many rows to hold at once, or a count does not fit in 64 bits.
         ConfigError: The model has a part without a closed form.
     """
     import pyarrow as pa

@@ -1,4 +1,4 @@
-"""A sweep as a table for a terminal: what varies, and the figures that people look for first."""
+"""A sweep as a table for a terminal: what varies, and the figures people look for first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["MOST_SHOWN", "sweep_table"]
 
 MOST_SHOWN: Final = 50
-"""Rows that a terminal is shown; a file has them all."""
+"""Most rows shown on a terminal; files have all rows."""
 
 _AXES: Final = {
     "page_width": "width",
@@ -48,8 +48,8 @@ def sweep_table(batches: Sequence[pa.RecordBatch], rows: int) -> Table:
     """The first rows of a sweep.
 
     Args:
-        batches: Its rows, `MOST_SHOWN` or more of them where there are as many.
-        rows: How many the sweep has.
+        batches: Its rows: at least the first `MOST_SHOWN`, or all if there are fewer.
+        rows: Number of rows of the whole sweep.
     """
     import pyarrow as pa
 

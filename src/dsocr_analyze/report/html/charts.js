@@ -1,10 +1,10 @@
-// What all charts share: colours that hold white text, a layout, printing, and names as plain text.
+// Shared by all charts: colours dark enough for white text, a layout, printing, names as plain text.
 
 const PALETTE = data.colours.palette;
 const FONT = { family: "system-ui, 'Segoe UI', Roboto, Arial, sans-serif", size: 13 };
 const CONFIG = { displayModeBar: false, responsive: true };
 
-/** What draws the charts, once the library is there; and what of it has been drawn. */
+/** Functions that draw the charts once the library is loaded, and the charts drawn so far. */
 const drawings = [];
 const drawn = new Set();
 
@@ -13,7 +13,7 @@ function drawNow(drawing) {
   drawing();
 }
 
-/** A name that the library shows as it is: it takes some tags in texts for markup. */
+/** A name escaped for the library, which interprets some tags in texts as markup. */
 function plain(text) {
   return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
@@ -23,7 +23,7 @@ function stageColours(names) {
   return new Map(names.map((name) => [name, data.colours.stages[name]]));
 }
 
-/** A figure with a place for a chart: what it shows is said in words too. */
+/** A figure with a place for a chart and a description in words. */
 function chartPlace(id, label, height, caption = null) {
   const place = element("div", { id, class: "plot", role: "img", "aria-label": label });
   place.style.height = `${height}px`;
@@ -44,7 +44,7 @@ function axis(title, more = {}) {
   return { title: { text: title, standoff: 10 }, automargin: true, gridcolor: "#d9dee5", ...more };
 }
 
-/** A logarithmic axis with ticks at 1, 2 and 5 of every decade that the values reach. */
+/** A logarithmic axis with ticks at 1, 2 and 5 of every decade with values. */
 function oneTwoFive(title, values) {
   const steps = Array.from({ length: 45 }, (_, index) => [1, 2, 5][index % 3] * 10 ** (Math.floor(index / 3) - 6));
   const [least, most] = [Math.min(...values), Math.max(...values)];
@@ -70,7 +70,7 @@ function decadeText(power, unit) {
   return scaled(10 ** power, unit).replace(/\.0+ /, " ");
 }
 
-// Paper is narrower than the screen: charts are drawn again for it, with letters of full size.
+// Paper is narrower than the screen: charts are redrawn for it, with full-size text.
 const PAPER_WIDTH = 690;
 window.addEventListener("beforeprint", () => {
   drawings.filter((drawing) => !drawn.has(drawing)).forEach(drawNow);

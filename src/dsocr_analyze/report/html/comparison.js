@@ -14,7 +14,7 @@ function comparisonPage({ headline, names, rows, reports, config_names: configs,
   if (assumptions.length > 0) section("assumed", ["Assumed", "Assumed for predicted seconds"], null, lines(assumptions));
 }
 
-/** The stages of all reports, in the order in which the comparison lists them. */
+/** The stages of all reports, in the comparison's order. */
 function stageOrder(reports, rows) {
   const keys = rows.map((row) => row.key);
   const place = (name) => Math.max(keys.indexOf(`${name}_flops`), keys.indexOf(`${name}_step_flops`));

@@ -1,4 +1,4 @@
-"""What an HTML page holds: the typed document that its script reads."""
+"""The typed document in an HTML page that its script reads."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Roof(Struct, frozen=True, kw_only=True):
         title: Its name for readers.
         dtype: The element type.
         matrix_flops_per_second: Dense rate of matrix products of that type.
-        vector_flops_per_second: Rate of fp32 outside the matrix units; null where it is unknown.
-        bytes_per_second: Bandwidth of its memory.
+        vector_flops_per_second: fp32 rate outside the matrix units; null if unknown.
+        bytes_per_second: Memory bandwidth.
         memory_bytes: Its memory as sold.
-        measured: Whether kernel times were measured on it, not taken from another GPU.
+        measured: Whether kernel times were measured on it rather than taken from another GPU.
         source: Where the peaks come from.
-        weak: Which of them are poorly sourced; empty for none.
+        weak: Which of them are poorly sourced; empty if none are.
     """
 
     gpu: str
@@ -57,21 +57,21 @@ class Roof(Struct, frozen=True, kw_only=True):
 
 
 class ModuleColumns(Struct, frozen=True, kw_only=True):
-    """The modules of a stage, one value a module in every column: thousands of rows stay small.
+    """The modules of a stage by column, which keeps thousands of rows small.
 
     Attributes:
         path: Paths; the model's own is empty.
-        class_name: Classes; null where no model was built.
-        calls: How often each was called.
+        class_name: Classes; null if no model was built.
+        calls: Number of calls of each.
         params: Parameters at or below each.
-        flops: FLOPs of each with everything below it, as all columns up to `bytes_written`.
+        flops: FLOPs at or below each; all columns up to `bytes_written` include what is below.
         matrix_flops: FLOPs of matrix operators.
         vector_flops: FLOPs of all other operators.
         activations: Output elements of matrix operators.
         bytes_read: Bytes read.
         bytes_written: Bytes written.
         own_flops: FLOPs of its own forward, without its children.
-        own_bytes: Bytes that its own forward reads and writes.
+        own_bytes: Bytes read and written by its own forward.
     """
 
     path: tuple[str, ...]
@@ -108,12 +108,12 @@ class ModuleColumns(Struct, frozen=True, kw_only=True):
 
 
 class Colours(Struct, frozen=True, kw_only=True):
-    """What charts are drawn with.
+    """The colours of charts.
 
     Attributes:
-        palette: Colours that hold white text.
-        stages: One for each stage, and for what of a page's seconds is in none.
-        outside: What the latter is called.
+        palette: Colours dark enough for white text.
+        stages: One colour per stage, and one for the seconds of a page outside all stages.
+        outside: Name of the latter.
     """
 
     palette: tuple[str, ...]
@@ -129,16 +129,16 @@ class ReportContents(Struct, frozen=True, kw_only=True):
     """The page of one report.
 
     Attributes:
-        kind: Which page it is.
+        kind: The kind of page.
         headline: What ran, and how.
-        report: The report, its modules left out.
+        report: The report without its modules.
         modules: The modules by stage.
-        notes: Notes of the report and its stages, and what predicted seconds assume.
-        roofs: GPUs whose roofline can be shown, those that were named first.
+        notes: Notes on the report and its stages, and what predicted seconds assume.
+        roofs: GPUs whose roofline can be shown, named ones first.
         curves: Predicted seconds over many concurrencies.
-        curves_missing: Why there are no curves; empty where there are some.
-        colours: Of the charts.
-        seconds: Seconds by stage of the only report.
+        curves_missing: Why there are no curves; empty if there are some.
+        colours: The charts' colours.
+        seconds: Seconds by stage of this one report.
     """
 
     kind: Literal["report"] = "report"
@@ -154,15 +154,15 @@ class ReportContents(Struct, frozen=True, kw_only=True):
 
 
 class ComparedRow(Struct, frozen=True, kw_only=True):
-    """One quantity of every report.
+    """One quantity across all reports.
 
     Attributes:
         key: Its name for programs.
         quantity: Its name for readers.
         unit: Its unit.
-        values: Of each report; null for one that has no such quantity.
-        differences: What each has more than the first.
-        ratios: Each over the first.
+        values: Value in each report; null for a report without this quantity.
+        differences: Each value minus the first.
+        ratios: Each value divided by the first.
     """
 
     key: str
@@ -178,7 +178,7 @@ class DifferingKey(Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: Its path in the config.
-        values: What each config says, as JSON; null where it is absent.
+        values: Its value in each config, as JSON; null if it is absent.
     """
 
     key: str
@@ -189,15 +189,15 @@ class ComparisonContents(Struct, frozen=True, kw_only=True):
     """The page of a comparison.
 
     Attributes:
-        kind: Which page it is.
+        kind: The kind of page.
         headline: What ran.
-        names: Of the reports; the first is what the others are compared with.
-        rows: One per quantity.
-        reports: The reports, their modules left out.
-        config_names: Of the configs that were compared.
+        names: Names of the reports; the others are compared with the first.
+        rows: One row per quantity.
+        reports: The reports without their modules.
+        config_names: Names of the compared configs.
         config_differences: The keys in which they differ.
         assumptions: What predicted seconds assume.
-        colours: Of the charts.
+        colours: The charts' colours.
         seconds: Seconds by stage of each report.
     """
 
@@ -222,7 +222,7 @@ def report_contents(
     curves: Iterable[TimeEntry] = (),
     curves_missing: str = "",
 ) -> ReportContents:
-    """The page of one report; the arguments are the attributes of what comes back."""
+    """The page of one report; the arguments are as in `ReportContents`."""
     return ReportContents(
         headline=headline(report),
         report=_without_modules(report),
@@ -237,7 +237,7 @@ def report_contents(
 
 
 def comparison_contents(comparison: Comparison, reports: Sequence[Report]) -> ComparisonContents:
-    """The page of a comparison of `reports`, which are in its order."""
+    """The page of a comparison; `reports` are in its order."""
     columns = range(len(comparison.names))
     return ComparisonContents(
         headline=comparison.headline(),
@@ -278,12 +278,12 @@ def _seconds(report: Report) -> SecondsParts:
 
 
 def roofs_of(profiles: Iterable[Profile], dtype: str, first: Iterable[str] = ()) -> list[Roof]:
-    """Peaks of the GPUs that compute in an element type.
+    """Peaks of the GPUs that support an element type.
 
     Args:
-        profiles: Of the GPUs.
-        dtype: The element type, as a report names it.
-        first: Names of those that come first, in their order.
+        profiles: The GPUs' profiles.
+        dtype: The element type, as named in a report.
+        first: Names of GPUs to list first, in this order.
     """
     places = {name: place for place, name in enumerate(first)}
     found = []

@@ -34,7 +34,7 @@ function drawCurves(id, entries) {
   }
 }
 
-/** Powers of two among the values; all of them where there are few. */
+/** Powers of two among the values, or all values if there are few. */
 function ticks(values) {
   const ordered = [...values].sort((a, b) => a - b);
   return ordered.length <= 10 ? ordered : ordered.filter((value) => Number.isInteger(Math.log2(value)));

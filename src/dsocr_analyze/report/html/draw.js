@@ -1,4 +1,4 @@
-// What stands at the top is drawn first; the rest, one chart at a time, leaves the page usable.
+// The top of the page is drawn first, the rest one chart at a time, so that the page stays usable.
 const FIRST = 2;
 
 function drawFrom(index) {

@@ -1,4 +1,4 @@
-// Elements are made here and nowhere else, and their text is text: no markup in a name is parsed.
+// The only place that creates elements. Their text is never parsed as markup.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const main = document.getElementById("main");
@@ -9,7 +9,7 @@ const ACTING = new RegExp(
   + "\\u{e0000}-\\u{e0fff}]", "gu",
 );
 
-/** Text with escapes for characters that turn it around or that nobody sees. */
+/** Text with escapes for invisible characters and those that change its direction. */
 function visible(text) {
   return text.replace(ACTING, (found) => {
     const code = found.codePointAt(0).toString(16);
@@ -30,7 +30,7 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
-/** A section of the page: its title, or one for the menu and one; where its figures come from. */
+/** A section of the page: its title, or a short one for the menu and a full one; its figures' source. */
 function section(id, title, origin, ...children) {
   const [menu, heading] = Array.isArray(title) ? title : [title, title];
   const tag = origin ? element("span", { class: "tag" }, origin) : null;
@@ -57,7 +57,7 @@ function choice(id, label, options, onchange, shownOn = null) {
   return element("label", { for: id, class: shownOn }, label, made);
 }
 
-/** Pairs of a term and what it is. */
+/** A list of terms and their values. */
 function facts(pairs) {
   return element(
     "dl", { class: "facts" },
@@ -67,7 +67,7 @@ function facts(pairs) {
   );
 }
 
-/** A figure's card: what it is, the figure with its unit, and all its digits. */
+/** A figure's card: its name, the figure with its unit, and all its digits. */
 function card(term, value, digits) {
   return element(
     "dl", { class: "card" }, element("dt", {}, term),
@@ -101,7 +101,7 @@ themeButton.addEventListener("click", () => {
   setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
 });
 
-/** Opens what is folded for as long as the page is printed. */
+/** Opens folded parts while the page is printed. */
 let unfolded = [];
 window.addEventListener("beforeprint", () => {
   unfolded = [...document.querySelectorAll("details:not([open])")];

@@ -19,14 +19,14 @@ function scaled(value, unit = "") {
   return unit ? `${short(number)} ${unit}` : short(number);
 }
 
-/** All digits, in groups of three; a dash for what is unknown. */
+/** All digits, grouped by three; a dash for unknown values. */
 function exact(value) {
   if (value === null || value === undefined) return "-";
   if (typeof value === "string") return BigInt(value).toLocaleString("en-US");
   return value.toLocaleString("en-US", { maximumFractionDigits: 2 });
 }
 
-/** Four significant digits without an exponent where that is readable. */
+/** Four significant digits, without an exponent if that is readable. */
 function short(value) {
   if (value === null || value === undefined) return "-";
   const number = Number(value);
@@ -36,7 +36,7 @@ function short(value) {
   return number.toLocaleString("en-US", { maximumSignificantDigits: 4 });
 }
 
-/** Seconds with the unit that suits them. */
+/** Seconds in a suitable unit. */
 function seconds(value) {
   if (value === null || value === undefined) return "-";
   if (value === 0 || value >= 1) return `${short(value)} s`;
@@ -52,7 +52,7 @@ function plural(count, one, many = `${one}s`) {
   return `${exact(count)} ${Number(count) === 1 ? one : many}`;
 }
 
-/** The exact sum of two counts, either of which may be a text of digits. */
+/** The exact sum of two counts, each a number or a string of digits. */
 function sum(a, b) {
   const both = Number(a) + Number(b);
   return Number.isSafeInteger(both) ? both : String(BigInt(a) + BigInt(b));

@@ -1,5 +1,5 @@
-// The tree of modules: an icicle chart, the way up above it and the parts as a list beside it. The
-// list is all that a keyboard needs; the chart shows the same levels further down.
+// The tree of modules: an icicle chart, with the path up above it and a list of parts next to it. The
+// list is enough for keyboard use; the chart shows the same levels and further ones below.
 
 const METRICS = {
   flops: { label: "FLOPs", text: (value) => scaled(value, "FLOPs"), unit: "FLOPs" },
@@ -57,7 +57,7 @@ function stageTree(report, stage, columns) {
   return top;
 }
 
-/** The nearest path above that is there; the model's own at last. */
+/** The path of the nearest existing ancestor; in the end the model's own. */
 function pathAbove(path, nodes) {
   const above = path.slice(0, Math.max(path.lastIndexOf("."), 0));
   return nodes.has(above) ? above : pathAbove(above, nodes);
@@ -67,7 +67,7 @@ function amount(node, metric) {
   return Number(node.exact[metric]);
 }
 
-/** The parts that show something, largest first; a module with a single part is taken with it. */
+/** The non-empty parts, largest first; a module with a single part is merged with it. */
 function partsOf(node, metric) {
   const parts = node.children.filter((child) => amount(child, metric) > 0).map((child) => {
     const labels = [child.label];
@@ -90,7 +90,7 @@ function onlyPart(node, metric) {
   return parts.length === 1 ? parts[0] : null;
 }
 
-/** What stands above a node, itself last. */
+/** A node's ancestors and, last, the node itself. */
 function lineage(node) {
   return node.parent === null ? [node] : [...lineage(node.parent), node];
 }
@@ -142,7 +142,7 @@ function hierarchy(id, report, modules) {
   }
 
   const box = element("div", { class: "zoom", id: `${id}-zoom` },
-    chartPlace(`${id}-chart`, "Modules as an icicle chart; the list beside it holds the same parts", 520),
+    chartPlace(`${id}-chart`, "Modules as an icicle chart; the list next to it has the same parts", 520),
     element("div", {}, heading, list));
   box.addEventListener("keydown", (event) => onKey(event, list, state, show));
   drawings.push(refresh);
@@ -238,7 +238,7 @@ function drawIcicle(id, root, state, show) {
   });
 }
 
-/** The node shown and `LEVELS` below it; what is too small to see stands together. */
+/** The node shown and `LEVELS` levels below it; parts too small to see are combined. */
 function icicleParts(top, metric, root) {
   const total = amount(top, metric);
   const colours = stageColours(root.children.map((node) => node.stage));
@@ -270,7 +270,7 @@ function icicleParts(top, metric, root) {
   return found;
 }
 
-/** A little darker, neighbours apart. */
+/** A slightly darker shade, different for neighbours. */
 function darker(colour, index) {
   const factor = index % 2 ? 0.78 : 0.9;
   const parts = [1, 3, 5].map((at) => Math.round(factor * parseInt(colour.slice(at, at + 2), 16)));

@@ -1,7 +1,7 @@
-"""Puts an HTML page together: markup, style and scripts, and its data, in one text.
+"""Assembles an HTML page: markup, style, scripts and data in one file.
 
-The page loads nothing. Its Content-Security-Policy allows the scripts that are written into it, by
-their digests, and no other; data stand in it as JSON that no parser of HTML can leave early.
+The page loads nothing. Its Content-Security-Policy allows only its own inline scripts, by digest;
+its data are JSON escaped so that they can't close their element.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _SCRIPTS: Final = (
     "format.js", "elements.js", "tables.js", "charts.js", "stacks.js", "hierarchy.js",
     "roofline.js", "curves.js", "report.js", "comparison.js", "start.js",
 )  # fmt: skip
-"""The page's own scripts, in the order in which they need one another."""
+"""The page's own scripts, in order of dependency."""
 
 _LARGEST_SAFE: Final = 2**53 - 1
-"""The largest integer that a browser reads exactly; larger ones are written as text."""
+"""The largest integer that JavaScript represents exactly; larger ones are written as text."""
 
 _IN_JSON: Final = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 def refuse_without_plotly() -> None:
-    """Raises FormatError, before any work, where the charts' library is not installed."""
+    """Raise FormatError if plotly is not installed; called before any work."""
     if importlib.util.find_spec("plotly") is None:
         raise FormatError(
             "an HTML report needs plotly, the optional extra 'html'; "
@@ -43,7 +43,7 @@ def refuse_without_plotly() -> None:
 
 
 def render_html(contents: Contents) -> str:
-    """The page, complete; raises FormatError without plotly."""
+    """The complete page; raises FormatError if plotly is not installed."""
     refuse_without_plotly()
     from plotly.offline import get_plotlyjs
 
@@ -63,13 +63,13 @@ def render_html(contents: Contents) -> str:
 
 
 def escaped_json(value: Any) -> str:
-    """JSON in ASCII without `<`, `>` and `&`, which mean nothing to a parser of HTML."""
+    """ASCII JSON with `<`, `>` and `&` escaped, so it is safe inside HTML."""
     text = json.dumps(_safe(value), allow_nan=False, separators=(",", ":"))
     return re.sub("[<>&]", lambda found: _IN_JSON[found[0]], text)
 
 
 def _safe(value: Any) -> Any:
-    """The value with integers that a browser would round as text."""
+    """The value, with integers too large for JavaScript as text."""
     if isinstance(value, dict):
         return {key: _safe(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -83,7 +83,7 @@ def _text(name: str) -> str:
 
 
 def _as_script(text: str) -> str:
-    """JavaScript that may stand in an element: nothing in it ends the element."""
+    """JavaScript that is safe in a script element: nothing in it closes the element."""
     return re.sub(r"<(?=/script|!--|script)", r"\\x3c", text, flags=re.IGNORECASE)
 
 

@@ -1,4 +1,4 @@
-// The page of one report: the answer first, then what it is made of.
+// The page of one report: the answer first, then its details.
 
 const COUNTED = "counted, exact";
 const PREDICTED = "predicted";
@@ -13,7 +13,7 @@ function reportPage({ headline, report, modules, notes, roofs, curves, curves_mi
   const zoom = hierarchy("modules", report, modules);
   section("hierarchy", ["Hierarchy", "Where it goes"], COUNTED,
     element("p", { class: "lead" }, "The prefill pass and one decode step by module, largest first. Click a part, or use the list: "
-      + "arrows walk it, Right or Enter goes in, Left or Escape goes up."),
+      + "arrow keys move, Right or Enter opens a part, Left or Escape goes up."),
     zoom.controls, zoom.crumbs, zoom.box);
   rooflineSection(report, roofs, curves.length > 0 ? newest(report.time, curves) : report.time);
   timeSection(report, curves, missing);
@@ -67,7 +67,7 @@ function summarySection(headline, report, curves) {
   main.append(made);
 }
 
-/** What dominates, in a sentence or two, and whether the witnesses agree. */
+/** What dominates, in a sentence or two, and whether the engines agree. */
 function answer(report) {
   const names = stageNames(report);
   const leader = (values) => {
@@ -98,8 +98,8 @@ function stageSection(report) {
   const rows = Object.entries(report.stages).map(([name, stage]) => ({ name, ...stage }));
   const count = (label, key, unit) => ({ label, unit, kind: "number", value: (row) => row[key] });
   section("stages", "Stages", `${COUNTED}${report.time.length > 0 ? "; seconds predicted" : ""}`,
-    element("p", { class: "lead" }, "Each bar is a whole, of the batch's prefill pass and all its decode steps; the table's last row is one step."),
-    chartPlace("stage-bars", "Stages stacked to the whole: FLOPs, bytes, parameters and, where predicted, seconds", 130 + 62 * (3 + report.time.length)),
+    element("p", { class: "lead" }, "Each bar is the whole batch: its prefill pass and all its decode steps. The table's last row is a single step."),
+    chartPlace("stage-bars", "Stages stacked to the whole: FLOPs, bytes, parameters and, if predicted, seconds", 130 + 62 * (3 + report.time.length)),
     table("stage-table", "Stages", [
       { label: "Stage", kind: "text", value: (row) => (row.name === decode ? `${row.name} step` : row.name) },
       count("Parameters", "params"), count("Calls", "calls"), count("FLOPs", "flops", "FLOPs"),
@@ -135,7 +135,7 @@ function rooflineSection(report, roofs, entries) {
     });
     place.append(made.controls, made.figure, made.caption);
   } else {
-    place.append(element("p", { class: "lead" }, `No GPU in the catalogue computes in ${report.metadata.dtype}.`));
+    place.append(element("p", { class: "lead" }, `No GPU in the catalogue supports ${report.metadata.dtype}.`));
   }
   place.append(element("h3", {}, "Operators"), operators);
 }
@@ -144,7 +144,7 @@ function timeSection(report, curves, missing) {
   const place = section("time", ["Time", "Latency and throughput"], PREDICTED);
   if (curves.length > 0) {
     place.append(
-      element("p", { class: "lead" }, "Predicted by the analytic time model, not measured. Open circles: more pages than fit into memory, the rest wait."),
+      element("p", { class: "lead" }, "Predicted by the analytic time model, not measured. Open circles: more pages than fit in memory; the rest wait."),
       curveFigures("curves"),
     );
     drawings.push(() => drawCurves("curves", curves));

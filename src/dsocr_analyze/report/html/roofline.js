@@ -1,5 +1,5 @@
-// The roofline of a GPU with every operator on it: at how many FLOPs a byte it works, and what the
-// GPU can reach there at most. Diamonds are stages as the time model predicts them.
+// The roofline of a GPU with every operator on it: its FLOPs per byte, and the most that the GPU can
+// reach there. Diamonds are stages as predicted by the time model.
 
 const LABEL_PLACES = ["middle left", "bottom right", "bottom center", "bottom left", "middle right"];
 const MATRIX_FAMILIES = new Set(["gemm", "attention", "convolution"]);
@@ -24,13 +24,13 @@ function stageLabelOfOne(report, stage) {
   return stage === decodeName(report) ? `${stage} step` : stage;
 }
 
-/** The rate at which an operator computes where nothing but arithmetic holds it up. */
+/** The rate at which an operator computes if only arithmetic limits it. */
 function computePeak(row, roof) {
   const isMatrix = MATRIX_FAMILIES.has(row.family);
   return isMatrix ? roof.matrix_flops_per_second : roof.vector_flops_per_second ?? roof.matrix_flops_per_second;
 }
 
-/** What bounds an operator on a GPU at best, and how long it then takes. */
+/** What bounds an operator on a GPU in the best case, and how long it then takes. */
 function bestCase(row, roof) {
   if (row.bytes === null || !roof) return { bound: null, seconds: null };
   const compute = Number(row.flops) / computePeak(row, roof);
@@ -38,7 +38,7 @@ function bestCase(row, roof) {
   return { bound: compute > memory ? "compute" : "memory", seconds: Math.max(compute, memory) };
 }
 
-/** The chart and the choice of its GPU, which `onGpu` is told of, the first one included. */
+/** The chart and its choice of GPU; `onGpu` is called with every choice, including the initial one. */
 function roofline(id, report, roofs, entries, rows, onGpu) {
   const state = { roof: roofs[0] };
   const caption = element("p", { class: "lead", id: `${id}-caption` });
@@ -71,13 +71,13 @@ function roofCaption(roof, rows) {
   const still = rows.filter((row) => Number(row.flops) === 0).length;
   const ridge = roof.matrix_flops_per_second / roof.bytes_per_second;
   const vector = roof.vector_flops_per_second === null
-    ? "its fp32 rate outside the matrix units is unknown, so all operators stand under the matrix roof"
+    ? "its fp32 rate outside the matrix units is unknown, so all operators are shown under the matrix roof"
     : `${scaled(roof.vector_flops_per_second, "FLOP/s")} outside the matrix units`;
   return `${roof.title}: ${scaled(roof.matrix_flops_per_second, "FLOP/s")} dense ${roof.dtype}, `
     + `${vector}, ${scaled(roof.bytes_per_second, "B/s")}; memory bounds matrix products below ${short(ridge)} FLOPs/byte. `
-    + `A dot stands at the most that the GPU could reach; its area is its share of the stage's bytes. `
+    + `A dot is at the most that the GPU could reach; its area is its share of the stage's bytes. `
     + `${plural(still, "operator")} that compute${still === 1 ? "s" : ""} nothing and only move${still === 1 ? "s" : ""} bytes `
-    + `${still === 1 ? "is" : "are"} in the table alone. Peaks: ${roof.source}${roof.weak ? `; poorly sourced: ${roof.weak}` : ""}.`;
+    + `${still === 1 ? "is" : "are"} only in the table. Peaks: ${roof.source}${roof.weak ? `; poorly sourced: ${roof.weak}` : ""}.`;
 }
 
 function drawRoofline(id, report, roof, entries, rows) {
@@ -124,7 +124,7 @@ function operatorTrace(stage, points, roof, colour) {
     hovertext: points.map((row) => {
       const best = bestCase(row, roof);
       return `<b>${plain(row.operator)}</b> (${plain(row.family)}), ${plain(stage)}<br>${exact(row.flops)} FLOPs<br>`
-        + `${exact(row.bytes)} bytes<br>${short(row.intensity)} FLOPs/byte, ${best.bound} bounds it<br>`
+        + `${exact(row.bytes)} bytes<br>${short(row.intensity)} FLOPs/byte, bound by ${best.bound}<br>`
         + `at least ${seconds(best.seconds)} on ${plain(roof.title)}`;
     }),
     hovertemplate: "%{hovertext}<extra></extra>",

@@ -1,6 +1,6 @@
-// Stages stacked to the whole: one bar a quantity in a report, one bar a report in a comparison.
+// Stages stacked to the whole: one bar per quantity in a report, one bar per report in a comparison.
 
-/** Stages of a report in order, and what all decode steps together come to. */
+/** Stages of a report in order, and the sum of all decode steps. */
 function stageNames(report) {
   return Object.keys(report.stages);
 }
@@ -22,7 +22,7 @@ function batchByStage(report, of) {
 
 const OUTSIDE = data.colours.outside;
 
-/** Seconds of a page alone by stage, and last what is in none; of one of the report's predictions. */
+/** Seconds of a page alone by stage, with the rest last, for one of the report's predictions. */
 function secondsByStage(report, entry) {
   const index = data.kind === "report" ? 0 : data.reports.indexOf(report);
   const parts = data.seconds[index][report.time.indexOf(entry)];
@@ -85,7 +85,7 @@ function drawStackedBars(id, report) {
   });
 }
 
-/** One bar a report, each stage a part, in units of the quantity. */
+/** One bar per report, one part per stage, in units of the quantity. */
 function drawComparedBars(id, names, reports, order, quantity) {
   const stages = [...order, ...(quantity.outside ? [OUTSIDE] : [])];
   const colours = stageColours(stages);
@@ -118,7 +118,7 @@ function drawComparedBars(id, names, reports, order, quantity) {
   });
 }
 
-/** A long name in several lines. */
+/** A long name, wrapped. */
 function wrapped(name) {
   const pieces = String(name).match(/.{1,28}(?:[\s,/]|$)|.{1,28}/g) ?? [String(name)];
   return pieces.map(plain).join("<br>");

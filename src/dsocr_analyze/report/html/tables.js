@@ -1,5 +1,5 @@
-// Tables that sort by a click on a heading and search as one types. Of thousands of rows only as
-// many are in the page as the reader asks for.
+// Tables that sort when a heading is clicked and search while typing. Of thousands of rows, only as
+// many are in the page as the reader requests.
 
 const ROWS_SHOWN = [50, 250, Infinity];
 
@@ -101,7 +101,7 @@ function plainCell(value) {
   return typeof value === "number" || value === null ? exact(value) : numeral(value);
 }
 
-/** Text of a value that may be a count too large for a number. */
+/** Text of a value, which may be a count too large for a number. */
 function numeral(value) {
   return /^-?\d{16,}$/.test(value) ? exact(value) : value;
 }
@@ -116,7 +116,7 @@ function sortKey(value, kind) {
   return kind === "number" ? Number(value) : String(value);
 }
 
-/** Unknown values come last either way. */
+/** Unknown values come last in either direction. */
 function inOrder(a, b, sign) {
   if (a === null || b === null) return (a === null) - (b === null);
   if (typeof a === "number") return sign * (a - b);
