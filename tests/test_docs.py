@@ -275,7 +275,7 @@ def test_figures_of_the_facts_are_on_their_pages():
     assert "2,622,720" in text_of("MlpProjector")
     assert "488,454,586,368" in text_of("ImageEncoderViT")  # MACs, 976.9 GFLOPs
     assert re.search(r"\| 161,7\d\d,\d{3},\d{3} \|", text_of("VitModel"))  # 161.7 GFLOPs
-    assert "61,440 bytes a token" in text_of("DeepseekV2Model")
+    assert "61,440 bytes per token" in text_of("DeepseekV2Model")
     assert "602,112" in text_of("CLIPVisionEmbeddings")
     assert "129,280" in text_of("DeepseekV2ForCausalLM")
 

@@ -5,7 +5,7 @@ are of its main branch of February 2026 (`tests/test_flop_count.py`, `test_activ
 `test_jit_model_analysis.py` and `test_print_model_statistics.py`), PyTorch's of its main branch of
 2026 (`test/test_flop_counter.py`). fvcore states multiply-accumulates, PyTorch FLOPs of matrix
 products. Where this counter says something else by choice, both figures stand here, and the choice
-in docs/reading.md, "Beside fvcore's and PyTorch's own cases".
+in docs/reading.md, "Differences from fvcore's and PyTorch's own cases".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dsocr_analyze.kernels import total_work
 from dsocr_analyze.trace.operators import RULES
 
 PAGE = Path(__file__).parents[1] / "docs" / "reading.md"
-HEADING = "## Beside fvcore's and PyTorch's own cases"
+HEADING = "## Differences from fvcore's and PyTorch's own cases"
 
 HALF = torch.float16
 FP8 = torch.float8_e4m3fn

@@ -47,8 +47,8 @@ def corrections_page(pages: Sequence[Page], checked: Checked, facts: Facts) -> s
     parts = [
         GENERATED,
         "# Corrections",
-        f"Earlier figures that do not hold. They come from two documents that this project grew out"
-        f' of and that are not in its repository, "{SOURCES[0]}" and "{SOURCES[1]}", and are quoted'
+        f"Earlier figures that were wrong. They come from two documents that this project is based"
+        f' on and that are not in its repository, "{SOURCES[0]}" and "{SOURCES[1]}", and are quoted'
         " as they were written.",
         f"The stated page is {facts.workload_text}.",
         table(("module", "earlier statement", "what holds", "why"), rows),
@@ -84,21 +84,21 @@ def _of_the_model(checked: Checked, facts: Facts) -> list[Correction]:
         Correction(
             "DeepseekOCRConfig",
             f"Example MLA config (40 layers, seq_len={quoted}, batch=1, bf16): several GB",
-            f"{scaled(token_bytes * quoted, 'B')} for as many tokens",
-            f"keys and values of {decoder.layers} layers take {count(token_bytes)} bytes a token",
+            f"{scaled(token_bytes * quoted, 'B')} for the same number of tokens",
+            f"keys and values of {decoder.layers} layers take {count(token_bytes)} bytes per token",
         ),
         Correction(
             "DeepseekV2ForCausalLM",
             f"LM Head Projection: ~2.15 TFLOPs (1280 → {QUOTED['vocabulary']} vocab)",
             f"{scaled(head, 'FLOPs')} for the {tokens} tokens of the stated page,"
-            f" {scaled(head // tokens, 'FLOPs')} a token",
-            f"the vocabulary has {count(decoder.vocab_size)} entries; the earlier figure is that of"
+            f" {scaled(head // tokens, 'FLOPs')} per token",
+            f"the vocabulary has {count(decoder.vocab_size)} entries; the earlier figure is for"
             f" {count(quoted)} tokens",
         ),
         Correction(
             "DeepseekV2ForCausalLM",
             f"Logits Tensor: 3.3 GB (B=1, S={quoted}, vocab={QUOTED['vocabulary']} in fp32)",
-            f"{scaled(quoted * logits_bytes, 'B')} for as many tokens,"
+            f"{scaled(quoted * logits_bytes, 'B')} for the same number of tokens,"
             f" {scaled(tokens * logits_bytes, 'B')} for the stated page",
             f"the vocabulary has {count(decoder.vocab_size)} entries",
         ),
@@ -111,7 +111,7 @@ def _of_vision(checked: Checked, facts: Facts) -> list[Correction]:
         for name in ("ImageEncoderViT", "VitModel", "MlpProjector")
     )
     tokens = facts.token_side(facts.views[0][2]) ** 2 + 1
-    views = " and ".join(f"{n} of {count(side)} pixels a side" for _, n, side in facts.views)
+    views = " and ".join(f"{n} of {count(side)} pixels per side" for _, n, side in facts.views)
     twice = "the earlier formula counts multiply-accumulates, which are two FLOPs each"
     return [
         Correction(
@@ -120,38 +120,38 @@ def _of_vision(checked: Checked, facts: Facts) -> list[Correction]:
             f"{scaled(sum(sam) + sum(clip) + sum(projector), 'FLOPs')} of matrix work: SAM"
             f" {scaled(sum(sam), 'FLOPs')}, CLIP {scaled(sum(clip), 'FLOPs')}, projector"
             f" {scaled(sum(projector), 'FLOPs')}",
-            f"the stated page has as many local views and the global one: {views}",
+            f"the stated page has as many local views, and the global view: {views}",
         ),
         Correction(
             "ImageEncoderViT",
             "FLOPs: ~290 GFLOPs per 1024×1024 image",
             f"{scaled(sam[0], 'FLOPs')} of matrix work ({scaled(sam[0] // 2, 'MACs')})",
-            f"all {facts.sam.layers} blocks with both products of attention over padded windows,"
+            f"includes all {facts.sam.layers} blocks, with both attention products over padded windows,"
             " patch embedding and neck",
         ),
         Correction(
             "Attention",
             "FLOPs: 4×N×d² + 2×N²×d + rel-pos computation",
-            "$8\\,N d^2 + 4\\,N^2 d$ and the relative positions",
+            "$8\\,N d^2 + 4\\,N^2 d$ plus the relative positions",
             twice,
         ),
         Correction(
             "PatchEmbed",
             "FLOPs: 2 × C_in × embed_dim × H × W / (kernel_size²)",
-            "$2\\,C d\\,H W$, nothing divided",
-            "every pixel meets every output channel once, however large the kernel",
+            "$2\\,C d\\,H W$, without a division",
+            "every pixel meets every output channel once, whatever the kernel size",
         ),
         Correction(
             "LayerNorm2d",
             "FLOPs: Similar to standard LayerNorm",
-            "eight FLOPs an element; five in the fused kernel of LayerNorm",
-            "it is written out, operator by operator",
+            "eight FLOPs per element; five in the fused kernel of LayerNorm",
+            "it is not fused but written out operator by operator",
         ),
         Correction(
             "VitModel",
             "FLOPs: ~64.5 GFLOPs per image",
             f"{scaled(clip[0], 'FLOPs')} of matrix work for the global view",
-            f"{facts.clip.layers} blocks over {tokens} tokens, two FLOPs a multiply-accumulate",
+            f"{facts.clip.layers} blocks over {tokens} tokens, two FLOPs per multiply-accumulate",
         ),
         Correction(
             "NoTPAttention",
@@ -168,8 +168,8 @@ def _of_vision(checked: Checked, facts: Facts) -> list[Correction]:
         Correction(
             "CLIPVisionEmbeddings",
             "FLOPs: Conv2d (2×C_in×C_out×H×W/patch_size²)",
-            "none in the model; $2\\,C_{in} C_{out} H W$ where the convolution runs",
-            "the model passes SAM's features in place of patches; in a convolution every pixel meets"
+            "none in the model; $2\\,C_{in} C_{out} H W$ if the convolution runs",
+            "the model passes SAM's features instead of patches; in a convolution every pixel meets"
             " every output channel once",
         ),
     ]
@@ -186,14 +186,14 @@ def _of_decoder(checked: Checked, facts: Facts) -> list[Correction]:
             "Attention: ~2×B×S²×d per layer (prefill)",
             f"$4\\,B S^2 d$: {scaled(4 * tokens**2 * d, 'FLOPs')} for the stated page, before the"
             " projections",
-            "attention has two products, with the keys and with the values",
+            "attention has two products: with the keys, and with the values",
         ),
         Correction(
             "DeepseekV2FlashAttention2",
             "Same FLOP count but 3-4x faster wall-clock time",
             "the same count for plain attention only",
             "with latent attention the eager class absorbs the up-projection, while this one applies"
-            " it and pads the values; time belongs to a device, not to a module",
+            " it and pads the values; time depends on the device, not just on the module",
         ),
         Correction(
             "DeepseekV2MLP",
@@ -205,15 +205,15 @@ def _of_decoder(checked: Checked, facts: Facts) -> list[Correction]:
         Correction(
             "DeepseekV2MoE",
             "FLOPs: MoEGate + num_experts_per_tok × MLP_FLOPs (sparse activation)",
-            "the shared experts, sorting, weighting and summing come on top",
-            "every token passes the shared experts, whatever the router chooses",
+            "plus the shared experts, sorting, weighting and summing",
+            "every token goes through the shared experts, whatever the router chooses",
         ),
         Correction(
             "DeepseekV2YarnRotaryEmbedding",
             "FLOP overhead: ~50 extra FLOPs for frequency ramp computation",
-            f"{count(YARN_OPERATORS * pairs)} FLOPs each time the tables are filled, and one for"
+            f"{count(YARN_OPERATORS * pairs)} FLOPs each time the tables are filled, plus one for"
             " every entry of each table",
-            f"{YARN_OPERATORS} operations for each of {pairs} pairs of features; the magnitude scales"
-            " the tables",
+            f"{YARN_OPERATORS} operations for each of {pairs} pairs of features; the tables are scaled"
+            " by the magnitude",
         ),
     ]

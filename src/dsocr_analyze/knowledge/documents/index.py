@@ -19,17 +19,17 @@ def index(chapters: Sequence[Chapter]) -> str:
     parts = [
         GENERATED,
         "# Modules",
-        f"{pages} pages, one for each module of {_models(chapters)} that is worth one. Every"
-        " figure is made by the program: by a formula, by the closed forms, and by a trace of the"
-        " module alone, and a page is written only where they agree exactly. In a trace of many"
-        " layers, equal calls of alike modules are recorded once, as in the main job.",
+        f"{pages} pages, one for each notable module of {_models(chapters)}. The program computes"
+        " every figure three ways: by a formula, by the closed forms, and by a trace of the module"
+        " alone. A page is written only if they agree exactly. In a trace of many layers, identical"
+        " calls of identical modules are recorded once, as in the main command.",
         "See also the [module catalogue](../module_catalog.md) and the"
         " [formulations](../module_formulations.md).",
     ]
     for chapter in chapters:
         parts += [
             f"## {chapter.title}",
-            f"The stated workload of its pages: {chapter.facts.workload_text}.",
+            f"The workload stated on its pages: {chapter.facts.workload_text}.",
         ]
         for group in groups_of(chapter.pages):
             rows = [
@@ -37,10 +37,10 @@ def index(chapters: Sequence[Chapter]) -> str:
                 for page in chapter.pages
                 if page.group == group
             ]
-            header = ("module", "in a line", "parameters of one", "FLOPs of one call")
+            header = ("module", "summary", "parameters", "FLOPs of one call")
             parts += [f"### {group}", table(header, rows)]
         if chapter.shared:
-            parts += ["### What it shares with the models above", _sharedgroups_of(chapter.shared)]
+            parts += ["### Shared with the models above", _sharedgroups_of(chapter.shared)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -21,7 +21,7 @@ def catalogue(chapters: Sequence[Chapter]) -> str:
         GENERATED,
         "# Module catalogue",
         "The single source of truth for what is modelled: every block of every stage, the operator"
-        " families that its trace shows, the closed form that stands for it, and its page.",
+        " families in its trace, its closed form, and its page.",
     ]
     for chapter in chapters:
         facts = chapter.facts

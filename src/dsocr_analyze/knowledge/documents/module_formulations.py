@@ -18,8 +18,8 @@ def formulations(chapters: Sequence[Chapter]) -> str:
     parts = [
         GENERATED,
         "# Module formulations",
-        "The mathematics behind every module, with where it stands in the model. What each costs"
-        " stands on its page.",
+        "The mathematics of every module and its place in the model. The cost of each module is on"
+        " its page.",
     ]
     for chapter in chapters:
         parts.append(f"## {chapter.title}")

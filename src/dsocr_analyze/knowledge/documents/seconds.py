@@ -43,52 +43,53 @@ _KINDS: Final = {
 _METHOD: Final = """\
 # Predicted seconds
 
-`dsocr-analyze time`, `--gpu` and `dsocr_analyze.hardware.device` predict; nothing is run. A second is
-made in five steps.
+`dsocr-analyze time`, `--gpu` and `dsocr_analyze.hardware.device` predict times without running
+anything. A prediction is made in five steps.
 
-1. **Which kernels.** Under `eager` every kernel record of the count is launched, as the model's own
-   code does it: the same list from the trace and from the closed forms. Under `serving` the encoders
-   stay as they are, and the decoder is made of fused kernels, each by one rule (below).
-2. **Seconds of a kernel.** A formula per kind (`hardware/kernel_times/`), with at most 20 coefficients
-   per GPU and element type, fitted to measured kernels. A matrix product is the fastest of some tiles,
-   in waves over the SMs, against its bytes over the bandwidth; attention and experts likewise.
-   Elementwise kernels are their bytes over the bandwidth and the shortest kernel. Weights always come
-   from device memory; the experts that a step touches are the expected number,
-   `E (1 - (1 - k/E)^tokens)`.
-3. **One stream.** A kernel starts when the host has issued it and the one before has ended. In eager
-   every launch costs the host time, and where it waits for a value, the GPU runs dry; inside a CUDA
-   graph launches cost nothing.
-4. **Many pages.** Under `serving` a closed loop of C clients: a page is prepared on the CPU, waits for
-   its prefill pass, and is decoded together with the others; a prefill pass runs between decode steps
-   and carries them one token further. The throughput is the one at which C pages take C / X seconds.
-   Under `eager` a batch is filled and runs until its longest page has ended.
+1. **Kernels.** Under `eager`, every kernel record of the count is launched, as in the model's own
+code; the trace and the closed forms give the same list. Under `serving`, the encoders stay as they
+are, and the decoder consists of fused kernels, with one rule for each (below).
+2. **Seconds of a kernel.** There is one formula per kind (`hardware/kernel_times/`), with at most 20
+coefficients per GPU and dtype, fitted to measured kernels. A matrix product takes the time of the
+fastest of several tile shapes, in waves over the SMs, or of its bytes over the bandwidth; attention
+and experts are similar. Elementwise kernels take their bytes over the bandwidth, plus the time of
+the shortest kernel. Weights always come from device memory; a step touches the expected number of
+experts, `E (1 - (1 - k/E)^tokens)`.
+3. **One stream.** A kernel starts when the host has issued it and the previous one has ended. Under
+`eager`, every launch costs host time, and whenever the host waits for a value, the GPU runs dry;
+inside a CUDA graph, launches cost nothing.
+4. **Many pages.** Under `serving`, a closed loop of C clients: each page is prepared on the CPU, waits
+for its prefill pass, and is decoded together with the others; a prefill pass runs between decode
+steps and advances them by one token. The throughput X is the one at which C pages take C / X
+seconds. Under `eager`, a batch is filled and runs until its longest page has ended.
 5. **The band.** Each kind has the 90th percentile of its error on sizes that the fit never saw. Errors
-   of one kind add up, those of different kinds are independent; the host's is assumed to be 50 %.
-   Where a kind was not measured on a GPU, another one's coefficients are taken with this GPU's own
-   peaks, and the error is doubled: "extrapolated".
+of the same kind add up, those of different kinds are independent; the host's error is assumed to
+be 50 %. If a kind was not measured on a GPU, the coefficients of another GPU are used with this
+GPU's own peaks, and the error is doubled ("extrapolated").
 
-What is not in it: the network, PDF rendering, sampling beyond the largest logit, other jobs on the
+Not included: the network, PDF rendering, sampling beyond the largest logit, and other jobs on the
 machine.
 
-## Held against what was measured
+## Comparison with measurements
 
-`dsocr-analyze calibrate` measures the device at hand and writes a profile of it. A GPU's has the
-formulas above, and what its host takes. A CPU computes by itself, so its seconds are a plain sum: a
-kernel's time is made of contributions, each a size times a coefficient (of a product the
-multiply-accumulates, split by its number of rows, its inputs, outputs and weights; of any other
-operator the bytes it reads and writes), found by non-negative least squares on relative errors; Python
-adds the same to every operator. Every family of kernels states its error on sizes that no fit saw.
+`dsocr-analyze calibrate` measures the local device and writes a profile of it. A GPU's profile has the
+coefficients of the formulas above, and the host's times. A CPU has no separate host, so its time is a
+plain sum: each kernel's time is a sum of sizes times coefficients (for a product, the
+multiply-accumulates, split by its number of rows, its inputs, outputs and weights; for any other
+operator, the bytes it reads and writes), fitted by non-negative least squares on relative errors; Python
+adds a constant per operator. Every family of kernels states its error on sizes held out of the fit.
 
-A CPU's kernels are measured twice: alone, over many sizes, and within passes of a shallow network in
-the published widths, where caches, threads and memory are as a neighbour has left them. Of those
-passes the fastest run of each stage counts, as `measure` takes the fastest of its repeats; rounds of
-both kinds alternate, so that what disturbs one is gone in the next. Meanwhile memory that is freed
-stays with the process: with the C library's defaults every large tensor is given back and comes back
-page by page, which is up to half of a pass and depends on what the machine did before.
+A CPU's kernels are measured twice: alone, over many sizes, and within passes of a shallow network with
+the published widths, where caches, threads and memory are in the state that the previous kernels left.
+From those passes the fastest run of each stage is used, just as `measure` uses the fastest of its
+repeats. Rounds of both kinds alternate, so that a disturbance in one is gone in the next. Freed memory
+stays with the process meanwhile: with the C library's defaults, every large tensor would be returned to
+the system and mapped again page by page, which takes up to half of a pass and depends on what the
+machine did before.
 
-`dsocr-analyze measure` runs the real passes beside that prediction, and `time --from-benchmark` takes a
-server's own benchmark: it multiplies the first token and each token after it by what was measured over
-what was predicted, and says so in every later output.
+`dsocr-analyze measure` runs the real passes and compares them with that prediction, and
+`time --from-benchmark` reads a server's own benchmark: it multiplies the time to the first token and
+the time per later token by measured over predicted time, and states this in every later output.
 """
 
 
@@ -109,9 +110,9 @@ def seconds_page() -> str:
         GENERATED,
         _METHOD.strip(),
         "## Fusions of the serving runtime",
-        table(("kernel", "in place of"), ((f"`{each.operator}`", each.replaces)
+        table(("kernel", "replaces"), ((f"`{each.operator}`", each.replaces)
                                            for each in FUSIONS)),
-        f"## One page worked out\n\nA4 at 150 dpi in the default mode ({workload.seq_len} prompt"
+        f"## One page worked through\n\nA4 at 150 dpi in the default mode ({workload.seq_len} prompt"
         f" tokens, {_TOKENS} new tokens), bfloat16, {gpu.gpu.title}, `serving`."
         f"\n\nOne decode step of one sequence over {workload.seq_len + 1} keys:",
         _kernels(served.step_kernels(1, workload.seq_len + 1), gpu),
@@ -122,7 +123,7 @@ def seconds_page() -> str:
         "The same page under `eager`:",
         _stages(predicted(EAGER)),
         "## Errors on sizes held out of the fit",
-        "Median / 90th percentile in percent, bfloat16; of whole groups of sizes that no fit saw.",
+        "Median / 90th percentile in percent, bfloat16, over whole groups of sizes held out of the fit.",
         _errors(),
         "## Hosts",
         table(("server", "what it is", "per step", "per sequence", "source"), map(_host, SERVERS.values())),

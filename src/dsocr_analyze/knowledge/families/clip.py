@@ -33,17 +33,17 @@ GROUP: Final = "Vision: CLIP encoder"
 
 SYMBOLS: Final = {
     "N": Symbol("N", "views"),
-    "R": Symbol("R", "pixels a side of a view"),
-    "q": Symbol("q", "patches a side of a view"),
-    "T": Symbol("T", "tokens of a view, the class token included", "q ** 2 + 1"),
+    "R": Symbol("R", "pixels per side of a view"),
+    "q": Symbol("q", "patches per side of a view"),
+    "T": Symbol("T", "tokens of a view, including the class token", "q ** 2 + 1"),
     "d": Symbol("d", "width"),
     "H": Symbol("H", "heads"),
     "m": Symbol("m", "hidden width of the MLP"),
     "L": Symbol("L", "blocks"),
-    "l": Symbol("l", "entries a side of the learned position table"),
-    "p": Symbol("p", "pixels a side of a patch of its own convolution"),
+    "l": Symbol("l", "entries per side of the learned position table"),
+    "p": Symbol("p", "pixels per side of a patch in its own convolution"),
     "C": Symbol("C", "channels of a view"),
-    "o": Symbol("o", "1 where the own convolution runs, 0 in the model"),
+    "o": Symbol("o", "1 if its own convolution runs, 0 in the model"),
     "I": Symbol("I", "FLOPs of resizing the position table", resize_formula("l", "q", "d")),
 }
 
@@ -60,8 +60,8 @@ MEANINGS: Final = {
     "num_attention_heads": "Heads H.",
     "ffn_hidden_size": "Hidden width m of the MLP.",
     "num_layers": "Blocks L.",
-    "image_size": "Pixels a side that the position table was learned at.",
-    "patch_size": "Pixels a side of a patch of the own convolution.",
+    "image_size": "Pixels per side that the position table was learned at.",
+    "patch_size": "Pixels per side of a patch in its own convolution.",
     "layernorm_epsilon": "Epsilon of the blocks' norms.",
     "pre_layernorm_epsilon": "Epsilon of the norm before the stack.",
     "fp32norm": "Whether the norm before the stack computes in fp32 (`LayerNormfp32`).",
@@ -90,7 +90,7 @@ def setting_parameters(facts: Facts, *keys: str) -> dict[str, Parameter]:
     """Some settings as parameters of a page."""
     given, defaults = settings(facts), facts.get("VitModel").DEFAULTS
     return {
-        "cfg": Parameter("Gives everything below.", "built from vision_config"),
+        "cfg": Parameter("Source of everything below.", "built from vision_config"),
         **{
             f"cfg.{key}": Parameter(
                 MEANINGS[key],

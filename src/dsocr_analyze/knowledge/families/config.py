@@ -15,44 +15,44 @@ from dsocr_analyze.knowledge.machinery.page import Page, Parameter
 __all__ = ["config_page"]
 
 _MEANINGS: Final = {
-    "vocab_size": "Rows of the token embedding and of the head.",
+    "vocab_size": "Rows of the token embedding and the head.",
     "hidden_size": "Width of a token.",
     "num_hidden_layers": "Decoder layers.",
     "num_attention_heads": "Query heads of a layer.",
     "num_key_value_heads": "Key and value heads of a layer.",
     "intermediate_size": "Hidden width of a dense layer's MLP.",
     "hidden_act": "Activation of the gated MLPs.",
-    "max_position_embeddings": "Positions the model was trained for.",
+    "max_position_embeddings": "Positions that the model was trained for.",
     "rope_theta": "Base of the rotary frequencies.",
     "rope_scaling": "How rotary positions are stretched: none, linear, dynamic or yarn.",
-    "attention_bias": "Whether attention's projections have biases.",
-    "attention_dropout": "Dropout of attention's weights, in training.",
+    "attention_bias": "Whether the attention projections have biases.",
+    "attention_dropout": "Dropout of the attention weights, in training.",
     "rms_norm_eps": "Epsilon of the norms.",
-    "use_mla": "Latent attention in place of plain multi-head attention.",
+    "use_mla": "Whether to use latent attention instead of plain multi-head attention.",
     "q_lora_rank": "Rank of the queries' latent, with `use_mla`.",
     "kv_lora_rank": "Rank of the keys' and values' latent, with `use_mla`.",
     "qk_rope_head_dim": "Rotary features of a head, with `use_mla`.",
     "qk_nope_head_dim": "Other features of a head, with `use_mla`.",
     "v_head_dim": "Features of a value head, with `use_mla`.",
     "n_routed_experts": "Routed experts of a mixture layer.",
-    "n_shared_experts": "Experts that every token passes, fused into one MLP.",
-    "num_experts_per_tok": "Routed experts that a token passes.",
+    "n_shared_experts": "Experts that process every token, fused into one MLP.",
+    "num_experts_per_tok": "Routed experts per token.",
     "moe_intermediate_size": "Hidden width of one expert.",
-    "moe_layer_freq": "Every how many layers one is a mixture.",
-    "first_k_dense_replace": "First layers that stay dense.",
-    "scoring_func": "Function of the router's logits: softmax or sigmoid.",
+    "moe_layer_freq": "Interval between mixture layers.",
+    "first_k_dense_replace": "Number of dense layers at the start.",
+    "scoring_func": "Function applied to the router's logits: softmax or sigmoid.",
     "topk_method": "How experts are chosen: greedy, group_limited_greedy or noaux_tc.",
     "n_group": "Groups of experts, for the group-limited methods.",
-    "topk_group": "Groups a token may choose from.",
-    "norm_topk_prob": "Whether the chosen scores are normalised to one.",
+    "topk_group": "Groups that a token may choose from.",
+    "norm_topk_prob": "Whether the chosen scores are normalised to sum to one.",
     "routed_scaling_factor": "Factor on the chosen scores.",
     "aux_loss_alpha": "Weight of the load-balancing loss, in training.",
-    "seq_aux": "Whether that loss is taken a sequence at a time.",
-    "ep_size": "Processes that experts are spread over.",
-    "initializer_range": "Spread of freshly drawn weights.",
-    "pretraining_tp": "Left from training; unused here.",
+    "seq_aux": "Whether that loss is computed per sequence.",
+    "ep_size": "Number of processes that the experts are distributed over.",
+    "initializer_range": "Standard deviation of the initial weights.",
+    "pretraining_tp": "Left over from training; unused here.",
     "use_cache": "Whether a pass returns its KV cache.",
-    "pad_token_id": "Token of padding; its row of the embedding stays zero.",
+    "pad_token_id": "Padding token; its row of the embedding stays zero.",
     "bos_token_id": "Token that begins a sequence.",
     "eos_token_id": "Token that ends generation.",
     "tie_word_embeddings": "Whether the head shares the embedding's weights.",
@@ -83,8 +83,8 @@ def config_page(
         also=(facts.get("DeepseekV2Config"),),
         what="The configuration of the model. "
         + (adds or "It adds nothing to `DeepseekV2Config` but its name:")
-        + " every decoder key of `config.json` becomes an attribute, with the defaults of that class"
-        " where the file is silent; `vision_config` and `projector_config` come along unchanged"
+        + " every decoder key of `config.json` becomes an attribute, with that class's default if the"
+        " file lacks the key; `vision_config` and `projector_config` are passed through unchanged"
         " and are read by the model's constructor.",
         blocks=(),
         layer="none: no tensors; `dsocr_analyze.architectures.ocr_family.dimensions` reads the same keys",
@@ -104,9 +104,9 @@ def config_page(
         mathematics=r"\text{(no computation)}",
         flops_notes=("No computation: a configuration holds no tensor.",),
         memory_notes=(
-            "No parameters of its own. What its keys decide, in bf16: the token embedding takes"
+            "No parameters of its own. With its values, in bf16: the token embedding takes"
             f" {scaled(embedding, 'B')}, all weights {scaled(memory.weights_bytes, 'B')},"
-            f" the KV cache {count(facts.cache_bytes_per_token)} bytes a token.",
+            f" and the KV cache {count(facts.cache_bytes_per_token)} bytes per token.",
         ),
         related=(facts.model_class, facts.whole_class, "DeepseekV2Model"),
         usage=f"""from dsocr_analyze.session import DeepSeekOCRSession

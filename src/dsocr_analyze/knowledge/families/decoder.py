@@ -13,24 +13,24 @@ __all__ = ["LAYER_INDEX", "SYMBOLS", "THE_CONFIG", "config_parameters", "fallbac
 SYMBOLS: Final[dict[str, Symbol]] = {
     "B": Symbol("B", "sequences of the batch"),
     "T": Symbol("T", "new tokens of a sequence"),
-    "K": Symbol("K", "keys: cached and new tokens"),
+    "K": Symbol("K", "keys: cached tokens plus new ones"),
     "d": Symbol("d", "width of a token"),
     "H": Symbol("H", "query heads"),
     "G": Symbol("H_{kv}", "key and value heads"),
     "D": Symbol("D", "features of a head"),
     "m": Symbol("m", "hidden width of the MLP"),
-    "a": Symbol("a", "FLOPs of the activation, an element"),
+    "a": Symbol("a", "FLOPs of the activation per element"),
     "E": Symbol("E", "routed experts"),
-    "k": Symbol("k", "experts a token passes"),
+    "k": Symbol("k", "experts per token"),
     "f": Symbol("f", "hidden width of a routed expert"),
     "s": Symbol("s", "hidden width of the shared experts, fused"),
     "V": Symbol("V", "vocabulary"),
-    "e": Symbol("e", "bytes of an element"),
+    "e": Symbol("e", "bytes per element"),
 }
 """The decoder's alphabet."""
 
-THE_CONFIG: Final = Parameter("Gives everything below.", "the model's config")
-LAYER_INDEX: Final = Parameter("Number of the layer: its place in the cache.", "0, 1, ...")
+THE_CONFIG: Final = Parameter("Source of everything below.", "the model's config")
+LAYER_INDEX: Final = Parameter("Number of the layer: its index in the cache.", "0, 1, ...")
 
 
 def config_parameters(config: Any, meanings: Mapping[str, str]) -> dict[str, Parameter]:

@@ -46,8 +46,8 @@ def attention_formulas(facts: Facts) -> Formulas:
 
 
 _PLAIN_NOTE: Final = (
-    "Attention here is `LlamaAttention` of transformers, as the vendor's class table chooses it"
-    " without `use_mla`: projections, rotary positions computed anew by each layer, the whole"
+    "Attention here is `LlamaAttention` of transformers, which the vendor's class table selects"
+    " without `use_mla`: projections, rotary positions recomputed by each layer, the whole"
     " product of T queries and K keys, softmax in fp32."
 )
 
@@ -57,10 +57,10 @@ def attention_note(facts: Facts) -> str:
     name = facts.class_at("model.layers.0.self_attn").__name__
     if name == "LlamaAttention":
         return _PLAIN_NOTE
-    variant = ", latent and eager," if facts.decoder.use_mla else ""
+    variant = ", latent and eager" if facts.decoder.use_mla else ""
     with_key = "with" if facts.decoder.use_mla else "without"
     return (
-        f"Attention here is `{name}`{variant} as the class table chooses it {with_key} `use_mla`."
+        f"Attention here is `{name}`{variant}, which the class table selects {with_key} `use_mla`."
     )
 
 
@@ -190,15 +190,15 @@ def stack_cases(
 
 
 _STACK_KEYS: Final = {
-    "vocab_size": "Rows of the embedding (and of the head).",
+    "vocab_size": "Rows of the embedding (and the head).",
     "hidden_size": "Width d.",
     "num_hidden_layers": "Layers.",
     "num_attention_heads": "Query heads of a layer.",
     "num_key_value_heads": "Key and value heads of a layer.",
-    "max_position_embeddings": "Positions the model was trained for.",
+    "max_position_embeddings": "Positions that the model was trained for.",
     "rms_norm_eps": "Epsilon of the norms.",
     "use_cache": "Whether a pass returns its cache.",
-    "pad_token_id": "Row of the embedding that stands for padding.",
+    "pad_token_id": "Row of the embedding for padding.",
 }
 
 

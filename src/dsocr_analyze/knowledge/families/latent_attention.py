@@ -85,15 +85,15 @@ def latent_parameters(facts: Facts) -> dict[str, Parameter]:
                 "hidden_size": "Width d.",
                 "num_attention_heads": "Heads H.",
                 "q_lora_rank": "Rank of the queries' latent; None for one full projection.",
-                "kv_lora_rank": "Rank of the keys' and values' latent: what is cached.",
+                "kv_lora_rank": "Rank of the keys' and values' latent, which is cached.",
                 "qk_nope_head_dim": "Features of a head's query and key without positions.",
                 "qk_rope_head_dim": "Rotary features of a head's query; the key's are shared by all"
                 " heads.",
                 "v_head_dim": "Features of a value head.",
                 "rope_theta": "Base of the rotary frequencies.",
-                "rope_scaling": "How positions are stretched.",
-                "attention_bias": "Whether the projections into latents and out have biases.",
-                "attention_dropout": "Dropout of the weights, in training.",
+                "rope_scaling": "How rotary positions are stretched.",
+                "attention_bias": "Whether the latent and output projections have biases.",
+                "attention_dropout": "Dropout of the attention weights, in training.",
             },
         ),
     }
@@ -150,9 +150,9 @@ def not_used(facts: Facts) -> str:
     if facts.decoder.use_mla:
         return ""
     return (
-        f" {facts.model_name} does not use it: `use_mla` is false, and its layers have plain"
-        " multi-head attention. The figures here are for the published width and heads with the"
-        " latent sizes that are the defaults of `DeepseekV2Config`."
+        f" In {facts.model_name} it is not used: `use_mla` is false, and the layers have plain"
+        " multi-head attention. The figures here use the published width and heads with the default"
+        " latent sizes of `DeepseekV2Config`."
     )
 
 

@@ -21,7 +21,7 @@ def group_of(facts: Facts) -> str:
 
 
 _PIXELS_NOTE: Final = (
-    "Summing the pixels, by which the vendor's code tells an image from a blank, counts one FLOP a"
+    "The vendor's code sums the pixels to tell an image from a blank, which counts one FLOP per"
     " value."
 )
 
@@ -112,7 +112,7 @@ def causal_lm_page(
   model --> head["lm_head<br/>{d} to {count(vocabulary)}"]
   head --> cast["cast to fp32"]
   cast --> logits["logits [B, T, {count(vocabulary)}]"]
-  model --> cache[("KV cache<br/>{count(per_token)} bytes a token")]
+  model --> cache[("KV cache<br/>{count(per_token)} bytes/token")]
   cache --> model""",
         pseudo_code="""hidden, cache = model(input_ids, images, images_seq_mask, images_spatial_crop)
 logits = lm_head(hidden).float()
@@ -124,15 +124,15 @@ repeat: hidden, cache = model(token, cache); logits = lm_head(hidden).float()"""
         cases=whole.cases,
         flops_notes=(
             "The prefill pass over the stated page takes"
-            f" {scaled(figures.prefill_pass.flops, 'FLOPs')}, of which"
-            f" {scaled(figures.prefill_pass.matrix_flops, 'FLOPs')} are matrix work;"
+            f" {scaled(figures.prefill_pass.flops, 'FLOPs')}, including"
+            f" {scaled(figures.prefill_pass.matrix_flops, 'FLOPs')} of matrix work;"
             f" a decode step takes {scaled(figures.stages['decode'].work.flops, 'FLOPs')}.",
             *flops_notes,
         ),
         memory_notes=(
             f"All weights take {scaled(weights_bytes, 'B')} in bf16"
-            f" ({count(params)} parameters); the KV cache"
-            f" {count(per_token)} bytes a token.",
+            f" ({count(params)} parameters); the KV cache takes"
+            f" {count(per_token)} bytes per token.",
             *memory_notes,
         ),
         related=related,
@@ -154,7 +154,7 @@ def clip_and_sam_diagram(facts: Facts, decoder: str) -> str:
         facts: The model.
         decoder: The decoder's class and layers.
     """
-    views = " and ".join(f"{N} of {count(R)} pixels a side" for _, N, R in facts.views)
+    views = " and ".join(f"{N} of {count(R)} pixels square" for _, N, R in facts.views)
     return f"""flowchart TB
   ids["input_ids [B, T]"] --> embed["embed_tokens"]
   views["views: {views}"] --> sam["sam_model: ImageEncoderViT"]
@@ -163,7 +163,7 @@ def clip_and_sam_diagram(facts: Facts, decoder: str) -> str:
   sam --> cat["concatenate"]
   clip --> cat
   cat --> proj["projector: MlpProjector"]
-  proj --> rows["rows, image_newline behind each,<br/>view_seperator at the end"]
+  proj --> rows["rows, image_newline after each,<br/>view_seperator at the end"]
   rows --> scatter["masked_scatter_ over the placeholders:<br/>{count(facts.workload.visual_tokens)} visual tokens"]
   embed --> scatter
   scatter --> decoder["{decoder}"]

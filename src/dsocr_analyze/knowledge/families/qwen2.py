@@ -55,7 +55,7 @@ LAYER: Final = f"{INNER}.layers.0"
 
 SYMBOLS: Final = {
     "N": Symbol("N", "views"),
-    "q": Symbol("q", "tokens a side of a view"),
+    "q": Symbol("q", "tokens per side of a view"),
     "n": Symbol("n", "image tokens of a view, and queries", "q ** 2"),
     "T": Symbol("T", "tokens of a view with its queries", "2 * n"),
     "d": Symbol("d", "width"),
@@ -63,10 +63,10 @@ SYMBOLS: Final = {
     "G": Symbol("H_{kv}", "key and value heads"),
     "D": Symbol("D", "features of a head"),
     "m": Symbol("m", "hidden width of the MLP"),
-    "a": Symbol("a", "FLOPs of the activation, an element"),
-    "e": Symbol("e", "bytes of an element"),
+    "a": Symbol("a", "FLOPs of the activation per element"),
+    "e": Symbol("e", "bytes per element"),
     "L": Symbol("L", "layers"),
-    "u": Symbol("n_u", "rows of all tables of queries"),
+    "u": Symbol("n_u", "rows of all query tables"),
 }
 
 

@@ -98,10 +98,10 @@ def rotary_page(
         pseudo_code=pseudo_code,
         mathematics=mathematics,
         symbols={
-            "K": Symbol("K", "positions tabled"),
+            "K": Symbol("K", "positions in the tables"),
             "D": Symbol("D", "rotary features of a head"),
-            "H": Symbol("H", "heads; they share the tables", f"{facts.decoder.heads}"),
-            "L": Symbol("L_0", "length the model was trained for"),
+            "H": Symbol("H", "heads, which share the tables", f"{facts.decoder.heads}"),
+            "L": Symbol("L_0", "length that the model was trained for"),
         },
         formulas=Formulas(vector_flops=f"K * D / 2 + 2 * K * D{extra}"),
         cases=cases_of(
@@ -114,7 +114,7 @@ def rotary_page(
         flops_notes=_flops_notes(facts),
         memory_notes=(
             "No parameters. The frequencies (fp32, one for each pair of features) and the two"
-            " tables are buffers outside the checkpoint; a longer call replaces the tables.",
+            " tables are buffers that are not in the checkpoint; a longer call replaces the tables.",
         ),
         related=tuple(other for other in _RELATED if other != name),
         usage=_usage(facts, name, usage_arguments),
@@ -127,9 +127,9 @@ def _parameters(facts: Facts) -> dict[str, Parameter]:
     length = facts.decoder.max_position_embeddings
     return {
         "dim": Parameter("Rotary features of a head; even.", rotary_size(facts)),
-        "max_position_embeddings": Parameter("Length the model was trained for.", length),
+        "max_position_embeddings": Parameter("Length that the model was trained for.", length),
         "base": Parameter("Base of the frequencies.", facts.decoder.rope_theta),
-        "device": Parameter("Where the frequencies are made.", None),
+        "device": Parameter("Device of the frequencies.", None),
     }
 
 
@@ -160,8 +160,8 @@ def _flops_notes(facts: Facts) -> tuple[str, ...]:
         return (filled,)
     return (
         filled,
-        f"{facts.model_name} has `use_mla` false: its plain attention tables its positions by"
-        " itself and never makes this class. The sizes are those of its heads.",
+        f"In {facts.model_name} `use_mla` is false: its plain attention computes its own tables"
+        " and never uses this class. The sizes are those of its heads.",
     )
 
 

@@ -26,9 +26,9 @@ GROUP: Final = "Vision: SAM encoder"
 
 SYMBOLS: Final = {
     "N": Symbol("N", "views"),
-    "R": Symbol("R", "pixels a side of a view"),
-    "p": Symbol("p", "pixels a side of a patch"),
-    "g": Symbol("g", "patches a side of the grid"),
+    "R": Symbol("R", "pixels per side of a view"),
+    "p": Symbol("p", "pixels per side of a patch"),
+    "g": Symbol("g", "patches per side of the grid"),
     "d": Symbol("d", "width"),
     "H": Symbol("H", "heads"),
     "D": Symbol("D", "features of a head"),

@@ -27,11 +27,9 @@ _SYMBOLS: Final = {
     "Vv2": Symbol("V_{vision}", "their vector FLOPs"),
     "Av2": Symbol("A_{vision}", "their matrix outputs"),
     "Pv": Symbol("P_{vision}", "their parameters"),
-    "px": Symbol("n_{px}", "values of the views, summed to find out whether there is an image"),
+    "px": Symbol("n_{px}", "values of the views, summed to check whether there is an image"),
 }
-_GRID: Final = Symbol(
-    "n_{cut}", "1 where the page is cut: its grid's sides are multiplied, 3 times"
-)
+_GRID: Final = Symbol("n_{cut}", "1 if the page is cut: its grid's sides are multiplied, 3 times")
 
 
 @dataclass(frozen=True, slots=True)

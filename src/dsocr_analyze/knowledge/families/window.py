@@ -24,8 +24,8 @@ __all__ = [
 SYMBOLS: Final = {
     "S": Symbol("S", "tokens of the prompt"),
     "i": Symbol("i", "number of the decode step, 0 for the prompt itself"),
-    "W": Symbol("W", "the window: generated tokens that the cache keeps"),
-    "K": Symbol("K", "keys attended, and kept", "S + min(i, W)"),
+    "W": Symbol("W", "window: generated tokens kept in the cache"),
+    "K": Symbol("K", "keys attended to, and kept", "S + min(i, W)"),
 }
 
 
@@ -39,7 +39,7 @@ def stated_steps(facts: Facts) -> list[tuple[str, DecodeStep]]:
     window, S = window_of(facts), facts.tokens
     if window is None:
         return [("decode step", DecodeStep(S, 1))]
-    named = {1: "decode step, the first", window: "decode step that fills the window"}
+    named = {1: "first decode step", window: "decode step that fills the window"}
     named[window + 1] = "decode step that overwrites"
     return [(label, DecodeStep(S, number, window)) for number, label in named.items()]
 
@@ -83,7 +83,7 @@ def bound_note(facts: Facts) -> str:
     """How large the cache grows."""
     window, S = window_of(facts), facts.tokens
     if window is None:
-        return "Without a window the cache grows by every token, as in DeepSeek-OCR."
+        return "Without a window the cache grows with every token, as in DeepSeek-OCR."
     bound = (S + window) * facts.cache_bytes_per_token
     return (
         f"All layers together keep at most S + W tokens: {count(bound)} bytes"
@@ -95,4 +95,4 @@ def steps_note(facts: Facts) -> tuple[str, ...]:
     """How the work of a decode step grows."""
     if window_of(facts) is None:
         return ("The given config has no window: every decode step attends to all tokens.",)
-    return ("A decode step's work grows up to step W and is the same from then on.",)
+    return ("The work of a decode step grows up to step W and is constant afterwards.",)

@@ -304,7 +304,7 @@ def _checked_by(page: Page, cases: Sequence[CheckedCase]) -> str:
     if all(item.closed_form for item in cases):
         witnesses = f"the formulas above, the closed form `{page.layer}` and a trace of the module"
         witnesses += f" alone on `{where}`"
-    return f"Found independently by {witnesses}; they agree exactly, or this page is not written."
+    return f"Found independently by {witnesses}; this page is written only if they agree exactly."
 
 
 def _memory(page: Page, cases: Sequence[CheckedCase]) -> list[str]:
@@ -344,10 +344,10 @@ def _memory(page: Page, cases: Sequence[CheckedCase]) -> list[str]:
                 row.append(count(item.cache_bytes))
         parts.append(table(header, rows))
         parts.append(
-            "Activations are the outputs of matrix operators, in elements; each operator, as PyTorch"
-            " runs it, reads its inputs and writes its outputs, and none is fused with another; the"
-            " peak is of tensors alive at once besides weights and inputs, as long as the published"
-            " code holds them."
+            "Activations are the output elements of matrix operators. Bytes are counted per operator"
+            " as PyTorch runs it, unfused: each reads its inputs and writes its outputs. The peak counts"
+            " tensors alive at once, excluding weights and inputs, for as long as the published code"
+            " holds them."
         )
     parts.append(_bullets(page.memory_notes) if page.memory_notes else "")
-    return parts if any(parts) else ["No parameters and no tensors kept."]
+    return parts if any(parts) else ["It keeps no parameters and no tensors."]

@@ -26,9 +26,9 @@ def page(facts: Facts) -> Page:
         name="AddAuxiliaryLoss",
         group="Decoder: MLP and mixture of experts",
         subject=function,
-        what="An autograd function that returns its input and, on the way back, hands the router's"
-        " load-balancing loss a gradient of one where that loss requires a gradient, as if it had"
-        " been added to the total. It runs in training only.",
+        what="An autograd function that returns its input and, in the backward pass, gives the"
+        " router's load-balancing loss a gradient of one if that loss requires a gradient, as if it"
+        " had been added to the total. It runs only in training.",
         blocks=(),
         layer="none: nothing is computed",
         inputs={"x": "B, T, d"},
@@ -55,7 +55,7 @@ backward(grad):     return grad, ones(1) if loss.requires_grad else None""",
                 lambda: [tensor(1, facts.tokens, d), tensor(1, dtype=torch.float32)],
             ),
         ),
-        flops_notes=("Nothing forward; backward fills one element.",),
+        flops_notes=("No FLOPs in the forward pass; the backward pass fills one element.",),
         related=("MoEGate", "DeepseekV2MoE"),
         usage=f"""import torch
 from {DECODER} import AddAuxiliaryLoss

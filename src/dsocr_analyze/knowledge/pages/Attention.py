@@ -30,10 +30,10 @@ def page(facts: Facts) -> Page:
         name="Attention",
         group=GROUP,
         subject=facts.get("Attention"),
-        what="Multi-head self-attention over a grid of tokens. To every score it adds a bias that"
-        " depends on the rows and on the columns between query and key, made from the queries and"
-        " two learned tables (decomposed relative positions). Windows come in as a larger batch of"
-        " small grids.",
+        what="Multi-head self-attention over a grid of tokens. It adds a bias to every score that"
+        " depends on the distance in rows and in columns between query and key, computed from the"
+        " queries and two learned tables (decomposed relative positions). Windows are passed in as a"
+        " larger batch of small grids.",
         blocks=(("sam", "window attention"), ("sam", "global attention")),
         layer="costs.sam_attention.grid_attention",
         inputs={"x": "N, g, g, d"},
@@ -59,14 +59,14 @@ return proj(join_heads(out))""",
         ),
         flops_notes=(
             "Projections, both products of attention, and the two einsums of the bias are matrix"
-            " work; a score costs a sum of the two bias terms, a scale, the bias and a softmax of"
-            " five.",
-            "The coordinates' distances are worked out at each call; the last term is the linear"
-            " resizing of the tables where they do not fit the grid.",
+            " work; a score costs a sum of the two bias terms, a scale, the bias and a softmax (five"
+            " FLOPs).",
+            "The distances between coordinates are computed at each call. The last term is the"
+            " linear resizing of the tables if they do not match the grid.",
         ),
         memory_notes=(
-            "The bias is kept for every head and every pair of tokens: it is the largest tensor of"
-            " the encoder where attention is global.",
+            "The bias is stored for every head and every pair of tokens: in global attention it is"
+            " the largest tensor of the encoder.",
         ),
         related=("Block", "add_decomposed_rel_pos", "ImageEncoderViT", "NoTPAttention"),
         usage=f"""import torch
@@ -89,7 +89,7 @@ def _parameters(sam: SamDimensions) -> dict[str, Parameter]:
         "use_rel_pos": Parameter("Whether the bias of relative positions is added.", True),
         "rel_pos_zero_init": Parameter("Unused, as published.", True),
         "input_size": Parameter(
-            "Grid the two tables are sized for.",
+            "Grid that the two tables are sized for.",
             f"({sam.window}, {sam.window}) in windows, "
             f"({sam.position_grid}, {sam.position_grid}) globally",
         ),

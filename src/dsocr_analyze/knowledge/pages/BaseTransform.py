@@ -16,9 +16,9 @@ def page(facts: Facts) -> Page:
         name="BaseTransform",
         group="Preprocessing and streaming",
         subject=facts.get("BaseTransform"),
-        what="The interface of an image transform: called with an image it returns the tensor a"
-        " model takes; it may have a random state and a fixed result shape. An abstract class, not"
-        " a module.",
+        what="The interface of an image transform: called with an image, it returns the tensor that"
+        " the model takes. It may have a random state and a fixed output shape. It is an abstract"
+        " class, not a module.",
         blocks=(),
         layer="none: an interface",
         parameters={},

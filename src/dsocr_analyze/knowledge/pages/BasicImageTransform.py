@@ -29,18 +29,18 @@ def page(facts: Facts) -> Page:
         name="BasicImageTransform",
         group="Preprocessing and streaming",
         subject=facts.get("BasicImageTransform"),
-        what="From an image to the tensor of a view: bytes become numbers from zero to one, then"
-        " each channel is centred and scaled. It runs on the CPU before the model, once a view, and"
-        " is no part of a pass: the main job does not count it.",
+        what="Converts an image to the tensor of a view: bytes become numbers from zero to one, then"
+        " each channel is centred and scaled. It runs on the CPU before the model, once per view, and"
+        " is not part of a pass, so the main command does not count it.",
         blocks=(),
         layer="none: preprocessing on the CPU, before any stage",
         output="C, R, R",
         parameters={
             "mean": Parameter(
-                "What is subtracted, a value a channel; None for nothing.", made.mean
+                "Value subtracted from each channel; None for no subtraction.", made.mean
             ),
-            "std": Parameter("What is divided by, a value a channel; None for nothing.", made.std),
-            "normalize": Parameter("False leaves the values from zero to one.", True),
+            "std": Parameter("Divisor for each channel; None for no division.", made.std),
+            "normalize": Parameter("If False, values stay between zero and one.", True),
         },
         diagram="""flowchart LR
   image["image [R, R, C], bytes"] --> tensor["channels first, divided by the largest byte"]
@@ -51,13 +51,13 @@ def page(facts: Facts) -> Page:
 return (x - mean) / std""",
         mathematics=r"y_{c} = \frac{x_c / x_{max} - \mu_c}{\sigma_c}",
         symbols={
-            "R": Symbol("R", "pixels a side of a view"),
+            "R": Symbol("R", "pixels per side of a view"),
             "C": Symbol("C", "channels"),
         },
         formulas=Formulas(vector_flops="3 * C * R ** 2"),
         cases=tuple(case(f"one {label.removesuffix('s')}", R) for label, _, R in facts.views),
-        flops_notes=("A division, a subtraction, a division for each value; traced on the CPU.",),
-        memory_notes=("No parameters; a view in fp32 takes four bytes a value.",),
+        flops_notes=("A division, a subtraction and a division per value; traced on the CPU.",),
+        memory_notes=("No parameters; a view in fp32 takes four bytes per value.",),
         related=("BaseTransform", facts.whole_class, "ImageEncoderViT"),
         usage=f"""import numpy as np
 {import_line(OCR, "BasicImageTransform")}

@@ -33,8 +33,8 @@ def page(facts: Facts) -> Page:
         group=GROUP,
         subject=facts.get("Block"),
         what="A transformer block of the SAM encoder: normalise, attend, add; normalise, MLP, add."
-        " Most blocks attend within windows, for which the grid is padded to whole windows first;"
-        f" some attend over the whole grid (in {facts.model_name} blocks {global_blocks}).",
+        " Most blocks attend within windows, after padding the grid to whole windows; some attend"
+        f" over the whole grid (in {facts.model_name} blocks {global_blocks}).",
         blocks=(("sam", "window-attention block"), ("sam", "global-attention block")),
         layer="architectures.ocr_family.vision (one block of it)",
         inputs={"x": "N, g, g, d"},
@@ -62,8 +62,7 @@ return x + mlp(norm2(x))""",
         formulas=_FORMULAS,
         cases=_cases(facts),
         flops_notes=(
-            "The padding of the windows is computed and counted; norms and MLP run on the grid"
-            " itself.",
+            "Work on the padding of the windows is counted; norms and MLP run on the unpadded grid.",
         ),
         related=("Attention", "MLPBlock", "ImageEncoderViT"),
         usage=_usage(facts, sam),
@@ -76,7 +75,7 @@ def _parameters(sam: SamDimensions, global_blocks: str) -> dict[str, Parameter]:
     return {
         "dim": Parameter("Width d.", sam.width),
         "num_heads": Parameter("Heads.", sam.heads),
-        "mlp_ratio": Parameter("Hidden width of the MLP over d.", sam.mlp_ratio),
+        "mlp_ratio": Parameter("Hidden width of the MLP, divided by d.", sam.mlp_ratio),
         "qkv_bias": Parameter("Whether the fused q, k, v projection has a bias.", True),
         "norm_layer": Parameter("Constructor of the norms.", "LayerNorm"),
         "act_layer": Parameter("Constructor of the activation.", "GELU"),
@@ -86,7 +85,7 @@ def _parameters(sam: SamDimensions, global_blocks: str) -> dict[str, Parameter]:
             "Side of a window; 0 attends globally.", f"{sam.window}, or 0 for {global_blocks}"
         ),
         "input_size": Parameter(
-            "Grid the tables of a global block are sized for.",
+            "Grid that the tables of a global block are sized for.",
             (sam.position_grid, sam.position_grid),
         ),
     }
@@ -104,9 +103,9 @@ assert block(x).shape == x.shape"""
 def _symbols() -> dict[str, Symbol]:
     attention = attention_formulas("Nw", "w")
     return pick("N g d H D m t", SYMBOLS) | {
-        "w": Symbol("w", "side that is attended: a window's, or g"),
-        "c": Symbol("c", "windows a side, the last ones padded", "ceil(g / w)"),
-        "Nw": Symbol("N_w", "grids that are attended", "N * c ** 2"),
+        "w": Symbol("w", "side of the grid attended over: a window's, or g"),
+        "c": Symbol("c", "windows per side, the last one padded", "ceil(g / w)"),
+        "Nw": Symbol("N_w", "grids attended over", "N * c ** 2"),
         "Am": Symbol("M_{attn}", "MACs of attention", attention.macs),
         "Av": Symbol("V_{attn}", "vector FLOPs of attention", attention.vector_flops),
         "Aa": Symbol("A_{attn}", "matrix outputs of attention", attention.activations),

@@ -32,9 +32,9 @@ def page(facts: Facts) -> Page:
         name="CLIPVisionEmbeddings",
         group=GROUP,
         subject=facts.get("CLIPVisionEmbeddings"),
-        what="Puts a class token before the patch embeddings and adds a learned position table,"
-        " resized to the number of patches. The patch embeddings are the SAM features: its own"
-        f" patch convolution ({count(convolution)} parameters) never runs.",
+        what="Prepends a class token to the patch embeddings and adds a learned position table,"
+        " resized to the number of patches. The patch embeddings are the SAM features: the module's"
+        f" own patch convolution ({count(convolution)} parameters) never runs.",
         blocks=(("clip", "embeddings"),),
         layer="architectures.ocr_family.vision.clip_sections (its frame)",
         inputs={"pixel_values": "N, C, R, R", "patch_embeds": "N, d, q, q"},
@@ -58,7 +58,7 @@ return tokens + get_abs_pos(position_embedding(position_ids), tokens.shape[1])""
             activations="o * N * q ** 2 * d",
         ),
         cases=_cases(facts),
-        flops_notes=("Looking the position table up computes nothing and moves its rows.",),
+        flops_notes=("The position table lookup computes nothing but moves its rows.",),
         related=("VitModel", "ImageEncoderViT", "get_abs_pos"),
         usage=f"""import torch
 from dsocr_analyze.session import DeepSeekOCRSession
@@ -68,7 +68,7 @@ side = {facts.token_side(facts.views[0][2])}
 features = torch.empty(1, {d}, side, side, dtype=torch.bfloat16, device="meta")
 pixels = torch.empty(1, {facts.channels}, {facts.views[0][2]}, {facts.views[0][2]}, dtype=torch.bfloat16, device="meta")
 assert embeddings(pixels, features).shape == (1, side * side + 1, {d})""",
-        notes="SAM features for patches; own convolution unused",
+        notes="SAM features as patches; own convolution unused",
         references=("clip", "vit"),
     )
 

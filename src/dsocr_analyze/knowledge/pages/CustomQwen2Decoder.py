@@ -32,10 +32,9 @@ def page(facts: Facts) -> Page:
         name="CustomQwen2Decoder",
         group=GROUP,
         subject=facts.class_at(DECODER),
-        what="Builds the config of a small Qwen2 and holds the model that is made from it; its call"
-        " hands on what it gets. The constructor's defaults are those of Qwen2 with half a billion"
-        " parameters, and the token embedding and the head are left out: it only ever sees"
-        " features.",
+        what="Builds the config of a small Qwen2 and holds the model made from it; calling it calls"
+        " that model. The constructor's defaults are those of Qwen2 with half a billion parameters."
+        " The token embedding and the head are left out, since the input is always features.",
         blocks=(("encoder", "decoder over image tokens and queries"),),
         layer="architectures.deepseek_ocr_2.encoder.encoder_sections (below its `model`)",
         inputs={"inputs_embeds": "N, T, d", "token_type_ids": "N, T"},
@@ -60,9 +59,9 @@ def forward(inputs_embeds, token_type_ids, attention_mask=None):
             lambda N, R: inner_kernels(facts, N, R),
             embeds_and_kinds(facts),
         ),
-        flops_notes=("All of its work is that of its one part.",),
+        flops_notes=("All of its work is done by the model that it holds.",),
         memory_notes=(
-            "`use_cache` is left on: keys and values of every layer come back with the result.",
+            "`use_cache` is left on: keys and values of every layer are returned with the result.",
         ),
         related=("Qwen2Decoder2Encoder", "CustomQwen2ModelInner"),
         usage=f"""import torch
@@ -81,7 +80,7 @@ def _parameters(encoder: EncoderDimensions, config: Any) -> dict[str, Parameter]
     return {
         "decoder_layer": Parameter("Layers.", encoder.layers),
         "max_position_embeddings": Parameter(
-            "Positions it was trained for; nothing depends on it.",
+            "Positions that it was trained for; nothing depends on it.",
             config.max_position_embeddings,
         ),
         "hidden_dimension": Parameter("Width d.", encoder.width),
@@ -89,14 +88,14 @@ def _parameters(encoder: EncoderDimensions, config: Any) -> dict[str, Parameter]
         "num_key_value_heads": Parameter("Key and value heads.", encoder.kv_heads),
         "intermediate_size": Parameter("Hidden width of the MLPs.", encoder.intermediate_size),
         "vocab_size": Parameter("Unused: there is no token embedding.", "any number"),
-        "attn_implementation": Parameter("Only `sdpa` takes the mixed mask here.", "sdpa"),
+        "attn_implementation": Parameter("Only `sdpa` accepts the mixed mask.", "sdpa"),
         "rms_norm_eps": Parameter("Epsilon of the norms.", config.rms_norm_eps),
         "rope_theta": Parameter("Base of the rotary frequencies.", config.rope_theta),
         "attention_dropout": Parameter(
-            "Dropout of attention's weights, in training.", config.attention_dropout
+            "Dropout of the attention weights, in training.", config.attention_dropout
         ),
         "hidden_act": Parameter("Activation of the MLPs' gates.", config.hidden_act),
         "initializer_range": Parameter(
-            "Spread of freshly drawn weights.", config.initializer_range
+            "Standard deviation of the initial weights.", config.initializer_range
         ),
     }

@@ -37,7 +37,7 @@ inner.layers[0].register_forward_pre_hook(
 x, kinds = torch.randn(1, 6, 8), torch.tensor([[0, 0, 0, 1, 1, 1]])
 y = inner(inputs_embeds=x, token_type_ids=kinds).last_hidden_state
 assert seen[0][0, 0].sum(-1).tolist() == [3, 3, 3, 4, 5, 6]  # columns that each row sees
-x[0, 5] += 1  # the last query is another one: what stands before does not notice
+x[0, 5] += 1  # changing the last query leaves everything before it unchanged
 other = inner(inputs_embeds=x, token_type_ids=kinds).last_hidden_state
 assert torch.equal(y[:, :5], other[:, :5]) and not torch.equal(y[:, 5], other[:, 5])"""
 
@@ -50,19 +50,19 @@ def page(facts: Facts) -> Page:
         name="CustomQwen2ModelInner",
         group=GROUP,
         subject=facts.class_at(INNER),
-        what=f"Qwen2's {encoder.layers} layers and last norm under a mixed mask. Image tokens see"
-        " all image tokens and no query: among them attention is that of an encoder. A query sees"
-        " all image tokens, and the queries up to itself: among queries it is that of a decoder."
-        " So a query's answer depends on the image and on what was asked before, never on what is"
-        " asked after. The mask is additive, made anew at each call, view by view and row by row:"
-        " one write for the square of the image tokens, then two for each query. (In the vendor's"
-        " file the class is local to its owner's constructor and inherits from the Qwen2 model of"
-        " transformers, whose causal mask it replaces.)",
+        what=f"Qwen2's {encoder.layers} layers and final norm under a mixed mask. Image tokens"
+        " attend to all image tokens and to no query, as in an encoder. A query attends to all image"
+        " tokens and to the queries up to itself, as in a decoder. So the output of a query depends"
+        " on the image and on earlier queries, never on later ones. The mask is additive and is"
+        " built at each call, view by view and row by row: one write for the square of the image"
+        " tokens, then two for each query. (In the vendor's file the class is defined inside its"
+        " owner's constructor and inherits from the Qwen2 model of transformers, whose causal mask"
+        " it replaces.)",
         blocks=(("encoder", "mixed mask"), ("encoder", "layers and last norm")),
         layer="architectures.deepseek_ocr_2.encoder.encoder_sections (its frame and layers)",
         inputs={"inputs_embeds": "N, T, d", "token_type_ids": "N, T"},
         output="N, T, d",
-        parameters={"config": Parameter("What the layers read, and their number.", "made above")},
+        parameters={"config": Parameter("Settings and number of the layers.", "made above")},
         diagram=_diagram(d, encoder),
         pseudo_code="""for view in batch:                                   # rows of the mask, `lowest` at first
     images, queries = (kinds == 0).nonzero(), (kinds == 1).nonzero()
@@ -87,13 +87,13 @@ return norm(x), cache""",
             embeds_and_kinds(facts),
         ),
         flops_notes=(
-            "The whole square of T tokens is multiplied; what the mask hides is computed and"
-            " dropped.",
+            "The whole square of T tokens is multiplied; the masked entries are computed and then"
+            " discarded.",
             *_mask_notes(facts),
-            "Rotary angles are made once a call, for one row whatever the batch; the rotary modules"
-            " of the layers are never called.",
+            "Rotary angles are computed once per call, for one row regardless of the batch size; the"
+            " rotary modules of the layers are never called.",
         ),
-        memory_notes=("The mask is kept for every view of the batch while the layers run.",),
+        memory_notes=("The masks of all views in the batch are kept while the layers run.",),
         related=(
             "CustomQwen2Decoder",
             "Qwen2DecoderLayer",
@@ -130,7 +130,7 @@ def _mask_notes(facts: Facts) -> tuple[str, ...]:
         T = tokens(facts, R)
         notes.append(
             f"For the {label} the mask takes {count(launches)} index writes, each a kernel of its"
-            f" own ({count(launches // N)} a view); they set {count(zeros)} of"
+            f" own ({count(launches // N)} per view); they set {count(zeros)} of"
             f" {count(N * T * T)} entries to zero."
         )
     return tuple(notes)

@@ -21,12 +21,12 @@ def page(facts: Facts) -> Page:
     tile = facts.workload.image_size
     return causal_lm_page(
         WholeModel(facts, vision, head=True, multiplies_grid=False),
-        what="The whole model: `DeepseekOCR2Model` and the head over the vocabulary. Against"
-        " DeepSeek-OCR, a Qwen2 encoder with learned queries stands in the place of CLIP, SAM's"
-        " last convolution has the encoder's width, views have other sizes, and there are no"
-        " newlines; the decoder and the head are the same. (The vendor's class also has `infer()`;"
-        f" its tiles have {tile} pixels a side whatever `image_size` says, so the planner of this"
-        " project refuses any other in crop mode.)",
+        what="The whole model: `DeepseekOCR2Model` and the head over the vocabulary. Compared with"
+        " DeepSeek-OCR, a Qwen2 encoder with learned queries replaces CLIP, SAM's last convolution"
+        " has the encoder's width, views have other sizes, and there are no newlines; the decoder"
+        " and the head are the same. (The vendor's class also has `infer()`, whose tiles have"
+        f" {tile} pixels per side regardless of `image_size`, so this project's planner refuses any"
+        " other size in crop mode.)",
         related=(
             "DeepseekOCR2Model",
             "DeepseekOCR2Config",

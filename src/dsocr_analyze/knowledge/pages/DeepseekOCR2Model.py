@@ -19,24 +19,25 @@ def page(facts: Facts) -> Page:
         MlpProjector.page(facts),
     ]
     decoder, workload = facts.decoder, facts.workload
-    views = " and ".join(f"{N} of {count(R)} pixels a side" for _, N, R in facts.views)
+    views = " and ".join(f"{N} of {count(R)} pixels square" for _, N, R in facts.views)
     unassigned = facts.analytic.parameters.unassigned
     sides = [(label, N, facts.token_side(R) ** 2) for label, N, R in facts.views]
     tokens = ", ".join(f"{count(N * n)} of the {label}" for label, N, n in sides)
     return model_page(
         WholeModel(facts, vision, head=False, multiplies_grid=False),
-        what="The decoder with its vision side on top. Where a pass brings images, it runs SAM, the"
+        what="The decoder together with the vision side. If a pass includes images, it runs SAM, the"
         " Qwen2 encoder and the projector over the local views as one batch and over the global"
-        " view as another, and writes what comes out over the placeholders of the prompt: local"
-        " views in row-major order, each as its own tokens, then the global view, then a learned"
-        f" separator. There are no newlines: {tokens}, and {len(unassigned)}. A decode step is the"
-        " decoder alone, which is DeepSeek-OCR's.",
+        " view as another, and writes the resulting tokens over the placeholders in the prompt:"
+        " first the local views in row-major order, one view after the other, then the global view,"
+        f" then a learned separator. There are no newlines: the prompt has {tokens}, and"
+        f" {len(unassigned)} for the separator. A decode step runs only the decoder, which is the"
+        " same as DeepSeek-OCR's.",
         diagram=f"""flowchart TB
   ids["input_ids [B, T]"] --> embed["embed_tokens"]
   views["views: {views}"] --> sam["sam_model: ImageEncoderViT"]
   sam --> qwen["qwen2_model: Qwen2Decoder2Encoder"]
   qwen --> proj["projector: MlpProjector"]
-  proj --> row["one view behind the other,<br/>view_seperator at the end"]
+  proj --> row["one view after another,<br/>view_seperator at the end"]
   row --> scatter["masked_scatter_ over the placeholders:<br/>{count(workload.visual_tokens)} visual tokens"]
   embed --> scatter
   scatter --> decoder["DeepseekV2Model: {decoder.layers} layers"]

@@ -16,10 +16,10 @@ def page(facts: Facts) -> Page:
     vision = [ImageEncoderViT.page(facts), VitModel.page(facts), MlpProjector.page(facts)]
     return causal_lm_page(
         WholeModel(facts, vision, head=True),
-        what="The whole model: `DeepseekOCRModel` and the head over the vocabulary. Its forward"
-        " takes images beside the decoder's arguments. (The vendor's class also has `infer()`,"
-        " which cuts the page, builds the prompt and generates; the workload planner of this"
-        " project works the same sizes out without it.)",
+        what="The whole model: `DeepseekOCRModel` and the head over the vocabulary. Its `forward`"
+        " takes images in addition to the decoder's arguments. (The vendor's class also has"
+        " `infer()`, which cuts the page, builds the prompt and generates; this project's workload"
+        " planner computes the same sizes without it.)",
         related=(
             "DeepseekOCRModel",
             "DeepseekOCRConfig",

@@ -17,11 +17,11 @@ def page(facts: Facts) -> Page:
     unassigned = sum(facts.analytic.parameters.unassigned.values())
     return model_page(
         WholeModel(facts, vision, head=False),
-        what="The decoder with its vision side on top. Where a pass brings images, it runs SAM,"
+        what="The decoder together with the vision side. If a pass includes images, it runs SAM,"
         " CLIP and the projector over the local views as one batch and over the global view as"
-        " another, lays the features out in rows with a learned newline embedding behind each and a"
-        " learned separator at the end, and writes them over the placeholders of the prompt. A"
-        " decode step is the decoder alone.",
+        " another. It arranges the features in rows, with a learned newline embedding after each row"
+        " and a learned separator at the end, and writes them over the placeholders in the prompt. A"
+        " decode step runs only the decoder.",
         diagram=clip_and_sam_diagram(facts, f"DeepseekV2Model: {facts.decoder.layers} layers"),
         pseudo_code="""x = embed_tokens(input_ids)
 if T > 1 and images and images.global_view.sum() != 0:

@@ -27,9 +27,9 @@ def page(facts: Facts) -> Page:
         group="Decoder: attention",
         subject=facts.get(_NAME),
         what="Multi-head latent attention (MLA), eager. Keys and values of all heads come from one"
-        " latent vector a token, and the rotary part of the key is shared by the heads; only these"
-        " two are cached. The projection up from the latent is never applied to it: its weight is"
-        " absorbed into the queries on one side and the outputs on the other, so the module"
+        " latent vector per token, and the heads share the rotary part of the key; only these two"
+        " are cached. The latent is never projected up: the weight of that projection is absorbed"
+        " into the queries and into the outputs, so the module"
         f" `kv_b_proj` is never called.{not_used(facts)}",
         blocks=(("prefill", "latent attention (MLA)"), ("decode", "latent attention (MLA)")),
         layer="costs.mla.mla_attention (flash=False)",
@@ -69,11 +69,14 @@ return o_proj(((weights @ latent) @ W_v.T))""",
         formulas=latent_formulas(facts),
         cases=latent_cases(facts, _NAME, flash=False),
         flops_notes=(
-            "The whole product of T queries and K keys is computed; causality is the mask.",
-            "Absorbing saves the projection of every cached token at the price of wider scores: the"
-            " latent is wider than a head.",
+            "The whole product of T queries and K keys is computed; the mask makes it causal.",
+            "Absorbing the weight avoids projecting every cached token, but makes the scores more"
+            " expensive: the latent is wider than a head.",
         ),
-        memory_notes=("The cache holds the latent and the shared rotary key, whatever the heads.",),
+        memory_notes=(
+            "The cache holds the latent and the shared rotary key, so its size does not depend on"
+            " the number of heads.",
+        ),
         related=(
             "DeepseekV2FlashAttention2",
             "DeepseekV2DecoderLayer",
@@ -82,6 +85,6 @@ return o_proj(((weights @ latent) @ W_v.T))""",
             "repeat_kv",
         ),
         usage=latent_usage(facts, _NAME),
-        notes="MLA, up-projection absorbed; not used where `use_mla` is false",
+        notes="MLA, up-projection absorbed; not used if `use_mla` is false",
         references=("deepseekv2", "rope"),
     )

@@ -30,9 +30,9 @@ def page(facts: Facts) -> Page:
         group="Decoder: the stack",
         subject=facts.get("DeepseekV2DecoderLayer"),
         what="One layer of the decoder: normalise, attend, add; normalise, MLP, add. The attention"
-        " class follows from `use_mla` and the attention implementation; the MLP is a mixture of"
-        " experts where the config has routed experts, the layer is not among the first dense ones"
-        " and `moe_layer_freq` divides its number.",
+        " class depends on `use_mla` and the attention implementation. The MLP is a mixture of"
+        " experts if the config has routed experts, the layer is not one of the first, dense ones,"
+        " and its number is a multiple of `moe_layer_freq`.",
         blocks=(("prefill", "decoder layer"), ("decode", "decoder layer")),
         layer="architectures.ocr_family.decoder (one layer of it)",
         inputs={"hidden_states": "B, T, d"},
@@ -57,8 +57,8 @@ return x + mlp(post_attention_layernorm(x))""",
         cases=_cases(facts),
         flops_notes=(attention_note(facts),),
         memory_notes=(
-            "The eager scores pass through memory several times, in fp32 for the softmax; with"
-            " FlashAttention-2 none of them does.",
+            "The eager scores are written to memory and read back several times, in fp32 for the"
+            " softmax; with FlashAttention-2 they never leave the kernel.",
         ),
         related=(
             "DeepseekV2RMSNorm",
@@ -88,13 +88,13 @@ def _parameters(decoder: DecoderDimensions) -> dict[str, Parameter]:
         "layer_idx": Parameter("Number of the layer, from 0.", f"0 to {decoder.layers - 1}"),
         "config.use_mla": Parameter("Latent or plain attention.", decoder.use_mla),
         "config.n_routed_experts": Parameter(
-            "Routed experts; None for dense layers only.", decoder.n_routed_experts
+            "Routed experts; None if all layers are dense.", decoder.n_routed_experts
         ),
         "config.first_k_dense_replace": Parameter(
-            "First layers that stay dense.", decoder.first_k_dense_replace
+            "Number of dense layers at the start.", decoder.first_k_dense_replace
         ),
         "config.moe_layer_freq": Parameter(
-            "Every how many layers one is a mixture.", decoder.moe_layer_freq
+            "Interval between mixture layers.", decoder.moe_layer_freq
         ),
         "config.rms_norm_eps": Parameter("Epsilon of both norms.", decoder.rms_norm_eps),
     }

@@ -15,9 +15,9 @@ def page(facts: Facts) -> Page:
         facts,
         "DeepseekV2DynamicNTKScalingRotaryEmbedding",
         "dynamic",
-        what="Rotary positions whose base grows with the length once it exceeds the trained one:"
-        " high frequencies stay, low ones are stretched (NTK-aware scaling, made dynamic). Below"
-        " the trained length it is the plain class.",
+        what="Rotary positions whose base grows with the length once it exceeds the trained length:"
+        " high frequencies stay, low ones are stretched (dynamic NTK-aware scaling). Up to the"
+        " trained length it equals the plain class.",
         arguments={"scaling_factor": 2.0},
         meanings={"scaling_factor": "How fast the base grows; stated here for a factor of two."},
         diagram=rotary_diagram("base'^(-2 i / D), base' grown beyond L0"),

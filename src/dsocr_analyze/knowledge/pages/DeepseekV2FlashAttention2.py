@@ -30,8 +30,8 @@ def page(facts: Facts) -> Page:
         group="Decoder: attention",
         subject=facts.get(_NAME),
         what="Multi-head latent attention through FlashAttention-2. The kernel takes keys and"
-        " values, so here the latent is projected up for every head and the cache holds whole keys"
-        " and values, padded to one size; no product of queries and keys is kept in memory."
+        " values, so the latent is projected up for every head, and the cache holds full keys and"
+        " values, padded to the same size. The scores are never written to memory."
         f"{not_used(facts)}",
         blocks=(
             ("prefill", "latent attention, FlashAttention-2"),
@@ -76,12 +76,12 @@ return o_proj(flash_attn_func(q, k, v, causal=True)[..., :value_size])""",
         ),
         cases=latent_cases(facts, _NAME, flash=True),
         flops_notes=(
-            "Values are padded to a key's size, and the padding is computed.",
-            "A causal kernel may skip the scores above the diagonal; they are counted here and"
-            " reported as `causal_savable_flops` by the main job.",
+            "Values are padded to a key's size, and the work on the padding is counted.",
+            "A causal kernel may skip the scores above the diagonal; they are counted here, and the"
+            " main command reports them as `causal_savable_flops`.",
         ),
         memory_notes=(
-            "The cache is larger than the eager class's: whole keys and values of every head.",
+            "The cache is larger than that of the eager class: full keys and values of every head.",
         ),
         related=("DeepseekV2Attention", "DeepseekV2DecoderLayer", "DeepseekV2RotaryEmbedding"),
         usage=latent_usage(facts, _NAME),

@@ -25,9 +25,9 @@ def page(facts: Facts) -> Page:
         name="DeepseekV2ForCausalLM",
         group="Decoder: the stack",
         subject=facts.get("DeepseekV2ForCausalLM"),
-        what="The decoder with a head over the vocabulary: one linear map without bias, on every"
-        " position of the pass, its logits cast to fp32. With labels it also makes the loss of"
-        " predicting each next token.",
+        what="The decoder with a head over the vocabulary: one linear map without bias, applied to"
+        " every position of the pass, with logits cast to fp32. With labels it also computes the"
+        " next-token loss.",
         blocks=(("prefill", "LM head"), ("decode", "LM head")),
         layer="architectures.ocr_family.decoder, costs.lm_head.lm_head",
         inputs={"input_ids": "B, T"},
@@ -57,12 +57,12 @@ loss = cross_entropy(logits[:, :-1], labels[:, 1:]) if labels is not None else N
             facts.decoder_kernels,
         ),
         flops_notes=(
-            "The head runs over all T positions of the prefill pass, though only the last one is"
-            " needed to generate.",
+            "The head runs over all T positions of the prefill pass, although generation needs only"
+            " the last one.",
         ),
         memory_notes=(
-            f"The logits of the stated prompt take {scaled(logits, 'B')} in fp32 and half of"
-            " that again in bf16 before the cast.",
+            f"The logits of the stated prompt take {scaled(logits, 'B')} in fp32, plus half as much"
+            " in bf16 before the cast.",
         ),
         related=(
             "DeepseekV2Model",

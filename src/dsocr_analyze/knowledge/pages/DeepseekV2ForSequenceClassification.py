@@ -31,8 +31,8 @@ def page(facts: Facts) -> Page:
         name="DeepseekV2ForSequenceClassification",
         group="Decoder: the stack",
         subject=facts.get("DeepseekV2ForSequenceClassification"),
-        what="The decoder with a linear head over labels, read at each row's last token. The files"
-        f" of {facts.model_name} hold it; its OCR pipeline never runs it.",
+        what="The decoder with a linear head over labels, read at each row's last token. It is in"
+        f" the files of {facts.model_name}, but the OCR pipeline never runs it.",
         blocks=(),
         layer="architectures.ocr_family.decoder, costs.linear.linear",
         inputs={"input_ids": "B, T"},
@@ -63,7 +63,7 @@ return scores[arange(B), last]""",
             lambda: facts.make("DeepseekV2ForSequenceClassification", facts.config),
             lambda T, past: below_model(facts.decoder_kernels(T, past)) + _label_head(T, d, labels),
         )[:1],
-        flops_notes=("The head runs on every position, though one a row is read.",),
+        flops_notes=("The head runs on every position, although only one per row is used.",),
         related=("DeepseekV2Model", "DeepseekV2ForCausalLM"),
         usage=f"""import torch
 from dsocr_analyze.session import DeepSeekOCRSession

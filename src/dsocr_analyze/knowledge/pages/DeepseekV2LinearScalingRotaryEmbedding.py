@@ -18,9 +18,7 @@ def page(facts: Facts) -> Page:
         what="Rotary positions with every position divided by a factor, so that a longer sequence"
         " falls into the range of angles the model was trained on (position interpolation).",
         arguments={"scaling_factor": 2.0},
-        meanings={
-            "scaling_factor": "What positions are divided by; stated here for twice the length."
-        },
+        meanings={"scaling_factor": "Divisor of the positions; stated here for twice the length."},
         diagram=rotary_diagram(
             "base^(-2 i / D)", positions="positions 0 .. K - 1, divided by the factor"
         ),

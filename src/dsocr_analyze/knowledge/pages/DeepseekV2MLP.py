@@ -26,17 +26,17 @@ def page(facts: Facts) -> Page:
         name="DeepseekV2MLP",
         group="Decoder: MLP and mixture of experts",
         subject=facts.get("DeepseekV2MLP"),
-        what="The gated MLP (SwiGLU): two projections up, one through the activation, multiplied"
-        " element by element, one projection down; no biases. It is a dense layer's whole MLP, each"
-        " routed expert, and (with their widths added up) the shared experts.",
+        what="The gated MLP (SwiGLU): two up projections, one of them through the activation, their"
+        " elementwise product, and one down projection; no biases. It serves as the MLP of a dense"
+        " layer, as each routed expert, and (with their widths added up) as the shared experts.",
         blocks=(("prefill", "SwiGLU MLP"), ("decode", "SwiGLU MLP")),
         layer="costs.swiglu.swiglu",
         inputs={"x": "B, T, d"},
         output="B, T, d",
         parameters={
-            "config": Parameter("Gives the widths and the activation.", "the model's config"),
-            "hidden_size": Parameter("In place of the config's width.", None),
-            "intermediate_size": Parameter("In place of the config's hidden width.", None),
+            "config": Parameter("Source of the widths and the activation.", "the model's config"),
+            "hidden_size": Parameter("Overrides the config's width.", None),
+            "intermediate_size": Parameter("Overrides the config's hidden width.", None),
             "config.hidden_size": Parameter("Width d.", d),
             "config.intermediate_size": Parameter(
                 "Hidden width m of a dense layer.", decoder.intermediate_size
@@ -63,8 +63,8 @@ def page(facts: Facts) -> Page:
             closed_form=lambda T, m: swiglu(T, d, m, BFLOAT16, act),
         ),
         flops_notes=(
-            "The activation's FLOPs follow its definition: SiLU is a negation, an exponential, an"
-            " addition, a division and a product.",
+            "The activation's FLOPs follow from its definition: SiLU is a negation, an exponential,"
+            " an addition, a division and a product.",
         ),
         memory_notes=("Gate, up and their product are alive at once: three tensors of width m.",),
         related=("DeepseekV2MoE", "DeepseekV2DecoderLayer", "MLPBlock", "NoTPFeedForward"),

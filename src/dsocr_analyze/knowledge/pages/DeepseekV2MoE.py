@@ -33,9 +33,9 @@ def page(facts: Facts) -> Page:
         subject=facts.get("DeepseekV2MoE"),
         what=f"A mixture of experts: a router sends each token to {k} of {E} small gated MLPs, whose"
         " outputs are summed with the router's weights"
-        + (", plus shared experts that every token passes, fused into one MLP." if shared else ".")
-        + " At inference the tokens are sorted by expert and each expert that received any runs"
-        " once over its share.",
+        + (", plus shared experts that process every token, fused into one MLP." if shared else ".")
+        + " At inference the tokens are sorted by expert, and each expert that received any tokens"
+        " runs once over its share.",
         blocks=(("prefill", "MoE block"), ("decode", "MoE block")),
         layer="costs.moe.moe",
         inputs={"hidden_states": "B, T, d"},
@@ -61,12 +61,12 @@ return y + shared_experts(x)""",
         ),
         flops_notes=(
             *fallback_notes(facts, mixture, "The given config has no experts"),
-            "FLOPs do not depend on the routing: every token passes k experts. On `meta`, where no"
-            " values exist, the choices are spread evenly.",
-            "Sorting counts a comparison for each level of a binary merge.",
+            "FLOPs do not depend on the routing: every token is processed by k experts. On `meta`,"
+            " where no values exist, tokens are spread evenly over the experts.",
+            "Sorting counts one comparison per element for each level of a binary merge.",
         ),
         memory_notes=(
-            "All experts are held; a pass reads the weights of those that received a token:"
+            "All experts are in memory; a pass reads the weights of those that received a token:"
             f" {count(min(E, facts.tokens * k))} of {count(E)} in the prefill pass stated here,"
             f" {count(min(E, k))} in a decode step.",
         ),
@@ -93,17 +93,17 @@ def _parameters(facts: Facts) -> dict[str, Parameter]:
             "Routed experts E.", int(decoder.n_routed_experts or 0)
         ),
         "config.num_experts_per_tok": Parameter(
-            "Experts k a token passes.", decoder.num_experts_per_tok
+            "Experts k per token.", decoder.num_experts_per_tok
         ),
         "config.moe_intermediate_size": Parameter(
             "Hidden width f of an expert.", decoder.moe_intermediate_size
         ),
         "config.n_shared_experts": Parameter(
-            "Experts that every token passes; their widths are added up.",
+            "Experts that process every token; their widths are added up.",
             decoder.n_shared_experts,
         ),
         "config.ep_size": Parameter(
-            "Processes the experts are spread over; only one is supported.",
+            "Number of processes that the experts are distributed over; only one is supported.",
             config_value(facts.config, "ep_size"),
         ),
     }

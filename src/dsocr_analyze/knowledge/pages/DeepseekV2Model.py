@@ -24,8 +24,8 @@ def page(facts: Facts) -> Page:
         name="DeepseekV2Model",
         group="Decoder: the stack",
         subject=facts.get("DeepseekV2Model"),
-        what=f"The decoder: token embedding, {layers} layers, a last norm. It makes the causal mask"
-        " and the positions, and keeps the KV cache: one pair of keys and values a layer.",
+        what=f"The decoder: token embedding, {layers} layers, a final norm. It creates the causal"
+        " mask and the positions, and holds the KV cache: one pair of keys and values per layer.",
         blocks=(("prefill", "decoder stack"), ("decode", "decoder stack")),
         layer="architectures.ocr_family.decoder",
         inputs={"input_ids": "B, T"},
@@ -35,7 +35,7 @@ def page(facts: Facts) -> Page:
   ids["input_ids [B, T], or inputs_embeds"] --> embed["embed_tokens<br/>{count(decoder.vocab_size)} x {d}"]
   embed --> layers["layers: {layers} x DeepseekV2DecoderLayer"]
   mask["causal mask [T, K]"] --> layers
-  cache[("KV cache<br/>{count(per_token)} bytes a token")] <--> layers
+  cache[("KV cache<br/>{count(per_token)} bytes/token")] <--> layers
   layers --> norm["norm: RMSNorm"]
   norm --> y["hidden states [B, T, {d}]"]""",
         pseudo_code="""x = embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
@@ -55,11 +55,11 @@ return norm(x), cache""",
         ),
         flops_notes=(
             attention_note(facts),
-            "The look-up of the embedding computes nothing. The causal mask is made once a pass:"
+            "The embedding lookup computes nothing. The causal mask is made once per pass, with"
             " one comparison for each pair of positions.",
         ),
         memory_notes=(
-            f"The KV cache takes {count(per_token)} bytes a token in bf16 for all layers:"
+            f"The KV cache takes {count(per_token)} bytes per token in bf16 for all layers:"
             f" {scaled(per_token * facts.tokens, 'B')} for the stated prompt.",
         ),
         related=(
@@ -78,6 +78,6 @@ with running(torch.device("meta")):
     out = decoder(input_ids=ids, use_cache=True)
 assert out.last_hidden_state.shape == (1, {facts.tokens}, {d})
 assert len(out.past_key_values) == {layers}""",
-        notes="embedding, layers, last norm; mask and cache",
+        notes="embedding, layers, final norm; mask and cache",
         references=("deepseekv2",),
     )

@@ -27,8 +27,8 @@ def page(facts: Facts) -> Page:
         group="Decoder: norms and positions",
         subject=facts.get("DeepseekV2RMSNorm"),
         what="Root-mean-square normalisation over the last dimension, with a learned gain and no"
-        " bias, computed in fp32 and cast back to the model's type. The decoder has one before each"
-        " layer's attention, one before each layer's MLP and one behind the last layer:"
+        " bias, computed in fp32 and cast back to the model's dtype. The decoder has one before"
+        " each layer's attention, one before each layer's MLP and one after the last layer:"
         f" {count(norms)} in {facts.model_name}.",
         blocks=(("prefill", "RMSNorm"), ("decode", "RMSNorm")),
         layer="costs.normalization.rms_norm",
@@ -58,12 +58,12 @@ return weight * wide.to(x.dtype)""",
             closed_form=lambda T, _: rms_norm(T, d, BFLOAT16),
         ),
         flops_notes=(
-            "Square, mean, product and gain count one FLOP an element each; the epsilon and the"
-            " reciprocal root one a token each.",
+            "Square, mean, product and gain count one FLOP per element each; the epsilon and the"
+            " reciprocal root count one per token each.",
         ),
         memory_notes=(
-            "Not one kernel but eight operators, counted as they run: three fp32 tensors of the"
-            " input's size pass through memory.",
+            "It is not one kernel but eight operators, counted as they run: three fp32 tensors of"
+            " the input's size are written to memory and read back.",
         ),
         related=("DeepseekV2DecoderLayer", "DeepseekV2Model", "LayerNormfp32", "LayerNorm2d"),
         usage=f"""import torch
@@ -74,6 +74,6 @@ x = torch.randn(1, 4, {d})
 y = norm(x)
 assert y.shape == x.shape
 assert torch.allclose(y.pow(2).mean(-1), torch.ones(1, 4), atol=1e-3)""",
-        notes="before attention, before the MLP, behind the last layer",
+        notes="before attention, before the MLP, after the last layer",
         references=("rmsnorm",),
     )

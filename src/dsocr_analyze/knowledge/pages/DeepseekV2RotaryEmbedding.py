@@ -16,8 +16,8 @@ def page(facts: Facts) -> Page:
         "DeepseekV2RotaryEmbedding",
         "default",
         what="Rotary positions: tables of the cosines and sines of position times frequency, which"
-        " turn queries and keys so that their product depends on the distance between them. The"
-        " tables are filled up to the longest length that was asked for and sliced after that.",
+        " rotate queries and keys so that their product depends on the distance between them. The"
+        " tables are filled up to the longest length requested so far and then sliced.",
         blocks=(("prefill", "RoPE of latent attention"), ("decode", "RoPE of latent attention")),
         diagram=rotary_diagram("base^(-2 i / D)"),
         pseudo_code="""frequencies = base ** (-arange(0, D, 2) / D)

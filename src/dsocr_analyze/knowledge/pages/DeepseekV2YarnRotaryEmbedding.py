@@ -20,9 +20,9 @@ def page(facts: Facts) -> Page:
         facts,
         _NAME,
         "yarn",
-        what="Rotary positions extended by YaRN: a frequency that turns often over the original"
-        " length is kept, one that turns rarely is divided by the factor, those between are"
-        " blended; cosines and sines are scaled by a magnitude that grows with the logarithm of the"
+        what="Rotary positions extended by YaRN: frequencies with many turns over the original"
+        " length are kept, those with few turns are divided by the factor, and those in between are"
+        " blended. Cosines and sines are scaled by a magnitude that grows with the logarithm of the"
         " factor.",
         arguments={
             "scaling_factor": 2.0,
@@ -30,10 +30,10 @@ def page(facts: Facts) -> Page:
             **{key: facts.default(_NAME, key) for key in defaults},
         },
         meanings={
-            "scaling_factor": "New length over the original one; stated here for twice the length.",
+            "scaling_factor": "New length divided by the original; here for twice the length.",
             "original_max_position_embeddings": "Length before the extension.",
-            "beta_fast": "Turns over the original length above which a frequency is kept.",
-            "beta_slow": "Turns below which a frequency is divided by the factor.",
+            "beta_fast": "Number of turns over the original length above which a frequency is kept.",
+            "beta_slow": "Number of turns below which a frequency is divided by the factor.",
             "mscale": "Scale of the tables' magnitude.",
             "mscale_all_dim": "Scale that attention's softmax already corrects.",
         },

@@ -38,9 +38,9 @@ def page(facts: Facts) -> Page:
         group=GROUP,
         subject=facts.get("ImageEncoderViT"),
         what=f"The SAM encoder: patches, a learned position table resized to the view, {sam.layers}"
-        " transformer blocks of which most attend within windows, a convolutional neck, and two"
-        " stride-2 convolutions that leave one token for each square of four by four patches. It"
-        f" sees every view first, and `{facts.second_encoder}` takes its features.",
+        " transformer blocks (most with attention within windows), a convolutional neck, and two"
+        " stride-2 convolutions that leave one token for each square of four by four patches. It is"
+        f" the first to process every view; its features go to `{facts.second_encoder}`.",
         blocks=(("sam", "SAM encoder"), ("sam", "neck and downsampling convolutions")),
         layer="architectures.ocr_family.vision.sam_sections",
         inputs={"x": "N, C, R, R"},
@@ -70,10 +70,10 @@ return net_3(net_2(x).clone())""",
             },
         ),
         flops_notes=(
-            "The convolutions of the neck have no bias; the vendor's copy between the stride-2"
-            " convolutions moves bytes and computes nothing.",
+            "The convolutions of the neck have no bias. The vendor's code copies the tensor between"
+            " the stride-2 convolutions, which moves bytes but computes nothing.",
         ),
-        memory_notes=("Nothing of it is needed after the prefill pass; no cache.",),
+        memory_notes=("It has no cache, and nothing is kept after the prefill pass.",),
         related=(
             "PatchEmbed",
             "Block",
@@ -96,13 +96,15 @@ assert sam(view).shape == ({N}, {out}, {facts.token_side(R)}, {facts.token_side(
 
 def _parameters(facts: Facts, sam: SamDimensions) -> dict[str, Parameter]:
     return {
-        "img_size": Parameter("Pixels a side the position tables are sized for.", sam.image_size),
-        "patch_size": Parameter("Pixels a side of a patch.", sam.patch),
+        "img_size": Parameter(
+            "Pixels per side that the position tables are sized for.", sam.image_size
+        ),
+        "patch_size": Parameter("Pixels per side of a patch.", sam.patch),
         "in_chans": Parameter("Channels of a view.", facts.channels),
         "embed_dim": Parameter("Width d of the blocks.", sam.width),
-        "depth": Parameter("Blocks.", sam.layers),
+        "depth": Parameter("Number of blocks.", sam.layers),
         "num_heads": Parameter("Heads of a block.", sam.heads),
-        "mlp_ratio": Parameter("Hidden width of a block's MLP over d.", sam.mlp_ratio),
+        "mlp_ratio": Parameter("Hidden width of a block's MLP, divided by d.", sam.mlp_ratio),
         "out_chans": Parameter("Channels of the neck.", sam.neck),
         "qkv_bias": Parameter("Whether the fused q, k, v projection has a bias.", True),
         "norm_layer": Parameter("Constructor of the blocks' norms.", "LayerNorm"),
@@ -136,15 +138,15 @@ def _symbols(facts: Facts) -> dict[str, Symbol]:
     return {
         **pick("N R p d H D m", SYMBOLS),
         "C": Symbol("C", "channels of a view"),
-        "g": Symbol("g", "patches a side, R / p"),
-        "l": Symbol("l", "entries a side of the learned position table"),
+        "g": Symbol("g", "patches per side, R / p"),
+        "l": Symbol("l", "entries per side of the learned position table"),
         "w": Symbol("w", "side of a window"),
-        "c": Symbol("c", "windows a side, the last ones padded", "ceil(g / w)"),
+        "c": Symbol("c", "windows per side, the last one padded", "ceil(g / w)"),
         "n": Symbol("n", "channels of the neck"),
-        "u": Symbol("c_1", "channels behind the first stride-2 convolution"),
-        "v": Symbol("c_2", "channels behind the second"),
-        "q": Symbol("q_1", "side behind the first", "ceil(g / 2)"),
-        "r": Symbol("q_2", "side behind the second", "ceil(q / 2)"),
+        "u": Symbol("c_1", "channels after the first stride-2 convolution"),
+        "v": Symbol("c_2", "channels after the second"),
+        "q": Symbol("q_1", "side after the first", "ceil(g / 2)"),
+        "r": Symbol("q_2", "side after the second", "ceil(q / 2)"),
         "Lw": Symbol("L_w", "blocks with windows", str(sam.layers - len(sam.global_attn_indexes))),
         "Lg": Symbol("L_g", "blocks over the whole grid", str(len(sam.global_attn_indexes))),
         "tw": Symbol("t_w", "rows of a window's tables", "2 * w - 1"),

@@ -55,8 +55,7 @@ return weight * (x - mean) / sqrt(variance + eps) + bias""",
             more_values={"C": C},
         ),
         flops_notes=(
-            "Operator by operator it costs more than a fused layer norm: the input is centred"
-            " twice.",
+            "Unfused, it costs more than a fused layer norm: the input is centred twice.",
         ),
         related=("ImageEncoderViT", "LayerNormfp32", "DeepseekV2RMSNorm"),
         usage=f"""import torch

@@ -19,9 +19,9 @@ def page(facts: Facts) -> Page:
         name="LayerNormfp32",
         group=GROUP,
         subject=facts.get("LayerNormfp32"),
-        what="Layer normalisation that computes in fp32 and returns its input's type. The encoder"
-        " takes it before the stack where its settings say `fp32norm`; the published ones do not,"
-        " and the model has a plain `nn.LayerNorm` there.",
+        what="Layer normalisation that computes in fp32 and returns its input's dtype. The encoder"
+        " uses it before the stack if its settings include `fp32norm`; the published settings do"
+        " not, so the model has a plain `nn.LayerNorm` there.",
         blocks=(),
         layer="costs.normalization.layer_norm_fp32",
         inputs={"x": "N, T, d"},
@@ -31,10 +31,10 @@ def page(facts: Facts) -> Page:
             "eps": Parameter(
                 "Added to the variance before the root.", facts.default("LayerNormfp32", "eps")
             ),
-            "elementwise_affine": Parameter("Whether there are weight and bias.", True),
-            "bias": Parameter("Whether there is a bias beside the weight.", True),
-            "device": Parameter("Where the parameters are.", None),
-            "dtype": Parameter("Type of the parameters.", None),
+            "elementwise_affine": Parameter("Whether it has a weight and a bias.", True),
+            "bias": Parameter("Whether it has a bias in addition to the weight.", True),
+            "device": Parameter("Device of the parameters.", None),
+            "dtype": Parameter("Dtype of the parameters.", None),
         },
         diagram="""flowchart LR
   x["x"] --> wide["cast to fp32"]
@@ -50,7 +50,7 @@ def page(facts: Facts) -> Page:
             arguments=lambda N, R: [tensor(N, tokens(facts, R), d)],
             closed_form=lambda N, R: layer_norm_fp32(N * tokens(facts, R), d, BFLOAT16),
         ),
-        flops_notes=("Five FLOPs an element, as for a plain LayerNorm; the casts move bytes.",),
+        flops_notes=("Five FLOPs per element, as for a plain LayerNorm; the casts move bytes.",),
         related=("VitModel", "LayerNorm2d", "DeepseekV2RMSNorm"),
         usage=f"""import torch
 from {VISION} import LayerNormfp32
@@ -59,6 +59,6 @@ norm = LayerNormfp32({d})
 x = torch.randn(2, {d})
 assert norm(x).dtype == x.dtype
 assert torch.allclose(norm(x).mean(-1), torch.zeros(2), atol=1e-5)""",
-        notes="only where the settings ask for `fp32norm`",
+        notes="only if the settings ask for `fp32norm`",
         references=("layernorm",),
     )

@@ -19,7 +19,7 @@ def page(facts: Facts) -> Page:
         name="MLPBlock",
         group=GROUP,
         subject=facts.get("MLPBlock"),
-        what="The MLP of a SAM block: one linear map up, GELU, one down; both with bias.",
+        what="The MLP of a SAM block: a linear map up, GELU, a linear map down; both with bias.",
         blocks=(("sam", "MLP"),),
         layer="costs.linear.linear, costs.activations.gelu",
         inputs={"x": "N, g, g, d"},
@@ -45,7 +45,7 @@ def page(facts: Facts) -> Page:
             arguments=lambda N, R: [tensor(N, facts.sam_grid(R), facts.sam_grid(R), d)],
             closed_form=lambda N, R: mlp_kernels(N * facts.sam_grid(R) ** 2, d, m, gelu),
         ),
-        flops_notes=("GELU counts five operations an element, a bias one.",),
+        flops_notes=("GELU counts five operations per element, and a bias one.",),
         related=("Block", "NoTPFeedForward", "DeepseekV2MLP"),
         usage=f"""import torch
 from {VISION} import MLPBlock

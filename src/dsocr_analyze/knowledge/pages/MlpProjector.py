@@ -38,13 +38,13 @@ _LAYERS: Final = {
 }
 
 _KEYS: Final = {
-    "input_dim": "Width in (a pair for the hybrid split).",
-    "n_embed": "Width out: the decoder's.",
+    "input_dim": "Input width (a pair for the hybrid split).",
+    "n_embed": "Output width: the decoder's.",
     "depth": "Linear maps of the MLP variants.",
-    "mlp_ratio": "Hidden width of the downsampling variants over the width out.",
-    "downsample_ratio": "Tokens a side that one token takes together.",
-    "channel_div": "Share of the width out that the first map gets in the hybrid split.",
-    "token_pooling": "Whether two by two tokens are joined first.",
+    "mlp_ratio": "Hidden width of the downsampling variants, divided by the output width.",
+    "downsample_ratio": "Tokens per side that are merged into one.",
+    "channel_div": "Share of the output width for the first map in the hybrid split.",
+    "token_pooling": "Whether squares of two by two tokens are joined first.",
     "conv_fusion_high_low_features": "Whether two feature maps are joined first.",
 }
 
@@ -80,10 +80,10 @@ return layers(x)                                                  # the variant"
         r" f_{mlp}(x) = W_n\,\mathrm{gelu}(\dots \mathrm{gelu}(W_1 x + b_1) \dots) + b_n",
         symbols={
             "N": Symbol("N", "views"),
-            "q": Symbol("q", "tokens a side of a view"),
-            "c": Symbol("d_{in}", "width in"),
-            "d": Symbol("d", "width out, the decoder's"),
-            "n": Symbol("n", "linear maps of an MLP variant"),
+            "q": Symbol("q", "tokens per side of a view"),
+            "c": Symbol("d_{in}", "input width"),
+            "d": Symbol("d", "output width, the decoder's"),
+            "n": Symbol("n", "linear maps in an MLP variant"),
         },
         formulas=_FORMULAS[kind],
         cases=cases_of(
@@ -96,10 +96,10 @@ return layers(x)                                                  # the variant"
         runs_given_config=own is facts,
         flops_notes=(
             *fallback_notes(own, facts, "The given config has another variant"),
-            f"The formula is that of the variant `{kind}`; `costs.projector.projector` has a closed"
-            " form for each of them.",
+            f"The formula is for the variant `{kind}`; `costs.projector.projector` has a closed"
+            " form for each variant.",
         ),
-        memory_notes=("Nothing of it is needed after the prefill pass.",),
+        memory_notes=("Nothing is kept after the prefill pass.",),
         related=("ImageEncoderViT", facts.second_encoder, facts.model_class),
         usage=f"""import torch
 from dsocr_analyze.session import DeepSeekOCRSession
@@ -124,7 +124,7 @@ def _parameters(facts: Facts) -> dict[str, Parameter]:
         **_KEYS,
     }
     return {
-        "cfg": Parameter("Gives everything below.", "projector_config"),
+        "cfg": Parameter("Source of everything below.", "projector_config"),
         **{
             f"cfg.{key}": Parameter(
                 meaning, config.get(key, "not given"), projector.DEFAULTS.get(key, NO_DEFAULT)
@@ -148,14 +148,14 @@ def _joined(facts: Facts) -> _Joined:
     width = facts.projector.input_channels
     if isinstance(facts.dimensions, OCR2Dimensions):
         return _Joined(
-            "What it gets is what the encoder makes of its queries, and nothing of SAM beside it.",
+            "Its input is the encoder's output at the queries, without any SAM features.",
             f'  joined["answers of the queries [N, q q, {facts.dimensions.encoder.width}]"]',
             "x = qwen2_model(sam_model(view))                                  # by the model",
             r"y = f(x_{encoder})",
         )
     return _Joined(
-        "What it gets are the CLIP features without their class token beside the SAM features of"
-        " the same patches.",
+        "Its input is the CLIP features, without the class token, concatenated with the SAM"
+        " features of the same patches.",
         f"""  clip["CLIP features [N, q q + 1, {facts.clip.width}]"] --> drop["drop the class token"]
   sam["SAM features [N, {facts.sam.out_channels}, q, q]"] --> flat["flatten, tokens first"]
   drop --> joined["concatenate [N, q q, {width}]"]

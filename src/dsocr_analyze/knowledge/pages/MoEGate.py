@@ -22,15 +22,15 @@ __all__ = ["page"]
 
 _KEYS: Final = {
     "n_routed_experts": "Routed experts E.",
-    "num_experts_per_tok": "Experts k a token passes.",
+    "num_experts_per_tok": "Experts k per token.",
     "scoring_func": "softmax or sigmoid, over the logits.",
     "topk_method": "greedy, group_limited_greedy or noaux_tc.",
     "n_group": "Groups of experts, for the group-limited methods.",
-    "topk_group": "Groups a token may choose from.",
-    "norm_topk_prob": "Whether the chosen scores are normalised to one.",
+    "topk_group": "Groups that a token may choose from.",
+    "norm_topk_prob": "Whether the chosen scores are normalised to sum to one.",
     "routed_scaling_factor": "Factor on the chosen scores.",
     "aux_loss_alpha": "Weight of the load-balancing loss, in training only.",
-    "seq_aux": "Whether that loss is taken a sequence at a time.",
+    "seq_aux": "Whether that loss is computed per sequence.",
 }
 
 
@@ -43,10 +43,10 @@ def page(facts: Facts) -> Page:
         name="MoEGate",
         group="Decoder: MLP and mixture of experts",
         subject=facts.get("MoEGate"),
-        what="The router of a mixture layer: a linear map from a token to one logit an expert, in"
+        what="The router of a mixture layer: a linear map from a token to one logit per expert, in"
         " fp32 and without a module of its own (a functional linear), scores by softmax or sigmoid,"
-        " and the experts of highest score. Group-limited methods look only into the best groups."
-        " In training it also makes the load-balancing loss.",
+        " and the experts with the highest scores. Group-limited methods consider only the best"
+        " groups. In training it also computes the load-balancing loss.",
         blocks=(("prefill", "MoE router"), ("decode", "MoE router")),
         layer="costs.moe.gate",
         inputs={"hidden_states": "B, T, d"},
@@ -78,10 +78,12 @@ return experts, weights * routed_scaling_factor""",
         ),
         flops_notes=(
             *fallback_notes(facts, mixture, "The given config has no experts"),
-            "Choosing the top k counts one comparison a candidate.",
-            "The auxiliary loss exists in training only and is not part of an inference pass.",
+            "Choosing the top k counts one comparison per candidate.",
+            "The auxiliary loss exists only in training and is not part of an inference pass.",
         ),
-        memory_notes=("Input and weight are cast to fp32 first: both pass through memory again.",),
+        memory_notes=(
+            "Input and weight are cast to fp32 first, which reads and writes both once more.",
+        ),
         related=("DeepseekV2MoE", "AddAuxiliaryLoss", "DeepseekV2MLP"),
         usage=f"""import torch
 from dsocr_analyze.session import DeepSeekOCRSession

@@ -16,13 +16,13 @@ def page(facts: Facts) -> Page:
         name="NoEOSTextStreamer",
         group="Preprocessing and streaming",
         subject=facts.get("NoEOSTextStreamer"),
-        what="Prints generated text as it comes, with a line break in place of the"
-        " end-of-sequence token. It handles text only.",
+        what="Prints text as it is generated, with a line break instead of the end-of-sequence"
+        " token. It handles text only.",
         blocks=(),
         layer="none: text only",
         parameters={
-            "tokenizer": Parameter("Turns token ids into text.", "the model's tokenizer"),
-            "skip_prompt": Parameter("Whether the prompt is left out.", False),
+            "tokenizer": Parameter("Decodes token ids.", "the model's tokenizer"),
+            "skip_prompt": Parameter("Whether the prompt is skipped.", False),
         },
         diagram="""sequenceDiagram
   participant G as generate()
@@ -37,7 +37,7 @@ def page(facts: Facts) -> Page:
     print(text.replace(eos_text, newline))""",
         mathematics=r"\text{(no computation)}",
         flops_notes=("No computation on tensors.",),
-        memory_notes=("No parameters; it keeps the tokens of the word that is not finished.",),
+        memory_notes=("No parameters; it keeps the tokens of the unfinished word.",),
         related=(facts.whole_class,),
         usage=f"""{import_line(OCR, "NoEOSTextStreamer")}
 

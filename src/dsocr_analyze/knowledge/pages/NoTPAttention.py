@@ -28,8 +28,8 @@ def page(facts: Facts) -> Page:
         group=GROUP,
         subject=facts.get("NoTPAttention"),
         what="Multi-head self-attention of the CLIP encoder: one fused projection to queries, keys"
-        " and values, PyTorch's scaled dot-product attention without a mask, one projection out."
-        ' ("NoTP": not split over processes.)',
+        " and values, PyTorch's scaled dot-product attention without a mask, and an output"
+        ' projection. ("NoTP" means no tensor parallelism.)',
         blocks=(("clip", "self-attention"),),
         layer="costs.self_attention.self_attention",
         inputs={"x": "N, T, d"},
@@ -62,8 +62,8 @@ return out_proj(join_heads(scaled_dot_product_attention(q, k, v)))""",
             arguments=lambda N, R: [tensor(N, tokens(facts, R), d)],
             closed_form=lambda N, R: self_attention(N, tokens(facts, R), d, clip.heads, BFLOAT16),
         ),
-        flops_notes=("A score costs a scale and a softmax of five; there is no mask.",),
-        memory_notes=("Fused: no product of queries and keys is kept.",),
+        flops_notes=("A score costs a scale and a softmax (five FLOPs); there is no mask.",),
+        memory_notes=("Fused: the scores are never written to memory.",),
         related=("NoTPTransformerBlock", "Attention", "DeepseekV2DecoderLayer"),
         usage=f"""import torch
 from dsocr_analyze.session import DeepSeekOCRSession

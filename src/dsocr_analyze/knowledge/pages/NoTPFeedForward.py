@@ -19,7 +19,8 @@ def page(facts: Facts) -> Page:
         name="NoTPFeedForward",
         group=GROUP,
         subject=facts.get("NoTPFeedForward"),
-        what="The MLP of a CLIP block: one linear map up, quick GELU, one down; both with bias.",
+        what="The MLP of a CLIP block: a linear map up, quick GELU, a linear map down; both with"
+        " bias.",
         blocks=(("clip", "MLP"),),
         layer="costs.linear.linear, costs.activations.quick_gelu",
         inputs={"x": "N, T, d"},
@@ -47,8 +48,8 @@ return fc2(h * sigmoid(1.702 * h))""",
             closed_form=lambda N, R: mlp_kernels(N * tokens(facts, R), d, m, quick_gelu),
         ),
         flops_notes=(
-            "Quick GELU is a scripted function: a product, a sigmoid of four operations and a"
-            " product, each through memory.",
+            "Quick GELU is a scripted function: a product, a sigmoid (four operations) and a"
+            " product, each a separate operator that reads and writes memory.",
         ),
         related=("NoTPTransformerBlock", "MLPBlock", "DeepseekV2MLP"),
         usage=f"""import torch

@@ -25,7 +25,7 @@ def page(facts: Facts) -> Page:
         name="NoTPTransformer",
         group=GROUP,
         subject=facts.get("NoTPTransformer"),
-        what=f"The stack of the CLIP encoder: {clip.layers} equal blocks, no norm behind them.",
+        what=f"The stack of the CLIP encoder: {clip.layers} identical blocks and no final norm.",
         blocks=(("clip", "transformer"),),
         layer="architectures.ocr_family.vision.clip_sections",
         inputs={"hidden_states": "N, T, d"},
@@ -61,6 +61,6 @@ stack = DeepSeekOCRSession.from_local().model.model.vision_model.transformer
 assert len(stack.layers) == {clip.layers}
 x = torch.empty(1, {tokens(facts, facts.views[0][2])}, {d}, dtype=torch.bfloat16, device="meta")
 assert stack(x).shape == x.shape""",
-        notes="equal blocks",
+        notes="identical blocks",
         references=("clip",),
     )

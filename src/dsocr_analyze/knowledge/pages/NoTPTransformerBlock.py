@@ -27,9 +27,9 @@ def page(facts: Facts) -> Page:
         name="NoTPTransformerBlock",
         group=GROUP,
         subject=facts.get("NoTPTransformerBlock"),
-        what="A pre-norm block of the CLIP encoder. It runs `forward` of its attention and its MLP"
-        " instead of calling them, as published, so hooks on those two never fire; the recorder of"
-        " this project sees them all the same.",
+        what="A pre-norm block of the CLIP encoder. As in the published code, it calls `forward` of"
+        " its attention and its MLP directly, so hooks on those two never fire; this project's"
+        " recorder sees them nevertheless.",
         blocks=(("clip", "transformer block"),),
         layer="architectures.ocr_family.vision (one block of it)",
         inputs={"x": "N, T, d"},
@@ -60,7 +60,7 @@ return h + mlp(layer_norm2(h))""",
             arguments=lambda N, R: [tensor(N, tokens(facts, R), d)],
             closed_form=lambda N, R: sections(facts, N, R)[1].modules,
         ),
-        flops_notes=("Two norms at five FLOPs an element and two sums come on top of the parts.",),
+        flops_notes=("Two norms (five FLOPs per element) and two sums are added to the parts.",),
         related=("NoTPAttention", "NoTPFeedForward", "NoTPTransformer"),
         usage=f"""import torch
 from dsocr_analyze.session import DeepSeekOCRSession

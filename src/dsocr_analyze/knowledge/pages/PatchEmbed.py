@@ -20,8 +20,8 @@ def page(facts: Facts) -> Page:
         name="PatchEmbed",
         group=GROUP,
         subject=facts.get("PatchEmbed"),
-        what="Cuts a view into patches: one convolution whose kernel is as large as its stride, so"
-        " that each patch becomes one vector; channels come last afterwards.",
+        what="Cuts a view into patches with one convolution whose kernel is as large as its stride,"
+        " so that each patch becomes one vector. The output is channels-last.",
         blocks=(("sam", "patch embedding"),),
         layer="costs.conv2d.conv2d",
         inputs={"x": "N, C, R, R"},
@@ -29,7 +29,7 @@ def page(facts: Facts) -> Page:
         parameters={
             "kernel_size": Parameter("Pixels of a patch.", patch),
             "stride": Parameter("Pixels from one patch to the next.", patch),
-            "padding": Parameter("Pixels of zeros at each edge.", (0, 0)),
+            "padding": Parameter("Zero pixels added at each edge.", (0, 0)),
             "in_chans": Parameter("Channels of the image.", C),
             "embed_dim": Parameter("Width of a patch's vector.", sam.width),
         },
@@ -39,7 +39,7 @@ def page(facts: Facts) -> Page:
   permute --> y["y [N, g, g, {sam.width}]"]""",
         pseudo_code="return proj(x).permute(0, 2, 3, 1)",
         mathematics=r"y_{ij} = W\, \mathrm{patch}_{ij}(x) + b",
-        symbols=pick("N R p C d", SYMBOLS) | {"g": Symbol("g", "patches a side, R / p")},
+        symbols=pick("N R p C d", SYMBOLS) | {"g": Symbol("g", "patches per side, R / p")},
         formulas=Formulas(
             macs="N * g ** 2 * d * C * p ** 2",
             vector_flops="N * g ** 2 * d",
@@ -54,7 +54,7 @@ def page(facts: Facts) -> Page:
                 N, R, C, sam.width, sam.patch, BFLOAT16, stride=sam.patch, bias=True
             ),
         ),
-        flops_notes=("The bias is one addition an output.",),
+        flops_notes=("The bias is one addition per output element.",),
         related=("ImageEncoderViT", "Block", "CLIPVisionEmbeddings"),
         usage=f"""import torch
 from {VISION} import PatchEmbed

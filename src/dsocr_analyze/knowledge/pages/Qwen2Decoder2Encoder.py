@@ -37,12 +37,11 @@ def page(facts: Facts) -> Page:
         name="Qwen2Decoder2Encoder",
         group=GROUP,
         subject=facts.class_at(ENCODER),
-        what="A language model's decoder used as an image encoder, in the place of CLIP. SAM's"
-        " features become n image tokens; n learned queries follow them, one row of a table each;"
-        " the decoder runs over both, and only what becomes of the queries goes on: as many visual"
-        " tokens as there were image tokens, in the order that the queries have learned. There is a"
-        f" table for each size of view ({named}), told apart by their number of tokens; any other"
-        " number has none and is refused.",
+        what="A language model's decoder used as an image encoder, in place of CLIP. SAM's features"
+        " become n image tokens, followed by n learned queries, one per row of a table. The decoder"
+        " runs over both, but only the outputs of the queries are used: as many visual tokens as"
+        " image tokens, in the order learned by the queries. There is one table for each view size"
+        f" ({named}), selected by the number of tokens; any other number is refused.",
         blocks=(("encoder", "Qwen2 as encoder"), ("encoder", "tables of queries")),
         layer="architectures.deepseek_ocr_2.encoder.encoder_sections",
         inputs={"x": "N, d, q, q"},
@@ -64,13 +63,13 @@ return model(cat([x, queries], dim=1), kinds).last_hidden_state[:, n:]""",
         ),
         cases=cases,
         flops_notes=(
-            "Half of all tokens are image tokens whose last hidden states nobody reads; their"
-            " layers run to the end, norm included.",
-            "On a real CPU tensor PyTorch's fused attention escapes `FlopCounterMode`; on `meta` it"
-            " is counted, as here.",
+            "Half of all tokens are image tokens, whose final hidden states are not used, yet every"
+            " layer and the final norm run on them.",
+            "On a real CPU tensor `FlopCounterMode` does not see PyTorch's fused attention; on"
+            " `meta` it is counted, as here.",
         ),
         memory_notes=(
-            "Every call fills a KV cache of all layers that nothing reads and that is dropped when"
+            "Every call fills a KV cache of all layers, which is never read and is dropped when"
             f" the call ends: {', '.join(map(_cache, cases))}.",
         ),
         related=("CustomQwen2Decoder", "ImageEncoderViT", "MlpProjector", "DeepseekOCR2Model"),
@@ -83,7 +82,7 @@ features = torch.empty({N}, {d}, {facts.token_side(R)}, {facts.token_side(R)}, d
 with running(torch.device("meta")):  # answers "which tokens are queries?"
     y = encoder(features)
 assert y.shape == ({N}, {n}, {d})""",
-        notes=f"as many queries as image tokens; the {label} has {n}",
+        notes=f"one query per image token; the {label} has {n}",
         references=("deepseekocr2", "qwen2"),
     )
 
@@ -104,7 +103,7 @@ def _parameters(d: int, encoder: EncoderDimensions) -> dict[str, Parameter]:
         "max_query": Parameter("Unused, as published.", "any number"),
         "attn_implementation": Parameter("Only `sdpa` is built.", "sdpa"),
         "view_sizes": Parameter(
-            "Pixels a side of the views that have queries; not a parameter of the vendor's"
+            "Pixels per side of the view sizes that have queries. Not a parameter of the vendor's"
             " class, which has the two published tables.",
             encoder.view_sizes,
         ),

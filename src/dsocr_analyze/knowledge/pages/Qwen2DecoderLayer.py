@@ -30,13 +30,13 @@ def page(facts: Facts) -> Page:
         subject=facts.class_at(LAYER),
         what="One layer of the encoder: normalise, attend, add; normalise, MLP, add. It differs"
         " from the decoder's dense layer in its attention: fewer key and value heads, biases, and"
-        " scores that never lie in memory.",
+        " scores that are never written to memory.",
         blocks=(("encoder", "layer"),),
         layer="architectures.deepseek_ocr_2.encoder (one layer of it)",
         inputs={"hidden_states": "N, T, d"},
         output="N, T, d",
         parameters={
-            "config": Parameter("What attention, MLP and norms read.", "made above"),
+            "config": Parameter("Settings of attention, MLP and norms.", "made above"),
             "layer_idx": Parameter("Number of the layer, from 0.", f"0 to {encoder.layers - 1}"),
         },
         diagram=pre_norm_diagram(
@@ -58,7 +58,7 @@ return x + mlp(post_attention_layernorm(x)), cache""",
             lambda N, R: frame_and_layer(facts, N, R)[1],
             layer_arguments(facts),
         ),
-        flops_notes=("The MLP is wide for the model: it takes most of a layer's MACs.",),
+        flops_notes=("The MLP is wide relative to the model and has most of a layer's MACs.",),
         related=(
             "CustomQwen2ModelInner",
             "Qwen2SdpaAttention",

@@ -28,16 +28,16 @@ def page(facts: Facts) -> Page:
         name="Qwen2MLP",
         group=GROUP,
         subject=facts.class_at(f"{LAYER}.mlp"),
-        what="The gated MLP of a layer, computed as the decoder's `DeepseekV2MLP` is: two"
-        " projections up, one through SiLU, their product, one projection down; no biases.",
+        what="The gated MLP of a layer, computed like the decoder's `DeepseekV2MLP`: two up"
+        " projections, one of them through SiLU, their product, one down projection; no biases.",
         blocks=(("encoder", "SwiGLU MLP"),),
         layer="costs.swiglu.swiglu",
         inputs={"x": "N, T, d"},
         output="N, T, d",
         parameters={
-            "config": Parameter("Gives the widths and the activation.", "made above"),
-            "hidden_size": Parameter("In place of the config's width.", None),
-            "intermediate_size": Parameter("In place of the config's hidden width.", None),
+            "config": Parameter("Source of the widths and the activation.", "made above"),
+            "hidden_size": Parameter("Overrides the config's width.", None),
+            "intermediate_size": Parameter("Overrides the config's hidden width.", None),
         },
         diagram=f"""flowchart LR
   x["x [N, T, {d}]"] --> gate["gate_proj, SiLU<br/>{d} to {m}"]
@@ -62,6 +62,6 @@ def page(facts: Facts) -> Page:
 mlp = DeepSeekOCRSession.from_local().model.model.qwen2_model.model.model.layers[0].mlp
 assert mlp.gate_proj.weight.shape == mlp.up_proj.weight.shape == ({m}, {d})
 assert mlp.down_proj.bias is None""",
-        notes="as the decoder's",
+        notes="same as the decoder's",
         references=("swiglu",),
     )

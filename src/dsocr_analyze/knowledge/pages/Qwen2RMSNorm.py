@@ -37,8 +37,8 @@ def page(facts: Facts) -> Page:
         name="Qwen2RMSNorm",
         group=GROUP,
         subject=facts.class_at(f"{INNER}.norm"),
-        what="Root-mean-square normalisation in fp32 with a learned gain, computed as the decoder's"
-        " `DeepseekV2RMSNorm` is. Each layer has two and one follows the last:"
+        what="Root-mean-square normalisation in fp32 with a learned gain, computed like the"
+        " decoder's `DeepseekV2RMSNorm`. Each layer has two, and one follows the last layer:"
         f" {count(2 * encoder.layers + 1)} in the encoder.",
         blocks=(("encoder", "RMSNorm"),),
         layer="costs.normalization.rms_norm",
@@ -70,6 +70,6 @@ return weight * (wide * rsqrt(mean(wide ** 2, dim=-1) + eps)).to(x.dtype)""",
 x = torch.randn(1, 4, {d})
 y = Qwen2RMSNorm({d})(x)
 assert torch.allclose(y.pow(2).mean(-1), torch.ones(1, 4), atol=1e-3)""",
-        notes="as the decoder's",
+        notes="same as the decoder's",
         references=("rmsnorm",),
     )

@@ -28,11 +28,11 @@ def page(facts: Facts) -> Page:
         name="Qwen2RotaryEmbedding",
         group=GROUP,
         subject=facts.class_at(f"{INNER}.rotary_emb"),
-        what="Cosines and sines of position times frequency, made at every call for one row of"
-        " positions that all views share: image tokens have positions from zero, the queries those"
-        " that follow. The product of frequencies and positions is a matrix product, so it counts"
-        f" as MACs. Of the {encoder.layers + 1} modules of this class only the model's own is"
-        " called; those of the layers are left over from the class that they come from.",
+        what="Cosines and sines of position times frequency, computed at every call for one row of"
+        " positions that all views share: image tokens have positions from zero, and the queries"
+        " follow. The product of frequencies and positions is a matrix product, so it counts as"
+        f" MACs. Of the {encoder.layers + 1} modules of this class only the model's own is called;"
+        " those of the layers are a leftover of the class they inherit from.",
         blocks=(("encoder", "rotary positions"),),
         layer="costs.rope.llama_tables",
         inputs={"x": "N, T, d", "position_ids": "1, T"},
@@ -64,6 +64,6 @@ rotary = DeepSeekOCRSession.from_local().model.model.qwen2_model.model.model.rot
 positions = torch.arange(8, device="meta")[None]
 cos, sin = rotary(torch.empty(0, dtype=torch.bfloat16, device="meta"), positions)
 assert cos.shape == sin.shape == (1, 8, {D})""",
-        notes="once a call, for one row of positions",
+        notes="once per call, for one row of positions",
         references=("rope",),
     )

@@ -30,9 +30,9 @@ def page(facts: Facts) -> Page:
         subject=facts.class_at(f"{LAYER}.self_attn"),
         what="Grouped-query attention through PyTorch's fused `scaled_dot_product_attention`, with"
         " the mixed mask added to the scores. Queries, keys and values have biases, the output has"
-        f" none. {H} query heads share {kv} key and value heads, which are repeated to as many"
-        " before the product. It is this class whatever attention the decoder behind it was loaded"
-        " with: the encoder is built with its own default, and FlashAttention-2 takes no such"
+        f" none. {H} query heads share {kv} key and value heads, which are repeated to match before"
+        " the product. This class is used whichever attention the decoder after it was loaded with:"
+        " the encoder is built with its own default, and FlashAttention-2 does not accept such a"
         " mask.",
         blocks=(("encoder", "attention"),),
         layer="architectures.deepseek_ocr_2.encoder (attention of a layer)",
@@ -62,12 +62,12 @@ return o_proj(join_heads(out))""",
             layer_arguments(facts),
         ),
         flops_notes=(
-            "A score costs a scale, the mask and a softmax of five. Both products are over the"
-            " whole square of T tokens, hidden entries included.",
+            "A score costs a scale, the mask and a softmax (five FLOPs). Both products are over the"
+            " whole square of T tokens, including masked entries.",
         ),
         memory_notes=(
-            "Queries, keys, values and mask are read and the heads written; the scores stay inside"
-            " the kernel. The repeated keys and values are copies.",
+            "The kernel reads queries, keys, values and mask and writes the heads; the scores never"
+            " leave it. The repeated keys and values are copies.",
         ),
         related=(
             "Qwen2DecoderLayer",

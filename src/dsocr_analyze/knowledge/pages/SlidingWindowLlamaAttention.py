@@ -51,16 +51,16 @@ def page(facts: Facts) -> Page:
         name="SlidingWindowLlamaAttention",
         group=f"{facts.architecture.title}: the decoder's attention",
         subject=type(_attention_of(facts)),
-        what="Multi-head attention, eager, over the whole prompt and a window of what was generated"
-        " after it: the vendor calls it R-SWA, reference sliding window attention. The pass over the"
-        " prompt is that of `LlamaAttention`, causal and without a window, and all its keys stay."
-        f" Decode steps 1 to W append to the cache (W is {W} in {facts.model_name}); from then"
-        " on the new key and value overwrite the oldest generated ones, in a ring behind the"
-        " prompt. So step i attends to S + min(i, W) keys, its own among them, and the cache never"
-        " grows beyond S + W tokens. Keys keep the rotation of their own position, which counts on:"
-        " the ring's order does not matter. The window is no part of `config.json` as the class"
-        " reads it: `infer()` puts it on the config as `_ring_window`; without that the class is"
-        " `LlamaAttention` throughout.",
+        what="Multi-head attention, eager, over the whole prompt and a window of the tokens generated"
+        " after it. The vendor calls it R-SWA, reference sliding window attention. The prefill pass"
+        " is that of `LlamaAttention`, causal and without a window, and all its keys are kept."
+        f" Decode steps 1 to W append to the cache (W is {W} in {facts.model_name}); after that,"
+        " the new key and value overwrite the oldest generated ones, in a ring after the prompt. So"
+        " step i attends to S + min(i, W) keys, including its own, and the cache never grows beyond"
+        " S + W tokens. Keys keep the rotation of their absolute position, so the ring's order does"
+        " not matter. The class does not read the window from `config.json`: `infer()` sets it on"
+        " the config as `_ring_window`; without that, the class behaves like `LlamaAttention`"
+        " throughout.",
         blocks=(("prefill", "windowed attention"), ("decode", "windowed attention")),
         layer="costs.decoder_attention.decoder_attention (overwrites from step W + 1)",
         inputs={"hidden_states": "B, T, d"},
@@ -75,18 +75,17 @@ def page(facts: Facts) -> Page:
         runs_given_config=own is facts,
         flops_notes=(
             *fallback_notes(own, facts, "The given config has no window"),
-            "From step W on, a step costs the same however many tokens were generated before it.",
-            "Decode steps get no mask: a score costs a scale and a softmax of five, in the prompt"
-            " the mask besides.",
+            "From step W on, the cost of a step does not depend on the number of tokens generated.",
+            "Decode steps have no mask: a score costs a scale and a softmax (five FLOPs). In the"
+            " prompt it also costs the mask.",
         ),
         memory_notes=(
-            "Up to step W each append copies the layer's whole cache; from then on only one token's"
-            " key and value are written. The bytes read and written of the two kinds of step differ"
-            " by that copy.",
-            f"The cache takes {count(per_token)} bytes a token in all layers."
+            "Up to step W each append copies the layer's whole cache; after that, only one token's"
+            " key and value are written. The bytes of the two kinds of step differ by that copy.",
+            f"The cache takes {count(per_token)} bytes per token in all layers."
             f" {window.bound_note(facts)}"
-            " Rotary positions count on, so the prompt and the output together are still limited to"
-            f" the trained {count(decoder.max_position_embeddings)} positions.",
+            " Rotary positions keep counting, so prompt and output together are still limited to the"
+            f" {count(decoder.max_position_embeddings)} positions of training.",
         ),
         related=(
             "DeepseekV2DecoderLayer",
@@ -111,13 +110,13 @@ def _parameters(facts: Facts) -> dict[str, Parameter]:
         **config_parameters(
             facts.config,
             {
-                "sliding_window_size": "W, from where `infer()` takes it.",
-                "sliding_window": "The same, where the key above is missing, null or 0.",
+                "sliding_window_size": "W, as read by `infer()`.",
+                "sliding_window": "The same, if the key above is missing, null or 0.",
                 "hidden_size": "Width d.",
                 "num_attention_heads": "Query heads H.",
                 "num_key_value_heads": "Key and value heads.",
                 "rope_theta": "Base of the rotary frequencies.",
-                "max_position_embeddings": "Positions the model was trained for.",
+                "max_position_embeddings": "Positions that the model was trained for.",
                 "attention_bias": "Whether the projections have biases.",
             },
         ),

@@ -14,9 +14,9 @@ def page(facts: Facts) -> Page:
     return config_page(
         facts,
         "unlimitedocr",
-        adds="Beside the keys of `DeepseekV2Config` it knows the window:",
+        adds="In addition to the keys of `DeepseekV2Config` it has the window:",
         keys={
-            "sliding_window_size": "Generated tokens that `infer()` has the decoder keep.",
-            "sliding_window": "The same, where the key above is missing, null or 0.",
+            "sliding_window_size": "Generated tokens that the decoder keeps during `infer()`.",
+            "sliding_window": "The same, if the key above is missing, null or 0.",
         },
     )

@@ -17,10 +17,10 @@ def page(facts: Facts) -> Page:
     return causal_lm_page(
         whole_model(facts, vision, head=True),
         what="The whole model: `UnlimitedOCRModel` and the head over the vocabulary. Its tensors have"
-        " the names and shapes of DeepSeek-OCR's; what is new is the decoder's window, a longer"
-        " context, more local views of a page, and several pages in one prompt. (The vendor's class"
-        " also has `infer()` and `infer_multi()`, which switch the window on; a bare `generate()`"
-        " has none. The planner of this project works the same sizes out without them.)",
+        " the names and shapes of DeepSeek-OCR's. New are the decoder's window, a longer context,"
+        " more local views per page, and several pages in one prompt. (The vendor's class also has"
+        " `infer()` and `infer_multi()`, which enable the window; a bare `generate()` runs without"
+        " it. This project's planner computes the same sizes without them.)",
         related=(
             "UnlimitedOCRModel",
             "UnlimitedOCRConfig",

@@ -18,12 +18,12 @@ def page(facts: Facts) -> Page:
     attention = facts.class_at("model.layers.0.self_attn").__name__
     return model_page(
         whole_model(facts, vision, head=False),
-        what="DeepSeek-OCR's vision side on top of a decoder with a window. SAM, CLIP, the projector"
-        " and the layout of a page are those of `DeepseekOCRModel`; pages are cut into more local"
-        " views. Several pages may stand in one prompt: none of them is cut, the vision side looks"
-        " at one after the other, each by itself, and their tokens follow one another. The decoder"
-        f" is `DeepseekV2Model` with `{attention}` in its layers; a decode step gets no mask, and"
-        " what the window has to know lies on the cache.",
+        what="DeepSeek-OCR's vision side together with a decoder with a window. SAM, CLIP, the"
+        " projector and the layout of a page are those of `DeepseekOCRModel`; pages are cut into"
+        " more local views. One prompt may contain several pages: none of them is cut, the vision"
+        " side processes them one at a time, and their tokens are concatenated. The decoder"
+        f" is `DeepseekV2Model` with `{attention}` in its layers; a decode step has no mask, and the"
+        " state of the window is stored on the cache.",
         diagram=clip_and_sam_diagram(
             facts, f"the decoder: {decoder.layers} layers<br/>with {attention}"
         ),

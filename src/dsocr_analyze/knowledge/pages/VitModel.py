@@ -28,17 +28,16 @@ def page(facts: Facts) -> Page:
         name="VitModel",
         group=GROUP,
         subject=facts.get("VitModel"),
-        what="The CLIP encoder as it stands in the model: embeddings that take the SAM features for"
-        f" patches, a norm before the stack, {clip.layers} pre-norm blocks, and no norm behind"
-        " them.",
+        what="The CLIP encoder as used in the model: embeddings that take the SAM features as"
+        f" patches, a norm before the stack, {clip.layers} pre-norm blocks, and no norm after them.",
         blocks=(("clip", "CLIP encoder"),),
         layer="architectures.ocr_family.vision.clip_sections",
         inputs={"x": "N, C, R, R", "patch_embeds": "N, d, q, q"},
         output="N, T, d",
         parameters={
             **setting_parameters(facts, *MEANINGS),
-            "freeze_embed": Parameter("Take the embeddings out of training.", False),
-            "freeze_pre_norm": Parameter("Take the norm before the stack out of training.", False),
+            "freeze_embed": Parameter("Freezes the embeddings in training.", False),
+            "freeze_pre_norm": Parameter("Freezes the norm before the stack in training.", False),
         },
         diagram=f"""flowchart TB
   view["view [N, {facts.channels}, R, R]"] --> emb["embeddings: CLIPVisionEmbeddings"]

@@ -41,8 +41,8 @@ def page(facts: Facts) -> Page:
         subject=facts.get("add_decomposed_rel_pos"),
         also=(facts.get("get_rel_pos"),),
         what="The two terms of the decomposed relative-position bias: each query times the table"
-        " row that stands for its distance in rows from the key, and the same for columns. Tables"
-        " that do not fit the grid are resized linearly in fp32 first.",
+        " row for its distance in rows from the key, and the same for columns. Tables that do not"
+        " match the grid are first resized linearly in fp32.",
         blocks=(("sam", "relative positions"),),
         layer="costs.sam_attention.relative_positions",
         inputs={"q": "N * H, g ** 2, D", "rel_pos_h": "t, D", "rel_pos_w": "t, D"},
@@ -91,7 +91,7 @@ g = {sam.window}
 table = torch.zeros(2 * g - 1, {D})
 row, column = add_decomposed_rel_pos(torch.zeros({H}, g * g, {D}), table, table, (g, g), (g, g))
 assert row.shape == ({H}, g * g, g, 1) and column.shape == ({H}, g * g, 1, g)""",
-        notes="two einsums; tables resized where the grid is another",
+        notes="two einsums; tables resized if the grid differs",
         references=("mvit",),
     )
 

@@ -23,14 +23,14 @@ def page(facts: Facts) -> Page:
         group=GROUP,
         subject=facts.get("get_abs_pos"),
         what="Resizes CLIP's learned position table to the number of patches of a view: bicubic,"
-        " antialiased, in fp32, the class token's row kept as it is.",
+        " antialiased, in fp32. The class token's row is unchanged.",
         blocks=(("clip", "absolute positions"),),
         layer="costs.position_table.bicubic_resize",
         inputs={"abs_pos": "1, l ** 2 + 1, d"},
         output="1, q ** 2 + 1, d",
         parameters={
             "abs_pos": Parameter("The learned table, the class token's row first.", "a parameter"),
-            "tgt_size": Parameter("Tokens wanted.", "q q + 1"),
+            "tgt_size": Parameter("Target number of tokens.", "q q + 1"),
         },
         diagram="""flowchart LR
   table["table [1, 1 + l l, d]"] --> same{"l = q?"}
@@ -46,8 +46,8 @@ if l == floor(sqrt(tgt_size)):
 return cat([first, interpolate(grid.float(), q, mode="bicubic", antialias=True)])""",
         mathematics=r"P'_0 = P_0, \quad P'_{ij} = \sum_{a} \sum_{b} k(i, a)\, k(j, b)\, P_{ab}",
         symbols={
-            "l": Symbol("l", "entries a side of the learned table"),
-            "q": Symbol("q", "entries a side wanted"),
+            "l": Symbol("l", "entries per side of the learned table"),
+            "q": Symbol("q", "target entries per side"),
             "d": Symbol("d", "width"),
         },
         formulas=Formulas(vector_flops=resize_formula("l", "q", "d")),
@@ -58,8 +58,8 @@ return cat([first, interpolate(grid.float(), q, mode="bicubic", antialias=True)]
             closed_form=lambda _, R: _kernels(side, facts.token_side(R), d),
         ),
         flops_notes=(
-            "Two FLOPs a tap of the window that is laid over the table, one dimension after the"
-            " other: five taps where it grows, one more than the bicubic filter is wide.",
+            "Two FLOPs per tap of the window applied to the table, one dimension at a time: five taps"
+            " if the table grows, one more than the width of the bicubic filter.",
         ),
         related=("CLIPVisionEmbeddings", "get_abs_pos_sam"),
         usage=f"""import torch

@@ -21,14 +21,14 @@ def page(facts: Facts) -> Page:
         group=GROUP,
         subject=facts.get("get_abs_pos_sam"),
         what="Resizes SAM's learned position table to the grid of a view: bicubic, antialiased, in"
-        " fp32. A view of the resolution the table was learned at takes the table as it is.",
+        " fp32. A view at the table's own resolution uses it unchanged.",
         blocks=(("sam", "absolute positions"),),
         layer="costs.position_table.bicubic_resize",
         inputs={"abs_pos": "1, l, l, d"},
         output="1, g, g, d",
         parameters={
             "abs_pos": Parameter("The learned table.", "a parameter"),
-            "tgt_size": Parameter("Side wanted.", "g"),
+            "tgt_size": Parameter("Target side.", "g"),
         },
         diagram="""flowchart LR
   table["table [1, l, l, d]"] --> same{"l = g?"}
@@ -41,8 +41,8 @@ def page(facts: Facts) -> Page:
 return interpolate(abs_pos.float(), tgt_size, mode="bicubic", antialias=True).to(dtype)""",
         mathematics=r"P'_{ij} = \sum_{a} \sum_{b} k(i, a)\, k(j, b)\, P_{ab}",
         symbols={
-            "l": Symbol("l", "entries a side of the learned table"),
-            "g": Symbol("g", "entries a side wanted"),
+            "l": Symbol("l", "entries per side of the learned table"),
+            "g": Symbol("g", "target entries per side"),
             "d": Symbol("d", "width"),
         },
         formulas=Formulas(vector_flops=resize_formula("l", "g", "d")),
@@ -54,9 +54,9 @@ return interpolate(abs_pos.float(), tgt_size, mode="bicubic", antialias=True).to
             more_values={"l": source},
         ),
         flops_notes=(
-            "Two FLOPs a tap of the window that is laid over the table, one dimension after the"
-            " other; shrinking by s widens it to 2 ceil(2 s) + 1 taps. That bounds the work from"
-            " above: the bicubic filter is 4 s wide, and the taps outside it weigh nothing.",
+            "Two FLOPs per tap of the window applied to the table, one dimension at a time; shrinking"
+            " by s widens it to 2 ceil(2 s) + 1 taps. This is an upper bound: the bicubic filter is"
+            " 4 s wide, and taps outside it have zero weight.",
         ),
         related=("ImageEncoderViT", "get_abs_pos"),
         usage=f"""import torch

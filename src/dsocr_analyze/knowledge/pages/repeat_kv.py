@@ -19,22 +19,21 @@ def page(facts: Facts) -> Page:
     in_the_model = ""
     if own == 1:
         in_the_model = (
-            " With one query head a key head it returns its input; so it does in"
-            f" {facts.model_name}."
+            f" With one query head per key head it returns its input, as in {facts.model_name}."
         )
     return Page(
         name="repeat_kv",
         group="Decoder: attention",
         subject=facts.get("repeat_kv"),
-        what="Gives every query head its key or value head where several query heads share one"
-        f" (grouped-query attention), by repeating each of them.{in_the_model}",
+        what="Repeats key or value heads so that every query head has its own, if several query"
+        f" heads share one (grouped-query attention).{in_the_model}",
         blocks=(("prefill", "attention"), ("decode", "attention")),
         layer="costs.decoder_attention.decoder_attention (its copies)",
         inputs={"hidden_states": "B, G, K, D"},
         output="B, G * n, K, D",
         parameters={
             "hidden_states": Parameter("Keys or values of all KV heads.", "a tensor"),
-            "n_rep": Parameter("Query heads a KV head.", own),
+            "n_rep": Parameter("Query heads per KV head.", own),
         },
         diagram="""flowchart LR
   x["[B, H_kv, K, D]"] --> one{"n_rep is one?"}
@@ -45,16 +44,16 @@ def page(facts: Facts) -> Page:
     return x
 return x[:, :, None].expand(B, kv_heads, n_rep, K, D).reshape(B, kv_heads * n_rep, K, D)""",
         mathematics=r"y_{h} = x_{\lfloor h / n \rfloor}",
-        symbols={**pick("B K G D", SYMBOLS), "n": Symbol("n", "query heads a KV head")},
+        symbols={**pick("B K G D", SYMBOLS), "n": Symbol("n", "query heads per KV head")},
         formulas=Formulas(),
         cases=cases_of(
-            [("as the model calls it", own), ("two query heads a KV head", 2)],
+            [("as the model calls it", own), ("two query heads per KV head", 2)],
             lambda n: {"B": 1, "K": facts.tokens, "G": kv, "D": D, "n": n},
             build=lambda _: facts.get("repeat_kv"),
             arguments=lambda n: [tensor(1, kv, facts.tokens, D), n],
         ),
-        flops_notes=("Nothing is computed; above one query head a KV head it copies.",),
-        memory_notes=("The cache holds the KV heads before they are repeated.",),
+        flops_notes=("Nothing is computed; with more than one query head per KV head it copies.",),
+        memory_notes=("The cache holds the KV heads before repetition.",),
         related=("DeepseekV2DecoderLayer", "DeepseekV2Attention", "DeepseekV2FlashAttention2"),
         usage=f"""import torch
 from {DECODER} import repeat_kv
@@ -62,6 +61,6 @@ from {DECODER} import repeat_kv
 x = torch.arange(2.0).view(1, 2, 1, 1)
 assert repeat_kv(x, 1) is x
 assert repeat_kv(x, 2).flatten().tolist() == [0, 0, 1, 1]""",
-        notes="grouped-query attention; a copy, or nothing",
+        notes="grouped-query attention; a copy or a no-op",
         references=("gqa",),
     )
