@@ -1,4 +1,4 @@
-"""Which pages an architecture has, in reading order: one row for each architecture."""
+"""The pages of each architecture, in reading order."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ _STACK: Final[Pages] = (
     DeepseekV2ForCausalLM.page,
     DeepseekV2ForSequenceClassification.page,
 )
-"""The decoder alone; with a window it exists only under the vision side."""
+"""Pages of the decoder alone; with a window it exists only together with the vision side."""
 _PARTS: Final[Pages] = (
     DeepseekV2RMSNorm.page,
     DeepseekV2RotaryEmbedding.page,
@@ -166,14 +166,14 @@ PAGES: Final[Mapping[str, Pages]] = {
         *_PREPROCESSING,
     ),
 }
-"""By the architecture's name, those that it shares with others among them."""
+"""Pages by the architecture's name, including those that it shares with others."""
 
 
 def pages_of(facts: Facts) -> list[Page]:
     """An architecture's pages, in reading order.
 
     Raises:
-        WorkloadError: It has none.
+        WorkloadError: The architecture has no pages.
     """
     name = facts.architecture.name
     if name not in PAGES:

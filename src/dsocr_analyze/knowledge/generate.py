@@ -1,4 +1,4 @@
-"""All documents at once: pages, index, catalogue, formulations, corrections."""
+"""All documents: pages, index, catalogue, formulations, corrections."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ __all__ = ["documents", "write_documents"]
 def documents(
     architecture: Architecture | None = None, config: dict[str, Any] | None = None
 ) -> dict[str, str]:
-    """Every document by its path in the folder, checked.
+    """Every checked document, by its path in the folder.
 
     Args:
-        architecture: The only one that is written of; None for all of them.
-        config: Values in place of its published `config.json`, the default architecture's where
-            none is named.
+        architecture: The only architecture to document; None for all.
+        config: Values to use instead of its published `config.json`, or the default architecture's if
+            no architecture is given.
 
     Raises:
-        KnowledgeError: A formula, a closed form and a trace disagree, or a page names another that
-            there is not.
+        KnowledgeError: A formula, a closed form and a trace disagree, or a page refers to a page that
+            does not exist.
     """
     if architecture is None and config is None:
         chapters = checked_chapters(Facts(ARCHITECTURES[name]) for name in PAGES)
@@ -61,7 +61,7 @@ def documents(
 
 
 def _check_related(chapters: Iterable[Chapter]) -> None:
-    """Every page that is named is there; a single architecture's may name another's."""
+    """Raise if a page refers to a missing page; one architecture may refer to another's."""
     pages = [page for chapter in chapters for page in chapter.pages]
     names = {page.name for page in pages}
     for page in pages:
@@ -71,7 +71,7 @@ def _check_related(chapters: Iterable[Chapter]) -> None:
 
 
 def write_documents(texts: dict[str, str], folder: Path) -> list[Path]:
-    """Writes the documents into `folder`, which is made where it is missing.
+    """Write the documents into `folder`, creating it if it is missing.
 
     Raises:
         OutputError: The folder cannot be written.

@@ -1,4 +1,4 @@
-"""Papers that the pages refer to."""
+"""Papers that the pages cite."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Reference(NamedTuple):
     title: str
     year: int
     arxiv: str
-    """Identifier at arXiv; empty where it is not there."""
+    """arXiv identifier; empty if it is not on arXiv."""
 
     def as_markdown(self) -> str:
-        """One line, linked where it can be."""
+        """One line, with a link if there is one."""
         title = self.title
         if self.arxiv:
             title = f"[{title}](https://arxiv.org/abs/{self.arxiv})"
@@ -115,4 +115,4 @@ REFERENCES: Final[dict[str, Reference]] = {
         "Keys", "Cubic convolution interpolation for digital image processing", 1981, ""
     ),
 }
-"""By the key that pages name."""
+"""References by the key that pages use."""

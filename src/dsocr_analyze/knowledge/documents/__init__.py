@@ -1,1 +1,1 @@
-"""Documents beside the pages of modules: a file here for each file in `docs` that is generated."""
+"""Generated documents other than the module pages: one source file per document in `docs`."""

@@ -1,4 +1,4 @@
-"""docs/corrections.md: earlier figures that do not hold, with what does."""
+"""docs/corrections.md: earlier figures that were wrong, with the right ones."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from dsocr_analyze.knowledge.machinery.render import GENERATED, table
 __all__ = ["Correction", "corrections", "corrections_page"]
 
 SOURCES: Final = ("DeepSeek-OCR Module Documentation Progress", "DeepseekOCRConfig")
-"""Titles of the documents that are quoted."""
+"""Titles of the quoted documents."""
 
 QUOTED: Final = {"tokens": 8192, "vocabulary": 102400, "d": 1280, "d_ff": 3584}
-"""Sizes in the quoted statements; what holds at the same sizes is computed from them."""
+"""Sizes in the quoted statements; the right figures at these sizes are computed from them."""
 
 Checked = Mapping[str, Sequence[CheckedCase]]
 
 
 class Correction(NamedTuple):
-    """An earlier statement and what takes its place."""
+    """An earlier statement and its correction."""
 
     module: str
-    """Name of the page that it is about."""
+    """Name of the page concerned."""
     earlier: str
-    """What was said, quoted."""
+    """The earlier statement, quoted."""
     now: str
-    """What holds, its numbers made by the program."""
+    """The right statement, with numbers computed by the program."""
     why: str
 
 

@@ -1,4 +1,4 @@
-"""docs/module_catalog.md: every block of every stage, with the closed form that stands for it."""
+"""docs/module_catalog.md: every block of every stage, with its closed form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Checked = Mapping[str, Sequence[CheckedCase]]
 
 
 def catalogue(chapters: Sequence[Chapter]) -> str:
-    """By architecture: stage, block, operator families in the trace, analytic layer, notes."""
+    """One row per block of every architecture and stage: operators, layer, notes."""
     parts = [
         GENERATED,
         "# Module catalogue",
@@ -37,7 +37,7 @@ def catalogue(chapters: Sequence[Chapter]) -> str:
 
 
 def _stage(chapter: Chapter, stage: str | None) -> list[str]:
-    """The part on one stage; None for what belongs to none."""
+    """The section on one stage; None for blocks outside the stages."""
     rows = [_row(page, block, chapter.checked) for page, block in _blocks(chapter.pages, stage)]
     shared = [
         f"{block} ({_link(page)})" if stage else _link(page)

@@ -1,4 +1,4 @@
-"""docs/seconds.md: how a second is predicted, with one page worked out, and the errors."""
+"""docs/seconds.md: how seconds are predicted, one page worked through, and the errors."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What pages of one family share: their letters, their formulas, and shapes of whole pages."""
+"""Shared by the pages of a family: symbols, formulas, and templates of whole pages."""

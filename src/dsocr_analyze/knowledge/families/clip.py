@@ -1,4 +1,4 @@
-"""The CLIP encoder: its letters, settings, formulas, and cases of its modules."""
+"""The CLIP encoder: symbols, settings, formulas, and cases of its modules."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ MEANINGS: Final = {
     "pre_layernorm_epsilon": "Epsilon of the norm before the stack.",
     "fp32norm": "Whether the norm before the stack computes in fp32 (`LayerNormfp32`).",
 }
-"""Of the settings that the encoder is built from."""
+"""Meanings of the settings that the encoder is built from."""
 
 
 def settings(facts: Facts) -> dict[str, Any]:
@@ -103,12 +103,12 @@ def setting_parameters(facts: Facts, *keys: str) -> dict[str, Parameter]:
 
 
 def tokens(facts: Facts, R: int) -> int:
-    """Tokens of a view, the class token included."""
+    """Tokens of a view, including the class token."""
     return facts.token_side(R) ** 2 + 1
 
 
 def values(facts: Facts, N: int, R: int) -> dict[str, int]:
-    """Values of the symbols for N views of R pixels a side."""
+    """Values of the symbols for N views of R pixels per side."""
     clip = facts.clip
     return {
         "N": N,
@@ -126,7 +126,7 @@ def values(facts: Facts, N: int, R: int) -> dict[str, int]:
 
 
 def sections(facts: Facts, N: int, R: int) -> list[Section]:
-    """The frame around the blocks, and the blocks."""
+    """Sections of the encoder: what surrounds the blocks, and the blocks."""
     return vision.clip_sections(N, facts.token_side(R), facts.clip, BFLOAT16)
 
 
@@ -137,7 +137,7 @@ def view_cases(
     arguments: Callable[[int, int], Sequence[Any]],
     closed_form: Callable[[int, int], Kernels | ModuleKernels],
 ) -> tuple[Case, ...]:
-    """A case for each vision call; N views of R pixels a side make what it is called with."""
+    """One case per vision call; `arguments` takes N views and R pixels per side."""
 
     def of_call(N: int, R: int) -> Mapping[str, int]:
         return values(facts, N, R)

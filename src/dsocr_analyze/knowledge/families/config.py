@@ -1,4 +1,4 @@
-"""The page that the config of every relative has."""
+"""The page template for the config of every relative."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def config_page(
     Args:
         facts: The model.
         reference: Key of the model's paper.
-        adds: What it adds to the decoder's; nothing but its name for an empty text.
+        adds: What it adds to the decoder's config; empty if only the name.
         keys: Meanings of the keys that it adds.
     """
     config, decoder = type(facts.config), facts.decoder

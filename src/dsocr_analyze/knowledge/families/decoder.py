@@ -1,4 +1,4 @@
-"""The decoder's alphabet, and what the config says to its modules."""
+"""The decoder's symbols, and the config keys of its modules."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SYMBOLS: Final[dict[str, Symbol]] = {
     "V": Symbol("V", "vocabulary"),
     "e": Symbol("e", "bytes per element"),
 }
-"""The decoder's alphabet."""
+"""The decoder's symbols."""
 
 THE_CONFIG: Final = Parameter("Source of everything below.", "the model's config")
 LAYER_INDEX: Final = Parameter("Number of the layer: its index in the cache.", "0, 1, ...")
 
 
 def config_parameters(config: Any, meanings: Mapping[str, str]) -> dict[str, Parameter]:
-    """Keys of a config that a module reads, with their meanings."""
+    """Config keys that a module reads, with their meanings."""
     return {
         f"config.{key}": Parameter(meaning, config_value(config, key))
         for key, meaning in meanings.items()
@@ -42,7 +42,7 @@ def config_parameters(config: Any, meanings: Mapping[str, str]) -> dict[str, Par
 
 
 def fallback_notes(own: Facts, used: Facts, why: str) -> tuple[str, ...]:
-    """What to say where a page's figures are not those of the config that was given."""
+    """The note for a page whose figures are not those of the given config."""
     if own is used:
         return ()
     return (f"{why}, so the figures on this page are those of the published config.",)

@@ -1,4 +1,4 @@
-"""The decoder's layers: plain attention, a layer, the stack of them, with or without a head."""
+"""The decoder: plain attention, one layer, and the stack with or without a head."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def attention_formulas(facts: Facts) -> Formulas:
-    """Of the attention that the model's layers have, eager; its cache is one layer's."""
+    """Formulas of the model's attention, eager; the cache is that of one layer."""
     decoder = facts.decoder
     if decoder.use_mla:
         return latent_formulas(facts, masks_steps=decoder.masks_steps)
@@ -53,7 +53,7 @@ _PLAIN_NOTE: Final = (
 
 
 def attention_note(facts: Facts) -> str:
-    """Which attention the layers have."""
+    """The note on the attention class of the layers."""
     name = facts.class_at("model.layers.0.self_attn").__name__
     if name == "LlamaAttention":
         return _PLAIN_NOTE
@@ -65,7 +65,7 @@ def attention_note(facts: Facts) -> str:
 
 
 def stack_symbols(facts: Facts, *, layers: bool) -> dict[str, Symbol]:
-    """Symbols of a layer, and of the stack where `layers`, with the derived ones."""
+    """Symbols of a layer, or of the stack if `layers`, including derived ones."""
     decoder, attention = facts.decoder, attention_formulas(facts)
     mlp, norm = gated_mlp_formulas("B * T"), rms_norm_formulas("B * T")
     names = "B T K d H G D m a e"
@@ -113,7 +113,7 @@ def stack_symbols(facts: Facts, *, layers: bool) -> dict[str, Symbol]:
 
 
 def stack_values(facts: Facts) -> dict[str, int]:
-    """Values of the symbols of `stack_symbols` that do not change with the pass."""
+    """Values of those symbols of `stack_symbols` that are the same in every pass."""
     decoder = facts.decoder
     values = {
         "B": 1,
@@ -140,7 +140,7 @@ def stack_values(facts: Facts) -> dict[str, int]:
 
 
 def stack_formulas(facts: Facts) -> Formulas:
-    """Of embedding, layers and last norm, in the symbols of `stack_symbols`."""
+    """Formulas of embedding, layers and final norm, in the symbols of `stack_symbols`."""
     decoder, mlp = facts.decoder, gated_mlp_formulas("B * T")
 
     def both(dense_part: str, mixed_part: str) -> str:
@@ -165,12 +165,12 @@ def stack_cases(
     closed: Callable[[int, int], Kernels],
     below: str = "",
 ) -> tuple[Case, ...]:
-    """A case for each decoder pass of the module that `build` makes.
+    """One case per decoder pass of the module that `build` returns.
 
     Args:
         facts: The model.
-        build: Makes the module.
-        closed: Its kernels by the closed forms, by new and cached tokens.
+        build: Returns the module.
+        closed: Returns its kernels from the closed forms, given new and cached tokens.
         below: The module's path in the model.
     """
     return cases_of(

@@ -1,4 +1,4 @@
-"""Latent attention: what the pages of its eager and its flash class share."""
+"""Latent attention: shared by the pages of the eager and the flash class."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LATENT_SYMBOLS: Final = {
 
 
 def _latent_config(facts: Facts, attention: str) -> Any:
-    """The model's own config where it uses latent attention, else the class's default sizes."""
+    """The model's own config if it uses latent attention, else the class's default sizes."""
     if facts.decoder.use_mla:
         return facts.config_with(attention)
     defaults = facts.defaults()
@@ -75,7 +75,7 @@ def _latent_heads(config: Any) -> LatentHeads:
 
 
 def latent_parameters(facts: Facts) -> dict[str, Parameter]:
-    """What the constructor takes."""
+    """Parameters of the constructor."""
     return {
         "config": THE_CONFIG,
         "layer_idx": LAYER_INDEX,
@@ -100,7 +100,7 @@ def latent_parameters(facts: Facts) -> dict[str, Parameter]:
 
 
 def latent_symbols(facts: Facts) -> dict[str, Symbol]:
-    """Letters of the formulas; the queries' latent is left out where there is none."""
+    """Symbols of the formulas; without the queries' latent if there is none."""
     has_query_latent = _latent_config(facts, "eager").q_lora_rank is not None
     return pick("B T K d H e", SYMBOLS) | {
         name: symbol for name, symbol in LATENT_SYMBOLS.items() if name != "q" or has_query_latent
@@ -108,7 +108,7 @@ def latent_symbols(facts: Facts) -> dict[str, Symbol]:
 
 
 def latent_cases(facts: Facts, name: str, *, flash: bool) -> tuple[Case, ...]:
-    """A case of the class `name` for each decoder pass."""
+    """One case of the class `name` per decoder pass."""
     config = _latent_config(facts, "flash_attention_2" if flash else "eager")
     latent, d = _latent_heads(config), config.hidden_size
     values = {
@@ -146,7 +146,7 @@ def latent_cases(facts: Facts, name: str, *, flash: bool) -> tuple[Case, ...]:
 
 
 def not_used(facts: Facts) -> str:
-    """What to say of a model that does not use it."""
+    """The note for a model without latent attention; empty otherwise."""
     if facts.decoder.use_mla:
         return ""
     return (
@@ -178,7 +178,7 @@ def query_terms(facts: Facts) -> tuple[str, str, str, str]:
 
 
 def rope_terms(facts: Facts) -> str:
-    """Vector FLOPs of the tables and of turning queries and the shared key."""
+    """Vector FLOPs of the tables and of rotating queries and the shared key."""
     scaling = _latent_config(facts, "eager").rope_scaling
     kind = None if scaling is None else scaling["type"]
     extra = {
@@ -191,7 +191,7 @@ def rope_terms(facts: Facts) -> str:
 
 
 def latent_formulas(facts: Facts, *, masks_steps: bool = True) -> Formulas:
-    """Of latent attention, eager; the mask is one of the FLOPs of a score."""
+    """Formulas of eager latent attention; one of the FLOPs per score is the mask."""
     score = "8" if masks_steps else "(7 + (T > 1))"
     macs, vector, params, outputs = query_terms(facts)
     rope = rope_terms(facts)
@@ -207,7 +207,7 @@ def latent_formulas(facts: Facts, *, masks_steps: bool = True) -> Formulas:
 
 
 def latent_usage(facts: Facts, name: str) -> str:
-    """Code that makes the class `name`, and calls the eager one."""
+    """The usage snippet of the class `name`; it calls only the eager class."""
     d, T = facts.decoder.hidden_size, facts.tokens
     names = ", ".join(f'"{key}"' for key in _CLASS_DEFAULTS)
     sizes = ""

@@ -1,4 +1,4 @@
-"""The mixture of experts: formulas, values and routing of router and block."""
+"""The mixture of experts: routing, formulas and values for the router and the block."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def routing_of(facts: Facts) -> moe_costs.Routing:
 
 
 def with_mixture(facts: Facts) -> Facts:
-    """The facts themselves, or those of the published config where theirs has no experts."""
+    """The given facts, or those of the published config if the given one has no experts."""
     return facts if facts.decoder.n_routed_experts is not None else facts.published
 
 
 def gate_formulas(decoder: DecoderDimensions) -> Formulas:
-    """Of the router, as the config sets it up."""
+    """Formulas of the router as configured."""
     n = "B * T"
     terms = [f"{5 if decoder.scoring_func == 'softmax' else 4} * {n} * E"]
     if decoder.topk_method == "greedy":
@@ -55,7 +55,7 @@ def gate_formulas(decoder: DecoderDimensions) -> Formulas:
 
 
 def mixture_symbols(decoder: DecoderDimensions, names: str) -> dict[str, Symbol]:
-    """Some of the decoder's symbols, and the groups of experts where tokens choose by them."""
+    """Some of the decoder's symbols, plus the expert groups if routing uses them."""
     symbols = pick(names, SYMBOLS)
     if decoder.topk_method != "greedy":
         symbols["g"] = Symbol("g", "groups of experts", str(decoder.n_group))
@@ -63,7 +63,7 @@ def mixture_symbols(decoder: DecoderDimensions, names: str) -> dict[str, Symbol]
 
 
 def moe_formulas(decoder: DecoderDimensions) -> Formulas:
-    """Of the whole mixture: router, dispatch, routed and shared experts."""
+    """Formulas of the whole mixture: router, dispatch, routed and shared experts."""
     gate, n = gate_formulas(decoder), "B * T"
     has_shared = bool(decoder.shared_intermediate_size)
     shared_macs = f" + 3 * {n} * d * s" if has_shared else ""

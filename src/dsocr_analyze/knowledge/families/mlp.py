@@ -1,4 +1,4 @@
-"""MLPs: gated ones of the language models, plain ones of the vision encoders."""
+"""MLPs: gated in the language models, plain in the vision encoders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SILU_GATE: Final = r"y = \left(\mathrm{silu}(x W_{gate}^T) \odot x W_{up}^T\righ
 
 
 def gated_mlp_formulas(tokens: str) -> Formulas:
-    """Of two maps up, the activation of one times the other, and a map down; no biases.
+    """Formulas of two maps up, one activated times the other, and a map down; no biases.
 
     Args:
         tokens: How many there are, in the page's symbols.
@@ -30,11 +30,11 @@ def gated_mlp_formulas(tokens: str) -> Formulas:
 
 
 def mlp_formulas(tokens: str, activation: int) -> Formulas:
-    """Of a map up, an activation and a map down; both maps with bias.
+    """Formulas of a map up, an activation and a map down; both maps with bias.
 
     Args:
         tokens: How many there are, in the page's symbols.
-        activation: FLOPs of the activation, an element.
+        activation: FLOPs of the activation per element.
     """
     return Formulas(
         macs=f"2 * {tokens} * d * m",
@@ -47,7 +47,7 @@ def mlp_formulas(tokens: str, activation: int) -> Formulas:
 def mlp_kernels(
     tokens: int, d: int, m: int, activation: Callable[[int, Dtype], Kernels]
 ) -> Kernels:
-    """Of the same MLP by the closed forms; `activation` makes those of its activation."""
+    """Kernels of the same MLP from the closed forms; `activation` returns its activation's."""
     return (
         *linear(tokens, d, m, BFLOAT16, bias=True),
         *activation(tokens * m, BFLOAT16),

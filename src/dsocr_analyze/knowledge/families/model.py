@@ -1,4 +1,4 @@
-"""The pages that the model of every relative has: without its head, and with it."""
+"""Page templates for the model of every relative, without and with its head."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["causal_lm_page", "clip_and_sam_diagram", "group_of", "model_page"]
 
 
 def group_of(facts: Facts) -> str:
-    """Heading of the pages of a relative's own model."""
+    """Group heading for the pages of a relative's own model."""
     if facts.architecture is DEFAULT:
         return "The OCR model"
     return f"{facts.architecture.title}: the model"
@@ -38,7 +38,7 @@ def model_page(
     memory_notes: tuple[str, ...],
     flops_notes: tuple[str, ...] = (),
 ) -> Page:
-    """The page of a model without its head; what is not said here is as in `Page`."""
+    """The page of a model without its head; for the arguments see `Page`."""
     facts = whole.facts
     workload, figures = facts.workload, facts.analytic
     return Page(
@@ -90,7 +90,7 @@ def causal_lm_page(
     flops_notes: tuple[str, ...] = (),
     memory_notes: tuple[str, ...] = (),
 ) -> Page:
-    """The page of a whole model; what is not said here is as in `Page`."""
+    """The page of a whole model; for the arguments see `Page`."""
     facts = whole.facts
     decoder, workload = facts.decoder, facts.workload
     d, vocabulary = decoder.hidden_size, decoder.vocab_size
@@ -148,7 +148,7 @@ assert report.total.matrix_flops == {figures.prefill_pass.matrix_flops}""",
 
 
 def clip_and_sam_diagram(facts: Facts, decoder: str) -> str:
-    """How views become tokens of the prompt where CLIP takes SAM's features.
+    """Diagram of how views become prompt tokens in models with SAM and CLIP.
 
     Args:
         facts: The model.

@@ -1,4 +1,4 @@
-"""Blocks that normalise, attend and add; normalise, pass an MLP and add."""
+"""Pre-norm blocks: normalise, attend, add; normalise, MLP, add."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def pre_norm_diagram(
     """The diagram of such a block.
 
     Args:
-        shape: What comes in and goes out.
+        shape: Shape of input and output.
         norms: The first and the second.
-        attention: Lines of the flowchart from the node `n1`, the first norm.
+        attention: Flowchart lines starting at the node `n1`, the first norm.
         mlp: What follows the second norm.
-        attended: The node that those lines end in.
+        attended: The last node of those lines.
     """
     return f"""flowchart TB
   x["x {shape}"] --> n1["{norms[0]}"]

@@ -102,7 +102,7 @@ STACK: Final = Formulas(
 
 
 def layer_symbols() -> dict[str, Symbol]:
-    """Symbols of a layer, with those derived for its attention."""
+    """Symbols of a layer, including those derived for its attention."""
     return pick("N q n T d H G D m a e", SYMBOLS) | {
         "Am": Symbol("M_{attn}", "MACs of attention", ATTENTION.macs),
         "Av": Symbol("V_{attn}", "vector FLOPs of attention", ATTENTION.vector_flops),
@@ -112,7 +112,7 @@ def layer_symbols() -> dict[str, Symbol]:
 
 
 def stack_symbols() -> dict[str, Symbol]:
-    """Symbols of the stack, with those derived for a layer."""
+    """Symbols of the stack, including those derived for a layer."""
     return layer_symbols() | {
         "L": SYMBOLS["L"],
         "Lm": Symbol("M_{layer}", "MACs of a layer", LAYER_FORMULAS.macs),
@@ -123,7 +123,7 @@ def stack_symbols() -> dict[str, Symbol]:
 
 
 def values(facts: Facts, N: int, R: int) -> dict[str, int]:
-    """Values of the symbols for N views of R pixels a side."""
+    """Values of the symbols for N views of R pixels per side."""
     encoder = encoder_of(facts)
     return {
         "N": N,
@@ -146,13 +146,13 @@ def tokens(facts: Facts, R: int) -> int:
 
 
 def frame_and_layer(facts: Facts, N: int, R: int) -> tuple[ModuleKernels, ModuleKernels]:
-    """Kernels of the encoder but its layers, by the path below it, and those of one layer."""
+    """Kernels of the encoder without its layers, and of one layer, by path below the encoder."""
     frame, layer = encoder_sections(N, facts.token_side(R), encoder_of(facts), BFLOAT16)
     return frame.modules, layer.modules
 
 
 def part(modules: ModuleKernels, name: str) -> ModuleKernels:
-    """Of the kernels by path, those at or below one module."""
+    """The kernels at or below one module, by path."""
     return {
         path: kernels
         for path, kernels in modules.items()
@@ -166,7 +166,7 @@ def all_kernels(facts: Facts, N: int, R: int) -> Kernels:
 
 
 def inner_kernels(facts: Facts, N: int, R: int) -> Kernels:
-    """Of the encoder, what its decoder does."""
+    """Kernels of the decoder inside the encoder."""
     return tuple(each for each in all_kernels(facts, N, R) if each.path.startswith(DECODER))
 
 
@@ -177,7 +177,7 @@ def view_cases(
     closed: Callable[[int, int], Kernels | ModuleKernels],
     keywords: Callable[[int, int], dict[str, Any]] = lambda N, R: {},
 ) -> tuple[Case, ...]:
-    """A case for the vision calls of the stated page, of the module at `path`."""
+    """One case per vision call of the stated page, for the module at `path`."""
     return cases_of(
         facts.views,
         lambda N, R: values(facts, N, R),
@@ -190,12 +190,12 @@ def view_cases(
 
 
 def hidden(facts: Facts) -> Callable[[int, int], list[Any]]:
-    """What a layer's modules are called with: features of all tokens."""
+    """Positional arguments of a layer's modules: features of all tokens."""
     return lambda N, R: [tensor(N, tokens(facts, R), encoder_of(facts).width)]
 
 
 def layer_arguments(facts: Facts) -> Callable[[int, int], dict[str, Any]]:
-    """What a layer and its attention are called with besides the features."""
+    """Keyword arguments of a layer and its attention."""
 
     def keywords(N: int, R: int) -> dict[str, Any]:
         T, D = tokens(facts, R), encoder_of(facts).head_dim
@@ -210,11 +210,11 @@ def layer_arguments(facts: Facts) -> Callable[[int, int], dict[str, Any]]:
 
 
 def embeds_and_kinds(facts: Facts) -> Callable[[int, int], dict[str, Any]]:
-    """Image tokens and queries as one sequence, and which of both a token is."""
+    """Keyword arguments: image tokens and queries as one sequence, and the kind of each token."""
 
     def keywords(N: int, R: int) -> dict[str, Any]:
         n = tokens(facts, R) // 2
-        # On the CPU, where the encoder makes them too.
+        # On the CPU, where the encoder makes them as well.
         kinds = torch.zeros(N, 2 * n, dtype=torch.long)
         kinds[:, n:] = 1
         return {

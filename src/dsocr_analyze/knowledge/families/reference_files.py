@@ -1,4 +1,4 @@
-"""Modules of the built-in networks, from which the snippets of the pages import."""
+"""Modules of the built-in networks that the usage snippets import from."""
 
 from __future__ import annotations
 

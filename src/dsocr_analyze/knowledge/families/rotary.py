@@ -1,4 +1,4 @@
-"""Rotary positions of the decoder: the page that the plain class and its scaled variants have."""
+"""Rotary positions of the decoder: the page template of the plain class and its variants."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dsocr_analyze.knowledge.machinery.signature import import_line
 __all__ = ["ROTATION", "YARN_OPERATORS", "rotary_diagram", "rotary_page", "rotary_size"]
 
 YARN_OPERATORS: Final = 17
-"""Operators that touch every frequency while YaRN blends them; the trace holds the page to it."""
+"""Operators that YaRN applies to every frequency; the trace checks the number."""
 
 ROTATION: Final = (
     r"\theta_i = b^{-2i/D}, \quad"
@@ -43,7 +43,7 @@ def rotary_size(facts: Facts) -> int:
 def rotary_diagram(
     frequencies: str, *, scale: str = "", positions: str = "positions 0 .. K - 1"
 ) -> str:
-    """How the tables are made."""
+    """The diagram of how the tables are computed."""
     return f"""flowchart LR
   p["{positions}"] --> outer["outer product"]
   f["{frequencies}"] --> outer
@@ -73,9 +73,9 @@ def rotary_page(
 ) -> Page:
     """The page of the class `name`, which the closed forms call `variant`.
 
-    `arguments` are what its constructor gets beside size, length and base, with their `meanings`;
-    `usage_arguments` what the snippet gives it behind the size; `extra` its vector FLOPs beside
-    those of the plain class. The rest is as in `Page`.
+    `arguments` are the constructor's arguments after size, length and base, with their `meanings`;
+    `usage_arguments` are the snippet's arguments after the size; `extra` is the vector FLOPs in
+    addition to those of the plain class. For the rest see `Page`.
     """
     size, length = rotary_size(facts), facts.decoder.max_position_embeddings
     given = arguments or {}

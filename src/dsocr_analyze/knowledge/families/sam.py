@@ -1,4 +1,4 @@
-"""The SAM encoder: its letters, attention on grids, and cases of its modules."""
+"""The SAM encoder: symbols, attention on grids, and cases of its modules."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SYMBOLS: Final = {
     "C": Symbol("C", "channels"),
 }
 GRIDS: Final = {"N": Symbol("N", "grids: views, or all of their windows")}
-"""In place of the views, where windows come in as grids of their own."""
+"""Replaces the symbol of the views if windows are passed in as separate grids."""
 
 
 def values(facts: Facts) -> dict[str, int]:
@@ -61,7 +61,7 @@ def view_cases(
     closed_form: Callable[[int, int], Kernels],
     more_values: dict[str, int] | None = None,
 ) -> tuple[Case, ...]:
-    """A case for each vision call; N views of R pixels a side make what it is called with."""
+    """One case per vision call; `arguments` takes N views and R pixels per side."""
     return cases_of(
         facts.views,
         lambda N, R: {
@@ -78,7 +78,7 @@ def view_cases(
 
 
 def calls_by_grid(facts: Facts) -> Iterator[tuple[str, int, int, int]]:
-    """Calls of attention: label, grids, side attended, rows of the tables."""
+    """Calls of attention: label, number of grids, side of a grid, rows of the tables."""
     sam = facts.sam
     for view, N, R in facts.views:
         g = facts.sam_grid(R)
@@ -88,12 +88,12 @@ def calls_by_grid(facts: Facts) -> Iterator[tuple[str, int, int, int]]:
 
 
 def relative_positions(g: str, t: str = "t") -> str:
-    """Vector FLOPs of the distances and of resizing the tables where they do not fit the grid."""
+    """Vector FLOPs of the distances, and of resizing the tables if they do not match the grid."""
     return f"4 * {g} + 4 * {g} ** 2 + ({t} != 2 * {g} - 1) * 8 * (2 * {g} - 1) * D"
 
 
 def attention_formulas(N: str, g: str, t: str = "t") -> Formulas:
-    """Of attention over N grids with g tokens a side and tables of t rows, in symbols."""
+    """Formulas of attention over N grids with g tokens per side and tables of t rows."""
     return Formulas(
         macs=f"4 * {N} * {g} ** 2 * d ** 2 + 2 * {N} * H * {g} ** 3 * D"
         f" + 2 * {N} * H * {g} ** 4 * D",

@@ -34,13 +34,13 @@ _GRID: Final = Symbol("n_{cut}", "1 if the page is cut: its grid's sides are mul
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A decode step that is stated.
+    """A decode step that the page states.
 
     Attributes:
         label: Its name in tables.
-        step: Which it is.
-        cache: Makes the cache that it finds.
-        values: Values of symbols that only some relatives have.
+        step: Position and number of the step.
+        cache: Returns the cache before the step.
+        values: Values of the symbols that only some relatives have.
     """
 
     label: str
@@ -51,16 +51,16 @@ class Step:
 
 @dataclass(frozen=True)
 class WholeModel:
-    """A relative's model, with its head or without.
+    """A relative's model, with or without its head.
 
     Attributes:
         facts: The model.
         vision_pages: The pages of its vision stages.
-        head: Whether the head is there.
+        head: Whether the model includes its head.
         multiplies_grid: Whether views are laid out by the columns and rows of their grid.
-        steps: Decode steps; None for the first one after the prompt.
-        prompt_values: Values of symbols that only some relatives have, in the prefill pass.
-        more_symbols: These symbols; of a name that the decoder has too, in its place.
+        steps: Decode steps; None for the first step only.
+        prompt_values: Values of the symbols that only some relatives have, in the prefill pass.
+        more_symbols: Those symbols; they override the decoder's symbols of the same name.
     """
 
     facts: Facts
@@ -73,7 +73,7 @@ class WholeModel:
 
     @property
     def symbols(self) -> dict[str, Symbol]:
-        """Letters of the formulas."""
+        """Symbols of the formulas."""
         grid = {"cut": _GRID} if self.multiplies_grid else {}
         stack = stack_symbols(self.facts, layers=True)
         known = {name: symbol for name, symbol in stack.items() if name not in self.more_symbols}
@@ -81,7 +81,7 @@ class WholeModel:
 
     @property
     def formulas(self) -> Formulas:
-        """What it costs."""
+        """Cost of the model."""
         stack, separators = stack_formulas(self.facts), len(self._unassigned)
         has_weights = self.head and not self.facts.decoder.tie_word_embeddings
         grid = " + 3 * cut" if self.multiplies_grid else ""
@@ -174,7 +174,7 @@ class WholeModel:
         return self.facts.decoder_kernels(1, step.keys - 1, overwrites=overwrites)
 
     def _vision(self) -> dict[str, int]:
-        """MACs, vector FLOPs, matrix outputs of all views, and parameters, by the pages."""
+        """MACs, vector FLOPs and matrix outputs over all views, and parameters, from the pages."""
         facts = self.facts
         sums = dict.fromkeys(("Mv", "Vv2", "Av2", "Pv"), 0)
         pages = {page.name: page for page in self.vision_pages}
@@ -204,7 +204,7 @@ def _kernels_of(stages: Sequence[StageFigures]) -> Kernels:
 
 
 def _pixels(facts: Facts) -> int:
-    """Values that are summed to find out whether there is an image, and local views."""
+    """Pixel values summed to check whether there is an image, and local views."""
     views = sum(view.count * view.resolution**2 for view in facts.workload.views)
     blank = 0 if facts.workload.local_views else facts.workload.base_size**2
     return facts.channels * (views + blank)

@@ -1,4 +1,4 @@
-"""Unlimited-OCR's window over what was generated: its letters, the steps that are stated."""
+"""Unlimited-OCR's window over the generated tokens: symbols and stated decode steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def window_of(facts: Facts) -> int | None:
 
 
 def stated_steps(facts: Facts) -> list[tuple[str, DecodeStep]]:
-    """The first step, and with a window the last that appends and the first that overwrites."""
+    """The first step and, with a window, the last that appends and the first that overwrites."""
     window, S = window_of(facts), facts.tokens
     if window is None:
         return [("decode step", DecodeStep(S, 1))]
@@ -45,7 +45,7 @@ def stated_steps(facts: Facts) -> list[tuple[str, DecodeStep]]:
 
 
 def cache_after(facts: Facts, layers: int, step: DecodeStep) -> Any:
-    """What a decode step finds: the prompt and the generated tokens that are kept."""
+    """The cache before a decode step: the prompt and the generated tokens that are kept."""
     left = facts.cache(layers, facts.tokens)
     if step.window is not None:
         left._prefill_length = dict.fromkeys(range(layers), facts.tokens)
@@ -80,7 +80,7 @@ def whole_model(facts: Facts, vision: Sequence[Page], *, head: bool) -> WholeMod
 
 
 def bound_note(facts: Facts) -> str:
-    """How large the cache grows."""
+    """The note on the largest size of the cache."""
     window, S = window_of(facts), facts.tokens
     if window is None:
         return "Without a window the cache grows with every token, as in DeepSeek-OCR."
@@ -92,7 +92,7 @@ def bound_note(facts: Facts) -> str:
 
 
 def steps_note(facts: Facts) -> tuple[str, ...]:
-    """How the work of a decode step grows."""
+    """The note on how the work of a decode step grows."""
     if window_of(facts) is None:
         return ("The given config has no window: every decode step attends to all tokens.",)
     return ("The work of a decode step grows up to step W and is constant afterwards.",)

@@ -1,1 +1,1 @@
-"""How pages are checked and written; what they say stands in `pages`, `families`, `documents`."""
+"""Checks and writes pages; their content is in `pages`, `families` and `documents`."""

@@ -1,4 +1,4 @@
-"""Cases of a page, one for each call of the stated page that its module gets."""
+"""Cases of a page: one per call of its module on the stated page."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def cases_of(
     closed_form: Callable[[*Sizes], Kernels | ModuleKernels] | None = None,
     alike: Callable[[str], str | None] | None = None,
 ) -> tuple[Case, ...]:
-    """A case for each call, what it is made from by the call's sizes.
+    """One case per call; every function below receives the sizes of the call.
 
     Args:
-        calls: Labels, each with the sizes that the other arguments are called with: `Facts.views`
-            (N views, R pixels a side), `Facts.steps` (T new tokens, K keys), or a page's own.
-        values: Values of the page's symbols.
-        build: Makes the module or function.
-        arguments: Makes the positional arguments of its call.
-        keywords: Makes those by keyword.
-        closed_form: Its kernels by the closed forms.
+        calls: Labels, each with its sizes: `Facts.views`
+            (N views, R pixels per side), `Facts.steps` (T new tokens, K keys), or a page's own.
+        values: Returns the values of the page's symbols.
+        build: Returns the module or function.
+        arguments: Returns the positional arguments of its call.
+        keywords: Returns the keyword arguments.
+        closed_form: Returns its kernels from the closed forms.
         alike: As in `Case`.
     """
 

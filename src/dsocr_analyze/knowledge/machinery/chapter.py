@@ -1,4 +1,4 @@
-"""What the documentation holds of one architecture: its own pages, and those that it shares."""
+"""The pages of one architecture: its own, and those that it shares."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Chapter:
 
     Attributes:
         facts: The model.
-        pages: Pages that are written from it, in reading order.
-        shared: Pages of modules that an earlier chapter has; what they say here is not written.
-        checked: Cases of `pages`, by page.
+        pages: Pages written from it, in reading order.
+        shared: Pages of modules already in an earlier chapter; these are not written again.
+        checked: Cases of `pages`, by name of the page.
     """
 
     facts: Facts
@@ -34,15 +34,15 @@ class Chapter:
 
     @property
     def title(self) -> str:
-        """Its heading."""
+        """Heading of the chapter."""
         return self.facts.architecture.title
 
 
 def checked_chapters(models: Iterable[Facts]) -> list[Chapter]:
-    """A chapter for each model; a module that several have is written of once.
+    """One chapter per model; a module of several models has a page only in the first.
 
     Raises:
-        KnowledgeError: Pages of one name are about different modules; or as `check`.
+        KnowledgeError: Pages with the same name describe different modules; or see `check`.
         ModelCodeError: A model does not run the stated page.
     """
     written: dict[str, Page] = {}
@@ -65,14 +65,14 @@ def checked_chapters(models: Iterable[Facts]) -> list[Chapter]:
 
 
 def groups_of(pages: Iterable[Page]) -> list[str]:
-    """Groups of some pages, in the order of their first."""
+    """Groups of the pages, in order of first appearance."""
     return list(dict.fromkeys(page.group for page in pages))
 
 
 def _is_same(subject: Any, known: Any) -> bool:
-    """Whether both are written in one place, or the first refines the second.
+    """Whether both have the same definition in the source, or the first inherits from the second.
 
-    The same file is imported for each model that builds on it.
+    A file is imported once for each model that builds on it, so identity is not enough.
     """
     refined = subject.__mro__ if inspect.isclass(subject) else (subject,)
     return _place(known) in map(_place, refined)

@@ -1,4 +1,4 @@
-"""Checks a page before it is written: formula, closed form and trace must agree, exactly."""
+"""Checks a page before it is written: formula, closed form and trace must agree exactly."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = ["CheckedCase", "all_values", "check"]
 
 @dataclass(frozen=True)
 class CheckedCase:
-    """A case whose figures were found three ways and agree.
+    """A case whose figures, found three ways, agree.
 
     Attributes:
         case: The case.
-        values: Values of all symbols, derived ones included.
-        kernels: What ran, equal records merged whichever part of the module ran them.
+        values: Values of all symbols, including derived ones.
+        kernels: Kernels that ran; equal records of different parts of the module are merged.
         params: Elements of the module's parameters.
-        peak_bytes: Most bytes of tensors alive at once, besides weights and inputs.
+        peak_bytes: Most bytes of tensors alive at once, excluding weights and inputs.
         cache_bytes: Bytes of the KV cache afterwards; 0 without one.
         closed_form: Whether a closed form was among the three.
     """
@@ -47,7 +47,7 @@ class CheckedCase:
 
     @cached_property
     def work(self) -> Work:
-        """Its work."""
+        """Total work of the kernels."""
         return total_work(kernel.total for kernel in self.kernels)
 
     @property
@@ -65,7 +65,7 @@ def check(page: Page) -> tuple[CheckedCase, ...]:
     """Traces every case of a page and compares.
 
     Raises:
-        KnowledgeError: A formula or a closed form says something else than the trace, a stated
+        KnowledgeError: A formula or a closed form differs from the trace, a stated
             shape is not the one that ran, or a constructor's parameter is not described.
     """
     _check_parameters(page)
@@ -101,7 +101,7 @@ def _checked(page: Page, case: Case) -> CheckedCase:
 
 
 def all_values(page: Page, case: Case) -> dict[str, int]:
-    """Values of all symbols of a page in one case, derived ones included."""
+    """Values of all symbols of a page in one case, including derived ones."""
     values = dict(case.values)
     for name, symbol in page.symbols.items():
         if symbol.formula is not None:
@@ -132,12 +132,12 @@ def _compare_formulas(page: Page, where: str, checked: CheckedCase) -> None:
 
 
 def _wherever_they_run(kernels: Iterable[Kernel]) -> Kernels:
-    """Equal records as one, whichever module runs them."""
+    """Kernels with equal records merged across modules."""
     return merged(kernel._replace(path="", stage="") for kernel in kernels)
 
 
 def _compare_kernels(where: str, closed_form: Kernels | ModuleKernels, traced: Kernels) -> None:
-    """Record by record: every kernel as often in one as in the other."""
+    """Raise unless every kernel has the same number of calls in both."""
     if isinstance(closed_form, dict):
         closed_form = tuple(chain.from_iterable(closed_form.values()))
     stated, ran = _calls(_wherever_they_run(closed_form)), _calls(traced)
@@ -154,7 +154,7 @@ def _calls(kernels: Kernels) -> Counter[Kernel]:
 
 
 def _check_parameters(page: Page) -> None:
-    """What is described are the constructor's parameters, or the function's, in their order."""
+    """Raise unless the page describes the parameters of the constructor or function, in order."""
     if inspect.isclass(page.subject):
         constructor = page.subject.__init__
         if constructor is object.__init__:
@@ -220,7 +220,7 @@ def _first_tensor(value: Any) -> torch.Tensor | None:
 
 
 def _cache_bytes(keywords: Mapping[str, Any], output: Any) -> int:
-    """Bytes of the cache that a call was given, or else that it returned."""
+    """Bytes of the cache passed to a call, or else of the cache that it returned."""
     cache = keywords.get("past_key_value", keywords.get("past_key_values"))
     if cache is None:
         cache = getattr(output, "past_key_values", None)

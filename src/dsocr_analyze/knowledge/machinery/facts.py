@@ -1,4 +1,4 @@
-"""What the pages are written from: the model, its dimensions, a stated workload."""
+"""The facts that pages are written from: the model, its dimensions, the stated workload."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ _META: Final = torch.device("meta")
 
 
 class Facts:
-    """The reference model of an architecture with one config, and the page that is stated.
+    """The reference model of an architecture with one config, and the stated page.
 
     Args:
         architecture: The architecture.
-        config: Values in place of the published `config.json`; None for the published ones.
+        config: Values to use instead of the published `config.json`; None for the published ones.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Facts:
         if config is not None:
             directory = directory.with_config(config)
         self.architecture = architecture
-        # Says what is wrong with a config before anything runs.
+        # Raises an error for a wrong config before anything runs.
         self.dimensions: RelativeDimensions = architecture.forms.dimensions(
             directory.config, directory.code
         )
@@ -82,13 +82,13 @@ class Facts:
 
     @property
     def clip(self) -> ClipDimensions:
-        """The CLIP encoder, of a relative that has it."""
+        """The CLIP encoder, for relatives that have one."""
         assert isinstance(self.dimensions, ModelDimensions)
         return self.dimensions.clip
 
     @property
     def published(self) -> Facts:
-        """Of the same architecture's published config, where a given one has nothing to say."""
+        """The facts of the same architecture's published config."""
         return self if self.is_published else published_facts(self.architecture.name)
 
     # the model
@@ -100,7 +100,7 @@ class Facts:
 
     @cached_property
     def tree(self) -> TreeNode:
-        """The model's tree, traced."""
+        """The model's module tree with the figures of the trace."""
         return build_tree(
             self.session.model,
             self.session.architecture.owner_of,
@@ -109,12 +109,12 @@ class Facts:
 
     @cached_property
     def traced_stages(self) -> dict[str, StageFigures]:
-        """What each stage did for the stated page."""
+        """Figures of each stage for the stated page, from the trace."""
         session = self.session
         return stage_figures(self.traces, session.architecture.stages, session.own_params)
 
     def get(self, name: str) -> Any:
-        """A class or function by name: of the model's own files, else of those it builds on."""
+        """A class or function by name, from the model's own files or else those it builds on."""
         classes = takewhile(
             lambda each: not each.__module__.startswith("transformers."),
             type(self.session.model).__mro__,
@@ -132,21 +132,21 @@ class Facts:
 
     @property
     def model_class(self) -> str:
-        """Name of the class of the model without its head."""
+        """Class name of the model without its head."""
         return self.class_at("model").__name__
 
     @property
     def whole_class(self) -> str:
-        """Name of the class of the whole model."""
+        """Class name of the whole model."""
         return self.class_at("").__name__
 
     @property
     def second_encoder(self) -> str:
-        """Name of the class of the vision stage that follows SAM."""
+        """Class name of the vision stage that follows SAM."""
         return self.class_at(self.architecture.stages[1].prefixes[0]).__name__
 
     def alike(self, below: str = "") -> Callable[[str], str | None]:
-        """Which modules below `below` repeat, by their paths there; see `Architecture.repeats`."""
+        """Function that groups repeated modules by path below `below`; see `Architecture.repeats`."""
         repeats = self.architecture.forms.repeats(self.dimensions)
 
         def name(path: str) -> str | None:
@@ -175,13 +175,13 @@ class Facts:
         return module.eval()
 
     def whole_model(self) -> Any:
-        """The model; a fresh one where rotary tables would be kept from an earlier pass."""
+        """The model; a fresh one if it would keep rotary tables from an earlier pass."""
         if not self.decoder.use_mla:
             return self.session.model
         return DeepSeekOCRSession.from_directory(self.session.loaded.directory).model
 
     def at(self, path: str) -> torch.nn.Module:
-        """The module at `path` of the model."""
+        """The model's module at `path`."""
         return self.session.model.get_submodule(path)
 
     def config_with(self, attention: str = "eager", **changes: Any) -> Any:
@@ -190,7 +190,7 @@ class Facts:
         return type(self.config).from_dict(values, attn_implementation=attention)
 
     def cache(self, layers: int, past: int) -> Any:
-        """A cache of `past` positions for the eager attention of the model; empty for none."""
+        """A cache of `past` positions for the model's eager attention; empty if 0."""
         decoder = self.decoder
         if decoder.use_mla:
             sizes = (1, decoder.qk_rope_head_dim), (1, decoder.kv_lora_rank)
@@ -218,12 +218,12 @@ class Facts:
 
     @cached_property
     def analytic(self) -> PageFigures:
-        """Figures of the stated page by the closed forms."""
+        """Figures of the stated page from the closed forms."""
         return page_figures(self.session.loaded.directory, self.workload)
 
     @property
     def cache_bytes_per_token(self) -> int:
-        """Bytes that all layers cache for a token."""
+        """Bytes cached per token, over all layers."""
         return self.analytic.memory.prefill_cache_bytes // self.tokens
 
     def layer_kernels(self, index: int, T: int, cached: int) -> ModuleKernels:
@@ -232,7 +232,7 @@ class Facts:
         return next(s for s in self._sections(T, cached) if path in s.paths).modules
 
     def decoder_kernels(self, T: int, cached: int, *, overwrites: bool = False) -> Kernels:
-        """Kernels of embedding, layers, norm and head, each with its path."""
+        """Kernels of embedding, layers, norm and head, with their paths."""
         return kernels_of(self._sections(T, cached, overwrites=overwrites))
 
     def _sections(self, T: int, cached: int, *, overwrites: bool = False) -> list[Section]:
@@ -255,11 +255,11 @@ class Facts:
         return self.workload.seq_len
 
     def sam_grid(self, resolution: int) -> int:
-        """Patches a side that SAM's blocks see of a view."""
+        """Patches per side of a view in SAM's blocks."""
         return resolution // self.sam.patch
 
     def token_side(self, resolution: int) -> int:
-        """Tokens a side that SAM puts out: its patches, two stride-2 convolutions later."""
+        """Tokens per side of SAM's output: its patches after two stride-2 convolutions."""
         grid = self.sam_grid(resolution)
         for _ in self.sam.downsample_channels:
             grid = (grid - 1) // 2 + 1
@@ -267,7 +267,7 @@ class Facts:
 
     @property
     def views(self) -> list[tuple[str, int, int]]:
-        """Vision calls of the stated page: label, views, pixels a side; the global view first."""
+        """Vision calls of the stated page: label, views, pixels per side; the global view first."""
         whole = self.workload.global_view
         found = [("global view", whole.count, whole.resolution)]
         local = self.workload.local_views
@@ -285,7 +285,7 @@ class Facts:
         return tensor(1, T, self.decoder.hidden_size)
 
     def mask(self, T: int, K: int) -> torch.Tensor | None:
-        """The mask `[1, 1, T, K]` that a layer is called with; None where there is none."""
+        """The mask `[1, 1, T, K]` passed to a layer; None if there is none."""
         return tensor(1, 1, T, K) if self.decoder.masks_steps or T > 1 else None
 
     @cached_property
@@ -316,14 +316,14 @@ def _is_in(module: str, package: str) -> bool:
 
 
 def kernels_of(sections: Iterable[Section]) -> Kernels:
-    """Kernels of all modules of some sections, each with its path."""
+    """Kernels of all modules of the sections, with their paths."""
     expansion = Expansion()
     expansion.add(sections)
     return tuple(expansion.kernels)
 
 
 def below_model(kernels: Iterable[Kernel]) -> Kernels:
-    """Those of `model` and what is in it: not the head, nor the cast of its logits."""
+    """Kernels of `model` and everything below it, without the head and the cast of its logits."""
     return tuple(kernel for kernel in kernels if kernel.path.partition(".")[0] == "model")
 
 
@@ -333,12 +333,12 @@ def tensor(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 
 
 def count(number: int) -> str:
-    """A number with thousands separated."""
+    """A number with thousands separators."""
     return f"{number:,}"
 
 
 def scaled(number: int, unit: str) -> str:
-    """A number as a person says it: four digits and a prefix."""
+    """A readable number: four digits and a prefix."""
     for power, prefix in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
         if abs(number) >= 10**power:
             return f"{number / 10**power:.4g} {prefix}{unit}"
@@ -346,7 +346,7 @@ def scaled(number: int, unit: str) -> str:
 
 
 def config_value(config: Any, key: str) -> Any:
-    """A key of a config as its file would hold it."""
+    """Value of a config key as it would be in the file; None if missing."""
     value = getattr(config, key, None)
     if isinstance(value, Mapping):
         return dict(value)

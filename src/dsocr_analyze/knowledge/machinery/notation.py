@@ -50,7 +50,7 @@ def _parsed(formula: str) -> ast.expr:
 
 
 def names_in(formula: str) -> list[str]:
-    """Symbols of a formula in the order in which they appear."""
+    """Symbols of a formula, in order of appearance."""
     found: dict[str, None] = {}
     nodes = [node for node in ast.walk(_parsed(formula)) if isinstance(node, ast.Name)]
     for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
@@ -93,9 +93,9 @@ def _value(node: ast.expr, values: Mapping[str, int], formula: str) -> _Number:
 
 
 def collected(formula: str) -> str:
-    """The same formula, with summands that differ in their number alone added up: `a + 2 * a`.
+    """The same formula with like terms collected: `a + 2 * a` becomes `3 * a`.
 
-    Those of its outermost sum; what stands in brackets stays as it is.
+    Only terms of the outermost sum; brackets are not opened.
     """
     return ast.unparse(_collected(_parsed(formula)))
 
@@ -116,7 +116,7 @@ def _collected(node: ast.expr) -> ast.expr:
 
 
 def _summands(node: ast.expr, sign: int = 1) -> list[tuple[int, ast.expr]]:
-    """What a formula is the sum of, each with the sign before it."""
+    """Terms of the outermost sum, each with its sign."""
     match node:
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return _summands(left, sign) + _summands(right, sign)
@@ -127,7 +127,7 @@ def _summands(node: ast.expr, sign: int = 1) -> list[tuple[int, ast.expr]]:
 
 
 def _factors(node: ast.expr) -> tuple[int, list[ast.expr]]:
-    """The whole number in a product, and its other factors in their order."""
+    """The integer coefficient of a product, and its other factors in order."""
     match node:
         case ast.Constant(value=int(number)):
             return number, []
@@ -140,7 +140,7 @@ def _factors(node: ast.expr) -> tuple[int, list[ast.expr]]:
 
 
 def _added_up(alike: list[tuple[int, ast.expr]]) -> tuple[int, ast.expr]:
-    """The sum of summands that are alike: its number, with the sign, and it without the sign."""
+    """The sum of like terms: its coefficient with the sign, and the term without the sign."""
     number, (_, first) = sum(each for each, _ in alike), alike[0]
     if len(alike) == 1:
         return number, first
@@ -155,15 +155,15 @@ def _added_up(alike: list[tuple[int, ast.expr]]) -> tuple[int, ast.expr]:
 
 _SUM, _PRODUCT, _ATOM = 1, 2, 3
 _LINE = 56
-"""Characters that a line of a formula has room for."""
+"""Longest line of a formula, in characters."""
 
 
 def equation(name: str, formula: str, symbols: Mapping[str, str]) -> str:
-    """`name = formula` as LaTeX; a long sum goes on below, its lines aligned.
+    """`name = formula` as LaTeX; a long sum is wrapped into aligned lines.
 
     Args:
-        name: LaTeX of what is defined.
-        formula: The formula; like summands are collected.
+        name: LaTeX of the left-hand side.
+        formula: The formula; like terms are collected.
         symbols: As in `typeset`.
     """
     parts = [
@@ -178,7 +178,7 @@ def equation(name: str, formula: str, symbols: Mapping[str, str]) -> str:
 
 
 def _lines(parts: list[str]) -> list[str]:
-    """Parts of a formula on as few lines as it needs, all about as long."""
+    """Parts of a formula on as few lines as possible, of similar length."""
     widths = [_width(part) for part in parts]
     each = sum(widths) / math.ceil(sum(widths) / _LINE)
     lines: dict[int, list[str]] = {}
@@ -188,7 +188,7 @@ def _lines(parts: list[str]) -> list[str]:
 
 
 def _width(latex: str) -> int:
-    """About how many characters wide a formula is; a fraction counts as its parts in a row."""
+    """Approximate width of a formula in characters; a fraction counts both its parts."""
     tokens = re.findall(r"\\[a-zA-Z]+|\\.|[^\s{}^_]", latex)
     return sum(token not in {r"\left", r"\right", r"\,", r"\frac", r"\mathrm"} for token in tokens)
 
@@ -198,13 +198,13 @@ def typeset(formula: str, symbols: Mapping[str, str]) -> str:
 
     Args:
         formula: The formula.
-        symbols: LaTeX of each symbol; one that is missing is set as it is spelled.
+        symbols: LaTeX of each symbol; a missing one is written as is.
     """
     return _latex(_parsed(formula), symbols)[0]
 
 
 def _latex(node: ast.expr, symbols: Mapping[str, str]) -> tuple[str, int]:
-    """LaTeX of a node, and how tightly it holds together."""
+    """LaTeX of a node, and its precedence."""
     match node:
         case ast.Constant(value=number):
             return str(number), _ATOM
@@ -233,6 +233,6 @@ def _latex(node: ast.expr, symbols: Mapping[str, str]) -> tuple[str, int]:
 
 
 def _held(node: ast.expr, symbols: Mapping[str, str], tightness: int) -> str:
-    """LaTeX of a node, in brackets where it holds together less than what it stands in."""
+    """LaTeX of a node, in brackets if its precedence is lower than that of its context."""
     text, own = _latex(node, symbols)
     return text if own >= tightness else rf"\left({text}\right)"

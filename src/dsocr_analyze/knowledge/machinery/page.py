@@ -1,4 +1,4 @@
-"""What one page of the documentation says about one module, before it is checked and written."""
+"""The content of one module's page, before it is checked and written."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dsocr_analyze.costs.sums import ModuleKernels
 __all__ = ["NO_DEFAULT", "Case", "Formulas", "Page", "Parameter", "Symbol", "pick"]
 
 NO_DEFAULT: Final = inspect.Parameter.empty
-"""Default of what must be given."""
+"""Default of a required parameter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A letter of a page's formulas.
+    """A symbol in a page's formulas.
 
     Attributes:
-        latex: How it is set.
+        latex: Its LaTeX.
         meaning: What it stands for.
-        formula: A derived symbol's own formula; None for one whose value a case states.
+        formula: Formula of a derived symbol; None if the cases give its value.
     """
 
     latex: str
@@ -32,13 +32,13 @@ class Symbol:
 
 
 def pick(names: str, alphabet: Mapping[str, Symbol]) -> dict[str, Symbol]:
-    """Some symbols of an alphabet, in the order of their names, which spaces separate."""
+    """The symbols of an alphabet with the given names, in order; spaces separate the names."""
     return {name: alphabet[name] for name in names.split()}
 
 
 @dataclass(frozen=True, slots=True)
 class Formulas:
-    """What a module costs, in the notation of `dsocr_analyze.knowledge.machinery.notation`.
+    """Cost of a module, in the notation of `dsocr_analyze.knowledge.machinery.notation`.
 
     Attributes:
         macs: Multiply-accumulates of matrix operators.
@@ -57,19 +57,19 @@ class Formulas:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One stated workload of a module: shapes and the means to trace it.
+    """One stated workload of a module: shapes, and functions to trace it.
 
     Attributes:
         label: Its name in tables.
         values: Values of the symbols that are not derived.
-        build: Makes the module, or the function, alone.
-        arguments: Makes the positional arguments of its call.
-        keywords: Makes those by keyword.
-        closed_form: Its kernels by the closed forms, or own kernels by path of the module's parts;
+        build: Returns the module or function on its own.
+        arguments: Returns the positional arguments of its call.
+        keywords: Returns the keyword arguments.
+        closed_form: Returns its kernels from the closed forms, or the kernels of its parts by path;
             None without closed forms.
-        device: Where it is traced; only what needs pixels needs `cpu`.
-        alike: Which of its modules are alike, where it is large: equal calls of these are recorded
-            once, as in the main job.
+        device: Device of the trace; `cpu` only if pixels are needed.
+        alike: For a large module, groups its identical parts: equal calls of these are recorded
+            once, as in the main command.
     """
 
     label: str
@@ -84,13 +84,13 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A constructor's parameter, or a key of the config that it reads.
+    """A constructor's parameter, or a config key that it reads.
 
     Attributes:
         meaning: What it does.
-        value: Its value in the model that is documented.
-        default: What is taken for a key that the settings lack, where the code says so; a
-            constructor's own defaults are read from it.
+        value: Its value in the documented model.
+        default: The code's default for a key missing from the settings, if it has one; a
+            constructor's own defaults are read from its signature.
     """
 
     meaning: str
@@ -105,27 +105,27 @@ class Page:
     Attributes:
         name: The module's name; the page is `op-<name>.md`.
         group: Heading under which the index lists it.
-        subject: The class or the function.
-        what: What it is, in a paragraph or two.
-        blocks: Stages and blocks of the catalogue that it stands for.
+        subject: The class or function.
+        what: Description, in a paragraph or two.
+        blocks: Stages and blocks of the catalogue that it represents.
         layer: Analytic layer of the closed forms, or why there is none.
         inputs: Shapes of arguments, by name, in symbols: `"B, T, d"`.
-        output: Shape of the first tensor that comes back; empty for none.
+        output: Shape of the first tensor returned; empty for none.
         parameters: Constructor parameters and config keys.
         diagram: Mermaid source.
         pseudo_code: Key steps.
         mathematics: LaTeX of the formulation.
-        symbols: Letters of the formulas.
-        formulas: What it costs; None for what is no computation on tensors.
+        symbols: Symbols of the formulas.
+        formulas: Its cost; None if it does not compute on tensors.
         cases: Stated workloads, the published one first.
-        flops_notes: What to know about the count.
-        memory_notes: What to know about memory.
+        flops_notes: Notes on the count.
+        memory_notes: Notes on memory.
         related: Names of other pages.
-        usage: Code that runs.
-        runs_given_config: Whether the code is about the given config; else the published one.
+        usage: A runnable snippet.
+        runs_given_config: Whether the snippet uses the given config; else the published one.
         references: Keys of `dsocr_analyze.knowledge.references`.
         notes: One line for the catalogue.
-        also: Further functions or classes whose signatures stand on the page.
+        also: Further functions or classes whose signatures are on the page.
     """
 
     name: str

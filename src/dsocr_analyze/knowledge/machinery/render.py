@@ -1,4 +1,4 @@
-"""A checked page as Markdown: sections of one order, formulas typeset, figures in tables."""
+"""A checked page as Markdown: sections in fixed order, typeset formulas, tables of figures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def render_page(
     Args:
         page: The page.
         cases: Its cases, checked.
-        facts: The model that it is written from.
+        facts: The model that the page is written from.
         names: Pages that it may link to.
     """
     parts = [
@@ -71,7 +71,7 @@ def render_page(
 
 
 def display(latex: str) -> str:
-    r"""A formula on lines of its own; `, \quad` begins another line."""
+    r"""A formula on its own lines; `, \quad` starts a new line."""
     lines = [line.strip() for line in latex.split(r", \quad")]
     if len(lines) > 1:
         latex = "\n".join((r"\begin{gathered}", ", \\\\\n".join(lines), r"\end{gathered}"))
@@ -98,7 +98,7 @@ def _math(latex: str) -> str:
 
 
 def _usage(page: Page, facts: Facts) -> str:
-    """The page's code; a given config is read from the folder where the code runs."""
+    """The usage snippet; a given config is read from the folder that the snippet runs in."""
     plain = "DeepSeekOCRSession.from_local()"
     code = page.usage
     if plain not in code:
@@ -123,7 +123,7 @@ def _usage(page: Page, facts: Facts) -> str:
 
 
 def _with_import(imports: Sequence[str], line: str) -> list[str]:
-    """One more import of this package, in its place among them."""
+    """The imports with one more import of this package, in sorted position."""
     later = (
         index
         for index, other in enumerate(imports)
@@ -137,7 +137,7 @@ def _with_import(imports: Sequence[str], line: str) -> list[str]:
 
 
 def paths_of(page: Page, facts: Facts) -> list[str]:
-    """Where modules of the page's class stand in the model, repeated layers folded."""
+    """Paths of the modules of the page's class in the model, with repeated layers folded."""
     if not inspect.isclass(page.subject):
         return []
     found: list[str] = []
@@ -201,7 +201,7 @@ def _constructor(page: Page, facts: Facts) -> list[str]:
 
 
 def defaults_of(page: Page, facts: Facts) -> dict[str, Any]:
-    """Defaults of a page's parameters: of the signature, of the config's class, of mappings."""
+    """Defaults of a page's parameters, from the signature, the config's class or mappings."""
     subject = page.subject.__init__ if inspect.isclass(page.subject) else page.subject
     signature = inspect.signature(subject).parameters
     found = {name: parameter.default for name, parameter in signature.items()}
@@ -263,7 +263,7 @@ def _meaning(symbol: Symbol, latex: Mapping[str, str]) -> str:
 
 
 def _used_symbols(page: Page) -> list[str]:
-    """Symbols of the page's formulas and shapes, and of what those are derived from."""
+    """Symbols of the page's formulas and shapes, and those that they are derived from."""
     formulas = page.formulas
     assert formulas is not None
     texts = [formulas.macs, formulas.vector_flops, formulas.params, formulas.activations]

@@ -1,4 +1,4 @@
-"""Code as a page shows it: definitions with their bodies left out, and imports."""
+"""Code shown on pages: definitions without their bodies, and imports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["definition_of", "file_of", "import_line"]
 
 _WIDTH = 88
 _LINE = 100
-"""Longest line of a snippet that runs: that of this project's own code."""
+"""Line limit of runnable snippets: that of this project's own code."""
 
 
 def file_of(subject: Any) -> str:
@@ -18,7 +18,7 @@ def file_of(subject: Any) -> str:
 
 
 def import_line(module: str, *names: str) -> str:
-    """An import, a name a line where one line would be too long."""
+    """An import statement, with one name per line if it is too long for one."""
     line = f"from {module} import {', '.join(names)}"
     if len(line) <= _LINE:
         return line
@@ -26,7 +26,7 @@ def import_line(module: str, *names: str) -> str:
 
 
 def definition_of(subject: Any) -> str:
-    """A class with its constructor and its call, or a function, bodies left out."""
+    """A class with its constructor and its call, or a function, without bodies."""
     if not inspect.isclass(subject):
         return _function(subject.__name__, subject, "")
     bases = ", ".join(_base_name(base) for base in subject.__bases__ if base is not object)
@@ -78,7 +78,7 @@ def _function(name: str, function: Any, indent: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """A parameter without the quotes of its annotation; its default as code is written here."""
+    """A parameter without quotes around its annotation, and with its default as source code."""
     name, colon, rest = text.partition(": ")
     annotation, equals, default = rest.partition(" = ")
     if annotation.startswith("'") and annotation.endswith("'"):

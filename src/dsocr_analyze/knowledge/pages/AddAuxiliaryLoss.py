@@ -1,4 +1,4 @@
-"""The router's loss, on its way back in training."""
+"""The router's loss in the backward pass of training."""
 
 from __future__ import annotations
 

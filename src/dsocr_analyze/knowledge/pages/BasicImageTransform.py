@@ -1,4 +1,4 @@
-"""From an image to the tensor of a view."""
+"""Converts an image to the tensor of a view."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def _symbols() -> dict[str, Symbol]:
 
 
 def _cases(facts: Facts) -> tuple[Case, ...]:
-    """Of each view, the first block with windows and the first over the whole grid."""
+    """For each view, the first block with windows and the first over the whole grid."""
     sam = facts.sam
     firsts = []
     for kind, wanted in (("windows", False), ("whole grid", True)):
@@ -129,7 +129,7 @@ def _cases(facts: Facts) -> tuple[Case, ...]:
 
     def arguments(N: int, R: int, index: int) -> list[Any]:
         g = facts.sam_grid(R)
-        # As the patch convolution wrote it: channel by channel.
+        # The layout that the patch convolution writes: channels first.
         return [tensor(N, sam.width, g, g).permute(0, 2, 3, 1)]
 
     return cases_of(

@@ -86,7 +86,7 @@ def _diagram(d: int, clip: ClipDimensions) -> str:
 
 
 def _cases(facts: Facts) -> tuple[Case, ...]:
-    """The model's calls, and one with the own convolution, which the model never makes."""
+    """The model's calls, and one that runs the convolution, which the model never does."""
     clip, C = facts.clip, facts.channels
     d, patch, side = clip.width, clip.patch_size, clip.image_size // clip.patch_size
 

@@ -120,7 +120,7 @@ def _diagram(d: int, encoder: EncoderDimensions) -> str:
 
 
 def _mask_notes(facts: Facts) -> tuple[str, ...]:
-    """What the mask costs to make, by the kernels that the page is checked against."""
+    """Cost of building the mask, from the kernels that the page is checked against."""
     notes = []
     for label, N, R in facts.views:
         kernels = frame_and_layer(facts, N, R)[0]["model.model"]

@@ -1,4 +1,4 @@
-"""DeepSeek-OCR-2 whole."""
+"""The whole of DeepSeek-OCR-2."""
 
 from __future__ import annotations
 

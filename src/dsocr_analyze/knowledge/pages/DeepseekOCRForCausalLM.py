@@ -1,4 +1,4 @@
-"""DeepSeek-OCR whole."""
+"""The whole of DeepSeek-OCR."""
 
 from __future__ import annotations
 

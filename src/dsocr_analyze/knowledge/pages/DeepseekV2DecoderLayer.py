@@ -117,7 +117,7 @@ def _formulas(facts: Facts) -> Formulas:
 
 
 def _cases(facts: Facts) -> tuple[Case, ...]:
-    """Every pass, of the first dense layer and of the first with a mixture."""
+    """Every pass of the first dense layer and of the first mixture layer."""
     decoder, d = facts.decoder, facts.decoder.hidden_size
     firsts = []
     for kind, wanted in (("dense layer", False), ("MoE layer", True)):
@@ -126,7 +126,7 @@ def _cases(facts: Facts) -> tuple[Case, ...]:
             firsts.append((kind, index))
 
     def build(index: int) -> Any:
-        # Alone, the layer has the cache to itself: layer 0 of it.
+        # The layer runs alone, so it uses layer 0 of the cache.
         layer: Any = facts.make("DeepseekV2DecoderLayer", facts.config, index)
         layer.self_attn.layer_idx = 0
         return layer

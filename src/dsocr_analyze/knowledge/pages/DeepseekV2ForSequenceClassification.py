@@ -84,7 +84,7 @@ assert out.logits.shape == (1, {labels})""",
 
 
 def _label_head(T: int, d: int, labels: int) -> Kernels:
-    """The label head on T tokens of one row, and taking the last one by the row's number."""
+    """The label head on T tokens of one row, then indexing the last token of the row."""
     taken = labels * BFLOAT16.nbytes
     return (
         *linear(T, d, labels, BFLOAT16),

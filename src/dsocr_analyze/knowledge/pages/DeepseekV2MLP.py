@@ -81,7 +81,7 @@ assert y.shape == (1, {facts.tokens}, {d})""",
 
 
 def _calls(facts: Facts) -> Iterator[tuple[str, int, int]]:
-    """What it is called for: label, tokens, hidden width."""
+    """Calls of the MLP: label, tokens, hidden width."""
     decoder = facts.decoder
     yield "dense layer", facts.tokens, decoder.intermediate_size
     if decoder.n_routed_experts is not None:

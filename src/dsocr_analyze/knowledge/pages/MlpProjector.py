@@ -29,7 +29,7 @@ _FORMULAS: Final = {
         activations="N * q ** 2 * d * n",
     ),
 }
-"""Of the variants that keep the number of tokens."""
+"""Formulas of the variants that keep the number of tokens."""
 
 _LAYERS: Final = {
     "identity": "Identity",
@@ -50,7 +50,7 @@ _KEYS: Final = {
 
 
 def page(facts: Facts) -> Page:
-    """The page; of the published config where the given one has a variant without formulas."""
+    """The page; uses the published config if the given one has a variant without formulas."""
     own, facts = facts, facts if _has_formulas(facts) else facts.published
     variants, shape = facts.get("MlpProjector").VARIANTS, facts.projector
     d_in, d_out, kind = shape.input_channels, shape.n_embed, shape.projector_type
@@ -135,7 +135,7 @@ def _parameters(facts: Facts) -> dict[str, Parameter]:
 
 
 class _Joined(NamedTuple):
-    """What the projector gets, where relatives differ."""
+    """The projector's input, which differs between relatives."""
 
     what: str
     diagram: str

@@ -1,4 +1,4 @@
-"""Prints generated text as it comes."""
+"""Prints text as it is generated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decoder's attention in Unlimited-OCR: a window over what was generated."""
+"""The decoder's attention in Unlimited-OCR: a window over the generated tokens."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MATHEMATICS: Final = (
 
 
 def page(facts: Facts) -> Page:
-    """The page; of the published config where the given one has no window."""
+    """The page; uses the published config if the given one has no window."""
     own, facts = facts, facts if window.window_of(facts) is not None else facts.published
     decoder, W = facts.decoder, window.window_of(facts)
     per_token = facts.cache_bytes_per_token
@@ -144,7 +144,7 @@ def _diagram(facts: Facts) -> str:
 
 
 def _cases(facts: Facts) -> tuple[Case, ...]:
-    """The prompt, and the decode steps that are stated."""
+    """The prompt and the stated decode steps."""
     decoder, S = facts.decoder, facts.tokens
 
     def values(number: int, T: int) -> dict[str, int]:

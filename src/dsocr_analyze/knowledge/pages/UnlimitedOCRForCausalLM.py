@@ -1,4 +1,4 @@
-"""Unlimited-OCR whole."""
+"""The whole of Unlimited-OCR."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The pages of modules: `docs/modules/op-NAME.md` is written from `NAME.py`, by its `page`."""
+"""The module pages: `page` in `NAME.py` makes `docs/modules/op-NAME.md`."""

@@ -97,11 +97,11 @@ assert row.shape == ({H}, g * g, g, 1) and column.shape == ({H}, g * g, 1, g)"""
 
 
 def _kernels(n: int, g: int, rows: int, D: int) -> Kernels:
-    """Of n grids with g tokens a side, one for each head."""
+    """Formulas for n grids with g tokens per side, one per head."""
     term = (
         *product("einsum", g, n * g, g, D, BFLOAT16),
         *copy("clone", n * g**3, BFLOAT16),
     )
     terms = 2 * (*sam_attention.relative_positions(rows, g, D, BFLOAT16), *term)
-    # The product by rows wants the rows of its queries first.
+    # The product over rows needs the rows of its queries first.
     return (*copy("clone", n * g * g * D, BFLOAT16), *terms)
