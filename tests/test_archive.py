@@ -213,7 +213,7 @@ def test_a_value_that_is_no_size_makes_its_row_empty_and_says_why(column, proble
         ({"w": [1], "h": [1]}, "no column 'width' .it has 'w', 'h'"),
         ({"width": [True], "height": [1]}, "'width' holds bool"),
         ({"width": [[1]], "height": [1]}, "'width' holds list"),
-        ({"width": [1], "height": [1], "page_flops": [1]}, "column 'page_flops' already"),
+        ({"width": [1], "height": [1], "page_flops": [1]}, "already has a column 'page_flops'"),
     ],
 )
 def test_a_batch_without_sizes_is_refused(columns, message):

@@ -212,7 +212,7 @@ class TestOutput:
         shown = lines[first:last]
         assert max(len(line.rstrip()) for line in shown) <= 80
         assert any(
-            "cost at 2.5 an hour" in line and "GPUs to finish in 1.5 h" in line for line in shown
+            "cost at 2.5 per hour" in line and "GPUs to finish in 1.5 h" in line for line in shown
         )
         assert "Assumed: every page generates the most tokens it may" in lines
 

@@ -77,7 +77,7 @@ def _time_tables(times: list[TimeTotals]) -> list[Table]:
         if each.gpus_for_deadline is not None:
             row.append(exact(each.gpus_for_deadline))
         follows.append(tuple(row))
-    columns, title = [*names, "pages/s"], "From this follow: pages/s of one GPU"
+    columns, title = [*names, "pages/s"], "Results: pages/s of one GPU"
     if price is not None:
         columns.append("cost")
         title += f", cost at {price:g} per hour"

@@ -289,15 +289,13 @@ class Model(Struct, frozen=True, kw_only=True):
 
     Attributes:
         architecture: Name of its architecture; null if unknown.
-        source: The built-in reference, a directory with code, or a config that transformers' own
-            code implements.
+        source: The built-in reference, a directory with code, or a config for transformers' code.
         id: Display name.
         config_digest: SHA-256 of the config's values.
         code_digest: SHA-256 of the names and contents of all Python files.
         class_name: Its class; null if no model was built.
         weights: Whether a checkpoint's weights were loaded.
-        config_text: The config's values as JSON, the text that config_digest hashes; null if
-            unknown.
+        config_text: The config's values as JSON, hashed by config_digest; null if unknown.
     """
 
     architecture: str | None
@@ -323,8 +321,7 @@ class Metadata(Struct, frozen=True, kw_only=True):
         kernels_of: Device type whose kernels are counted, since devices differ in copies and
             scratch memory; cuda for meta and for the analytic engine. Null if unknown.
         conventions: How each quantity is counted.
-        created: Time of writing, ISO 8601 in UTC: the only value that differs between identical
-            runs.
+        created: Time of writing, ISO 8601, UTC: all that differs between identical runs.
     """
 
     model: Model
