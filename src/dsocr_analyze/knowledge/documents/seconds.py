@@ -47,25 +47,25 @@ _METHOD: Final = """\
 anything. A prediction is made in five steps.
 
 1. **Kernels.** Under `eager`, every kernel record of the count is launched, as in the model's own
-code; the trace and the closed forms give the same list. Under `serving`, the encoders stay as they
-are, and the decoder consists of fused kernels, with one rule for each (below).
-2. **Seconds of a kernel.** There is one formula per kind (`hardware/kernel_times/`), with at most 20
-coefficients per GPU and dtype, fitted to measured kernels. A matrix product takes the time of the
-fastest of several tile shapes, in waves over the SMs, or of its bytes over the bandwidth; attention
-and experts are similar. Elementwise kernels take their bytes over the bandwidth, plus the time of
-the shortest kernel. Weights always come from device memory; a step touches the expected number of
-experts, `E (1 - (1 - k/E)^tokens)`.
+   code; the trace and the closed forms give the same list. Under `serving`, the encoders stay as
+   they are, and the decoder consists of fused kernels, with one rule for each (below).
+2. **Seconds of a kernel.** There is one formula per kind (`hardware/kernel_times/`), with at most
+   20 coefficients per GPU and dtype, fitted to measured kernels. A matrix product takes the time of
+   the fastest of several tile shapes, in waves over the SMs, overlapped with its bytes over the
+   bandwidth; attention and experts are similar. Elementwise kernels take their bytes over the
+   bandwidth, plus the time of the shortest kernel. Weights always come from device memory; a step
+   touches the expected number of experts, `E (1 - (1 - k/E)^tokens)`.
 3. **One stream.** A kernel starts when the host has issued it and the previous one has ended. Under
-`eager`, every launch costs host time, and whenever the host waits for a value, the GPU runs dry;
-inside a CUDA graph, launches cost nothing.
-4. **Many pages.** Under `serving`, a closed loop of C clients: each page is prepared on the CPU, waits
-for its prefill pass, and is decoded together with the others; a prefill pass runs between decode
-steps and advances them by one token. The throughput X is the one at which C pages take C / X
-seconds. Under `eager`, a batch is filled and runs until its longest page has ended.
-5. **The band.** Each kind has the 90th percentile of its error on sizes that the fit never saw. Errors
-of the same kind add up, those of different kinds are independent; the host's error is assumed to
-be 50 %. If a kind was not measured on a GPU, the coefficients of another GPU are used with this
-GPU's own peaks, and the error is doubled ("extrapolated").
+   `eager`, every launch costs host time, and whenever the host waits for a value, the GPU runs dry;
+   inside a CUDA graph, launches cost nothing.
+4. **Many pages.** Under `serving`, a closed loop of C clients: each page is prepared on the CPU,
+   waits for its prefill pass, and is decoded together with the others; a prefill pass runs between
+   decode steps and advances them by one token. The throughput X is the one at which C pages take
+   C / X seconds. Under `eager`, a batch is filled and runs until its longest page has ended.
+5. **The band.** Each kind has the 90th percentile of its error on sizes that the fit never saw.
+   Errors of the same kind add up, those of different kinds are independent; the host's error is
+   assumed to be 50 %. If a kind was not measured on a GPU, the coefficients of another GPU are used
+   with this GPU's own peaks, and the error is doubled ("extrapolated").
 
 Not included: the network, PDF rendering, sampling beyond the largest logit, and other jobs on the
 machine.

@@ -56,7 +56,7 @@ LAYER: Final = f"{INNER}.layers.0"
 SYMBOLS: Final = {
     "N": Symbol("N", "views"),
     "q": Symbol("q", "tokens per side of a view"),
-    "n": Symbol("n", "image tokens of a view, and queries", "q ** 2"),
+    "n": Symbol("n", "image tokens of a view; also its queries", "q ** 2"),
     "T": Symbol("T", "tokens of a view with its queries", "2 * n"),
     "d": Symbol("d", "width"),
     "H": Symbol("H", "query heads"),

@@ -283,7 +283,7 @@ def _used_symbols(page: Page) -> list[str]:
 
 
 def _figures(cases: Sequence[CheckedCase]) -> str:
-    header = ["stated workload", "MACs", "matrix FLOPs", "vector FLOPs", "FLOPs", "about"]
+    header = ["stated workload", "MACs", "matrix FLOPs", "vector FLOPs", "FLOPs", "rounded"]
     rows = [
         (
             item.case.label,

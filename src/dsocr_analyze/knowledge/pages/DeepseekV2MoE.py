@@ -77,7 +77,7 @@ from dsocr_analyze.running.forward import running
 
 layers = DeepSeekOCRSession.from_local().model.model.layers
 x = torch.empty(1, {facts.tokens}, {d}, dtype=torch.bfloat16, device="meta")
-with running(torch.device("meta")):  # answers "how many tokens an expert?"
+with running(torch.device("meta")):  # answers "how many tokens per expert?"
     y = layers[-1].mlp(x)
 assert y.shape == x.shape""",
         notes="router, routed experts, shared experts",

@@ -72,7 +72,7 @@ return norm(x), cache""",
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.running.forward import running
 
-decoder = DeepSeekOCRSession.from_local().model.model  # with the vision side on top
+decoder = DeepSeekOCRSession.from_local().model.model  # includes the vision side
 ids = torch.zeros(1, {facts.tokens}, dtype=torch.long, device="meta")
 with running(torch.device("meta")):
     out = decoder(input_ids=ids, use_cache=True)

@@ -45,7 +45,7 @@ def page(facts: Facts) -> Page:
         diagram=_diagram(d, H, D, kv),
         pseudo_code="""q, k, v = heads(q_proj(x)), heads(k_proj(x)), heads(v_proj(x))
 q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-k, v = cache.update(k, v)                     # before they are repeated
+k, v = cache.update(k, v)                     # before repetition
 k, v = repeat_kv(k, H // H_kv), repeat_kv(v, H // H_kv)
 out = scaled_dot_product_attention(q, k, v, attn_mask=mask)
 return o_proj(join_heads(out))""",
