@@ -520,7 +520,7 @@ def test_a_key_that_stands_twice_is_refused(tmp_path):
     text = (DEFAULT.reference / "config.json").read_text()
     twice = text.replace('"hidden_size": 1280', '"hidden_size": 640, "hidden_size": 1280', 1)
     (tmp_path / "config.json").write_text(twice)
-    with pytest.raises(ConfigError, match=r"'hidden_size' stands twice .* as 640 and as 1280"):
+    with pytest.raises(ConfigError, match=r"'hidden_size' appears twice .* as 640 and as 1280"):
         read_config(tmp_path / "config.json")
 
 

@@ -34,8 +34,8 @@ PYPROJECT: Final = "pyproject.toml"
 PYPROJECT_TABLE: Final = ("tool", "dsocr-analyze", "check")
 
 NEW_FILE: Final = """\
-# Limits on the cost of these workloads. `dsocr-analyze check` checks them, and with --update it
-# writes what they cost now.
+# Limits on the cost of these workloads. `dsocr-analyze check` compares them with what the
+# workloads cost now, and can update them.
 
 [workloads.default]
 page = "a4"
