@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dsocr_analyze.architectures import DEFAULT
@@ -184,3 +186,36 @@ def test_a_models_name_stays_within_the_report(tmp_path, capsys):
     out = capsys.readouterr().out
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", out)
     assert "<script" not in out
+
+
+class TestParquetThatIsNotUtf8:
+    """pyarrow hands such texts over and fails only where Python asks for their characters."""
+
+    NAMES = ("widt\u0123", b"widt\xe5\xe5")  # as many bytes
+
+    def pages(self, tmp_path, **columns):
+        file = tmp_path / "pages.parquet"
+        pq.write_table(pa.table(columns), file, compression="none", use_dictionary=False)
+        return file
+
+    def test_a_value_is_a_malformed_row(self, tmp_path, capsys):
+        file = self.pages(tmp_path, width=["640", "xxyyzz"], height=["480", "480"])
+        damaged = file.read_bytes().replace(b"xxyyzz", b"\xff\xfeyyzz")
+        file.write_bytes(damaged)
+        assert main(["archive", str(file), "--mode", "tiny"]) == 0
+        out, err = capsys.readouterr()
+        assert "row 2: width '(string that is not UTF-8)' is not a whole number" in err
+        assert out
+
+    def test_a_length_is_refused(self, tmp_path, capsys):
+        file = self.pages(tmp_path, new_tokens=["640", "xxyyzz"])
+        file.write_bytes(file.read_bytes().replace(b"xxyyzz", b"\xff\xfeyyzz"))
+        message = refused(capsys, "time", "h100", "--new-tokens-from", file)
+        assert "row 2" in message
+        assert "not UTF-8" in message
+
+    def test_a_name_is_an_unreadable_file(self, tmp_path, capsys):
+        right, wrong = self.NAMES
+        file = self.pages(tmp_path, **{right: [640], "height": [480]})
+        file.write_bytes(file.read_bytes().replace(right.encode(), wrong))
+        assert "as a list of pages" in refused(capsys, "archive", file)

@@ -28,6 +28,7 @@ _ACTS: Final = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff"
     "\\ufff9-\\ufffb\\ud800-\\udfff\\U000e0000-\\U000e007f]"
 )
+_CODE_SPAN: Final = re.compile("`[^`\n]*`")
 _SCRIPT: Final = re.compile(r"(?s)(?<=\n)<script.*?</script>")
 _WRITTEN: Final = frozenset({
     "static_compute.json", "static_compute.md", "page.html", "compared.html", "c.md", "rows.csv",
@@ -150,6 +151,8 @@ def _of_files(folder: Path) -> Iterator[str]:
             elif name in _WRITTEN and Path(place, name).is_file():
                 text = Path(place, name).read_text(encoding="utf-8", errors="replace")
                 text = _SCRIPT.sub("", text)  # the page's own, that of its libraries included
+                if name.endswith(".md"):
+                    text = _CODE_SPAN.sub("", text)  # where markup is text
                 if "<script" in text and not name.endswith(".json"):
                     yield f"{name} has a name as markup"
                 if found := _ACTS.search(text):

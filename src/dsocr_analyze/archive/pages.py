@@ -123,6 +123,6 @@ def _malformed(raw: RawRows, rows: PageRows) -> Malformed:
     reported = sorted(raw.rejected.items())[:REPORTED_ROWS]
     for index in faulty[:REPORTED_ROWS].tolist():
         fault = int(rows.faults[index])
-        value = raw.columns.column(fault_column(fault))[index].as_py()
+        value = raw.value(fault_column(fault), index)
         reported.append((int(raw.numbers[index]), fault_text(fault, value)))
     return Malformed(len(faulty) + len(raw.rejected), sorted(reported)[:REPORTED_ROWS])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.errors import WorkloadError
 
@@ -58,6 +58,14 @@ class RawRows:
     columns: pa.RecordBatch
     numbers: NDArray[np.int64]
     rejected: dict[int, str] = field(default_factory=dict)
+
+    def value(self, column: int | str, row: int) -> Any:
+        """The value of one cell, for a message; a text that is not UTF-8 is only described."""
+        cell = self.columns.column(column)[row]
+        try:
+            return cell.as_py()
+        except UnicodeDecodeError:
+            return f"({cell.type} that is not UTF-8)"
 
 
 @dataclass(frozen=True)

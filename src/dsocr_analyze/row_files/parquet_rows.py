@@ -27,11 +27,14 @@ def open_parquet(path: Path, kind: RowKind) -> RowSource:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    # Damaged names of columns are not UTF-8, which pyarrow does not turn into an error of its own.
+    damage = (OSError, UnicodeDecodeError, pa.ArrowException)
     try:
         file = pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-    except (OSError, pa.ArrowException) as error:
+        names = list(file.schema_arrow.names)
+    except damage as error:
         raise kind.unreadable(path, str(error)) from error
-    columns = kind.columns(repr(str(path)), list(file.schema_arrow.names))
+    columns = kind.columns(repr(str(path)), names)
 
     def batches() -> Iterator[RawRows]:
         import numpy as np
@@ -41,7 +44,7 @@ def open_parquet(path: Path, kind: RowKind) -> RowSource:
             for rows in file.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False):
                 yield RawRows(rows, np.arange(first, first + rows.num_rows))
                 first += rows.num_rows
-        except (OSError, pa.ArrowException) as error:
+        except damage as error:
             raise kind.unreadable(path, str(error)) from error
         finally:
             file.close()

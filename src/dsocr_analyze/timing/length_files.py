@@ -71,9 +71,7 @@ def _problems(rows: RawRows, reasons: NDArray[np.uint8] | None) -> Iterator[tupl
     yield from rows.rejected.items()
     if reasons is not None:
         first = int(np.flatnonzero(reasons)[0])
-        column = rows.columns.column(0)
-        reason = int(reasons[first])
-        value = column[first].as_py()
+        reason, value = int(reasons[first]), rows.value(0, first)
         yield int(rows.numbers[first]), problem_text(LENGTH_COLUMN, reason, LARGEST_COUNT, value)
 
 
