@@ -1,12 +1,12 @@
-"""What other counters say of the same model and input, beside the exact figure.
+"""What other counters count on the same model and input, next to the exact figure.
 
     pip install 'dsocr-analyze[peers]'
     python benchmarks/peers.py                  # the table of README.md, as Markdown
     python benchmarks/peers.py --only thop
 
 Every counter counts each stage of one base-mode page (SAM and CLIP at 1024 pixels, the decoder and
-its head over 285 tokens) in a process of its own, whose seconds and peak memory are the whole
-process's. What a counter raises is its row. Weights are zeros, which no count depends on.
+its head over 285 tokens) in a process of its own. CPU seconds, summed over threads, and peak memory
+are the whole process's. Exceptions are listed. Weights are zeros; no count depends on their values.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any
@@ -198,8 +198,8 @@ COUNTERS: dict[str, tuple[str, Callable[[str], int]]] = {
 
 
 def measured(title: str, stage: str) -> dict[str, Any]:
-    """One counter on one stage: `macs` or `error`, with the process's seconds and peak bytes."""
-    start = time.perf_counter()
+    """Runs one counter on one stage: `macs` or `error`, CPU seconds and peak bytes."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(
         [sys.executable, __file__, "--count", title, stage],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -207,13 +207,13 @@ def measured(title: str, stage: str) -> dict[str, Any]:
     out, err = process.communicate()
     said = err.strip().splitlines() or [f"exit code {process.returncode}"]
     answer = json.loads(out.splitlines()[-1]) if process.returncode == 0 else {"error": said[-1]}
-    return {**answer, "seconds": time.perf_counter() - start}
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {**answer, "seconds": seconds}
 
 
 def count(title: str, stage: str) -> None:
     """What a process of a counter does."""
-    import resource
-
     with torch.no_grad():  # as inference runs
         macs = COUNTERS[title][1](stage)
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -256,7 +256,7 @@ def main() -> int:
     right = {stage: report.stages[stage].macs for stage in STAGES}
     print(f"Exact multiply-accumulates: {', '.join(f'{TITLES[s]} {right[s]:,}' for s in STAGES)}")
     stages = " | ".join(TITLES[stage] for stage in STAGES)
-    print(f"\n| counter | {stages} | time | memory |")
+    print(f"\n| counter | {stages} | CPU time | memory |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     raised = []
     for title in asked.only or COUNTERS:
