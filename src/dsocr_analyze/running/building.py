@@ -17,8 +17,8 @@ from dsocr_analyze.running.process_settings import answered, default_dtype, quie
 
 __all__ = ["building"]
 
-_MOST_MODULES: Final = 200_000
-"""More than any model has; without a limit, a one-line config could exhaust memory."""
+_MOST_MODULES: Final = 100_000
+"""Builds in 10 s at most; without a limit, a one-line config could exhaust memory."""
 
 
 @contextlib.contextmanager
