@@ -38,7 +38,7 @@ DECODER_DEFAULTS: Final[Mapping[str, Any]] = {
 
 _MOST_EXPERTS: Final = 65_536
 _MOST_EXPERTS_OF_ALL_LAYERS: Final = 16_384
-"""DeepSeek-V3 has 14,848. Each expert's modules are built and listed one by one, in 10 s at most."""
+"""DeepSeek-V3 has 14,848. The modules of so many are built and listed in at most 10 s."""
 
 _LARGEST_VOCABULARY: Final = 2**26
 
