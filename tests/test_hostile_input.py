@@ -49,6 +49,23 @@ class TestSizesOfModels:
 
 
 class TestFilesWithoutEnd:
+    def test_layers_that_are_traced_one_by_one_are_bounded(self, tmp_path, capsys):
+        config = {
+            "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "vocab_size": 128,
+            "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2000,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
+        }  # fmt: skip
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        (tmp_path / "stages.toml").write_text(
+            'name = "small"\n[[stages]]\nname = "prefill"\nprefixes = ["model"]\n'
+            'role = "prefill"\n[prompt]\ntokens = 4\n'
+        )
+        message = refused(
+            capsys, "tree", "--hf-config", tmp_path / "config.json",
+            "--stages", tmp_path / "stages.toml",
+        )  # fmt: skip
+        assert "has 2000 layers; give at most 256" in message
+
     def test_blank_lines_are_bounded(self, tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(csv_rows, "_MOST_BLANK_LINES", 10)
         file = tmp_path / "pages.csv.gz"

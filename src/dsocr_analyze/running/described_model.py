@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import copy
 import difflib
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.architectures.config_keys import shown
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.model.directory import ModelDirectory
 
 __all__ = ["check_stages", "config_and_class", "use_attention"]
+
+_MOST_LAYERS: Final = 256
+"""More than published models have (Llama 3.1 405B: 126)."""
 
 
 def config_and_class(directory: ModelDirectory) -> tuple[Any, type]:
@@ -39,7 +43,24 @@ def config_and_class(directory: ModelDirectory) -> tuple[Any, type]:
             f"{here} has no model class {name!r}, named in config.json of {path!r} or in the stages"
             " file; give one of its classes, such as 'LlamaForCausalLM'"
         )
-    return CONFIG_MAPPING[model_type].from_dict(values), model_class
+    config = CONFIG_MAPPING[model_type].from_dict(values)
+    _refuse_endless_stacks(config, path)
+    return config, model_class
+
+
+def _refuse_endless_stacks(config: Any, path: str) -> None:
+    """Refuses more layers than can be traced one by one in seconds, in nested configs too."""
+    from transformers import PretrainedConfig
+
+    layers = getattr(config, "num_hidden_layers", None)  # by whatever name the model has for it
+    if isinstance(layers, int) and layers > _MOST_LAYERS:
+        raise ConfigError(
+            f"config.json of {path!r} has {shown(layers)} layers; give at most"
+            f" {_MOST_LAYERS}, since each of them is traced"
+        )
+    for part in vars(config).values():
+        if isinstance(part, PretrainedConfig):
+            _refuse_endless_stacks(part, path)
 
 
 def _class_name(directory: ModelDirectory) -> str:
