@@ -6,9 +6,9 @@
 
 The environment is `.venv` beside `pyproject.toml`; the task `newest` has `.venv-newest`. Either is
 made and filled on the first call and left alone after that, until `pyproject.toml` or its locks
-change. What goes in stands in `requirements/`, every file by its hash, and pip resolves nothing;
-torch, whose builds differ by platform, is there by its version. `PYTHON` names the interpreter to
-make an environment with. With `--active` the task runs in the environment that is active now and
+change. `requirements/` lists the packages, every file by its hash, so pip resolves nothing; torch,
+whose builds differ by platform, is listed by version. `PYTHON` names the interpreter to make an
+environment with. With `--active` the task runs in the environment that is active now and
 nothing is installed: that is how `pixi.toml` calls this script.
 
 Standard library only, and it must start on an old Python to be able to say that it is too old.

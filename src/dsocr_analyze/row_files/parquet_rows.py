@@ -27,7 +27,7 @@ def open_parquet(path: Path, kind: RowKind) -> RowSource:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    # Damaged names of columns are not UTF-8, which pyarrow does not turn into an error of its own.
+    # For column names that are not UTF-8, pyarrow raises UnicodeDecodeError, not its own error.
     damage = (OSError, UnicodeDecodeError, pa.ArrowException)
     try:
         file = pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
