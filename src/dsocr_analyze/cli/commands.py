@@ -1,11 +1,13 @@
-"""Finds the command on a command line, ignoring case, with suggestions for unknown words."""
+"""The commands: found ignoring case, with suggestions for unknown words, and imported when used."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -13,11 +15,30 @@ from typer.core import TyperCommand, TyperGroup
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.errors import DeviceError, PageError, WorkloadError
 from dsocr_analyze.input_files import is_folder, is_regular
+from dsocr_analyze.interruption import interruptible
 from dsocr_analyze.names import did_you_mean, in_any_case
 
 __all__ = ["Command", "Commands"]
 
 _NAME = "dsocr-analyze"
+
+COMMANDS: Final = (
+    "advise",
+    "check",
+    "compare",
+    "fit",
+    "time",
+    "calibrate",
+    "measure",
+    "infer",
+    "devices",
+    "sweep",
+    "archive",
+    "trust",
+    "tree",
+    "docs",
+)
+"""In the order of the help. Each is the function of its name in the module of its name."""
 
 
 class Command(TyperCommand):
@@ -31,6 +52,10 @@ class Command(TyperCommand):
 
 class Commands(TyperGroup):
     """The commands; an unknown word raises an error with suggestions."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _CommandsByName()  # type: ignore[assignment]  # nobody adds one
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Reads the arguments into the context; errors know the context."""
@@ -52,6 +77,36 @@ class Commands(TyperGroup):
         meant = did_you_mean(word, self.commands) or _meant(word)
         right = f"see {_NAME} --help" if meant else f"there are {', '.join(self.commands)}"
         raise WorkloadError(f"no command {word!r}; {meant}{right}")
+
+
+class _CommandsByName(Mapping[str, TyperCommand]):
+    """The commands; only those that are asked for are imported, which shortens every start."""
+
+    def __getitem__(self, name: str) -> TyperCommand:
+        if name not in COMMANDS:
+            raise KeyError(name)
+        return _command(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in COMMANDS
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+@cache
+def _command(name: str) -> TyperCommand:
+    function = getattr(import_module(f"dsocr_analyze.cli.{name}"), name)
+    only = typer.Typer(add_completion=False, rich_markup_mode=None)
+    # Interrupts are held back while parsing, which temporarily changes settings of the process; a
+    # running command may be interrupted anywhere.
+    only.command(name, cls=Command)(interruptible()(function))
+    command = typer.main.get_command(only)
+    assert isinstance(command, TyperCommand)
+    return command
 
 
 @contextlib.contextmanager
