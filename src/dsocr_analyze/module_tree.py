@@ -133,32 +133,37 @@ class _Builder:
     counted: set[int] = field(default_factory=set)
 
     def node(self, module: nn.Module, path: str, name: str) -> TreeNode:
-        alone = TreeNode(
+        first = self.paths.setdefault(module, path)
+        is_first = first == path
+        own, shapes = self._own_parameters(module) if is_first else (0, ())
+        children = tuple(
+            self.node(child, below, key)
+            for key, below, child in (_children(module, path) if is_first else ())
+        )
+        return TreeNode(
             path=path,
             name=name,
             class_name=type(module).__name__,
             stage=self.owner_of(path),
-            params=0,
-            own_params=0,
-            shapes=(),
+            params=own + sum(child.params for child in children),
+            own_params=own,
+            shapes=shapes,
+            children=children,
+            same_as=None if is_first else first,
             traced=None if self.traced is None else self.traced.get(path, TracedModule()),
         )
-        first = self.paths.setdefault(module, path)
-        if first != path:
-            return replace(alone, same_as=first)
+
+    def _own_parameters(
+        self, module: nn.Module
+    ) -> tuple[int, tuple[tuple[str, tuple[int, ...]], ...]]:
+        """How many elements no earlier module has counted, and the shape of each parameter."""
         own, shapes = 0, []
         for key, parameter in module.named_parameters(recurse=False):
             shapes.append((key, tuple(parameter.shape)))
             if id(parameter) not in self.counted:
                 self.counted.add(id(parameter))
                 own += parameter.numel()
-        children = tuple(
-            self.node(child, below, key) for key, below, child in _children(module, path)
-        )
-        params = own + sum(child.params for child in children)
-        return replace(
-            alone, params=params, own_params=own, shapes=tuple(shapes), children=children
-        )
+        return own, tuple(shapes)
 
 
 def _children(module: nn.Module, path: str) -> list[tuple[str, str, nn.Module]]:
@@ -181,6 +186,8 @@ def prune(node: TreeNode, *, depth: int | None = None, stage: str | None = None)
     Returns:
         The smaller tree, or None if nothing of it is left.
     """
+    if depth is None and stage is None:
+        return node
     below = None if depth is None else depth - 1
     children: tuple[TreeNode, ...] = ()
     if depth is None or depth > 0:

@@ -18,6 +18,9 @@ _PLAIN: Final = (type(None), bool, int, float, complex, str, torch.dtype)
 _NUMBERS: Final = frozenset({"layer_idx", "layer_id"})
 """Attributes that number a layer, which may differ between alike layers."""
 
+_OF_EVERY_MODULE: Final = frozenset(vars(torch.nn.Module())) - {"training"}
+"""What torch keeps on each module: hooks, parameters, buffers, children."""
+
 
 class Variants:
     """Numbers modules; equal numbers mean equal class, settings, parameters and children."""
@@ -49,7 +52,7 @@ class Variants:
 
 def _settings(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     for name, value in vars(module).items():
-        if name in _NUMBERS:
+        if name in _NUMBERS or name in _OF_EVERY_MODULE:
             continue
         if isinstance(value, _PLAIN):
             yield name, value

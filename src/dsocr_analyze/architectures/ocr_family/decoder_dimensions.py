@@ -37,7 +37,7 @@ DECODER_DEFAULTS: Final[Mapping[str, Any]] = {
 """Values for keys missing in the file: the defaults of `DeepseekV2Config`."""
 
 _MOST_EXPERTS: Final = 65_536
-_MOST_EXPERTS_OF_ALL_LAYERS: Final = 16_384
+_MOST_EXPERTS_OF_ALL_LAYERS: Final = 15_000
 """DeepSeek-V3 has 14,848. The modules of so many are built and listed in at most 10 s."""
 
 _LARGEST_VOCABULARY: Final = 2**26
