@@ -30,7 +30,7 @@ from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.figures import PageFigures, StageFigures
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.module_tree import TreeNode, build_tree
+from dsocr_analyze.module_tree import FoldedNode, TreeNode, build_tree, fold
 from dsocr_analyze.running.building import building
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.trace.by_module import traced_modules
@@ -106,6 +106,11 @@ class Facts:
             self.session.architecture.owner_of,
             traced_modules(self.traces.prefill),
         )
+
+    @cached_property
+    def folded(self) -> FoldedNode:
+        """The same tree with repeated layers folded."""
+        return fold(self.tree)
 
     @cached_property
     def traced_stages(self) -> dict[str, StageFigures]:

@@ -14,7 +14,7 @@ from dsocr_analyze.knowledge.machinery.notation import equation, evaluate, names
 from dsocr_analyze.knowledge.machinery.page import NO_DEFAULT, Page, Parameter, Symbol
 from dsocr_analyze.knowledge.machinery.signature import definition_of, file_of
 from dsocr_analyze.knowledge.references import REFERENCES
-from dsocr_analyze.module_tree import FoldedNode, fold
+from dsocr_analyze.module_tree import FoldedNode
 
 __all__ = ["defaults_of", "display", "paths_of", "render_page", "table"]
 
@@ -141,7 +141,7 @@ def paths_of(page: Page, facts: Facts) -> list[str]:
     if not inspect.isclass(page.subject):
         return []
     found: list[str] = []
-    _collect(fold(facts.tree), "", page.subject.__name__, found)
+    _collect(facts.folded, "", page.subject.__name__, found)
     return found
 
 
