@@ -9,7 +9,7 @@ from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.cli import main
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import DeviceError
-from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue, gpu_named
+from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue, gpu_from_entry, gpu_named
 from dsocr_analyze.hardware.fit import fit, memory_need
 from dsocr_analyze.model.directory import read_config
 
@@ -47,8 +47,13 @@ class TestCatalogue:
 
     def test_what_is_from_memory_is_named(self):
         for gpu in gpu_catalogue().values():
-            cited = "L2: deviceQuery" in gpu.source
-            assert ("L2" in gpu.weak) != cited
+            named = ("L2" in gpu.weak, "L2" in gpu.source)
+            assert sum(named) == 1, f"{gpu.name}: give the L2's source, or name it in `weak`"
+
+    def test_an_entry_that_lacks_a_figure_is_refused_by_name(self):
+        entry = {"title": "L20", "tensor_tflops": 119.5, "memory_gb": 48, "source": "datasheet"}
+        with pytest.raises(DeviceError, match=r"^file: l20 lacks bandwidth_gb_s, sms, l2_mb$"):
+            gpu_from_entry("l20", entry, "file: l20")
 
     def test_ridge_points_are_those_of_accelerators(self):
         for gpu in gpu_catalogue().values():

@@ -5,21 +5,27 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
 from typing import Final
 
 from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.hardware.entries import is_positive, refuse_unknown
 from dsocr_analyze.names import did_you_mean
 
-__all__ = ["Gpu", "catalogue_name", "gpu_aliases", "gpu_catalogue", "gpu_named"]
+__all__ = ["Gpu", "catalogue_name", "gpu_aliases", "gpu_catalogue", "gpu_from_entry", "gpu_named"]
 
 
 _FLASH_CAPABILITY: Final = 8.0
 _FLASH_TARGETS: Final = ("gfx90a", "gfx942", "gfx950")
 """Architectures with kernels in flash-attn 2, from its README: Ampere and later, and the MI200,
 MI300 and MI350 series."""
+
+_NEEDED: Final = (
+    "title", "tensor_tflops", "bandwidth_gb_s", "memory_gb", "source", "sms", "l2_mb",
+)  # fmt: skip
+"""Keys of every GPU's entry in a file."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,38 @@ class Gpu:
 def gpu_catalogue() -> dict[str, Gpu]:
     """All GPUs by name."""
     text = resources.files(__package__).joinpath("devices.toml").read_text(encoding="utf-8")
-    return {name: Gpu(name=name, **entry) for name, entry in tomllib.loads(text).items()}
+    return {
+        name: gpu_from_entry(name, entry, f"devices.toml: {name}")
+        for name, entry in tomllib.loads(text).items()
+    }
+
+
+def gpu_from_entry(name: str, entry: object, where: str) -> Gpu:
+    """The GPU that a table of a TOML file describes.
+
+    Args:
+        name: Its name.
+        entry: The table.
+        where: File and table, for messages.
+
+    Raises:
+        DeviceError: It is no table, or a key is missing, unknown or impossible.
+    """
+    types = {field.name: str(field.type) for field in fields(Gpu) if field.name != "name"}
+    if not isinstance(entry, dict):
+        raise DeviceError(f"{where} must be a table")
+    refuse_unknown(entry, types, where)
+    if missing := [each for each in _NEEDED if each not in entry]:
+        raise DeviceError(f"{where} lacks {', '.join(missing)}")
+    for key, value in entry.items():
+        if types[key] == "str":
+            if not isinstance(value, str):
+                raise DeviceError(f"{where}.{key} must be a string, not {value!r}")
+        elif not is_positive(value) or (types[key] == "int" and not isinstance(value, int)):
+            raise DeviceError(f"{where}.{key} must be a positive number, not {value!r}")
+    if entry.get("tensor_dtype", "bfloat16") not in ("bfloat16", "float16"):
+        raise DeviceError(f"{where}.tensor_dtype must be bfloat16 or float16")
+    return Gpu(name=name, **entry)
 
 
 @cache

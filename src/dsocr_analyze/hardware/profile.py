@@ -24,7 +24,8 @@ from typing import Any, Final
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.cpu.contributions import names_of
 from dsocr_analyze.hardware.cpu.kernels import CpuKernels, Family
-from dsocr_analyze.hardware.devices import Gpu, catalogue_name, gpu_catalogue
+from dsocr_analyze.hardware.devices import Gpu, catalogue_name, gpu_catalogue, gpu_from_entry
+from dsocr_analyze.hardware.entries import is_positive, refuse_unknown
 from dsocr_analyze.hardware.kernel_times.coefficients import (
     COEFFICIENTS,
     Coefficients,
@@ -161,7 +162,12 @@ def _shipped() -> dict[str, Profile]:
         if name not in found:
             gpu = gpu_catalogue()[name]
             table, kinds = own[name]
-            base = complete(gpu.like) if gpu.like else None
+            if not gpu.like and not kinds:
+                raise DeviceError(
+                    f"devices.toml: {name} has no profile of its own, so name in `like` a GPU that"
+                    " has one"
+                )
+            base = complete(catalogue_name(gpu.like, gpu_catalogue())) if gpu.like else None
             found[name] = _profile(gpu, table, kinds, base)
         return found[name]
 
@@ -207,7 +213,7 @@ def profile_from_file(file: Path, known: Mapping[str, Profile] | None = None) ->
         raise DeviceError(f"cannot read {str(file)!r}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
         raise DeviceError(f"{str(file)!r} is not a device profile: {error}") from error
-    _refuse_unknown(table, _TOP, str(file))
+    refuse_unknown(table, _TOP, str(file))
     name = table.get("name")
     if not isinstance(name, str) or not name or name != name.lower():
         raise DeviceError(f"{file}: name must be a lower-case string, not {name!r}")
@@ -234,11 +240,11 @@ def _host(table: Mapping[str, Any], where: str) -> MeasuredHost | None:
     names = [field.name for field in fields(MeasuredHost)]
     if not isinstance(entry, dict):
         raise DeviceError(f"{where}: host must be a table")
-    _refuse_unknown(entry, names, f"{where}: host")
+    refuse_unknown(entry, names, f"{where}: host")
     if missing := [name for name in names if name not in entry]:
         raise DeviceError(f"{where}: host lacks {', '.join(missing)}")
     for name, value in entry.items():
-        if not _positive(value):
+        if not is_positive(value):
             raise DeviceError(f"{where}: host.{name} must be a positive number, not {value!r}")
     return MeasuredHost(**{name: float(value) for name, value in entry.items()})
 
@@ -249,22 +255,7 @@ def _gpu(table: Mapping[str, Any], name: str, where: str, known: Mapping[str, Pr
         if name not in known:
             raise DeviceError(f"{where}: {name} is not in the catalogue, so give a table [gpu]")
         return known[name].gpu
-    types = {field.name: str(field.type) for field in fields(Gpu) if field.name != "name"}
-    needed = ("title", "tensor_tflops", "bandwidth_gb_s", "memory_gb", "source", "sms", "l2_mb")
-    if not isinstance(entry, dict):
-        raise DeviceError(f"{where}: gpu must be a table")
-    _refuse_unknown(entry, types, f"{where}: gpu")
-    if missing := [each for each in needed if each not in entry]:
-        raise DeviceError(f"{where}: gpu lacks {', '.join(missing)}")
-    for key, value in entry.items():
-        if types[key] == "str":
-            if not isinstance(value, str):
-                raise DeviceError(f"{where}: gpu.{key} must be a string, not {value!r}")
-        elif not _positive(value) or (types[key] == "int" and not isinstance(value, int)):
-            raise DeviceError(f"{where}: gpu.{key} must be a positive number, not {value!r}")
-    if entry.get("tensor_dtype", "bfloat16") not in ("bfloat16", "float16"):
-        raise DeviceError(f"{where}: gpu.tensor_dtype must be bfloat16 or float16")
-    return Gpu(name=name, **entry)
+    return gpu_from_entry(name, entry, f"{where}: gpu")
 
 
 def _cpu_kernels(table: Mapping[str, Any], where: str) -> CpuKernels:
@@ -272,9 +263,9 @@ def _cpu_kernels(table: Mapping[str, Any], where: str) -> CpuKernels:
     cpu = table["cpu"]
     if not isinstance(cpu, dict):
         raise DeviceError(f"{where}: cpu must be a table")
-    _refuse_unknown(cpu, ("threads", "operator_us"), f"{where}: cpu")
+    refuse_unknown(cpu, ("threads", "operator_us"), f"{where}: cpu")
     for key, whole in (("threads", True), ("operator_us", False)):
-        if not _positive(cpu.get(key)) or (whole and not isinstance(cpu[key], int)):
+        if not is_positive(cpu.get(key)) or (whole and not isinstance(cpu[key], int)):
             raise DeviceError(f"{where}: cpu.{key} must be a number above 0, not {cpu.get(key)!r}")
     families = {}
     kernels = table.get("kernels", {})
@@ -291,15 +282,15 @@ def _cpu_kernels(table: Mapping[str, Any], where: str) -> CpuKernels:
 def _family(entry: Any, family: str, where: str) -> Family:
     if not isinstance(entry, dict) or not isinstance(entry.get("coefficients"), dict):
         raise DeviceError(f"{where} must be a table with a table of coefficients")
-    _refuse_unknown(entry, ("coefficients", *_STATED_OF_CPU), where)
+    refuse_unknown(entry, ("coefficients", *_STATED_OF_CPU), where)
     given = entry["coefficients"]
-    _refuse_unknown(given, names_of(family), f"{where}.coefficients")
+    refuse_unknown(given, names_of(family), f"{where}.coefficients")
     for name, value in given.items():
-        if value != 0 and not _positive(value):
+        if value != 0 and not is_positive(value):
             raise DeviceError(f"{where}.coefficients.{name} must be 0 or above, not {value!r}")
     for name in _STATED_OF_CPU:
         value = entry.get(name)
-        if value != 0 and not _positive(value):
+        if value != 0 and not is_positive(value):
             raise DeviceError(f"{where}.{name} must be a number, not {value!r}")
     return Family(
         {name: float(value) for name, value in given.items()},
@@ -326,18 +317,18 @@ def _fitted(entry: Any, kind: str, dtype: str, gpu: str, where: str) -> Fitted:
     where = f"{where}: {kind}.{dtype}"
     if not isinstance(entry, dict) or not isinstance(entry.get("coefficients"), dict):
         raise DeviceError(f"{where} must be a table with a table of coefficients")
-    _refuse_unknown(entry, ("coefficients", *_STATED), where)
+    refuse_unknown(entry, ("coefficients", *_STATED), where)
     record = coefficients_of(kind, dtype)
     types = {field.name: str(field.type) for field in fields(record)}
     given = entry["coefficients"]
-    _refuse_unknown(given, types, f"{where}.coefficients")
+    refuse_unknown(given, types, f"{where}.coefficients")
     if missing := [name for name in types if name not in given]:
         raise DeviceError(f"{where}.coefficients lacks {', '.join(missing)}")
     for name, value in given.items():
         whole = types[name] == "int"
         if whole and (type(value) is not int or value < 0):
             raise DeviceError(f"{where}.coefficients.{name} must be a whole number, not {value!r}")
-        if not whole and not _positive(value):
+        if not whole and not is_positive(value):
             raise DeviceError(f"{where}.coefficients.{name} must be above 0, not {value!r}")
     (median, p90), assumed = _errors(entry, where)
     return Fitted(
@@ -363,7 +354,7 @@ def _errors(entry: Mapping[str, Any], where: str) -> tuple[tuple[float, float], 
             ' coefficients that were not fitted, name their origin instead: derived = "..."'
         )
     for name in names:
-        if not _positive(entry[name]):
+        if not is_positive(entry[name]):
             raise DeviceError(f"{where}.{name} must be a number above 0, not {entry[name]!r}")
     return (float(entry[names[0]]), float(entry[names[1]])), False
 
@@ -381,12 +372,3 @@ def _rows(entry: Mapping[str, Any], key: str, where: str) -> int:
     if type(value) is not int or not 0 <= value < 1e30:
         raise DeviceError(f"{where}.{key} must be a whole number, not {value!r}")
     return value
-
-
-def _positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e30
-
-
-def _refuse_unknown(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
-    if unknown := [name for name in table if name not in set(known)]:
-        raise DeviceError(f"{where}: unknown {', '.join(unknown)}; known are {', '.join(known)}")
