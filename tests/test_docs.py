@@ -524,7 +524,7 @@ def test_page_that_agrees_with_its_trace_is_accepted():
         ({"formulas": Formulas(macs="m * 5", activations="n * 5", params="1")}, "params: 1"),
         ({"formulas": None}, "without formulas"),
         ({"inputs": {"x": "n, 4"}}, r"x is stated as \[n, 4\]"),
-        ({"inputs": {"y": "n, 3"}}, "'y' was not given"),
+        ({"inputs": {"y": "n, 3"}}, "'y' was not given, but x"),
         ({"output": "n, 6"}, "the output is stated"),
         ({"parameters": {}}, r"describes \[\]; right: \['x'\]"),
         (
@@ -532,6 +532,7 @@ def test_page_that_agrees_with_its_trace_is_accepted():
             r"describes \['y', 'x'\]; right: \['x'\]",
         ),
         ({"symbols": {"m": Symbol("m", "")}}, "'m' has no value"),
+        ({"references": ("glue",)}, r"no glue in references\.py"),
     ],
 )
 def test_page_that_says_something_else_than_its_trace_is_refused(changes, message):

@@ -18,6 +18,7 @@ from dsocr_analyze.errors import KnowledgeError
 from dsocr_analyze.kernels import Kernel, Kind, Work, merged, total_work
 from dsocr_analyze.knowledge.machinery.notation import evaluate
 from dsocr_analyze.knowledge.machinery.page import Case, Page
+from dsocr_analyze.knowledge.references import REFERENCES
 from dsocr_analyze.trace.alone import FunctionModule, trace_alone
 
 __all__ = ["CheckedCase", "all_values", "check"]
@@ -66,9 +67,12 @@ def check(page: Page) -> tuple[CheckedCase, ...]:
 
     Raises:
         KnowledgeError: A formula or a closed form differs from the trace, a stated
-            shape is not the one that ran, or a constructor's parameter is not described.
+            shape is not the one that ran, a constructor's parameter is not described, or a
+            reference is unknown.
     """
     _check_parameters(page)
+    if unknown := [key for key in page.references if key not in REFERENCES]:
+        raise KnowledgeError(f"{page.name}: no {', '.join(unknown)} in references.py")
     return tuple(_checked(page, case) for case in page.cases)
 
 
@@ -184,7 +188,7 @@ def _check_inputs(
         if isinstance(given, torch.Tensor):
             _compare_shape(where, name, shape, given, values)
         elif name not in bound:
-            raise KnowledgeError(f"{where}: {name!r} was not given")
+            raise KnowledgeError(f"{where}: {name!r} was not given, but {', '.join(bound)}")
 
 
 def _check_output(page: Page, where: str, output: Any, values: Mapping[str, int]) -> None:
