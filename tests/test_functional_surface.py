@@ -459,7 +459,7 @@ def test_bytes_are_those_of_the_tensors(draws):
         compared += bool(seen)
         if recorded != seen:
             wrong[str(draw)] = recorded - seen, seen - recorded
-    assert not wrong
+    assert not wrong, "an operator whose rule says otherwise goes into OTHER_BYTES"
     assert compared >= 350
 
 
