@@ -8,41 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from rooms import ROOMS, drawn, room_imports
 
 SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = "dsocr_analyze"
-
-ROOMS = (
-    ("interruption",),
-    ("errors", "escaping"),
-    ("input_files", "output_files", "own_folder"),
-    ("names",),
-    ("version",),
-    ("dtypes",),
-    ("kernels", "scratch"),
-    ("workload",),
-    ("row_files",),
-    ("figures",),
-    ("costs",),
-    ("architectures",),
-    ("model",),
-    ("running",),
-    ("module_tree",),
-    ("trace",),
-    ("agreement", "analytic"),
-    ("hardware",),
-    ("timing",),
-    ("measuring",),
-    ("report",),
-    ("pictures",),
-    ("columns",),
-    ("sweep", "archive", "gate", "advice"),
-    ("session",),
-    ("analysis",),
-    ("knowledge",),
-    ("cli",),
-)
-"""In the direction of data: a room may import those before it, and none that stands beside it."""
 
 STRANGERS = {
     ("trace", "costs"): "their agreement proves nothing if they share a formula",
@@ -57,8 +26,9 @@ DOORS = {
 """Modules above all rooms, which no other module imports."""
 
 PRIVATE_TO = {
-    f"dsocr_analyze.architectures.{room}": ("architectures", "knowledge")
-    for room in ("ocr_family", "deepseek_ocr")
+    f"dsocr_analyze.architectures.{folder.parent.name}": ("architectures", "knowledge")
+    for folder in (SOURCE / PACKAGE / "architectures").glob("*/__init__.py")
+    if folder.parent.name != "any_model"
 }
 """Rooms within a room, and who may name them: others ask the registry for an `Architecture`."""
 
@@ -124,10 +94,24 @@ def complaints():
             yield f"{importer} -> {imported}"
 
 
+class TestPicture:
+    def test_contributing_shows_the_rooms_as_they_are(self):
+        text = (SOURCE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+        assert drawn() in text, "draw them again: python scripts/rooms.py"
+
+    def test_its_arrows_are_imports(self):
+        rooms = {room: set() for room in itertools.chain(*ROOMS)}
+        for importer, found in IMPORTS.items():
+            if importer not in DOORS:
+                rooms[room_of(importer)] |= {room_of(each) for each in found - DOORS.keys()}
+        assert room_imports() == {room: found - {room} for room, found in rooms.items()}
+
+
 class TestImports:
     def test_every_room_is_listed(self):
         listed = set(itertools.chain(*ROOMS))
-        assert {room_of(module) for module in FILES if module not in DOORS} == listed
+        found = {room_of(module) for module in FILES if module not in DOORS}
+        assert found == listed, "list it in scripts/rooms.py"
 
     def test_a_room_imports_only_rooms_before_it(self):
         assert list(complaints()) == []

@@ -84,6 +84,13 @@ def test_contributing_lists_every_task():
     assert listed == set(runner().TASKS)
 
 
+def test_contributing_names_files_that_exist():
+    files = [f"/{path.relative_to(ROOT).as_posix()}" for path in project_files()]
+    named = set(re.findall(r"`([\w./]+\.(?:json|md|py|toml|txt))`", read("CONTRIBUTING.md")))
+    assert len(named) > 20
+    assert [name for name in named if not any(file.endswith(f"/{name}") for file in files)] == []
+
+
 def test_ci_runs_the_test_command_of_the_readme():
     assert "make test" in read("README.md")
     assert re.search(r"^make test\b", read(".ci/run"), re.MULTILINE)

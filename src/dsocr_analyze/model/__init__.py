@@ -1,0 +1,1 @@
+"""A model's directory: its config and files, and whether its code is trusted."""

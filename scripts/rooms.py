@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""Draws the rooms of `src/dsocr_analyze` in CONTRIBUTING.md.
+
+`ROOMS` is the only list of them; tests/test_architecture.py holds every import to its order.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+__all__ = ["ROOMS", "drawn", "room_imports"]
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PACKAGE: Final = ROOT / "src" / "dsocr_analyze"
+DOCUMENT: Final = ROOT / "CONTRIBUTING.md"
+BLOCK: Final = re.compile(r"(<!-- rooms -->\n).*?(<!-- end of rooms -->)", re.DOTALL)
+
+FOUNDATIONS: Final[tuple[tuple[str, ...], ...]] = (
+    ("interruption",),
+    ("errors", "escaping"),
+    ("input_files", "output_files", "own_folder"),
+    ("names",),
+    ("version",),
+    ("dtypes",),
+    ("kernels", "scratch"),
+)
+"""The rooms that any other may use; the diagram leaves them out."""
+
+ROOMS: Final = (
+    *FOUNDATIONS,
+    ("workload",),
+    ("row_files",),
+    ("figures",),
+    ("costs",),
+    ("architectures",),
+    ("model",),
+    ("running",),
+    ("module_tree",),
+    ("trace",),
+    ("agreement", "analytic"),
+    ("hardware",),
+    ("timing",),
+    ("measuring",),
+    ("report",),
+    ("pictures",),
+    ("columns",),
+    ("sweep", "archive", "gate", "advice"),
+    ("session",),
+    ("analysis",),
+    ("knowledge",),
+    ("cli",),
+)
+"""In the direction of data: a room may import those before it, and none that stands beside it."""
+
+
+def files_of(room: str) -> list[Path]:
+    """A room's Python files, its own first; of `architectures`, without the reference networks."""
+    file = PACKAGE / f"{room}.py"
+    if file.is_file():
+        return [file]
+    own = PACKAGE / room / "__init__.py"
+    others = (each for each in sorted((PACKAGE / room).rglob("*.py")) if each != own)
+    return [own, *(each for each in others if "reference" not in each.parts)]
+
+
+def purpose_of(room: str) -> str:
+    """What a room is for: the first line of its docstring."""
+    text = ast.get_docstring(ast.parse(files_of(room)[0].read_text(encoding="utf-8")))
+    if not text:
+        raise SystemExit(f"the room {room} has no docstring; say in one line what it is for")
+    return text.splitlines()[0]
+
+
+def room_imports() -> dict[str, set[str]]:
+    """The rooms that each room imports."""
+    rooms = [*itertools.chain(*ROOMS)]
+    return {room: {*_imports_of(room)} & {*rooms} - {room} for room in rooms}
+
+
+def _imports_of(room: str) -> Iterator[str]:
+    for file in files_of(room):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == PACKAGE.name:
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                yield node.module.removeprefix(f"{PACKAGE.name}.").split(".")[0]
+
+
+def shortest(imports: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """The same imports, less those that also lead by way of another room."""
+
+    def reached(rooms: Iterable[str]) -> set[str]:
+        return {each for room in rooms for each in {*imports[room], *reached(imports[room])}}
+
+    return {room: found - reached(found) for room, found in imports.items()}
+
+
+def drawn() -> str:
+    """The diagram and the table of the rooms, in Markdown."""
+    imports = shortest(room_imports())
+    hidden = {*itertools.chain(*FOUNDATIONS)}
+    arrows = [
+        f"  {source} --> {room}"
+        for room in itertools.chain(*ROOMS)
+        for source in itertools.chain(*ROOMS)
+        if source in imports[room] - hidden
+    ]
+    rows = [f"| `{room}` | {purpose_of(room)} |" for room in itertools.chain(*ROOMS)]
+    diagram = ["```mermaid", "flowchart TD", *arrows, "```"]
+    return "\n".join([*diagram, "", "| room | what it is for |", "| --- | --- |", *rows, ""])
+
+
+def main() -> None:
+    """Draws the rooms again."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    DOCUMENT.write_text(BLOCK.sub(lambda found: found[1] + drawn() + found[2], text), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
