@@ -28,7 +28,7 @@ class TestCatalogue:
             assert gpu.name == name
             assert gpu.source
             assert min(gpu.tensor_tflops, gpu.bandwidth_gb_s, gpu.memory_gb) > 0
-            assert gpu.float32_tflops > 0, name
+            assert gpu.float32_tflops > 0, f"{name}: give its float32_tflops"
 
     @pytest.mark.parametrize("name", [*WRONG_RATES])
     def test_rates_are_dense_tensor_rates(self, name):
