@@ -155,7 +155,7 @@ def test_every_document_has_a_file_of_its_name(written):
 
 
 def test_every_architecture_has_pages():
-    assert list(PAGES_BY_ARCHITECTURE) == list(ARCHITECTURES), "list them in architecture_pages.py"
+    assert list(PAGES_BY_ARCHITECTURE) == list(ARCHITECTURES), "list them in this order"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
