@@ -161,6 +161,8 @@ class KernelsOf(NamedTuple):
     device: KernelDevice
     threads: int = 1
     """Threads of a CPU's pool, each with its own scratch memory."""
+    has_16_bits: bool = True
+    """Whether oneDNN computes in 16 bits on this CPU; if not, ATen's own kernels do."""
 
 
 CUDA = KernelsOf("cuda")
