@@ -111,8 +111,8 @@ def convolution_scratch(
 def product_scratch(rows: int, depth: int, element_bytes: int, kernels_of: KernelsOf) -> int:
     """For a product in 16 bits, per thread: a packed block of the right factor, and fp32 sums.
 
-    fp32 products and ATen's own take none. The depth of a block follows oneDNN's heuristics; this is
-    their usual choice, up to 64 KiB per thread.
+    fp32 products and ATen's own take none. The depth of a block follows oneDNN's heuristics; this
+    is their usual choice, up to 64 KiB per thread.
 
     Args:
         rows: Rows of the output.
