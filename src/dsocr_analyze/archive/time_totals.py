@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from dsocr_analyze.hardware.profile import Profile
     from dsocr_analyze.timing.many_pages import ManyTimes, PageTimer
 
-__all__ = ["METHOD", "ListTime", "ListTimer", "TimeTotals"]
+__all__ = ["ListTime", "ListTimer", "TimeTotals"]
 
 _SECONDS_PER_HOUR: Final = 3600.0
 
-METHOD: Final = (
+_METHOD: Final = (
     "each page takes as long as if all pages under way were like it: in steady state, a GPU's time"
     " per page is 1 over the pages per second; preprocessing is averaged over pages with the same"
     " crop grid and lengths"
@@ -154,7 +154,7 @@ class TimeTotals:
     @property
     def assumptions(self) -> list[str]:
         """The assumptions, one sentence each."""
-        said = [METHOD, f"{self.gpu}: kernel times from {self.profile.source}"]
+        said = [_METHOD, f"{self.gpu}: kernel times from {self.profile.source}"]
         extrapolated = sorted(kind.kind for kind in self.work.kinds if kind.extrapolated)
         if extrapolated:
             kinds = ", ".join(extrapolated)

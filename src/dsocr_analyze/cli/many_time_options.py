@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.columns.time_columns import TimeRequested
 
 __all__ = [
-    "ConcurrencyOption",
-    "DeadlineOption",
-    "RuntimeOption",
     "deadline_hours",
     "list_time",
     "of_many_pages",
@@ -30,7 +27,7 @@ _CONCURRENCY: Final = 16
 _HOURS: Final = {"m": 1 / 60, "h": 1.0, "d": 24.0, "": 1.0}
 _DEADLINE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?) *(?P<unit>[mhd]?)")
 
-RuntimeOption = Annotated[
+_RuntimeOption = Annotated[
     str,
     typer.Option(
         "--runtime",
@@ -41,7 +38,7 @@ RuntimeOption = Annotated[
         rich_help_panel=time_options.PANEL,
     ),
 ]
-ConcurrencyOption = Annotated[
+_ConcurrencyOption = Annotated[
     int | None,
     typer.Option(
         "--concurrency",
@@ -50,7 +47,7 @@ ConcurrencyOption = Annotated[
         rich_help_panel=time_options.PANEL,
     ),
 ]
-DeadlineOption = Annotated[
+_DeadlineOption = Annotated[
     str | None,
     typer.Option(
         "--deadline",
@@ -69,9 +66,9 @@ def of_many_pages() -> Callable[[Callable[..., None]], Callable[..., None]]:
     return adding(
         {
             "gpu": (options.GpuOption, None),
-            "runtime": (RuntimeOption, "serving"),
-            "concurrency": (ConcurrencyOption, None),
-            "deadline": (DeadlineOption, None),
+            "runtime": (_RuntimeOption, "serving"),
+            "concurrency": (_ConcurrencyOption, None),
+            "deadline": (_DeadlineOption, None),
             **time_options.OF_EVERY_PREDICTION,
         }
     )

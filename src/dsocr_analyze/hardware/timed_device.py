@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     Sizes: TypeAlias = int | float | NDArray[np.int64] | NDArray[np.float64]
     Seconds: TypeAlias = float | NDArray[np.float64]
 
-__all__ = ["CACHE_DTYPES", "Device", "device", "dtype_name"]
+__all__ = ["Device", "device", "dtype_name"]
 
 _CACHE_NBYTES: Final = {**NBYTES, **{name: bits / 8 for name, bits in STORED_BITS.items()}}
-CACHE_DTYPES: Final = tuple(_CACHE_NBYTES)
+_CACHE_DTYPES: Final = tuple(_CACHE_NBYTES)
 """Types of cached keys and values."""
 _ACTIVATIONS: Final = {"silu": False, "relu2": False, "gelu": True}
 """Activations of experts, and whether libraries on Blackwell fall back to a second kernel."""
@@ -409,9 +409,9 @@ class Device:
 
     def _cached(self, kind: str, dtype: str, cached: str) -> Fitted:
         """Coefficients of attention over a cache of another type: float8's if measured."""
-        if cached not in CACHE_DTYPES:
+        if cached not in _CACHE_DTYPES:
             raise DeviceError(
-                f"kv_dtype {cached!r} is unknown; use {', '.join(CACHE_DTYPES)}",
+                f"kv_dtype {cached!r} is unknown; use {', '.join(_CACHE_DTYPES)}",
                 arguments=["kv_dtype"],
             )
         if cached == "float8" and not self.gpu.float8_tflops:

@@ -23,9 +23,9 @@ from dsocr_analyze.measuring.gpu_peaks import FoundGpu, KernelTimer, found_gpu
 from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.failures import is_out_of_memory
 
-__all__ = ["BUDGET_SECONDS", "calibrated_gpu", "calibrated_profile"]
+__all__ = ["calibrated_gpu", "calibrated_profile"]
 
-BUDGET_SECONDS: Final = 180.0
+_BUDGET_SECONDS: Final = 180.0
 """Time for measuring kernels; the fits take about half a minute more."""
 
 _SHARES: Final = {
@@ -44,7 +44,7 @@ Say = Callable[[str], None]
 
 
 def calibrated_gpu(
-    device: torch.device, *, on_progress: Say, budget_seconds: float = BUDGET_SECONDS
+    device: torch.device, *, on_progress: Say, budget_seconds: float = _BUDGET_SECONDS
 ) -> str:
     """Measure a GPU and its host.
 

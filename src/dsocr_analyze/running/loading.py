@@ -24,9 +24,9 @@ from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.source_package import import_file, importable
 from dsocr_analyze.running.weights import draw_weights, load_weights
 
-__all__ = ["ATTENTION_IMPLEMENTATIONS", "LoadedModel", "kernels_of_cpu", "load_model"]
+__all__ = ["LoadedModel", "kernels_of_cpu", "load_model"]
 
-ATTENTION_IMPLEMENTATIONS: Final = {False: "eager", True: "flash_attention_2"}
+_ATTENTION_IMPLEMENTATIONS: Final = {False: "eager", True: "flash_attention_2"}
 """transformers' name of the attention implementation, without and with flash attention."""
 
 _WINDOW: Final = "_ring_window"
@@ -111,7 +111,7 @@ def load_model(
         require_trust(directory)
     if directory.described is None:
         require_transformers(directory)
-    attention = ATTENTION_IMPLEMENTATIONS[flash_attention]
+    attention = _ATTENTION_IMPLEMENTATIONS[flash_attention]
     if directory.described is not None and not flash_attention:
         attention = directory.described.attention
     with exclusive():

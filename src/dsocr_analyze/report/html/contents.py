@@ -20,7 +20,6 @@ from dsocr_analyze.report.time_entry import TimeEntry
 __all__ = [
     "ComparisonContents",
     "Contents",
-    "ModuleColumns",
     "Roof",
     "comparison_contents",
     "report_contents",
