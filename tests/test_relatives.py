@@ -407,7 +407,7 @@ def test_unlimited_has_no_flash_attention():
     with pytest.raises(ConfigError, match="eager only"):
         page_figures(directory, workload, flash_attention=True)
     with pytest.raises(ConfigError, match="eager only"):
-        UNLIMITED.forms.prefill_tide(directory.dimensions(), workload, BFLOAT16, True)
+        UNLIMITED.forms.prefill_bytes_alive(directory.dimensions(), workload, BFLOAT16, True)
 
 
 @pytest.mark.parametrize("value", ["wide", 1.5, True, -1])

@@ -166,10 +166,10 @@ def _need_table(fit: Fit, workload: Workload) -> Table:
         f" {bytes_text(fit.need.weights_bytes)}, and the higher of two peaks",
         ("prefill", "peak", "bytes", "inputs", "KV cache", "activations", "logits"),
         tuple(
-            (order, peak, *map(bytes_text, (tide.nbytes, tide.inputs_bytes, tide.cache_bytes,
-                                            tide.activation_bytes, tide.logits_bytes)))
+            (order, peak, *map(bytes_text, (alive.nbytes, alive.inputs_bytes, alive.cache_bytes,
+                                            alive.activation_bytes, alive.logits_bytes)))
             for order, need in needs.items()
-            for peak, tide in (("prefill pass", need.prefill), ("last decode step", need.decode))
+            for peak, alive in (("prefill pass", need.prefill), ("last decode step", need.decode))
         ),
         label_columns=2,
     )  # fmt: skip

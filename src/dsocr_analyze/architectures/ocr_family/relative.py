@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from dsocr_analyze.architectures.architecture import Architecture, ClosedForms, Served
 from dsocr_analyze.architectures.config_rules import KeyTable, findings_of
+from dsocr_analyze.architectures.ocr_family.bytes_alive import (
+    decode_bytes_alive,
+    prefill_bytes_alive,
+)
 from dsocr_analyze.architectures.ocr_family.composition import (
     compose,
     experts_by_stage,
@@ -32,7 +36,6 @@ from dsocr_analyze.architectures.ocr_family.serving import (
 )
 from dsocr_analyze.architectures.ocr_family.sizes import size_warnings
 from dsocr_analyze.architectures.ocr_family.stages import ROUTED_EXPERT
-from dsocr_analyze.architectures.ocr_family.tides import decode_tide, prefill_tide
 from dsocr_analyze.architectures.ocr_family.totals import page_totals
 
 if TYPE_CHECKING:
@@ -120,8 +123,8 @@ def _closed_forms(
         crop_grids=crop_grids(network.crop),
         parameter_count=lambda dimensions: sum(model_params(network, dimensions).values()),
         memory=partial(memory, network),
-        prefill_tide=partial(prefill_tide, network),
-        decode_tide=partial(decode_tide, network),
+        prefill_bytes_alive=partial(prefill_bytes_alive, network),
+        decode_bytes_alive=partial(decode_bytes_alive, network),
         expert_params=expert_params,
         experts_touched=experts_by_stage,
         repeats=repeats,
