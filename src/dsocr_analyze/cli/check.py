@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import many_options, options
-from dsocr_analyze.cli.doubts import StrictOption
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.used_options import options_used
+from dsocr_analyze.cli.warnings import StrictOption
 from dsocr_analyze.errors import AnalyzeError, ConfigError, OutputError, StrictError
 from dsocr_analyze.escaping import visible
 

@@ -19,9 +19,9 @@ from dsocr_analyze.cli import (
     time_options,
 )
 from dsocr_analyze.cli.counting import ENGINES, Engine
-from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.used_options import options_used
+from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 
 if TYPE_CHECKING:
     from dsocr_analyze.cli.compared import Column, ComparedModel, Saved
@@ -111,10 +111,10 @@ def compare(
             trust_remote_code=trust_remote_code, time=asked,
         )  # fmt: skip
 
-    _say_of_configs(context, columns, by_closed_forms=engine == "analytic")
+    _print_all_config_findings(context, columns, by_closed_forms=engine == "analytic")
     workloads = {each: planned(each) for each in columns if isinstance(each, compared.Column)}
     for column, workload in workloads.items():
-        say_of_sizes(context, column.model.directory, workload)
+        warn_of_sizes(context, column.model.directory, workload)
     reports = _reports_of(columns, workloads, engine_of)
     ways = {(each.model, each.setting.dtype, each.setting.flash_attention)
             for each in columns if isinstance(each, compared.Column)}  # fmt: skip
@@ -142,7 +142,7 @@ def _planned(
     )  # fmt: skip
 
 
-def _say_of_configs(
+def _print_all_config_findings(
     context: typer.Context, columns: Sequence[Column | Saved], *, by_closed_forms: bool
 ) -> None:
     """Print each model's config warnings once, with its name if there are several models."""
@@ -151,7 +151,7 @@ def _say_of_configs(
     models = dict.fromkeys(each.model for each in columns if isinstance(each, Column))
     for model in models:
         name = (model.config or model.architecture.name) if len(models) > 1 else None
-        say_of_config(context, model.directory, by_closed_forms=by_closed_forms, name=name)
+        print_config_findings(context, model.directory, by_closed_forms=by_closed_forms, name=name)
 
 
 def _reports_of(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import completion, options, time_options
-from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.used_options import options_used
+from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 
 if TYPE_CHECKING:
     from dsocr_analyze.dtypes import Dtype
@@ -90,8 +90,8 @@ def fit(
         max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
     dimensions = directory.dimensions()
-    say_of_config(context, directory, by_closed_forms=True)
-    say_of_sizes(context, directory, workload)
+    print_config_findings(context, directory, by_closed_forms=True)
+    warn_of_sizes(context, directory, workload)
     fits = [
         fit_into(
             each, architecture, dimensions, workload, dtype=element,
