@@ -32,7 +32,7 @@ from dsocr_analyze.running.building import building
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.timing.runtimes import SERVERS
 from dsocr_analyze.timing.serving import ServedModel
-from dsocr_analyze.trace.alone import trace_alone
+from dsocr_analyze.trace.single_module import trace_module
 
 META = torch.device("meta")
 DATA = Path(__file__).parent / "data"
@@ -352,7 +352,7 @@ def test_the_encoders_peak(seed):
             layers, width, heads, kv_heads, inner, 400, view_sizes=(size,)
         )
     features = torch.empty(views, width, q, q, device=META, dtype=torch_dtype)
-    trace, _ = trace_alone(module, META, features)
+    trace, _ = trace_module(module, META, features)
     lives = Lifetimes(dtype, CUDA)
     held = replay_encoder(lives, views, q * q, encoder)
     assert lives.peak.nbytes == trace.peak.nbytes

@@ -14,8 +14,8 @@ import torch
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Kernel, KernelsOf
 from dsocr_analyze.measuring.cpu_kernels import Sample, sample_makers
-from dsocr_analyze.trace.alone import FunctionModule
 from dsocr_analyze.trace.recorder import Recorder
+from dsocr_analyze.trace.single_module import FunctionModule
 
 __all__ = ["MeasuredKernel", "kernels_alone"]
 
