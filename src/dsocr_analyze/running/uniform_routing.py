@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch.overrides import TorchFunctionMode
 
-from dsocr_analyze.running.unseen import unseen
+from dsocr_analyze.running.uncounted import uncounted
 
 __all__ = ["TOP_K", "UniformRouting", "routed_uniformly"]
 
@@ -29,7 +29,7 @@ class UniformRouting(TorchFunctionMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if func in TOP_K:
-            with unseen():
+            with uncounted():
                 result[1].copy_(routed_uniformly(result[1], args, kwargs)())
         return result
 
