@@ -17,7 +17,7 @@ from dsocr_analyze.figures import BytesAlive, Memory, Peak
 from dsocr_analyze.hardware import fit as fitting
 from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue, gpu_named
 from dsocr_analyze.hardware.fit import Limit, MemoryNeed, fit, memory_need
-from dsocr_analyze.hardware.lacks import check_has, lacks_of
+from dsocr_analyze.hardware.missing_features import check_features, missing_features
 from dsocr_analyze.hardware.profile import profile_from_file
 from dsocr_analyze.hardware.timed_device import device
 from dsocr_analyze.model.directory import read_config
@@ -293,24 +293,24 @@ class TestLacks:
     )
     def test_what_is_asked_for_and_not_there(self, name, dtype, flash, lacking):
         gpu = gpu_named(name)
-        found = lacks_of(gpu, dtype, flash_attention=flash)
+        found = missing_features(gpu, dtype, flash_attention=flash)
         assert [lack.what for lack in found] == lacking
         if not lacking:
-            check_has(gpu, dtype, flash_attention=flash)
+            check_features(gpu, dtype, flash_attention=flash)
             return
         with pytest.raises(DeviceError) as refused:
-            check_has(gpu, dtype, flash_attention=flash)
+            check_features(gpu, dtype, flash_attention=flash)
         for said in (gpu.title, *lacking):
             assert said in str(refused.value)
 
     def test_another_vendors_architecture_is_named(self):
         old = gpu_with(32, rocm_target="gfx906")
         with pytest.raises(DeviceError, match="gfx90a or gfx942 or gfx950, not gfx906"):
-            check_has(old, FLOAT16, flash_attention=True)
+            check_features(old, FLOAT16, flash_attention=True)
 
     def test_of_an_architecture_that_nobody_stated_nothing_is_refused(self):
         assert gpu_with(32).has_flash_attention is None
-        assert lacks_of(gpu_with(32), BFLOAT16, flash_attention=True) == ()
+        assert missing_features(gpu_with(32), BFLOAT16, flash_attention=True) == ()
 
     def test_a_profile_of_ones_own_states_its_architecture(self, tmp_path):
         file = tmp_path / "own.toml"

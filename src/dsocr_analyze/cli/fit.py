@@ -112,11 +112,11 @@ def fit(
 def _named(names: Sequence[str], dtype: Dtype, *, flash_attention: bool) -> list[Gpu]:
     """The GPUs with these names; raises DeviceError if one lacks what the model needs."""
     from dsocr_analyze.hardware.devices import gpu_named
-    from dsocr_analyze.hardware.lacks import check_has
+    from dsocr_analyze.hardware.missing_features import check_features
 
     named = [gpu_named(name) for name in names]
     for each in named:
-        check_has(each, dtype, flash_attention=flash_attention)
+        check_features(each, dtype, flash_attention=flash_attention)
     return named
 
 

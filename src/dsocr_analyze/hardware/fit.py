@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.hardware.lacks import Lack, lacks_of
+from dsocr_analyze.hardware.missing_features import MissingFeature, missing_features
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
@@ -140,7 +140,7 @@ class Fit:
     """
 
     gpu: Gpu
-    lacks: tuple[Lack, ...]
+    lacks: tuple[MissingFeature, ...]
     at_once: BatchFit
     one_at_a_time: BatchFit
 
@@ -243,7 +243,7 @@ def fit(
         limit = need(largest + 1).limit(usable) if largest < LARGEST_BATCH else None
         return BatchFit(usable, need(workload.batch_size), largest, limit)
 
-    lacks = lacks_of(gpu, dtype, flash_attention=flash_attention)
+    lacks = missing_features(gpu, dtype, flash_attention=flash_attention)
     return Fit(gpu, lacks, batch_fit("at once"), batch_fit("one at a time"))
 
 
