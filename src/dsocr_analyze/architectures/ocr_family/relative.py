@@ -34,7 +34,7 @@ from dsocr_analyze.architectures.ocr_family.serving import (
     served_step,
     served_views,
 )
-from dsocr_analyze.architectures.ocr_family.sizes import size_warnings
+from dsocr_analyze.architectures.ocr_family.size_warnings import size_warnings
 from dsocr_analyze.architectures.ocr_family.stages import ROUTED_EXPERT
 from dsocr_analyze.architectures.ocr_family.totals import page_totals
 

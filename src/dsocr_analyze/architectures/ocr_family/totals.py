@@ -19,7 +19,7 @@ from dsocr_analyze.architectures.ocr_family.composition import (
 )
 from dsocr_analyze.architectures.ocr_family.decoder import cache_width, experts_touched
 from dsocr_analyze.architectures.ocr_family.layout import blank_sum, page_layout, pixel_sum
-from dsocr_analyze.architectures.ocr_family.peaks import (
+from dsocr_analyze.architectures.ocr_family.many_peaks import (
     PromptPeaks,
     ViewPeaks,
     peak_of,
