@@ -23,7 +23,7 @@ from dsocr_analyze.report.build import build_report
 from dsocr_analyze.workload import Workload
 
 if TYPE_CHECKING:
-    from dsocr_analyze.report.compared import ComparisonDocument
+    from dsocr_analyze.report.comparison_document import ComparisonDocument
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.sweep.requested_axes import Names, Numbers, Pages, Switches
     from dsocr_analyze.sweep.rows import SweepRows
