@@ -25,7 +25,7 @@ from dsocr_analyze.costs.integers import Count, largest, maximum, minimum
 from dsocr_analyze.costs.kv_cache import cache_bytes
 from dsocr_analyze.costs.operators import Kernels
 from dsocr_analyze.costs.sections import Expansion, sections_work
-from dsocr_analyze.costs.sums import combined, repeated, scaled
+from dsocr_analyze.costs.sums import combined, multiplied, repeated
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import ExpertsTouched, Memory, Parameters, StageFigures
@@ -385,15 +385,15 @@ def decode_steps_work(
     if decoder.sliding_window is not None:
         full = step(first + decoder.sliding_window - 1, overwrites=True)
         kept = kept_tokens(decoder, steps)
-        parts.append(scaled(full, steps - kept))
+        parts.append(multiplied(full, steps - kept))
         steps = kept
     base, slope = step(0), step(1).minus(step(0))
-    parts.append(scaled(base, steps))
+    parts.append(multiplied(base, steps))
     if is_dynamic(decoder):
         slope = step(trained + 1).minus(step(trained))
-        update = step(trained).minus(combined((base, scaled(slope, trained))))
-        parts.append(scaled(update, steps - minimum(steps, maximum(0, trained - first))))
-    parts.append(scaled(slope, steps * first + steps * (steps - 1) // 2))
+        update = step(trained).minus(combined((base, multiplied(slope, trained))))
+        parts.append(multiplied(update, steps - minimum(steps, maximum(0, trained - first))))
+    parts.append(multiplied(slope, steps * first + steps * (steps - 1) // 2))
     return combined(parts)
 
 
