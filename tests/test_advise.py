@@ -286,9 +286,9 @@ class TestCommand:
         [
             (("--page", "a4@200", "--page-dpi", "150"), "--page a4@200 is a paper at 200 dpi"),
             (("--page", "100x100", "--minimum-dpi", "9"), "--page-dpi"),
-            (("--page-dpi", "x"), "--page-dpi 'x' is not possible"),
-            (("--minimum-dpi", "-3"), "--minimum-dpi '-3' is not possible"),
-            (("--maximum-compression", "nan"), "is not possible"),
+            (("--page-dpi", "x"), "--page-dpi 'x' is invalid"),
+            (("--minimum-dpi", "-3"), "--minimum-dpi '-3' is invalid"),
+            (("--maximum-compression", "nan"), "is invalid"),
             (("--mode", "huge"), "huge"),
             (("--page-text-tokens", "0"), "--page-text-tokens"),
             (("--page-text-tokens", "1:99"), "99 values"),

@@ -241,9 +241,9 @@ class TestRefusals:
         [
             (("--deadline", "3h"), "--deadline is for predicted seconds; give --gpu too"),
             (("--concurrency", "3"), "--concurrency is for predicted seconds; give --gpu too"),
-            (("--gpu", "l40s", "--deadline", "soon"), "--deadline 'soon' is not possible"),
-            (("--gpu", "l40s", "--concurrency", "0"), "--concurrency 0 is not possible"),
-            (("--gpu", "l40s", "--price", "-1"), "--price -1 is not possible"),
+            (("--gpu", "l40s", "--deadline", "soon"), "--deadline 'soon' is invalid"),
+            (("--gpu", "l40s", "--concurrency", "0"), "--concurrency 0 is out of range"),
+            (("--gpu", "l40s", "--price", "-1"), "--price -1 is out of range"),
             (("--gpu", "l40s", "--dtype", "float32"), "--dtype float32"),
         ],
     )

@@ -232,7 +232,7 @@ class ListTimer:
 
         Raises:
             DeviceError: The GPU lacks an element type.
-            WorkloadError: A number of new tokens is not possible.
+            WorkloadError: A number of new tokens is invalid.
         """
         import numpy as np
 

@@ -188,7 +188,7 @@ def _fraction(option: str, text: str) -> Fraction:
             raise InvalidOperation
     except InvalidOperation:
         raise WorkloadError(
-            f"{option} {text!r} is not possible; give a number above 0, like 150"
+            f"{option} {text!r} is invalid; give a number above 0, like 150"
         ) from None
     return Fraction(number)
 

@@ -107,7 +107,7 @@ def counted_by(
             only if identical files are trusted anywhere.
 
     Raises:
-        AnalyzeError: Something about the workload is not possible; the subclass says what.
+        AnalyzeError: Something about the workload is invalid; the subclass says what.
     """
     name = asked.engine or ("trace" if asked.stages is not None else engine)
     name = options.chosen("engine", name, ENGINES)

@@ -78,7 +78,7 @@ def list_time(context: typer.Context, requested: TimeRequested | None) -> ListTi
     """How to time a list of pages; None if no seconds were requested.
 
     Raises:
-        WorkloadError: A value is not possible.
+        WorkloadError: A value is invalid.
     """
     if requested is None:
         return None
@@ -88,7 +88,7 @@ def list_time(context: typer.Context, requested: TimeRequested | None) -> ListTi
     concurrency = _CONCURRENCY if given["concurrency"] is None else given["concurrency"]
     if not 1 <= concurrency <= time_options.MOST_CONCURRENCY:
         raise WorkloadError(
-            f"--concurrency {concurrency} is not possible; give 1 to"
+            f"--concurrency {concurrency} is out of range; give 1 to"
             f" {time_options.MOST_CONCURRENCY}"
         )
     has_lengths = given["new_tokens_from"] is not None or given["mean_new_tokens"] is not None
@@ -106,7 +106,7 @@ def deadline_hours(text: str) -> float:
     hours = float(found["number"]) * _HOURS[found["unit"]] if found else 0.0
     if not hours:
         raise WorkloadError(
-            f"--deadline {text!r} is not possible; give a time above 0 like 90m, 12h, 3d, or hours"
+            f"--deadline {text!r} is invalid; give a time above 0 like 90m, 12h, 3d, or hours"
         )
     return hours
 
@@ -115,7 +115,7 @@ def time_requested(context: typer.Context) -> TimeRequested | None:
     """The predictions requested by the options of `of_many_pages`; None without a GPU.
 
     Raises:
-        AnalyzeError: A value is not possible.
+        AnalyzeError: A value is invalid.
     """
     given = context.params
     if not given["gpu"]:

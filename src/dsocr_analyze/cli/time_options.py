@@ -400,7 +400,7 @@ def request_from(
         server: The benchmarks' server, which replaces `--server` and `--server-version`.
 
     Raises:
-        AnalyzeError: A value is not possible.
+        AnalyzeError: A value is invalid.
     """
     given = context.params
     return time_request(

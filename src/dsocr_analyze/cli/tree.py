@@ -97,7 +97,7 @@ def tree(
     """Show the module tree with repeated layers folded, or its leaf classes by stage."""
     output_format = options.chosen("--format", output_format, FORMATS)
     if depth is not None and depth < 0:
-        raise WorkloadError(f"--depth {depth} is not possible; give 0 or more")
+        raise WorkloadError(f"--depth {depth} is too small; give 0 or more")
     directory = options.model_directory_from(
         model, arch, config, trust_remote_code=trust_remote_code, stages=stages,
         hf_config=hf_config,

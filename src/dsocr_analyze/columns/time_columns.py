@@ -158,7 +158,7 @@ def time_columns(
 
     Raises:
         DeviceError: The GPU lacks an element type.
-        WorkloadError: A number of new tokens is not possible.
+        WorkloadError: A number of new tokens is invalid.
     """
     import numpy as np
     import pyarrow as pa

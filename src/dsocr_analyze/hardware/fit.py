@@ -223,7 +223,7 @@ def fit(
     """
     if not 0 <= reserved < 1:
         raise WorkloadError(
-            f"reserved {reserved} is not possible; give a fraction, at least 0 and below 1",
+            f"reserved {reserved} is out of range; give a fraction, at least 0 and below 1",
             arguments=["reserved"],
         )
     usable = int(gpu.memory_bytes * (1 - reserved))

@@ -439,7 +439,7 @@ def _arrays(**sizes: Sizes) -> list[NDArray[np.float64]]:
         if not (np.isfinite(array).all() and (array >= 1).all()):
             wrong: Any = array[~(array >= 1)]
             shown = float(wrong.flat[0]) if wrong.size else float("inf")
-            raise WorkloadError(f"{name} {shown:g} is not possible; give 1 or more")
+            raise WorkloadError(f"{name} {shown:g} is out of range; give 1 or more")
         arrays.append(array)
     return arrays
 

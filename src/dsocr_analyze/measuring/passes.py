@@ -55,7 +55,7 @@ class Protocol:
             value = getattr(self, name)
             if value < least:
                 raise WorkloadError(
-                    f"{name} {value} is not possible; give {least} or more", arguments=[name]
+                    f"{name} {value} is too small; give {least} or more", arguments=[name]
                 )
 
 

@@ -104,7 +104,7 @@ def load_model(
     """
     if sliding_window is not None and sliding_window < 1:
         raise ConfigError(
-            f"a sliding window of {sliding_window} generated tokens is not possible; give 1 or"
+            f"a sliding window of {sliding_window} generated tokens is too small; give 1 or"
             " more, or none to keep them all"
         )
     if directory.has_code and not trust_remote_code:

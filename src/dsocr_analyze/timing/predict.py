@@ -78,7 +78,7 @@ def predict(
     for count in concurrency:
         if count < 1:
             raise WorkloadError(
-                f"concurrency {count} is not possible; give 1 or more", arguments=["concurrency"]
+                f"concurrency {count} is too small; give 1 or more", arguments=["concurrency"]
             )
     check_model(model, is_eager=assumptions.runtime == "eager")
     assumptions = assumptions.on(model.device)

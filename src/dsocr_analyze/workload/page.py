@@ -46,7 +46,7 @@ def check_page(width: object, height: object) -> tuple[int, int]:
     for side in (width, height):
         if isinstance(side, bool) or not isinstance(side, int) or not 1 <= side <= LARGEST_SIDE:
             raise PageError(
-                f"a page of {width!r} x {height!r} pixels is not possible; "
+                f"a page of {width!r} x {height!r} pixels is invalid; "
                 f"give whole numbers from 1 to {LARGEST_SIDE} per side"
             )
         sides.append(side)

@@ -141,8 +141,8 @@ def _checked(name: str, values: Any) -> Any:
             return _checked(name, int(values))
         if values.ndim != 1 or values.dtype.kind not in "iu":
             raise WorkloadError(
-                f"{name}: a {values.ndim}-dimensional array of {values.dtype} is not possible; "
-                "give one dimension of whole numbers",
+                f"{name} is a {values.ndim}-dimensional array of {values.dtype}; give one dimension"
+                " of whole numbers",
                 arguments=(name,),
             )
         if values.size and values.dtype.kind == "u" and int(values.max()) > _LARGEST:

@@ -46,7 +46,7 @@ class _UnlimitedOCR(ClipNetwork):
         """Raises ConfigError if attention is plain, which is eager only."""
         if not dimensions.decoder.use_mla:
             raise ConfigError(
-                "flash_attention=True is not possible: unlimited-ocr's attention is eager only,"
+                "flash_attention=True is not supported: unlimited-ocr's attention is eager only,"
                 " unless 'use_mla' is true; give flash_attention=False",
                 arguments=["flash_attention"],
             )
