@@ -464,10 +464,10 @@ def test_a_picture_is_a_png_or_an_svg_with_title_axes_and_units(capsys):
         (("--page", "a4,letter,a5"), "page [pixels]"),
         (("--mode", "all"), "mode"),
         (("--mode", "64:1280:64"), "image size [pixels]"),
-        (("--dtype", "bfloat16,float32"), "element type"),
+        (("--dtype", "bfloat16,float32"), "data type"),
         (("--use-flash-attn", "0,1"), "attention"),
         ((), "mode"),
-        (("--mode", "all", "--x", "dtype"), "element type"),
+        (("--mode", "all", "--x", "dtype"), "data type"),
         (("--page", "100:300:100x100:200:100", "--x", "page_height"), "page height [pixels]"),
     ],
 )

@@ -242,7 +242,7 @@ class Kernel(NamedTuple):
     """PyTorch's name, without overload and in-place suffix."""
     dimensions: Dimensions
     dtype: str
-    """Element type of the first tensor it reads; of the output if it reads none."""
+    """Data type of the first tensor it reads; of the output if it reads none."""
     output_dtype: str
     work: Work
     """Work of one call."""

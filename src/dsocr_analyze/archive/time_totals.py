@@ -64,7 +64,7 @@ class TimeTotals:
     """How long the pages take on one GPU under one setting.
 
     Attributes:
-        setting: Mode, element type and attention.
+        setting: Mode, data type and attention.
         profile: The GPU's profile.
         time: How the list is timed.
         correction: Correction from benchmarks of the server on this GPU.
@@ -175,7 +175,7 @@ class ListTimer:
 
         Raises:
             ConfigError: The model can't be served.
-            DeviceError: No times are known for an element type.
+            DeviceError: No times are known for a data type.
         """
         import numpy as np
 
@@ -231,7 +231,7 @@ class ListTimer:
             distinct: The pages, with amounts from `amounts`.
 
         Raises:
-            DeviceError: The GPU lacks an element type.
+            DeviceError: The GPU lacks a data type.
             WorkloadError: A number of new tokens is invalid.
         """
         import numpy as np

@@ -1,4 +1,4 @@
-"""What many workloads have in common: mode, element type and kind of attention."""
+"""What many workloads have in common: mode, data type and kind of attention."""
 
 from __future__ import annotations
 

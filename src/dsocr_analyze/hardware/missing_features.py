@@ -1,4 +1,4 @@
-"""Features that a model needs and a GPU lacks: an element type, an attention kernel."""
+"""Features that a model needs and a GPU lacks: a data type, an attention kernel."""
 
 from __future__ import annotations
 

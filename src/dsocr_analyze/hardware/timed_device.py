@@ -96,7 +96,7 @@ class Device:
         return self.profile.host
 
     def is_measured(self, kind: str, dtype: str = "bfloat16") -> bool:
-        """Whether its profile has a kernel kind in an element type, its own or another GPU's."""
+        """Whether its profile has a kernel kind in a data type, its own or another GPU's."""
         return (kind, "bfloat16" if dtype == "float16" else dtype) in self.profile.fitted
 
     def fitted(
@@ -107,11 +107,11 @@ class Device:
         weights_dtype: str | None = None,
         kv_dtype: str | None = None,
     ) -> Fitted:
-        """Coefficients, origin and error of a kernel kind in an element type.
+        """Coefficients, origin and error of a kernel kind in a data type.
 
         Args:
             kind: A key of `COEFFICIENTS`.
-            dtype: Element type.
+            dtype: Data type.
             weights_dtype: Type of a product's weights (gemm, experts); None for `dtype`. For int8
                 and int4 the coefficients are those of 16 bits and the error is assumed.
             kv_dtype: Type of cached keys and values, if not `dtype`.
@@ -172,7 +172,7 @@ class Device:
             n: Columns.
             k: Inner size.
             batch: Products.
-            dtype: Element type.
+            dtype: Data type.
             weights_dtype: Type of the `[k, n]` weights; default `dtype`. float8 also quantizes the
                 rows; int8 and int4 are multiplied in 16 bits (weight-only) and not measured, see
                 the error of `fitted`.
@@ -282,7 +282,7 @@ class Device:
             head_dim: Elements per head.
             kv_heads: Key heads; default `heads`.
             causal: Whether later keys are masked.
-            dtype: Element type.
+            dtype: Data type.
             kv_dtype: Type of cached keys and values: float8, int8 or int4; default `dtype`. Only
                 generation is measured in float8; otherwise the 16-bit kernel is assumed to read
                 fewer bytes.
@@ -351,7 +351,7 @@ class Device:
                 E (1 - (1 - k/E)^tokens).
             gated: Whether an expert has a gate (SwiGLU).
             activation: silu, relu2 or gelu; some libraries have a slower kernel for gelu.
-            dtype: Element type.
+            dtype: Data type.
             weights_dtype: Type of the experts' weights; as for `gemm_seconds`.
             cold: Read everything from device memory.
 

@@ -46,7 +46,7 @@ def kernels_alone(dtype: torch.dtype, *, budget_seconds: float) -> list[Measured
     """Measure every sample that is a single kernel on the CPU, in a fixed order.
 
     Args:
-        dtype: Element type.
+        dtype: Data type.
         budget_seconds: Approximate time for all of them.
     """
     chance = random.Random(0)

@@ -38,7 +38,7 @@ _SHARES: Final = {
     ("experts", "bfloat16"): 0.11,
     ("movement", "bfloat16"): 0.05,
 }
-"""Kernel kinds to measure, by element type, with their share of the time."""
+"""Kernel kinds to measure, by data type, with their share of the time."""
 
 Say = Callable[[str], None]
 
@@ -107,7 +107,7 @@ def calibrated_profile(
         host: Measured host figures.
         budget_seconds: Time for measuring kernels.
         on_progress: Called with what is being measured.
-        cases: From a kind and an element type to the cases to measure, in order of priority.
+        cases: From a kind and a data type to the cases to measure, in order of priority.
 
     Raises:
         DeviceError: Too little was measured of every kind.

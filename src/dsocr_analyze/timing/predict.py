@@ -72,7 +72,7 @@ def predict(
 
     Raises:
         ConfigError: The model has a part without a closed form, or serving it is not supported.
-        DeviceError: The GPU lacks an element type.
+        DeviceError: The GPU lacks a data type.
         WorkloadError: A concurrency is below 1.
     """
     for count in concurrency:

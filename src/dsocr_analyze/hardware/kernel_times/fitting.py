@@ -104,7 +104,7 @@ def check_can_fit() -> None:
 
 
 def first_guess(kind: str, dtype: str) -> records.Coefficients:
-    """Starting point of the fit for a kind in an element type."""
+    """Starting point of the fit for a kind in a data type."""
     return _SCALED if (kind, dtype) == ("gemm", "float8") else _STARTS[kind]
 
 
@@ -137,7 +137,7 @@ def fitted(
         kind: The kernel kind.
         rows: The measured rows.
         gpu: The chip, with its peaks.
-        dtype: Element type.
+        dtype: Data type.
         start: The first guess; its integer coefficients are kept.
         starts: Number of starts: one at the guess, the others near it.
         evaluations: Most evaluations per start.
