@@ -186,7 +186,7 @@ class TestOutput:
             assert f"{each['gpu']}: kernel times from" in " ".join(each["assumptions"])
             assert (each["cost"], each["deadline_hours"], each["gpus_for_deadline"]) == 3 * (None,)
             assert any(
-                "if all pages under way were like it" in said for said in each["assumptions"]
+                "if all pages in flight were like it" in said for said in each["assumptions"]
             )
 
     def test_without_a_gpu_there_is_no_such_key(self, capsys):

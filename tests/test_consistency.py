@@ -114,7 +114,7 @@ class TestEverywhere:
         ("sweep", "--seq-len"): "its axis is --text-tokens",
         ("sweep", "--prompt"): "the same",
         ("sweep", "--prompt-pages"): "has no such axis",
-        ("time", "--batch-size"): "--concurrency says how many pages are under way",
+        ("time", "--batch-size"): "--concurrency says how many pages are in flight",
         ("infer", "--config"): "a directory's own infer() runs",
         ("infer", "--dtype"): "infer() casts to bfloat16",
         ("infer", "--page"): "reads an image",

@@ -577,7 +577,7 @@ class TestLook:
         )
         assert len(titles) == 7
         for title in titles:
-            assert re.search(r"\[.+\]$|^pages under way", title), title
+            assert re.search(r"\[.+\]$|^pages in flight", title), title
 
 
 class TestSoon:

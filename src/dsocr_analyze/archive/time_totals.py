@@ -35,7 +35,7 @@ __all__ = ["ListTime", "ListTimer", "TimeTotals"]
 _SECONDS_PER_HOUR: Final = 3600.0
 
 _METHOD: Final = (
-    "each page takes as long as if all pages under way were like it: in steady state, a GPU's time"
+    "each page takes as long as if all pages in flight were like it: in steady state, a GPU's time"
     " per page is 1 over the pages per second; preprocessing is averaged over pages with the same"
     " crop grid and lengths"
 )

@@ -43,7 +43,7 @@ _ConcurrencyOption = Annotated[
     typer.Option(
         "--concurrency",
         metavar="PAGES",
-        help="Pages of the list under way at a time on a GPU. Default: 16.",
+        help="Pages of the list in flight at a time on a GPU. Default: 16.",
         rich_help_panel=time_options.PANEL,
     ),
 ]

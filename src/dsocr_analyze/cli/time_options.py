@@ -75,7 +75,7 @@ _ConcurrencyOption = Annotated[
     typer.Option(
         "--concurrency",
         metavar="LIST",
-        help="Pages under way at a time: 1,4,16 or 1:64.",
+        help="Pages in flight at a time: 1,4,16 or 1:64.",
         rich_help_panel=PANEL,
     ),
 ]
