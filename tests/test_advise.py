@@ -58,7 +58,7 @@ class TestGeometry:
              [(6, 640, (1280, 1920), 600), (1, 1024, (724, 1024), 256)]),
             ("deepseek-ocr", "gundam-m", A4_AT_200,
              [(6, 1024, (2048, 3072), 1536), (1, 1280, (905, 1280), 400)]),
-            # At most a tile: not cut, but padded to the view of the whole page.
+            # At most a tile: not cut, but padded to the global view.
             ("deepseek-ocr", "gundam", (640, 320), [(1, 1024, (1024, 512), 256)]),
             ("deepseek-ocr-2", "small", A4_AT_200, [(1, 768, (768, 768), 144)]),
             ("deepseek-ocr-2", "dynamic", A4_AT_200,

@@ -237,7 +237,7 @@ class _Evaluation:
         return step.bytes_read + (0.0 if experts is None else experts.bytes_beyond_counted)
 
     def _visual_tokens(self, whole: Count, local: Count, columns: Count, rows: Count) -> Count:
-        """Tokens of the whole view and, for cropped pages, of the local views."""
+        """Tokens of the global view and, for cropped pages, of the local views."""
         tokens = self.network.whole_tokens(token_side(whole, self.dimensions.sam))
         is_cut = 1 * (columns * rows > 1)
         if is_nothing(is_cut):
