@@ -78,7 +78,7 @@ def module_of(file: Path) -> str:
 FILES = {
     module_of(file): file
     for file in sorted((SOURCE / PACKAGE).rglob("*.py"))
-    if "reference" not in file.parts  # the built-in network, in its vendor's own layout
+    if "reference" not in file.parts  # the built-in references, in its vendor's own layout
 }
 
 

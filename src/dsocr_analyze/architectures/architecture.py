@@ -310,7 +310,7 @@ class Architecture:
         modes: Named settings of the vision side, by name; empty if it reads no pages.
         default_mode: Name of the mode used if none is named; empty without modes.
         text_tokens: Tokens of its usual prompt besides the visual ones, including BOS.
-        built_in: Directory of the built-in reference network: config and Python files; None if
+        built_in: Directory of the built-in reference: config and Python files; None if
             there is none.
         published_code: SHA-256 of the published model's Python files, by file name; a directory
             with exactly these files runs the code whose repetition is declared.
@@ -371,13 +371,13 @@ class Architecture:
 
     @property
     def reference(self) -> Path:
-        """Directory of the built-in reference network.
+        """Directory of the built-in reference.
 
         Raises:
-            ConfigError: There is no reference network.
+            ConfigError: There is no built-in reference.
         """
         if self.built_in is None:
-            raise ConfigError(f"{self.title} has no built-in reference network")
+            raise ConfigError(f"{self.title} has no built-in reference")
         return self.built_in
 
     @property

@@ -165,7 +165,7 @@ def _check_files(directory: ModelDirectory, *, random_weights: bool) -> None:
     """
     if directory.is_reference:
         raise ModelDirectoryError(
-            "the built-in reference network has no infer(); give the vendor's own directory, such"
+            "the built-in reference has no infer(); give the vendor's own directory, such"
             " as --model models/deepseek-ocr (models/README.md says where it comes from)"
         )
     if random_weights:

@@ -41,8 +41,9 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         metavar="DIR",
-        help="Model directory (config.json and Python files); 'reference' is the built-in model."
-        f" Default: {MODELS}/ARCHITECTURE if it exists and is trusted, else the reference.",
+        help="Model directory (config.json and Python files); 'reference' is the built-in"
+        f" reference. Default: {MODELS}/ARCHITECTURE if it exists and is trusted, else the"
+        " reference.",
         rich_help_panel=_MODEL,
     ),
 ]

@@ -41,7 +41,7 @@ page = "a4"
 max_new_tokens = 1024
 
 """
-"""A first file of budgets: the built-in model on one page."""
+"""A first file of budgets: the built-in reference on one page."""
 
 LEVELS: Final[tuple[Level, ...]] = ("warn", "error")
 

@@ -143,7 +143,7 @@ class ModelDirectory:
 
     @property
     def is_reference(self) -> bool:
-        """Whether this is a built-in reference network."""
+        """Whether this is a built-in reference."""
         path = self.path.resolve()
         return any(path == known.reference.resolve() for known in ARCHITECTURES.values())
 

@@ -75,7 +75,7 @@ def relative(
         title: Likewise.
         modes: Likewise.
         default_mode: Likewise.
-        reference: Directory of the built-in reference network.
+        reference: Directory of the built-in reference.
         model_class: Class of the whole model in `auto_map`.
         model_types: Its `model_type`, used if `auto_map` names no class.
         published_code: As in the architecture.
