@@ -3,7 +3,7 @@
     pip install 'dsocr-analyze[profiles]'
     python benchmarks/bench_kernel_times.py [--data DIR]
 
-Prints a line per GPU, kind and element type: median and 90th percentile of the relative error of
+Prints a line per GPU, kind and data type: median and 90th percentile of the relative error of
 the shipped coefficients on rows of `aiconfigurator-core`. Exits with 1 where a limit is missed.
 Below, what is left of experts when each training group in turn is left out of the fit (as the
 profiles state it: the group held out runs the second kernel on Blackwell), and the error of times

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the built-in reference model with a vendor checkout, on the CPU.
+"""Compares the built-in reference with a vendor checkout, on the CPU.
 
     python scripts/compare_with_vendor.py VENDOR_DIR
 
@@ -298,7 +298,7 @@ def compare(vendor_directory: Path, case: Case, vision: dict[str, Tensor]) -> li
 def main() -> int:
     """Runs every case; 1 where anything differs."""
     parser = argparse.ArgumentParser(
-        description="Compare the built-in reference model with a vendor checkout, on the CPU."
+        description="Compare the built-in reference with a vendor checkout, on the CPU."
     )
     parser.add_argument("vendor_dir", type=Path, help="the vendor's config.json and Python files")
     parser.add_argument("--only", default="", help="run the cases whose name contains this")

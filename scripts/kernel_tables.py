@@ -74,7 +74,7 @@ def data_directory(given: Path | None) -> Path:
 
 
 def read_rows(data: Path, gpu: str, kind: str, dtype: str) -> Rows | None:
-    """Rows of a GPU, kind and element type; None where there is no table or no row."""
+    """Rows of a GPU, kind and data type; None where there is no table or no row."""
     room, name = _TABLES[kind]
     framework = OTHER_FRAMEWORK.get((gpu, kind), FRAMEWORK)
     found = sorted((data / SYSTEMS[gpu] / room / framework).glob(f"*/{name}.parquet"))

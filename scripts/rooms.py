@@ -27,7 +27,8 @@ FOUNDATIONS: Final[tuple[tuple[str, ...], ...]] = (
     ("names",),
     ("version",),
     ("dtypes",),
-    ("kernels", "scratch"),
+    ("kernels",),
+    ("scratch",),
 )
 """The rooms that any other may use; the diagram leaves them out."""
 

@@ -105,7 +105,7 @@ TASKS = {
     ),
     "test": Task("run the tests", commands=(PYTEST,)),
     "newest": Task(
-        "run the tests of the built-in network under the newest transformers",
+        "run the tests of the built-in reference under the newest transformers",
         lock="newest.txt",
         commands=((*PYTEST, *NEWEST_TESTS),),
         environment=NEWEST,

@@ -1,10 +1,14 @@
 """What holds for every test."""
 
+import os
 from importlib import metadata
 
 import pytest
 
 from dsocr_analyze.model.versions import VENDOR_TRANSFORMERS
+
+# Before torch is imported: as many processes run as there are cores, so more threads only wait.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items):

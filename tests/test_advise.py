@@ -58,7 +58,7 @@ class TestGeometry:
              [(6, 640, (1280, 1920), 600), (1, 1024, (724, 1024), 256)]),
             ("deepseek-ocr", "gundam-m", A4_AT_200,
              [(6, 1024, (2048, 3072), 1536), (1, 1280, (905, 1280), 400)]),
-            # At most a tile: not cut, but padded to the view of the whole page.
+            # At most a tile: not cut, but padded to the global view.
             ("deepseek-ocr", "gundam", (640, 320), [(1, 1024, (1024, 512), 256)]),
             ("deepseek-ocr-2", "small", A4_AT_200, [(1, 768, (768, 768), 144)]),
             ("deepseek-ocr-2", "dynamic", A4_AT_200,
@@ -286,9 +286,9 @@ class TestCommand:
         [
             (("--page", "a4@200", "--page-dpi", "150"), "--page a4@200 is a paper at 200 dpi"),
             (("--page", "100x100", "--minimum-dpi", "9"), "--page-dpi"),
-            (("--page-dpi", "x"), "--page-dpi 'x' is not possible"),
-            (("--minimum-dpi", "-3"), "--minimum-dpi '-3' is not possible"),
-            (("--maximum-compression", "nan"), "is not possible"),
+            (("--page-dpi", "x"), "--page-dpi 'x' is invalid"),
+            (("--minimum-dpi", "-3"), "--minimum-dpi '-3' is invalid"),
+            (("--maximum-compression", "nan"), "is invalid"),
             (("--mode", "huge"), "huge"),
             (("--page-text-tokens", "0"), "--page-text-tokens"),
             (("--page-text-tokens", "1:99"), "99 values"),

@@ -1,6 +1,7 @@
 """The rooms of the house: what may import what, who prints, and what stays free of torch."""
 
 import ast
+import functools
 import itertools
 import re
 import subprocess
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from rooms import ROOMS, drawn, room_imports
+
+from dsocr_analyze.cli import commands
 
 SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = "dsocr_analyze"
@@ -44,26 +47,33 @@ def module_of(file: Path) -> str:
 FILES = {
     module_of(file): file
     for file in sorted((SOURCE / PACKAGE).rglob("*.py"))
-    if "reference" not in file.parts  # the built-in network, in its vendor's own layout
+    if "reference" not in file.parts  # the built-in references, in its vendor's own layout
 }
 
 
 def imports_in(module, tree, modules):
     """Modules among `modules` that a module's code imports, wherever in it and for whatever."""
-    is_package = any(name.startswith(module + ".") for name in modules)
-    parts = module.split(".")
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules)
-        elif isinstance(node, ast.ImportFrom):
+    for origin, alias in imported_from(module, nodes, modules):
+        submodule = f"{origin}.{alias.name}"
+        if submodule in modules:
+            yield submodule
+        elif origin in modules:
+            yield origin
+
+
+def imported_from(module, nodes, modules):
+    """Every `from origin import alias` among nodes of a module's code, as `origin, alias`."""
+    is_package = any(name.startswith(module + ".") for name in modules)
+    parts = module.split(".")
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
             here = parts[: len(parts) - node.level + is_package] if node.level else []
             origin = ".".join([*here, *([node.module] if node.module else [])])
-            for alias in node.names:
-                submodule = f"{origin}.{alias.name}"
-                if submodule in modules:
-                    yield submodule
-                elif origin in modules:
-                    yield origin
+            yield from ((origin, alias) for alias in node.names)
 
 
 def parsed(file: Path) -> ast.Module:
@@ -176,6 +186,112 @@ def cycles(graph):
         if node not in index:
             visit(node)
     return found
+
+
+COMMANDS = "each command is the function of its module's name, and is imported by that name"
+UNIMPORTED = {
+    **{(f"dsocr_analyze.cli.{name}", name): COMMANDS for name in commands.COMMANDS},
+    **{
+        ("dsocr_analyze.cli.exits", code): "the exit codes are one set"
+        for code in ("BAD_INPUT", "DONE", "READER_GONE", "TERMINATED")
+    },
+}
+"""Public names that no other module imports, each with its reason."""
+
+
+def names_used_in(module, tree, modules):
+    """Names of other modules that a module's code imports, reads or replaces: `module, name`."""
+    local = {}
+    nodes = list(ast.walk(tree))
+    for origin, alias in imported_from(module, nodes, modules):
+        if f"{origin}.{alias.name}" in modules:
+            local[alias.asname or alias.name] = f"{origin}.{alias.name}"
+        else:
+            yield origin, alias.name
+    for node in nodes:
+        match node:
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name in local:
+                yield local[name], attribute
+            case ast.Call(args=[ast.Name(id=name), ast.Constant(value=str(replaced)), *_]) if (
+                name in local
+            ):
+                yield local[name], replaced
+
+
+def exported_by(tree):
+    """The names in `__all__`."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def types_shown_by(tree):
+    """Types that the exported names of a module are annotated with or made of."""
+    exported = exported_by(tree)
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef(name=own) | ast.ClassDef(name=own):
+                within = ast.walk(node)
+                fields = ("annotation", "returns")
+                shown = filter(None, (getattr(n, f, None) for n in within for f in fields))
+            case ast.Assign(targets=[ast.Name(id=own)]) | ast.AnnAssign(target=ast.Name(id=own)):
+                shown = [node]
+            case _:
+                continue
+        if own in exported:
+            names = {getattr(each, "id", own) for part in shown for each in ast.walk(part)}
+            yield from (name for name in names - {own} if re.match("[A-Z].*[a-z]", name))
+
+
+@functools.cache
+def unimported():
+    """Public names that no other module uses and that are no type of one: `module, name`."""
+    others = (SOURCE.parent / folder for folder in ("benchmarks", "examples", "scripts", "tests"))
+    users = FILES | {str(file): file for folder in others for file in folder.rglob("*.py")}
+    public, used = set(), set()
+    for user, file in users.items():
+        tree = parsed(file)
+        used |= {name for name in names_used_in(user, tree, FILES) if name[0] != user}
+        if user in FILES and user != PACKAGE:  # whose names are the Python interface
+            public |= {(user, name) for name in exported_by(tree) - set(types_shown_by(tree))}
+    return public - used
+
+
+class TestNames:
+    """A public name is one that somebody else needs."""
+
+    def test_every_public_name_is_used_elsewhere_or_is_the_type_of_one(self):
+        assert unimported() - set(UNIMPORTED) == set()
+
+    def test_every_exception_is_needed(self):
+        assert set(UNIMPORTED) - unimported() == set()
+
+    @pytest.mark.parametrize(
+        "code",
+        [
+            "from p.b import NAME",
+            "from .b import NAME as other",
+            "from p import b; b.NAME()",
+            "from p import b as other\nlist(other.NAME)",
+            "from p import b\nmonkeypatch.setattr(b, 'NAME', 1)",
+        ],
+    )
+    def test_every_kind_of_use_is_seen(self, code):
+        assert set(names_used_in("p.a", ast.parse(code), {"p", "p.a", "p.b"})) == {("p.b", "NAME")}
+
+    @pytest.mark.parametrize(
+        ("code", "types"),
+        [
+            ("def f(x: Shown) -> list[Other]: pass", {"Shown", "Other"}),
+            ("class f:\n    x: Shown\n    def y(self) -> Other: pass", {"Shown", "Other"}),
+            ("f: Final = (Shown(1), LENGTH)", {"Final", "Shown"}),
+            ("def private(x: Hidden): pass", set()),
+            ("def f(): Hidden()", set()),
+        ],
+    )
+    def test_types_are_found_where_a_name_shows_them(self, code, types):
+        assert set(types_shown_by(ast.parse(f"__all__ = ['f']\n{code}"))) == types
 
 
 RENDERABLES = {

@@ -186,7 +186,7 @@ class TestOutput:
             assert f"{each['gpu']}: kernel times from" in " ".join(each["assumptions"])
             assert (each["cost"], each["deadline_hours"], each["gpus_for_deadline"]) == 3 * (None,)
             assert any(
-                "if all pages under way were like it" in said for said in each["assumptions"]
+                "if all pages in flight were like it" in said for said in each["assumptions"]
             )
 
     def test_without_a_gpu_there_is_no_such_key(self, capsys):
@@ -241,9 +241,9 @@ class TestRefusals:
         [
             (("--deadline", "3h"), "--deadline is for predicted seconds; give --gpu too"),
             (("--concurrency", "3"), "--concurrency is for predicted seconds; give --gpu too"),
-            (("--gpu", "l40s", "--deadline", "soon"), "--deadline 'soon' is not possible"),
-            (("--gpu", "l40s", "--concurrency", "0"), "--concurrency 0 is not possible"),
-            (("--gpu", "l40s", "--price", "-1"), "--price -1 is not possible"),
+            (("--gpu", "l40s", "--deadline", "soon"), "--deadline 'soon' is invalid"),
+            (("--gpu", "l40s", "--concurrency", "0"), "--concurrency 0 is out of range"),
+            (("--gpu", "l40s", "--price", "-1"), "--price -1 is out of range"),
             (("--gpu", "l40s", "--dtype", "float32"), "--dtype float32"),
         ],
     )

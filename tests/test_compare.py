@@ -151,5 +151,5 @@ def test_sizes_that_are_not_possible_are_named_as_they_were_given(capsys, item):
     assert main(["compare", item]) == 2
     told = capsys.readouterr()
     assert told.out == ""
-    assert f"mode '{item}' is not possible" in told.err
+    assert f"mode '{item}' is invalid" in told.err
     assert "--base-size" not in told.err

@@ -114,7 +114,7 @@ class TestEverywhere:
         ("sweep", "--seq-len"): "its axis is --text-tokens",
         ("sweep", "--prompt"): "the same",
         ("sweep", "--prompt-pages"): "has no such axis",
-        ("time", "--batch-size"): "--concurrency says how many pages are under way",
+        ("time", "--batch-size"): "--concurrency says how many pages are in flight",
         ("infer", "--config"): "a directory's own infer() runs",
         ("infer", "--dtype"): "infer() casts to bfloat16",
         ("infer", "--page"): "reads an image",
@@ -272,7 +272,7 @@ class TestParser:
         [
             (
                 ("--crop-mode", "true"),
-                "--crop-mode 'true' is not possible; did you mean 1? give 0"
+                "--crop-mode 'true' is invalid; did you mean 1? give 0"
                 " or 1; see dsocr-analyze --help",
             ),
             (
@@ -281,20 +281,20 @@ class TestParser:
             ),
             (
                 ("--max-new-tokens", "1k"),
-                "--max-new-tokens '1k' is not possible; did you mean 1000?",
+                "--max-new-tokens '1k' is invalid; did you mean 1000?",
             ),
             (("time", "--max-new-tokens", "2,048"), "did you mean 2048?"),
             (
                 ("fit", "--reserved", "10%"),
-                "--reserved '10%' is not possible; did you mean 0.1? give"
+                "--reserved '10%' is invalid; did you mean 0.1? give"
                 " a number from 0 to 1; see dsocr-analyze fit --help",
             ),
             (
                 ("fit", "--batch-size", "many"),
-                "--batch-size 'many' is not possible; give a whole"
+                "--batch-size 'many' is invalid; give a whole"
                 " number of pages; see dsocr-analyze fit --help",
             ),
-            (("time", "--price", "x"), "--price 'x' is not possible; give a number"),
+            (("time", "--price", "x"), "--price 'x' is invalid; give a number"),
             (
                 ("fit", "--model"),
                 "--model needs a value: --model DIR; see dsocr-analyze fit --help",
@@ -314,7 +314,7 @@ class TestParser:
             annotation = getattr(option.type_descriptor, "annotation", None)
             if annotation in (int, float):
                 _, _, err = run(capsys, *filter(None, [command]), name, "nonsense")
-                assert f"{name} 'nonsense' is not possible; " in err, err
+                assert f"{name} 'nonsense' is invalid; " in err, err
                 assert "Input should" not in err
                 path = f"dsocr-analyze {command}".strip()
                 assert err.endswith(f"see {path} --help\n")

@@ -36,7 +36,7 @@ from dsocr_analyze.costs.swiglu import swiglu, swiglu_params
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT64
 from dsocr_analyze.kernels import merged, total_work
 from dsocr_analyze.running.known_values import KnownValues
-from dsocr_analyze.trace.alone import trace_alone
+from dsocr_analyze.trace.single_module import trace_module
 
 DTYPES = pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT16, FLOAT32], ids=lambda d: d.name)
 PASSES = pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def on_meta(module, dtype):
 
 
 def traced(module, *inputs, **named):
-    return trace_alone(module, torch.device("meta"), *inputs, **named)[0]
+    return trace_module(module, torch.device("meta"), *inputs, **named)[0]
 
 
 def assert_same(trace, *sections):

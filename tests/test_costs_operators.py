@@ -19,8 +19,8 @@ from dsocr_analyze.costs.sections import Expansion, Section, sections_work
 from dsocr_analyze.costs.sums import (
     combined,
     joined,
+    multiplied,
     repeated,
-    scaled,
     under,
     work_of,
     work_of_modules,
@@ -98,15 +98,15 @@ class TestSums:
 
     def test_of_works(self):
         assert combined([self.ONE, Work(), self.ONE]) == Work(2, 4, 6, 8, 10)
-        assert scaled(self.ONE, 1) is self.ONE
-        assert scaled(self.ONE, 3) == Work(3, 6, 9, 12, 15)
+        assert multiplied(self.ONE, 1) is self.ONE
+        assert multiplied(self.ONE, 3) == Work(3, 6, 9, 12, 15)
 
     def test_of_repeated_kernels(self):
         (kernel,) = kernels = addition(10, BFLOAT16)
         assert repeated(kernels, 0) == ()
         assert repeated(kernels, 1) == kernels
         assert repeated(repeated(kernels, 2), 3) == (kernel._replace(calls=6),)
-        assert work_of(repeated(kernels, 6)) == scaled(kernel.work, 6)
+        assert work_of(repeated(kernels, 6)) == multiplied(kernel.work, 6)
 
     def test_of_kernels_that_only_some_workloads_run(self):
         np = pytest.importorskip("numpy")

@@ -11,7 +11,8 @@ import pytest
 from single_page import page_costs
 
 from dsocr_analyze.architectures import DEFAULT, plan_workload
-from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions, RopeScaling
+from dsocr_analyze.architectures.ocr_family.decoder_dimensions import RopeScaling
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.costs.lookup import distinct
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.errors import ConfigError, WorkloadError

@@ -352,7 +352,7 @@ class TestPage:
         if local:
             count, q = columns * rows, vision.token_side(local, sam)
             seen = layout.pixel_sum(count, local, dtype)
-            # The whole view is laid out between the local views' features and their picture; the
+            # The global view is laid out between the local views' features and their picture; the
             # last product of the grid's sides is for the newlines behind its rows.
             features = layout.features_joined(count, q, 20, dtype)
             sides, *picture, newlines = layout.picture(columns, rows, q, 12, dtype)

@@ -81,7 +81,7 @@ CASES = {
         (0, 5 * 24, 0, E * 24 + E * (24 + 4 + 4), E * 24 + E * 24),
     ),
     "pixels": (layout.pixel_sum(2, 4, BFLOAT16), (0, 2 * 48, 0, 2 * 48 * E, E)),
-    "whole view": (  # 2 x 2 tokens, 5 features joined; 3 features, a newline behind each row
+    "global view": (  # 2 x 2 tokens, 5 features joined; 3 features, a newline behind each row
         layout.features_joined(1, 2, 5, BFLOAT16) + layout.newlines(2, 2, 3, BFLOAT16),
         (0, 0, 0, E * (20 + 4 * 3 + 3), E * (20 + 2 * 3 * 3)),
     ),

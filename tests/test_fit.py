@@ -13,11 +13,11 @@ from dsocr_analyze.cli import main
 from dsocr_analyze.costs.lm_head import logits_bytes
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.errors import DeviceError
-from dsocr_analyze.figures import Memory, Peak, Tide
+from dsocr_analyze.figures import BytesAlive, Memory, Peak
 from dsocr_analyze.hardware import fit as fitting
 from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue, gpu_named
 from dsocr_analyze.hardware.fit import Limit, MemoryNeed, fit, memory_need
-from dsocr_analyze.hardware.lacks import check_has, lacks_of
+from dsocr_analyze.hardware.missing_features import check_features, missing_features
 from dsocr_analyze.hardware.profile import profile_from_file
 from dsocr_analyze.hardware.timed_device import device
 from dsocr_analyze.model.directory import read_config
@@ -39,16 +39,16 @@ def architecture_of(weights, prefill, decode, cache):
     Prefill and decode are inputs, cache, activations and logits; the cache is that at the end.
     """
 
-    def tide(parts, workload):
-        return Tide(*(workload.batch_size * part * MB for part in parts))
+    def alive(parts, workload):
+        return BytesAlive(*(workload.batch_size * part * MB for part in parts))
 
     forms = replace(
         DEFAULT.forms,
         memory=lambda _, workload, *__: Memory(
             weights * MB, 0, 0, workload.batch_size * cache * MB, Peak(0, "")
         ),
-        prefill_tide=lambda _, workload, *__: tide(prefill, workload),
-        decode_tide=lambda _, workload, *__: tide(decode, workload),
+        prefill_bytes_alive=lambda _, workload, *__: alive(prefill, workload),
+        decode_bytes_alive=lambda _, workload, *__: alive(decode, workload),
     )
     return replace(DEFAULT, closed_forms=forms)
 
@@ -77,8 +77,8 @@ class TestByHand:
         # 600, a page's prefill pass of 100, 25 for each other page: 13, whose decode step takes
         # 13 x 28 = 364 MB, no inputs among them. The fourteenth fails for the caches.
         found = fit_by_hand(1, batch=3, **PARTS).one_at_a_time
-        assert found.need.prefill == Tide(10 * MB, (20 + 2 * 25) * MB, 30 * MB, 40 * MB)
-        assert found.need.decode == Tide(0, 3 * 27 * MB, 0, 3 * MB)
+        assert found.need.prefill == BytesAlive(10 * MB, (20 + 2 * 25) * MB, 30 * MB, 40 * MB)
+        assert found.need.decode == BytesAlive(0, 3 * 27 * MB, 0, 3 * MB)
         assert found.largest_batch == 13
         assert found.limit == Limit("cache", "prefill")
 
@@ -138,7 +138,7 @@ class TestParts:
 
     def test_the_last_decode_step_holds_the_caches_and_what_generate_was_called_with(self):
         need, page = self.need(batch_size=5), 61_440 * (913 + 1023)
-        assert need.decode == Tide(need.prefill.inputs_bytes, 5 * page + 5 * page // 12, 0,
+        assert need.decode == BytesAlive(need.prefill.inputs_bytes, 5 * page + 5 * page // 12, 0,
                                    5 * 129_280 * (2 + 4))  # fmt: skip
 
     def test_one_at_a_time_holds_the_other_pages_caches_at_their_full_length(self):
@@ -162,8 +162,8 @@ class TestParts:
         dimensions = DEFAULT.forms.dimensions(small_directory().config)
         memory = DEFAULT.forms.memory(dimensions, small, BFLOAT16, False)
         assert memory.peak.path.startswith("model.sam_model")
-        tide = DEFAULT.forms.prefill_tide(dimensions, small, BFLOAT16, False)
-        assert tide == Tide(memory.inputs_bytes, 0, memory.peak.nbytes, 0)
+        alive = DEFAULT.forms.prefill_bytes_alive(dimensions, small, BFLOAT16, False)
+        assert alive == BytesAlive(memory.inputs_bytes, 0, memory.peak.nbytes, 0)
 
     def test_a_peak_in_a_layer_has_the_caches_up_to_it(self):
         # Eager scores [H, T, T] of a long prompt outweigh a small vocabulary's logits.
@@ -171,10 +171,10 @@ class TestParts:
         long = DEFAULT.plan(page=(300, 300), crop_mode=False, image_size=256, text_tokens=6000)
         memory = DEFAULT.forms.memory(dimensions, long, BFLOAT16, False)
         assert memory.peak.path == "model.layers.2.self_attn"
-        tide = DEFAULT.forms.prefill_tide(dimensions, long, BFLOAT16, False)
-        assert tide.cache_bytes == 3 * long.seq_len * 2 * 320 * 2
-        assert tide.logits_bytes == 0
-        assert tide.nbytes == memory.inputs_bytes + memory.peak.nbytes
+        alive = DEFAULT.forms.prefill_bytes_alive(dimensions, long, BFLOAT16, False)
+        assert alive.cache_bytes == 3 * long.seq_len * 2 * 320 * 2
+        assert alive.logits_bytes == 0
+        assert alive.nbytes == memory.inputs_bytes + memory.peak.nbytes
 
     @settings(max_examples=60, deadline=None)
     @given(
@@ -195,11 +195,11 @@ class TestParts:
             max_new_tokens=new_tokens, batch_size=batch,
         )  # fmt: skip
         memory = DEFAULT.forms.memory(dimensions, workload, dtype, flash)
-        prefill = DEFAULT.forms.prefill_tide(dimensions, workload, dtype, flash)
-        decode = DEFAULT.forms.decode_tide(dimensions, workload, dtype, flash)
-        for tide in (prefill, decode):
-            assert min(tide.inputs_bytes, tide.cache_bytes) >= 0
-            assert min(tide.activation_bytes, tide.logits_bytes) >= 0
+        prefill = DEFAULT.forms.prefill_bytes_alive(dimensions, workload, dtype, flash)
+        decode = DEFAULT.forms.decode_bytes_alive(dimensions, workload, dtype, flash)
+        for alive in (prefill, decode):
+            assert min(alive.inputs_bytes, alive.cache_bytes) >= 0
+            assert min(alive.activation_bytes, alive.logits_bytes) >= 0
         assert prefill.nbytes == memory.inputs_bytes + memory.peak.nbytes
         assert prefill.cache_bytes <= memory.prefill_cache_bytes
         assert decode.cache_bytes >= memory.kv_cache_bytes
@@ -293,24 +293,24 @@ class TestLacks:
     )
     def test_what_is_asked_for_and_not_there(self, name, dtype, flash, lacking):
         gpu = gpu_named(name)
-        found = lacks_of(gpu, dtype, flash_attention=flash)
+        found = missing_features(gpu, dtype, flash_attention=flash)
         assert [lack.what for lack in found] == lacking
         if not lacking:
-            check_has(gpu, dtype, flash_attention=flash)
+            check_features(gpu, dtype, flash_attention=flash)
             return
         with pytest.raises(DeviceError) as refused:
-            check_has(gpu, dtype, flash_attention=flash)
+            check_features(gpu, dtype, flash_attention=flash)
         for said in (gpu.title, *lacking):
             assert said in str(refused.value)
 
     def test_another_vendors_architecture_is_named(self):
         old = gpu_with(32, rocm_target="gfx906")
         with pytest.raises(DeviceError, match="gfx90a or gfx942 or gfx950, not gfx906"):
-            check_has(old, FLOAT16, flash_attention=True)
+            check_features(old, FLOAT16, flash_attention=True)
 
     def test_of_an_architecture_that_nobody_stated_nothing_is_refused(self):
         assert gpu_with(32).has_flash_attention is None
-        assert lacks_of(gpu_with(32), BFLOAT16, flash_attention=True) == ()
+        assert missing_features(gpu_with(32), BFLOAT16, flash_attention=True) == ()
 
     def test_a_profile_of_ones_own_states_its_architecture(self, tmp_path):
         file = tmp_path / "own.toml"
@@ -446,7 +446,7 @@ class TestCommand:
         assert not (tmp_path / "costs.csv").exists()
 
 
-def test_a_need_is_the_weights_and_the_higher_tide():
-    low, high = Tide(1, 2, 3, 4), Tide(5, 6, 7, 8)
+def test_a_need_is_the_weights_and_the_higher_peak():
+    low, high = BytesAlive(1, 2, 3, 4), BytesAlive(5, 6, 7, 8)
     for need in (MemoryNeed(100, low, high), MemoryNeed(100, high, low)):
         assert need.total_bytes == 100 + 26

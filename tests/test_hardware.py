@@ -71,7 +71,7 @@ class TestCatalogue:
 
 
 class TestFit:
-    def test_a_page_needs_its_weights_and_the_higher_tide(self):
+    def test_a_page_needs_its_weights_and_the_higher_peak(self):
         need = memory_need(DEFAULT, DIMENSIONS, PAGE, **COUNTED)
         cache = 61_440 * (913 + 1023)
         assert need.weights_bytes == 2 * 3_336_106_240
@@ -81,7 +81,7 @@ class TestFit:
         assert need.decode_bytes == memory.inputs_bytes + step
         assert need.total_bytes == need.weights_bytes + need.prefill_bytes
 
-    def test_a_long_answer_makes_the_cache_the_higher_tide(self):
+    def test_a_long_answer_makes_the_cache_the_higher_peak(self):
         long = plan_workload(page=(600, 500), image_size=512, crop_mode=False, max_new_tokens=8000)
         need = memory_need(DEFAULT, DIMENSIONS, long, **COUNTED)
         assert need.decode_bytes > need.prefill_bytes

@@ -13,6 +13,7 @@ from dsocr_analyze.costs.operators import softmax
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.kernels import CUDA, KernelsOf
 from dsocr_analyze.running.forward import running
+from dsocr_analyze.running.loading import kernels_of_cpu
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
 
@@ -194,16 +195,19 @@ class TestAutocast:
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 
 
-def on_this_cpu() -> KernelsOf:
-    return KernelsOf("cpu", torch.get_num_threads())
-
-
 class TestScratch:
+    @pytest.fixture(params=[1, 2], ids=["one thread", "two threads"], autouse=True)
+    def _threads(self, request):
+        before = torch.get_num_threads()
+        torch.set_num_threads(request.param)
+        yield
+        torch.set_num_threads(before)
+
     @dtypes
     @pytest.mark.parametrize("shape", [(2, 3, 50, 16), (1, 2, 197, 64), (1, 2, 800, 32)])
     def test_attention_keeps_blocks_of_scores(self, shape, dtype):
         q = torch.zeros(shape, dtype=dtype)
-        trace = traced(F.scaled_dot_product_attention, q, q, q, kernels_of=on_this_cpu())
+        trace = traced(F.scaled_dot_product_attention, q, q, q, kernels_of=kernels_of_cpu(dtype))
         assert trace.peak.nbytes == allocated_at_most(F.scaled_dot_product_attention, q, q, q)
 
     @dtypes
@@ -218,7 +222,7 @@ class TestScratch:
         def convolve(x, w):
             return F.conv2d(x, w, stride=stride, padding=kernel // 2 if kernel < 16 else 0)
 
-        trace = traced(convolve, x, w, kernels_of=on_this_cpu())
+        trace = traced(convolve, x, w, kernels_of=kernels_of_cpu(dtype))
         assert trace.peak.nbytes == pytest.approx(allocated_at_most(convolve, x, w), rel=0.01)
 
     def test_an_antialiased_resize_goes_by_way_of_a_picture(self):
@@ -227,7 +231,7 @@ class TestScratch:
         def resize(x):
             return F.interpolate(x, size=(10, 10), mode="bicubic", antialias=True)
 
-        trace = traced(resize, x, kernels_of=on_this_cpu())
+        trace = traced(resize, x, kernels_of=kernels_of_cpu(x.dtype))
         assert trace.peak.nbytes == 4 * 8 * (100 + 240)
         # its few weights aside
         assert trace.peak.nbytes == pytest.approx(allocated_at_most(resize, x), rel=0.15)
@@ -235,7 +239,7 @@ class TestScratch:
     @dtypes
     def test_a_product_packs_blocks(self, dtype):
         x, w = torch.zeros(600, 400, dtype=dtype), torch.zeros(500, 400, dtype=dtype)
-        trace = traced(F.linear, x, w, kernels_of=on_this_cpu())
+        trace = traced(F.linear, x, w, kernels_of=kernels_of_cpu(dtype))
         difference = trace.peak.nbytes - allocated_at_most(F.linear, x, w)
         assert abs(difference) <= 65_536 * torch.get_num_threads()
 
@@ -243,16 +247,53 @@ class TestScratch:
     def test_a_batch_that_lies_neither_by_rows_nor_by_columns_is_copied_in_16_bits(self, dtype):
         q = torch.zeros(1, 300, 4, 64, dtype=dtype).transpose(1, 2)
         k = torch.zeros(1, 300, 4, 64, dtype=dtype).transpose(1, 2).mT
-        trace = traced(torch.matmul, q, k, kernels_of=on_this_cpu())
+        trace = traced(torch.matmul, q, k, kernels_of=kernels_of_cpu(dtype))
         difference = trace.peak.nbytes - allocated_at_most(torch.matmul, q, k)
         assert abs(difference) <= 65_536 * torch.get_num_threads()
 
     @dtypes
     def test_a_mean_in_16_bits_sums_in_fp32(self, dtype):
         x = torch.zeros(2, 64, 900, dtype=dtype)
-        trace = traced(lambda x: x.mean(1, keepdim=True), x, kernels_of=on_this_cpu())
+        trace = traced(lambda x: x.mean(1, keepdim=True), x, kernels_of=kernels_of_cpu(dtype))
         allocated = allocated_at_most(lambda x: x.mean(1, keepdim=True), x)
         assert trace.peak.nbytes == pytest.approx(allocated, abs=64)
+
+    @pytest.mark.parametrize(
+        ("channels", "side", "outputs", "kernel", "stride", "columns"),
+        [
+            (3, 64, 96, 16, 16, 3 * 16 * 16 * 4 * 4),
+            (96, 32, 64, 1, 1, 0),
+            (64, 32, 64, 3, 1, 64 * 3 * 3 * 32 * 32),
+            (64, 32, 96, 3, 2, 64 * 3 * 3 * 16 * 16),
+            (8, 32, 8, 1, 2, 8 * 16 * 16),
+        ],
+    )
+    def test_a_cpu_without_16_bits_lays_out_columns(
+        self, channels, side, outputs, kernel, stride, columns
+    ):
+        x = meta(2, channels, side, side, dtype=torch.bfloat16)
+        w = meta(outputs, channels, kernel, kernel, dtype=torch.bfloat16)
+
+        def convolve(x, w):
+            return F.conv2d(x, w, stride=stride, padding=kernel // 2 if kernel < 16 else 0)
+
+        trace = traced(convolve, x, w, kernels_of=KernelsOf("cpu", 2, has_16_bits=False))
+        written = outputs * (side // stride) ** 2
+        assert trace.peak.nbytes == 2 * 2 * (written + columns)
+
+    def test_one_thread_takes_an_fp32_kernel_of_one_tap_as_it_is(self):
+        x, w = meta(2, 96, 32, 32), meta(64, 96, 1, 1)
+        written = 4 * 2 * 64 * 32 * 32
+        alone = traced(F.conv2d, x, w, kernels_of=KernelsOf("cpu", 1))
+        assert alone.peak.nbytes == written
+        reordered = traced(F.conv2d, x, w, kernels_of=KernelsOf("cpu", 2))
+        assert reordered.peak.nbytes == written + 4 * (2 * 96 * 32 * 32 + 64 * 96)
+
+    def test_a_product_of_a_cpu_without_16_bits_packs_nothing(self):
+        q = meta(1, 300, 4, 64, dtype=torch.bfloat16).transpose(1, 2)
+        k = meta(1, 300, 4, 64, dtype=torch.bfloat16).transpose(1, 2).mT
+        trace = traced(torch.matmul, q, k, kernels_of=KernelsOf("cpu", 2, has_16_bits=False))
+        assert trace.peak.nbytes == 2 * 4 * 300 * 300
 
     def test_cuda_takes_none(self):
         trace = traced(F.scaled_dot_product_attention, *[meta(1, 2, 800, 32)] * 3)

@@ -49,11 +49,19 @@ class TestSizesOfModels:
 
 
 class TestFilesWithoutEnd:
-    def test_layers_that_are_traced_one_by_one_are_bounded(self, tmp_path, capsys):
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"num_hidden_layers": 2000}, "has 2000 layers; give at most 256"),
+            ({"num_experts": 6000}, "has num_experts 6000; give at most 1024"),
+        ],
+    )
+    def test_what_is_traced_one_by_one_is_bounded(self, changes, said, tmp_path, capsys):
         config = {
-            "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "vocab_size": 128,
-            "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2000,
+            "model_type": "qwen2_moe", "architectures": ["Qwen2MoeForCausalLM"], "vocab_size": 128,
+            "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
             "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
+            "num_experts": 6, "moe_intermediate_size": 32, **changes,
         }  # fmt: skip
         (tmp_path / "config.json").write_text(json.dumps(config))
         (tmp_path / "stages.toml").write_text(
@@ -64,7 +72,7 @@ class TestFilesWithoutEnd:
             capsys, "tree", "--hf-config", tmp_path / "config.json",
             "--stages", tmp_path / "stages.toml",
         )  # fmt: skip
-        assert "has 2000 layers; give at most 256" in message
+        assert said in message
 
     def test_blank_lines_are_bounded(self, tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(csv_rows, "_MOST_BLANK_LINES", 10)

@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def full(folder):
-    """The page and the JSON of a traced run of the built-in model, by the command line."""
+    """The page and the JSON of a traced run of the built-in reference, by the command line."""
     named = [word for gpu in GPUS for word in ("--gpu", gpu)]
     command = [sys.executable, "-m", "dsocr_analyze", "-q", "--output", folder / "out", *named,
                "--runtime", "serving", "--concurrency", "1,4",
@@ -577,7 +577,7 @@ class TestLook:
         )
         assert len(titles) == 7
         for title in titles:
-            assert re.search(r"\[.+\]$|^pages under way", title), title
+            assert re.search(r"\[.+\]$|^pages in flight", title), title
 
 
 class TestSoon:

@@ -543,7 +543,7 @@ class TestRefusals:
         monkeypatch.chdir(tmp_path)
         for model in ((), ("--model", "reference")):
             err = self.refused(capsys, "--image", image, *model, "--random-weights")
-            assert "reference network has no infer()" in err
+            assert "reference has no infer()" in err
             assert "--model" in err
 
     def test_an_image_is_needed(self, capsys):

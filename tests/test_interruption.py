@@ -37,8 +37,8 @@ from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.forward import running
 from dsocr_analyze.session import DeepSeekOCRSession
-from dsocr_analyze.trace.alone import FunctionModule, trace_alone
 from dsocr_analyze.trace.memory import LiveTensors
+from dsocr_analyze.trace.single_module import FunctionModule, trace_module
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")
 
@@ -506,7 +506,7 @@ class TestWhileAModelRuns:
             return x * 2
 
         with ends_with(KeyboardInterrupt):
-            trace_alone(FunctionModule(forward), device, torch.empty(5, device=device))
+            trace_module(FunctionModule(forward), device, torch.empty(5, device=device))
         assert kept[0]() is None
 
     @pytest.mark.parametrize("name", ["meta", "cpu"])
@@ -524,7 +524,7 @@ class TestWhileAModelRuns:
             return x
 
         with ends_with(KeyboardInterrupt):
-            trace_alone(FunctionModule(forward), device, torch.empty(5, device=device))
+            trace_module(FunctionModule(forward), device, torch.empty(5, device=device))
         assert swallowed == [KeyboardInterrupt] * 3
 
     def test_an_interruption_is_not_blamed_on_the_model(self):

@@ -602,7 +602,7 @@ def test_autocast_is_measured_and_said(config, capsys):
     [
         (["--device", "meta"], "--device meta computes nothing; use cpu or cuda:N"),
         (["--device", "tpu"], "'tpu' is unknown"),
-        (["--repeats", "0"], "--repeats 0 is not possible"),
+        (["--repeats", "0"], "--repeats 0 is too small"),
         (["--autocast", "2"], "--autocast"),
         (["--use-flash-attn", "1"], "flash"),
     ],
@@ -656,7 +656,7 @@ def test_predicted_seconds_of_a_cpu(home, profile, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--seconds", "5"], "--seconds 5 is not possible; give 20 to 3600"),
+        (["--seconds", "5"], "--seconds 5 is out of range; give 20 to 3600"),
         (["--device", "meta"], "computes nothing"),
         (["--device", "cuda:99"], "cuda:99"),
     ],

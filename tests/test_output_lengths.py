@@ -126,7 +126,7 @@ def test_counted_pages_are_sorted_and_lengths_without_pages_left_out():
     [
         ((), (), "0 lengths have 0 shares"),
         ((1, 2), (1.0,), "2 lengths have 1 shares"),
-        ((0,), (1.0,), "a length of 0 is not possible; give a whole number from 1 to 1048576"),
+        ((0,), (1.0,), "a length of 0 is invalid; give a whole number from 1 to 1048576"),
         ((-5,), (1.0,), "a length of -5"),
         ((1.0,), (1.0,), "a length of 1.0"),
         ((True,), (1.0,), "a length of True"),
@@ -148,15 +148,15 @@ def test_what_is_no_distribution_is_refused(lengths, shares, message):
 @pytest.mark.parametrize(
     ("mean", "limit", "share", "message"),
     [
-        (0.5, 8192, 0.1, "mean 0.5 is not possible: .* from 1 to 8191 tokens"),
+        (0.5, 8192, 0.1, "mean 0.5 is out of range: .* from 1 to 8191 tokens"),
         (8191.5, 8192, 0.1, "mean 8191.5"),
         (math.nan, 8192, 0.1, "mean nan"),
         (math.inf, 8192, 0.1, "mean inf"),
-        (1, 1, 0.1, "limit 1 is not possible; give a whole number from 2"),
+        (1, 1, 0.1, "limit 1 is invalid; give a whole number from 2"),
         (1, 8192.0, 0.1, "limit 8192.0"),
         (1, LARGEST_COUNT + 1, 0.1, "limit 1048577"),
         (900, 8192, -0.1, "share_at_limit -0.1"),
-        (900, 8192, 1, "share_at_limit 1 is not possible; give a number of at least 0 and below 1"),
+        (900, 8192, 1, "share_at_limit 1 is out of range; give a number of at least 0 and below 1"),
         (900, 8192, math.nan, "share_at_limit nan"),
     ],
 )
@@ -167,7 +167,7 @@ def test_a_mean_and_a_limit_that_do_not_go_together_are_refused(mean, limit, sha
 
 @pytest.mark.parametrize("batch", [0, -1, 1.5, True, LARGEST_COUNT + 1])
 def test_a_batch_that_is_no_number_of_pages_is_refused(batch):
-    with pytest.raises(WorkloadError, match=r"batch .* is not possible"):
+    with pytest.raises(WorkloadError, match=r"batch .* is invalid"):
         OutputLengths.fixed(5).expected_longest(batch)
 
 

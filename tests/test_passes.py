@@ -13,7 +13,8 @@ from tracing import meta, total, trace_of
 
 from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.architectures import DEFAULT, plan_workload
-from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions, RopeScaling
+from dsocr_analyze.architectures.ocr_family.decoder_dimensions import RopeScaling
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.errors import AnalyzeError, DeviceError, ModelCodeError
 from dsocr_analyze.kernels import Kernel, Rows, Work, total_work
 from dsocr_analyze.model.directory import ModelDirectory

@@ -199,7 +199,7 @@ class TestStages:
     @pytest.mark.parametrize(
         ("arguments", "labels", "axis"),
         [
-            ("base --dtype bfloat16,float32", ["bfloat16", "float32"], "element type"),
+            ("base --dtype bfloat16,float32", ["bfloat16", "float32"], "data type"),
             ("base --use-flash-attn 0,1", ["eager", "flash_attention_2"], "attention"),
             ("tiny base", ["tiny", "base"], "mode"),
         ],

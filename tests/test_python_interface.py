@@ -88,7 +88,7 @@ class TestPages:
         ("arguments", "error", "message"),
         [
             ({"page": "a44"}, PageError, "no page size 'a44'"),
-            ({"page": 7}, WorkloadError, "page 7 is not possible"),
+            ({"page": 7}, WorkloadError, "page 7 is not a pair"),
             ({"page": "a4", "image": "a.png"}, WorkloadError, "give one of them"),
             ({"image": "absent.png"}, PageError, "absent.png"),
             ({"mode": "huge"}, WorkloadError, "give one of tiny, small"),
@@ -237,13 +237,13 @@ class TestSweeps:
     @pytest.mark.parametrize(
         ("given", "message"),
         [
-            ({"page": 5}, "page=5 is not possible"),
-            ({"page": [5, "a4"]}, "is not possible"),
+            ({"page": 5}, "page=5 is invalid"),
+            ({"page": [5, "a4"]}, "is invalid"),
             ({"page": "a9"}, "no page size 'a9'"),
             ({"mode": "huge"}, "no mode 'huge'"),
             ({"text_tokens": 1.5}, "text_tokens=1.5"),
             ({"batch_size": [True]}, "batch_size="),
-            ({"max_new_tokens": 0}, "max_new_tokens 0 is not possible"),
+            ({"max_new_tokens": 0}, "max_new_tokens 0 is out of range"),
             ({"flash_attention": "01"}, "flash_attention='01'"),
             ({"sliding_window": False}, "deepseek-ocr has no sliding window"),
             ({"text_tokens": "1:1000000", "max_new_tokens": "1:11"}, "11,000,000 rows"),

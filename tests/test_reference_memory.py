@@ -6,7 +6,7 @@ import torch
 
 from dsocr_analyze.architectures.deepseek_ocr.reference import deepencoder, modeling_deepseekv2
 from dsocr_analyze.running.building import building
-from dsocr_analyze.trace.alone import trace_alone
+from dsocr_analyze.trace.single_module import trace_module
 
 META = torch.device("meta")
 BF16 = 2
@@ -17,7 +17,7 @@ def peak(build, *shapes, **options):
     with building(META, torch.bfloat16):
         module = build().eval()
     inputs = [torch.empty(shape, dtype=torch.bfloat16, device=META) for shape in shapes]
-    return trace_alone(module, META, *inputs, **options)[0].peak
+    return trace_module(module, META, *inputs, **options)[0].peak
 
 
 def clip_settings(layers):
@@ -81,7 +81,7 @@ def test_the_terms_of_relative_positions_are_let_go_of_once_they_are_laid_out():
             return deepencoder.add_decomposed_rel_pos(q, rows, rows, sides, sides)
 
     # Both tables; three terms, of which one is being laid out anew.
-    assert trace_alone(Terms(), META, q)[0].peak.nbytes == 2 * table + 3 * term == 1664
+    assert trace_module(Terms(), META, q)[0].peak.nbytes == 2 * table + 3 * term == 1664
 
 
 def test_rms_norm_keeps_the_variance():
@@ -96,7 +96,7 @@ def test_rotary_tables_are_cast_one_after_the_other():
     with building(META, torch.bfloat16):
         rotary = modeling_deepseekv2.DeepseekV2RotaryEmbedding(size, 64)
     x = torch.empty(1, dtype=torch.bfloat16, device=META)
-    trace, _ = trace_alone(rotary, META, x, length)
+    trace, _ = trace_module(rotary, META, x, length)
     # Positions, angles and their double in fp32, the cosines cast, the sines before and after.
     fp32 = length + table // 2 + 2 * table
     assert trace.peak.nbytes == FP32 * fp32 + BF16 * 2 * table == 1160

@@ -32,7 +32,7 @@ from dsocr_analyze.running.building import building
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.timing.runtimes import SERVERS
 from dsocr_analyze.timing.serving import ServedModel
-from dsocr_analyze.trace.alone import trace_alone
+from dsocr_analyze.trace.single_module import trace_module
 
 META = torch.device("meta")
 DATA = Path(__file__).parent / "data"
@@ -352,7 +352,7 @@ def test_the_encoders_peak(seed):
             layers, width, heads, kv_heads, inner, 400, view_sizes=(size,)
         )
     features = torch.empty(views, width, q, q, device=META, dtype=torch_dtype)
-    trace, _ = trace_alone(module, META, features)
+    trace, _ = trace_module(module, META, features)
     lives = Lifetimes(dtype, CUDA)
     held = replay_encoder(lives, views, q * q, encoder)
     assert lives.peak.nbytes == trace.peak.nbytes
@@ -364,9 +364,9 @@ def test_the_encoders_peak(seed):
 
 @pytest.mark.parametrize("size", [512, 640, 719, 784, 896, 975, 1040, 1280])
 def test_ocr2_refuses_views_without_queries(size):
-    with pytest.raises(WorkloadError, match=f"image_size {size} is not possible.*768 or 1024"):
+    with pytest.raises(WorkloadError, match=f"image_size {size} is not supported.*768 or 1024"):
         OCR2.plan(page=(900, 900), crop_mode=False, image_size=size)
-    with pytest.raises(WorkloadError, match=f"base_size {size} is not possible.*768 or 1024"):
+    with pytest.raises(WorkloadError, match=f"base_size {size} is not supported.*768 or 1024"):
         OCR2.plan(page=(900, 900), base_size=size)
 
 
@@ -377,14 +377,14 @@ def test_ocr2_takes_views_that_its_code_runs(size):
 
 
 def test_ocr2_refuses_tiles_whose_tokens_do_not_fit():
-    with pytest.raises(WorkloadError, match=r"image_size 640 is not possible in crop mode.*768"):
+    with pytest.raises(WorkloadError, match=r"image_size 640 is not supported in crop mode.*768"):
         OCR2.plan(page=(1191, 1684), image_size=640)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"prompt_pages": 2, "crop_mode": True}, "crop_mode=True is not possible"),
+        ({"prompt_pages": 2, "crop_mode": True}, "crop_mode=True is not supported"),
         ({"prompt_pages": 2, "base_size": 1024, "image_size": 640}, "base_size 1024"),
         ({"prompt_pages": 0}, "prompt_pages 0 is too small"),
         ({"prompt_pages": 1025}, "prompt_pages 1025 is too large; give 1 to 1024"),
@@ -397,7 +397,7 @@ def test_several_pages_are_refused_where_they_do_not_fit(arguments, message):
 
 @pytest.mark.parametrize("name", ["deepseek-ocr", "deepseek-ocr-2"])
 def test_others_take_one_page_in_a_prompt(name):
-    with pytest.raises(WorkloadError, match=r"prompt_pages 2 is not possible.*one page"):
+    with pytest.raises(WorkloadError, match=r"prompt_pages 2 is not supported.*one page"):
         ARCHITECTURES[name].plan(page=(900, 900), prompt_pages=2)
 
 
@@ -407,7 +407,7 @@ def test_unlimited_has_no_flash_attention():
     with pytest.raises(ConfigError, match="eager only"):
         page_figures(directory, workload, flash_attention=True)
     with pytest.raises(ConfigError, match="eager only"):
-        UNLIMITED.forms.prefill_tide(directory.dimensions(), workload, BFLOAT16, True)
+        UNLIMITED.forms.prefill_bytes_alive(directory.dimensions(), workload, BFLOAT16, True)
 
 
 @pytest.mark.parametrize("value", ["wide", 1.5, True, -1])

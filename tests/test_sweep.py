@@ -164,10 +164,10 @@ def test_modes_are_names_and_sizes():
 
 
 def test_an_error_names_the_argument_and_the_command_line_its_option(capsys):
-    with pytest.raises(WorkloadError, match=r"^text_tokens 0 is not possible") as raised:
+    with pytest.raises(WorkloadError, match=r"^text_tokens 0 is out of range") as raised:
         parse_numbers("text_tokens", "0", 1, 9)
     assert raised.value.arguments == ("text_tokens",)
-    assert "dsocr-analyze: --text-tokens 0 is not possible" in run(capsys, "--text-tokens", "0")[2]
+    assert "dsocr-analyze: --text-tokens 0 is out of range" in run(capsys, "--text-tokens", "0")[2]
 
 
 def test_an_axis_is_never_spelled_out():
@@ -464,10 +464,10 @@ def test_a_picture_is_a_png_or_an_svg_with_title_axes_and_units(capsys):
         (("--page", "a4,letter,a5"), "page [pixels]"),
         (("--mode", "all"), "mode"),
         (("--mode", "64:1280:64"), "image size [pixels]"),
-        (("--dtype", "bfloat16,float32"), "element type"),
+        (("--dtype", "bfloat16,float32"), "data type"),
         (("--use-flash-attn", "0,1"), "attention"),
         ((), "mode"),
-        (("--mode", "all", "--x", "dtype"), "element type"),
+        (("--mode", "all", "--x", "dtype"), "data type"),
         (("--page", "100:300:100x100:200:100", "--x", "page_height"), "page height [pixels]"),
     ],
 )
@@ -545,20 +545,20 @@ class TestHugeSweep:
     ("arguments", "message"),
     [
         (("--page", "a9"), "no page size 'a9'"),
-        (("--page", "0x10"), "0 x 10 pixels is not possible"),
+        (("--page", "0x10"), "0 x 10 pixels is invalid"),
         (("--page", "a4,,a5"), "empty item"),
-        (("--page", "1:9999999x1"), "9999999 x 1 pixels is not possible"),
+        (("--page", "1:9999999x1"), "9999999 x 1 pixels is invalid"),
         (("--page", f"a4@1:{10**30}"), "values; give at most"),
         (("--mode", "huge"), "no mode 'huge'"),
-        (("--mode", "10"), "mode '10' is not possible"),
+        (("--mode", "10"), "mode '10' is invalid"),
         (("--mode", f"64:{10**30}"), "values; give at most"),
         (("--mode", "100:9000/100:9000"), "modes; give at most"),
-        (("--text-tokens", "0"), "--text-tokens 0 is not possible"),
+        (("--text-tokens", "0"), "--text-tokens 0 is out of range"),
         (("--text-tokens", "ten"), "'ten' is not a whole number or range"),
         (("--text-tokens", "10:5"), "empty range"),
         (("--text-tokens", "1:5:0"), "empty range"),
         (("--text-tokens", "1:2:3:4"), "not a whole number or range"),
-        (("--max-new-tokens", f"1:{10**30}"), "is not possible"),
+        (("--max-new-tokens", f"1:{10**30}"), "is out of range"),
         (("--batch-size", "1.5"), "'1.5' is not a whole number"),
         (("--dtype", "int8"), "'int8' is unknown"),
         (("--use-flash-attn", "2"), "give 0, 1 or 0,1"),

@@ -21,8 +21,8 @@ from dsocr_analyze.running.building import building
 from dsocr_analyze.running.exclusive import exclusive, is_running_thread
 from dsocr_analyze.running.forward import running
 from dsocr_analyze.session import DeepSeekOCRSession
-from dsocr_analyze.trace.alone import trace_alone
 from dsocr_analyze.trace.composites import Composites
+from dsocr_analyze.trace.single_module import trace_module
 
 META = torch.device("meta")
 RUNS, THREADS = 100, 12
@@ -95,7 +95,7 @@ class TestEqualResults:
             layer = torch.nn.TransformerEncoderLayer(
                 8, 2, 16 + number % 4, batch_first=True, **kind
             )
-            return trace_alone(layer.eval(), torch.device("cpu"), torch.ones(1, 5, 8, **kind))[0]
+            return trace_module(layer.eval(), torch.device("cpu"), torch.ones(1, 5, 8, **kind))[0]
 
         before = settings()
         shared = [session_of(number) for number in range(4)]

@@ -336,7 +336,7 @@ class TestRefusals:
             (("h100", "--offline"), "leave out --offline"),
             (("h100", "--corrections", "0"), "leave out --corrections"),
             (("h100", "--runtime", "eager"), "leave out --runtime eager"),
-            (("h100", "--keep", "2"), "--keep 2 is not possible; give 0 or 1"),
+            (("h100", "--keep", "2"), "--keep 2 is invalid; give 0 or 1"),
             (("h100", "--server", "tgi"), "server 'tgi' is unknown"),
             (("h100", "--server", "sglang", "--server-version", "a b"), "--server-version 'a b'"),
             (("nosuch",), "no GPU 'nosuch'"),

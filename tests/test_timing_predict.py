@@ -115,7 +115,7 @@ class TestThroughput:
             if runtime == "serving":
                 assert rate * alone <= 1 + 1e-9
             assert load.tokens_per_second.value == pytest.approx(tokens * rate)
-            # Little's law: so many pages are under way.
+            # Little's law: so many pages are in flight.
             assert rate * load.page_seconds == pytest.approx(load.concurrency)
             assert load.ttft_seconds <= load.page_seconds
 

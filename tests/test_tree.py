@@ -15,9 +15,9 @@ from dsocr_analyze.cli import main
 from dsocr_analyze.module_tree import TracedModule, build_tree, fold, leaf_classes, prune
 from dsocr_analyze.report.tree import leaves_text, tree_dot, tree_mermaid, tree_text
 from dsocr_analyze.report.tree_document import module_rows
-from dsocr_analyze.trace.alone import trace_alone
 from dsocr_analyze.trace.by_module import traced_modules
 from dsocr_analyze.trace.record import Trace
+from dsocr_analyze.trace.single_module import trace_module
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE_MODULES = 4083  # counted on the vendor's own model
@@ -140,7 +140,7 @@ def test_written_forms_show_the_fold_once():
 def test_trace_of_a_pass_becomes_calls_shapes_and_inclusive_flops():
     net = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Sequential(torch.nn.ReLU()))
     net.to("meta")
-    trace, _ = trace_alone(net, torch.device("meta"), torch.empty(4, 3, device="meta"))
+    trace, _ = trace_module(net, torch.device("meta"), torch.empty(4, 3, device="meta"))
     bias_and_products = 2 * 4 * 3 * 5 + 4 * 5
     assert traced_modules(trace) == {
         "": TracedModule(1, [4, 3], [4, 5], bias_and_products + 4 * 5),

@@ -21,8 +21,8 @@ from dsocr_analyze.knowledge.machinery.facts import Facts
 from dsocr_analyze.knowledge.machinery.page import Case, Page
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
-from dsocr_analyze.trace.alone import FunctionModule, trace_alone
 from dsocr_analyze.trace.record import Trace
+from dsocr_analyze.trace.single_module import FunctionModule, trace_module
 
 __all__ = ["VendorFacts", "cases_of", "names_in_index", "reference_pages", "traced", "vendor_pages"]
 
@@ -117,4 +117,4 @@ def traced(case: Case) -> Trace:
         shape = (1, 1, case.values["T"], case.values["K"])
         keywords["attention_mask"] = torch.empty(shape, dtype=torch.bfloat16, device=case.device)
     module = built if isinstance(built, torch.nn.Module) else FunctionModule(built)
-    return trace_alone(module, torch.device(case.device), *case.arguments(), **keywords)[0]
+    return trace_module(module, torch.device(case.device), *case.arguments(), **keywords)[0]

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.figures import PageFigures, StageFigures
 
 __all__ = [
-    "QUANTITIES",
     "Agreement",
     "Difference",
     "LeftOut",
@@ -26,7 +25,7 @@ __all__ = [
     "compare",
 ]
 
-QUANTITIES: Final = (
+_QUANTITIES: Final = (
     "params",
     "macs",
     "matrix_flops",
@@ -37,7 +36,7 @@ QUANTITIES: Final = (
 )
 """Compared in every stage, exactly, in this order."""
 
-_WORK_QUANTITIES: Final = QUANTITIES[1:]
+_WORK_QUANTITIES: Final = _QUANTITIES[1:]
 
 _ROUTED_PEAK_TOLERANCE: Final = 0.01
 """Relative difference allowed between peaks when a checkpoint's own routing decides how many
@@ -87,7 +86,7 @@ class StageAgreement:
     """How the engines compare on one stage.
 
     Attributes:
-        agrees: Whether they agree, for each quantity of `QUANTITIES`.
+        agrees: Whether they agree, for each quantity compared.
         analytic_flops: FLOPs of the stage by the analytic engine.
         difference: The first module and quantity that differ; None if all agree.
         left_out: Operators without a closed form.
@@ -259,7 +258,7 @@ def _compare_stage(
     total = total_work(rows.modules.values())
     left_out = total_work(rows.left_out.values())
     return StageAgreement(
-        agrees={quantity: quantity not in wrong for quantity in QUANTITIES},
+        agrees={quantity: quantity not in wrong for quantity in _QUANTITIES},
         analytic_flops=analytic.work.flops,
         difference=differences[0] if differences else None,
         left_out=tuple(

@@ -23,9 +23,9 @@ from dsocr_analyze.report.build import build_report
 from dsocr_analyze.workload import Workload
 
 if TYPE_CHECKING:
-    from dsocr_analyze.report.compared import ComparisonDocument
+    from dsocr_analyze.report.comparison_document import ComparisonDocument
     from dsocr_analyze.report.document import Report
-    from dsocr_analyze.sweep.asked import Names, Numbers, Pages, Switches
+    from dsocr_analyze.sweep.requested_axes import Names, Numbers, Pages, Switches
     from dsocr_analyze.sweep.rows import SweepRows
 
 __all__ = ["analyze", "compare", "sweep_workloads"]
@@ -184,7 +184,7 @@ def sweep_workloads(
     # Imported here because only this function needs it.
     from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.metadata import opening_of
-    from dsocr_analyze.sweep.asked import sweep_over
+    from dsocr_analyze.sweep.requested_axes import sweep_over
     from dsocr_analyze.sweep.rows import rows_of
 
     directory = _directory(model, architecture)

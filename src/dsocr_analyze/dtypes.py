@@ -1,4 +1,4 @@
-"""Element types: their names in torch and their bytes per element. No torch."""
+"""Data types: their names in torch and their bytes per element. No torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 
 class Dtype(NamedTuple):
-    """An element type."""
+    """A data type."""
 
     name: str
     nbytes: int

@@ -29,6 +29,7 @@ from dsocr_analyze.kernels import (
 from dsocr_analyze.workload import AnyWorkload
 
 __all__ = [
+    "BytesAlive",
     "Engine",
     "ExpertsTouched",
     "KindFigures",
@@ -42,7 +43,6 @@ __all__ = [
     "Provenance",
     "Source",
     "StageFigures",
-    "Tide",
 ]
 
 Engine = Literal["trace", "analytic"]
@@ -326,7 +326,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Tide:
+class BytesAlive:
     """Bytes alive at a memory peak besides the weights, by kind.
 
     Attributes:

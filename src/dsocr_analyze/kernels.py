@@ -161,6 +161,8 @@ class KernelsOf(NamedTuple):
     device: KernelDevice
     threads: int = 1
     """Threads of a CPU's pool, each with its own scratch memory."""
+    has_16_bits: bool = True
+    """Whether oneDNN computes in 16 bits on this CPU; if not, ATen's own kernels do."""
 
 
 CUDA = KernelsOf("cuda")
@@ -240,7 +242,7 @@ class Kernel(NamedTuple):
     """PyTorch's name, without overload and in-place suffix."""
     dimensions: Dimensions
     dtype: str
-    """Element type of the first tensor it reads; of the output if it reads none."""
+    """Data type of the first tensor it reads; of the output if it reads none."""
     output_dtype: str
     work: Work
     """Work of one call."""

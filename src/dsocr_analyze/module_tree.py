@@ -11,7 +11,6 @@ from typing import Any, Final
 from torch import nn
 
 __all__ = [
-    "LEAF_TYPES",
     "FoldedNode",
     "OwnerOf",
     "TracedModule",
@@ -25,7 +24,7 @@ __all__ = [
 OwnerOf = Callable[[str], str | None]
 """Maps a module path to the stage that owns it, or None: an architecture's `owner_of`."""
 
-LEAF_TYPES: Final[tuple[type[nn.Module], ...]] = (
+_LEAF_TYPES: Final[tuple[type[nn.Module], ...]] = (
     nn.Linear,
     nn.Conv2d,
     nn.LayerNorm,
@@ -276,7 +275,7 @@ def leaf_classes(
 ) -> dict[str, dict[str, int]]:
     """Counts the classes of the leaves, by owning stage (`other` for none).
 
-    A leaf is a module without children or one of `LEAF_TYPES`; anything below one of those is
+    A leaf is a module without children or one of `_LEAF_TYPES`; anything below one of those is
     part of it.
 
     Args:
@@ -292,7 +291,7 @@ def leaf_classes(
             return
         seen.add(module)
         children = _children(module, path)
-        if not children or isinstance(module, LEAF_TYPES):
+        if not children or isinstance(module, _LEAF_TYPES):
             counts[owner_of(path) or "other"][type(module).__name__] += 1
             return
         for _, below, child in children:

@@ -11,6 +11,7 @@ checked against the allocator itself.
 from __future__ import annotations
 
 from dsocr_analyze.dtypes import FLOAT32, INT64
+from dsocr_analyze.kernels import KernelsOf
 
 __all__ = [
     "antialiased_scratch",
@@ -61,13 +62,13 @@ def convolution_scratch(
     output_side: int,
     kernel: int,
     element_bytes: int,
-    threads: int,
+    kernels_of: KernelsOf,
 ) -> int:
-    """Reordered input and weights, or a second output; for a small fp32 image, its columns.
+    """Reordered input and weights, or a second output; in ATen's own kernel, columns.
 
     oneDNN computes in blocks of channels: it first reorders the weights and (unless channels are
-    few) the input into blocks, and finally reorders the output back. For a small fp32 image,
-    ATen's own kernel lays out the taps of every output as columns.
+    few) the input into blocks, and finally reorders the output back. ATen's own kernel lays out
+    the taps of every output as columns; a kernel of one tap takes the input as it is.
 
     Args:
         images: N.
@@ -77,14 +78,20 @@ def convolution_scratch(
         output_side: Pixels per side of the output.
         kernel: Taps per side.
         element_bytes: Bytes per element.
-        threads: Threads of the pool.
+        kernels_of: The CPU.
 
     Source: `use_mkldnn` of ATen (`Convolution.cpp`), `slow_conv2d_forward`; oneDNN's formats.
     """
     is_wide = element_bytes == FLOAT32.nbytes
-    if is_wide and images == 1 and kernel <= 3 and channels * side**2 <= 20_480:
-        columns = channels * kernel**2 * output_side**2 if kernel > 1 else 0
-        return columns * element_bytes
+    is_one_tap = kernel == 1 and side == output_side
+    if is_wide:
+        is_small = images == 1 and kernel <= 3 and channels * side**2 <= 20_480
+        is_atens = is_small or (is_one_tap and images < 16 and kernels_of.threads == 1)
+    else:
+        is_atens = not kernels_of.has_16_bits
+    if is_atens:
+        columns = 0 if is_one_tap else channels * kernel**2 * output_side**2
+        return images * columns * element_bytes
     few = channels < _CHANNEL_BLOCK
     # In 16 bits, blocks are twice as wide unless the fp32 block divides the channels.
     block = 2 * _CHANNEL_BLOCK if not is_wide and channels % _CHANNEL_BLOCK else _CHANNEL_BLOCK
@@ -97,29 +104,29 @@ def convolution_scratch(
     written = images * padded_out * output_side**2 * element_bytes
     sums = 0
     if kernel == 1 and not is_wide:
-        sums = threads * outputs * output_side**2 * FLOAT32.nbytes
+        sums = kernels_of.threads * outputs * output_side**2 * FLOAT32.nbytes
     return max(reordered + weights + sums, written)
 
 
-def product_scratch(rows: int, depth: int, element_bytes: int, threads: int) -> int:
+def product_scratch(rows: int, depth: int, element_bytes: int, kernels_of: KernelsOf) -> int:
     """For a product in 16 bits, per thread: a packed block of the right factor, and fp32 sums.
 
-    fp32 products take none. The depth of a block follows oneDNN's heuristics; this is their usual
-    choice, up to 64 KiB per thread.
+    fp32 products and ATen's own take none. The depth of a block follows oneDNN's heuristics; this
+    is their usual choice, up to 64 KiB per thread.
 
     Args:
         rows: Rows of the output.
         depth: Products summed into one output element.
         element_bytes: Bytes per element.
-        threads: Threads of the pool.
+        kernels_of: The CPU.
 
     Source: oneDNN's `brgemm_matmul`.
     """
-    if element_bytes == FLOAT32.nbytes:
+    if element_bytes == FLOAT32.nbytes or not kernels_of.has_16_bits:
         return 0
     packed = _COLUMN_BLOCK * min(depth, 1024) * element_bytes
     sums = _COLUMN_BLOCK * min(rows, 128) * FLOAT32.nbytes
-    return threads * (packed + sums + _TILES)
+    return kernels_of.threads * (packed + sums + _TILES)
 
 
 def antialiased_scratch(

@@ -143,13 +143,13 @@ def _check(page: PageAsked, wanted: Wanted) -> None:
     for argument, dpi in (("page_dpi", page.dpi), ("minimum_dpi", wanted.minimum_dpi)):
         if dpi is not None and not _LEAST_DPI <= dpi <= _MOST_DPI:
             raise WorkloadError(
-                f"{argument} {float(dpi):g} is not possible; give {_LEAST_DPI} to {_MOST_DPI}",
+                f"{argument} {float(dpi):g} is out of range; give {_LEAST_DPI} to {_MOST_DPI}",
                 arguments=[argument],
             )
     most = wanted.maximum_compression
     if most is not None and most <= 0:
         raise WorkloadError(
-            f"maximum_compression {float(most):g} is not possible; give text tokens per vision"
+            f"maximum_compression {float(most):g} is not above 0; give text tokens per vision"
             " token, like 10",
             arguments=["maximum_compression"],
         )

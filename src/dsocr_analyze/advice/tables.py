@@ -81,7 +81,7 @@ def _resolutions(advice: AdviceDocument) -> Table:
         )
         for mode in advice.modes
     )
-    columns = ("mode", "tiles", "in tiles", "whole view", "effective", "tokens", "prompt")
+    columns = ("mode", "tiles", "in tiles", "global view", "effective", "tokens", "prompt")
     title = f"Effective resolution ({unit}, horizontal x vertical) and vision tokens"
     return Table(title, columns, rows, label_columns=2)
 

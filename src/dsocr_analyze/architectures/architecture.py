@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.costs.integers import Count
     from dsocr_analyze.costs.operators import Kernels
     from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.figures import ExpertsTouched, Memory, Parameters, StageFigures, Tide
+    from dsocr_analyze.figures import BytesAlive, ExpertsTouched, Memory, Parameters, StageFigures
     from dsocr_analyze.kernels import Kernel, KernelsOf, Work
     from dsocr_analyze.workload import DecodeStep, Mode, Workload
 
@@ -246,8 +246,8 @@ class ClosedForms:
         crop_grids: How many local views pages are cropped into.
         parameter_count: Parameters of the whole model.
         memory: The memory of a workload alone, by closed forms.
-        prefill_tide: Bytes alive at the peak of the prefill pass, besides the weights.
-        decode_tide: Bytes alive in the last decode step, besides the weights.
+        prefill_bytes_alive: Bytes alive at the peak of the prefill pass, besides the weights.
+        decode_bytes_alive: Bytes alive in the last decode step, besides the weights.
         expert_params: Parameters of one routed expert; 0 without experts.
         experts_touched: Routed experts that a workload touches under an even split, by stage that
             has any.
@@ -270,8 +270,8 @@ class ClosedForms:
     crop_grids: CropGrids
     parameter_count: Callable[[Any], int]
     memory: Callable[[Any, Workload, Dtype, bool], Memory]
-    prefill_tide: Callable[[Any, Workload, Dtype, bool], Tide]
-    decode_tide: Callable[[Any, Workload, Dtype, bool], Tide]
+    prefill_bytes_alive: Callable[[Any, Workload, Dtype, bool], BytesAlive]
+    decode_bytes_alive: Callable[[Any, Workload, Dtype, bool], BytesAlive]
     expert_params: Callable[[Any], int]
     experts_touched: Callable[[Any, Workload, Dtype], Mapping[str, ExpertsTouched]]
     repeats: Callable[[Any], Callable[[str], str | None]]
@@ -310,7 +310,7 @@ class Architecture:
         modes: Named settings of the vision side, by name; empty if it reads no pages.
         default_mode: Name of the mode used if none is named; empty without modes.
         text_tokens: Tokens of its usual prompt besides the visual ones, including BOS.
-        built_in: Directory of the built-in reference network: config and Python files; None if
+        built_in: Directory of the built-in reference: config and Python files; None if
             there is none.
         published_code: SHA-256 of the published model's Python files, by file name; a directory
             with exactly these files runs the code whose repetition is declared.
@@ -371,13 +371,13 @@ class Architecture:
 
     @property
     def reference(self) -> Path:
-        """Directory of the built-in reference network.
+        """Directory of the built-in reference.
 
         Raises:
-            ConfigError: There is no reference network.
+            ConfigError: There is no built-in reference.
         """
         if self.built_in is None:
-            raise ConfigError(f"{self.title} has no built-in reference network")
+            raise ConfigError(f"{self.title} has no built-in reference")
         return self.built_in
 
     @property

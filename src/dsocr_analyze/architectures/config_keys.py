@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dsocr_analyze.errors import ConfigError
 
-__all__ = ["LARGEST_WIDTH", "MOST_LAYERS", "REQUIRED", "ConfigKeys", "shown"]
+__all__ = ["LARGEST_WIDTH", "MOST_LAYERS", "ConfigKeys", "shown"]
 
 LARGEST_WIDTH: Final = 1_048_576
 """Most features per token accepted."""
@@ -20,7 +20,7 @@ class _Required:
     """Marks a key without a default."""
 
 
-REQUIRED: Final = _Required()
+_REQUIRED: Final = _Required()
 
 _LARGEST_INTEGER: Final = 2**31 - 1
 
@@ -69,7 +69,7 @@ class ConfigKeys:
         """Whether `key` is present with a value other than null."""
         return self._values.get(key) is not None
 
-    def value(self, key: str, default: object = REQUIRED) -> Any:
+    def value(self, key: str, default: object = _REQUIRED) -> Any:
         """Value at `key`, unchecked.
 
         Raises:
@@ -92,7 +92,7 @@ class ConfigKeys:
     def integer(
         self,
         key: str,
-        default: int | _Required = REQUIRED,
+        default: int | _Required = _REQUIRED,
         *,
         least: int = 1,
         most: int = _LARGEST_INTEGER,
@@ -122,7 +122,7 @@ class ConfigKeys:
     def integers(
         self,
         key: str,
-        default: tuple[int, ...] | _Required = REQUIRED,
+        default: tuple[int, ...] | _Required = _REQUIRED,
         *,
         least: int = 1,
         most: int = _LARGEST_INTEGER,
@@ -141,7 +141,7 @@ class ConfigKeys:
                 raise self.refusal(key, right)
         return tuple(values)
 
-    def number(self, key: str, default: float | _Required = REQUIRED, *, least: float) -> float:
+    def number(self, key: str, default: float | _Required = _REQUIRED, *, least: float) -> float:
         """A finite number of at least `least`, or above 0 if that is 0.
 
         Raises:
@@ -155,7 +155,7 @@ class ConfigKeys:
             raise self.refusal(key, right)
         return float(value)
 
-    def boolean(self, key: str, default: bool | _Required = REQUIRED) -> bool:
+    def boolean(self, key: str, default: bool | _Required = _REQUIRED) -> bool:
         """True or false.
 
         Raises:
@@ -166,7 +166,7 @@ class ConfigKeys:
             raise self.refusal(key, "true or false")
         return value
 
-    def choice(self, key: str, choices: Sequence[str], default: str | _Required = REQUIRED) -> str:
+    def choice(self, key: str, choices: Sequence[str], default: str | _Required = _REQUIRED) -> str:
         """One of the strings in `choices`.
 
         Raises:

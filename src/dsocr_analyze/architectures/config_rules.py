@@ -14,7 +14,6 @@ from dsocr_analyze.architectures.config_keys import shown
 from dsocr_analyze.errors import ConfigError
 
 __all__ = [
-    "MISSING",
     "Code",
     "Conditional",
     "ConfigFindings",
@@ -46,7 +45,7 @@ class _Missing:
     """Marks an absent key."""
 
 
-MISSING: Final = _Missing()
+_MISSING: Final = _Missing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +72,11 @@ class Duplicate:
 
     Attributes:
         of: The key that counts.
-        default: The value that counts if that key is missing; `MISSING` if it is required.
+        default: The value that counts if that key is missing; `_MISSING` if it is required.
     """
 
     of: KeyPath
-    default: object = MISSING
+    default: object = _MISSING
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +102,10 @@ class Ignored:
     """The directory's code does not read the key.
 
     Attributes:
-        built: What the code builds instead; `MISSING` for nothing.
+        built: What the code builds instead; `_MISSING` for nothing.
     """
 
-    built: object = MISSING
+    built: object = _MISSING
 
 
 KeyRule = Used | Harmless | Duplicate | Fixed | Ignored
@@ -180,7 +179,7 @@ class KeyTable:
             is_read = code != "published" or not rule.ignored_by_published
             if not is_read or isinstance(_value_at(path, config), _Missing):
                 return replace(rule, ignored_by_published=True)
-        default = self.defaults.get(path[0], MISSING) if len(path) == 1 else MISSING
+        default = self.defaults.get(path[0], _MISSING) if len(path) == 1 else _MISSING
         return Duplicate(path, default)
 
 
@@ -339,7 +338,7 @@ def _value_at(path: KeyPath, config: Mapping[str, Any]) -> object:
     value: object = config
     for key in path:
         if not isinstance(value, Mapping) or key not in value:
-            return MISSING
+            return _MISSING
         value = value[key]
     return value
 

@@ -17,7 +17,7 @@ class GrowingCache:
     """Keys and values per layer, `[B, heads, K, head_dim]` each, grown by concatenation.
 
     Equivalent to `DynamicCache` of transformers 4.46.3, with the same names. Later versions also
-    copy the first keys and values; this way a built-in network costs the same under all versions.
+    copy the first keys and values; this way a built-in reference costs the same under all versions.
     """
 
     def __init__(self) -> None:

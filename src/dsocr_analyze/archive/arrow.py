@@ -60,7 +60,7 @@ def count_pages(
 
     Raises:
         WorkloadError: A column is missing or not numeric, the batch already has a column with the
-            name of a result, a keyword is not possible, or a count does not fit in 64 bits.
+            name of a result, a keyword is invalid, or a count does not fit in 64 bits.
         DeviceError: The type is unknown.
     """
     taken = sorted({*PAGE_RESULTS, PROBLEM}.intersection(batch.schema.names))

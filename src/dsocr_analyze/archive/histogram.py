@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.archive.totals import Archive
 
 __all__ = [
-    "HISTOGRAMS",
     "MOST_PLOTTED",
     "Bar",
     "Histogram",
@@ -21,9 +20,6 @@ __all__ = [
     "histograms_of",
     "token_bars",
 ]
-
-HISTOGRAMS: Final = ("grid", "tokens")
-"""What pages can be grouped by: their crop grid, or the tokens of their prompt."""
 
 MOST_PLOTTED: Final = 10
 """Most modes in one picture."""
@@ -69,7 +65,7 @@ def histograms_of(archive: Archive, kind: str) -> list[Histogram]:
 
     Args:
         archive: A list's totals.
-        kind: One of `HISTOGRAMS`.
+        kind: "grid" or "tokens".
     """
     if kind == "grid":
         bars = grid_bars(archive.pages_by_grid)

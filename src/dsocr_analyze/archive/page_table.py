@@ -23,7 +23,7 @@ def page_table(model: CountedModel, setting: Setting, pages: Pages) -> pa.Record
 
     Args:
         model: The model.
-        setting: Mode, element type and attention.
+        setting: Mode, data type and attention.
         pages: Pages of a list.
 
     Returns:

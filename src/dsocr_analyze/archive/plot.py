@@ -61,7 +61,7 @@ def settings_of_list(
 
     Args:
         model: Settings of the model.
-        settings: Modes, element types and kinds of attention.
+        settings: Modes, data types and kinds of attention.
         seen: Its pages.
     """
     return {

@@ -22,7 +22,7 @@ def archive_tables(archive: Archive, histogram: str) -> list[Table]:
 
     Args:
         archive: The list's totals.
-        histogram: One of `HISTOGRAMS`.
+        histogram: "grid" or "tokens".
     """
     histograms = histograms_of(archive, histogram)
     times = _time_tables(archive.times) if archive.times else []

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from dsocr_analyze.hardware.profile import Profile
     from dsocr_analyze.timing.many_pages import ManyTimes, PageTimer
 
-__all__ = ["METHOD", "ListTime", "ListTimer", "TimeTotals"]
+__all__ = ["ListTime", "ListTimer", "TimeTotals"]
 
 _SECONDS_PER_HOUR: Final = 3600.0
 
-METHOD: Final = (
-    "each page takes as long as if all pages under way were like it: in steady state, a GPU's time"
+_METHOD: Final = (
+    "each page takes as long as if all pages in flight were like it: in steady state, a GPU's time"
     " per page is 1 over the pages per second; preprocessing is averaged over pages with the same"
     " crop grid and lengths"
 )
@@ -64,7 +64,7 @@ class TimeTotals:
     """How long the pages take on one GPU under one setting.
 
     Attributes:
-        setting: Mode, element type and attention.
+        setting: Mode, data type and attention.
         profile: The GPU's profile.
         time: How the list is timed.
         correction: Correction from benchmarks of the server on this GPU.
@@ -154,7 +154,7 @@ class TimeTotals:
     @property
     def assumptions(self) -> list[str]:
         """The assumptions, one sentence each."""
-        said = [METHOD, f"{self.gpu}: kernel times from {self.profile.source}"]
+        said = [_METHOD, f"{self.gpu}: kernel times from {self.profile.source}"]
         extrapolated = sorted(kind.kind for kind in self.work.kinds if kind.extrapolated)
         if extrapolated:
             kinds = ", ".join(extrapolated)
@@ -175,7 +175,7 @@ class ListTimer:
 
         Raises:
             ConfigError: The model can't be served.
-            DeviceError: No times are known for an element type.
+            DeviceError: No times are known for a data type.
         """
         import numpy as np
 
@@ -231,8 +231,8 @@ class ListTimer:
             distinct: The pages, with amounts from `amounts`.
 
         Raises:
-            DeviceError: The GPU lacks an element type.
-            WorkloadError: A number of new tokens is not possible.
+            DeviceError: The GPU lacks a data type.
+            WorkloadError: A number of new tokens is invalid.
         """
         import numpy as np
 

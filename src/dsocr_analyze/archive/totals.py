@@ -39,7 +39,7 @@ class SettingTotals:
     """What the pages cost under one setting.
 
     Attributes:
-        setting: Mode, element type and attention.
+        setting: Mode, data type and attention.
         sliding_window: Whether decode steps use a sliding window; None if the model has none.
         visual_tokens: Visual tokens of all pages.
         prompt_tokens: Visual and text tokens of all pages.

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import many_options, options, time_options
-from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_modes
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.page_image import page_of_file
 from dsocr_analyze.cli.used_options import options_used
+from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_modes
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload import parse_page
 from dsocr_analyze.workload.page import paper_dpi
@@ -113,7 +113,7 @@ def advise(
     output_format = options.chosen("--format", output_format, FORMATS)
     asked = time_options.request_with_report(context)
     directory = options.described_model(model, arch, config, sliding_window)
-    say_of_config(context, directory, by_closed_forms=True)
+    print_config_findings(context, directory, by_closed_forms=True)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     size, dpi = _page(page, image, page_dpi)
     modes = list(dict.fromkeys(parse_modes("mode", mode or "all", directory.architecture)))
@@ -127,7 +127,7 @@ def advise(
         time_of=_time_of(asked, directory, dtype, flash_attention=flash_attention),
         options=options_used(context),
     )  # fmt: skip
-    say_of_modes(context, directory.architecture, modes)
+    warn_of_modes(context, directory.architecture, modes)
     _show(context, found, output_format, json_file, quiet=quiet)
     if found.modes_that_meet == ():
         raise typer.Exit(NO)
@@ -188,7 +188,7 @@ def _fraction(option: str, text: str) -> Fraction:
             raise InvalidOperation
     except InvalidOperation:
         raise WorkloadError(
-            f"{option} {text!r} is not possible; give a number above 0, like 150"
+            f"{option} {text!r} is invalid; give a number above 0, like 150"
         ) from None
     return Fraction(number)
 

@@ -11,8 +11,8 @@ import typer
 
 from dsocr_analyze.cli import html, many_options, options, time_options
 from dsocr_analyze.cli.counting import ENGINES, Engine
-from dsocr_analyze.cli.doubts import StrictOption, warn
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
+from dsocr_analyze.cli.warnings import StrictOption, warn
 from dsocr_analyze.errors import DeviceError, WorkloadError
 
 if TYPE_CHECKING:

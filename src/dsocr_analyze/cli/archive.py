@@ -12,10 +12,10 @@ import typer
 
 from dsocr_analyze.archive.folder import DEFAULT_PDF_DPI
 from dsocr_analyze.cli import completion, many_options, many_time_options, options
-from dsocr_analyze.cli.doubts import StrictOption, say_of_modes, warn
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.used_options import options_used
+from dsocr_analyze.cli.warnings import StrictOption, warn, warn_of_modes
 from dsocr_analyze.errors import FormatError, WorkloadError
 from dsocr_analyze.input_files import exists
 
@@ -199,7 +199,7 @@ def count_list(
     )  # fmt: skip
     lengths = {"text_tokens": planned.text_tokens, "max_new_tokens": max_new_tokens}
     timer = _timer(counted, settings, time)
-    say_of_modes(context, architecture, modes)
+    warn_of_modes(context, architecture, modes)
     listed = open_pages(pages, pdf_dpi=pdf_dpi)
     seen = SeenPages()
     counts = _added_up(

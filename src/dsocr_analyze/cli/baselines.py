@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from dsocr_analyze.cli.checked import counted_by
+from dsocr_analyze.cli.budgets_file import counted_by
 from dsocr_analyze.errors import AnalyzeError, BaselineError
 from dsocr_analyze.gate.budgets import PYPROJECT, Budgets, Options, Workload, budgets_in
 from dsocr_analyze.gate.document import Baseline

@@ -52,7 +52,7 @@ def calibrate(
 ) -> None:
     """Measure this device's kernels and write a profile that predicts its seconds."""
     if not 20 <= seconds <= 3600:
-        raise WorkloadError(f"--seconds {seconds:g} is not possible; give 20 to 3600")
+        raise WorkloadError(f"--seconds {seconds:g} is out of range; give 20 to 3600")
     start_torch()
     from dsocr_analyze.session import parse_device
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import many_options, options
-from dsocr_analyze.cli.doubts import StrictOption
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.used_options import options_used
+from dsocr_analyze.cli.warnings import StrictOption
 from dsocr_analyze.errors import AnalyzeError, ConfigError, OutputError, StrictError
 from dsocr_analyze.escaping import visible
 
 if TYPE_CHECKING:
     from dsocr_analyze.cli.baselines import Counts
-    from dsocr_analyze.cli.checked import BudgetsFile
+    from dsocr_analyze.cli.budgets_file import BudgetsFile
     from dsocr_analyze.gate.budgets import Budgets, Workload
     from dsocr_analyze.gate.document import Check, WorkloadCheck
     from dsocr_analyze.gate.judge import Counted
@@ -88,7 +88,7 @@ def check(
 ) -> None:
     """Check counted workloads against budgets and a baseline; exit with 1 if one is exceeded."""
     from dsocr_analyze.cli.baselines import counts_against
-    from dsocr_analyze.cli.checked import read_budgets
+    from dsocr_analyze.cli.budgets_file import read_budgets
     from dsocr_analyze.gate.check import whole_check
 
     file = read_budgets(budgets, is_update=update)

@@ -18,7 +18,7 @@ from dsocr_analyze.input_files import is_folder, is_regular
 from dsocr_analyze.interruption import interruptible
 from dsocr_analyze.names import did_you_mean, in_any_case
 
-__all__ = ["Command", "Commands"]
+__all__ = ["Commands"]
 
 _NAME = "dsocr-analyze"
 
@@ -41,7 +41,7 @@ COMMANDS: Final = (
 """In the order of the help. Each is the function of its name in the module of its name."""
 
 
-class Command(TyperCommand):
+class _Command(TyperCommand):
     """A command whose parser errors carry its context."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -103,7 +103,7 @@ def _command(name: str) -> TyperCommand:
     only = typer.Typer(add_completion=False, rich_markup_mode=None)
     # Interrupts are held back while parsing, which temporarily changes settings of the process; a
     # running command may be interrupted anywhere.
-    only.command(name, cls=Command)(interruptible()(function))
+    only.command(name, cls=_Command)(interruptible()(function))
     command = typer.main.get_command(only)
     assert isinstance(command, TyperCommand)
     return command

@@ -19,12 +19,12 @@ from dsocr_analyze.cli import (
     time_options,
 )
 from dsocr_analyze.cli.counting import ENGINES, Engine
-from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.used_options import options_used
+from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 
 if TYPE_CHECKING:
-    from dsocr_analyze.cli.compared import Column, ComparedModel, Saved
+    from dsocr_analyze.cli.compared_columns import Column, ComparedModel, Saved
     from dsocr_analyze.report.comparison import Comparison
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.workload import Workload
@@ -85,15 +85,15 @@ def compare(
     engine = options.chosen("--engine", engine, ENGINES)
     html.check_html(html_file)
     asked = time_options.request_with_report(context)
-    from dsocr_analyze.cli import compared
+    from dsocr_analyze.cli.compared_columns import Column, Models, columns_of
     from dsocr_analyze.report import comparison
 
     # The analytic engine reads a directory's config without executing its code.
     executable = trust_remote_code or engine == "analytic"
-    models = compared.Models(
+    models = Models(
         model, arch, config or (), trust_remote_code=executable, sliding_window=sliding_window
     )
-    columns = compared.columns_of(
+    columns = columns_of(
         what or (), mode, models, many_options.dtypes_from(dtype),
         many_options.attentions_from(use_flash_attn),
     )  # fmt: skip
@@ -111,13 +111,13 @@ def compare(
             trust_remote_code=trust_remote_code, time=asked,
         )  # fmt: skip
 
-    _say_of_configs(context, columns, by_closed_forms=engine == "analytic")
-    workloads = {each: planned(each) for each in columns if isinstance(each, compared.Column)}
+    _print_all_config_findings(context, columns, by_closed_forms=engine == "analytic")
+    workloads = {each: planned(each) for each in columns if isinstance(each, Column)}
     for column, workload in workloads.items():
-        say_of_sizes(context, column.model.directory, workload)
+        warn_of_sizes(context, column.model.directory, workload)
     reports = _reports_of(columns, workloads, engine_of)
     ways = {(each.model, each.setting.dtype, each.setting.flash_attention)
-            for each in columns if isinstance(each, compared.Column)}  # fmt: skip
+            for each in columns if isinstance(each, Column)}  # fmt: skip
     result = comparison.compare(reports, models.config_values(), with_page=len(ways) > 1)
     files = {} if html_file is None else {html_file: html.comparison_page(result, reports)}
     draw = None if picture is None else picture.drawn(result, columns, reports)
@@ -142,16 +142,16 @@ def _planned(
     )  # fmt: skip
 
 
-def _say_of_configs(
+def _print_all_config_findings(
     context: typer.Context, columns: Sequence[Column | Saved], *, by_closed_forms: bool
 ) -> None:
     """Print each model's config warnings once, with its name if there are several models."""
-    from dsocr_analyze.cli.compared import Column
+    from dsocr_analyze.cli.compared_columns import Column
 
     models = dict.fromkeys(each.model for each in columns if isinstance(each, Column))
     for model in models:
         name = (model.config or model.architecture.name) if len(models) > 1 else None
-        say_of_config(context, model.directory, by_closed_forms=by_closed_forms, name=name)
+        print_config_findings(context, model.directory, by_closed_forms=by_closed_forms, name=name)
 
 
 def _reports_of(
@@ -166,7 +166,7 @@ def _reports_of(
         workloads: The page in each column's mode.
         engine_of: The engine for a model, a data type and a kind of attention.
     """
-    from dsocr_analyze.cli.compared import Column
+    from dsocr_analyze.cli.compared_columns import Column
 
     reports = []
     for each in columns:

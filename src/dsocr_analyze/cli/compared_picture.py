@@ -12,7 +12,7 @@ from dsocr_analyze.cli import completion, many_options, options
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
-    from dsocr_analyze.cli.compared import Column, Saved
+    from dsocr_analyze.cli.compared_columns import Column, Saved
     from dsocr_analyze.cli.time_options import TimeRequest
     from dsocr_analyze.pictures.picture import Picture
     from dsocr_analyze.report.comparison import Comparison
@@ -78,7 +78,7 @@ def picture_asked(
 
 def _bars(column: Column | Saved, quantity: str, asked: TimeRequest | None) -> int:
     """Number of bars for a column: one, or for seconds one per GPU and runtime."""
-    from dsocr_analyze.cli.compared import Saved
+    from dsocr_analyze.cli.compared_columns import Saved
 
     if quantity != "seconds":
         return 1
@@ -134,7 +134,7 @@ class PictureAsked(NamedTuple):
             columns: What is compared.
             reports: Each column's name and report.
         """
-        from dsocr_analyze.cli.compared import Column
+        from dsocr_analyze.cli.compared_columns import Column
         from dsocr_analyze.pictures.stage_chart import Compared, stage_picture
 
         compared = [

@@ -10,11 +10,11 @@ import typer
 
 from dsocr_analyze.architectures import architecture_of
 from dsocr_analyze.cli import options
-from dsocr_analyze.cli.doubts import say_of_config
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.reference import command_reference
 from dsocr_analyze.cli.tasks import tasks_page
 from dsocr_analyze.cli.torch_start import start_torch
+from dsocr_analyze.cli.warnings import print_config_findings
 
 __all__ = ["docs"]
 
@@ -42,7 +42,7 @@ def docs(
         architecture = architecture_of(directory.config)
         if config is not None:
             values = directory.config
-            say_of_config(context, directory, by_closed_forms=True)
+            print_config_findings(context, directory, by_closed_forms=True)
     prepare_directory(output)
     with announced_steps() as announce:
         announce("tracing every module and checking its formulas")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import completion, options, time_options
-from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.used_options import options_used
+from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 
 if TYPE_CHECKING:
     from dsocr_analyze.dtypes import Dtype
@@ -90,8 +90,8 @@ def fit(
         max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
     dimensions = directory.dimensions()
-    say_of_config(context, directory, by_closed_forms=True)
-    say_of_sizes(context, directory, workload)
+    print_config_findings(context, directory, by_closed_forms=True)
+    warn_of_sizes(context, directory, workload)
     fits = [
         fit_into(
             each, architecture, dimensions, workload, dtype=element,
@@ -112,11 +112,11 @@ def fit(
 def _named(names: Sequence[str], dtype: Dtype, *, flash_attention: bool) -> list[Gpu]:
     """The GPUs with these names; raises DeviceError if one lacks what the model needs."""
     from dsocr_analyze.hardware.devices import gpu_named
-    from dsocr_analyze.hardware.lacks import check_has
+    from dsocr_analyze.hardware.missing_features import check_features
 
     named = [gpu_named(name) for name in names]
     for each in named:
-        check_has(each, dtype, flash_attention=flash_attention)
+        check_features(each, dtype, flash_attention=flash_attention)
     return named
 
 
@@ -166,10 +166,10 @@ def _need_table(fit: Fit, workload: Workload) -> Table:
         f" {bytes_text(fit.need.weights_bytes)}, and the higher of two peaks",
         ("prefill", "peak", "bytes", "inputs", "KV cache", "activations", "logits"),
         tuple(
-            (order, peak, *map(bytes_text, (tide.nbytes, tide.inputs_bytes, tide.cache_bytes,
-                                            tide.activation_bytes, tide.logits_bytes)))
+            (order, peak, *map(bytes_text, (alive.nbytes, alive.inputs_bytes, alive.cache_bytes,
+                                            alive.activation_bytes, alive.logits_bytes)))
             for order, need in needs.items()
-            for peak, tide in (("prefill pass", need.prefill), ("last decode step", need.decode))
+            for peak, alive in (("prefill pass", need.prefill), ("last decode step", need.decode))
         ),
         label_columns=2,
     )  # fmt: skip

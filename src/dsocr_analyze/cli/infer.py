@@ -11,11 +11,11 @@ import typer
 
 from dsocr_analyze.cli import completion, options
 from dsocr_analyze.cli.devices import ProfileOption
-from dsocr_analyze.cli.doubts import StrictOption, say_of_sizes, warn
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.torch_start import start_torch
 from dsocr_analyze.cli.used_options import options_used
+from dsocr_analyze.cli.warnings import StrictOption, warn, warn_of_sizes
 from dsocr_analyze.errors import DeviceError, ModelDirectoryError
 from dsocr_analyze.input_files import is_regular
 from dsocr_analyze.workload import Workload
@@ -131,7 +131,7 @@ def infer(
         crop_mode=crop_mode, page=None, image=image, text_tokens=None, batch_size=1,
         max_new_tokens=1 if max_new_tokens is None else max_new_tokens,
     )  # fmt: skip
-    say_of_sizes(context, directory, planned)
+    warn_of_sizes(context, directory, planned)
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     saves = options.switch("--save-results", save_results)
     _check_files(directory, random_weights=random_weights)
@@ -165,7 +165,7 @@ def _check_files(directory: ModelDirectory, *, random_weights: bool) -> None:
     """
     if directory.is_reference:
         raise ModelDirectoryError(
-            "the built-in reference network has no infer(); give the vendor's own directory, such"
+            "the built-in reference has no infer(); give the vendor's own directory, such"
             " as --model models/deepseek-ocr (models/README.md says where it comes from)"
         )
     if random_weights:

@@ -140,7 +140,7 @@ def _switches(argument: str, option: str, text: str) -> tuple[bool, ...]:
     names = parse_names(argument, text)
     for name in names:
         if name not in _SWITCHES:
-            raise WorkloadError(f"{option} {name!r} is not possible; give 0, 1 or 0,1")
+            raise WorkloadError(f"{option} {name!r} is invalid; give 0, 1 or 0,1")
     return tuple(dict.fromkeys(_SWITCHES[name] for name in names))
 
 

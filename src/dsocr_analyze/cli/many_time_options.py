@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.columns.time_columns import TimeRequested
 
 __all__ = [
-    "ConcurrencyOption",
-    "DeadlineOption",
-    "RuntimeOption",
     "deadline_hours",
     "list_time",
     "of_many_pages",
@@ -30,7 +27,7 @@ _CONCURRENCY: Final = 16
 _HOURS: Final = {"m": 1 / 60, "h": 1.0, "d": 24.0, "": 1.0}
 _DEADLINE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?) *(?P<unit>[mhd]?)")
 
-RuntimeOption = Annotated[
+_RuntimeOption = Annotated[
     str,
     typer.Option(
         "--runtime",
@@ -41,16 +38,16 @@ RuntimeOption = Annotated[
         rich_help_panel=time_options.PANEL,
     ),
 ]
-ConcurrencyOption = Annotated[
+_ConcurrencyOption = Annotated[
     int | None,
     typer.Option(
         "--concurrency",
         metavar="PAGES",
-        help="Pages of the list under way at a time on a GPU. Default: 16.",
+        help="Pages of the list in flight at a time on a GPU. Default: 16.",
         rich_help_panel=time_options.PANEL,
     ),
 ]
-DeadlineOption = Annotated[
+_DeadlineOption = Annotated[
     str | None,
     typer.Option(
         "--deadline",
@@ -69,9 +66,9 @@ def of_many_pages() -> Callable[[Callable[..., None]], Callable[..., None]]:
     return adding(
         {
             "gpu": (options.GpuOption, None),
-            "runtime": (RuntimeOption, "serving"),
-            "concurrency": (ConcurrencyOption, None),
-            "deadline": (DeadlineOption, None),
+            "runtime": (_RuntimeOption, "serving"),
+            "concurrency": (_ConcurrencyOption, None),
+            "deadline": (_DeadlineOption, None),
             **time_options.OF_EVERY_PREDICTION,
         }
     )
@@ -81,7 +78,7 @@ def list_time(context: typer.Context, requested: TimeRequested | None) -> ListTi
     """How to time a list of pages; None if no seconds were requested.
 
     Raises:
-        WorkloadError: A value is not possible.
+        WorkloadError: A value is invalid.
     """
     if requested is None:
         return None
@@ -91,7 +88,7 @@ def list_time(context: typer.Context, requested: TimeRequested | None) -> ListTi
     concurrency = _CONCURRENCY if given["concurrency"] is None else given["concurrency"]
     if not 1 <= concurrency <= time_options.MOST_CONCURRENCY:
         raise WorkloadError(
-            f"--concurrency {concurrency} is not possible; give 1 to"
+            f"--concurrency {concurrency} is out of range; give 1 to"
             f" {time_options.MOST_CONCURRENCY}"
         )
     has_lengths = given["new_tokens_from"] is not None or given["mean_new_tokens"] is not None
@@ -109,7 +106,7 @@ def deadline_hours(text: str) -> float:
     hours = float(found["number"]) * _HOURS[found["unit"]] if found else 0.0
     if not hours:
         raise WorkloadError(
-            f"--deadline {text!r} is not possible; give a time above 0 like 90m, 12h, 3d, or hours"
+            f"--deadline {text!r} is invalid; give a time above 0 like 90m, 12h, 3d, or hours"
         )
     return hours
 
@@ -118,7 +115,7 @@ def time_requested(context: typer.Context) -> TimeRequested | None:
     """The predictions requested by the options of `of_many_pages`; None without a GPU.
 
     Raises:
-        AnalyzeError: A value is not possible.
+        AnalyzeError: A value is invalid.
     """
     given = context.params
     if not given["gpu"]:

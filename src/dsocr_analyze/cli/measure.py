@@ -12,11 +12,11 @@ import typer
 
 from dsocr_analyze.cli import completion, options
 from dsocr_analyze.cli.devices import ProfileOption, user_profiles
-from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.torch_start import start_torch
 from dsocr_analyze.cli.used_options import options_used
+from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 from dsocr_analyze.cli.words import in_options
 from dsocr_analyze.errors import DeviceError
 
@@ -103,8 +103,8 @@ def measure(
         text_tokens=text_tokens_from(prompt, text_tokens, seq_len, directory),
         batch_size=batch_size, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
-    say_of_config(context, directory, by_closed_forms=False)
-    say_of_sizes(context, directory, workload)
+    print_config_findings(context, directory, by_closed_forms=False)
+    warn_of_sizes(context, directory, workload)
     start_torch()
     from dsocr_analyze.measuring.passes import Protocol
     from dsocr_analyze.session import DeepSeekOCRSession, parse_device

@@ -41,8 +41,9 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         metavar="DIR",
-        help="Model directory (config.json and Python files); 'reference' is the built-in model."
-        f" Default: {MODELS}/ARCHITECTURE if it exists and is trusted, else the reference.",
+        help="Model directory (config.json and Python files); 'reference' is the built-in"
+        f" reference. Default: {MODELS}/ARCHITECTURE if it exists and is trusted, else the"
+        " reference.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -284,7 +285,7 @@ DebugOption = Annotated[
 def switch(option: str, value: int) -> bool:
     """The value of a 0|1 option."""
     if value not in (0, 1):
-        raise WorkloadError(f"{option} {value} is not possible; give 0 or 1")
+        raise WorkloadError(f"{option} {value} is invalid; give 0 or 1")
     return value == 1
 
 
@@ -447,7 +448,7 @@ def require_window(
     """A function that removes the window from a config; raises if the architecture has none."""
     if architecture.without_window is None:
         raise WorkloadError(
-            f"--sliding-window {value} is not possible: {architecture.name} has no sliding window;"
+            f"--sliding-window {value} is not supported: {architecture.name} has no sliding window;"
             " leave it out"
         )
     return architecture.without_window

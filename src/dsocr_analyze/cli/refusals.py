@@ -103,7 +103,7 @@ def _wrong_value(error: Any, parameter: Any) -> str:
         return f"{_spelling(parameter)} has a wrong value; {right}"
     meant = _number_meant(value, is_part=metavar == "PART", choices=choices)
     near = f"did you mean {meant}? " if meant else did_you_mean(value, choices)
-    return f"{_spelling(parameter)} {value!r} is not possible; {near}{right}"
+    return f"{_spelling(parameter)} {value!r} is invalid; {near}{right}"
 
 
 def _value_given(error: Any) -> str | None:

@@ -18,11 +18,11 @@ from dsocr_analyze.cli import (
     many_time_options,
     options,
 )
-from dsocr_analyze.cli.doubts import StrictOption, say_of_modes, warn
 from dsocr_analyze.cli.many_options import AXES, RESULT
 from dsocr_analyze.cli.progress import LateProgress
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.used_options import options_used
+from dsocr_analyze.cli.warnings import StrictOption, warn, warn_of_modes
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
@@ -253,7 +253,7 @@ def _run(
         picture = _Picture(chosen.path, chosen.quantity or _QUANTITY, chosen.x, of_model)
     _check_result(combinations, output, picture)
     combinations.check(counted)
-    say_of_modes(context, counted.architecture, combinations.modes)
+    warn_of_modes(context, counted.architecture, combinations.modes)
     _ask(combinations.rows, yes=yes)
     warnings = _count(
         combinations, counted, opening, output, picture, context.obj.begin_writing, quiet=quiet

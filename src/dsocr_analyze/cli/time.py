@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import completion, options, server_benchmarks, time_options
-from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.many_options import check_files
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.used_options import options_used
+from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 from dsocr_analyze.cli.words import in_options
 from dsocr_analyze.errors import DeviceError, WorkloadError
 
@@ -82,14 +82,14 @@ def time(
     check_files(None, plot)
     measured = server_benchmarks.benchmarks_given(context, from_benchmark, keep=keep)
     directory = options.described_model(model, arch, config, sliding_window)
-    say_of_config(context, directory, by_closed_forms=True)
+    print_config_findings(context, directory, by_closed_forms=True)
     workload = options.workload_from(
         directory.architecture, mode=mode, base_size=base_size, image_size=image_size,
         crop_mode=crop_mode, page=page, image=image, seq_len=seq_len,
         text_tokens=text_tokens_from(prompt, text_tokens, seq_len, directory),
         batch_size=1, max_new_tokens=max_new_tokens, prompt_pages=prompt_pages,
     )  # fmt: skip
-    say_of_sizes(context, directory, workload)
+    warn_of_sizes(context, directory, workload)
     gpus = options.gpu_names(gpu, context.params["named_gpus"])
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     request = time_options.request_from(

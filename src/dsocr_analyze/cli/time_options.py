@@ -30,23 +30,8 @@ __all__ = [
     "MOST_CONCURRENCY",
     "OF_EVERY_PREDICTION",
     "PANEL",
-    "ConcurrencyOption",
-    "CorrectionsOption",
-    "KvDtypeOption",
-    "LimitShareOption",
-    "MeanTokensOption",
-    "NewTokensFromOption",
-    "OfflineOption",
-    "PreprocessOption",
-    "PriceOption",
-    "ProfileOption",
     "ReservedOption",
-    "RuntimeOption",
-    "ServerOption",
-    "ServerVersionOption",
     "TimeRequest",
-    "WeightsDtypeOption",
-    "WorkersOption",
     "check_precision",
     "lengths_by_limit",
     "of_a_page",
@@ -64,7 +49,7 @@ _MOST_POINTS: Final = 1_000
 _SERVERS: Final = ("vllm", "vllm-v1", "vllm-v0", "sglang")
 _FEWER_BITS: Final = ("bf16", "fp8", "int8", "int4")
 
-RuntimeOption = Annotated[
+_RuntimeOption = Annotated[
     str,
     typer.Option(
         "--runtime",
@@ -75,7 +60,7 @@ RuntimeOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
-ServerOption = Annotated[
+_ServerOption = Annotated[
     str,
     typer.Option(
         "--server",
@@ -85,16 +70,16 @@ ServerOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
-ConcurrencyOption = Annotated[
+_ConcurrencyOption = Annotated[
     str,
     typer.Option(
         "--concurrency",
         metavar="LIST",
-        help="Pages under way at a time: 1,4,16 or 1:64.",
+        help="Pages in flight at a time: 1,4,16 or 1:64.",
         rich_help_panel=PANEL,
     ),
 ]
-PreprocessOption = Annotated[
+_PreprocessOption = Annotated[
     float | None,
     typer.Option(
         "--preprocess-ms",
@@ -103,7 +88,7 @@ PreprocessOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
-WorkersOption = Annotated[
+_WorkersOption = Annotated[
     int,
     typer.Option(
         "--workers",
@@ -112,7 +97,7 @@ WorkersOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
-PriceOption = Annotated[
+_PriceOption = Annotated[
     float | None,
     typer.Option(
         "--price",
@@ -121,7 +106,7 @@ PriceOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
-WeightsDtypeOption = Annotated[
+_WeightsDtypeOption = Annotated[
     str | None,
     typer.Option(
         "--weights-dtype",
@@ -131,7 +116,7 @@ WeightsDtypeOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
-KvDtypeOption = Annotated[
+_KvDtypeOption = Annotated[
     str | None,
     typer.Option(
         "--kv-dtype",
@@ -141,7 +126,7 @@ KvDtypeOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
-NewTokensFromOption = Annotated[
+_NewTokensFromOption = Annotated[
     Path | None,
     typer.Option(
         "--new-tokens-from",
@@ -151,7 +136,7 @@ NewTokensFromOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
-MeanTokensOption = Annotated[
+_MeanTokensOption = Annotated[
     float | None,
     typer.Option(
         "--mean-new-tokens",
@@ -160,7 +145,7 @@ MeanTokensOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
-LimitShareOption = Annotated[
+_LimitShareOption = Annotated[
     float,
     typer.Option(
         "--share-at-limit",
@@ -169,7 +154,7 @@ LimitShareOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
-OfflineOption = Annotated[
+_OfflineOption = Annotated[
     bool,
     typer.Option(
         "--offline",
@@ -186,7 +171,7 @@ ReservedOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
-CorrectionsOption = Annotated[
+_CorrectionsOption = Annotated[
     int,
     typer.Option(
         "--corrections",
@@ -196,7 +181,7 @@ CorrectionsOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
-ServerVersionOption = Annotated[
+_ServerVersionOption = Annotated[
     str | None,
     typer.Option(
         "--server-version",
@@ -208,20 +193,20 @@ ServerVersionOption = Annotated[
 
 
 OF_EVERY_PREDICTION: Final[Added] = {
-    "server": (ServerOption, "vllm"),
-    "preprocess_ms": (PreprocessOption, None),
-    "workers": (WorkersOption, 1),
-    "price": (PriceOption, None),
-    "weights_dtype": (WeightsDtypeOption, None),
-    "kv_dtype": (KvDtypeOption, None),
-    "new_tokens_from": (NewTokensFromOption, None),
-    "mean_new_tokens": (MeanTokensOption, None),
-    "share_at_limit": (LimitShareOption, 0.0),
-    "offline": (OfflineOption, False),
+    "server": (_ServerOption, "vllm"),
+    "preprocess_ms": (_PreprocessOption, None),
+    "workers": (_WorkersOption, 1),
+    "price": (_PriceOption, None),
+    "weights_dtype": (_WeightsDtypeOption, None),
+    "kv_dtype": (_KvDtypeOption, None),
+    "new_tokens_from": (_NewTokensFromOption, None),
+    "mean_new_tokens": (_MeanTokensOption, None),
+    "share_at_limit": (_LimitShareOption, 0.0),
+    "offline": (_OfflineOption, False),
     "reserved": (ReservedOption, 0.1),
     "profile": (ProfileOption, None),
-    "corrections": (CorrectionsOption, 1),
-    "server_version": (ServerVersionOption, None),
+    "corrections": (_CorrectionsOption, 1),
+    "server_version": (_ServerVersionOption, None),
 }
 """Options of every command with predicted seconds."""
 
@@ -385,8 +370,8 @@ def of_a_page(
     return adding(
         {
             gpu: (options.GpuOption, None),
-            "runtime": (RuntimeOption, runtime),
-            "concurrency": (ConcurrencyOption, concurrency),
+            "runtime": (_RuntimeOption, runtime),
+            "concurrency": (_ConcurrencyOption, concurrency),
             **OF_EVERY_PREDICTION,
         }
     )
@@ -415,7 +400,7 @@ def request_from(
         server: The benchmarks' server, which replaces `--server` and `--server-version`.
 
     Raises:
-        AnalyzeError: A value is not possible.
+        AnalyzeError: A value is invalid.
     """
     given = context.params
     return time_request(

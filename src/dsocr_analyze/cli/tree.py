@@ -11,11 +11,11 @@ import typer
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.counting import Engine
-from dsocr_analyze.cli.doubts import StrictOption, say_of_config, say_of_sizes
 from dsocr_analyze.cli.printing import terminal_width
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.used_options import options_used
+from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 from dsocr_analyze.errors import WorkloadError
 
 if TYPE_CHECKING:
@@ -97,12 +97,12 @@ def tree(
     """Show the module tree with repeated layers folded, or its leaf classes by stage."""
     output_format = options.chosen("--format", output_format, FORMATS)
     if depth is not None and depth < 0:
-        raise WorkloadError(f"--depth {depth} is not possible; give 0 or more")
+        raise WorkloadError(f"--depth {depth} is too small; give 0 or more")
     directory = options.model_directory_from(
         model, arch, config, trust_remote_code=trust_remote_code, stages=stages,
         hf_config=hf_config,
     )  # fmt: skip
-    say_of_config(context, directory, by_closed_forms=False)
+    print_config_findings(context, directory, by_closed_forms=False)
     if stage is not None:
         stage = options.chosen("--stage", stage, directory.architecture.stage_names)
     # A model without a known architecture has no stages, but still a tree.
@@ -148,7 +148,7 @@ def _workload(context: typer.Context, directory: ModelDirectory) -> AnyWorkload:
         given.pop("prompt"), given["text_tokens"], given["seq_len"], directory
     )
     workload = options.any_workload_from(directory.architecture, **given, max_new_tokens=1)
-    say_of_sizes(context, directory, workload)
+    warn_of_sizes(context, directory, workload)
     return workload
 
 

@@ -51,7 +51,7 @@ def evaluate(model: CountedModel, setting: Setting, workloads: Workloads) -> Cos
 
     Args:
         model: The model.
-        setting: Mode, element type, attention and window of all of them.
+        setting: Mode, data type, attention and window of all of them.
         workloads: The workloads; their grids matter only if the mode cuts pages.
 
     Raises:

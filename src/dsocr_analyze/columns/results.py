@@ -15,14 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BATCH_RESULTS",
-    "LARGEST_INT64",
     "PAGE_RESULTS",
     "batch_columns",
     "figures",
     "page_columns",
 ]
 
-LARGEST_INT64: Final = 2**63 - 1
+_LARGEST_INT64: Final = 2**63 - 1
 
 _FIGURES: Final = ("matrix_flops", "vector_flops", "flops", "bytes_read", "bytes_written")
 
@@ -129,7 +128,7 @@ def _int64(name: str, counts: Any, n: int) -> NDArray[np.int64]:
     is_one = isinstance(counts, int)
     if is_one or (counts.dtype == object and len(counts)):
         largest = counts if is_one else max(counts)
-        if largest > LARGEST_INT64:
+        if largest > _LARGEST_INT64:
             raise WorkloadError(
                 f"{name} of {largest} does not fit a 64-bit column; "
                 "give fewer pages at a time, fewer tokens or smaller views"

@@ -1,4 +1,4 @@
-"""What many workloads have in common: mode, element type and kind of attention."""
+"""What many workloads have in common: mode, data type and kind of attention."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Setting:
             flash_attention: Whether FlashAttention replaces the decoder's eager attention.
 
         Raises:
-            WorkloadError: The mode is unknown, or its sizes are not possible.
+            WorkloadError: The mode is unknown, or its sizes are invalid.
             DeviceError: The type is unknown.
         """
         chosen = mode_or_sizes(architecture, mode or architecture.default_mode)
@@ -172,7 +172,7 @@ def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
         text: A mode's name, `BASE/IMAGE` (sides in pixels; crops) or `IMAGE` (no crops).
 
     Raises:
-        WorkloadError: The text is neither, or the sizes are not possible.
+        WorkloadError: The text is neither, or the sizes are invalid.
     """
     modes = architecture.modes
     named = in_any_case(text, modes)
@@ -190,5 +190,5 @@ def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
     try:
         architecture.plan(page=(1, 1), base_size=base, image_size=image)
     except WorkloadError as error:
-        raise WorkloadError(f"mode {text!r} is not possible: {error}") from error
+        raise WorkloadError(f"mode {text!r} is invalid: {error}") from error
     return mode

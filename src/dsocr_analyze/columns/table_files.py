@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from dsocr_analyze.columns.metadata import CountOpening
 
-__all__ = ["METADATA_KEY", "SUFFIXES", "csv_writer", "sidecar", "table_format", "table_writer"]
+__all__ = ["METADATA_KEY", "csv_writer", "sidecar", "table_format", "table_writer"]
 
 METADATA_KEY: Final = b"dsocr_analyze"
 """Key of the `CountOpening` in a Parquet file's metadata, as JSON."""
 
-SUFFIXES: Final = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
+_SUFFIXES: Final = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
 
 Write = Callable[["pa.RecordBatch"], None]
 
@@ -35,11 +35,11 @@ def table_format(path: Path) -> str:
         FormatError: The name has neither extension.
     """
     try:
-        return SUFFIXES[path.suffix.lower()]
+        return _SUFFIXES[path.suffix.lower()]
     except KeyError:
         raise FormatError(
             f"cannot tell the format of {str(path)!r}; give a name that ends in "
-            f"{', '.join(SUFFIXES)}"
+            f"{', '.join(_SUFFIXES)}"
         ) from None
 
 

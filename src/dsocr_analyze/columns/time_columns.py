@@ -75,7 +75,7 @@ def page_timer(
 
     Args:
         model: The model.
-        setting: Mode, element type and attention.
+        setting: Mode, data type and attention.
         profile: The GPU's profile.
         job: The runtime and all other assumptions.
 
@@ -157,8 +157,8 @@ def time_columns(
         workloads: Their lengths; the batch size is the number of pages in flight at a time.
 
     Raises:
-        DeviceError: The GPU lacks an element type.
-        WorkloadError: A number of new tokens is not possible.
+        DeviceError: The GPU lacks a data type.
+        WorkloadError: A number of new tokens is invalid.
     """
     import numpy as np
     import pyarrow as pa

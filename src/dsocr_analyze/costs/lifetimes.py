@@ -77,14 +77,15 @@ class Lifetimes:
         """Scratch of a matrix product."""
         if not self.on_cpu:
             return 0
-        return product_scratch(rows, depth, self.dtype.nbytes, self.kernels_of.threads)
+        return product_scratch(rows, depth, self.dtype.nbytes, self.kernels_of)
 
     def batched_copy(self, elements: int) -> int:
         """Scratch of a batched product for a factor that is neither row-major nor column-major.
 
-        The CPU's 16-bit kernel copies such a factor; every other takes it as it is.
+        oneDNN's 16-bit kernel copies such a factor; every other takes it as it is.
         """
-        return elements * self.dtype.nbytes if self.on_cpu and not self.is_wide else 0
+        is_copied = self.on_cpu and not self.is_wide and self.kernels_of.has_16_bits
+        return elements * self.dtype.nbytes if is_copied else 0
 
     def layer_norm(self, rows: int, width: int, *, channels_first: bool = False) -> int:
         """Makes a layer norm's output, freeing its statistics and any copied input.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dsocr_analyze.costs.integers import Count, is_integer
-from dsocr_analyze.costs.sums import ModuleKernels, combined, scaled, work_of_modules
+from dsocr_analyze.costs.sums import ModuleKernels, combined, multiplied, work_of_modules
 from dsocr_analyze.kernels import Kernel, Work
 
 __all__ = ["Expansion", "Section", "sections_work"]
@@ -31,14 +31,14 @@ class Section(NamedTuple):
 def sections_work(sections: Iterable[Section]) -> Work:
     """Work of all sections."""
     return combined(
-        scaled(_repeated(work_of_modules(section.modules), section.calls), len(section.paths))
+        multiplied(_repeated(work_of_modules(section.modules), section.calls), len(section.paths))
         for section in sections
         if section.paths
     )
 
 
 def _repeated(work: Work, calls: Count) -> Work:
-    return work if is_integer(calls) and calls == 1 else scaled(work, calls)
+    return work if is_integer(calls) and calls == 1 else multiplied(work, calls)
 
 
 @dataclass

@@ -16,8 +16,8 @@ __all__ = [
     "ModuleKernels",
     "combined",
     "joined",
+    "multiplied",
     "repeated",
-    "scaled",
     "under",
     "work_of",
     "work_of_modules",
@@ -41,7 +41,7 @@ def combined(works: Iterable[Work]) -> Work:
     return Work(*sums)
 
 
-def scaled(work: Work, factor: Count) -> Work:
+def multiplied(work: Work, factor: Count) -> Work:
     """`factor` times the work, count by count."""
     if is_integer(factor) and factor == 1:
         return work
@@ -60,7 +60,7 @@ def repeated(kernels: Iterable[Kernel], times: Count) -> Kernels:
 
 def work_of(kernels: Iterable[Kernel]) -> Work:
     """Work of all calls of some kernels."""
-    return combined(scaled(kernel.work, kernel.calls) for kernel in kernels)
+    return combined(multiplied(kernel.work, kernel.calls) for kernel in kernels)
 
 
 def work_of_modules(modules: Mapping[str, Kernels]) -> Work:

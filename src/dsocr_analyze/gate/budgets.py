@@ -16,7 +16,6 @@ from dsocr_analyze.report.reading import LARGEST_NUMBER
 
 __all__ = [
     "NEW_FILE",
-    "NOTHING",
     "PYPROJECT",
     "PYPROJECT_TABLE",
     "Allowance",
@@ -42,7 +41,7 @@ page = "a4"
 max_new_tokens = 1024
 
 """
-"""A first file of budgets: the built-in model on one page."""
+"""A first file of budgets: the built-in reference on one page."""
 
 LEVELS: Final[tuple[Level, ...]] = ("warn", "error")
 
@@ -75,7 +74,7 @@ def _digits(value: int | float | str) -> str:
     return value if isinstance(value, str) else f"{value:,}".removesuffix(".0")
 
 
-NOTHING: Final = Allowance(Fraction(0), False, "0")
+_NOTHING: Final = Allowance(Fraction(0), False, "0")
 
 
 @dataclass(frozen=True)
@@ -174,7 +173,7 @@ class Workload:
 
     name: str
     options: Options = Options()
-    tolerance: Allowance = NOTHING
+    tolerance: Allowance = _NOTHING
     budgets: tuple[Budget, ...] = ()
 
 
@@ -243,7 +242,7 @@ def _budgets(table: TomlTable) -> Budgets:
 
 def _workload(name: str, table: TomlTable) -> Workload:
     options = _options(table)
-    tolerance = _allowance(table, "tolerance") or NOTHING
+    tolerance = _allowance(table, "tolerance") or _NOTHING
     budgets = tuple(map(_budget, table.tables("budgets", [])))
     table.done()
     return Workload(name, options, tolerance, budgets)

@@ -24,9 +24,9 @@ from dsocr_analyze.gate.wording import (
     unbudgeted,
 )
 
-__all__ = ["COMMENT_LIMIT", "SUMMARY_LIMIT", "check_markdown"]
+__all__ = ["SUMMARY_LIMIT", "check_markdown"]
 
-COMMENT_LIMIT: Final = 65_536
+_COMMENT_LIMIT: Final = 65_536
 """GitHub's limit for a comment, in characters; applied here to bytes, which is stricter."""
 
 SUMMARY_LIMIT: Final = 2**20
@@ -43,7 +43,7 @@ _MOST_FIGURES: Final = 50
 _LEFT_OUT: Final = "\nThe rest is left out here; the check's JSON has all of it.\n"
 
 
-def check_markdown(check: Check, limit: int = COMMENT_LIMIT) -> str:
+def check_markdown(check: Check, limit: int = _COMMENT_LIMIT) -> str:
     """The check in fewer than `limit` bytes, with a note if something had to be left out.
 
     Empty if not even the note fits.

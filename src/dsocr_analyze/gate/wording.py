@@ -21,10 +21,8 @@ __all__ = [
     "change_cells",
     "counts_text",
     "heads",
-    "input_text",
     "levels_of",
     "move_name",
-    "part_text",
     "shown_verdicts",
     "signed",
     "summary",
@@ -73,7 +71,7 @@ def workload_summary(workload: WorkloadCheck) -> str:
     return f"{workload.name}: {WORDS[workload.outcome]}" + (f"; {', '.join(said)}" if said else "")
 
 
-def input_text(change: InputChange) -> str:
+def _input_text(change: InputChange) -> str:
     """A changed input: `language_config.num_experts_per_tok: 6 -> 64`."""
     before, after = (_or_absent(each) for each in (change.before, change.after))
     where = "" if change.kind in ("config", "budget") else f"{change.kind} "
@@ -101,7 +99,7 @@ def levels_of(workload: WorkloadCheck) -> tuple[str, ...]:
 
 
 def _changed(label: str, changes: Sequence[InputChange]) -> Iterator[str]:
-    yield from (f"{label}: {input_text(each)}" for each in changes[:_MOST_INPUTS])
+    yield from (f"{label}: {_input_text(each)}" for each in changes[:_MOST_INPUTS])
     if len(changes) > _MOST_INPUTS:
         yield f"{label}: {len(changes) - _MOST_INPUTS} more"
 
@@ -136,11 +134,11 @@ def signed(amounts: Amounts, *, is_bytes: bool = False, with_part: bool = True) 
     if not difference:
         return ""
     text = bytes_text(abs(difference)) if is_bytes else scaled(abs(difference))
-    part = f" ({part_text(difference, amounts.before)})" if with_part else ""
+    part = f" ({_part_text(difference, amounts.before)})" if with_part else ""
     return f"{'-' if difference < 0 else '+'}{text}{part}"
 
 
-def part_text(difference: int | float, before: int | float) -> str:
+def _part_text(difference: int | float, before: int | float) -> str:
     """A difference relative to the value before: `+2.5 %`, or `12.5 x` from ten times on."""
     if not before:
         return "new"
@@ -161,7 +159,7 @@ def change_cells(verdict: Verdict) -> tuple[str, str, str, str]:
     if before is None or after is None:
         change = "gone" if after is None else "new"
     else:
-        change = part_text(after - before, before)
+        change = _part_text(after - before, before)
     return verdict.key, _digits(before), _digits(after), change
 
 

@@ -72,7 +72,7 @@ class Gpu:
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Element types that its matrix units support."""
+        """Data types that its matrix units support."""
         eight = {"float8": self.float8_tflops, "int8": self.int8_tops}
         return (*self._half, *(dtype for dtype, rate in eight.items() if rate))
 
@@ -101,7 +101,7 @@ class Gpu:
         return f"{' or '.join(_FLASH_TARGETS)}, not {self.rocm_target}"
 
     def tflops(self, dtype: str) -> float:
-        """Dense rate of a supported element type, 10^12 operations/s."""
+        """Dense rate of a supported data type, 10^12 operations/s."""
         others = {
             "float8": self.float8_tflops, "int8": self.int8_tops, "float32": self.float32_tflops
         }  # fmt: skip

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.hardware.lacks import Lack, lacks_of
+from dsocr_analyze.hardware.missing_features import MissingFeature, missing_features
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
     from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.figures import Tide
+    from dsocr_analyze.figures import BytesAlive
     from dsocr_analyze.hardware.devices import Gpu
     from dsocr_analyze.workload import Workload
 
@@ -67,8 +67,8 @@ class MemoryNeed:
     """
 
     weights_bytes: int
-    prefill: Tide
-    decode: Tide
+    prefill: BytesAlive
+    decode: BytesAlive
 
     @property
     def prefill_bytes(self) -> int:
@@ -93,12 +93,12 @@ class MemoryNeed:
         if self.weights_bytes > usable_bytes:
             return Limit("weights", None)
         is_prefill = self.prefill_bytes >= self.decode_bytes
-        tide = self.prefill if is_prefill else self.decode
+        alive = self.prefill if is_prefill else self.decode
         parts: dict[Part, int] = {
-            "inputs": tide.inputs_bytes,
-            "cache": tide.cache_bytes,
-            "activations": tide.activation_bytes,
-            "logits": tide.logits_bytes,
+            "inputs": alive.inputs_bytes,
+            "cache": alive.cache_bytes,
+            "activations": alive.activation_bytes,
+            "logits": alive.logits_bytes,
         }
         largest = max(parts, key=parts.__getitem__)
         return Limit(largest, "prefill" if is_prefill else "decode")
@@ -140,7 +140,7 @@ class Fit:
     """
 
     gpu: Gpu
-    lacks: tuple[Lack, ...]
+    lacks: tuple[MissingFeature, ...]
     at_once: BatchFit
     one_at_a_time: BatchFit
 
@@ -186,8 +186,8 @@ def memory_need(
     """
     alone = replace(workload, batch_size=1)
     prefilling = workload if order == "at once" else alone
-    prefill = architecture.forms.prefill_tide(dimensions, prefilling, dtype, flash_attention)
-    decode = architecture.forms.decode_tide(dimensions, workload, dtype, flash_attention)
+    prefill = architecture.forms.prefill_bytes_alive(dimensions, prefilling, dtype, flash_attention)
+    decode = architecture.forms.decode_bytes_alive(dimensions, workload, dtype, flash_attention)
     memory = architecture.forms.memory(dimensions, alone, dtype, flash_attention)
     if order == "one at a time":
         decoding = (workload.batch_size - 1) * memory.kv_cache_bytes
@@ -223,7 +223,7 @@ def fit(
     """
     if not 0 <= reserved < 1:
         raise WorkloadError(
-            f"reserved {reserved} is not possible; give a fraction, at least 0 and below 1",
+            f"reserved {reserved} is out of range; give a fraction, at least 0 and below 1",
             arguments=["reserved"],
         )
     usable = int(gpu.memory_bytes * (1 - reserved))
@@ -243,7 +243,7 @@ def fit(
         limit = need(largest + 1).limit(usable) if largest < LARGEST_BATCH else None
         return BatchFit(usable, need(workload.batch_size), largest, limit)
 
-    lacks = lacks_of(gpu, dtype, flash_attention=flash_attention)
+    lacks = missing_features(gpu, dtype, flash_attention=flash_attention)
     return Fit(gpu, lacks, batch_fit("at once"), batch_fit("one at a time"))
 
 

@@ -1,4 +1,4 @@
-"""Device profiles: fitted coefficients per kernel kind and element type, read from TOML.
+"""Device profiles: fitted coefficients per kernel kind and data type, read from TOML.
 
 A shipped profile is `profiles/<name>.toml`. A user's profile has the same format, plus a table
 `[gpu]` if the GPU is not in the catalogue. A kind without its own coefficients is extrapolated: it
@@ -59,7 +59,7 @@ _STATED_OF_CPU: Final = ("training_rows", "held_out_rows", "held_out_median", "h
 
 @dataclass(frozen=True)
 class Fitted:
-    """Coefficients of a kernel kind in an element type.
+    """Coefficients of a kernel kind in a data type.
 
     Attributes:
         coefficients: Coefficients of the formula.
@@ -116,7 +116,7 @@ class Profile:
         gpu: The GPU.
         source: Source of the figures.
         licence: Licence of the figures.
-        fitted: Coefficients by (kind, element type), including those taken from another GPU.
+        fitted: Coefficients by (kind, data type), including those taken from another GPU.
         host: Measurements of the machine around it; None if there are none.
         cpu: Measured kernel families if the device is a CPU, else None; for a CPU, `gpu` holds the
             rates that it reached.
@@ -270,7 +270,7 @@ def _cpu_kernels(table: Mapping[str, Any], where: str) -> CpuKernels:
     families = {}
     kernels = table.get("kernels", {})
     if not isinstance(kernels, dict) or not all(isinstance(e, dict) for e in kernels.values()):
-        raise DeviceError(f"{where}: kernels must be a table of families by element type")
+        raise DeviceError(f"{where}: kernels must be a table of families by data type")
     for family, types in kernels.items():
         for dtype, entry in types.items():
             families[family, dtype] = _family(entry, family, f"{where}: kernels.{family}.{dtype}")
@@ -304,7 +304,7 @@ def _own_kinds(table: Mapping[str, Any], gpu: str, where: str) -> dict[tuple[str
     for kind in COEFFICIENTS:
         entries = table.get(kind, {})
         if not isinstance(entries, dict):
-            raise DeviceError(f"{where}: {kind} must be a table of element types, not {entries!r}")
+            raise DeviceError(f"{where}: {kind} must be a table of data types, not {entries!r}")
         for dtype, entry in entries.items():
             types = _PRODUCT_DTYPES if kind == "gemm" else DTYPES
             if dtype not in types:

@@ -51,11 +51,11 @@ def kind_text(
     framework: str,
     left_out: tuple[float, float] | None = None,
 ) -> str:
-    """The tables of a kernel kind in an element type.
+    """The tables of a kernel kind in a data type.
 
     Args:
         kind: The kernel kind.
-        dtype: Element type.
+        dtype: Data type.
         coefficients: The fitted coefficients.
         errors: The errors of the fit.
         framework: What launched the kernels, with its version.

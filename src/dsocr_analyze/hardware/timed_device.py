@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     Sizes: TypeAlias = int | float | NDArray[np.int64] | NDArray[np.float64]
     Seconds: TypeAlias = float | NDArray[np.float64]
 
-__all__ = ["CACHE_DTYPES", "Device", "device", "dtype_name"]
+__all__ = ["Device", "device", "dtype_name"]
 
 _CACHE_NBYTES: Final = {**NBYTES, **{name: bits / 8 for name, bits in STORED_BITS.items()}}
-CACHE_DTYPES: Final = tuple(_CACHE_NBYTES)
+_CACHE_DTYPES: Final = tuple(_CACHE_NBYTES)
 """Types of cached keys and values."""
 _ACTIVATIONS: Final = {"silu": False, "relu2": False, "gelu": True}
 """Activations of experts, and whether libraries on Blackwell fall back to a second kernel."""
@@ -96,7 +96,7 @@ class Device:
         return self.profile.host
 
     def is_measured(self, kind: str, dtype: str = "bfloat16") -> bool:
-        """Whether its profile has a kernel kind in an element type, its own or another GPU's."""
+        """Whether its profile has a kernel kind in a data type, its own or another GPU's."""
         return (kind, "bfloat16" if dtype == "float16" else dtype) in self.profile.fitted
 
     def fitted(
@@ -107,11 +107,11 @@ class Device:
         weights_dtype: str | None = None,
         kv_dtype: str | None = None,
     ) -> Fitted:
-        """Coefficients, origin and error of a kernel kind in an element type.
+        """Coefficients, origin and error of a kernel kind in a data type.
 
         Args:
             kind: A key of `COEFFICIENTS`.
-            dtype: Element type.
+            dtype: Data type.
             weights_dtype: Type of a product's weights (gemm, experts); None for `dtype`. For int8
                 and int4 the coefficients are those of 16 bits and the error is assumed.
             kv_dtype: Type of cached keys and values, if not `dtype`.
@@ -172,7 +172,7 @@ class Device:
             n: Columns.
             k: Inner size.
             batch: Products.
-            dtype: Element type.
+            dtype: Data type.
             weights_dtype: Type of the `[k, n]` weights; default `dtype`. float8 also quantizes the
                 rows; int8 and int4 are multiplied in 16 bits (weight-only) and not measured, see
                 the error of `fitted`.
@@ -282,7 +282,7 @@ class Device:
             head_dim: Elements per head.
             kv_heads: Key heads; default `heads`.
             causal: Whether later keys are masked.
-            dtype: Element type.
+            dtype: Data type.
             kv_dtype: Type of cached keys and values: float8, int8 or int4; default `dtype`. Only
                 generation is measured in float8; otherwise the 16-bit kernel is assumed to read
                 fewer bytes.
@@ -351,7 +351,7 @@ class Device:
                 E (1 - (1 - k/E)^tokens).
             gated: Whether an expert has a gate (SwiGLU).
             activation: silu, relu2 or gelu; some libraries have a slower kernel for gelu.
-            dtype: Element type.
+            dtype: Data type.
             weights_dtype: Type of the experts' weights; as for `gemm_seconds`.
             cold: Read everything from device memory.
 
@@ -409,9 +409,9 @@ class Device:
 
     def _cached(self, kind: str, dtype: str, cached: str) -> Fitted:
         """Coefficients of attention over a cache of another type: float8's if measured."""
-        if cached not in CACHE_DTYPES:
+        if cached not in _CACHE_DTYPES:
             raise DeviceError(
-                f"kv_dtype {cached!r} is unknown; use {', '.join(CACHE_DTYPES)}",
+                f"kv_dtype {cached!r} is unknown; use {', '.join(_CACHE_DTYPES)}",
                 arguments=["kv_dtype"],
             )
         if cached == "float8" and not self.gpu.float8_tflops:
@@ -439,7 +439,7 @@ def _arrays(**sizes: Sizes) -> list[NDArray[np.float64]]:
         if not (np.isfinite(array).all() and (array >= 1).all()):
             wrong: Any = array[~(array >= 1)]
             shown = float(wrong.flat[0]) if wrong.size else float("inf")
-            raise WorkloadError(f"{name} {shown:g} is not possible; give 1 or more")
+            raise WorkloadError(f"{name} {shown:g} is out of range; give 1 or more")
         arrays.append(array)
     return arrays
 

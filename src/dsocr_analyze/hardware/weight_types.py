@@ -1,4 +1,4 @@
-"""Element types of products, and weights stored in fewer bits than they are multiplied in."""
+"""Data types of products, and weights stored in fewer bits than they are multiplied in."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ProductTypes(NamedTuple):
 
 
 def dtype_name(name: str) -> str:
-    """The full name of an element type: `bfloat16` for `bf16`."""
+    """The full name of a data type: `bfloat16` for `bf16`."""
     return _ALIASES.get(name.lower(), name.lower())
 
 

@@ -63,7 +63,7 @@ def calibrated_cpu(
 
     Args:
         budget_seconds: Approximate time for measuring kernels.
-        dtypes: Element types.
+        dtypes: Data types.
         free_bytes: Memory that may be used; passes are skipped if a network does not fit. None for
             no limit.
         on_progress: Called with what is being measured.

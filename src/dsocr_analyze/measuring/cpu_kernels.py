@@ -43,7 +43,7 @@ Make = Callable[[], list[Sample]]
 
 
 def sample_makers(dtype: torch.dtype, chance: random.Random) -> Iterator[Make]:
-    """Makers of all samples in an element type."""
+    """Makers of all samples in a data type."""
     yield from _products(dtype, chance)
     yield from _batched_products(dtype, chance)
     yield from _attention(dtype)

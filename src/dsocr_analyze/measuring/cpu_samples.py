@@ -14,8 +14,8 @@ import torch
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Kernel, KernelsOf
 from dsocr_analyze.measuring.cpu_kernels import Sample, sample_makers
-from dsocr_analyze.trace.alone import FunctionModule
 from dsocr_analyze.trace.recorder import Recorder
+from dsocr_analyze.trace.single_module import FunctionModule
 
 __all__ = ["MeasuredKernel", "kernels_alone"]
 
@@ -46,7 +46,7 @@ def kernels_alone(dtype: torch.dtype, *, budget_seconds: float) -> list[Measured
     """Measure every sample that is a single kernel on the CPU, in a fixed order.
 
     Args:
-        dtype: Element type.
+        dtype: Data type.
         budget_seconds: Approximate time for all of them.
     """
     chance = random.Random(0)

@@ -23,9 +23,9 @@ from dsocr_analyze.measuring.gpu_peaks import FoundGpu, KernelTimer, found_gpu
 from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.failures import is_out_of_memory
 
-__all__ = ["BUDGET_SECONDS", "calibrated_gpu", "calibrated_profile"]
+__all__ = ["calibrated_gpu", "calibrated_profile"]
 
-BUDGET_SECONDS: Final = 180.0
+_BUDGET_SECONDS: Final = 180.0
 """Time for measuring kernels; the fits take about half a minute more."""
 
 _SHARES: Final = {
@@ -38,13 +38,13 @@ _SHARES: Final = {
     ("experts", "bfloat16"): 0.11,
     ("movement", "bfloat16"): 0.05,
 }
-"""Kernel kinds to measure, by element type, with their share of the time."""
+"""Kernel kinds to measure, by data type, with their share of the time."""
 
 Say = Callable[[str], None]
 
 
 def calibrated_gpu(
-    device: torch.device, *, on_progress: Say, budget_seconds: float = BUDGET_SECONDS
+    device: torch.device, *, on_progress: Say, budget_seconds: float = _BUDGET_SECONDS
 ) -> str:
     """Measure a GPU and its host.
 
@@ -107,7 +107,7 @@ def calibrated_profile(
         host: Measured host figures.
         budget_seconds: Time for measuring kernels.
         on_progress: Called with what is being measured.
-        cases: From a kind and an element type to the cases to measure, in order of priority.
+        cases: From a kind and a data type to the cases to measure, in order of priority.
 
     Raises:
         DeviceError: Too little was measured of every kind.

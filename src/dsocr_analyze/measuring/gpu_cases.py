@@ -202,7 +202,7 @@ def _as_product(kernel: Kernel) -> Gemm | None:
 
 
 def _launched_products(dtype: str) -> list[tuple[Gemm, bool]]:
-    """Products in an element type, and whether one input is a weight."""
+    """Products in a data type, and whether one input is a weight."""
     found = ((_as_product(each), _has_weights(each)) for each in _launched() if each.dtype == dtype)
     return [*dict.fromkeys((sizes, weights) for sizes, weights in found if sizes)]
 

@@ -53,7 +53,7 @@ def is_enough(rows: Rows) -> bool:
 
 
 def fitted_kind(kind: str, dtype: str, rows: Rows, gpu: Gpu) -> tuple[str, float]:
-    """The tables of a profile for a kind in an element type, and its held-out median error."""
+    """The tables of a profile for a kind in a data type, and its held-out median error."""
     coefficients = _coefficients(kind, dtype, rows.taken(~rows.held_out), gpu)
     errors = fit_errors(kind, rows, gpu, dtype, coefficients)
     return kind_text(kind, dtype, coefficients, errors, rows.version), errors.held_out_median

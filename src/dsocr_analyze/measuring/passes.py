@@ -55,7 +55,7 @@ class Protocol:
             value = getattr(self, name)
             if value < least:
                 raise WorkloadError(
-                    f"{name} {value} is not possible; give {least} or more", arguments=[name]
+                    f"{name} {value} is too small; give {least} or more", arguments=[name]
                 )
 
 
@@ -209,12 +209,16 @@ def _peak_bytes(model: LoadedModel, workload: AnyWorkload, architecture: Archite
 
 
 def _reference_seconds(model: LoadedModel, timer: Timer) -> float:
-    """Seconds of a square product, the fastest of a few."""
-    size = _REFERENCE_SIZE
-    factor: Any = torch.ones(size, size, device=model.device, dtype=model.dtype)
+    """Seconds of a square product in float32, the fastest of a few.
+
+    Many CPUs take seconds for it in a half type.
+    """
+    size, device = _REFERENCE_SIZE, model.device
+    factor: Any = torch.ones(size, size, device=device, dtype=torch.float32)
     found = []
-    for _ in range(5):
-        start = timer.mark()
-        factor @ factor
-        found.append(timer.seconds(start, timer.mark()))
+    with torch.autocast(device.type, enabled=False):
+        for _ in range(5):
+            start = timer.mark()
+            factor @ factor
+            found.append(timer.seconds(start, timer.mark()))
     return min(found)

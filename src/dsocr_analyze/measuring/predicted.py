@@ -54,7 +54,7 @@ def predicted_page(
         device: The device with its profile; None if there is no profile.
 
     Raises:
-        DeviceError: The profile lacks the element type.
+        DeviceError: The profile lacks the data type.
     """
     forms = None if protocol.autocast else architecture.closed_forms
     if forms is None or not isinstance(workload, Workload):

@@ -23,7 +23,7 @@ def measured_preprocessing(workload: Workload, content: tuple[int, int], repeats
 
     Args:
         workload: The page, its mode and the pages per prompt.
-        content: Width and height of the page in the whole view; the rest is padding.
+        content: Width and height of the page in the global view; the rest is padding.
         repeats: Number of repeats.
     """
     width, height = workload.page

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
     from dsocr_analyze.architectures.config_rules import Code
 
-__all__ = ["ModelDirectory", "Role", "read_config"]
+__all__ = ["ModelDirectory", "read_config"]
 
-Role = Literal["AutoConfig", "AutoModel"]
+_Role = Literal["AutoConfig", "AutoModel"]
 
 _READS_CONFIG: Final = (
     "closed forms assume that the directory's code, which is not the published code, builds the"
@@ -51,7 +51,7 @@ _MOST_FILES: Final = 100_000
 _CONFIG: Final = "config.json"
 """Name of the config in error messages."""
 
-_ROLES: Final[tuple[Role, ...]] = ("AutoConfig", "AutoModel")
+_ROLES: Final[tuple[_Role, ...]] = ("AutoConfig", "AutoModel")
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class ModelDirectory:
 
     @property
     def is_reference(self) -> bool:
-        """Whether this is a built-in reference network."""
+        """Whether this is a built-in reference."""
         path = self.path.resolve()
         return any(path == known.reference.resolve() for known in ARCHITECTURES.values())
 

@@ -37,7 +37,7 @@ def named_tokenizer_failures(file: Path) -> Iterator[None]:
         ModelDirectoryError: The body failed.
     """
     try:
-        with _stderr_unheard():
+        with _discarding_stderr():
             yield
     except (KeyboardInterrupt, MemoryError):
         raise
@@ -46,7 +46,7 @@ def named_tokenizer_failures(file: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _stderr_unheard() -> Iterator[None]:
+def _discarding_stderr() -> Iterator[None]:
     try:
         kept = os.dup(_STDERR)
     except OSError:  # stderr is closed anyway

@@ -58,7 +58,7 @@ _SETTINGS: Final[Mapping[str, _Setting]] = {
     "text_tokens": _Setting("text tokens", lambda n: counted(n, "text token")),
     "max_new_tokens": _Setting("new tokens", lambda n: counted(n, "new token")),
     "batch_size": _Setting("batch size [pages]", "batch of {:,}".format),
-    "dtype": _Setting("element type", str),
+    "dtype": _Setting("data type", str),
     "attention": _Setting("attention", "{} attention".format),
     "sliding_window": _Setting(
         "sliding window", lambda on: "with its window" if on else "without its window"

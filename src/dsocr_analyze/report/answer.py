@@ -299,13 +299,13 @@ def _bound(report: Report) -> Iterator[str]:
 def _checked(report: Report) -> Iterator[str]:
     warnings = f"{counted(len(report.warnings), 'warning')}; " if report.warnings else ""
     predicted = "; seconds are predicted" if report.time else ""
-    said = _witnesses(report)
+    said = _agreement(report)
     yield f"{warnings}{said}{predicted}"
     yield f"{warnings}{said}{predicted.replace(' are', '')}"
     yield f"{warnings}{said}"
 
 
-def _witnesses(report: Report) -> str:
+def _agreement(report: Report) -> str:
     if report.metadata.engine == "analytic":
         return "closed forms only; nothing was traced"
     if (agreement := report.agreement) is None:

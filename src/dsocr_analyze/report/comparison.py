@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from dsocr_analyze.report.compared import (
+from dsocr_analyze.report.comparison_document import (
     ComparedColumn,
     ComparedKey,
     ComparedQuantity,

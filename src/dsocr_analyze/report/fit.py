@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["FitDocument", "fit_document"]
 
 
-class TideBytes(Struct, frozen=True, kw_only=True):
+class BytesAlive(Struct, frozen=True, kw_only=True):
     """What is alive at a memory peak, in addition to the weights.
 
     Attributes:
@@ -58,9 +58,9 @@ class BatchNeed(Struct, frozen=True, kw_only=True):
     needed_bytes: Count
     weights_bytes: Count
     prefill_bytes: Count
-    prefill: TideBytes
+    prefill: BytesAlive
     decode_bytes: Count
-    decode: TideBytes
+    decode: BytesAlive
     fits: bool
     largest_batch: Count
     limit: str | None
@@ -130,9 +130,9 @@ def _need(order: Order, batch: BatchFit, *, runs: bool) -> BatchNeed:
         needed_bytes=need.total_bytes,
         weights_bytes=need.weights_bytes,
         prefill_bytes=need.prefill_bytes,
-        prefill=TideBytes(**asdict(need.prefill)),
+        prefill=BytesAlive(**asdict(need.prefill)),
         decode_bytes=need.decode_bytes,
-        decode=TideBytes(**asdict(need.decode)),
+        decode=BytesAlive(**asdict(need.decode)),
         fits=runs and batch.fits,
         largest_batch=batch.largest_batch if runs else 0,
         limit=None if limit is None else limit.part,

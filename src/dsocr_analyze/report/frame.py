@@ -39,7 +39,7 @@ class Tabular:
             FormatError: `by` is none of these, or pandas is not installed.
         """
         if by not in _GROUPINGS:
-            raise FormatError(f"by={by!r} is not possible; give {', '.join(_GROUPINGS)}")
+            raise FormatError(f"by={by!r} is unknown; give {', '.join(_GROUPINGS)}")
         require_pandas()
         import pandas as pd
 

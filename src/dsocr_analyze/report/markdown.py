@@ -10,7 +10,7 @@ from dsocr_analyze.report.document import Report
 from dsocr_analyze.report.tables import Table, headline, ledger_table, tables_of
 from dsocr_analyze.report.time_tables import time_notes
 
-__all__ = ["markdown_page", "markdown_table", "notes_of", "render_markdown"]
+__all__ = ["markdown_page", "notes_of", "render_markdown"]
 
 
 def render_markdown(report: Report) -> str:
@@ -21,13 +21,13 @@ def render_markdown(report: Report) -> str:
     parts = [as_markdown(f"Ran: {headline(report)}"), "# Static compute of one page"]
     parts += ["## Summary", "\n".join(summary)]
     for table in tables_of(report):
-        parts += [f"## {as_markdown(table.title)}", markdown_table(table)]
+        parts += [f"## {as_markdown(table.title)}", _markdown_table(table)]
     parts += ["## Notes", "\n".join(f"- {as_markdown(note)}" for note in notes_of(report))]
     parts += ["## Conventions", "\n".join(f"- {line}" for line in metadata.conventions)]
     parts.append(f"Versions: {as_markdown(versions)}. Written {metadata.created}.")
     if (ledger := ledger_table(report)) is not None:
         parts += ["<details>", f"<summary>{ledger.title}</summary>"]
-        parts += [markdown_table(ledger), "</details>"]
+        parts += [_markdown_table(ledger), "</details>"]
     return "\n\n".join(parts) + "\n"
 
 
@@ -43,7 +43,7 @@ def markdown_page(
     """
     parts = ["\\\n".join(map(as_markdown, opening.splitlines()))] if opening else []
     for table in tables:
-        parts += [f"## {as_markdown(table.title)}", markdown_table(table)]
+        parts += [f"## {as_markdown(table.title)}", _markdown_table(table)]
     for title, lines in (lists or {}).items():
         items = "\n".join(f"- {as_markdown(line)}" for line in lines)
         parts += [f"## {title}", items] if items else []
@@ -58,7 +58,7 @@ def notes_of(report: Report) -> list[str]:
     return [*notes, *time_notes(report.time)]
 
 
-def markdown_table(table: Table) -> str:
+def _markdown_table(table: Table) -> str:
     """A GitHub-flavoured Markdown table; numbers are right-aligned."""
     rule = ["---:" if table.is_numeric(i) else "---" for i in range(len(table.columns))]
     columns, *rows = (list(map(_cell, line)) for line in (table.columns, *table.rows))

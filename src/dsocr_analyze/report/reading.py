@@ -13,9 +13,9 @@ from dsocr_analyze.input_files import DOCUMENT_BYTES, read_bytes
 from dsocr_analyze.report import version1
 from dsocr_analyze.report.document import SCHEMA_VERSION, Report
 
-__all__ = ["LARGEST_NUMBER", "READABLE_VERSIONS", "load_report"]
+__all__ = ["LARGEST_NUMBER", "load_report"]
 
-READABLE_VERSIONS: Final = (version1.SCHEMA_VERSION, SCHEMA_VERSION)
+_READABLE_VERSIONS: Final = (version1.SCHEMA_VERSION, SCHEMA_VERSION)
 
 _LATER_STAGE_KEYS: Final = ("experts_touched", "bytes_read_expected", "operator_bytes")
 
@@ -51,10 +51,10 @@ def _decoded(data: bytes) -> Report:
     except msgspec.MsgspecError as error:
         raise ValueError(f"is not JSON: {error}") from error
     version = parsed.get("schema_version") if isinstance(parsed, dict) else None
-    if version not in READABLE_VERSIONS:
+    if version not in _READABLE_VERSIONS:
         raise ValueError(
             f"has schema_version {reprlib.repr(version)}; give a report with schema_version"
-            f" {' or '.join(map(repr, READABLE_VERSIONS))}"
+            f" {' or '.join(map(repr, _READABLE_VERSIONS))}"
         )
     _check_sizes(parsed)
     try:

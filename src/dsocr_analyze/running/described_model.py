@@ -18,6 +18,9 @@ __all__ = ["check_stages", "config_and_class", "use_attention"]
 _MOST_LAYERS: Final = 256
 """More than published models have (Llama 3.1 405B: 126)."""
 
+_MOST_EXPERTS: Final = 1024
+"""Per layer; more than published models have (Qwen3-Next: 512)."""
+
 
 def config_and_class(directory: ModelDirectory) -> tuple[Any, type]:
     """The config object and the model class for a directory without code.
@@ -49,7 +52,7 @@ def config_and_class(directory: ModelDirectory) -> tuple[Any, type]:
 
 
 def _refuse_endless_stacks(config: Any, path: str) -> None:
-    """Refuses more layers than can be traced one by one in seconds, in nested configs too."""
+    """Refuses more layers or experts than can be traced one by one, in nested configs too."""
     from transformers import PretrainedConfig
 
     layers = getattr(config, "num_hidden_layers", None)  # by whatever name the model has for it
@@ -58,7 +61,12 @@ def _refuse_endless_stacks(config: Any, path: str) -> None:
             f"config.json of {path!r} has {shown(layers)} layers; give at most"
             f" {_MOST_LAYERS}, since each of them is traced"
         )
-    for part in vars(config).values():
+    for name, part in vars(config).items():
+        if "experts" in name and isinstance(part, int) and part > _MOST_EXPERTS:
+            raise ConfigError(
+                f"config.json of {path!r} has {name} {shown(part)}; give at most {_MOST_EXPERTS},"
+                " since each expert is traced"
+            )
         if isinstance(part, PretrainedConfig):
             _refuse_endless_stacks(part, path)
 

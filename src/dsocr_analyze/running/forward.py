@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.running.compiler import without_compiler
+from dsocr_analyze.running.discarded_stdout import discarding_stdout
 from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.known_shapes import KnownShapes
 from dsocr_analyze.running.known_values import KnownValues
@@ -28,7 +29,6 @@ from dsocr_analyze.running.process_settings import (
     unfused_scripts,
 )
 from dsocr_analyze.running.source_package import REMOTE_PACKAGE
-from dsocr_analyze.running.unheard import unheard
 from dsocr_analyze.running.uniform_routing import UniformRouting, routed_uniformly
 
 __all__ = ["running", "running_unwatched"]
@@ -108,7 +108,7 @@ def _asked_by_model_code(
 ) -> Iterator[contextlib.ExitStack]:
     """Settings needed wherever a model runs; more may be entered on the returned stack."""
     with exclusive(), contextlib.ExitStack() as stack:
-        stack.enter_context(unheard())  # the vendor's forward prints feature shapes
+        stack.enter_context(discarding_stdout())  # the vendor's forward prints feature shapes
         stack.enter_context(quiet_transformers())
         stack.enter_context(torch.no_grad())
         if flash_attention is not None:

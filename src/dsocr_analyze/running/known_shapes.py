@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.running.known_values import known_value, set_known_value
-from dsocr_analyze.running.unseen import unseen
+from dsocr_analyze.running.uncounted import uncounted
 
 __all__ = ["KnownShapes"]
 
@@ -56,7 +56,7 @@ class KnownShapes(TorchDispatchMode):
             return func(args[0], indices, **kwargs)
         if func is _ATEN.masked_select.default:
             return _selected(func, *args)
-        with unseen():
+        with uncounted():
             return _on_meta(func(*_values_of(func, args), **_values_of(func, kwargs)))
 
 
@@ -122,7 +122,7 @@ def _indices_of(func: Any, index: Any) -> list[Any]:
     """The index as a device would use it: for a mask, its set positions, by dimension."""
     if not (isinstance(index, torch.Tensor) and index.is_meta and index.dtype in _MASKS):
         return [index]
-    with unseen():
+    with uncounted():
         return list(_on_meta(_value_of(func, index).nonzero().unbind(1)))
 
 
@@ -133,7 +133,7 @@ def _grouped_product(left: torch.Tensor, right: torch.Tensor, *_: Any, **__: Any
 
 def _selected(func: Any, source: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """The elements of `source` where a known mask is set; their own values are not needed."""
-    with unseen():
+    with uncounted():
         shape = torch.broadcast_shapes(source.shape, mask.shape)
         count = int(_value_of(func, mask).expand(shape).count_nonzero())
         return source.new_empty(count)

@@ -21,8 +21,8 @@ from torch.overrides import TorchFunctionMode
 
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.interruption import safe_point
+from dsocr_analyze.running.uncounted import uncounted
 from dsocr_analyze.running.uniform_routing import TOP_K, routed_uniformly
-from dsocr_analyze.running.unseen import unseen
 
 __all__ = ["KnownValues", "known_value", "set_known_value"]
 
@@ -181,7 +181,7 @@ class KnownValues(TorchFunctionMode):
                 f" {tuple(asked.shape)} that has no values on meta; run it on the cpu or a CUDA"
                 " device",
             )
-        with unseen():
+        with uncounted():
             # Copied, since the model may modify the answer.
             return copy.deepcopy(computed())
 
@@ -196,7 +196,7 @@ def _with_output_size(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         return kwargs
     repeated = args[0] if args else kwargs["input"]
     dim = args[2] if len(args) > 2 else kwargs.get("dim")
-    with unseen():
+    with uncounted():
         total, times = int(known().sum()), 1
         if repeats.numel() == 1 and repeated is not repeats:  # one number for all elements
             times = repeated.numel() if dim is None else repeated.shape[dim]
@@ -237,7 +237,7 @@ def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     known = known_value(tensor)
     if known is None:
         return tensor
-    with unseen():
+    with uncounted():
         value: torch.Tensor = known().clone()
     return value
 
@@ -334,7 +334,7 @@ def _frozen(argument: Any) -> _Compute:
     """Returns a function that gives the argument's present value, on the CPU."""
     if isinstance(argument, torch.Tensor):
         if not argument.is_meta:
-            with unseen():
+            with uncounted():
                 value = argument.clone()
             return lambda: value
         known = known_value(argument)

@@ -24,9 +24,9 @@ from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.source_package import import_file, importable
 from dsocr_analyze.running.weights import draw_weights, load_weights
 
-__all__ = ["ATTENTION_IMPLEMENTATIONS", "LoadedModel", "load_model"]
+__all__ = ["LoadedModel", "kernels_of_cpu", "load_model"]
 
-ATTENTION_IMPLEMENTATIONS: Final = {False: "eager", True: "flash_attention_2"}
+_ATTENTION_IMPLEMENTATIONS: Final = {False: "eager", True: "flash_attention_2"}
 """transformers' name of the attention implementation, without and with flash attention."""
 
 _WINDOW: Final = "_ring_window"
@@ -59,7 +59,15 @@ class LoadedModel:
         """Whose kernels run it; on `meta`, CUDA's are assumed."""
         if self.device.type != "cpu":
             return CUDA
-        return KernelsOf("cpu", torch.get_num_threads())
+        return kernels_of_cpu(self.dtype)
+
+
+def kernels_of_cpu(dtype: torch.dtype) -> KernelsOf:
+    """This CPU's kernels, for a model in this type; in float32, bfloat16 is asked for autocast."""
+    ask = torch.ops.mkldnn
+    is_half = dtype is torch.float16
+    supports = ask._is_mkldnn_fp16_supported if is_half else ask._is_mkldnn_bf16_supported
+    return KernelsOf("cpu", torch.get_num_threads(), bool(supports()))
 
 
 def load_model(
@@ -96,14 +104,14 @@ def load_model(
     """
     if sliding_window is not None and sliding_window < 1:
         raise ConfigError(
-            f"a sliding window of {sliding_window} generated tokens is not possible; give 1 or"
+            f"a sliding window of {sliding_window} generated tokens is too small; give 1 or"
             " more, or none to keep them all"
         )
     if directory.has_code and not trust_remote_code:
         require_trust(directory)
     if directory.described is None:
         require_transformers(directory)
-    attention = ATTENTION_IMPLEMENTATIONS[flash_attention]
+    attention = _ATTENTION_IMPLEMENTATIONS[flash_attention]
     if directory.described is not None and not flash_attention:
         attention = directory.described.attention
     with exclusive():

@@ -13,9 +13,9 @@ from typing import Any, Final
 import torch
 from torch.overrides import TorchFunctionMode
 
-from dsocr_analyze.running.unseen import unseen
+from dsocr_analyze.running.uncounted import uncounted
 
-__all__ = ["TOP_K", "UniformRouting", "routed_uniformly", "uniform_choices"]
+__all__ = ["TOP_K", "UniformRouting", "routed_uniformly"]
 
 TOP_K: Final = frozenset({torch.topk, torch.Tensor.topk})
 
@@ -29,7 +29,7 @@ class UniformRouting(TorchFunctionMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if func in TOP_K:
-            with unseen():
+            with uncounted():
                 result[1].copy_(routed_uniformly(result[1], args, kwargs)())
         return result
 
@@ -47,10 +47,10 @@ def routed_uniformly(
     scores = args[0] if args else kwargs["input"]
     dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)
     shape, candidates = tuple(choices.shape), int(scores.shape[dim])
-    return lambda: uniform_choices(shape, dim, candidates)
+    return lambda: _uniform_choices(shape, dim, candidates)
 
 
-def uniform_choices(shape: tuple[int, ...], dim: int, candidates: int) -> torch.Tensor:
+def _uniform_choices(shape: tuple[int, ...], dim: int, candidates: int) -> torch.Tensor:
     """Indices of a top-k that chooses all candidates equally often, in turn.
 
     The remainder goes to the first candidates; no row chooses one twice, as k <= candidates.

@@ -134,7 +134,7 @@ def parse_numbers(argument: str, text: str, least: int, most: int) -> NumberAxis
         part = _range(argument, item)
         if part[0] < least or part[-1] > most:
             value = part[0] if part[0] < least else part[-1]
-            raise _error(argument, f"{value} is not possible; {right}")
+            raise _error(argument, f"{value} is out of range; {right}")
         parts.append(part)
     return NumberAxis(tuple(parts))
 
@@ -148,7 +148,7 @@ def parse_pages(argument: str, text: str) -> PageAxis:
 
     Raises:
         WorkloadError: The text is not such a list.
-        PageError: A size is not possible.
+        PageError: A size is invalid.
     """
     right = "give pages like a4, a4@100:300:50, 1240x1754 or 600:2400:200x800:3200:200"
     parts: list[tuple[range, range]] = []
@@ -180,7 +180,7 @@ def parse_modes(argument: str, text: str, architecture: Architecture) -> tuple[M
         architecture: The architecture whose modes these are.
 
     Raises:
-        WorkloadError: The text is not such a list, or a size is not possible.
+        WorkloadError: The text is not such a list, or a size is invalid.
     """
     names = architecture.modes
     right = f"give all or some of {', '.join(names)}, or sizes like 1024/640 or 512:1280:64"

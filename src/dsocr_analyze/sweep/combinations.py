@@ -91,7 +91,7 @@ class Sweep:
             WorkloadError: There are more rows than can be numbered, or the longest text in the
                 largest batch does not fit 64-bit columns even on an uncut page.
             ConfigError: The model has a part without a closed form, or one that can't be served.
-            DeviceError: A GPU lacks an element type.
+            DeviceError: A GPU lacks a data type.
         """
         import numpy as np
 
@@ -136,7 +136,7 @@ class Sweep:
         Raises:
             WorkloadError: A count does not fit in 64 bits.
             ConfigError: The model has a part without a closed form, or one that can't be served.
-            DeviceError: A GPU lacks an element type.
+            DeviceError: A GPU lacks a data type.
         """
         total = self._rows_of_setting
         for profile, setting in itertools.product(self._profiles, self.settings()):

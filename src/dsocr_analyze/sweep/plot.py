@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from dsocr_analyze.timing.assumptions import JobAssumptions
 
-__all__ = ["MOST_POINTS", "QUANTITIES", "X_COLUMNS", "describe", "is_of_time", "sweep_picture"]
+__all__ = ["MOST_POINTS", "QUANTITIES", "describe", "is_of_time", "sweep_picture"]
 
 MOST_POINTS: Final = 20_000
 """Most rows in one picture."""
@@ -48,7 +48,7 @@ _NUMBERS: Final = (
     "image_size",
     "base_size",
 )
-X_COLUMNS: Final = (*_NUMBERS, "page", "mode", "dtype", "attention", "sliding_window", "gpu")
+_X_COLUMNS: Final = (*_NUMBERS, "page", "mode", "dtype", "attention", "sliding_window", "gpu")
 """Columns that can be a plot's x axis."""
 
 _WHOLES: Final = {
@@ -118,7 +118,7 @@ def sweep_picture(
     Args:
         batches: Rows of a sweep.
         quantity: One of `QUANTITIES`, or a column of predicted seconds.
-        x: One of `X_COLUMNS`; by default the one with most values.
+        x: One of `_X_COLUMNS`; by default the one with most values.
         model: Settings of the model.
         job: What predicted seconds assume.
 
@@ -168,7 +168,7 @@ def _columns(table: pa.Table) -> dict[str, list[Any]]:
     """The columns that can be the x axis, row by row."""
     columns: dict[str, list[Any]] = {
         name: table.column(name).to_pylist()
-        for name in (*X_COLUMNS, "crop_mode")
+        for name in (*_X_COLUMNS, "crop_mode")
         if name in table.column_names
     }
     sizes = zip(columns["page_width"], columns["page_height"], strict=True)
@@ -186,7 +186,7 @@ def _settings_of_job(job: JobAssumptions, limits: Iterable[int]) -> dict[str, li
 
 def _chosen_x(x: str | None, columns: dict[str, list[Any]], differing: list[str]) -> str:
     if x is not None:
-        there = [name for name in X_COLUMNS if name in columns]
+        there = [name for name in _X_COLUMNS if name in columns]
         if x not in there:
             raise WorkloadError(f"no axis {x!r} to plot over; give one of {', '.join(there)}")
         return x

@@ -236,20 +236,20 @@ def _check_numbers(
     """Raise WorkloadError for a number out of range."""
     if not 0 <= preprocess_seconds < 1e6:
         raise WorkloadError(
-            f"preprocess_ms {1e3 * preprocess_seconds:g} is not possible; give 0 or more",
+            f"preprocess_ms {1e3 * preprocess_seconds:g} is out of range; give 0 or more",
             arguments=["preprocess_ms"],
         )
     if workers < 1:
         raise WorkloadError(
-            f"workers {workers} is not possible; give 1 or more", arguments=["workers"]
+            f"workers {workers} is too small; give 1 or more", arguments=["workers"]
         )
     if price is not None and not 0 < price < 1e9:
         raise WorkloadError(
-            f"price {price:g} is not possible; give an amount above 0", arguments=["price"]
+            f"price {price:g} is out of range; give an amount above 0", arguments=["price"]
         )
     if not 0 <= reserved < 1:
         raise WorkloadError(
-            f"reserved {reserved} is not possible; give a fraction, at least 0 and below 1",
+            f"reserved {reserved} is out of range; give a fraction, at least 0 and below 1",
             arguments=["reserved"],
         )
 

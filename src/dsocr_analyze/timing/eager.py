@@ -53,7 +53,7 @@ def eager_pass(
         host: The runtime's host.
 
     Raises:
-        DeviceError: The GPU lacks an element type.
+        DeviceError: The GPU lacks a data type.
     """
     if device.cpu is not None:
         return {name: _on_cpu(kernels, device, host) for name, kernels in stages.items()}

@@ -78,7 +78,7 @@ class KindError(NamedTuple):
     """How accurate the times of a kernel kind are.
 
     Attributes:
-        kind: Kernel kind of the device profile, with its element type.
+        kind: Kernel kind of the device profile, with its data type.
         median: Median relative error.
         p90: 90th percentile of the relative error.
         extrapolated: Whether the coefficients come from another GPU.
@@ -157,7 +157,7 @@ def kernel_seconds(
         precision: Types of a served decoder's weights and cache.
 
     Raises:
-        DeviceError: The GPU lacks an element type.
+        DeviceError: The GPU lacks a data type.
     """
     if device.cpu is not None:
         return _on_cpu(kernels, device.cpu, device.gpu)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["LENGTH_COLUMN", "read_lengths"]
+__all__ = ["read_lengths"]
 
-LENGTH_COLUMN: Final = "new_tokens"
+_LENGTH_COLUMN: Final = "new_tokens"
 """Column of the tokens that a page generated; a file's only column may have any name."""
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
@@ -72,7 +72,7 @@ def _problems(rows: RawRows, reasons: NDArray[np.uint8] | None) -> Iterator[tupl
     if reasons is not None:
         first = int(np.flatnonzero(reasons)[0])
         reason, value = int(reasons[first]), rows.value(0, first)
-        yield int(rows.numbers[first]), problem_text(LENGTH_COLUMN, reason, LARGEST_COUNT, value)
+        yield int(rows.numbers[first]), problem_text(_LENGTH_COLUMN, reason, LARGEST_COUNT, value)
 
 
 def _wanted_column(what: str, names: list[str]) -> tuple[str, ...]:
@@ -81,28 +81,28 @@ def _wanted_column(what: str, names: list[str]) -> tuple[str, ...]:
     Raises:
         WorkloadError: There is no such column or more than one, or its name is a number.
     """
-    found = names.count(LENGTH_COLUMN)
+    found = names.count(_LENGTH_COLUMN)
     if found > 1:
-        raise WorkloadError(f"{what} has {found} columns {LENGTH_COLUMN!r}; give one")
+        raise WorkloadError(f"{what} has {found} columns {_LENGTH_COLUMN!r}; give one")
     if found:
-        return (LENGTH_COLUMN,)
+        return (_LENGTH_COLUMN,)
     if len(names) != 1:
         shown = ", ".join(shortened(name) for name in names[:8])
         more = f" and {len(names) - 8} more" if len(names) > 8 else ""
         raise WorkloadError(
-            f"{what} has no column {LENGTH_COLUMN!r} (it has {shown or 'none'}{more}); "
+            f"{what} has no column {_LENGTH_COLUMN!r} (it has {shown or 'none'}{more}); "
             f"{_KIND.right}"
         )
     if _NUMBER.fullmatch(names[0].strip()):
         raise WorkloadError(
             f"the only column of {what} is called {names[0]!r}, which is a number; "
-            f"start a CSV file with a header: {LENGTH_COLUMN}"
+            f"start a CSV file with a header: {_LENGTH_COLUMN}"
         )
     return (names[0],)
 
 
 _KIND: Final = RowKind(
     what="list of output lengths",
-    right=f"give a Parquet or CSV file with a column {LENGTH_COLUMN}, in tokens, or one column",
+    right=f"give a Parquet or CSV file with a column {_LENGTH_COLUMN}, in tokens, or one column",
     columns=_wanted_column,
 )

@@ -113,7 +113,7 @@ class PageTimer:
 
         Raises:
             ConfigError: Serving this model is not supported.
-            DeviceError: There are no kernel times for its element type, or the GPU lacks something.
+            DeviceError: There are no kernel times for its data type, or the GPU lacks something.
         """
         check_model(model, is_eager=job.is_eager)
         self.model, self.job = model, job
@@ -138,7 +138,7 @@ class PageTimer:
 
         Raises:
             ConfigError: The model has a part without a closed form.
-            DeviceError: The GPU lacks an element type.
+            DeviceError: The GPU lacks a data type.
             WorkloadError: A number of new tokens is out of range.
         """
         if self._served is None:

@@ -85,12 +85,12 @@ class OutputLengths:
         _check_count("limit", limit, least=2)
         if not 1 <= mean <= limit - 1:
             raise WorkloadError(
-                f"mean {mean} is not possible: pages that do not reach limit {limit} generate "
+                f"mean {mean} is out of range: pages that do not reach limit {limit} generate "
                 f"from 1 to {limit - 1} tokens"
             )
         if not 0 <= share_at_limit < 1:
             raise WorkloadError(
-                f"share_at_limit {share_at_limit} is not possible; give a number of at least 0 and"
+                f"share_at_limit {share_at_limit} is out of range; give a number of at least 0 and"
                 " below 1"
             )
         shorter = math.floor(mean)
@@ -115,7 +115,7 @@ class OutputLengths:
         """
         for length, count in pages.items():
             if count < 0:
-                raise WorkloadError(f"{count} pages of {length} tokens are not possible")
+                raise WorkloadError(f"{count} pages of {length} tokens are too few; give 0 or more")
         total = sum(pages.values())
         if not total:
             raise WorkloadError("no page is counted; give at least one")
@@ -176,5 +176,5 @@ def _check_count(what: str, count: object, *, least: int = 1) -> None:
     """Raise WorkloadError unless a count is a whole number from `least` to LARGEST_COUNT."""
     if not isinstance(count, int) or isinstance(count, bool) or not least <= count <= LARGEST_COUNT:
         raise WorkloadError(
-            f"{what} {count!r} is not possible; give a whole number from {least} to {LARGEST_COUNT}"
+            f"{what} {count!r} is invalid; give a whole number from {least} to {LARGEST_COUNT}"
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.errors import DeviceError, WorkloadError
-from dsocr_analyze.hardware.lacks import check_has
+from dsocr_analyze.hardware.missing_features import check_features
 from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.prediction import (
     Band,
@@ -72,13 +72,13 @@ def predict(
 
     Raises:
         ConfigError: The model has a part without a closed form, or serving it is not supported.
-        DeviceError: The GPU lacks an element type.
+        DeviceError: The GPU lacks a data type.
         WorkloadError: A concurrency is below 1.
     """
     for count in concurrency:
         if count < 1:
             raise WorkloadError(
-                f"concurrency {count} is not possible; give 1 or more", arguments=["concurrency"]
+                f"concurrency {count} is too small; give 1 or more", arguments=["concurrency"]
             )
     check_model(model, is_eager=assumptions.runtime == "eager")
     assumptions = assumptions.on(model.device)
@@ -120,7 +120,9 @@ def check_model(model: TimedModel, *, is_eager: bool) -> None:
             "dtype float32: attention was measured in 16 bits only; use bfloat16 or float16",
             arguments=["dtype"],
         )
-    check_has(model.device.gpu, model.dtype, flash_attention=is_eager and model.flash_attention)
+    check_features(
+        model.device.gpu, model.dtype, flash_attention=is_eager and model.flash_attention
+    )
 
 
 class _Runtime(Protocol):

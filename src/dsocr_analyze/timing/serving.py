@@ -1,4 +1,4 @@
-"""The serving runtime: one page's prefill pass, and a decode step of all running sequences.
+"""Serving engines: one page's prefill pass, and a decode step of all running sequences.
 
 Vision runs uncompiled, the prompt as compiled kernels, a decode step as one CUDA graph.
 """

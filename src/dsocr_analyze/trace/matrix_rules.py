@@ -12,7 +12,7 @@ from dsocr_analyze.kernels import Convolution, Gemm
 from dsocr_analyze.trace.call import Call, Count, Rule, all_inputs, output_elements
 from dsocr_analyze.trace.fvcore_handles import fvcore_count
 
-__all__ = ["MATRIX_RULES", "einsum_labels", "is_contraction"]
+__all__ = ["MATRIX_RULES", "is_contraction"]
 
 
 # --- linear and convolution ------------------------------------------------------------------
@@ -102,7 +102,7 @@ def _scaled_flops(call: Call) -> int:
 # --- einsum ----------------------------------------------------------------------------------
 
 
-def einsum_labels(equation: str) -> tuple[str, str, str]:
+def _einsum_labels(equation: str) -> tuple[str, str, str]:
     """Labels of two operands and the output; an implicit output is made explicit."""
     inputs, arrow, output = equation.replace(" ", "").partition("->")
     left, right = inputs.split(",")
@@ -120,7 +120,7 @@ def is_contraction(equation: str, shapes: Sequence[Sequence[int]]) -> bool:
     """
     if len(shapes) != 2 or "." in equation:
         return False
-    left, right, output = einsum_labels(equation)
+    left, right, output = _einsum_labels(equation)
     if len(set(left)) < len(left) or len(set(right)) < len(right):
         return False
     left_sizes = dict(zip(left, shapes[0], strict=True))
@@ -137,7 +137,7 @@ def _einsum_dimensions(call: Call) -> Gemm:
     A label of one operand that the output lacks is summed before the product (as torch does), so
     it does not multiply.
     """
-    left, right, output = einsum_labels(call.args[0])
+    left, right, output = _einsum_labels(call.args[0])
     sizes: dict[str, int] = {}
     for labels, operand in zip((left, right), call.args[1], strict=True):
         for label, size in zip(labels, operand.shape, strict=True):
@@ -157,7 +157,7 @@ def _einsum_macs(call: Call) -> int:
 
 def _einsum_vector_flops(call: Call) -> int:
     """Additions that sum over labels carried by only one operand."""
-    left, right, output = einsum_labels(call.args[0])
+    left, right, output = _einsum_labels(call.args[0])
     total = 0
     for labels, other, operand in zip((left, right), (right, left), call.args[1], strict=True):
         if any(

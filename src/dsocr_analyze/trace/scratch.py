@@ -13,8 +13,8 @@ from dsocr_analyze.trace.call import Call
 
 __all__ = ["copied_operands", "scratch_bytes"]
 
-Scratch = Callable[[Call, int], int]
-"""Bytes of scratch, from a call and the number of threads of the pool."""
+Scratch = Callable[[Call, KernelsOf], int]
+"""Bytes of scratch, from a call and the CPU."""
 
 
 def copied_operands(name: str, call: Call) -> list[torch.Tensor]:
@@ -31,21 +31,21 @@ def copied_operands(name: str, call: Call) -> list[torch.Tensor]:
 def scratch_bytes(name: str, call: Call, kernels_of: KernelsOf) -> int:
     """Bytes that a call's kernel holds for its own use while it runs."""
     known = None if kernels_of.device == "cuda" else _ON_CPU.get(name)
-    return 0 if known is None else known(call, kernels_of.threads)
+    return 0 if known is None else known(call, kernels_of)
 
 
-def _attention(call: Call, threads: int) -> int:
+def _attention(call: Call, kernels_of: KernelsOf) -> int:
     query, key = call.args[:2]
     return scratch.attention_scratch(
         int(query.shape[-2]),
         int(key.shape[-2]),
         int(query.shape[-1]),
         query.element_size(),
-        threads,
+        kernels_of.threads,
     )
 
 
-def _convolution(call: Call, threads: int) -> int:
+def _convolution(call: Call, kernels_of: KernelsOf) -> int:
     """Square images and ungrouped kernels; others take no known scratch."""
     x, weight, output = call.args[0], call.args[1], call.outputs[0]
     if x.dim() != 4 or x.shape[2] != x.shape[3] or weight.shape[1] != x.shape[1]:
@@ -58,17 +58,18 @@ def _convolution(call: Call, threads: int) -> int:
         int(output.shape[2]),
         int(weight.shape[2]),
         x.element_size(),
-        threads,
+        kernels_of,
     )
 
 
 def _product(first: int) -> Scratch:
     """For `[..., m, k] x [..., k, n]`, with the factors starting at the argument `first`."""
 
-    def count(call: Call, threads: int) -> int:
+    def count(call: Call, kernels_of: KernelsOf) -> int:
         left, right = call.args[first], call.args[first + 1]
         size = left.element_size()
-        packed = scratch.product_scratch(int(left.shape[-2]), int(left.shape[-1]), size, threads)
+        rows, depth = int(left.shape[-2]), int(left.shape[-1])
+        packed = scratch.product_scratch(rows, depth, size, kernels_of)
         if not packed or left.dim() < 3:
             return packed
         # In 16 bits, a batch that is neither row-major nor column-major is copied.
@@ -78,7 +79,7 @@ def _product(first: int) -> Scratch:
     return count
 
 
-def _antialiased(call: Call, _: int) -> int:
+def _antialiased(call: Call, _: KernelsOf) -> int:
     x, output = call.args[0], call.outputs[0]
     return scratch.antialiased_scratch(
         int(x.shape[0]),
@@ -89,12 +90,12 @@ def _antialiased(call: Call, _: int) -> int:
     )
 
 
-def _mean(call: Call, _: int) -> int:
+def _mean(call: Call, _: KernelsOf) -> int:
     x = call.tensors()[0]
     return scratch.mean_scratch(x.numel(), call.outputs[0].numel(), x.element_size())
 
 
-def _sort(call: Call, _: int) -> int:
+def _sort(call: Call, _: KernelsOf) -> int:
     return scratch.sort_scratch(call.tensors()[0].numel())
 
 

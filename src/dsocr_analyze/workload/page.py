@@ -8,9 +8,9 @@ from typing import Final
 from dsocr_analyze.errors import PageError
 from dsocr_analyze.names import did_you_mean
 
-__all__ = ["DEFAULT_DPI", "LARGEST_SIDE", "PAPERS", "check_page", "paper_dpi", "parse_page"]
+__all__ = ["LARGEST_SIDE", "PAPERS", "check_page", "paper_dpi", "parse_page"]
 
-DEFAULT_DPI: Final = 150
+_DEFAULT_DPI: Final = 150
 
 LARGEST_SIDE: Final = 1_000_000
 """Most pixels per side of a page."""
@@ -25,7 +25,7 @@ PAPERS: Final[dict[str, tuple[int, int]]] = {
 """Width and height of each named paper in tenths of a millimetre."""
 
 _RIGHT: Final = (
-    f"give {', '.join(PAPERS)} (at {DEFAULT_DPI} dpi, or at others like a4@300), "
+    f"give {', '.join(PAPERS)} (at {_DEFAULT_DPI} dpi, or at others like a4@300), "
     "or WIDTHxHEIGHT like 1240x1754"
 )
 _NAMED: Final = re.compile(r"(?P<paper>[a-z0-9]+)(?:@(?P<dpi>[0-9]{1,6}))?")
@@ -46,7 +46,7 @@ def check_page(width: object, height: object) -> tuple[int, int]:
     for side in (width, height):
         if isinstance(side, bool) or not isinstance(side, int) or not 1 <= side <= LARGEST_SIDE:
             raise PageError(
-                f"a page of {width!r} x {height!r} pixels is not possible; "
+                f"a page of {width!r} x {height!r} pixels is invalid; "
                 f"give whole numbers from 1 to {LARGEST_SIDE} per side"
             )
         sides.append(side)
@@ -70,7 +70,7 @@ def parse_page(text: str) -> tuple[int, int]:
     if named is None or named["paper"] not in PAPERS:
         near = did_you_mean(wanted.partition("@")[0], PAPERS)
         raise PageError(f"no page size {_shortened(text)}; {near}{_RIGHT}")
-    dpi = DEFAULT_DPI if named["dpi"] is None else int(named["dpi"])
+    dpi = _DEFAULT_DPI if named["dpi"] is None else int(named["dpi"])
     if dpi < 1:
         raise PageError(f"no page size {_shortened(text)}: {dpi} dpi; {_RIGHT}")
     width, height = PAPERS[named["paper"]]
@@ -86,7 +86,7 @@ def paper_dpi(text: str) -> int | None:
     named = _NAMED.fullmatch(text.strip().lower())
     if named is None or named["paper"] not in PAPERS:
         return None
-    return DEFAULT_DPI if named["dpi"] is None else int(named["dpi"])
+    return _DEFAULT_DPI if named["dpi"] is None else int(named["dpi"])
 
 
 def _pixels(tenths_of_millimetre: int, dpi: int) -> int:

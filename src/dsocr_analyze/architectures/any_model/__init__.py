@@ -84,7 +84,7 @@ def _plan(
         seq_len = 0 if prompt is None else prompt.tokens
     elif prompt is None:
         raise WorkloadError(
-            f"seq_len {seq_len} is not possible: {description.file} has no 'prompt'",
+            f"seq_len {seq_len} is not supported: {description.file} has no 'prompt'",
             arguments=["seq_len"],
         )
     else:

@@ -14,7 +14,6 @@ from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
 __all__ = [
-    "ATTENTIONS",
     "BATCH",
     "KEYS",
     "TOKENS",
@@ -33,7 +32,7 @@ KEYS: Final = "keys"
 """Sizes set by a workload: prompts per batch, tokens passed to a pass, and all positions up to
 the last of these."""
 
-ATTENTIONS: Final = ("eager", "sdpa")
+_ATTENTIONS: Final = ("eager", "sdpa")
 MODEL_DTYPE: Final = "model"
 _FLOATS: Final = ("float32", "float16", "bfloat16", "float64")
 _WHOLES: Final = ("int64", "int32", "int16", "int8", "uint8")
@@ -160,7 +159,7 @@ def read_description(path: Path) -> Description:
         file=top.file,
         name=top.text("name"),
         model_class=top.text("class", None),
-        attention=top.choice("attention", ATTENTIONS, ATTENTIONS[0]),
+        attention=top.choice("attention", _ATTENTIONS, _ATTENTIONS[0]),
         routed_expert=_routed_expert(top),
         stages=stages,
         prompt=_prompt(top, is_needed=decodes),

@@ -60,7 +60,7 @@ class _OCR2(Network):
             _check_view("base_size", base_size)
             if image_size != self.crop.tile:
                 raise WorkloadError(
-                    f"image_size {image_size} is not possible in crop mode: tiles always"
+                    f"image_size {image_size} is not supported in crop mode: tiles always"
                     f" have {self.crop.tile} pixels per side, and tokens laid out for another size"
                     f" do not match their features; give {self.crop.tile}",
                     arguments=["image_size"],
@@ -142,7 +142,7 @@ def _check_view(argument: str, size: int) -> None:
     if tokens_per_side(size) not in {tokens_per_side(each) for each in VIEW_SIZES}:
         sizes = " or ".join(map(str, VIEW_SIZES))
         raise WorkloadError(
-            f"{argument} {size} is not possible: the encoder has no queries for the"
+            f"{argument} {size} is not supported: the encoder has no queries for the"
             f" {tokens_per_side(size) ** 2} tokens of such a view; give {sizes}",
             arguments=[argument],
         )

@@ -95,7 +95,7 @@ class ClipNetwork(Network):
         dimensions: ModelDimensions,
         workload: Workload,
     ) -> tuple[ViewFeatures, ...]:
-        """Adds a newline to each row; the whole view, which comes last, is laid out first."""
+        """Adds a newline to each row; the global view, which comes last, is laid out first."""
         d, laid_out = dimensions.decoder.hidden_size, list(views)
         for index in reversed(range(len(views))):
             view = workload.views[index]

@@ -25,7 +25,7 @@ from dsocr_analyze.costs.integers import Count, largest, maximum, minimum
 from dsocr_analyze.costs.kv_cache import cache_bytes
 from dsocr_analyze.costs.operators import Kernels
 from dsocr_analyze.costs.sections import Expansion, sections_work
-from dsocr_analyze.costs.sums import combined, repeated, scaled
+from dsocr_analyze.costs.sums import combined, multiplied, repeated
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import ExpertsTouched, Memory, Parameters, StageFigures
@@ -48,7 +48,6 @@ __all__ = [
     "experts_by_stage",
     "is_dynamic",
     "kept_tokens",
-    "layout",
     "memory",
     "model_params",
     "prefill_work",
@@ -216,22 +215,25 @@ def step_kernels(
 def _page_layout(
     network: Network, workload: Workload, dimensions: RelativeDimensions, dtype: Dtype
 ) -> Kernels:
+    """What the model itself does between its parts."""
     columns, rows = workload.grid
-    whole, local = workload.global_view, workload.local_views
-    return layout(
-        network,
-        workload.batch_size,
-        workload.seq_len,
-        workload.visual_tokens,
-        workload.base_size,
-        whole.resolution,
-        None if local is None else local.resolution,
-        columns,
-        rows,
-        dimensions,
-        dtype,
-        pages=workload.prompt_pages,
-    )
+    pages = workload.prompt_pages
+    whole = workload.global_view.resolution
+    first_look = pixel_sum(pages, whole, dtype)
+    parts: list[Kernels] = pages * [
+        network.whole_layout(token_side(whole, dimensions.sam), dimensions, dtype),
+    ]
+    d = dimensions.decoder.hidden_size
+    parts.append(page_layout(workload.seq_len, workload.visual_tokens, d, dtype, pages=pages))
+    if workload.local_views is None:
+        parts.append(blank_sum(workload.base_size))
+    else:
+        local = workload.local_views.resolution
+        q = token_side(local, dimensions.sam)
+        parts.append(pixel_sum(columns * rows, local, dtype))
+        parts.append(network.local_layout(columns, rows, q, dimensions, dtype))
+    each = [kernel for part in parts for kernel in part]
+    return (*first_look, *repeated(each, workload.batch_size))
 
 
 def model_params(network: Network, dimensions: RelativeDimensions) -> dict[str, int]:
@@ -383,15 +385,15 @@ def decode_steps_work(
     if decoder.sliding_window is not None:
         full = step(first + decoder.sliding_window - 1, overwrites=True)
         kept = kept_tokens(decoder, steps)
-        parts.append(scaled(full, steps - kept))
+        parts.append(multiplied(full, steps - kept))
         steps = kept
     base, slope = step(0), step(1).minus(step(0))
-    parts.append(scaled(base, steps))
+    parts.append(multiplied(base, steps))
     if is_dynamic(decoder):
         slope = step(trained + 1).minus(step(trained))
-        update = step(trained).minus(combined((base, scaled(slope, trained))))
-        parts.append(scaled(update, steps - minimum(steps, maximum(0, trained - first))))
-    parts.append(scaled(slope, steps * first + steps * (steps - 1) // 2))
+        update = step(trained).minus(combined((base, multiplied(slope, trained))))
+        parts.append(multiplied(update, steps - minimum(steps, maximum(0, trained - first))))
+    parts.append(multiplied(slope, steps * first + steps * (steps - 1) // 2))
     return combined(parts)
 
 
@@ -426,49 +428,3 @@ def check_positions(decoder: DecoderDimensions, seq_len: Count, max_new_tokens: 
         f" 'max_position_embeddings', {trained}; the sequence reaches {longest}: give a shorter one"
         f"{'' if divides_by_zero else ', or trace the model'}"
     )
-
-
-def layout(
-    network: Network,
-    B: Count,
-    T: Count,
-    visual: Count,
-    base: Count,
-    whole: Count,
-    local: Count | None,
-    columns: Count,
-    rows: Count,
-    dimensions: RelativeDimensions,
-    dtype: Dtype,
-    *,
-    pages: int = 1,
-) -> Kernels:
-    """What the model itself does between its parts, for B equal prompts.
-
-    Args:
-        network: The relative.
-        B: Batch.
-        T: Tokens of the prompt.
-        visual: Visual tokens.
-        base: Pixels per side of the blank patch used if there are no local views.
-        whole: Pixels per side of the whole view.
-        local: Pixels per side of a local view; None for no local views.
-        columns: Columns of local views.
-        rows: Rows of local views.
-        dimensions: The model.
-        dtype: Type of features.
-        pages: Pages per prompt.
-    """
-    d = dimensions.decoder.hidden_size
-    first_look = pixel_sum(pages, whole, dtype)
-    parts: list[Kernels] = pages * [
-        network.whole_layout(token_side(whole, dimensions.sam), dimensions, dtype),
-    ]
-    parts.append(page_layout(T, visual, d, dtype, pages=pages))
-    if local is None:
-        parts.append(blank_sum(base))
-    else:
-        q = token_side(local, dimensions.sam)
-        parts.append(pixel_sum(columns * rows, local, dtype))
-        parts.append(network.local_layout(columns, rows, q, dimensions, dtype))
-    return (*first_look, *repeated([kernel for part in parts for kernel in part], B))

@@ -276,7 +276,7 @@ _NOT_MODELLED: Final[Rules] = {
         "index_head_dim",
     ),
     "tile_tag": Fixed(("2D",), "it changes the layout of views"),
-    "global_view_pos": Fixed(("head",), "it places the whole view elsewhere"),
+    "global_view_pos": Fixed(("head",), "it places the global view elsewhere"),
     "lm_head": Fixed((True,), "it leaves out the head"),
     "rm_head": Fixed((False,), "it adds a reward model's head"),
     **_each(_OUTPUT, "output_hidden_states", "output_attentions"),

@@ -49,7 +49,6 @@ __all__ = [
     "expert_params",
     "experts_touched",
     "head_params",
-    "latent_heads",
     "routing_of",
 ]
 
@@ -193,7 +192,7 @@ def _attention(
 ) -> ModuleKernels:
     d = decoder.hidden_size
     if decoder.use_mla:
-        latent = latent_heads(decoder)
+        latent = _latent_heads(decoder)
         return mla_attention(
             B, T, cached, d, latent, dtype, flash=flash, is_masked=is_masked, kernels_of=kernels_of
         )
@@ -237,7 +236,7 @@ def _mixture(
     )
 
 
-def latent_heads(decoder: DecoderDimensions) -> LatentHeads:
+def _latent_heads(decoder: DecoderDimensions) -> LatentHeads:
     """Dimensions of latent attention."""
     scaling = decoder.rope_scaling
     return LatentHeads(
@@ -287,7 +286,7 @@ def decoder_params(decoder: DecoderDimensions) -> int:
     """Parameters of embedding, layers and norm."""
     d = decoder.hidden_size
     if decoder.use_mla:
-        attention = mla_params(d, latent_heads(decoder))
+        attention = mla_params(d, _latent_heads(decoder))
     else:
         attention = decoder_attention_params(
             d, decoder.heads, decoder.kv_heads, decoder.head_dim, bias=decoder.attention_bias

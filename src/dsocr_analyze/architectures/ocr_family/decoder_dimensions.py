@@ -11,16 +11,13 @@ from dsocr_analyze.costs.activations import ACTIVATIONS
 
 __all__ = [
     "DECODER_DEFAULTS",
-    "ROPE_SCALING_TYPES",
-    "SCORING_FUNCS",
-    "TOPK_METHODS",
     "DecoderDimensions",
     "RopeScaling",
 ]
 
-SCORING_FUNCS: Final = ("softmax", "sigmoid")
-TOPK_METHODS: Final = ("greedy", "group_limited_greedy", "noaux_tc")
-ROPE_SCALING_TYPES: Final = ("linear", "dynamic", "yarn")
+_SCORING_FUNCS: Final = ("softmax", "sigmoid")
+_TOPK_METHODS: Final = ("greedy", "group_limited_greedy", "noaux_tc")
+_ROPE_SCALING_TYPES: Final = ("linear", "dynamic", "yarn")
 
 DECODER_DEFAULTS: Final[Mapping[str, Any]] = {
     "hidden_act": "silu",
@@ -48,7 +45,7 @@ class RopeScaling:
     """How rotary positions are stretched.
 
     Attributes:
-        kind: One of `ROPE_SCALING_TYPES`.
+        kind: One of `_ROPE_SCALING_TYPES`.
         factor: Stretch, at least 1.
     """
 
@@ -74,8 +71,8 @@ class DecoderDimensions:
         num_experts_per_tok: Routed experts per token; 0 in a dense decoder.
         first_k_dense_replace: Number of initial layers that are dense.
         moe_layer_freq: Every this many layers, one is MoE.
-        scoring_func: One of `SCORING_FUNCS`.
-        topk_method: One of `TOPK_METHODS`; "greedy" in a dense decoder.
+        scoring_func: One of `_SCORING_FUNCS`.
+        topk_method: One of `_TOPK_METHODS`; "greedy" in a dense decoder.
         n_group: Expert groups of a group-limited method; 1 for other methods.
         topk_group: Groups a token may choose from; 1 for other methods.
         norm_topk_prob: Whether the chosen scores are normalised to sum to 1.
@@ -200,7 +197,7 @@ def _rope_scaling(keys: ConfigKeys, *, use_mla: bool) -> RopeScaling | None:
     scaling = keys.section("rope_scaling")
     name = "rope_type" if scaling.has("rope_type") and not use_mla else "type"
     return RopeScaling(
-        kind=scaling.choice(name, ROPE_SCALING_TYPES),
+        kind=scaling.choice(name, _ROPE_SCALING_TYPES),
         factor=scaling.number("factor", least=1),
     )
 
@@ -269,7 +266,7 @@ def _experts(keys: ConfigKeys) -> dict[str, Any]:
             "norm_topk_prob": False,
             "routed_scaling_factor": 1.0,
         }
-    method = keys.choice("topk_method", TOPK_METHODS)
+    method = keys.choice("topk_method", _TOPK_METHODS)
     per_token = keys.integer("num_experts_per_tok")
     if per_token > experts:
         raise keys.refusal("num_experts_per_tok", f"at most 'n_routed_experts', {experts}")
@@ -287,7 +284,7 @@ def _experts(keys: ConfigKeys) -> dict[str, Any]:
         "first_k_dense_replace": keys.integer("first_k_dense_replace", least=0),
         "moe_layer_freq": keys.integer("moe_layer_freq", DECODER_DEFAULTS["moe_layer_freq"]),
         "scoring_func": keys.choice(
-            "scoring_func", SCORING_FUNCS, DECODER_DEFAULTS["scoring_func"]
+            "scoring_func", _SCORING_FUNCS, DECODER_DEFAULTS["scoring_func"]
         ),
         "topk_method": method,
         "n_group": groups,

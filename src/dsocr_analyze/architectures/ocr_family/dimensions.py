@@ -22,7 +22,6 @@ from dsocr_analyze.architectures.config_keys import ConfigKeys
 from dsocr_analyze.architectures.config_rules import Code, KeyTable, findings_of
 from dsocr_analyze.architectures.ocr_family.decoder_dimensions import (
     DecoderDimensions,
-    RopeScaling,
 )
 from dsocr_analyze.architectures.ocr_family.projector_dimensions import (
     PAIR_PROJECTOR_TYPES,
@@ -38,7 +37,6 @@ __all__ = [
     "ModelDimensions",
     "ProjectorDimensions",
     "RelativeDimensions",
-    "RopeScaling",
     "SamDimensions",
     "check_projector",
     "dimensions_of",

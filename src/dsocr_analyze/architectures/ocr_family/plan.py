@@ -66,7 +66,7 @@ def plan_workload(
     check_count("image_size", image_size, SMALLEST_VIEW, LARGEST_VIEW, " pixels per side")
     if not isinstance(crop_mode, bool):
         raise WorkloadError(
-            f"crop_mode {crop_mode!r} is not possible; give True or False",
+            f"crop_mode {crop_mode!r} is not a boolean; give True or False",
             arguments=["crop_mode"],
         )
     if prompt_pages > 1:
@@ -94,7 +94,7 @@ def plan_workload(
 def _check_prompt_pages(pages: object, most: int) -> None:
     if most == 1 != pages:
         raise WorkloadError(
-            f"prompt_pages {pages!r} is not possible: this model takes one page per prompt;"
+            f"prompt_pages {pages!r} is not supported: this model takes one page per prompt;"
             " leave prompt_pages out",
             arguments=["prompt_pages"],
         )
@@ -105,13 +105,13 @@ def _check_several(base_size: int, image_size: int, crop_mode: bool) -> None:
     """Rejects what `infer_multi()` does not do to pages that share a prompt."""
     if crop_mode:
         raise WorkloadError(
-            "crop_mode=True is not possible if several pages share a prompt: none of them is"
+            "crop_mode=True is not supported if several pages share a prompt: none of them is"
             " cropped; give crop_mode=False",
             arguments=["crop_mode"],
         )
     if base_size != image_size:
         raise WorkloadError(
-            f"base_size {base_size} is not possible if several pages share a prompt: each is one"
+            f"base_size {base_size} is not supported if several pages share a prompt: each is one"
             f" view of image_size; leave out base_size, or give {image_size}",
             arguments=["base_size", "image_size"],
         )
@@ -119,7 +119,7 @@ def _check_several(base_size: int, image_size: int, crop_mode: bool) -> None:
 
 def _checked_pair(page: object) -> tuple[int, int]:
     if not isinstance(page, tuple | list) or len(page) != 2:
-        raise WorkloadError(f"page {page!r} is not possible; give (width, height) in pixels")
+        raise WorkloadError(f"page {page!r} is not a pair; give (width, height) in pixels")
     return check_page(*page)
 
 

@@ -52,7 +52,7 @@ def pixel_work_of_pages(
         height: Heights of the pages in pixels.
         columns: Columns of local views; 1 if a page is not cropped.
         rows: Rows of local views.
-        base_size: Pixels per side of the whole view if the mode crops pages.
+        base_size: Pixels per side of the global view if the mode crops pages.
         image_size: Pixels per side of a local view, or of the only one.
         crop_mode: Whether the mode crops pages.
     """

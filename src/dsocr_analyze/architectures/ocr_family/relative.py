@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from dsocr_analyze.architectures.architecture import Architecture, ClosedForms, Served
 from dsocr_analyze.architectures.config_rules import KeyTable, findings_of
+from dsocr_analyze.architectures.ocr_family.bytes_alive import (
+    decode_bytes_alive,
+    prefill_bytes_alive,
+)
 from dsocr_analyze.architectures.ocr_family.composition import (
     compose,
     experts_by_stage,
@@ -30,9 +34,8 @@ from dsocr_analyze.architectures.ocr_family.serving import (
     served_step,
     served_views,
 )
-from dsocr_analyze.architectures.ocr_family.sizes import size_warnings
+from dsocr_analyze.architectures.ocr_family.size_warnings import size_warnings
 from dsocr_analyze.architectures.ocr_family.stages import ROUTED_EXPERT
-from dsocr_analyze.architectures.ocr_family.tides import decode_tide, prefill_tide
 from dsocr_analyze.architectures.ocr_family.totals import page_totals
 
 if TYPE_CHECKING:
@@ -72,7 +75,7 @@ def relative(
         title: Likewise.
         modes: Likewise.
         default_mode: Likewise.
-        reference: Directory of the built-in reference network.
+        reference: Directory of the built-in reference.
         model_class: Class of the whole model in `auto_map`.
         model_types: Its `model_type`, used if `auto_map` names no class.
         published_code: As in the architecture.
@@ -120,8 +123,8 @@ def _closed_forms(
         crop_grids=crop_grids(network.crop),
         parameter_count=lambda dimensions: sum(model_params(network, dimensions).values()),
         memory=partial(memory, network),
-        prefill_tide=partial(prefill_tide, network),
-        decode_tide=partial(decode_tide, network),
+        prefill_bytes_alive=partial(prefill_bytes_alive, network),
+        decode_bytes_alive=partial(decode_bytes_alive, network),
         expert_params=expert_params,
         experts_touched=experts_by_stage,
         repeats=repeats,

@@ -52,11 +52,11 @@ __all__ = [
 
 
 def check_served(dimensions: RelativeDimensions) -> None:
-    """Raises ConfigError for anything that no rule of the serving runtime covers."""
+    """Raises ConfigError for anything that no rule of the serving engines covers."""
     decoder = dimensions.decoder
     if decoder.use_mla:
         raise ConfigError(
-            "config.json: 'use_mla' is true, and the serving runtime is modelled for plain"
+            "config.json: 'use_mla' is true, and serving engines are modelled for plain"
             " attention only; use runtime eager, or a model with 'use_mla' false"
         )
     if decoder.hidden_act != "silu":
@@ -66,7 +66,7 @@ def check_served(dimensions: RelativeDimensions) -> None:
         )
     if decoder.rope_scaling is not None and decoder.rope_scaling.kind == "dynamic":
         raise ConfigError(
-            "config.json: 'rope_scaling' of type 'dynamic' is not modelled for the serving runtime;"
+            "config.json: 'rope_scaling' of type 'dynamic' is not modelled for serving engines;"
             " use runtime eager"
         )
 

@@ -19,7 +19,7 @@ from dsocr_analyze.architectures.ocr_family.composition import (
 )
 from dsocr_analyze.architectures.ocr_family.decoder import cache_width, experts_touched
 from dsocr_analyze.architectures.ocr_family.layout import blank_sum, page_layout, pixel_sum
-from dsocr_analyze.architectures.ocr_family.peaks import (
+from dsocr_analyze.architectures.ocr_family.many_peaks import (
     PromptPeaks,
     ViewPeaks,
     peak_of,
@@ -32,7 +32,7 @@ from dsocr_analyze.costs.integers import Count, is_nothing, largest
 from dsocr_analyze.costs.kv_cache import cache_bytes
 from dsocr_analyze.costs.lookup import looked_up
 from dsocr_analyze.costs.sections import sections_work
-from dsocr_analyze.costs.sums import combined, scaled, work_of
+from dsocr_analyze.costs.sums import combined, multiplied, work_of
 from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import CUDA, Work
@@ -141,8 +141,8 @@ def _checked(name: str, values: Any) -> Any:
             return _checked(name, int(values))
         if values.ndim != 1 or values.dtype.kind not in "iu":
             raise WorkloadError(
-                f"{name}: a {values.ndim}-dimensional array of {values.dtype} is not possible; "
-                "give one dimension of whole numbers",
+                f"{name} is a {values.ndim}-dimensional array of {values.dtype}; give one dimension"
+                " of whole numbers",
                 arguments=(name,),
             )
         if values.size and values.dtype.kind == "u" and int(values.max()) > _LARGEST:
@@ -199,9 +199,9 @@ class _Evaluation:
         )
         prompt, held = looked_up(self._prompt, batch_size, T)
         placing = work_of(page_layout(T, visual, self.d, self.dtype))
-        pages = scaled(combined((layout, placing)), batch_size)
+        pages = multiplied(combined((layout, placing)), batch_size)
         works = {
-            stage.name: scaled(work, batch_size)
+            stage.name: multiplied(work, batch_size)
             for stage, work in zip(self.network.vision, vision, strict=True)
         }
         works[PREFILL.name] = combined((prompt, pages, first_look))
@@ -237,7 +237,7 @@ class _Evaluation:
         return step.bytes_read + (0.0 if experts is None else experts.bytes_beyond_counted)
 
     def _visual_tokens(self, whole: Count, local: Count, columns: Count, rows: Count) -> Count:
-        """Tokens of the whole view and, for cropped pages, of the local views."""
+        """Tokens of the global view and, for cropped pages, of the local views."""
         tokens = self.network.whole_tokens(token_side(whole, self.dimensions.sam))
         is_cut = 1 * (columns * rows > 1)
         if is_nothing(is_cut):
@@ -261,13 +261,13 @@ class _Evaluation:
         calls = [self._vision(1, whole)]
         layout = [
             work_of(self.network.whole_layout(token_side(whole, sam), self.dimensions, dtype)),
-            scaled(work_of(blank_sum(base)), 1 - is_cut),
+            multiplied(work_of(blank_sum(base)), 1 - is_cut),
         ]
         if not is_nothing(is_cut):
-            calls.append([scaled(work, is_cut) for work in self._vision(N, local)])
+            calls.append([multiplied(work, is_cut) for work in self._vision(N, local)])
             side = token_side(local, sam)
             picture = self.network.local_layout(columns, rows, side, self.dimensions, dtype)
-            layout.append(scaled(work_of((*picture, *pixel_sum(N, local, dtype))), is_cut))
+            layout.append(multiplied(work_of((*picture, *pixel_sum(N, local, dtype))), is_cut))
         vision = (combined(works) for works in zip(*calls, strict=True))
         held = view_peaks(self.network, self.dimensions, dtype, whole, local, columns, rows)
         return [look, combined(layout), *vision, held]
@@ -303,18 +303,18 @@ class _Evaluation:
         base, slope = looked_up(self._affine, B)
         growing = kept_tokens(decoder, steps)
         lengths = growing * T + growing * (growing - 1) // 2
-        parts = [scaled(base, growing), scaled(slope, lengths)]
+        parts = [multiplied(base, growing), multiplied(slope, lengths)]
         if decoder.sliding_window is not None:
             full, more = looked_up(self._affine_when_full, B)
             others = T + decoder.sliding_window - 1
             rest = steps - growing
-            parts += [scaled(full, rest), scaled(more, rest * others)]
-        return combined((base, scaled(slope, T))), combined(parts)
+            parts += [multiplied(full, rest), multiplied(more, rest * others)]
+        return combined((base, multiplied(slope, T))), combined(parts)
 
     def _affine(self, B: Count) -> list[Work]:
         """Work of a step over an empty cache, and the work added per cached token."""
         base = self._step(B, 0)
-        return [base, combined((self._step(B, 1), scaled(base, -1)))]
+        return [base, combined((self._step(B, 1), multiplied(base, -1)))]
 
     def _affine_when_full(self, B: Count) -> list[Work]:
         """The same for steps that overwrite a token; the cache length excludes that token."""
@@ -322,4 +322,4 @@ class _Evaluation:
             decode_work(B, cached, self.dimensions, self.dtype, flash=self.flash, overwrites=True)
             for cached in (0, 1)
         )
-        return [base, combined((next_one, scaled(base, -1)))]
+        return [base, combined((next_one, multiplied(base, -1)))]

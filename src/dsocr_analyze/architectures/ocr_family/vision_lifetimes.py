@@ -320,7 +320,7 @@ def _convolution(
             output_side,
             kernel,
             lives.dtype.nbytes,
-            lives.kernels_of.threads,
+            lives.kernels_of,
         )
     return lives.features(N * output_side**2 * outputs, scratch=scratch)
 

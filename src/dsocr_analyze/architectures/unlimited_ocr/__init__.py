@@ -29,7 +29,7 @@ from dsocr_analyze.errors import ConfigError
 if TYPE_CHECKING:
     from dsocr_analyze.workload import DecodeStep
 
-__all__ = ["NETWORK", "UNLIMITED_OCR"]
+__all__ = ["UNLIMITED_OCR"]
 
 _WINDOWS: Final = ("sliding_window_size", "sliding_window")
 _WINDOW: Final = _WINDOWS[0]
@@ -46,13 +46,13 @@ class _UnlimitedOCR(ClipNetwork):
         """Raises ConfigError if attention is plain, which is eager only."""
         if not dimensions.decoder.use_mla:
             raise ConfigError(
-                "flash_attention=True is not possible: unlimited-ocr's attention is eager only,"
+                "flash_attention=True is not supported: unlimited-ocr's attention is eager only,"
                 " unless 'use_mla' is true; give flash_attention=False",
                 arguments=["flash_attention"],
             )
 
 
-NETWORK: Final = _UnlimitedOCR()
+_NETWORK: Final = _UnlimitedOCR()
 
 CONFIG_TABLE: Final = key_table(
     {
@@ -105,7 +105,7 @@ def _decode_cache(cache: Any, step: DecodeStep) -> Any:
 
 
 UNLIMITED_OCR: Final = relative(
-    NETWORK,
+    _NETWORK,
     name="unlimited-ocr",
     title="Unlimited-OCR",
     modes={name: MODES[name] for name in ("gundam", "base")},

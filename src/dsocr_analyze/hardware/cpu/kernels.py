@@ -1,4 +1,4 @@
-"""Times of a CPU's kernels: fitted coefficients by family and element type."""
+"""Times of a CPU's kernels: fitted coefficients by family and data type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["CpuKernels", "Family"]
 
 @dataclass(frozen=True)
 class Family:
-    """Kernels measured and fitted together, in one element type.
+    """Kernels measured and fitted together, in one data type.
 
     Attributes:
         coefficients: Microseconds per unit of each contribution, by name.
@@ -38,7 +38,7 @@ class CpuKernels:
     Attributes:
         threads: Threads per kernel.
         operator_us: Overhead of Python and torch per operator of a model, microseconds.
-        families: Fitted families, by family and element type.
+        families: Fitted families, by family and data type.
     """
 
     threads: int

@@ -245,7 +245,7 @@ OPTIONAL: Final = ("masked_attention",)
 
 
 def coefficients_of(kind: str, dtype: str) -> type[Coefficients]:
-    """Record type of a kernel kind in an element type; float32 products use the 16-bit one."""
+    """Record type of a kernel kind in a data type; float32 products use the 16-bit one."""
     if (kind, dtype) == ("gemm", "float8"):
         return ScaledGemmCoefficients
     return COEFFICIENTS[kind]

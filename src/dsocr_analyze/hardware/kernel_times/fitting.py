@@ -20,11 +20,9 @@ from dsocr_analyze.hardware.kernel_times.rows import Rows, predicted
 from dsocr_analyze.interruption import safe_point
 
 __all__ = [
-    "FEW_ROWS",
     "SEED",
     "FitErrors",
     "check_can_fit",
-    "errors",
     "first_guess",
     "fit_errors",
     "fitted",
@@ -62,7 +60,7 @@ _STARTS: Final[dict[str, records.Coefficients]] = {
     "movement": _MOVEMENT,
 }
 
-FEW_ROWS: Final = 8
+_FEW_ROWS: Final = 8
 _CLEARLY: Final = 0.975
 """Factor by which assuming a slow kernel must reduce the error to be accepted."""
 _SLOW_COLUMNS: Final = (1536, 2048, 2560, 3072, 4096, 5120)
@@ -106,7 +104,7 @@ def check_can_fit() -> None:
 
 
 def first_guess(kind: str, dtype: str) -> records.Coefficients:
-    """Starting point of the fit for a kind in an element type."""
+    """Starting point of the fit for a kind in a data type."""
     return _SCALED if (kind, dtype) == ("gemm", "float8") else _STARTS[kind]
 
 
@@ -139,7 +137,7 @@ def fitted(
         kind: The kernel kind.
         rows: The measured rows.
         gpu: The chip, with its peaks.
-        dtype: Element type.
+        dtype: Data type.
         start: The first guess; its integer coefficients are kept.
         starts: Number of starts: one at the guess, the others near it.
         evaluations: Most evaluations per start.
@@ -180,9 +178,9 @@ def with_slow_sizes(
 
     def cost(c: records.GemmCoefficients) -> float:
         ratio = np.log(predicted("gemm", training, gpu, "bfloat16", c) / training.seconds)
-        return float(np.abs(ratio)[training.sizes["m"] <= FEW_ROWS].mean())
+        return float(np.abs(ratio)[training.sizes["m"] <= _FEW_ROWS].mean())
 
-    if not (training.sizes["m"] <= FEW_ROWS).any():
+    if not (training.sizes["m"] <= _FEW_ROWS).any():
         return fit
     best, least = fit, _CLEARLY * cost(fit)
     for columns, depth in product(_SLOW_COLUMNS, _SLOW_DEPTHS):
@@ -198,7 +196,7 @@ def with_slow_sizes(
     return best
 
 
-def errors(measured: Rows, seconds: NDArray[Any]) -> tuple[float, float]:
+def _relative_errors(measured: Rows, seconds: NDArray[Any]) -> tuple[float, float]:
     """Median and 90th percentile of the relative error."""
     error = np.abs(seconds / measured.seconds - 1)
     return float(np.median(error)), float(np.percentile(error, 90))
@@ -207,7 +205,7 @@ def errors(measured: Rows, seconds: NDArray[Any]) -> tuple[float, float]:
 def fit_errors(kind: str, rows: Rows, gpu: Gpu, dtype: str, fit: records.Coefficients) -> FitErrors:
     """Errors of a fit to the training groups of some rows."""
     held, training = rows.taken(rows.held_out & rows.within), rows.taken(~rows.held_out)
-    median, ninety = errors(held, predicted(kind, held, gpu, dtype, fit))
-    trained, _ = errors(training, predicted(kind, training, gpu, dtype, fit))
+    median, ninety = _relative_errors(held, predicted(kind, held, gpu, dtype, fit))
+    trained, _ = _relative_errors(training, predicted(kind, training, gpu, dtype, fit))
     groups = len(np.unique(held.group, axis=0))
     return FitErrors(len(training.seconds), trained, len(held.seconds), groups, median, ninety)

@@ -15,7 +15,7 @@ _L2_USABLE: Final = 0.8
 
 
 class Machine(NamedTuple):
-    """A chip in one element type.
+    """A chip in one data type.
 
     Attributes:
         flops_per_second: Dense matrix peak.

@@ -78,7 +78,7 @@ def held_out_groups(groups: Sequence[tuple[int, ...]]) -> NDArray[np.bool_]:
 
 
 def machine_of(gpu: Gpu, dtype: str, *, cold: bool = False) -> Machine:
-    """The chip in an element type; `cold` to read everything from device memory."""
+    """The chip in a data type; `cold` to read everything from device memory."""
     l2_bytes = 0.0 if cold else gpu.l2_mb * 1e6
     return Machine(gpu.tflops(dtype) * 1e12, gpu.bandwidth_gb_s * 1e9, gpu.sms, l2_bytes)
 

@@ -12,7 +12,7 @@ from dsocr_analyze.knowledge.machinery.facts import Facts, count, scaled
 from dsocr_analyze.knowledge.machinery.page import Page
 from dsocr_analyze.knowledge.machinery.render import GENERATED, table
 
-__all__ = ["Correction", "corrections", "corrections_page"]
+__all__ = ["corrections_page"]
 
 SOURCES: Final = ("DeepSeek-OCR Module Documentation Progress", "DeepseekOCRConfig")
 """Titles of the quoted documents."""
@@ -23,7 +23,7 @@ QUOTED: Final = {"tokens": 8192, "vocabulary": 102400, "d": 1280, "d_ff": 3584}
 Checked = Mapping[str, Sequence[CheckedCase]]
 
 
-class Correction(NamedTuple):
+class _Correction(NamedTuple):
     """An earlier statement and its correction."""
 
     module: str
@@ -37,7 +37,7 @@ class Correction(NamedTuple):
 
 def corrections_page(pages: Sequence[Page], checked: Checked, facts: Facts) -> str:
     """The Markdown of all corrections, in the order of the pages."""
-    found = corrections(checked, facts)
+    found = _corrections(checked, facts)
     rows = [
         (f"[{page.name}](modules/{page.file_name})", f'"{item.earlier}"', item.now, item.why)
         for page in pages
@@ -56,7 +56,7 @@ def corrections_page(pages: Sequence[Page], checked: Checked, facts: Facts) -> s
     return "\n\n".join(parts) + "\n"
 
 
-def corrections(checked: Checked, facts: Facts) -> list[Correction]:
+def _corrections(checked: Checked, facts: Facts) -> list[_Correction]:
     """Every correction of a figure of the published model."""
     return [
         *_of_the_model(checked, facts),
@@ -65,7 +65,7 @@ def corrections(checked: Checked, facts: Facts) -> list[Correction]:
     ]
 
 
-def _of_the_model(checked: Checked, facts: Facts) -> list[Correction]:
+def _of_the_model(checked: Checked, facts: Facts) -> list[_Correction]:
     decoder, tokens = facts.decoder, facts.tokens
     stack, whole = checked["DeepseekV2Model"], checked["DeepseekV2ForCausalLM"]
     head = whole[0].work.matrix_flops - stack[0].work.matrix_flops
@@ -73,7 +73,7 @@ def _of_the_model(checked: Checked, facts: Facts) -> list[Correction]:
     logits_bytes = decoder.vocab_size * FLOAT32.nbytes
     quoted = QUOTED["tokens"]
     return [
-        Correction(
+        _Correction(
             "DeepseekOCRConfig",
             "Example large config (40 layers, h=1280, MLA + MoE)",
             f"{decoder.layers} layers of plain attention with {decoder.heads} heads of"
@@ -81,13 +81,13 @@ def _of_the_model(checked: Checked, facts: Facts) -> list[Correction]:
             f" {decoder.moe_layers} of the layers",
             "the published `config.json` has other values",
         ),
-        Correction(
+        _Correction(
             "DeepseekOCRConfig",
             f"Example MLA config (40 layers, seq_len={quoted}, batch=1, bf16): several GB",
             f"{scaled(token_bytes * quoted, 'B')} for the same number of tokens",
             f"keys and values of {decoder.layers} layers take {count(token_bytes)} bytes per token",
         ),
-        Correction(
+        _Correction(
             "DeepseekV2ForCausalLM",
             f"LM Head Projection: ~2.15 TFLOPs (1280 → {QUOTED['vocabulary']} vocab)",
             f"{scaled(head, 'FLOPs')} for the {tokens} tokens of the stated page,"
@@ -95,7 +95,7 @@ def _of_the_model(checked: Checked, facts: Facts) -> list[Correction]:
             f"the vocabulary has {count(decoder.vocab_size)} entries; the earlier figure is for"
             f" {count(quoted)} tokens",
         ),
-        Correction(
+        _Correction(
             "DeepseekV2ForCausalLM",
             f"Logits Tensor: 3.3 GB (B=1, S={quoted}, vocab={QUOTED['vocabulary']} in fp32)",
             f"{scaled(quoted * logits_bytes, 'B')} for the same number of tokens,"
@@ -105,7 +105,7 @@ def _of_the_model(checked: Checked, facts: Facts) -> list[Correction]:
     ]
 
 
-def _of_vision(checked: Checked, facts: Facts) -> list[Correction]:
+def _of_vision(checked: Checked, facts: Facts) -> list[_Correction]:
     sam, clip, projector = (
         [item.work.matrix_flops for item in checked[name]]
         for name in ("ImageEncoderViT", "VitModel", "MlpProjector")
@@ -114,7 +114,7 @@ def _of_vision(checked: Checked, facts: Facts) -> list[Correction]:
     views = " and ".join(f"{n} of {count(side)} pixels per side" for _, n, side in facts.views)
     twice = "the earlier formula counts multiply-accumulates, which are two FLOPs each"
     return [
-        Correction(
+        _Correction(
             "DeepseekOCRModel",
             "Vision Encoding: ~2.5 TFLOPs (SAM + CLIP for 6-patch document)",
             f"{scaled(sum(sam) + sum(clip) + sum(projector), 'FLOPs')} of matrix work: SAM"
@@ -122,50 +122,50 @@ def _of_vision(checked: Checked, facts: Facts) -> list[Correction]:
             f" {scaled(sum(projector), 'FLOPs')}",
             f"the stated page has as many local views, and the global view: {views}",
         ),
-        Correction(
+        _Correction(
             "ImageEncoderViT",
             "FLOPs: ~290 GFLOPs per 1024×1024 image",
             f"{scaled(sam[0], 'FLOPs')} of matrix work ({scaled(sam[0] // 2, 'MACs')})",
             f"includes all {facts.sam.layers} blocks, with both attention products over padded windows,"
             " patch embedding and neck",
         ),
-        Correction(
+        _Correction(
             "Attention",
             "FLOPs: 4×N×d² + 2×N²×d + rel-pos computation",
             "$8\\,N d^2 + 4\\,N^2 d$ plus the relative positions",
             twice,
         ),
-        Correction(
+        _Correction(
             "PatchEmbed",
             "FLOPs: 2 × C_in × embed_dim × H × W / (kernel_size²)",
             "$2\\,C d\\,H W$, without a division",
             "every pixel meets every output channel once, whatever the kernel size",
         ),
-        Correction(
+        _Correction(
             "LayerNorm2d",
             "FLOPs: Similar to standard LayerNorm",
             "eight FLOPs per element; five in the fused kernel of LayerNorm",
             "it is not fused but written out operator by operator",
         ),
-        Correction(
+        _Correction(
             "VitModel",
             "FLOPs: ~64.5 GFLOPs per image",
             f"{scaled(clip[0], 'FLOPs')} of matrix work for the global view",
             f"{facts.clip.layers} blocks over {tokens} tokens, two FLOPs per multiply-accumulate",
         ),
-        Correction(
+        _Correction(
             "NoTPAttention",
             "FLOPs: 4 × N × d² + 2 × N² × d (QKV proj + attention)",
             "$8\\,N d^2 + 4\\,N^2 d$",
             twice,
         ),
-        Correction(
+        _Correction(
             "NoTPFeedForward",
             "FLOPs: 2 × N × d × d_ff",
             "$4\\,N d\\,d_{ff}$",
             "there are two linear maps",
         ),
-        Correction(
+        _Correction(
             "CLIPVisionEmbeddings",
             "FLOPs: Conv2d (2×C_in×C_out×H×W/patch_size²)",
             "none in the model; $2\\,C_{in} C_{out} H W$ if the convolution runs",
@@ -175,40 +175,40 @@ def _of_vision(checked: Checked, facts: Facts) -> list[Correction]:
     ]
 
 
-def _of_decoder(checked: Checked, facts: Facts) -> list[Correction]:
+def _of_decoder(checked: Checked, facts: Facts) -> list[_Correction]:
     d, tokens = facts.decoder.hidden_size, facts.tokens
     dense = facts.decoder.intermediate_size
     pairs = checked["DeepseekV2YarnRotaryEmbedding"][0].values["D"] // 2
     S, quoted_d, quoted_ff = QUOTED["tokens"], QUOTED["d"], QUOTED["d_ff"]
     return [
-        Correction(
+        _Correction(
             "DeepseekV2DecoderLayer",
             "Attention: ~2×B×S²×d per layer (prefill)",
             f"$4\\,B S^2 d$: {scaled(4 * tokens**2 * d, 'FLOPs')} for the stated page, before the"
             " projections",
             "attention has two products: with the keys, and with the values",
         ),
-        Correction(
+        _Correction(
             "DeepseekV2FlashAttention2",
             "Same FLOP count but 3-4x faster wall-clock time",
             "the same count for plain attention only",
             "with latent attention the eager class absorbs the up-projection, while this one applies"
             " it and pads the values; time depends on the device, not just on the module",
         ),
-        Correction(
+        _Correction(
             "DeepseekV2MLP",
             f"≈16 TFLOPs for B=1, S={S}, d={quoted_d}, d_ff={quoted_ff}",
             f"{scaled(6 * S * quoted_d * quoted_ff, 'FLOPs')} at those sizes;"
             f" {scaled(6 * tokens * d * dense, 'FLOPs')} for the dense layer and the stated page",
             f"three linear maps take $6\\,B S d\\,d_{{ff}}$; the dense layer is {count(dense)} wide",
         ),
-        Correction(
+        _Correction(
             "DeepseekV2MoE",
             "FLOPs: MoEGate + num_experts_per_tok × MLP_FLOPs (sparse activation)",
             "plus the shared experts, sorting, weighting and summing",
             "every token goes through the shared experts, whatever the router chooses",
         ),
-        Correction(
+        _Correction(
             "DeepseekV2YarnRotaryEmbedding",
             "FLOP overhead: ~50 extra FLOPs for frequency ramp computation",
             f"{count(YARN_OPERATORS * pairs)} FLOPs each time the tables are filled, plus one for"

@@ -47,7 +47,7 @@ def _stage(chapter: Chapter, stage: str | None) -> list[str]:
         return []
     parts = [f"### {stage}" if stage else "### Outside the stages"]
     if rows:
-        header = ("block", "page", "operator families", "analytic layer", "notes")
+        header = ("block", "page", "operator families", "closed form", "notes")
         parts.append(table(header, rows))
     if shared:
         parts.append(f"Shared with the models above: {', '.join(shared)}.")

@@ -109,7 +109,7 @@ def seconds_page() -> str:
     parts = [
         GENERATED,
         _METHOD.strip(),
-        "## Fusions of the serving runtime",
+        "## Fusions of the serving engines",
         table(("kernel", "replaces"), ((f"`{each.operator}`", each.replaces)
                                            for each in FUSIONS)),
         f"## One page worked through\n\nA4 at 150 dpi in the default mode ({workload.seq_len} prompt"

@@ -43,7 +43,6 @@ __all__ = [
     "part",
     "stack_symbols",
     "tokens",
-    "values",
     "view_cases",
 ]
 
@@ -122,7 +121,7 @@ def stack_symbols() -> dict[str, Symbol]:
     }
 
 
-def values(facts: Facts, N: int, R: int) -> dict[str, int]:
+def _values(facts: Facts, N: int, R: int) -> dict[str, int]:
     """Values of the symbols for N views of R pixels per side."""
     encoder = encoder_of(facts)
     return {
@@ -180,7 +179,7 @@ def view_cases(
     """One case per vision call of the stated page, for the module at `path`."""
     return cases_of(
         facts.views,
-        lambda N, R: values(facts, N, R),
+        lambda N, R: _values(facts, N, R),
         build=lambda *_: facts.at(path),
         arguments=arguments,
         keywords=keywords,

@@ -14,7 +14,7 @@ from dsocr_analyze.knowledge.machinery.facts import Facts, tensor
 from dsocr_analyze.knowledge.machinery.page import Formulas, Page, Parameter, Symbol
 from dsocr_analyze.knowledge.machinery.signature import import_line
 
-__all__ = ["ROTATION", "YARN_OPERATORS", "rotary_diagram", "rotary_page", "rotary_size"]
+__all__ = ["ROTATION", "YARN_OPERATORS", "rotary_diagram", "rotary_page"]
 
 YARN_OPERATORS: Final = 17
 """Operators that YaRN applies to every frequency; the trace checks the number."""
@@ -34,7 +34,7 @@ _RELATED: Final = (
 )
 
 
-def rotary_size(facts: Facts) -> int:
+def _rotary_size(facts: Facts) -> int:
     """Rotary features of a head."""
     decoder = facts.decoder
     return decoder.qk_rope_head_dim if decoder.use_mla else decoder.head_dim
@@ -77,7 +77,7 @@ def rotary_page(
     `usage_arguments` are the snippet's arguments after the size; `extra` is the vector FLOPs in
     addition to those of the plain class. For the rest see `Page`.
     """
-    size, length = rotary_size(facts), facts.decoder.max_position_embeddings
+    size, length = _rotary_size(facts), facts.decoder.max_position_embeddings
     given = arguments or {}
     return Page(
         name=name,
@@ -126,7 +126,7 @@ def rotary_page(
 def _parameters(facts: Facts) -> dict[str, Parameter]:
     length = facts.decoder.max_position_embeddings
     return {
-        "dim": Parameter("Rotary features of a head; even.", rotary_size(facts)),
+        "dim": Parameter("Rotary features of a head; even.", _rotary_size(facts)),
         "max_position_embeddings": Parameter("Length that the model was trained for.", length),
         "base": Parameter("Base of the frequencies.", facts.decoder.rope_theta),
         "device": Parameter("Device of the frequencies.", None),
@@ -134,7 +134,7 @@ def _parameters(facts: Facts) -> dict[str, Parameter]:
 
 
 def _kernels(facts: Facts, variant: rope.RopeVariant, K: int) -> Kernels:
-    size = rotary_size(facts)
+    size = _rotary_size(facts)
     tables = rope.tables(variant, K, size, BFLOAT16)
     if variant == "dynamic" and facts.decoder.max_position_embeddings < K:
         return rope.dynamic_update(size) + tables
@@ -145,7 +145,7 @@ def _make(facts: Facts, name: str, arguments: Mapping[str, Any]) -> Any:
     decoder = facts.decoder
     return facts.make(
         name,
-        rotary_size(facts),
+        _rotary_size(facts),
         max_position_embeddings=decoder.max_position_embeddings,
         base=decoder.rope_theta,
         **arguments,
@@ -166,7 +166,7 @@ def _flops_notes(facts: Facts) -> tuple[str, ...]:
 
 
 def _usage(facts: Facts, name: str, arguments: str) -> str:
-    size = rotary_size(facts)
+    size = _rotary_size(facts)
     return f"""import torch
 {import_line(DECODER, name)}
 

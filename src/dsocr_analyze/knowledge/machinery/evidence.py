@@ -19,7 +19,7 @@ from dsocr_analyze.kernels import Kernel, Kind, Work, merged, total_work
 from dsocr_analyze.knowledge.machinery.notation import evaluate
 from dsocr_analyze.knowledge.machinery.page import Case, Page
 from dsocr_analyze.knowledge.references import REFERENCES
-from dsocr_analyze.trace.alone import FunctionModule, trace_alone
+from dsocr_analyze.trace.single_module import FunctionModule, trace_module
 
 __all__ = ["CheckedCase", "all_values", "check"]
 
@@ -84,7 +84,7 @@ def _checked(page: Page, case: Case) -> CheckedCase:
     module = built if isinstance(built, torch.nn.Module) else FunctionModule(built)
     arguments, keywords = case.arguments(), dict(case.keywords())
     _check_inputs(page, where, built, arguments, keywords, values)
-    trace, output = trace_alone(module, device, *arguments, repeats=case.alike, **keywords)
+    trace, output = trace_module(module, device, *arguments, repeats=case.alike, **keywords)
     _check_output(page, where, output, values)
     if trace.unknown:
         names = ", ".join(sorted(trace.unknown))

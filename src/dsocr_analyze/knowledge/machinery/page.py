@@ -108,7 +108,7 @@ class Page:
         subject: The class or function.
         what: Description, in a paragraph or two.
         blocks: Stages and blocks of the catalogue that it represents.
-        layer: Analytic layer of the closed forms, or why there is none.
+        layer: Module of its closed form, or why there is none.
         inputs: Shapes of arguments, by name, in symbols: `"B, T, d"`.
         output: Shape of the first tensor returned; empty for none.
         parameters: Constructor parameters and config keys.

@@ -20,7 +20,6 @@ from dsocr_analyze.report.time_entry import TimeEntry
 __all__ = [
     "ComparisonContents",
     "Contents",
-    "ModuleColumns",
     "Roof",
     "comparison_contents",
     "report_contents",
@@ -29,12 +28,12 @@ __all__ = [
 
 
 class Roof(Struct, frozen=True, kw_only=True):
-    """A GPU's peaks in the element type of a report.
+    """A GPU's peaks in the data type of a report.
 
     Attributes:
         gpu: Its name in the catalogue.
         title: Its name for readers.
-        dtype: The element type.
+        dtype: The data type.
         matrix_flops_per_second: Dense rate of matrix products of that type.
         vector_flops_per_second: fp32 rate outside the matrix units; null if unknown.
         bytes_per_second: Memory bandwidth.
@@ -278,11 +277,11 @@ def _seconds(report: Report) -> SecondsParts:
 
 
 def roofs_of(profiles: Iterable[Profile], dtype: str, first: Iterable[str] = ()) -> list[Roof]:
-    """Peaks of the GPUs that support an element type.
+    """Peaks of the GPUs that support a data type.
 
     Args:
         profiles: The GPUs' profiles.
-        dtype: The element type, as named in a report.
+        dtype: The data type, as named in a report.
         first: Names of GPUs to list first, in this order.
     """
     places = {name: place for place, name in enumerate(first)}

@@ -1,4 +1,4 @@
-// Throughput and latency over the pages under way at a time, as the time model predicts them.
+// Throughput and latency over the pages in flight at a time, as the time model predicts them.
 
 const CURVES = [
   { id: "throughput", title: "pages per second", of: (load) => load.pages_per_second, text: (value) => `${short(value)} pages/s` },
@@ -10,7 +10,7 @@ const CURVE_HEIGHT = 480;
 
 function curveFigures(id) {
   return element("div", { class: "plots" }, ...CURVES.map((curve) => (
-    chartPlace(`${id}-${curve.id}`, `Predicted ${curve.title} over pages under way at a time`, CURVE_HEIGHT)
+    chartPlace(`${id}-${curve.id}`, `Predicted ${curve.title} over pages in flight at a time`, CURVE_HEIGHT)
   )));
 }
 
@@ -26,7 +26,7 @@ function drawCurves(id, entries) {
     const concurrencies = [...new Set(entries.flatMap((entry) => entry.throughput.map((load) => load.concurrency)))];
     draw(`${id}-${curve.id}`, traces, {
       height: CURVE_HEIGHT, hovermode: "closest",
-      xaxis: axis("pages under way at a time", { type: "log", tickvals: ticks(concurrencies), ticktext: ticks(concurrencies).map(exact) }),
+      xaxis: axis("pages in flight at a time", { type: "log", tickvals: ticks(concurrencies), ticktext: ticks(concurrencies).map(exact) }),
       yaxis: oneTwoFive(`${curve.title} [${curve.id === "latency" ? "s" : "pages/s"}]`, traces.flatMap((trace) => trace.y)),
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
       margin: { l: 70, r: 20, t: 20, b: 60 },

@@ -251,7 +251,7 @@ def version_of(benchmark: ServerBenchmark, given: str | None) -> str:
         return benchmark.version or UNKNOWN_VERSION
     if not _VERSION.fullmatch(given):
         raise BenchmarkError(
-            f"server_version {given!r} is not possible; give one like 0.11.0",
+            f"server_version {given!r} is not a version; give one like 0.11.0",
             arguments=["server_version"],
         )
     if benchmark.version not in (None, given):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["PromptPeaks", "ViewPeaks", "peak_of", "prompt_peaks", "view_peaks"]
 
 _ViewSizes: TypeAlias = tuple[int, int, int, int]
-"""Pixels per side of the whole view and of local views, and columns and rows of the latter."""
+"""Pixels per side of the global view and of local views, and columns and rows of the latter."""
 
 _BATCH: Final = "batch"
 _LENGTH: Final = "length"

@@ -44,14 +44,14 @@ def sweep_over(
     """The sweep over these axes; for None the architecture's default is used.
 
     Raises:
-        WorkloadError: A value is not possible.
-        PageError: A page's size is not possible.
+        WorkloadError: A value is invalid.
+        PageError: A page's size is invalid.
         DeviceError: A type is unknown.
     """
     if sliding_window is not None and architecture.without_window is None:
         raise WorkloadError(
-            f"sliding_window={sliding_window!r} is not possible: {architecture.name} has no sliding"
-            " window; leave it out",
+            f"sliding_window={sliding_window!r} is not supported: {architecture.name} has no"
+            " sliding window; leave it out",
             arguments=["sliding_window"],
         )
 
@@ -97,8 +97,7 @@ def _pages(page: Pages) -> list[str]:
     for each in several:
         if not isinstance(each, str) and not _is_size(each):
             raise WorkloadError(
-                f"page={page!r} is not possible; give pages like 'a4', 'a4@100:300:50' or"
-                " (1240, 1754)",
+                f"page={page!r} is invalid; give pages like 'a4', 'a4@100:300:50' or (1240, 1754)",
                 arguments=["page"],
             )
         found.append(each if isinstance(each, str) else "{}x{}".format(*each))
@@ -119,6 +118,6 @@ def _switches(argument: str, values: Switches) -> tuple[bool, ...]:
     several = (values,) if isinstance(values, bool) else tuple(dict.fromkeys(values))
     if not several or not all(isinstance(value, bool) for value in several):
         raise WorkloadError(
-            f"{argument}={values!r} is not possible; give True, False or both", arguments=[argument]
+            f"{argument}={values!r} is invalid; give True, False or both", arguments=[argument]
         )
     return several

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.architectures.ocr_family.composition import memory
 from dsocr_analyze.costs.lm_head import logits_bytes
-from dsocr_analyze.figures import Tide
+from dsocr_analyze.figures import BytesAlive
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from dsocr_analyze.dtypes import Dtype
     from dsocr_analyze.workload import Workload
 
-__all__ = ["decode_tide", "prefill_tide"]
+__all__ = ["decode_bytes_alive", "prefill_bytes_alive"]
 
 _LAYER: Final = re.compile(r"model\.layers\.(?P<index>\d+)(?:\..*)?")
 _HEAD: Final = ("", "lm_head")
 """Path of the peak if it is in the head: the model itself casts the logits."""
 
 
-def prefill_tide(
+def prefill_bytes_alive(
     network: Network,
     dimensions: RelativeDimensions,
     workload: Workload,
     dtype: Dtype,
     flash_attention: bool,
-) -> Tide:
+) -> BytesAlive:
     """Bytes alive at the peak of the prefill pass.
 
     Args:
@@ -51,7 +51,7 @@ def prefill_tide(
     if path in _HEAD:
         tokens = workload.batch_size * workload.seq_len
         logits = logits_bytes(tokens, decoder.vocab_size, dtype.nbytes)
-    return Tide(
+    return BytesAlive(
         inputs_bytes=held.inputs_bytes,
         cache_bytes=cached,
         activation_bytes=held.peak.nbytes - cached - logits,
@@ -67,20 +67,20 @@ def _layers_cached(path: str, layers: int) -> int:
     return int(found["index"]) + 1 if found else 0
 
 
-def decode_tide(
+def decode_bytes_alive(
     network: Network,
     dimensions: RelativeDimensions,
     workload: Workload,
     dtype: Dtype,
     flash_attention: bool,
-) -> Tide:
-    """Bytes alive in the last decode step; arguments as for `prefill_tide`.
+) -> BytesAlive:
+    """Bytes alive in the last decode step; arguments as for `prefill_bytes_alive`.
 
     The full KV cache, with one layer duplicated while it grows by a token, and the logits.
     """
     decoder = dimensions.decoder
     held = memory(network, dimensions, workload, dtype, flash_attention)
-    return Tide(
+    return BytesAlive(
         inputs_bytes=held.inputs_bytes,
         cache_bytes=held.kv_cache_bytes + held.kv_cache_bytes // decoder.layers,
         activation_bytes=0,

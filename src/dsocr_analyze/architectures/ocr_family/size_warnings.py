@@ -34,8 +34,8 @@ def _warnings(workload: Workload) -> Iterator[str]:
         return
     if base < image:
         yield (
-            f"base_size {base} is below image_size {image}: the view of the whole page has fewer"
-            " pixels per side than each local view, unlike in any published mode; if they are"
+            f"base_size {base} is below image_size {image}: the global view has fewer pixels"
+            " per side than each local view, unlike in any published mode; if they are"
             f" swapped, give base_size {image} and image_size {base}"
         )
     yield from _odd("base_size", base)

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from dsocr_analyze.running.exclusive import is_running_thread
 
-__all__ = ["unheard"]
+__all__ = ["discarding_stdout"]
 
 
 class _Nowhere(io.RawIOBase):
@@ -34,7 +34,7 @@ class _Stdout:
 
 
 @contextlib.contextmanager
-def unheard() -> Iterator[None]:
+def discarding_stdout() -> Iterator[None]:
     """While the body runs, what the running thread writes to stdout is dropped."""
     streams = vars(sys)
     original = streams["stdout"]

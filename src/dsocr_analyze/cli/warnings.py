@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.workload import AnyWorkload, Mode
 
-__all__ = ["StrictOption", "say_of_config", "say_of_modes", "say_of_sizes", "warn"]
+__all__ = ["StrictOption", "print_config_findings", "warn", "warn_of_modes", "warn_of_sizes"]
 
 _SIZES: Final = ("base_size", "image_size")
 """Arguments in warnings whose names can't mean anything else."""
@@ -54,7 +54,7 @@ def warn(
             complain(f"warning: {line}")
 
 
-def say_of_config(
+def print_config_findings(
     context: typer.Context,
     directory: ModelDirectory,
     *,
@@ -74,12 +74,14 @@ def say_of_config(
             complain(f"assumed: {of}{assumption}")
 
 
-def say_of_sizes(context: typer.Context, directory: ModelDirectory, workload: AnyWorkload) -> None:
+def warn_of_sizes(context: typer.Context, directory: ModelDirectory, workload: AnyWorkload) -> None:
     """Warn about view sizes that work but are probably unintended."""
     warn(context, directory.architecture.warnings_of(workload))
 
 
-def say_of_modes(context: typer.Context, architecture: Architecture, modes: Iterable[Mode]) -> None:
+def warn_of_modes(
+    context: typer.Context, architecture: Architecture, modes: Iterable[Mode]
+) -> None:
     """Warn about view sizes in a list of modes, for which there are no separate options."""
     from dsocr_analyze.columns.setting import warnings_of_modes
 

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["unseen"]
+__all__ = ["uncounted"]
 
 
 @contextmanager
-def unseen() -> Iterator[None]:
+def uncounted() -> Iterator[None]:
     """Runs the body outside every hook and mode, so its operators are not counted."""
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         yield

@@ -108,7 +108,7 @@ class Models:
             each.architecture.without_window for each in used
         ):
             raise WorkloadError(
-                f"--sliding-window {self._sliding_window} is not possible: nothing that is compared"
+                f"--sliding-window {self._sliding_window} has no effect: nothing that is compared"
                 " has a sliding window; leave it out"
             )
         if self._model in (None, "reference") and self._arch is None and not self._configs:

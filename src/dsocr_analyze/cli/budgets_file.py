@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.report.document import Report
 
-__all__ = ["BUDGETS_FILE", "BudgetsFile", "counted_by", "read_budgets"]
+__all__ = ["BudgetsFile", "counted_by", "read_budgets"]
 
-BUDGETS_FILE: Final = "dsocr-budgets.toml"
+_BUDGETS_FILE: Final = "dsocr-budgets.toml"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def read_budgets(named: Path | None, *, is_update: bool) -> BudgetsFile:
     Raises:
         ConfigError: There are none, or they are invalid.
     """
-    usual, project = Path(BUDGETS_FILE), Path(PYPROJECT)
+    usual, project = Path(_BUDGETS_FILE), Path(PYPROJECT)
     for path in (usual, project) if named is None else (named,):
         if is_regular(path) or (path is named and not is_update):
             found = _read(path)
@@ -66,10 +66,10 @@ def read_budgets(named: Path | None, *, is_update: bool) -> BudgetsFile:
         budgets = budgets_in(NEW_FILE, "new budgets", is_pyproject=False)
         assert budgets is not None, "only a pyproject.toml has none"
         if named is not None and named.name == PYPROJECT:
-            raise ConfigError(f"{str(named)!r} does not exist; new budgets go in {BUDGETS_FILE}")
+            raise ConfigError(f"{str(named)!r} does not exist; new budgets go in {_BUDGETS_FILE}")
         return BudgetsFile(named or usual, NEW_FILE, budgets)
     raise ConfigError(
-        f"no budgets here: neither {BUDGETS_FILE} nor [tool.dsocr-analyze.check] in {PYPROJECT};"
+        f"no budgets here: neither {_BUDGETS_FILE} nor [tool.dsocr-analyze.check] in {PYPROJECT};"
         " --update creates a file, --budgets FILE names another"
     )
 
@@ -107,7 +107,7 @@ def counted_by(
             only if identical files are trusted anywhere.
 
     Raises:
-        AnalyzeError: Something about the workload is not possible; the subclass says what.
+        AnalyzeError: Something about the workload is invalid; the subclass says what.
     """
     name = asked.engine or ("trace" if asked.stages is not None else engine)
     name = options.chosen("engine", name, ENGINES)

@@ -1,4 +1,4 @@
-"""Features that a model needs and a GPU lacks: an element type, an attention kernel."""
+"""Features that a model needs and a GPU lacks: a data type, an attention kernel."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from dsocr_analyze.dtypes import Dtype
     from dsocr_analyze.hardware.devices import Gpu
 
-__all__ = ["Lack", "check_has", "lacks_of"]
+__all__ = ["MissingFeature", "check_features", "missing_features"]
 
 
-class Lack(NamedTuple):
+class MissingFeature(NamedTuple):
     """Something that a GPU lacks."""
 
     what: str
@@ -29,7 +29,9 @@ class Lack(NamedTuple):
     """The argument to change."""
 
 
-def lacks_of(gpu: Gpu, dtype: Dtype, *, flash_attention: bool) -> tuple[Lack, ...]:
+def missing_features(
+    gpu: Gpu, dtype: Dtype, *, flash_attention: bool
+) -> tuple[MissingFeature, ...]:
     """What a GPU lacks for a model.
 
     Types are checked against its matrix units, since torch emulates a bfloat16 that they lack.
@@ -40,27 +42,29 @@ def lacks_of(gpu: Gpu, dtype: Dtype, *, flash_attention: bool) -> tuple[Lack, ..
         dtype: Type of the model's weights and activations.
         flash_attention: Whether its decoder runs FlashAttention-2.
     """
-    return tuple(_lacks(gpu, dtype, flash_attention))
+    return tuple(_missing_features(gpu, dtype, flash_attention))
 
 
-def _lacks(gpu: Gpu, dtype: Dtype, flash_attention: bool) -> Iterator[Lack]:
+def _missing_features(gpu: Gpu, dtype: Dtype, flash_attention: bool) -> Iterator[MissingFeature]:
     if dtype != FLOAT32 and dtype.name not in gpu.dtypes:
         there = " or ".join(each for each in gpu.dtypes if each.endswith("float16"))
-        yield Lack(dtype.name, "", f"dtype {there}", "dtype")
+        yield MissingFeature(dtype.name, "", f"dtype {there}", "dtype")
     eager = ("flash_attention=False", "flash_attention")
     if flash_attention and dtype == FLOAT32:
-        yield Lack("FlashAttention-2 in float32", ", which computes in 16 bits", *eager)
+        yield MissingFeature("FlashAttention-2 in float32", ", which computes in 16 bits", *eager)
     elif flash_attention and gpu.has_flash_attention is False:
-        yield Lack("FlashAttention-2", f", which needs {gpu.flash_attention_needs}", *eager)
+        yield MissingFeature(
+            "FlashAttention-2", f", which needs {gpu.flash_attention_needs}", *eager
+        )
 
 
-def check_has(gpu: Gpu, dtype: Dtype, *, flash_attention: bool) -> None:
-    """Raise if a GPU lacks something; arguments as for `lacks_of`.
+def check_features(gpu: Gpu, dtype: Dtype, *, flash_attention: bool) -> None:
+    """Raise if a GPU lacks something; arguments as for `missing_features`.
 
     Raises:
         DeviceError: The GPU lacks the type or the kernel.
     """
-    lacks = lacks_of(gpu, dtype, flash_attention=flash_attention)
+    lacks = missing_features(gpu, dtype, flash_attention=flash_attention)
     if lacks:
         raise DeviceError(
             f"{gpu.title} has no {' and no '.join(lack.what + lack.why for lack in lacks)};"

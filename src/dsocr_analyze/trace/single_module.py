@@ -13,7 +13,7 @@ from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
 from dsocr_analyze.trace.repetition import Alike
 
-__all__ = ["FunctionModule", "trace_alone"]
+__all__ = ["FunctionModule", "trace_module"]
 
 
 class FunctionModule(torch.nn.Module):
@@ -28,7 +28,7 @@ class FunctionModule(torch.nn.Module):
         return self._function(*args, **kwargs)
 
 
-def trace_alone(
+def trace_module(
     module: torch.nn.Module,
     device: torch.device,
     *args: Any,
