@@ -500,7 +500,6 @@ def page_of_a_linear(**changes):
         closed_form=lambda: linear_kernels(4, 3, 5, FLOAT32),
     )
     page = Page(
-        name="linear",
         group="",
         subject=linear,
         what="",
@@ -613,7 +612,7 @@ def test_a_formula_of_a_relative_that_is_wrong_is_refused(ocr2):
 def test_a_name_that_means_two_modules_is_refused(ocr2, monkeypatch):
     def other(facts):
         page = next(page for page in pages_of(ocr2) if page.name == "Qwen2MLP")
-        return [dataclasses.replace(page, name="Block")]
+        return [dataclasses.replace(page, subject=type("Block", (torch.nn.Module,), {}))]
 
     monkeypatch.setattr("dsocr_analyze.knowledge.machinery.chapter.pages_of", lambda facts: (
         other(facts) if facts is ocr2 else

@@ -42,7 +42,6 @@ def model_page(
     facts = whole.facts
     workload, figures = facts.workload, facts.analytic
     return Page(
-        name=facts.model_class,
         group=group_of(facts),
         subject=facts.class_at("model"),
         what=what,
@@ -97,7 +96,6 @@ def causal_lm_page(
     figures, per_token = facts.analytic, facts.cache_bytes_per_token
     params, weights_bytes = figures.parameters.total, figures.memory.weights_bytes
     return Page(
-        name=facts.whole_class,
         group=group_of(facts),
         subject=facts.class_at(""),
         what=what,

@@ -184,7 +184,7 @@ def _shapes(page: Page, cases: Sequence[CheckedCase]) -> str:
 
 def _constructor(page: Page, facts: Facts) -> list[str]:
     kind = "class" if inspect.isclass(page.subject) else "function"
-    lines = [f"Defined in `{file_of(page.subject)}`, {kind} `{page.name}`."]
+    lines = [f"Defined in `{file_of(page.subject)}`, {kind} `{page.subject.__name__}`."]
     if not page.parameters:
         return [*lines, "It has no parameters of its own."]
     defaults = defaults_of(page, facts)

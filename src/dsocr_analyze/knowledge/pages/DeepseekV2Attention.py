@@ -23,7 +23,6 @@ _NAME: Final = "DeepseekV2Attention"
 def page(facts: Facts) -> Page:
     """The page."""
     return Page(
-        name=_NAME,
         group="Decoder: attention",
         subject=facts.get(_NAME),
         what="Multi-head latent attention (MLA), eager. Keys and values of all heads come from one"

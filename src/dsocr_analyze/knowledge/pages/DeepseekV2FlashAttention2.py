@@ -26,7 +26,6 @@ def page(facts: Facts) -> Page:
     macs, vector, params, outputs = query_terms(facts)
     rope = rope_terms(facts)
     return Page(
-        name=_NAME,
         group="Decoder: attention",
         subject=facts.get(_NAME),
         what="Multi-head latent attention through FlashAttention-2. The kernel takes keys and"

@@ -22,7 +22,6 @@ def page(facts: Facts) -> Page:
     logits = facts.tokens * vocabulary * 4
     head = "" if decoder.tie_word_embeddings else " + d * V"
     return Page(
-        name="DeepseekV2ForCausalLM",
         group="Decoder: the stack",
         subject=facts.get("DeepseekV2ForCausalLM"),
         what="The decoder with a head over the vocabulary: one linear map without bias, applied to"

@@ -28,7 +28,6 @@ def page(facts: Facts) -> Page:
     symbols = stack_symbols(facts, layers=True)
     symbols["c"] = Symbol("c", "labels", str(labels))
     return Page(
-        name="DeepseekV2ForSequenceClassification",
         group="Decoder: the stack",
         subject=facts.get("DeepseekV2ForSequenceClassification"),
         what="The decoder with a linear head over labels, read at each row's last token. It is in"

@@ -23,7 +23,6 @@ def page(facts: Facts) -> Page:
     decoder = facts.decoder
     d, act = decoder.hidden_size, decoder.hidden_act
     return Page(
-        name="DeepseekV2MLP",
         group="Decoder: MLP and mixture of experts",
         subject=facts.get("DeepseekV2MLP"),
         what="The gated MLP (SwiGLU): two up projections, one of them through the activation, their"

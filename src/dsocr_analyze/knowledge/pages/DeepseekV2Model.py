@@ -21,7 +21,6 @@ def page(facts: Facts) -> Page:
     d, layers = decoder.hidden_size, decoder.layers
     per_token = facts.cache_bytes_per_token
     return Page(
-        name="DeepseekV2Model",
         group="Decoder: the stack",
         subject=facts.get("DeepseekV2Model"),
         what=f"The decoder: token embedding, {layers} layers, a final norm. It creates the causal"

@@ -16,7 +16,6 @@ def page(facts: Facts) -> Page:
     """The page."""
     d = facts.clip.width
     return Page(
-        name="LayerNormfp32",
         group=GROUP,
         subject=facts.get("LayerNormfp32"),
         what="Layer normalisation that computes in fp32 and returns its input's dtype. The encoder"

@@ -24,7 +24,6 @@ def page(facts: Facts) -> Page:
     d = clip.width
     T = tokens(facts, facts.views[0][2])
     return Page(
-        name="NoTPAttention",
         group=GROUP,
         subject=facts.get("NoTPAttention"),
         what="Multi-head self-attention of the CLIP encoder: one fused projection to queries, keys"

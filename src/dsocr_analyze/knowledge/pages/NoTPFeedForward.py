@@ -16,7 +16,6 @@ def page(facts: Facts) -> Page:
     """The page."""
     d, m = facts.clip.width, facts.clip.mlp
     return Page(
-        name="NoTPFeedForward",
         group=GROUP,
         subject=facts.get("NoTPFeedForward"),
         what="The MLP of a CLIP block: a linear map up, quick GELU, a linear map down; both with"

@@ -22,7 +22,6 @@ def page(facts: Facts) -> Page:
     clip = facts.clip
     d = clip.width
     return Page(
-        name="NoTPTransformer",
         group=GROUP,
         subject=facts.get("NoTPTransformer"),
         what=f"The stack of the CLIP encoder: {clip.layers} identical blocks and no final norm.",

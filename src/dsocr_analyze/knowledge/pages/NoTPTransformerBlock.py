@@ -24,7 +24,6 @@ def page(facts: Facts) -> Page:
     clip = facts.clip
     d = clip.width
     return Page(
-        name="NoTPTransformerBlock",
         group=GROUP,
         subject=facts.get("NoTPTransformerBlock"),
         what="A pre-norm block of the CLIP encoder. As in the published code, it calls `forward` of"

@@ -19,7 +19,6 @@ def page(facts: Facts) -> Page:
     clip = facts.clip
     d, side = clip.width, clip.image_size // clip.patch_size
     return Page(
-        name="get_abs_pos",
         group=GROUP,
         subject=facts.get("get_abs_pos"),
         what="Resizes CLIP's learned position table to the number of patches of a view: bicubic,"

@@ -17,7 +17,6 @@ def page(facts: Facts) -> Page:
     """The page."""
     d, source = facts.sam.width, facts.sam.position_grid
     return Page(
-        name="get_abs_pos_sam",
         group=GROUP,
         subject=facts.get("get_abs_pos_sam"),
         what="Resizes SAM's learned position table to the grid of a view: bicubic, antialiased, in"
