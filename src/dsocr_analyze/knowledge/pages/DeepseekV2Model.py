@@ -48,7 +48,7 @@ return norm(x), cache""",
         formulas=stack_formulas(facts),
         cases=stack_cases(
             facts,
-            lambda: facts.make("DeepseekV2Model", facts.config),
+            "DeepseekV2Model",
             lambda T, past: below_model(facts.decoder_kernels(T, past)),
             below="model",
         ),
