@@ -12,7 +12,7 @@ from dsocr_analyze.knowledge.families.clip import (
     tokens,
     view_cases,
 )
-from dsocr_analyze.knowledge.machinery.facts import Facts, tensor
+from dsocr_analyze.knowledge.machinery.facts import Facts
 from dsocr_analyze.knowledge.machinery.page import Formulas, Page, pick
 
 __all__ = ["page"]
@@ -58,7 +58,6 @@ return out_proj(join_heads(scaled_dot_product_attention(q, k, v)))""",
         cases=view_cases(
             facts,
             build=lambda: facts.make("NoTPAttention", settings(facts)),
-            arguments=lambda N, R: [tensor(N, tokens(facts, R), d)],
             closed_form=lambda N, R: self_attention(N, tokens(facts, R), d, clip.heads, BFLOAT16),
         ),
         flops_notes=("A score costs a scale and a softmax (five FLOPs); there is no mask.",),
