@@ -7,7 +7,7 @@ from typing import Final
 
 from dsocr_analyze.architectures.architecture import Stage
 
-__all__ = ["CLIP", "DECODE", "PREFILL", "PROJECTOR", "ROUTED_EXPERT", "SAM", "STAGES"]
+__all__ = ["CLIP", "DECODE", "PREFILL", "PROJECTOR", "ROUTED_EXPERT", "SAM"]
 
 SAM: Final = Stage("sam", ("model.sam_model",), "vision")
 CLIP: Final = Stage(
@@ -29,8 +29,6 @@ DECODE: Final = Stage(
     "decode",
     ("one step over a cache of seq_len tokens, with all of the decoder's work",),
 )
-
-STAGES: Final = (SAM, CLIP, PROJECTOR, PREFILL, DECODE)
 
 ROUTED_EXPERT: Final = re.compile(r"(?P<experts>.*\.mlp\.experts)\.(?P<index>\d+)(?P<below>\..*)?")
 """Paths of a routed expert and everything in it; what runs there depends on the routing."""
