@@ -34,13 +34,10 @@ from dsocr_analyze.report.stage_parts import AMOUNTS, page_parts, seconds_parts
 if TYPE_CHECKING:
     from dsocr_analyze.report.document import Report
 
-__all__ = ["MOST_BARS", "QUANTITIES", "Compared", "refuse_many_bars", "stage_picture"]
+__all__ = ["MOST_BARS", "Compared", "refuse_many_bars", "stage_picture"]
 
 MOST_BARS: Final = 24
 """Most bars in one picture."""
-
-QUANTITIES: Final = ("flops", "bytes", "seconds")
-"""What can be stacked."""
 
 _WHAT: Final = {
     "flops": ("FLOPs of one {}", "FLOPs"),
@@ -98,7 +95,7 @@ def stage_picture(compared: Sequence[Compared], quantity: str) -> Picture:
 
     Args:
         compared: One or more reports; each needs predictions if the quantity is seconds.
-        quantity: One of `QUANTITIES`.
+        quantity: "flops", "bytes" or "seconds".
 
     Raises:
         WorkloadError: There are too many bars.
