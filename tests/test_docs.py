@@ -171,6 +171,13 @@ def test_every_document_has_a_file_of_its_name(written):
         assert {file.stem for file in (KNOWLEDGE / folder).glob("[!_]*.py")} == stems
 
 
+def test_every_document_names_the_file_that_it_is_written_from(written):
+    for name, text in written.items():
+        (source,) = re.findall(r"^<!-- .* edit (src/\S+\.py) instead\. -->$", text.splitlines()[0])
+        assert Path(source).stem == Path(name).stem.removeprefix("op-")
+        assert (ROOT / source).is_file()
+
+
 def test_every_architecture_has_pages():
     assert list(PAGES_BY_ARCHITECTURE) == list(ARCHITECTURES)
 

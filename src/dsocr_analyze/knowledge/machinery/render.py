@@ -18,8 +18,6 @@ from dsocr_analyze.module_tree import FoldedNode
 
 __all__ = ["defaults_of", "display", "paths_of", "render_page", "table"]
 
-GENERATED = "<!-- Written by `dsocr-analyze docs`; edit src/dsocr_analyze/knowledge instead. -->"
-
 
 def render_page(
     page: Page, cases: Sequence[CheckedCase], facts: Facts, names: Collection[str]
@@ -33,7 +31,6 @@ def render_page(
         names: Pages that it may link to.
     """
     parts = [
-        GENERATED,
         f"# {page.name}",
         f"*{page.group}*",
         "## What it is",
