@@ -14,7 +14,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from dsocr_analyze.running.generation import run_prefill
+from dsocr_analyze.running.forward import running
+from dsocr_analyze.running.generation import empty_cache
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.trace.passes import trace_passes
 
@@ -37,7 +38,9 @@ def main() -> int:
     alike = architecture.forms.repeats(architecture.forms.dimensions(model.directory.config))
 
     def bare() -> object:
-        return run_prefill(model, workload, architecture)
+        with running(model.device):
+            inputs = architecture.prefill_inputs(model.device, model.dtype, workload)
+            return model.module(**inputs, past_key_values=empty_cache(model.directory))
 
     def full() -> object:
         return trace_passes(model, workload, architecture, step_numbers=())

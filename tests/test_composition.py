@@ -24,11 +24,12 @@ from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.kernels import total_work
+from dsocr_analyze.model.directory import read_config
 from dsocr_analyze.trace.passes import trace_passes
 
 GOLDENS = json.loads((Path(__file__).parent / "data" / "golden_workloads.json").read_text())
 STAGES = DEFAULT.stage_names
-DIMENSIONS = ModelDimensions.from_file(DEFAULT.reference / "config.json")
+DIMENSIONS = ModelDimensions.from_config(read_config(DEFAULT.reference / "config.json"))
 
 
 def assert_agreement(page):

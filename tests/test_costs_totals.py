@@ -11,14 +11,14 @@ import pytest
 from single_page import page_costs
 
 from dsocr_analyze.architectures import DEFAULT, plan_workload
-from dsocr_analyze.architectures.ocr_family.decoder_dimensions import RopeScaling
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.costs.lookup import distinct
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.errors import ConfigError, WorkloadError
+from dsocr_analyze.model.directory import read_config
 
 page_totals = DEFAULT.forms.page_totals
-PUBLISHED = ModelDimensions.from_file(DEFAULT.reference / "config.json")
+PUBLISHED = ModelDimensions.from_config(read_config(DEFAULT.reference / "config.json"))
 LATENT = dataclasses.replace(
     PUBLISHED,
     decoder=dataclasses.replace(
@@ -29,7 +29,7 @@ LATENT = dataclasses.replace(
         qk_nope_head_dim=48,
         v_head_dim=40,
         head_dim=80,
-        rope_scaling=RopeScaling("dynamic", 2.0),
+        rope_scaling="dynamic",
         max_position_embeddings=900,
     ),
 )
@@ -237,8 +237,8 @@ def test_torch_is_not_imported():
     code = (
         "import sys, numpy as np\n"
         "from dsocr_analyze.architectures import DEFAULT\n"
-        "from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions\n"
-        f"d = ModelDimensions.from_file({str(DEFAULT.reference / 'config.json')!r})\n"
+        "from dsocr_analyze.model.directory import ModelDirectory\n"
+        "d = DEFAULT.forms.dimensions(ModelDirectory.read(DEFAULT.reference).config)\n"
         "DEFAULT.forms.page_totals(\n"
         "    d, base_size=1024, whole_resolution=1024, text_tokens=np.arange(1, 100)\n)\n"
         "print([m for m in ('torch', 'transformers', 'fvcore') if m in sys.modules])"
@@ -282,7 +282,7 @@ class TestDynamicPositions:
     DIMENSIONS = dataclasses.replace(
         PUBLISHED,
         decoder=dataclasses.replace(
-            PUBLISHED.decoder, rope_scaling=RopeScaling("dynamic", 2.0), max_position_embeddings=400
+            PUBLISHED.decoder, rope_scaling="dynamic", max_position_embeddings=400
         ),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from functools import reduce
 from typing import Any
 
@@ -15,7 +14,6 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.config_keys import ConfigKeys
 from dsocr_analyze.architectures.ocr_family.decoder_dimensions import (
     DecoderDimensions,
-    RopeScaling,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.ocr_family.projector_dimensions import (
@@ -23,10 +21,10 @@ from dsocr_analyze.architectures.ocr_family.projector_dimensions import (
     ProjectorDimensions,
 )
 from dsocr_analyze.architectures.ocr_family.vision_dimensions import ClipDimensions, SamDimensions
-from dsocr_analyze.errors import AnalyzeError, ConfigError, ModelDirectoryError
+from dsocr_analyze.errors import AnalyzeError, ConfigError
+from dsocr_analyze.model.directory import read_config
 
-CONFIG_FILE = DEFAULT.reference / "config.json"
-PUBLISHED: dict[str, Any] = json.loads(CONFIG_FILE.read_text())
+PUBLISHED: dict[str, Any] = read_config(DEFAULT.reference / "config.json")
 
 SAM = "vision_config.width.sam_vit_b"
 CLIP = "vision_config.width.clip-l-14-224"
@@ -129,7 +127,6 @@ class TestPublishedModel:
             n_group=1,
             topk_group=1,
             norm_topk_prob=False,
-            routed_scaling_factor=1.0,
             hidden_act="silu",
             rms_norm_eps=1e-6,
             use_mla=False,
@@ -150,10 +147,6 @@ class TestPublishedModel:
         assert [decoder.is_moe(index) for index in range(12)] == [False] + [True] * 11
         assert decoder.moe_layers == 11
         assert decoder.shared_intermediate_size == 2 * 896 == 1792
-
-    def test_from_its_file(self):
-        assert ModelDimensions.from_file(CONFIG_FILE) == ModelDimensions.from_config(PUBLISHED)
-        assert ModelDimensions.from_file(str(CONFIG_FILE)) == ModelDimensions.from_config(PUBLISHED)
 
     def test_the_top_level_is_read_and_not_language_config(self):
         config = changed(language_config={"hidden_size": 7})
@@ -236,11 +229,11 @@ class TestOtherModels:
     @pytest.mark.parametrize("attention", [{}, MLA], ids=["mha", "mla"])
     def test_stretched_rotary_positions(self, kind, attention):
         config = changed(rope_scaling={"type": kind, "factor": 4}, **attention)
-        assert DecoderDimensions.from_config(config).rope_scaling == RopeScaling(kind, 4.0)
+        assert DecoderDimensions.from_config(config).rope_scaling == kind
 
     def test_plain_attention_knows_the_newer_name_of_the_rotary_type(self):
         config = changed(rope_scaling={"rope_type": "yarn", "factor": 2.5})
-        assert DecoderDimensions.from_config(config).rope_scaling == RopeScaling("yarn", 2.5)
+        assert DecoderDimensions.from_config(config).rope_scaling == "yarn"
 
     def test_values_in_place_of_defaults(self):
         decoder = DecoderDimensions.from_config(
@@ -250,13 +243,12 @@ class TestOtherModels:
                 hidden_act="gelu",
                 attention_bias=True,
                 norm_topk_prob=True,
-                routed_scaling_factor=2.5,
                 tie_word_embeddings=True,
             )
         )
         assert (decoder.rope_theta, decoder.rms_norm_eps) == (500_000.0, 1e-5)
         assert (decoder.hidden_act, decoder.attention_bias) == ("gelu", True)
-        assert (decoder.norm_topk_prob, decoder.routed_scaling_factor) == (True, 2.5)
+        assert decoder.norm_topk_prob
         assert decoder.tie_word_embeddings
 
     @pytest.mark.parametrize("kind", PROJECTOR_TYPES)
@@ -515,35 +507,6 @@ class TestRefusals:
     @pytest.mark.parametrize("config", [[], None, "config", 5])
     def test_no_object_at_all(self, config):
         assert "the top level" in refusal(config)
-
-
-class TestFile:
-    def test_a_missing_file(self, tmp_path):
-        with pytest.raises(ModelDirectoryError, match=r"config\.json.*No such file"):
-            ModelDimensions.from_file(tmp_path / "config.json")
-
-    def test_a_directory(self, tmp_path):
-        with pytest.raises(ModelDirectoryError, match="directory"):
-            ModelDimensions.from_file(tmp_path)
-
-    @pytest.mark.parametrize(
-        "content",
-        [b"", b"{", b"{'a': 1}", b"\xff\xfe\xfa", b"[" * 100_000, b"{\n\n]", b"1" * 10_000],
-        ids=lambda content: repr(content[:8]),
-    )
-    def test_what_is_not_json(self, tmp_path, content):
-        path = tmp_path / "config.json"
-        path.write_bytes(content)
-        with pytest.raises(ConfigError) as error:
-            ModelDimensions.from_file(path)
-        assert repr(str(path)) in str(error.value)
-        assert "\n" not in str(error.value)
-
-    def test_json_of_another_kind(self, tmp_path):
-        path = tmp_path / "config.json"
-        path.write_text("[1, 2]")
-        with pytest.raises(ConfigError, match=r"the top level is \[1, 2\]; give a JSON object"):
-            ModelDimensions.from_file(path)
 
 
 json_values = st.recursive(

@@ -154,6 +154,13 @@ def test_every_document_has_a_file_of_its_name(written):
         assert {file.stem for file in (KNOWLEDGE / folder).glob("[!_]*.py")} == stems
 
 
+def test_every_document_names_the_file_that_it_is_written_from(written):
+    for name, text in written.items():
+        (source,) = re.findall(r"^<!-- .* edit (src/\S+\.py) instead\. -->$", text.splitlines()[0])
+        assert Path(source).stem == Path(name).stem.removeprefix("op-")
+        assert (ROOT / source).is_file()
+
+
 def test_every_architecture_has_pages():
     assert list(PAGES_BY_ARCHITECTURE) == list(ARCHITECTURES), "list them in this order"
 
@@ -484,7 +491,6 @@ def page_of_a_linear(**changes):
         closed_form=lambda: linear_kernels(4, 3, 5, FLOAT32),
     )
     page = Page(
-        name="linear",
         group="",
         subject=linear,
         what="",
@@ -598,7 +604,7 @@ def test_a_formula_of_a_relative_that_is_wrong_is_refused(ocr2):
 def test_a_name_that_means_two_modules_is_refused(ocr2, monkeypatch):
     def other(facts):
         page = next(page for page in pages_of(ocr2) if page.name == "Qwen2MLP")
-        return [dataclasses.replace(page, name="Block")]
+        return [dataclasses.replace(page, subject=type("Block", (torch.nn.Module,), {}))]
 
     monkeypatch.setattr("dsocr_analyze.knowledge.machinery.chapter.pages_of", lambda facts: (
         other(facts) if facts is ocr2 else

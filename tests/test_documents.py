@@ -13,9 +13,16 @@ from command_line import run
 from PIL import Image
 
 from dsocr_analyze.cli.app import app
-from dsocr_analyze.cli.documents import DOCUMENTS, NO_DOCUMENT, schemas
+from dsocr_analyze.cli.documents import DOCUMENTS, schemas
 from dsocr_analyze.columns.table_files import METADATA_KEY
 from dsocr_analyze.report.schema import schema_of
+
+NO_DOCUMENT = {
+    "calibrate": "writes a profile, which is TOML",
+    "docs": "writes Markdown",
+    "trust": "prints digests, as sha256sum does",
+}
+"""Commands that write no JSON document, and what they write instead."""
 
 COMMITTED = resources.files("dsocr_analyze").joinpath("report")
 

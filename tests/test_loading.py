@@ -172,6 +172,7 @@ class TestWhatDoesNotLoad:
             ("", "not JSON"),
             ("{", "not JSON"),
             ("[" * 100_000, "not JSON"),
+            ("1" * 10_000, "not JSON"),
             ("[1]", "a JSON list, not an object"),
             ("null", "not an object"),
         ],

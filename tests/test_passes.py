@@ -13,7 +13,6 @@ from tracing import meta, total, trace_of
 
 from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.architectures import DEFAULT, plan_workload
-from dsocr_analyze.architectures.ocr_family.decoder_dimensions import RopeScaling
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.errors import AnalyzeError, DeviceError, ModelCodeError
 from dsocr_analyze.kernels import Kernel, Rows, Work, total_work
@@ -265,12 +264,12 @@ def test_steps_are_cut_where_they_begin_to_do_other_work(new_tokens, cuts, stret
     ],
 )
 def test_a_decoder_says_where_its_steps_change(trained, window, cuts):
-    dimensions = ModelDimensions.from_file(DEFAULT.reference / "config.json")
+    dimensions = ModelDimensions.from_config(ModelDirectory.read(DEFAULT.reference).config)
     decoder = dataclasses.replace(
         dimensions.decoder,
         sliding_window=window,
         max_position_embeddings=trained or 8192,
-        rope_scaling=RopeScaling("dynamic", 2.0) if trained else None,
+        rope_scaling="dynamic" if trained else None,
     )
     assert dataclasses.replace(dimensions, decoder=decoder).step_cuts(10) == cuts
 

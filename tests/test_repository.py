@@ -70,15 +70,6 @@ def test_pixi_and_the_run_script_have_the_same_tasks():
     assert tasks == {name: f"python scripts/run.py --active {name}" for name in runner().TASKS}
 
 
-def test_pixi_has_flash_attention_where_it_has_cuda():
-    manifest = tomllib.loads(read("pixi.toml"))
-    features, environments = manifest["feature"], manifest["environments"]
-    assert "cuda" in features["cuda"]["system-requirements"]
-    assert "flash-attn" in features["cuda"]["dependencies"]
-    assert "flash-attn" not in features["cpu"]["dependencies"]
-    assert environments == {"default": ["cpu"], "cuda": ["cuda"]}
-
-
 def test_contributing_lists_every_task():
     listed = set(re.findall(r"^\| `make (\w+)` \|", read("CONTRIBUTING.md"), re.MULTILINE))
     assert listed == set(runner().TASKS)
@@ -402,7 +393,7 @@ def test_tests_of_the_newest_environment_exist():
 
 
 def test_torch_is_pinned_without_a_local_version():
-    assert str(pins("torch")["torch"].specifier) == "==2.13.0"
+    assert "+" not in version_of(pins("torch")["torch"])
 
 
 def bounds(group: list[str], name: str) -> SpecifierSet:
@@ -410,16 +401,10 @@ def bounds(group: list[str], name: str) -> SpecifierSet:
     return found
 
 
-def test_the_package_accepts_current_versions_and_an_extra_pins_what_the_vendor_needs():
-    project = pyproject()["project"]
-    needed, vendor = project["dependencies"], project["optional-dependencies"]["vendor"]
-    for name, current in {"transformers": "5.23", "tokenizers": "0.23.3", "torch": "2.15"}.items():
-        assert bounds(needed, name).contains(current)
-    assert str(bounds(vendor, "transformers")) == "==4.46.3"
-    assert VENDOR_TRANSFORMERS.contains("4.46.3")
-    # What transformers 4.46.3 itself asks for.
-    assert all(bounds(vendor, "tokenizers").contains(good) for good in ("0.20.0", "0.20.3"))
-    assert not bounds(vendor, "tokenizers").contains("0.21.0")
+def test_the_vendor_extra_pins_a_version_that_the_vendors_code_runs_on():
+    vendor = pyproject()["project"]["optional-dependencies"]["vendor"]
+    (pin,) = [item for item in map(Requirement, vendor) if item.name == "transformers"]
+    assert VENDOR_TRANSFORMERS.contains(version_of(pin))
 
 
 # Version -----------------------------------------------------------------------------------------

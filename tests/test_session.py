@@ -11,8 +11,8 @@ import pytest
 from both_engines import small_directory
 
 from dsocr_analyze import DeepSeekOCRSession
+from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.report.json_text import dump_json
-from dsocr_analyze.report.schema import report_schema
 from dsocr_analyze.trace import operators, recorder
 
 COUNTS = (
@@ -42,7 +42,7 @@ def counts_of(work):
 
 
 def test_the_report_fits_its_published_schema(report):
-    jsonschema.validate(json.loads(dump_json(report)), report_schema())
+    jsonschema.validate(json.loads(dump_json(report)), schemas()["schema.json"])
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda g: f"{g['page']}-{g['image_size']}")

@@ -16,7 +16,7 @@ from dsocr_analyze.cli import main
 from dsocr_analyze.columns.counted_model import published_model
 from dsocr_analyze.columns.results import BATCH_RESULTS
 from dsocr_analyze.columns.table_files import METADATA_KEY
-from dsocr_analyze.columns.time_columns import COST, TIME_RESULTS, preprocessing_of_pages
+from dsocr_analyze.columns.time_columns import COST, preprocessing_of_pages
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.hardware.timed_device import device
 from dsocr_analyze.timing.assumptions import (
@@ -35,6 +35,10 @@ INPUTS = (
     "attention", "text_tokens", "max_new_tokens", "batch_size",
 )  # fmt: skip
 COUNTS = (*INPUTS, *BATCH_RESULTS, "weights_bytes")
+TIMES = (
+    "gpu", "ttft_seconds", "tpot_seconds", "page_seconds", "pages_per_second", "tokens_per_second",
+    "fits",
+)  # fmt: skip
 EXACT = 1e-9
 
 
@@ -183,12 +187,12 @@ class TestColumns:
 
     def test_with_one_they_come_last(self):
         names = rows_of("--gpu", "h100-sxm").column_names
-        assert names == [*COUNTS, *TIME_RESULTS]
+        assert names == [*COUNTS, *TIMES]
         assert rows_of("--gpu", "h100-sxm", "--price", "1").column_names == [*names, COST]
 
     def test_their_types(self):
         schema = rows_of("--gpu", "h100-sxm", "--price", "1", "--max-new-tokens", "1").schema
-        types = {name: schema.field(name).type for name in (*TIME_RESULTS, COST)}
+        types = {name: schema.field(name).type for name in (*TIMES, COST)}
         assert types.pop("gpu") == pa.string()
         assert types.pop("fits") == pa.bool_()
         assert set(types.values()) == {pa.float64()}

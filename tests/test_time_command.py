@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from dsocr_analyze.cli import main
-from dsocr_analyze.report.schema import report_schema
+from dsocr_analyze.cli.documents import schemas
 
 
 @pytest.fixture(autouse=True)
@@ -240,7 +240,7 @@ class TestReports:
         arguments = ["--engine", "analytic", "--gpu", "h100", "--gpu", "a100", "--json", "-"]
         assert main([*arguments, "--concurrency", "4"]) == 0
         document = json.loads(capsys.readouterr().out)
-        jsonschema.validate(document, report_schema())
+        jsonschema.validate(document, schemas()["schema.json"])
         assert [(e["gpu"], e["runtime"]) for e in document["time"]] == [
             ("h100-sxm", "eager"), ("a100-80gb-sxm", "eager"),
         ]  # fmt: skip

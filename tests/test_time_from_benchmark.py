@@ -13,7 +13,6 @@ from command_line import run
 from dsocr_analyze.cli import kept_corrections
 from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.columns.table_files import METADATA_KEY
-from dsocr_analyze.report.schema import report_schema
 from dsocr_analyze.timing.correction import KeptBenchmark
 
 DATA = Path(__file__).parent / "data"
@@ -212,7 +211,7 @@ class TestKept:
         assert code == 0
         assert SENTENCE in (tmp_path / "ops/static_compute.md").read_text()
         document = json.loads((tmp_path / "ops/static_compute.json").read_text())
-        jsonschema.validate(document, report_schema())
+        jsonschema.validate(document, schemas()["schema.json"])
         assert document["time"][0]["assumptions"]["correction"]["server_version"] == "0.14.1"
 
     def test_a_sweep_says_it_beside_its_rows_and_in_its_file(self, capsys):

@@ -21,7 +21,7 @@ from dsocr_analyze.report.server_benchmarks import BenchmarkReport
 from dsocr_analyze.report.time_report import TimeReport
 from dsocr_analyze.report.tree_document import LeavesDocument, TreeDocument
 
-__all__ = ["DOCUMENTS", "NO_DOCUMENT", "schemas"]
+__all__ = ["DOCUMENTS", "schemas"]
 
 DOCUMENTS: Final[dict[str, dict[str, type[Struct]]]] = {
     "": {"schema": Report},
@@ -42,13 +42,6 @@ DOCUMENTS: Final[dict[str, dict[str, type[Struct]]]] = {
 A kind is the name of its schema: `report/schema.json` for the report, `report/schema-KIND.json` for
 the others.
 """
-
-NO_DOCUMENT: Final = {
-    "calibrate": "writes a profile, which is TOML",
-    "docs": "writes Markdown",
-    "trust": "prints digests, as sha256sum does",
-}
-"""Commands that write no JSON document, and what they write instead."""
 
 _TITLES: Final = {
     "schema": "dsocr-analyze report (static_compute.json)",

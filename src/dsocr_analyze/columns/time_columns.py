@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COST",
-    "TIME_RESULTS",
     "TimeRequested",
     "page_timer",
     "pages_of_grids",
@@ -44,8 +43,6 @@ _SECONDS: Final = (
     "tokens_per_second",
 )
 COST: Final = "cost_per_thousand_pages"
-TIME_RESULTS: Final = ("gpu", *_SECONDS, "fits")
-"""Columns for a page's predicted times; with a price, `COST` follows."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +144,9 @@ def pages_of_grids(
 def time_columns(
     timer: PageTimer, kinds: Sequence[Workload], kind: Integers, prepare: Any, workloads: Workloads
 ) -> dict[str, Any]:
-    """The columns of `TIME_RESULTS` and, with a price, `COST` as Arrow data, `[n]`.
+    """The GPU, a page's predicted times, whether it fits and, with a price, its cost.
+
+    Each column is Arrow data, `[n]`.
 
     Args:
         timer: The timer.

@@ -11,7 +11,7 @@ to 16; `MoEGate` and `DeepseekV2MoE` (`modeling_deepseekv2.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from dsocr_analyze.costs.integers import Count, ceil_log2, minimum
 from dsocr_analyze.costs.linear import linear, linear_params
@@ -35,13 +35,11 @@ from dsocr_analyze.kernels import CUDA, Kernel, KernelsOf, Rows, Work
 
 __all__ = [
     "Routing",
-    "Spread",
     "experts_touched",
     "gate",
     "moe",
     "moe_params",
     "routed_experts",
-    "spread",
 ]
 
 
@@ -68,28 +66,10 @@ class Routing:
     normalized: bool = False
 
 
-class Spread(NamedTuple):
-    """Tokens per expert under uniform routing."""
-
-    touched: Count
-    """Experts that receive any tokens."""
-    tokens: Count
-    """Minimum tokens per expert."""
-    longer: Count
-    """Number of experts, the first ones, that receive one more."""
-
-
-def spread(n: Count, routing: Routing) -> Spread:
-    """Spreads the n k choices of n tokens over the experts.
-
-    Args:
-        n: Tokens, B T.
-        routing: Experts and choices per token.
-    """
-    choices = n * routing.per_token
-    return Spread(
-        minimum(routing.experts, choices), choices // routing.experts, choices % routing.experts
-    )
+def evenly_touched(n: Count, routing: Routing) -> Count:
+    """Experts with a token if the n k choices of n tokens spread evenly."""
+    touched: Count = minimum(routing.experts, n * routing.per_token)
+    return touched
 
 
 def experts_touched(n: Any, experts: Any, per_token: Any) -> Any:
@@ -254,7 +234,7 @@ def moe(
 def _all_experts(n: Count, d: int, f: int, routing: Routing, dtype: Dtype, act: str) -> Kernels:
     """All routed experts as one over n k tokens, reading the weights of every touched expert."""
     together = swiglu(n * routing.per_token, d, f, dtype, act)
-    further = dtype.nbytes * linear_params(d, f) * (spread(n, routing).touched - 1)
+    further = dtype.nbytes * linear_params(d, f) * (evenly_touched(n, routing) - 1)
 
     def projection(name: str) -> Kernels:
         return tuple(
@@ -293,7 +273,7 @@ def routed_experts(
         touched: Experts over which the choices spread evenly; default: as many as possible.
     """
     if touched is None:
-        touched = spread(n, routing).touched
+        touched = evenly_touched(n, routing)
     tokens, longer = divmod(n * routing.per_token, touched)
     modules: ModuleKernels = {}
     long = swiglu(tokens + 1, d, f, dtype, act)

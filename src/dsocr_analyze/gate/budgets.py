@@ -97,11 +97,6 @@ class Budget:
     max_increase: Allowance | None = None
     max_decrease: Allowance | None = None
 
-    @property
-    def needs_baseline(self) -> bool:
-        """Whether it can only be checked against a baseline."""
-        return self.max is None and self.min is None
-
     def limits(self) -> Mapping[str, str]:
         """Every limit as text, by name."""
         named = {

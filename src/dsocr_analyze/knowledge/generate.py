@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
@@ -57,7 +57,16 @@ def documents(
     if first.facts.architecture is DEFAULT and first.facts.is_published:
         texts["corrections.md"] = corrections_page(first.pages, first.checked, first.facts)
         texts["seconds.md"] = seconds_page()
-    return texts
+    return {path: f"{_written_from(path)}\n\n{text}" for path, text in texts.items()}
+
+
+def _written_from(path: str) -> str:
+    """The first line of a document: the source file that has its name."""
+    name = PurePosixPath(path).stem
+    page = name.removeprefix("op-")
+    source = f"documents/{name}.py" if page == name else f"pages/{page}.py"
+    edited = f"src/dsocr_analyze/knowledge/{source}"
+    return f"<!-- Written by `dsocr-analyze docs`; edit {edited} instead. -->"
 
 
 def _check_related(chapters: Iterable[Chapter]) -> None:

@@ -9,16 +9,9 @@ from typing import Any
 import msgspec
 import msgspec.inspect
 
-from dsocr_analyze.report import document
-
-__all__ = ["report_schema", "schema_of"]
+__all__ = ["schema_of"]
 
 _ATTRIBUTE = re.compile(r"^(\w+): (.+?)(?=^\w|\Z)", re.MULTILINE | re.DOTALL)
-
-
-def report_schema() -> dict[str, Any]:
-    """The schema of `static_compute.json`, with descriptions from the types' docstrings."""
-    return schema_of(document.Report, "dsocr-analyze report (static_compute.json)")
 
 
 def schema_of(kind: type[msgspec.Struct], title: str) -> dict[str, Any]:

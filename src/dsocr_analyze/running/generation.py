@@ -15,7 +15,6 @@ from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.key_value_cache import GrowingCache
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.running.forward import running
 from dsocr_analyze.running.loading import LoadedModel
 from dsocr_analyze.workload import AnyWorkload, DecodeStep
 
@@ -25,7 +24,6 @@ __all__ = [
     "empty_cache",
     "flash_attention",
     "left_as_it_was",
-    "run_prefill",
 ]
 
 Record = TypeVar("Record")
@@ -236,13 +234,6 @@ def _bytes_of(value: Any, is_counted: Callable[[Any], bool] = lambda _: True) ->
 def _cache_bytes(cache: Any) -> int:
     """Bytes of a cache's tensors, without numbers such as a window's length."""
     return _bytes_of(cache, is_counted=torch.Tensor.is_floating_point)
-
-
-def run_prefill(model: LoadedModel, workload: AnyWorkload, architecture: Architecture) -> Any:
-    """Runs the bare prefill pass unrecorded, as the baseline for the cost of tracing."""
-    with running(model.device, flash_attention, has_weights=model.has_weights):
-        inputs = architecture.prefill_inputs(model.device, model.dtype, workload)
-        return model.module(**inputs, past_key_values=empty_cache(model.directory))
 
 
 def flash_attention(

@@ -7,7 +7,7 @@ times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -291,9 +291,6 @@ def _weight_size(kernel: Kernel, device: Device, precision: Precision) -> float:
     if precision.weights is None or kernel.operator in UNQUANTIZED:
         return _RECORDED_SIZE
     return product_types(device.gpu, kernel.dtype, precision.weights).weight_bytes
-
-
-Price = Callable[[Sequence[Kernel], "Device", Precision, Shape, bool], "tuple[Floats, KindError]"]
 
 
 def _group(kernel: Kernel) -> tuple[Any, ...]:

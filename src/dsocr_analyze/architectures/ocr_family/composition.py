@@ -399,8 +399,7 @@ def decode_steps_work(
 
 def is_dynamic(decoder: DecoderDimensions) -> bool:
     """Whether decode steps cost more beyond the trained length: "dynamic" and latent."""
-    scaling = decoder.rope_scaling
-    return decoder.use_mla and scaling is not None and scaling.kind == "dynamic"
+    return decoder.use_mla and decoder.rope_scaling == "dynamic"
 
 
 def check_positions(decoder: DecoderDimensions, seq_len: Count, max_new_tokens: Count) -> None:
@@ -415,9 +414,9 @@ def check_positions(decoder: DecoderDimensions, seq_len: Count, max_new_tokens: 
         ConfigError: Each layer of plain attention would recompute frequencies, or latent attention
             that rotates 2 dimensions would divide by zero.
     """
-    scaling, trained = decoder.rope_scaling, decoder.max_position_embeddings
+    trained = decoder.max_position_embeddings
     divides_by_zero = decoder.use_mla and decoder.qk_rope_head_dim == 2
-    if scaling is None or scaling.kind != "dynamic" or (decoder.use_mla and not divides_by_zero):
+    if decoder.rope_scaling != "dynamic" or (decoder.use_mla and not divides_by_zero):
         return
     longest = largest(seq_len + maximum(max_new_tokens - 1, 1))  # one step is always counted
     if longest <= trained:

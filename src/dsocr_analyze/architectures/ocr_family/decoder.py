@@ -15,7 +15,7 @@ from dsocr_analyze.costs.integers import Count, is_one_token
 from dsocr_analyze.costs.kv_cache import latent_width, mha_width
 from dsocr_analyze.costs.lm_head import lm_head, lm_head_params
 from dsocr_analyze.costs.mla import LatentHeads, mla_attention, mla_params
-from dsocr_analyze.costs.moe import Routing, moe, moe_params, spread
+from dsocr_analyze.costs.moe import Routing, evenly_touched, moe, moe_params
 from dsocr_analyze.costs.moe import experts_touched as expected_experts
 from dsocr_analyze.costs.normalization import rms_norm, rms_norm_params
 from dsocr_analyze.costs.operators import (
@@ -238,7 +238,6 @@ def _mixture(
 
 def _latent_heads(decoder: DecoderDimensions) -> LatentHeads:
     """Dimensions of latent attention."""
-    scaling = decoder.rope_scaling
     return LatentHeads(
         heads=decoder.heads,
         q_rank=decoder.q_lora_rank,
@@ -246,7 +245,7 @@ def _latent_heads(decoder: DecoderDimensions) -> LatentHeads:
         nope=decoder.qk_nope_head_dim,
         rope=decoder.qk_rope_head_dim,
         value=decoder.v_head_dim,
-        variant="default" if scaling is None else scaling.kind,  # type: ignore[arg-type]  # checked
+        variant=decoder.rope_scaling or "default",  # type: ignore[arg-type]  # checked
         trained_length=decoder.max_position_embeddings,
         bias=decoder.attention_bias,
     )
@@ -333,7 +332,7 @@ def experts_touched(
     if not layers:
         return None
     routing = routing_of(dimensions.decoder)
-    even = spread(n, routing).touched
+    even = evenly_touched(n, routing)
     return ExpertsTouched(
         layers=layers,
         weights_bytes=expert_params(dimensions) * dtype.nbytes,

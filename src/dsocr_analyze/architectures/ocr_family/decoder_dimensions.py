@@ -12,7 +12,6 @@ from dsocr_analyze.costs.activations import ACTIVATIONS
 __all__ = [
     "DECODER_DEFAULTS",
     "DecoderDimensions",
-    "RopeScaling",
 ]
 
 _SCORING_FUNCS: Final = ("softmax", "sigmoid")
@@ -41,19 +40,6 @@ _LARGEST_VOCABULARY: Final = 2**26
 
 
 @dataclass(frozen=True, slots=True)
-class RopeScaling:
-    """How rotary positions are stretched.
-
-    Attributes:
-        kind: One of `_ROPE_SCALING_TYPES`.
-        factor: Stretch, at least 1.
-    """
-
-    kind: str
-    factor: float
-
-
-@dataclass(frozen=True, slots=True)
 class DecoderDimensions:
     """Decoder (`DeepseekV2Model` and its head), the top level of `config.json`.
 
@@ -76,7 +62,6 @@ class DecoderDimensions:
         n_group: Expert groups of a group-limited method; 1 for other methods.
         topk_group: Groups a token may choose from; 1 for other methods.
         norm_topk_prob: Whether the chosen scores are normalised to sum to 1.
-        routed_scaling_factor: Factor on the chosen scores.
         hidden_act: Activation of the MLPs, one of `ACTIVATIONS`.
         rms_norm_eps: Epsilon of the norms.
         use_mla: Latent attention (`DeepseekV2Attention`) instead of `LlamaAttention`.
@@ -86,7 +71,7 @@ class DecoderDimensions:
         qk_nope_head_dim: Other features per head; 0 without MLA.
         v_head_dim: Features per value head if `use_mla`; 0 without MLA.
         rope_theta: Base of the rotary frequencies.
-        rope_scaling: How they are stretched; None for unscaled.
+        rope_scaling: How they are stretched, `linear`, `dynamic` or `yarn`; None for unscaled.
         attention_bias: Whether the attention projections have biases.
         max_position_embeddings: Positions the model was trained for.
         tie_word_embeddings: Whether the head shares the embedding's weight.
@@ -113,7 +98,6 @@ class DecoderDimensions:
     n_group: int
     topk_group: int
     norm_topk_prob: bool
-    routed_scaling_factor: float
     hidden_act: str
     rms_norm_eps: float
     use_mla: bool
@@ -123,7 +107,7 @@ class DecoderDimensions:
     qk_nope_head_dim: int
     v_head_dim: int
     rope_theta: float
-    rope_scaling: RopeScaling | None
+    rope_scaling: str | None
     attention_bias: bool
     max_position_embeddings: int
     tie_word_embeddings: bool
@@ -190,16 +174,14 @@ class DecoderDimensions:
         return (self.n_shared_experts or 0) * self.moe_intermediate_size
 
 
-def _rope_scaling(keys: ConfigKeys, *, use_mla: bool) -> RopeScaling | None:
+def _rope_scaling(keys: ConfigKeys, *, use_mla: bool) -> str | None:
     """Rotary scaling; `LlamaAttention` also reads `rope_type`, `DeepseekV2Attention` does not."""
     if keys.value("rope_scaling", DECODER_DEFAULTS["rope_scaling"]) is None:
         return None
     scaling = keys.section("rope_scaling")
     name = "rope_type" if scaling.has("rope_type") and not use_mla else "type"
-    return RopeScaling(
-        kind=scaling.choice(name, _ROPE_SCALING_TYPES),
-        factor=scaling.number("factor", least=1),
-    )
+    scaling.number("factor", least=1)  # no count depends on it
+    return scaling.choice(name, _ROPE_SCALING_TYPES)
 
 
 def _multi_head_attention(keys: ConfigKeys) -> dict[str, Any]:
@@ -264,7 +246,6 @@ def _experts(keys: ConfigKeys) -> dict[str, Any]:
             "n_group": 1,
             "topk_group": 1,
             "norm_topk_prob": False,
-            "routed_scaling_factor": 1.0,
         }
     method = keys.choice("topk_method", _TOPK_METHODS)
     per_token = keys.integer("num_experts_per_tok")
@@ -276,6 +257,8 @@ def _experts(keys: ConfigKeys) -> dict[str, Any]:
             "num_experts_per_tok",
             f"at most {experts // groups * chosen}, the experts of {chosen} of {groups} groups",
         )
+    scale = DECODER_DEFAULTS["routed_scaling_factor"]
+    keys.number("routed_scaling_factor", scale, least=0)  # no count depends on it
     return {
         "moe_intermediate_size": keys.integer("moe_intermediate_size", most=LARGEST_WIDTH),
         "n_routed_experts": experts,
@@ -290,9 +273,6 @@ def _experts(keys: ConfigKeys) -> dict[str, Any]:
         "n_group": groups,
         "topk_group": chosen,
         "norm_topk_prob": keys.boolean("norm_topk_prob", DECODER_DEFAULTS["norm_topk_prob"]),
-        "routed_scaling_factor": keys.number(
-            "routed_scaling_factor", DECODER_DEFAULTS["routed_scaling_factor"], least=0
-        ),
     }
 
 

@@ -109,9 +109,9 @@ class _Prompt:
     def frequencies(self) -> int:
         """Rotary frequencies that a layer with latent attention recomputes for this length."""
         scaling, trained = self.decoder.rope_scaling, self.decoder.max_position_embeddings
-        if scaling is None or scaling.kind == "linear":
+        if scaling in (None, "linear"):
             return 0
-        tunes = scaling.kind == "yarn" or trained < self.T
+        tunes = scaling == "yarn" or trained < self.T
         return self.decoder.qk_rope_head_dim // 2 if tunes else 0
 
     def mask(self) -> int:
@@ -366,8 +366,7 @@ class _Prompt:
     def _latent_tables(self, path: str) -> None:
         """Cosines and sines of T positions, and any new frequencies; the layer keeps both."""
         lives, elements = self.lives, self.T * self.decoder.qk_rope_head_dim
-        scaling = self.decoder.rope_scaling
-        is_yarn = scaling is not None and scaling.kind == "yarn"
+        is_yarn = self.decoder.rope_scaling == "yarn"
         lives.path = f"{path}.rotary_emb"
         lives.wide(self.frequencies)
         # YaRN holds the inputs of its blend until the tables exist.

@@ -11,11 +11,8 @@ A key may be absent only if the published file leaves it to a default of `Deepse
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from os import PathLike
-from pathlib import Path
 from typing import Any, TypeVar
 
 from dsocr_analyze.architectures.config_keys import ConfigKeys
@@ -28,8 +25,7 @@ from dsocr_analyze.architectures.ocr_family.projector_dimensions import (
     ProjectorDimensions,
 )
 from dsocr_analyze.architectures.ocr_family.vision_dimensions import ClipDimensions, SamDimensions
-from dsocr_analyze.errors import ConfigError, ModelDirectoryError
-from dsocr_analyze.input_files import CONFIG_BYTES, read_bytes
+from dsocr_analyze.errors import ConfigError
 
 __all__ = [
     "ClipDimensions",
@@ -90,7 +86,7 @@ class RelativeDimensions:
             seq_len: Tokens of the prompt; step i reaches `seq_len + i + 1` positions.
         """
         decoder, cuts = self.decoder, []
-        if decoder.rope_scaling is not None and decoder.rope_scaling.kind == "dynamic":
+        if decoder.rope_scaling == "dynamic":
             cuts.append(max(0, decoder.max_position_embeddings - seq_len))
         if decoder.sliding_window is not None:
             cuts.append(decoder.sliding_window)
@@ -125,30 +121,6 @@ class ModelDimensions(RelativeDimensions):
         )
         _check_joints(dimensions)
         return dimensions
-
-    @classmethod
-    def from_file(cls, path: str | PathLike[str]) -> ModelDimensions:
-        """Reads a `config.json`.
-
-        Args:
-            path: The file.
-
-        Raises:
-            ModelDirectoryError: The file is missing or unreadable.
-            ConfigError: It is not JSON, or no model can be built from it.
-        """
-        try:
-            content = read_bytes(Path(path), CONFIG_BYTES)
-        except OSError as error:
-            raise ModelDirectoryError(
-                f"cannot read {str(path)!r}: {error.strerror or error}; "
-                "give a model directory with a readable config.json"
-            ) from error
-        try:
-            config = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{str(path)!r} is not JSON: {error}") from error
-        return cls.from_config(config)
 
 
 _Dimensions = TypeVar("_Dimensions")

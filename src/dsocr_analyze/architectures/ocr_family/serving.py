@@ -64,7 +64,7 @@ def check_served(dimensions: RelativeDimensions) -> None:
             f"config.json: 'hidden_act' is {decoder.hidden_act!r}, and serving engines fuse 'silu'"
             " only; use runtime eager"
         )
-    if decoder.rope_scaling is not None and decoder.rope_scaling.kind == "dynamic":
+    if decoder.rope_scaling == "dynamic":
         raise ConfigError(
             "config.json: 'rope_scaling' of type 'dynamic' is not modelled for serving engines;"
             " use runtime eager"

@@ -10,7 +10,7 @@ from dsocr_analyze.knowledge.families.rotary import YARN_OPERATORS
 from dsocr_analyze.knowledge.machinery.evidence import CheckedCase
 from dsocr_analyze.knowledge.machinery.facts import Facts, count, scaled
 from dsocr_analyze.knowledge.machinery.page import Page
-from dsocr_analyze.knowledge.machinery.render import GENERATED, table
+from dsocr_analyze.knowledge.machinery.render import table
 
 __all__ = ["corrections_page"]
 
@@ -45,7 +45,6 @@ def corrections_page(pages: Sequence[Page], checked: Checked, facts: Facts) -> s
         if item.module == page.name
     ]
     parts = [
-        GENERATED,
         "# Corrections",
         f"Earlier figures that were wrong. They come from two documents that this project is based"
         f' on and that are not in its repository, "{SOURCES[0]}" and "{SOURCES[1]}", and are quoted'

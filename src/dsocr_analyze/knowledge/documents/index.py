@@ -8,7 +8,7 @@ from dsocr_analyze.knowledge.machinery.chapter import Chapter, groups_of
 from dsocr_analyze.knowledge.machinery.evidence import CheckedCase
 from dsocr_analyze.knowledge.machinery.facts import count, scaled
 from dsocr_analyze.knowledge.machinery.page import Page
-from dsocr_analyze.knowledge.machinery.render import GENERATED, table
+from dsocr_analyze.knowledge.machinery.render import table
 
 __all__ = ["index"]
 
@@ -17,7 +17,6 @@ def index(chapters: Sequence[Chapter]) -> str:
     """The list of all pages, by architecture and group."""
     pages = sum(len(chapter.pages) for chapter in chapters)
     parts = [
-        GENERATED,
         "# Modules",
         f"{pages} pages, one for each notable module of {_models(chapters)}. The program computes"
         " every figure three ways: by a formula, by the closed forms, and by a trace of the module"

@@ -8,7 +8,7 @@ from dsocr_analyze.knowledge.machinery.chapter import Chapter
 from dsocr_analyze.knowledge.machinery.evidence import CheckedCase
 from dsocr_analyze.knowledge.machinery.facts import Facts, count, scaled
 from dsocr_analyze.knowledge.machinery.page import Page
-from dsocr_analyze.knowledge.machinery.render import GENERATED, table
+from dsocr_analyze.knowledge.machinery.render import table
 
 __all__ = ["catalogue"]
 
@@ -18,7 +18,6 @@ Checked = Mapping[str, Sequence[CheckedCase]]
 def catalogue(chapters: Sequence[Chapter]) -> str:
     """One row per block of every architecture and stage: operators, layer, notes."""
     parts = [
-        GENERATED,
         "# Module catalogue",
         "The single source of truth for what is modelled: every block of every stage, the operator"
         " families in its trace, its closed form, and its page.",

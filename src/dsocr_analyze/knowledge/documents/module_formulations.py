@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dsocr_analyze.knowledge.machinery.chapter import Chapter, groups_of
 from dsocr_analyze.knowledge.machinery.facts import Facts
 from dsocr_analyze.knowledge.machinery.page import Page
-from dsocr_analyze.knowledge.machinery.render import GENERATED, display, paths_of
+from dsocr_analyze.knowledge.machinery.render import display, paths_of
 from dsocr_analyze.knowledge.references import REFERENCES
 
 __all__ = ["formulations"]
@@ -16,7 +16,6 @@ __all__ = ["formulations"]
 def formulations(chapters: Sequence[Chapter]) -> str:
     """The mathematics of every module, by group."""
     parts = [
-        GENERATED,
         "# Module formulations",
         "The mathematics of every module and its place in the model. The cost of each module is on"
         " its page.",

@@ -11,7 +11,7 @@ from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware.profile import all_profiles
 from dsocr_analyze.hardware.timed_device import Device, device
 from dsocr_analyze.kernels import Kernel
-from dsocr_analyze.knowledge.machinery.render import GENERATED, table
+from dsocr_analyze.knowledge.machinery.render import table
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.quantities import bytes_text
 from dsocr_analyze.report.time_tables import seconds_text
@@ -107,7 +107,6 @@ def seconds_page() -> str:
 
     served = ServedModel(DEFAULT, dimensions, BFLOAT16, gpu, SERVERS["vllm"])
     parts = [
-        GENERATED,
         _METHOD.strip(),
         "## Fusions of the serving engines",
         table(("kernel", "replaces"), ((f"`{each.operator}`", each.replaces)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from dsocr_analyze.architectures.ocr_family import vision
@@ -12,7 +12,7 @@ from dsocr_analyze.costs.sums import ModuleKernels
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.knowledge.families.position_table import resize_formula
 from dsocr_analyze.knowledge.machinery.cases import cases_of
-from dsocr_analyze.knowledge.machinery.facts import Facts
+from dsocr_analyze.knowledge.machinery.facts import Facts, tensor
 from dsocr_analyze.knowledge.machinery.page import NO_DEFAULT, Case, Formulas, Parameter, Symbol
 
 __all__ = [
@@ -134,18 +134,22 @@ def view_cases(
     facts: Facts,
     *,
     build: Callable[[], Any],
-    arguments: Callable[[int, int], Sequence[Any]],
     closed_form: Callable[[int, int], Kernels | ModuleKernels],
+    arguments: Callable[[int, int], Sequence[Any]] | None = None,
 ) -> tuple[Case, ...]:
-    """One case per vision call; `arguments` takes N views and R pixels per side."""
+    """One case per vision call.
 
-    def of_call(N: int, R: int) -> Mapping[str, int]:
-        return values(facts, N, R)
+    `closed_form` and `arguments` take N views and R pixels per side. The module's argument is the
+    features of all tokens unless stated.
+    """
+
+    def features(N: int, R: int) -> Sequence[Any]:
+        return [tensor(N, tokens(facts, R), facts.clip.width)]
 
     return cases_of(
         facts.views,
-        of_call,
+        lambda N, R: values(facts, N, R),
         build=lambda *_: build(),
-        arguments=arguments,
+        arguments=arguments or features,
         closed_form=closed_form,
     )

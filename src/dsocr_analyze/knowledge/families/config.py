@@ -77,7 +77,6 @@ def config_page(
     parameters = inspect.signature(config).parameters
     meanings = {**_MEANINGS, **(keys or {})}
     return Page(
-        name=name,
         group=group_of(facts),
         subject=config,
         also=(facts.get("DeepseekV2Config"),),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 from dsocr_analyze.costs.activations import activation_flops
 from dsocr_analyze.costs.operators import Kernels
@@ -25,6 +26,7 @@ __all__ = [
     "stack_parameters",
     "stack_symbols",
     "stack_values",
+    "with_head",
 ]
 
 
@@ -159,24 +161,35 @@ def stack_formulas(facts: Facts) -> Formulas:
     )
 
 
+def with_head(model: Formulas, outputs: str, *, shares_weights: bool = False) -> Formulas:
+    """Formulas of a model and a linear map of all its tokens to `outputs` features."""
+    weights = "" if shares_weights else f" + d * {outputs}"
+    return replace(
+        model,
+        macs=f"{model.macs} + B * T * d * {outputs}",
+        params=f"{model.params}{weights}",
+        activations=f"{model.activations} + B * T * {outputs}",
+    )
+
+
 def stack_cases(
     facts: Facts,
-    build: Callable[[], Any],
+    name: str,
     closed: Callable[[int, int], Kernels],
     below: str = "",
 ) -> tuple[Case, ...]:
-    """One case per decoder pass of the module that `build` returns.
+    """One case per decoder pass of the class `name`.
 
     Args:
         facts: The model.
-        build: Returns the module.
+        name: The class, which takes only the config.
         closed: Returns its kernels from the closed forms, given new and cached tokens.
         below: The module's path in the model.
     """
     return cases_of(
         facts.steps,
         lambda T, K: {**stack_values(facts), "T": T, "K": K},
-        build=lambda *_: build(),
+        build=lambda *_: facts.make(name, facts.config),
         keywords=lambda T, K: {
             "input_ids": facts.ids(T),
             "attention_mask": facts.ids(K),

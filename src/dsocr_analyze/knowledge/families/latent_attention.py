@@ -1,4 +1,4 @@
-"""Latent attention: shared by the pages of the eager and the flash class."""
+"""Latent attention: the page template of the eager and the flash class."""
 
 from __future__ import annotations
 
@@ -16,20 +16,10 @@ from dsocr_analyze.knowledge.families.reference_files import DECODER
 from dsocr_analyze.knowledge.families.rotary import YARN_OPERATORS
 from dsocr_analyze.knowledge.machinery.cases import cases_of
 from dsocr_analyze.knowledge.machinery.facts import Facts, tensor
-from dsocr_analyze.knowledge.machinery.page import Case, Formulas, Parameter, Symbol, pick
+from dsocr_analyze.knowledge.machinery.page import Case, Formulas, Page, Parameter, Symbol, pick
 from dsocr_analyze.knowledge.machinery.signature import import_line
 
-__all__ = [
-    "LATENT_SYMBOLS",
-    "latent_cases",
-    "latent_formulas",
-    "latent_parameters",
-    "latent_symbols",
-    "latent_usage",
-    "not_used",
-    "query_terms",
-    "rope_terms",
-]
+__all__ = ["LATENT_SYMBOLS", "latent_formulas", "latent_page"]
 
 _CLASS_DEFAULTS: Final = (
     "q_lora_rank",
@@ -47,6 +37,50 @@ LATENT_SYMBOLS: Final = {
     "R": Symbol("D_r", "rotary features of a head"),
     "v": Symbol("D_v", "features of a value head"),
 }
+
+
+def latent_page(
+    facts: Facts,
+    name: str,
+    *,
+    flash: bool,
+    block: str,
+    what: str,
+    diagram: str,
+    pseudo_code: str,
+    mathematics: str,
+    flops_notes: tuple[str, ...],
+    memory_notes: tuple[str, ...],
+    related: tuple[str, ...],
+    notes: str,
+    references: tuple[str, ...],
+) -> Page:
+    """The page of the class `name`, in the catalogue the block `block` of both passes.
+
+    For the other arguments see `Page`.
+    """
+    return Page(
+        group="Decoder: attention",
+        subject=facts.get(name),
+        what=f"{what}{_not_used(facts)}",
+        blocks=(("prefill", block), ("decode", block)),
+        layer=f"costs.mla.mla_attention (flash={flash})",
+        inputs={"hidden_states": "B, T, d"},
+        output="B, T, d",
+        parameters=_parameters(facts),
+        diagram=diagram,
+        pseudo_code=pseudo_code,
+        mathematics=mathematics,
+        symbols=_symbols(facts),
+        formulas=_flash_formulas(facts) if flash else latent_formulas(facts),
+        cases=_cases(facts, name, flash=flash),
+        flops_notes=flops_notes,
+        memory_notes=memory_notes,
+        related=related,
+        usage=_usage(facts, name),
+        notes=notes,
+        references=references,
+    )
 
 
 def _latent_config(facts: Facts, attention: str) -> Any:
@@ -74,7 +108,7 @@ def _latent_heads(config: Any) -> LatentHeads:
     )
 
 
-def latent_parameters(facts: Facts) -> dict[str, Parameter]:
+def _parameters(facts: Facts) -> dict[str, Parameter]:
     """Parameters of the constructor."""
     return {
         "config": THE_CONFIG,
@@ -99,7 +133,7 @@ def latent_parameters(facts: Facts) -> dict[str, Parameter]:
     }
 
 
-def latent_symbols(facts: Facts) -> dict[str, Symbol]:
+def _symbols(facts: Facts) -> dict[str, Symbol]:
     """Symbols of the formulas; without the queries' latent if there is none."""
     has_query_latent = _latent_config(facts, "eager").q_lora_rank is not None
     return pick("B T K d H e", SYMBOLS) | {
@@ -107,7 +141,7 @@ def latent_symbols(facts: Facts) -> dict[str, Symbol]:
     }
 
 
-def latent_cases(facts: Facts, name: str, *, flash: bool) -> tuple[Case, ...]:
+def _cases(facts: Facts, name: str, *, flash: bool) -> tuple[Case, ...]:
     """One case of the class `name` per decoder pass."""
     config = _latent_config(facts, "flash_attention_2" if flash else "eager")
     latent, d = _latent_heads(config), config.hidden_size
@@ -145,7 +179,7 @@ def latent_cases(facts: Facts, name: str, *, flash: bool) -> tuple[Case, ...]:
     )
 
 
-def not_used(facts: Facts) -> str:
+def _not_used(facts: Facts) -> str:
     """The note for a model without latent attention; empty otherwise."""
     if facts.decoder.use_mla:
         return ""
@@ -156,7 +190,7 @@ def not_used(facts: Facts) -> str:
     )
 
 
-def query_terms(facts: Facts) -> tuple[str, str, str, str]:
+def _query_terms(facts: Facts) -> tuple[str, str, str, str]:
     """MACs, vector FLOPs, parameters and activations of the queries' path, and all biases."""
     config = _latent_config(facts, "eager")
     if config.q_lora_rank is None:
@@ -177,7 +211,7 @@ def query_terms(facts: Facts) -> tuple[str, str, str, str]:
     )
 
 
-def rope_terms(facts: Facts) -> str:
+def _rope_terms(facts: Facts) -> str:
     """Vector FLOPs of the tables and of rotating queries and the shared key."""
     scaling = _latent_config(facts, "eager").rope_scaling
     kind = None if scaling is None else scaling["type"]
@@ -193,8 +227,8 @@ def rope_terms(facts: Facts) -> str:
 def latent_formulas(facts: Facts, *, masks_steps: bool = True) -> Formulas:
     """Formulas of eager latent attention; one of the FLOPs per score is the mask."""
     score = "8" if masks_steps else "(7 + (T > 1))"
-    macs, vector, params, outputs = query_terms(facts)
-    rope = rope_terms(facts)
+    macs, vector, params, outputs = _query_terms(facts)
+    rope = _rope_terms(facts)
     return Formulas(
         macs=f"{macs} + B * T * d * (r + R) + B * H * T * r * (P + v)"
         " + B * H * T * K * (R + 2 * r) + B * T * H * v * d",
@@ -206,7 +240,22 @@ def latent_formulas(facts: Facts, *, masks_steps: bool = True) -> Formulas:
     )
 
 
-def latent_usage(facts: Facts, name: str) -> str:
+def _flash_formulas(facts: Facts) -> Formulas:
+    """Formulas of latent attention through the kernel, for which values are padded."""
+    macs, vector, params, outputs = _query_terms(facts)
+    rope = _rope_terms(facts)
+    return Formulas(
+        macs=f"{macs} + B * T * d * (r + R) + B * T * r * H * (P + v)"
+        " + 2 * B * H * T * K * (P + R) + B * T * H * v * d",
+        vector_flops=f"{vector} + B * T * (4 * r + 2) + {rope} + 6 * B * H * T * K",
+        params=f"{params} + d * (r + R) + r + r * H * (P + v) + H * v * d",
+        activations=f"{outputs} + B * T * (r + R) + B * T * H * (P + v)"
+        " + B * T * H * (P + R) + B * T * d",
+        cache_bytes="2 * B * K * H * (P + R) * e",
+    )
+
+
+def _usage(facts: Facts, name: str) -> str:
     """The usage snippet of the class `name`; it calls only the eager class."""
     d, T = facts.decoder.hidden_size, facts.tokens
     names = ", ".join(f'"{key}"' for key in _CLASS_DEFAULTS)

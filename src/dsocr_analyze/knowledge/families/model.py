@@ -10,7 +10,13 @@ from dsocr_analyze.knowledge.families.whole_model import WholeModel
 from dsocr_analyze.knowledge.machinery.facts import Facts, count, scaled
 from dsocr_analyze.knowledge.machinery.page import Page, Parameter
 
-__all__ = ["causal_lm_page", "clip_and_sam_diagram", "group_of", "model_page"]
+__all__ = [
+    "CLIP_AND_SAM_FEATURES",
+    "causal_lm_page",
+    "clip_and_sam_diagram",
+    "group_of",
+    "model_page",
+]
 
 
 def group_of(facts: Facts) -> str:
@@ -24,6 +30,14 @@ _PIXELS_NOTE: Final = (
     "The vendor's code sums the pixels to tell an image from a blank, which counts one FLOP per"
     " value."
 )
+_PLACEHOLDERS: Final = (
+    r"x_t = \begin{cases} z_t & t \text{ is a placeholder} \\ W_e[t] &"
+    r" \text{otherwise} \end{cases}"
+)
+CLIP_AND_SAM_FEATURES: Final = (
+    r"z(v) = W \left[\mathrm{clip}(v, \mathrm{sam}(v));\ \mathrm{sam}(v)\right]"
+)
+"""Features of a view in models with SAM and CLIP."""
 
 
 def model_page(
@@ -32,17 +46,19 @@ def model_page(
     what: str,
     diagram: str,
     pseudo_code: str,
-    mathematics: str,
+    features: str,
     related: tuple[str, ...],
     references: tuple[str, ...],
     memory_notes: tuple[str, ...],
     flops_notes: tuple[str, ...] = (),
 ) -> Page:
-    """The page of a model without its head; for the arguments see `Page`."""
+    """The page of a model without its head.
+
+    `features` is the LaTeX of a view's features; for the other arguments see `Page`.
+    """
     facts = whole.facts
     workload, figures = facts.workload, facts.analytic
     return Page(
-        name=facts.model_class,
         group=group_of(facts),
         subject=facts.class_at("model"),
         what=what,
@@ -53,7 +69,7 @@ def model_page(
         parameters=_vision_parameters(facts),
         diagram=diagram,
         pseudo_code=pseudo_code,
-        mathematics=mathematics,
+        mathematics=rf"{features}, \quad {_PLACEHOLDERS}",
         symbols=whole.symbols,
         formulas=whole.formulas,
         cases=whole.cases,
@@ -97,7 +113,6 @@ def causal_lm_page(
     figures, per_token = facts.analytic, facts.cache_bytes_per_token
     params, weights_bytes = figures.parameters.total, figures.memory.weights_bytes
     return Page(
-        name=facts.whole_class,
         group=group_of(facts),
         subject=facts.class_at(""),
         what=what,

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["resize_formula"]
+from dsocr_analyze.knowledge.machinery.page import Symbol
+
+__all__ = ["resize_formula", "resize_symbols"]
+
+
+def resize_symbols(target: str) -> dict[str, Symbol]:
+    """Symbols of the page of a table resized to `target` entries per side."""
+    return {
+        "l": Symbol("l", "entries per side of the learned table"),
+        target: Symbol(target, "target entries per side"),
+        "d": Symbol("d", "width"),
+    }
 
 
 def resize_formula(source: str, target: str, channels: str) -> str:

@@ -80,7 +80,6 @@ def rotary_page(
     size, length = _rotary_size(facts), facts.decoder.max_position_embeddings
     given = arguments or {}
     return Page(
-        name=name,
         group="Decoder: norms and positions",
         subject=facts.get(name),
         what=what,

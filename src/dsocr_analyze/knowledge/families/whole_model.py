@@ -12,6 +12,7 @@ from dsocr_analyze.knowledge.families.decoder_stack import (
     stack_formulas,
     stack_symbols,
     stack_values,
+    with_head,
 )
 from dsocr_analyze.knowledge.machinery.evidence import all_values
 from dsocr_analyze.knowledge.machinery.facts import Facts, below_model
@@ -83,15 +84,17 @@ class WholeModel:
     def formulas(self) -> Formulas:
         """Cost of the model."""
         stack, separators = stack_formulas(self.facts), len(self._unassigned)
-        has_weights = self.head and not self.facts.decoder.tie_word_embeddings
         grid = " + 3 * cut" if self.multiplies_grid else ""
-        return Formulas(
-            macs=f"Mv + {stack.macs}" + (" + B * T * d * V" if self.head else ""),
+        model = Formulas(
+            macs=f"Mv + {stack.macs}",
             vector_flops=f"Vv2 + px{grid} + {stack.vector_flops}",
-            params=f"Pv + {separators} * d + {stack.params}" + (" + d * V" if has_weights else ""),
-            activations=f"Av2 + {stack.activations}" + (" + B * T * V" if self.head else ""),
+            params=f"Pv + {separators} * d + {stack.params}",
+            activations=f"Av2 + {stack.activations}",
             cache_bytes=stack.cache_bytes,
         )
+        if not self.head:
+            return model
+        return with_head(model, "V", shares_weights=self.facts.decoder.tie_word_embeddings)
 
     @property
     def cases(self) -> tuple[Case, ...]:

@@ -56,7 +56,7 @@ def checked_chapters(models: Iterable[Facts]) -> list[Chapter]:
             if known is not None and not _is_same(page.subject, known.subject):
                 raise KnowledgeError(
                     f"{page.name} of {facts.architecture.title} is another module than the one that"
-                    " has a page; give its page another name"
+                    " has a page; give its page an `own_name`"
                 )
             (own if known is None else shared).append(page)
         chapters.append(Chapter(facts, own, shared, {page.name: check(page) for page in own}))

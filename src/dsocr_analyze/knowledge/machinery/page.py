@@ -103,7 +103,6 @@ class Page:
     """One module's page.
 
     Attributes:
-        name: The module's name; the page is `op-<name>.md`.
         group: Heading under which the index lists it.
         subject: The class or function.
         what: Description, in a paragraph or two.
@@ -122,13 +121,13 @@ class Page:
         memory_notes: Notes on memory.
         related: Names of other pages.
         usage: A runnable snippet.
+        own_name: Name of the page, if another page has that of the subject; else empty.
         runs_given_config: Whether the snippet uses the given config; else the published one.
         references: Keys of `dsocr_analyze.knowledge.references`.
         notes: One line for the catalogue.
         also: Further functions or classes whose signatures are on the page.
     """
 
-    name: str
     group: str
     subject: Any
     what: str
@@ -150,7 +149,13 @@ class Page:
     memory_notes: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
     also: tuple[Any, ...] = ()
+    own_name: str = ""
     runs_given_config: bool = True
+
+    @property
+    def name(self) -> str:
+        """Name of the page, and of its file in `pages`: that of the subject, if it is free."""
+        return self.own_name or str(self.subject.__name__)
 
     @property
     def file_name(self) -> str:

@@ -18,8 +18,6 @@ from dsocr_analyze.module_tree import FoldedNode
 
 __all__ = ["defaults_of", "display", "paths_of", "render_page", "table"]
 
-GENERATED = "<!-- Written by `dsocr-analyze docs`; edit src/dsocr_analyze/knowledge instead. -->"
-
 
 def render_page(
     page: Page, cases: Sequence[CheckedCase], facts: Facts, names: Collection[str]
@@ -33,7 +31,6 @@ def render_page(
         names: Pages that it may link to.
     """
     parts = [
-        GENERATED,
         f"# {page.name}",
         f"*{page.group}*",
         "## What it is",
@@ -184,7 +181,7 @@ def _shapes(page: Page, cases: Sequence[CheckedCase]) -> str:
 
 def _constructor(page: Page, facts: Facts) -> list[str]:
     kind = "class" if inspect.isclass(page.subject) else "function"
-    lines = [f"Defined in `{file_of(page.subject)}`, {kind} `{page.name}`."]
+    lines = [f"Defined in `{file_of(page.subject)}`, {kind} `{page.subject.__name__}`."]
     if not page.parameters:
         return [*lines, "It has no parameters of its own."]
     defaults = defaults_of(page, facts)

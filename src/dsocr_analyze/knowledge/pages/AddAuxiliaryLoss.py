@@ -23,7 +23,6 @@ def page(facts: Facts) -> Page:
         return function.apply(x, loss)
 
     return Page(
-        name="AddAuxiliaryLoss",
         group="Decoder: MLP and mixture of experts",
         subject=function,
         what="An autograd function that returns its input and, in the backward pass, gives the"

@@ -27,7 +27,6 @@ def page(facts: Facts) -> Page:
     """The page."""
     sam = facts.sam
     return Page(
-        name="Attention",
         group=GROUP,
         subject=facts.get("Attention"),
         what="Multi-head self-attention over a grid of tokens. It adds a bias to every score that"

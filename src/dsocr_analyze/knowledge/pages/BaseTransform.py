@@ -13,7 +13,6 @@ __all__ = ["page"]
 def page(facts: Facts) -> Page:
     """The page."""
     return Page(
-        name="BaseTransform",
         group="Preprocessing and streaming",
         subject=facts.get("BaseTransform"),
         what="The interface of an image transform: called with an image, it returns the tensor that"

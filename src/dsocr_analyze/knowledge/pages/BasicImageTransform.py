@@ -26,7 +26,6 @@ def page(facts: Facts) -> Page:
         )
 
     return Page(
-        name="BasicImageTransform",
         group="Preprocessing and streaming",
         subject=facts.get("BasicImageTransform"),
         what="Converts an image to the tensor of a view: bytes become numbers from zero to one, then"

@@ -29,7 +29,6 @@ def page(facts: Facts) -> Page:
     sam = facts.sam
     global_blocks = ", ".join(map(str, sam.global_attn_indexes)) or "none"
     return Page(
-        name="Block",
         group=GROUP,
         subject=facts.get("Block"),
         what="A transformer block of the SAM encoder: normalise, attend, add; normalise, MLP, add."

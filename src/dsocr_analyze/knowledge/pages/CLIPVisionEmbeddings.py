@@ -29,7 +29,6 @@ def page(facts: Facts) -> Page:
     d = clip.width
     convolution = clip.patch_size**2 * facts.channels * d
     return Page(
-        name="CLIPVisionEmbeddings",
         group=GROUP,
         subject=facts.get("CLIPVisionEmbeddings"),
         what="Prepends a class token to the patch embeddings and adds a learned position table,"

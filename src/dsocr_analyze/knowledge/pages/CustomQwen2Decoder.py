@@ -29,7 +29,6 @@ def page(facts: Facts) -> Page:
     encoder = encoder_of(facts)
     config: Any = facts.at(INNER).config
     return Page(
-        name="CustomQwen2Decoder",
         group=GROUP,
         subject=facts.class_at(DECODER),
         what="Builds the config of a small Qwen2 and holds the model made from it; calling it calls"

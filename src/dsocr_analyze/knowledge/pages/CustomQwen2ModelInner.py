@@ -47,7 +47,6 @@ def page(facts: Facts) -> Page:
     encoder = encoder_of(facts)
     d = encoder.width
     return Page(
-        name="CustomQwen2ModelInner",
         group=GROUP,
         subject=facts.class_at(INNER),
         what=f"Qwen2's {encoder.layers} layers and final norm under a mixed mask. Image tokens"

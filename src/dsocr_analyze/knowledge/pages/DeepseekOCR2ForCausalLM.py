@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from dsocr_analyze.knowledge.families.model import causal_lm_page
-from dsocr_analyze.knowledge.families.whole_model import WholeModel
 from dsocr_analyze.knowledge.machinery.facts import Facts
 from dsocr_analyze.knowledge.machinery.page import Page
-from dsocr_analyze.knowledge.pages import ImageEncoderViT, MlpProjector, Qwen2Decoder2Encoder
+from dsocr_analyze.knowledge.pages import DeepseekOCR2Model
 
 __all__ = ["page"]
 
 
 def page(facts: Facts) -> Page:
     """The page."""
-    vision = [
-        ImageEncoderViT.page(facts),
-        Qwen2Decoder2Encoder.page(facts),
-        MlpProjector.page(facts),
-    ]
     tile = facts.workload.image_size
     return causal_lm_page(
-        WholeModel(facts, vision, head=True, multiplies_grid=False),
+        DeepseekOCR2Model.model(facts, head=True),
         what="The whole model: `DeepseekOCR2Model` and the head over the vocabulary. Compared with"
         " DeepSeek-OCR, a Qwen2 encoder with learned queries replaces CLIP, SAM's last convolution"
         " has the encoder's width, views have other sizes, and there are no newlines; the decoder"

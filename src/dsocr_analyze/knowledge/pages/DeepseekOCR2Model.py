@@ -8,23 +8,28 @@ from dsocr_analyze.knowledge.machinery.facts import Facts, count
 from dsocr_analyze.knowledge.machinery.page import Page
 from dsocr_analyze.knowledge.pages import ImageEncoderViT, MlpProjector, Qwen2Decoder2Encoder
 
-__all__ = ["page"]
+__all__ = ["model", "page"]
 
 
-def page(facts: Facts) -> Page:
-    """The page."""
+def model(facts: Facts, *, head: bool) -> WholeModel:
+    """The model, with or without its head."""
     vision = [
         ImageEncoderViT.page(facts),
         Qwen2Decoder2Encoder.page(facts),
         MlpProjector.page(facts),
     ]
+    return WholeModel(facts, vision, head=head, multiplies_grid=False)
+
+
+def page(facts: Facts) -> Page:
+    """The page."""
     decoder, workload = facts.decoder, facts.workload
     views = " and ".join(f"{N} of {count(R)} pixels square" for _, N, R in facts.views)
     unassigned = facts.analytic.parameters.unassigned
     sides = [(label, N, facts.token_side(R) ** 2) for label, N, R in facts.views]
     tokens = ", ".join(f"{count(N * n)} of the {label}" for label, N, n in sides)
     return model_page(
-        WholeModel(facts, vision, head=False, multiplies_grid=False),
+        model(facts, head=False),
         what="The decoder together with the vision side. If a pass includes images, it runs SAM, the"
         " Qwen2 encoder and the projector over the local views as one batch and over the global"
         " view as another, and writes the resulting tokens over the placeholders in the prompt:"
@@ -52,9 +57,7 @@ if T > 1 and images and images.global_view.sum() != 0:
 return decoder(inputs_embeds=x, cache)
 
 features(v) = projector(qwen2_model(sam_model(v)))""",
-        mathematics=r"z(v) = W\, \mathrm{qwen}(\mathrm{sam}(v)) + b,"
-        r" \quad x_t = \begin{cases} z_t & t \text{ is a placeholder} \\ W_e[t] &"
-        r" \text{otherwise} \end{cases}",
+        features=r"z(v) = W\, \mathrm{qwen}(\mathrm{sam}(v)) + b",
         memory_notes=(
             f"{count(sum(unassigned.values()))} parameters are the separator embedding, which no"
             " stage owns.",

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from dsocr_analyze.knowledge.families.latent_attention import (
-    latent_cases,
-    latent_formulas,
-    latent_parameters,
-    latent_symbols,
-    latent_usage,
-    not_used,
-)
+from dsocr_analyze.knowledge.families.latent_attention import latent_page
 from dsocr_analyze.knowledge.machinery.facts import Facts
 from dsocr_analyze.knowledge.machinery.page import Page
 
 __all__ = ["page"]
 
-_NAME: Final = "DeepseekV2Attention"
-
 
 def page(facts: Facts) -> Page:
     """The page."""
-    return Page(
-        name=_NAME,
-        group="Decoder: attention",
-        subject=facts.get(_NAME),
+    return latent_page(
+        facts,
+        "DeepseekV2Attention",
+        flash=False,
+        block="latent attention (MLA)",
         what="Multi-head latent attention (MLA), eager. Keys and values of all heads come from one"
         " latent vector per token, and the heads share the rotary part of the key; only these two"
         " are cached. The latent is never projected up: the weight of that projection is absorbed"
-        " into the queries and into the outputs, so the module"
-        f" `kv_b_proj` is never called.{not_used(facts)}",
-        blocks=(("prefill", "latent attention (MLA)"), ("decode", "latent attention (MLA)")),
-        layer="costs.mla.mla_attention (flash=False)",
-        inputs={"hidden_states": "B, T, d"},
-        output="B, T, d",
-        parameters=latent_parameters(facts),
+        " into the queries and into the outputs, so the module `kv_b_proj` is never called.",
         diagram="""flowchart TB
   x["x [B, T, d]"] --> qa["q_a_proj, norm, q_b_proj"]
   qa --> qn["q_nope"]
@@ -65,9 +49,6 @@ return o_proj(((weights @ latent) @ W_v.T))""",
         r" a_{tj} = \mathrm{softmax}_j\left(\frac{(W_k^T q^n_t)^T c_j + (q^r_t)^T k^r_j}"
         r"{\sqrt{D_n + D_r}}\right), \quad"
         r" o_t = W_o\, W_v \sum_j a_{tj}\, c_j",
-        symbols=latent_symbols(facts),
-        formulas=latent_formulas(facts),
-        cases=latent_cases(facts, _NAME, flash=False),
         flops_notes=(
             "The whole product of T queries and K keys is computed; the mask makes it causal.",
             "Absorbing the weight avoids projecting every cached token, but makes the scores more"
@@ -84,7 +65,6 @@ return o_proj(((weights @ latent) @ W_v.T))""",
             "DeepseekV2RMSNorm",
             "repeat_kv",
         ),
-        usage=latent_usage(facts, _NAME),
         notes="MLA, up-projection absorbed; not used if `use_mla` is false",
         references=("deepseekv2", "rope"),
     )

@@ -26,7 +26,6 @@ def page(facts: Facts) -> Page:
     d, D = decoder.hidden_size, decoder.head_dim
     shown = next((i for i in range(decoder.layers) if decoder.is_moe(i)), 0)
     return Page(
-        name="DeepseekV2DecoderLayer",
         group="Decoder: the stack",
         subject=facts.get("DeepseekV2DecoderLayer"),
         what="One layer of the decoder: normalise, attend, add; normalise, MLP, add. The attention"

@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from dsocr_analyze.knowledge.families.latent_attention import (
-    latent_cases,
-    latent_parameters,
-    latent_symbols,
-    latent_usage,
-    not_used,
-    query_terms,
-    rope_terms,
-)
+from dsocr_analyze.knowledge.families.latent_attention import latent_page
 from dsocr_analyze.knowledge.machinery.facts import Facts
-from dsocr_analyze.knowledge.machinery.page import Formulas, Page
+from dsocr_analyze.knowledge.machinery.page import Page
 
 __all__ = ["page"]
-
-_NAME: Final = "DeepseekV2FlashAttention2"
 
 
 def page(facts: Facts) -> Page:
     """The page."""
-    macs, vector, params, outputs = query_terms(facts)
-    rope = rope_terms(facts)
-    return Page(
-        name=_NAME,
-        group="Decoder: attention",
-        subject=facts.get(_NAME),
+    return latent_page(
+        facts,
+        "DeepseekV2FlashAttention2",
+        flash=True,
+        block="latent attention, FlashAttention-2",
         what="Multi-head latent attention through FlashAttention-2. The kernel takes keys and"
         " values, so the latent is projected up for every head, and the cache holds full keys and"
-        " values, padded to the same size. The scores are never written to memory."
-        f"{not_used(facts)}",
-        blocks=(
-            ("prefill", "latent attention, FlashAttention-2"),
-            ("decode", "latent attention, FlashAttention-2"),
-        ),
-        layer="costs.mla.mla_attention (flash=True)",
-        inputs={"hidden_states": "B, T, d"},
-        output="B, T, d",
-        parameters=latent_parameters(facts),
+        " values, padded to the same size. The scores are never written to memory.",
         diagram="""flowchart TB
   x["x [B, T, d]"] --> qa["q_a_proj, norm, q_b_proj"]
   x --> kva["kv_a_proj_with_mqa"]
@@ -64,17 +42,6 @@ k, v = cache.update(k, v)
 return o_proj(flash_attn_func(q, k, v, causal=True)[..., :value_size])""",
         mathematics=r"k_j = [W_k c_j;\ k^r_j], \quad v_j = W_v c_j, \quad"
         r" o_t = W_o \sum_j \mathrm{softmax}_j\left(\frac{q_t^T k_j}{\sqrt{D_n + D_r}}\right) v_j",
-        symbols=latent_symbols(facts),
-        formulas=Formulas(
-            macs=f"{macs} + B * T * d * (r + R) + B * T * r * H * (P + v)"
-            " + 2 * B * H * T * K * (P + R) + B * T * H * v * d",
-            vector_flops=f"{vector} + B * T * (4 * r + 2) + {rope} + 6 * B * H * T * K",
-            params=f"{params} + d * (r + R) + r + r * H * (P + v) + H * v * d",
-            activations=f"{outputs} + B * T * (r + R) + B * T * H * (P + v)"
-            " + B * T * H * (P + R) + B * T * d",
-            cache_bytes="2 * B * K * H * (P + R) * e",
-        ),
-        cases=latent_cases(facts, _NAME, flash=True),
         flops_notes=(
             "Values are padded to a key's size, and the work on the padding is counted.",
             "A causal kernel may skip the scores above the diagonal; they are counted here, and the"
@@ -84,7 +51,6 @@ return o_proj(flash_attn_func(q, k, v, causal=True)[..., :value_size])""",
             "The cache is larger than that of the eager class: full keys and values of every head.",
         ),
         related=("DeepseekV2Attention", "DeepseekV2DecoderLayer", "DeepseekV2RotaryEmbedding"),
-        usage=latent_usage(facts, _NAME),
         notes="MLA through the kernel; keys and values projected up",
         references=("deepseekv2", "rope", "flash2"),
     )

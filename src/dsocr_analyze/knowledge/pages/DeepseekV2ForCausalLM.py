@@ -7,9 +7,10 @@ from dsocr_analyze.knowledge.families.decoder_stack import (
     stack_formulas,
     stack_parameters,
     stack_symbols,
+    with_head,
 )
 from dsocr_analyze.knowledge.machinery.facts import Facts, count, scaled
-from dsocr_analyze.knowledge.machinery.page import Formulas, Page
+from dsocr_analyze.knowledge.machinery.page import Page
 
 __all__ = ["page"]
 
@@ -18,11 +19,8 @@ def page(facts: Facts) -> Page:
     """The page."""
     decoder = facts.decoder
     d, vocabulary = decoder.hidden_size, decoder.vocab_size
-    stack = stack_formulas(facts)
     logits = facts.tokens * vocabulary * 4
-    head = "" if decoder.tie_word_embeddings else " + d * V"
     return Page(
-        name="DeepseekV2ForCausalLM",
         group="Decoder: the stack",
         subject=facts.get("DeepseekV2ForCausalLM"),
         what="The decoder with a head over the vocabulary: one linear map without bias, applied to"
@@ -44,18 +42,8 @@ logits = lm_head(hidden).float()          # every position
 loss = cross_entropy(logits[:, :-1], labels[:, 1:]) if labels is not None else None""",
         mathematics=r"z_t = W_{lm}\, y_t, \quad p(t + 1) = \mathrm{softmax}(z_t)",
         symbols=stack_symbols(facts, layers=True),
-        formulas=Formulas(
-            macs=f"{stack.macs} + B * T * d * V",
-            vector_flops=stack.vector_flops,
-            params=f"{stack.params}{head}",
-            activations=f"{stack.activations} + B * T * V",
-            cache_bytes=stack.cache_bytes,
-        ),
-        cases=stack_cases(
-            facts,
-            lambda: facts.make("DeepseekV2ForCausalLM", facts.config),
-            facts.decoder_kernels,
-        ),
+        formulas=with_head(stack_formulas(facts), "V", shares_weights=decoder.tie_word_embeddings),
+        cases=stack_cases(facts, "DeepseekV2ForCausalLM", facts.decoder_kernels),
         flops_notes=(
             "The head runs over all T positions of the prefill pass, although generation needs only"
             " the last one.",

@@ -10,10 +10,11 @@ from dsocr_analyze.knowledge.families.decoder_stack import (
     stack_formulas,
     stack_parameters,
     stack_symbols,
+    with_head,
 )
 from dsocr_analyze.knowledge.families.reference_files import DECODER
 from dsocr_analyze.knowledge.machinery.facts import Facts, below_model
-from dsocr_analyze.knowledge.machinery.page import Formulas, Page, Parameter, Symbol
+from dsocr_analyze.knowledge.machinery.page import Page, Parameter, Symbol
 from dsocr_analyze.knowledge.machinery.signature import import_line
 
 __all__ = ["page"]
@@ -23,12 +24,10 @@ def page(facts: Facts) -> Page:
     """The page."""
     decoder = facts.decoder
     d = decoder.hidden_size
-    stack = stack_formulas(facts)
     labels = int(facts.config.num_labels)
     symbols = stack_symbols(facts, layers=True)
     symbols["c"] = Symbol("c", "labels", str(labels))
     return Page(
-        name="DeepseekV2ForSequenceClassification",
         group="Decoder: the stack",
         subject=facts.get("DeepseekV2ForSequenceClassification"),
         what="The decoder with a linear head over labels, read at each row's last token. It is in"
@@ -51,16 +50,10 @@ last = position before the first padding, or the last position
 return scores[arange(B), last]""",
         mathematics=r"z = W_s\, y_{t_{last}}",
         symbols=symbols,
-        formulas=Formulas(
-            macs=f"{stack.macs} + B * T * d * c",
-            vector_flops=stack.vector_flops,
-            params=f"{stack.params} + d * c",
-            activations=f"{stack.activations} + B * T * c",
-            cache_bytes=stack.cache_bytes,
-        ),
+        formulas=with_head(stack_formulas(facts), "c"),
         cases=stack_cases(
             facts,
-            lambda: facts.make("DeepseekV2ForSequenceClassification", facts.config),
+            "DeepseekV2ForSequenceClassification",
             lambda T, past: below_model(facts.decoder_kernels(T, past)) + _label_head(T, d, labels),
         )[:1],
         flops_notes=("The head runs on every position, although only one per row is used.",),

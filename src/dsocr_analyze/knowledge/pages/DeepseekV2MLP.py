@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsocr_analyze.costs import moe as moe_costs
 from dsocr_analyze.costs.activations import activation_flops
 from dsocr_analyze.costs.swiglu import swiglu
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.knowledge.families.decoder import SYMBOLS
-from dsocr_analyze.knowledge.families.mixture import routing_of
 from dsocr_analyze.knowledge.families.mlp import SILU_GATE, gated_mlp_formulas
 from dsocr_analyze.knowledge.machinery.cases import cases_of
 from dsocr_analyze.knowledge.machinery.facts import Facts, tensor
@@ -23,7 +21,6 @@ def page(facts: Facts) -> Page:
     decoder = facts.decoder
     d, act = decoder.hidden_size, decoder.hidden_act
     return Page(
-        name="DeepseekV2MLP",
         group="Decoder: MLP and mixture of experts",
         subject=facts.get("DeepseekV2MLP"),
         what="The gated MLP (SwiGLU): two up projections, one of them through the activation, their"
@@ -85,7 +82,7 @@ def _calls(facts: Facts) -> Iterator[tuple[str, int, int]]:
     decoder = facts.decoder
     yield "dense layer", facts.tokens, decoder.intermediate_size
     if decoder.n_routed_experts is not None:
-        share = moe_costs.spread(facts.tokens, routing_of(facts)).tokens
+        share = facts.tokens * decoder.num_experts_per_tok // decoder.n_routed_experts
         yield "one routed expert's share", share, decoder.moe_intermediate_size
         if decoder.shared_intermediate_size:
             yield "shared experts", facts.tokens, decoder.shared_intermediate_size

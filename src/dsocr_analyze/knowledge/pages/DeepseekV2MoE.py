@@ -28,7 +28,6 @@ def page(facts: Facts) -> Page:
     d, E, k = decoder.hidden_size, int(decoder.n_routed_experts or 0), decoder.num_experts_per_tok
     shared = decoder.shared_intermediate_size
     return Page(
-        name="DeepseekV2MoE",
         group="Decoder: MLP and mixture of experts",
         subject=facts.get("DeepseekV2MoE"),
         what=f"A mixture of experts: a router sends each token to {k} of {E} small gated MLPs, whose"

@@ -21,7 +21,6 @@ def page(facts: Facts) -> Page:
     d, layers = decoder.hidden_size, decoder.layers
     per_token = facts.cache_bytes_per_token
     return Page(
-        name="DeepseekV2Model",
         group="Decoder: the stack",
         subject=facts.get("DeepseekV2Model"),
         what=f"The decoder: token embedding, {layers} layers, a final norm. It creates the causal"
@@ -49,7 +48,7 @@ return norm(x), cache""",
         formulas=stack_formulas(facts),
         cases=stack_cases(
             facts,
-            lambda: facts.make("DeepseekV2Model", facts.config),
+            "DeepseekV2Model",
             lambda T, past: below_model(facts.decoder_kernels(T, past)),
             below="model",
         ),

@@ -23,7 +23,6 @@ def page(facts: Facts) -> Page:
     d = facts.decoder.hidden_size
     norms = 2 * facts.decoder.layers + 1
     return Page(
-        name="DeepseekV2RMSNorm",
         group="Decoder: norms and positions",
         subject=facts.get("DeepseekV2RMSNorm"),
         what="Root-mean-square normalisation over the last dimension, with a learned gain and no"

@@ -34,7 +34,6 @@ def page(facts: Facts) -> Page:
     middle, out = sam.downsample_channels
     _, N, R = facts.views[0]
     return Page(
-        name="ImageEncoderViT",
         group=GROUP,
         subject=facts.get("ImageEncoderViT"),
         what=f"The SAM encoder: patches, a learned position table resized to the view, {sam.layers}"

@@ -16,7 +16,6 @@ def page(facts: Facts) -> Page:
     """The page."""
     C = facts.sam.neck
     return Page(
-        name="LayerNorm2d",
         group=GROUP,
         subject=facts.get("LayerNorm2d"),
         what="Layer normalisation over the channels of a feature map in channels-first layout,"

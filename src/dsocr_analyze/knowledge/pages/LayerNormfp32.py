@@ -6,7 +6,7 @@ from dsocr_analyze.costs.normalization import layer_norm_fp32
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.knowledge.families.clip import GROUP, SYMBOLS, tokens, view_cases
 from dsocr_analyze.knowledge.families.reference_files import VISION
-from dsocr_analyze.knowledge.machinery.facts import Facts, tensor
+from dsocr_analyze.knowledge.machinery.facts import Facts
 from dsocr_analyze.knowledge.machinery.page import Formulas, Page, Parameter, pick
 
 __all__ = ["page"]
@@ -16,7 +16,6 @@ def page(facts: Facts) -> Page:
     """The page."""
     d = facts.clip.width
     return Page(
-        name="LayerNormfp32",
         group=GROUP,
         subject=facts.get("LayerNormfp32"),
         what="Layer normalisation that computes in fp32 and returns its input's dtype. The encoder"
@@ -47,7 +46,6 @@ def page(facts: Facts) -> Page:
         cases=view_cases(
             facts,
             build=lambda: facts.make("LayerNormfp32", d),
-            arguments=lambda N, R: [tensor(N, tokens(facts, R), d)],
             closed_form=lambda N, R: layer_norm_fp32(N * tokens(facts, R), d, BFLOAT16),
         ),
         flops_notes=("Five FLOPs per element, as for a plain LayerNorm; the casts move bytes.",),

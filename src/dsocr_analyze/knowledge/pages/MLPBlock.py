@@ -16,7 +16,6 @@ def page(facts: Facts) -> Page:
     """The page."""
     d, m = facts.sam.width, facts.sam.mlp
     return Page(
-        name="MLPBlock",
         group=GROUP,
         subject=facts.get("MLPBlock"),
         what="The MLP of a SAM block: a linear map up, GELU, a linear map down; both with bias.",

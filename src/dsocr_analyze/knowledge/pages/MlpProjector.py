@@ -58,7 +58,6 @@ def page(facts: Facts) -> Page:
     joined = _joined(facts)
     tokens = facts.token_side(facts.views[0][2]) ** 2
     return Page(
-        name="MlpProjector",
         group="Vision: projector",
         subject=facts.get("MlpProjector"),
         what="Maps vision features to the width of the decoder."

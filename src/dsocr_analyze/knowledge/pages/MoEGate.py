@@ -40,7 +40,6 @@ def page(facts: Facts) -> Page:
     decoder = mixture.decoder
     d, E, k = decoder.hidden_size, int(decoder.n_routed_experts or 0), decoder.num_experts_per_tok
     return Page(
-        name="MoEGate",
         group="Decoder: MLP and mixture of experts",
         subject=facts.get("MoEGate"),
         what="The router of a mixture layer: a linear map from a token to one logit per expert, in"

@@ -13,7 +13,6 @@ __all__ = ["page"]
 def page(facts: Facts) -> Page:
     """The page."""
     return Page(
-        name="NoEOSTextStreamer",
         group="Preprocessing and streaming",
         subject=facts.get("NoEOSTextStreamer"),
         what="Prints text as it is generated, with a line break instead of the end-of-sequence"

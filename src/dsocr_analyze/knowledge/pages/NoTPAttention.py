@@ -12,7 +12,7 @@ from dsocr_analyze.knowledge.families.clip import (
     tokens,
     view_cases,
 )
-from dsocr_analyze.knowledge.machinery.facts import Facts, tensor
+from dsocr_analyze.knowledge.machinery.facts import Facts
 from dsocr_analyze.knowledge.machinery.page import Formulas, Page, pick
 
 __all__ = ["page"]
@@ -24,7 +24,6 @@ def page(facts: Facts) -> Page:
     d = clip.width
     T = tokens(facts, facts.views[0][2])
     return Page(
-        name="NoTPAttention",
         group=GROUP,
         subject=facts.get("NoTPAttention"),
         what="Multi-head self-attention of the CLIP encoder: one fused projection to queries, keys"
@@ -59,7 +58,6 @@ return out_proj(join_heads(scaled_dot_product_attention(q, k, v)))""",
         cases=view_cases(
             facts,
             build=lambda: facts.make("NoTPAttention", settings(facts)),
-            arguments=lambda N, R: [tensor(N, tokens(facts, R), d)],
             closed_form=lambda N, R: self_attention(N, tokens(facts, R), d, clip.heads, BFLOAT16),
         ),
         flops_notes=("A score costs a scale and a softmax (five FLOPs); there is no mask.",),

@@ -6,7 +6,7 @@ from dsocr_analyze.costs.activations import quick_gelu
 from dsocr_analyze.knowledge.families.clip import GROUP, SYMBOLS, tokens, view_cases
 from dsocr_analyze.knowledge.families.mlp import mlp_formulas, mlp_kernels
 from dsocr_analyze.knowledge.families.reference_files import VISION
-from dsocr_analyze.knowledge.machinery.facts import Facts, tensor
+from dsocr_analyze.knowledge.machinery.facts import Facts
 from dsocr_analyze.knowledge.machinery.page import Page, Parameter, pick
 
 __all__ = ["page"]
@@ -16,7 +16,6 @@ def page(facts: Facts) -> Page:
     """The page."""
     d, m = facts.clip.width, facts.clip.mlp
     return Page(
-        name="NoTPFeedForward",
         group=GROUP,
         subject=facts.get("NoTPFeedForward"),
         what="The MLP of a CLIP block: a linear map up, quick GELU, a linear map down; both with"
@@ -44,7 +43,6 @@ return fc2(h * sigmoid(1.702 * h))""",
         cases=view_cases(
             facts,
             build=lambda: facts.make("NoTPFeedForward", {}, d, m),
-            arguments=lambda N, R: [tensor(N, tokens(facts, R), d)],
             closed_form=lambda N, R: mlp_kernels(N * tokens(facts, R), d, m, quick_gelu),
         ),
         flops_notes=(

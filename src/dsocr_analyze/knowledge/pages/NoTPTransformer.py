@@ -11,7 +11,7 @@ from dsocr_analyze.knowledge.families.clip import (
     tokens,
     view_cases,
 )
-from dsocr_analyze.knowledge.machinery.facts import Facts, kernels_of, tensor
+from dsocr_analyze.knowledge.machinery.facts import Facts, kernels_of
 from dsocr_analyze.knowledge.machinery.page import Formulas, Page, pick
 
 __all__ = ["page"]
@@ -22,7 +22,6 @@ def page(facts: Facts) -> Page:
     clip = facts.clip
     d = clip.width
     return Page(
-        name="NoTPTransformer",
         group=GROUP,
         subject=facts.get("NoTPTransformer"),
         what=f"The stack of the CLIP encoder: {clip.layers} identical blocks and no final norm.",
@@ -50,7 +49,6 @@ return x""",
         cases=view_cases(
             facts,
             build=lambda: facts.at("model.vision_model.transformer"),
-            arguments=lambda N, R: [tensor(N, tokens(facts, R), d)],
             closed_form=lambda N, R: kernels_of(sections(facts, N, R)[1:]),
         ),
         related=("NoTPTransformerBlock", "VitModel"),

@@ -13,7 +13,7 @@ from dsocr_analyze.knowledge.families.clip import (
     view_cases,
 )
 from dsocr_analyze.knowledge.families.pre_norm import PRE_NORM, pre_norm_diagram
-from dsocr_analyze.knowledge.machinery.facts import Facts, tensor
+from dsocr_analyze.knowledge.machinery.facts import Facts
 from dsocr_analyze.knowledge.machinery.page import Page, Parameter, pick
 
 __all__ = ["page"]
@@ -24,7 +24,6 @@ def page(facts: Facts) -> Page:
     clip = facts.clip
     d = clip.width
     return Page(
-        name="NoTPTransformerBlock",
         group=GROUP,
         subject=facts.get("NoTPTransformerBlock"),
         what="A pre-norm block of the CLIP encoder. As in the published code, it calls `forward` of"
@@ -57,7 +56,6 @@ return h + mlp(layer_norm2(h))""",
         cases=view_cases(
             facts,
             build=lambda: facts.make("NoTPTransformerBlock", settings(facts), 1),
-            arguments=lambda N, R: [tensor(N, tokens(facts, R), d)],
             closed_form=lambda N, R: sections(facts, N, R)[1].modules,
         ),
         flops_notes=("Two norms (five FLOPs per element) and two sums are added to the parts.",),

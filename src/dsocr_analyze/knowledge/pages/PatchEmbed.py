@@ -17,7 +17,6 @@ def page(facts: Facts) -> Page:
     sam, C = facts.sam, facts.channels
     patch = (sam.patch, sam.patch)
     return Page(
-        name="PatchEmbed",
         group=GROUP,
         subject=facts.get("PatchEmbed"),
         what="Cuts a view into patches with one convolution whose kernel is as large as its stride,"

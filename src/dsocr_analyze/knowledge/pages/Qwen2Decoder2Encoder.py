@@ -34,7 +34,6 @@ def page(facts: Facts) -> Page:
         lambda N, R: all_kernels(facts, N, R),
     )
     return Page(
-        name="Qwen2Decoder2Encoder",
         group=GROUP,
         subject=facts.class_at(ENCODER),
         what="A language model's decoder used as an image encoder, in place of CLIP. SAM's features"

@@ -25,7 +25,6 @@ def page(facts: Facts) -> Page:
     encoder = encoder_of(facts)
     d = encoder.width
     return Page(
-        name="Qwen2DecoderLayer",
         group=GROUP,
         subject=facts.class_at(LAYER),
         what="One layer of the encoder: normalise, attend, add; normalise, MLP, add. It differs"

@@ -25,7 +25,6 @@ def page(facts: Facts) -> Page:
     encoder = encoder_of(facts)
     d, m = encoder.width, encoder.intermediate_size
     return Page(
-        name="Qwen2MLP",
         group=GROUP,
         subject=facts.class_at(f"{LAYER}.mlp"),
         what="The gated MLP of a layer, computed like the decoder's `DeepseekV2MLP`: two up"

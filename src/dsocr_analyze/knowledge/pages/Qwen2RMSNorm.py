@@ -34,7 +34,6 @@ def page(facts: Facts) -> Page:
     d = encoder.width
     config: Any = facts.at(INNER).config
     return Page(
-        name="Qwen2RMSNorm",
         group=GROUP,
         subject=facts.class_at(f"{INNER}.norm"),
         what="Root-mean-square normalisation in fp32 with a learned gain, computed like the"

@@ -25,7 +25,6 @@ def page(facts: Facts) -> Page:
     encoder = encoder_of(facts)
     D = encoder.head_dim
     return Page(
-        name="Qwen2RotaryEmbedding",
         group=GROUP,
         subject=facts.class_at(f"{INNER}.rotary_emb"),
         what="Cosines and sines of position times frequency, computed at every call for one row of"

@@ -25,7 +25,6 @@ def page(facts: Facts) -> Page:
     encoder = encoder_of(facts)
     d, H, kv, D = encoder.width, encoder.heads, encoder.kv_heads, encoder.head_dim
     return Page(
-        name="Qwen2SdpaAttention",
         group=GROUP,
         subject=facts.class_at(f"{LAYER}.self_attn"),
         what="Grouped-query attention through PyTorch's fused `scaled_dot_product_attention`, with"

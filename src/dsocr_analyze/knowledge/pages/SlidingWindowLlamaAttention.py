@@ -48,7 +48,6 @@ def page(facts: Facts) -> Page:
     decoder, W = facts.decoder, window.window_of(facts)
     per_token = facts.cache_bytes_per_token
     return Page(
-        name="SlidingWindowLlamaAttention",
         group=f"{facts.architecture.title}: the decoder's attention",
         subject=type(_attention_of(facts)),
         what="Multi-head attention, eager, over the whole prompt and a window of the tokens generated"

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dsocr_analyze.knowledge.families.model import causal_lm_page
-from dsocr_analyze.knowledge.families.window import bound_note, steps_note, whole_model
+from dsocr_analyze.knowledge.families.window import bound_note, steps_note
 from dsocr_analyze.knowledge.machinery.facts import Facts
 from dsocr_analyze.knowledge.machinery.page import Page
-from dsocr_analyze.knowledge.pages import ImageEncoderViT, MlpProjector, VitModel
+from dsocr_analyze.knowledge.pages import UnlimitedOCRModel
 
 __all__ = ["page"]
 
 
 def page(facts: Facts) -> Page:
     """The page."""
-    vision = [ImageEncoderViT.page(facts), VitModel.page(facts), MlpProjector.page(facts)]
     return causal_lm_page(
-        whole_model(facts, vision, head=True),
+        UnlimitedOCRModel.model(facts, head=True),
         what="The whole model: `UnlimitedOCRModel` and the head over the vocabulary. Its tensors have"
         " the names and shapes of DeepSeek-OCR's. New are the decoder's window, a longer context,"
         " more local views per page, and several pages in one prompt. (The vendor's class also has"

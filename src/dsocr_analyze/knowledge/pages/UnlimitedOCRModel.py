@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from dsocr_analyze.knowledge.families.model import clip_and_sam_diagram, model_page
-from dsocr_analyze.knowledge.families.window import bound_note, steps_note, whole_model
+from dsocr_analyze.knowledge.families import window
+from dsocr_analyze.knowledge.families.model import (
+    CLIP_AND_SAM_FEATURES,
+    clip_and_sam_diagram,
+    model_page,
+)
+from dsocr_analyze.knowledge.families.whole_model import WholeModel
 from dsocr_analyze.knowledge.machinery.facts import Facts
 from dsocr_analyze.knowledge.machinery.page import Page
 from dsocr_analyze.knowledge.pages import ImageEncoderViT, MlpProjector, VitModel
 
-__all__ = ["page"]
+__all__ = ["model", "page"]
+
+
+def model(facts: Facts, *, head: bool) -> WholeModel:
+    """The model, with or without its head."""
+    vision = [ImageEncoderViT.page(facts), VitModel.page(facts), MlpProjector.page(facts)]
+    return window.whole_model(facts, vision, head=head)
 
 
 def page(facts: Facts) -> Page:
     """The page."""
-    vision = [ImageEncoderViT.page(facts), VitModel.page(facts), MlpProjector.page(facts)]
     decoder = facts.decoder
     attention = facts.class_at("model.layers.0.self_attn").__name__
     return model_page(
-        whole_model(facts, vision, head=False),
+        model(facts, head=False),
         what="DeepSeek-OCR's vision side together with a decoder with a window. SAM, CLIP, the"
         " projector and the layout of a page are those of `DeepseekOCRModel`; pages are cut into"
         " more local views. One prompt may contain several pages: none of them is cut, the vision"
@@ -36,11 +46,9 @@ if T > 1 and images and images.global_view.sum() != 0:
     x.masked_scatter_(images_seq_mask, cat(parts))
 mask = causal_mask(T, K) if T > 1 or no cache else None
 return decoder(inputs_embeds=x, mask, cache)""",
-        mathematics=r"z(v) = W \left[\mathrm{clip}(v, \mathrm{sam}(v));\ \mathrm{sam}(v)\right],"
-        r" \quad x_t = \begin{cases} z_t & t \text{ is a placeholder} \\ W_e[t] &"
-        r" \text{otherwise} \end{cases}",
-        flops_notes=steps_note(facts),
-        memory_notes=(bound_note(facts),),
+        features=CLIP_AND_SAM_FEATURES,
+        flops_notes=window.steps_note(facts),
+        memory_notes=(window.bound_note(facts),),
         related=(
             "UnlimitedOCRForCausalLM",
             "UnlimitedOCRConfig",

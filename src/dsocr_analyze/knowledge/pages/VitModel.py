@@ -25,7 +25,6 @@ def page(facts: Facts) -> Page:
     d = clip.width
     _, _, R = facts.views[0]
     return Page(
-        name="VitModel",
         group=GROUP,
         subject=facts.get("VitModel"),
         what="The CLIP encoder as used in the model: embeddings that take the SAM features as"

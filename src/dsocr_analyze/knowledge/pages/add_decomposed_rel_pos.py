@@ -36,7 +36,6 @@ def page(facts: Facts) -> Page:
     sam = facts.sam
     D, H = sam.head_dim, sam.heads
     return Page(
-        name="add_decomposed_rel_pos",
         group=GROUP,
         subject=facts.get("add_decomposed_rel_pos"),
         also=(facts.get("get_rel_pos"),),

@@ -6,10 +6,10 @@ from dsocr_analyze.costs.operators import Kernels, copy
 from dsocr_analyze.costs.position_table import bicubic_resize
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.knowledge.families.clip import GROUP, tokens, view_cases
-from dsocr_analyze.knowledge.families.position_table import resize_formula
+from dsocr_analyze.knowledge.families.position_table import resize_formula, resize_symbols
 from dsocr_analyze.knowledge.families.reference_files import VISION
 from dsocr_analyze.knowledge.machinery.facts import Facts, tensor
-from dsocr_analyze.knowledge.machinery.page import Formulas, Page, Parameter, Symbol
+from dsocr_analyze.knowledge.machinery.page import Formulas, Page, Parameter
 
 __all__ = ["page"]
 
@@ -19,7 +19,6 @@ def page(facts: Facts) -> Page:
     clip = facts.clip
     d, side = clip.width, clip.image_size // clip.patch_size
     return Page(
-        name="get_abs_pos",
         group=GROUP,
         subject=facts.get("get_abs_pos"),
         what="Resizes CLIP's learned position table to the number of patches of a view: bicubic,"
@@ -45,11 +44,7 @@ if l == floor(sqrt(tgt_size)):
     return table
 return cat([first, interpolate(grid.float(), q, mode="bicubic", antialias=True)])""",
         mathematics=r"P'_0 = P_0, \quad P'_{ij} = \sum_{a} \sum_{b} k(i, a)\, k(j, b)\, P_{ab}",
-        symbols={
-            "l": Symbol("l", "entries per side of the learned table"),
-            "q": Symbol("q", "target entries per side"),
-            "d": Symbol("d", "width"),
-        },
+        symbols=resize_symbols("q"),
         formulas=Formulas(vector_flops=resize_formula("l", "q", "d")),
         cases=view_cases(
             facts,

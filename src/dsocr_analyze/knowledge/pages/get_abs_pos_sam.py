@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dsocr_analyze.costs.position_table import bicubic_resize
 from dsocr_analyze.dtypes import BFLOAT16
-from dsocr_analyze.knowledge.families.position_table import resize_formula
+from dsocr_analyze.knowledge.families.position_table import resize_formula, resize_symbols
 from dsocr_analyze.knowledge.families.reference_files import VISION
 from dsocr_analyze.knowledge.families.sam import GROUP, view_cases
 from dsocr_analyze.knowledge.machinery.facts import Facts, tensor
-from dsocr_analyze.knowledge.machinery.page import Formulas, Page, Parameter, Symbol
+from dsocr_analyze.knowledge.machinery.page import Formulas, Page, Parameter
 
 __all__ = ["page"]
 
@@ -17,7 +17,6 @@ def page(facts: Facts) -> Page:
     """The page."""
     d, source = facts.sam.width, facts.sam.position_grid
     return Page(
-        name="get_abs_pos_sam",
         group=GROUP,
         subject=facts.get("get_abs_pos_sam"),
         what="Resizes SAM's learned position table to the grid of a view: bicubic, antialiased, in"
@@ -40,11 +39,7 @@ def page(facts: Facts) -> Page:
     return abs_pos
 return interpolate(abs_pos.float(), tgt_size, mode="bicubic", antialias=True).to(dtype)""",
         mathematics=r"P'_{ij} = \sum_{a} \sum_{b} k(i, a)\, k(j, b)\, P_{ab}",
-        symbols={
-            "l": Symbol("l", "entries per side of the learned table"),
-            "g": Symbol("g", "target entries per side"),
-            "d": Symbol("d", "width"),
-        },
+        symbols=resize_symbols("g"),
         formulas=Formulas(vector_flops=resize_formula("l", "g", "d")),
         cases=view_cases(
             facts,

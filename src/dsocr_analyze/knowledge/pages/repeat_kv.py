@@ -22,7 +22,6 @@ def page(facts: Facts) -> Page:
             f" With one query head per key head it returns its input, as in {facts.model_name}."
         )
     return Page(
-        name="repeat_kv",
         group="Decoder: attention",
         subject=facts.get("repeat_kv"),
         what="Repeats key or value heads so that every query head has its own, if several query"
