@@ -33,8 +33,8 @@ DECODER_DEFAULTS: Final[Mapping[str, Any]] = {
 """Values for keys missing in the file: the defaults of `DeepseekV2Config`."""
 
 _MOST_EXPERTS: Final = 65_536
-_MOST_EXPERTS_OF_ALL_LAYERS: Final = 15_000
-"""DeepSeek-V3 has 14,848. The modules of so many are built and listed in at most 10 s."""
+_MOST_EXPERTS_OF_ALL_LAYERS: Final = 10_000
+"""DeepSeek-V2 has 9,440. The modules of so many are built and listed in 10 s at most."""
 
 _LARGEST_VOCABULARY: Final = 2**26
 
