@@ -35,10 +35,10 @@ def refused(capsys, *arguments):
 
 class TestSizesOfModels:
     def test_experts_of_all_layers_together_are_bounded(self):
-        fits = {**CONFIG, "num_hidden_layers": 1024, "n_routed_experts": 16}
+        fits = {**CONFIG, "num_hidden_layers": 1024, "n_routed_experts": 9}
         assert ModelDimensions.from_config(fits).decoder.moe_layers == 1023
         with pytest.raises(ConfigError, match="at most 9 to each of 1,023 MoE layers"):
-            ModelDimensions.from_config({**fits, "n_routed_experts": 17})
+            ModelDimensions.from_config({**fits, "n_routed_experts": 10})
 
     def test_a_directory_that_builds_without_end_is_stopped(self, monkeypatch, capsys):
         monkeypatch.setattr(building, "_MOST_MODULES", 1000)
