@@ -347,7 +347,7 @@ def numbers_in(source):
     tree = ast.parse(source)
     quoted = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Correction":
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "_Correction":
             quoted |= {id(part) for part in ast.walk(node.args[1])}
         if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "QUOTED":
             quoted |= {id(part) for part in ast.walk(node.value)}
@@ -383,7 +383,7 @@ def test_scan_for_numbers_sees_one():
     ]
     assert list(numbers_in("work = 6 * 8192 * width")) == ["8192"]
     assert list(numbers_in('QUOTED: Final = {"tokens": 8192}')) == []
-    assert list(numbers_in('Correction("Block", "40 layers", "now 12")')) == ["12"]
+    assert list(numbers_in('_Correction("Block", "40 layers", "now 12")')) == ["12"]
 
 
 # Formulas -----------------------------------------------------------------------------------------

@@ -369,7 +369,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("concurrency", [(0,), (4, -1)])
     def test_a_concurrency_below_one_is_refused(self, concurrency):
-        with pytest.raises(WorkloadError, match=f"concurrency {concurrency[-1]} is not"):
+        with pytest.raises(WorkloadError, match=f"concurrency {concurrency[-1]} is too small"):
             predicted(assumed(), concurrency)
 
     @runtimes
