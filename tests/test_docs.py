@@ -63,6 +63,31 @@ OF_RELATIVES = {
 
 ALL = {*itertools.chain(*NAMES.values())}
 
+# The lists of the documentation plan that the pages grew out of: seven pages that existed, then
+# those that were missing, by category. (Its statistics say 34; its lists name these.)
+PLANNED = {
+    "deepseek-ocr": """
+DeepseekOCRConfig DeepseekOCRModel DeepseekOCRForCausalLM
+DeepseekV2RMSNorm DeepseekV2RotaryEmbedding DeepseekV2LinearScalingRotaryEmbedding
+DeepseekV2DynamicNTKScalingRotaryEmbedding
+DeepseekV2YarnRotaryEmbedding DeepseekV2MLP MoEGate DeepseekV2MoE DeepseekV2Attention
+DeepseekV2FlashAttention2 DeepseekV2DecoderLayer DeepseekV2Model DeepseekV2ForCausalLM
+DeepseekV2ForSequenceClassification AddAuxiliaryLoss repeat_kv
+MlpProjector LayerNormfp32 CLIPVisionEmbeddings NoTPFeedForward NoTPAttention NoTPTransformerBlock
+NoTPTransformer VitModel MLPBlock LayerNorm2d ImageEncoderViT Block Attention PatchEmbed
+get_abs_pos get_abs_pos_sam add_decomposed_rel_pos
+BaseTransform BasicImageTransform NoEOSTextStreamer
+""",
+    "deepseek-ocr-2": """
+DeepseekOCR2Config DeepseekOCR2Model DeepseekOCR2ForCausalLM
+Qwen2Decoder2Encoder CustomQwen2Decoder CustomQwen2ModelInner Qwen2DecoderLayer Qwen2SdpaAttention
+Qwen2MLP Qwen2RMSNorm Qwen2RotaryEmbedding
+""",
+    "unlimited-ocr": """
+UnlimitedOCRConfig UnlimitedOCRModel UnlimitedOCRForCausalLM SlidingWindowLlamaAttention
+""",
+}
+
 WITHOUT_A_PAGE = {"LlamaAttention", "LlamaRotaryEmbedding"}
 """Classes of transformers: the page of the layer that has them says what they do."""
 
@@ -127,6 +152,12 @@ SECTIONS = (
     "Usage pattern",
 )
 """Headings that every page has, in this order; references follow where there are."""
+
+
+@pytest.mark.parametrize("architecture", PLANNED)
+def test_every_planned_module_has_a_page(architecture):
+    assert set(PLANNED[architecture].split()) <= NAMES[architecture]
+    assert NAMES[architecture] <= {name_of(page) for page in PAGES}
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES.values(), ids=lambda each: each.name)

@@ -970,6 +970,13 @@ def test_projector_variants_of_two_maps(kind):
     assert projected_shape(pair, projector_type=kind, input_dim=size, depth=2) == (2, 25, 10)
 
 
+def test_every_projector_variant_is_tested_here():
+    tested = {"identity", "linear", "mlp_gelu", "downsample_mlp_gelu"}
+    tested |= {"normlayer_downsample_mlp_gelu", "hybrid_split_feature_mlp_gelu"}
+    tested |= {"low_high_hybrid_split_mlp_gelu", "low_high_split_mlp_gelu"}
+    assert tested == set(deepencoder.MlpProjector.VARIANTS)
+
+
 def test_downsampling_stacks_the_neighbours_of_a_zero_padded_grid():
     projector = deepencoder.MlpProjector(
         {
