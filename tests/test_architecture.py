@@ -47,7 +47,7 @@ def module_of(file: Path) -> str:
 FILES = {
     module_of(file): file
     for file in sorted((SOURCE / PACKAGE).rglob("*.py"))
-    if "reference" not in file.parts  # the built-in references, in its vendor's own layout
+    if "reference" not in file.parts  # the built-in references, each in its vendor's own layout
 }
 
 
@@ -490,6 +490,23 @@ def test_the_analytic_engine_runs_without_torch(tmp_path):
         " sys.exit(code or 'torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [(["--version"], None), (["--engine", "analytic", "-q"], None), (["devices"], "devices")],
+    ids=["version", "analytic", "devices"],
+)
+def test_only_the_command_that_is_called_is_imported(arguments, command, tmp_path):
+    code = (
+        "import sys; from dsocr_analyze.cli import main;"
+        f" code = main({arguments!r}); print(*sys.modules, file=sys.stderr); sys.exit(code)"
+    )
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True)
+    imported = set(done.stderr.split())
+    found = [name for name in commands.COMMANDS if f"{PACKAGE}.cli.{name}" in imported]
+    assert found == [command] * (command is not None)
 
 
 class TestSizes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import options
-from dsocr_analyze.cli.devices import PROFILES
+from dsocr_analyze.cli.profiles import PROFILES
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.torch_start import start_torch
 from dsocr_analyze.errors import DeviceError, WorkloadError

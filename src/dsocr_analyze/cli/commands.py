@@ -18,7 +18,7 @@ from dsocr_analyze.input_files import is_folder, is_regular
 from dsocr_analyze.interruption import interruptible
 from dsocr_analyze.names import did_you_mean, in_any_case
 
-__all__ = ["Commands"]
+__all__ = ["COMMANDS", "Commands"]
 
 _NAME = "dsocr-analyze"
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dsocr_analyze.cli import completion, options
+from dsocr_analyze.cli.profiles import ProfileOption, user_profiles
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.own_folder import own_folder
 
 if TYPE_CHECKING:
     from dsocr_analyze.hardware.cpu.kernels import Family
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.report.tables import Table
     from dsocr_analyze.timing.correction import KeptBenchmark
 
-__all__ = ["PROFILES", "devices", "user_profiles"]
+__all__ = ["devices"]
 
 FORMATS = ("table", "markdown", "json")
 _SHORT = {
@@ -35,18 +34,6 @@ GpuArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="GPU", autocompletion=completion.all_gpus, help="GPUs to list. Default: all."
-    ),
-]
-PROFILES: Final = "devices"
-"""The folder of profiles in the user's config folder, read by every command."""
-
-ProfileOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--profile",
-        metavar="FILE",
-        help="A device profile of your own (TOML), added to the shipped ones and to those in"
-        " $XDG_CONFIG_HOME/dsocr-analyze/devices. May be given several times.",
     ),
 ]
 FormatOption = Annotated[str, options.format_option(*FORMATS)]
@@ -66,13 +53,6 @@ ForgetOption = Annotated[
         " given several times.",
     ),
 ]
-
-
-def user_profiles(given: Sequence[Path] | None) -> list[Path]:
-    """Profiles in the user's config folder in order of name, then those given."""
-    folder = own_folder()
-    kept = [] if folder is None else sorted((folder / PROFILES).glob("*.toml"))
-    return [*kept, *(given or ())]
 
 
 def devices(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsocr_analyze.cli import completion, options
-from dsocr_analyze.cli.devices import ProfileOption, user_profiles
+from dsocr_analyze.cli.profiles import ProfileOption, user_profiles
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
 from dsocr_analyze.cli.torch_start import start_torch

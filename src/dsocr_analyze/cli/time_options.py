@@ -11,7 +11,7 @@ import typer
 
 from dsocr_analyze.cli import completion, options
 from dsocr_analyze.cli.added_options import Added, adding
-from dsocr_analyze.cli.devices import ProfileOption, user_profiles
+from dsocr_analyze.cli.profiles import ProfileOption, user_profiles
 from dsocr_analyze.errors import DeviceError, WorkloadError
 
 if TYPE_CHECKING:
