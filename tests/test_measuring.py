@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from both_engines import small_directory
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import main
@@ -156,6 +157,31 @@ def test_without_a_second_token_nothing_is_decoded(session):
     workload = session.plan(**PAGE, max_new_tokens=1)
     found = measure_page(session.loaded, workload, session.architecture, Protocol(1, 0, 2))
     assert "decode" not in found.stages
+
+
+class SquareProducts(TorchDispatchMode):
+    """Data types of the products of two matrices of 1024 by 1024."""
+
+    def __init__(self):
+        super().__init__()
+        self.dtypes = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.mm.default:
+            left, right = args
+            if left.shape == right.shape == (1024, 1024):
+                self.dtypes.append(left.dtype)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("dtype", "autocast"), [("bfloat16", False), ("float32", True)])
+def test_what_watches_the_machine_is_in_float32_whatever_the_model_is_in(dtype, autocast):
+    model = DeepSeekOCRSession.from_directory(small_directory(), device="cpu", dtype=dtype)
+    workload = model.plan(**PAGE, max_new_tokens=1)
+    with SquareProducts() as seen:
+        measure_page(model.loaded, workload, DEFAULT, Protocol(2, 0, 1, autocast=autocast))
+    assert len(seen.dtypes) >= 2
+    assert set(seen.dtypes) == {torch.float32}
 
 
 @pytest.mark.parametrize(
