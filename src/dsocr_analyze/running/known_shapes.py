@@ -16,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dsocr_analyze.errors import ModelCodeError
+from dsocr_analyze.running.known_outputs import run_on_meta
 from dsocr_analyze.running.known_values import known_value, set_known_value
 from dsocr_analyze.running.uncounted import uncounted
 
@@ -48,7 +49,7 @@ class KnownShapes(TorchDispatchMode):
         if func is _GROUPED_MM and args[0].is_meta and args[0].dtype != torch.bfloat16:
             return _grouped_product(*args, **kwargs)
         if not _asks_for_values(func) or not any(tensor.is_meta for tensor in _tensors(args)):
-            return func(*args, **kwargs)
+            return run_on_meta(func, args, kwargs)
         if kwargs.get("output_size") is not None:  # as repeat_interleave accepts it
             return func(*args, **kwargs)
         if func is _ATEN.index.Tensor:
