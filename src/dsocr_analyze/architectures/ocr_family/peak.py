@@ -7,6 +7,7 @@ the scratch it takes while it runs.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dsocr_analyze.architectures.ocr_family.decoder_lifetimes import replay_decoder, replay_head
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["peak"]
 
 
+@lru_cache(maxsize=4096)  # a search for the largest batch asks for the same peaks again and again
 def peak(
     network: Network,
     dimensions: RelativeDimensions,
