@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Literal
 
@@ -262,7 +262,9 @@ class StageFigures:
                     own=own.get(path, NO_WORK),
                     total=total,
                 )
-                for path, total in sorted(with_ancestors(own).items(), key=_place)
+                for path, total in sorted(
+                    with_ancestors(own).items(), key=lambda item: _place(item[0])
+                )
             }
         )
 
@@ -275,9 +277,11 @@ class StageFigures:
         return below
 
 
-def _place(item: tuple[str, Work]) -> list[tuple[int, str]]:
+@lru_cache(maxsize=1 << 16)  # stages and reports have the same modules
+def _place(path: str) -> tuple[tuple[int, str], ...]:
     """Sort key for paths: component by component, parents first, layer 2 before layer 10."""
-    return [(int(name), "") if name.isdecimal() else (-1, name) for name in item[0].split(".")]
+    names = path.split(".")
+    return tuple((int(name), "") if name.isdecimal() else (-1, name) for name in names)
 
 
 @dataclass(frozen=True)

@@ -262,8 +262,10 @@ class Kernel(NamedTuple):
 
 def total_work(works: Iterable[Work]) -> Work:
     """The sum of several works."""
-    columns = list(zip(*works, strict=True))
-    return Work(*map(sum, columns)) if columns else NO_WORK
+    listed = list(works)
+    if len(listed) == 1:  # as of most modules
+        return listed[0]
+    return Work(*map(sum, zip(*listed, strict=True))) if listed else NO_WORK
 
 
 def merged(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:

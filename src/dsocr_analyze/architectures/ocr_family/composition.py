@@ -6,6 +6,7 @@ the same functions on arrays.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dsocr_analyze.architectures.architecture import Composition
@@ -60,6 +61,7 @@ _CHANNELS = 3
 # --- one workload ----------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=4)  # a page is composed for its report, and again for its seconds
 def compose(
     network: Network,
     dimensions: RelativeDimensions,
