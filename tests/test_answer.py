@@ -10,6 +10,7 @@ from command_line import run
 from hand_built import CREATED, FIGURES, Agreement, LeftOut, StageAgreement, batch_of, traced
 from hypothesis import given
 from hypothesis import strategies as st
+from sampling import every, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.kernels import Work
@@ -266,7 +267,7 @@ SETTINGS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("architecture", "mode"), MODES)
+@sampled(("architecture", "mode"), MODES, every(4))
 def test_every_mode_of_every_model(capsys, architecture, mode):
     for index, setting in enumerate(SETTINGS):
         flash = index == 3 and architecture != "unlimited-ocr"  # whose attention is eager only

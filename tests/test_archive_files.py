@@ -107,6 +107,7 @@ class TestTiff:
         assert len(sizes) == 3
         assert "more than 3 frames" in rejected[4]
 
+    @pytest.mark.benchmark
     def test_thousands_of_frames_take_no_minutes(self, tmp_path):
         (tmp_path / "a.tif").write_bytes(tiff([{256: 30, 257: 20}] * 20_000))
         start = time.perf_counter()

@@ -24,6 +24,13 @@ def run(*arguments):
 NO_FAULTS = ("--killed", 0, "--interrupted", 0, "--full-disk", 0, "--two-writers", 0)
 
 
+def test_no_case_of_any_kind_breaks_a_promise():
+    ended = run("--cases", 2 * len(KINDS), *NO_FAULTS)
+    assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout + ended.stderr
+    assert f"{2 * len(KINDS)} cases, 0 findings" in ended.stdout
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_case_breaks_a_promise(kind):
     count = EACH_TRACED if kind in TRACED else EACH
@@ -32,6 +39,7 @@ def test_no_case_breaks_a_promise(kind):
     assert f"{count} cases, 0 findings" in ended.stdout
 
 
+@pytest.mark.exhaustive
 def test_no_fault_breaks_a_promise():
     ended = run("--cases", 0, "--killed", 5, "--interrupted", 5, "--full-disk", 8,
                 "--two-writers", 3)  # fmt: skip

@@ -18,6 +18,7 @@ from both_engines import (
 )
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from sampling import every, first, named, sampled
 
 from dsocr_analyze import analytic
 from dsocr_analyze.architectures import DEFAULT, plan_workload
@@ -169,7 +170,7 @@ DECODERS = {
 }
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@sampled("name", DECODERS, every(5))
 def test_another_config_agrees(name):
     directory = small_directory(**DECODERS[name])
     flash = len(name) % 2 == 0
@@ -180,7 +181,7 @@ def test_another_config_agrees(name):
     )
 
 
-@pytest.mark.parametrize("name", PAGES)
+@sampled("name", PAGES, every(3))
 def test_another_page_agrees(name):
     assert_agreement(by_both_engines(small_directory(), **PAGES[name]))
 
@@ -226,29 +227,34 @@ def decoders(draw):
     return changes
 
 
-@settings(
-    max_examples=25,
-    deadline=None,
-    # A failing example is small enough to read; shrinking it would trace for minutes.
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
-@given(
-    changes=decoders(),
-    page=st.tuples(st.integers(1, 2500), st.integers(1, 2500)),
-    base_size=sizes,
-    image_size=sizes,
-    crop_mode=st.booleans(),
-    text_tokens=st.integers(1, 200),
-    batch_size=st.integers(1, 3),
-    dtype=st.sampled_from([torch.bfloat16, torch.float16, torch.float32]),
-    flash=st.booleans(),
-)
-def test_any_model_and_page_agree(changes, dtype, flash, **page):
-    assert_agreement(by_both_engines(small_directory(**changes), dtype=dtype, flash=flash, **page))
+@sampled("examples", [6, 40], first(1))
+def test_any_model_and_page_agree(examples):
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        # A failing example is small enough to read; shrinking it would trace for minutes.
+        phases=[Phase.explicit, Phase.reuse, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(
+        changes=decoders(),
+        page=st.tuples(st.integers(1, 2500), st.integers(1, 2500)),
+        base_size=sizes,
+        image_size=sizes,
+        crop_mode=st.booleans(),
+        text_tokens=st.integers(1, 200),
+        batch_size=st.integers(1, 3),
+        dtype=st.sampled_from([torch.bfloat16, torch.float16, torch.float32]),
+        flash=st.booleans(),
+    )
+    def agree(changes, dtype, flash, **page):
+        directory = small_directory(**changes)
+        assert_agreement(by_both_engines(directory, dtype=dtype, flash=flash, **page))
+
+    agree()
 
 
-@pytest.mark.parametrize("trained", [43, 44, 45, 46, 50, 1064, 1065, 1066, 1067])
+@sampled("trained", [43, 44, 45, 46, 50, 1064, 1065, 1066, 1067], every(4))
 def test_passing_the_trained_length_while_generating_agrees(trained):
     """A step does more beyond it: the first, one in between, the last of them all, or none."""
     directory = small_directory(
@@ -261,7 +267,9 @@ def test_passing_the_trained_length_while_generating_agrees(trained):
     assert_agreement(page)
 
 
-@pytest.mark.parametrize("name", ["published shape", "latent", "latent, dynamic", "dense"])
+@sampled(
+    "name", ["published shape", "latent", "latent, dynamic", "dense"], named("latent, dynamic")
+)
 @pytest.mark.parametrize("flash", [False, True])
 def test_a_batch_is_the_prefill_pass_and_every_step_over_its_growing_cache(name, flash):
     page = by_both_engines(
@@ -280,7 +288,7 @@ def test_a_batch_is_the_prefill_pass_and_every_step_over_its_growing_cache(name,
     assert page.analytic.batch == total
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@sampled("name", DECODERS, every(5))
 @pytest.mark.parametrize("flash", [False, True])
 def test_the_cache_has_the_bytes_of_the_traced_one(name, flash):
     page = by_both_engines(
@@ -328,7 +336,7 @@ def test_the_peak_is_the_traced_one_and_so_is_its_module(
 
 @pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn"])
 @pytest.mark.parametrize("trained", [50, 8192])
-@pytest.mark.parametrize("rotary", [16, 2000])
+@sampled("rotary", [16, 2000], first(1))
 def test_rotary_frequencies_that_a_layer_works_out_are_alive_to_the_end(kind, trained, rotary):
     """At the logits they are in every layer; with many of them, a layer's tables are the peak."""
     changes = {

@@ -14,6 +14,7 @@ from both_engines import PUBLISHED, small_directory
 from config_changes import at, changed, counts, is_named, others, without
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from sampling import every, sampled
 
 from dsocr_analyze import analytic
 from dsocr_analyze.architectures import DEFAULT
@@ -111,7 +112,7 @@ def test_the_published_file_says_nothing_that_would_be_warned_of():
     assert len(KEYS) == 80
 
 
-@pytest.mark.parametrize("path", ALL_KEYS, ids=".".join)
+@sampled("path", ALL_KEYS, every(6), ids=".".join)
 def test_a_changed_key_is_never_silent(path):
     present = path in KEYS
     old = at(PUBLISHED.config, path) if present else None
@@ -149,7 +150,7 @@ def is_checked(path):
     return path in {("max_position_embeddings",), ("pad_token_id",)}
 
 
-@pytest.mark.parametrize("path", KEYS, ids=".".join)
+@sampled("path", KEYS, every(4), ids=".".join)
 def test_a_missing_key_is_a_default_or_is_refused_by_name(path):
     rule = CONFIG_TABLE.rule(path, PUBLISHED.config, "reference")
     found = outcome(without(PUBLISHED.config, path))
@@ -390,9 +391,10 @@ def test_numbers_of_yarn_change_no_figure_of_either_engine(decoder, kind):
     assert both_counts(after) == both_counts(before)
 
 
-each_fixed_key = pytest.mark.parametrize(
+each_fixed_key = sampled(
     "path",
     [path for path, rule in CONFIG_TABLE.rules.items() if isinstance(rule, Fixed)],
+    every(4),
     ids=".".join,
 )
 

@@ -10,6 +10,7 @@ import typer
 from command_line import run
 from hypothesis import given
 from hypothesis import strategies as st
+from sampling import every, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import time_options
@@ -180,7 +181,7 @@ class TestEverywhere:
 
 
 class TestCase:
-    @pytest.mark.parametrize(
+    @sampled(
         ("arguments", "same"),
         [
             (("fit", "H100-SXM", "--mode", "Gundam"), ("fit", "h100-sxm", "--mode", "gundam")),
@@ -197,6 +198,7 @@ class TestCase:
             (("tree", "--no-trace", "--stage", "SAM"), ("tree", "--no-trace", "--stage", "sam")),
             (("time", "h100", "--runtime", "Eager"), ("time", "h100", "--runtime", "eager")),
         ],
+        every(3),
     )
     def test_names_are_known_in_any_case(self, capsys, arguments, same):
         assert run(capsys, *arguments) == run(capsys, *same)

@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 import pytest
 import torch
+from sampling import every, sampled
 from torch import nn
 from tracing import Calls, meta
 
@@ -375,7 +376,7 @@ def decoder_of(config, *, flash):
 
 @PASSES
 @FLASH
-@pytest.mark.parametrize("name", DECODERS)
+@sampled("name", DECODERS, every(6))
 @pytest.mark.usefixtures("flash_attention")
 def test_decoders(dtype, batch, new, cached, flash, name):
     decoder = DecoderDimensions.from_config(CONFIG | DECODERS[name])

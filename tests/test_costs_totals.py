@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from sampling import first, sampled
 from single_page import page_costs
 
 from dsocr_analyze.architectures import DEFAULT, plan_workload
@@ -85,7 +86,7 @@ def assert_equal(totals, costs, index):
 
 @pytest.mark.parametrize("dimensions", [PUBLISHED, LATENT], ids=["published", "latent"])
 @pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
-@pytest.mark.parametrize("count", [40, 400], ids=["few", "many"])
+@sampled("count", [40, 400], first(1), ids=["few", "many"])
 def test_many_pages_cost_what_each_costs(dimensions, flash, count):
     pages = workloads(count)
     totals = page_totals(dimensions, **arrays_of(pages), flash_attention=flash, dtype=FLOAT32)

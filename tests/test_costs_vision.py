@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sampling import named, sampled
 from torch import nn
 from tracing import Calls, meta, trace_of
 
@@ -201,7 +202,7 @@ RESOLUTIONS = (512, 640, 1024, 1280, 700, 224, 448)
 
 
 @DTYPES
-@pytest.mark.parametrize("name", CONFIGS)
+@sampled("name", CONFIGS, named("small"))
 class TestEncoders:
     def test_sam(self, dtype, name):
         section = CONFIGS[name]["vision_config"]

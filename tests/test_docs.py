@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import every, named, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import main
@@ -206,7 +207,7 @@ def test_page_has_every_section_in_order_and_none_is_empty(page):
     assert len(blocks(text, "python")) == 2  # definition and usage
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@sampled("page", PAGES, every(5), ids=name_of)
 def test_usage_snippet_runs(page, capsys):
     snippet = blocks(page.read_text("utf-8"), "python")[-1]
     assert "assert" in snippet or "print" in snippet or "streamer" in snippet
@@ -668,6 +669,7 @@ def run_snippets(pages):
         exec(compile(snippet, f"{name}: usage", "exec"), {"__name__": "__main__"})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("arch", "sam_params", "without"),
     [
@@ -731,7 +733,7 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
+@sampled("changes", CONFIGS.values(), named("dense decoder, tied embeddings"), ids=CONFIGS)
 def test_documents_of_any_config_are_written_and_checked(changes, tmp_path, monkeypatch):
     config = {**read_config(DEFAULT.reference / "config.json"), **changes}
     (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
@@ -810,6 +812,7 @@ RELATIVE_CONFIGS = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("arch", "changes", "said"), RELATIVE_CONFIGS.values(), ids=RELATIVE_CONFIGS
 )

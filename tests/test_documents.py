@@ -109,18 +109,29 @@ class TestSchemas:
             schema_of(Undescribed, "x")
 
 
+@pytest.fixture(scope="module")
+def made():
+    """Documents that have been written, by their command line."""
+    return {}
+
+
+@pytest.fixture
+def found(capsys, kind, made):
+    if kind not in made:
+        made[kind] = document(capsys, *WRITTEN[kind])
+    return made[kind]
+
+
 @pytest.mark.parametrize("kind", WRITTEN)
 class TestDocuments:
-    def test_each_fits_its_schema_and_no_other_kinds(self, capsys, kind):
-        found = document(capsys, *WRITTEN[kind])
+    def test_each_fits_its_schema_and_no_other_kinds(self, found, kind):
         all_schemas = schemas()
         jsonschema.validate(found, all_schemas[f"schema-{kind}.json"])
         for other in WRITTEN.keys() - {kind}:
             with pytest.raises(jsonschema.ValidationError):
                 jsonschema.validate(found, all_schemas[f"schema-{other}.json"])
 
-    def test_each_opens_with_what_it_is_of(self, capsys, kind):
-        found = document(capsys, *WRITTEN[kind])
+    def test_each_opens_with_what_it_is_of(self, found, kind):
         assert list(found)[:3] == ["schema_version", "command", "options"]
         assert found["schema_version"] == "2"
         assert found["command"] == WRITTEN[kind][0]
@@ -129,14 +140,14 @@ class TestDocuments:
         for each in models:
             assert {"source", "id", "config_digest"} <= each["model"].keys()
 
-    def test_options_are_those_that_were_used(self, capsys, kind):
-        found = document(capsys, *WRITTEN[kind])["options"]
-        assert all(name.replace("_", "").isalnum() and name.islower() for name in found)
-        assert found.keys().isdisjoint({"output", "format", "json", "quiet", "debug", "strict"})
+    def test_options_are_those_that_were_used(self, found, kind):
+        options = found["options"]
+        assert all(name.replace("_", "").isalnum() and name.islower() for name in options)
+        assert options.keys().isdisjoint({"output", "format", "json", "quiet", "debug", "strict"})
         given = [text for text in WRITTEN[kind] if text.startswith("--")]
         for option, value in zip(given, WRITTEN[kind][-2 * len(given) + 1 :: 2], strict=False):
             if kind in ("time", "archive", "tree"):
-                assert str(value) in str(found[option[2:].replace("-", "_")])
+                assert str(value) in str(options[option[2:].replace("-", "_")])
 
 
 class TestCompare:

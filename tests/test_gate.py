@@ -10,6 +10,7 @@ from pathlib import Path
 import gated
 import msgspec
 import pytest
+from sampling import first, sampled
 
 from dsocr_analyze.analytic import page_figures
 from dsocr_analyze.architectures import ARCHITECTURES
@@ -280,7 +281,7 @@ class TestMoved:
             ({"vocab_size": 129281}, "lm_head"),
         ],
     )
-    @pytest.mark.parametrize("name", ["deepseek-ocr", "deepseek-ocr-2", "unlimited-ocr"])
+    @sampled("name", ["deepseek-ocr", "deepseek-ocr-2", "unlimited-ocr"], first(1))
     def test_a_seeded_mistake_heads_the_difference(self, name, values, module):
         found = judged(report_of(name, **values), report_of(name))
         lines = list(text_lines(whole(found), 80))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sampling import every, sampled
 from torch.utils.flop_counter import FlopCounterMode
 
 from dsocr_analyze.architectures import DEFAULT
@@ -31,7 +32,10 @@ def reference(device="meta", dtype=torch.bfloat16, *, flash_attention=False, **c
     )
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["eager", "flash"])
+ATTENTIONS = [False, pytest.param(True, marks=pytest.mark.exhaustive)]
+
+
+@pytest.fixture(scope="module", params=ATTENTIONS, ids=["eager", "flash"])
 def model(request):
     return reference(flash_attention=request.param)
 
@@ -80,7 +84,7 @@ def decode_flops(traces) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("golden", GOLDENS, ids=lambda g: f"{g['page']}-{g['image_size']}")
+@sampled("golden", GOLDENS, every(4), ids=lambda g: f"{g['page']}-{g['image_size']}")
 def test_every_stage_counts_what_was_recorded(model, golden):
     workload = workload_of(golden)
     assert (workload.visual_tokens, workload.seq_len) == (

@@ -1,5 +1,6 @@
 """A CUDA GPU is calibrated: what is measured, what is launched, and what is fitted to it."""
 
+import functools
 import itertools
 import json
 import random
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from sampling import named, sampled
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -269,21 +271,30 @@ class TestHostTimes:
         assert times.between_us > 1
 
 
-@pytest.fixture(scope="module")
-def made(scipy, tmp_path_factory):
-    """By name of the GPU whose profile is the truth: the calibrated file and the truth."""
-    found = {}
-    for name in ("h100-sxm", "l40s"):
-        timer = NoisyTimer(name)
-        found[name] = tmp_path_factory.mktemp("made") / f"{name}.toml", timer
-        found[name][0].write_text(calibrated(whole(name), timer), encoding="utf-8")
-    return found
+@functools.cache
+def calibrated_once(name):
+    """The timer of a GPU whose profile is the truth, and the text of the calibrated profile."""
+    timer = NoisyTimer(name)
+    return timer, calibrated(whole(name), timer)
+
+
+@pytest.fixture
+def made(scipy, tmp_path):
+    """Makes a profile for the GPU of this name; returns its file and the timer."""
+
+    def make(name):
+        timer, text = calibrated_once(name)
+        file = tmp_path / f"{name}.toml"
+        file.write_text(text, encoding="utf-8")
+        return file, timer
+
+    return make
 
 
 class TestProfile:
-    @pytest.mark.parametrize("name", ["h100-sxm", "l40s"])
+    @sampled("name", ["h100-sxm", "l40s"], named("h100-sxm"))
     def test_sizes_that_it_has_not_seen_are_predicted_within_a_few_percent(self, made, name):
-        file, timer = made[name]
+        file, timer = made(name)
         timed, seen = Device(profile_from_file(file)), set(timer.measured)
         for kind, dtype in KINDS:
             if kind == "experts":  # the shipped ones, an engine's own, stay
@@ -296,9 +307,9 @@ class TestProfile:
             assert np.median(error) < 0.04, kind
             assert np.percentile(error, 90) < 0.12, kind
 
-    @pytest.mark.parametrize("name", ["h100-sxm", "l40s"])
+    @sampled("name", ["h100-sxm", "l40s"], named("h100-sxm"))
     def test_it_states_its_held_out_error_and_where_it_is_from(self, made, name):
-        file, timer = made[name]
+        file, timer = made(name)
         profile = profile_from_file(file)
         assert profile.source == "measured 2026-11-22: driver 1, torch 2"
         assert profile.host == HOST
@@ -318,7 +329,7 @@ class TestProfile:
 
     def test_the_time_command_uses_it(self, made, capsys, tmp_path, monkeypatch):
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-        file, _ = made["h100-sxm"]
+        file, _ = made("h100-sxm")
         monkeypatch.chdir(tmp_path)
         arguments = ["time", "h100", "--runtime", "eager", "--format", "json"]
         documents = []
@@ -344,7 +355,7 @@ class TestProfile:
         from dsocr_analyze.timing.predict import TimedModel, predict
         from dsocr_analyze.timing.runtimes import EAGER
 
-        timed = Device(profile_from_file(made["h100-sxm"][0]))
+        timed = Device(profile_from_file(made("h100-sxm")[0]))
         for architecture in ARCHITECTURES.values():
             dimensions = ModelDirectory.read(architecture.reference).dimensions()
             mode = architecture.modes[architecture.default_mode]

@@ -359,6 +359,7 @@ class TestNumbers:
         }
 
 
+@pytest.mark.exhaustive
 class TestZoom:
     def parts(self, browser):
         return browser.execute_script(
@@ -446,6 +447,7 @@ class TestZoom:
         ]  # fmt: skip
 
 
+@pytest.mark.exhaustive
 class TestTables:
     def head(self, browser, table, column):
         return one(browser, f"#{table} th:nth-child({column})")
@@ -483,6 +485,7 @@ class TestTables:
         assert cells(page, "module-table") == []
 
 
+@pytest.mark.exhaustive
 class TestLook:
     def test_the_button_turns_light_to_dark_and_back(self, page):
         background = "return getComputedStyle(document.body).backgroundColor"
@@ -581,6 +584,7 @@ class TestLook:
 
 
 class TestSoon:
+    @pytest.mark.benchmark
     def test_it_is_usable_within_a_second(self, full, browser):
         """Best of some loads, since the machines of CI are busy."""
 
@@ -672,6 +676,7 @@ class TestHostile:
         assert "Content Security Policy" in str(browser.get_log("browser"))
 
 
+@pytest.mark.exhaustive
 class TestOtherReports:
     def test_counts_beyond_a_browsers_integers_keep_their_digits(self, folder, browser):
         report = build_report(FIGURES, None, CREATED)
@@ -756,6 +761,7 @@ class TestOtherReports:
         assert shown == [scaled(float(number)) for number in numbers]
 
 
+@pytest.mark.exhaustive
 class TestComparison:
     @pytest.fixture(scope="class")
     @staticmethod

@@ -20,6 +20,7 @@ import torch
 import typer
 from both_engines import small_directory
 from process_state import process_settings, settings
+from sampling import first, named, sampled
 
 from dsocr_analyze import interruption
 from dsocr_analyze.cli import main
@@ -385,7 +386,7 @@ def test_whatever_is_held_is_put_back_at_every_moment():
     assert set(endings) == {"interrupted"}
 
 
-@pytest.mark.parametrize("context", ["running", "building", "importing"])
+@sampled("context", ["running", "building", "importing"], named("running"))
 def test_settings_are_put_back_at_every_moment(context, tmp_path):
     import vendor_like
 
@@ -619,7 +620,7 @@ class Job:
             (self.output / name).write_text("old")
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@sampled("chunk", range(CHUNKS), first(1))
 def test_the_main_job_interrupted_at_random(chunk, tmp_path):
     """240 moments (1,000 in the long campaign): reports old or right, and the process as it was."""
     draw = random.Random(chunk)
@@ -683,7 +684,8 @@ def test_an_interruption_while_a_command_line_is_parsed_waits(tmp_path, monkeypa
     assert job.written() == ["old", "old"]
 
 
-def test_a_session_interrupted_at_random_can_be_used_again():
+@sampled("times", [15, 60], first(1))
+def test_a_session_interrupted_at_random_can_be_used_again(times):
     session = DeepSeekOCRSession.from_directory(small_directory(num_hidden_layers=1))
     workload = session.plan(page=(600, 500), crop_mode=False, image_size=64, max_new_tokens=1)
     right, _ = session.figures(workload)
@@ -692,7 +694,7 @@ def test_a_session_interrupted_at_random_can_be_used_again():
     model = {path: dict(vars(module)) for path, module in session.model.named_modules()}
     draw = random.Random(0)
     interrupted = 0
-    for _ in range(60):
+    for _ in range(times):
         start = time.perf_counter()
         try:
             after = 60 if seconds == math.inf else draw.uniform(0, 1.1) * seconds
@@ -707,11 +709,11 @@ def test_a_session_interrupted_at_random_can_be_used_again():
         for path, module in session.model.named_modules():
             assert vars(module).keys() == model[path].keys()
             assert module._forward_hooks == module._forward_pre_hooks == {}
-    assert interrupted > 15
+    assert interrupted > times / 4
     assert session.figures(workload)[0] == right
 
 
-@pytest.mark.parametrize("seed", range(24))
+@sampled("seed", range(24), first(2))
 def test_processes_interrupted_at_random(seed, tmp_path):
     draw = random.Random(seed)
     (tmp_path / "config.json").write_text(json.dumps(small_directory(num_hidden_layers=1).config))
@@ -764,7 +766,7 @@ os._exit(code)
 """
 
 
-@pytest.mark.parametrize(
+@sampled(
     ("command", "number"),
     [
         ((), signal.SIGINT),
@@ -773,6 +775,7 @@ os._exit(code)
         (("docs",), signal.SIGINT),
         (("compare", "tiny", "small", "--engine", "trace"), signal.SIGINT),
     ],
+    first(1),
 )
 def test_while_torch_starts_it_waits_until_torch_is_there(command, number, tmp_path):
     done = subprocess.run(

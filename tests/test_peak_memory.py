@@ -9,6 +9,7 @@ import pytest
 import torch
 from allocator import allocated_by_prefill
 from both_engines import LATENT, small_directory
+from sampling import named, sampled
 from vendor_checkout import VENDOR, needs_vendor
 
 from dsocr_analyze.session import DeepSeekOCRSession
@@ -48,7 +49,7 @@ def peaks(session: DeepSeekOCRSession, page: dict) -> tuple[int, int, int]:
 
 
 @dtypes
-@pytest.mark.parametrize(("model", "page"), CASES)
+@sampled(("model", "page"), CASES, named("cut", "latent-batch"))
 def test_of_the_reference(model, page, dtype):
     directory = small_directory(**model)
     session = DeepSeekOCRSession.from_directory(directory, device="cpu", dtype=dtype)

@@ -14,6 +14,7 @@ from command_line import run
 from drawn import assert_readable, heading_of, kept_pictures, values_of
 from hand_built import CREATED, FIGURES
 from msgspec.structs import replace
+from sampling import first, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import main
@@ -254,7 +255,7 @@ class TestStages:
         _, out = draw("compare", "tiny")
         assert out.endswith("wrote drawn.png\n")
 
-    @pytest.mark.parametrize("name", ["base", "a-long-name/of some/folder, with words.json", "64"])
+    @sampled("name", ["base", "a-long-name/of some/folder, with words.json", "64"], first(1))
     @pytest.mark.parametrize("count", [1, 2, 9, MOST_BARS])
     def test_few_and_many_bars_are_readable(self, report, name, count):
         compared = [Compared(f"{name} ({index})", report) for index in range(count)]

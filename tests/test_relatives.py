@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import every, first, sampled
 
 from dsocr_analyze.analytic import page_figures
 from dsocr_analyze.architectures import ARCHITECTURES, plan_workload
@@ -70,7 +71,7 @@ def with_changes(name, **changes):
 # --- recorded counts -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "row"), GOLDENS)
+@sampled(("name", "row"), GOLDENS, every(4))
 @pytest.mark.parametrize("engine", ["trace", "analytic"])
 def test_golden_workloads(name, row, engine):
     workload = planned(name, row, max_new_tokens=2)
@@ -249,7 +250,7 @@ UNLIMITED_SIZES = (
 )
 
 
-@pytest.mark.parametrize("seed", range(16))
+@sampled("seed", range(16), every(7))
 @pytest.mark.parametrize("name", [OCR2.name, UNLIMITED.name])
 def test_the_engines_agree_on_everything(name, seed):
     draw = random.Random(seed)
@@ -276,7 +277,7 @@ def test_the_engines_agree_on_everything(name, seed):
     assert not figures.ledger.unknown
 
 
-@pytest.mark.parametrize("name", [OCR2.name, UNLIMITED.name])
+@sampled("name", [OCR2.name, UNLIMITED.name], first(1))
 def test_many_pages_cost_what_each_costs(name):
     architecture, draw = ARCHITECTURES[name], random.Random(name)
     dimensions = DIRECTORY[name].dimensions()
@@ -334,7 +335,7 @@ def test_decode_steps_under_a_window_are_summed_exactly():
 # --- memory of the encoder -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(30))
+@sampled("seed", range(30), every(5))
 def test_the_encoders_peak(seed):
     """Alone: in a page it hides behind SAM's."""
     draw = random.Random(seed)

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 from config_changes import at, changed, counts, is_named, others, without
+from sampling import every, sampled
 
 from dsocr_analyze.analytic import page_figures
 from dsocr_analyze.architectures import ARCHITECTURES
@@ -67,7 +68,7 @@ def test_the_published_file_says_nothing(name):
     assert (warnings, refusal) == ((), None)
 
 
-@pytest.mark.parametrize(("name", "path"), KEYS)
+@sampled(("name", "path"), KEYS, every(6))
 def test_a_changed_key_is_never_silent(name, path):
     config = DIRECTORY[name].config
     values = [BESIDES[name][path]] if path in BESIDES[name] else others(at(config, path))
@@ -91,7 +92,7 @@ def test_a_changed_key_is_never_silent(name, path):
             assert isinstance(rule, Used), context
 
 
-@pytest.mark.parametrize(("name", "path"), KEYS)
+@sampled(("name", "path"), KEYS, every(4))
 def test_a_missing_key_is_a_default_or_is_refused_by_name(name, path):
     if path in BESIDES[name]:
         return

@@ -10,6 +10,7 @@ import pytest
 import torch
 import vendor_like
 from process_state import settings
+from sampling import first, sampled
 from transformers.utils import logging
 
 from dsocr_analyze.model.directory import ModelDirectory
@@ -116,10 +117,10 @@ with without_compiler():
     assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize(
+@sampled(
     "use",
     ["import torch._dynamo.utils", "import torch._inductor", "torch.compile(lambda x: x)",
-     "from torch._dynamo.exc import Unsupported"],
+     "from torch._dynamo.exc import Unsupported"], first(1),
 )  # fmt: skip
 def test_model_code_that_uses_the_compiler_gets_the_real_one(use):
     code = f"""

@@ -9,6 +9,7 @@ import jsonschema
 import msgspec
 import pytest
 from both_engines import small_directory
+from sampling import every, sampled
 
 from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.cli.documents import schemas
@@ -45,7 +46,7 @@ def test_the_report_fits_its_published_schema(report):
     jsonschema.validate(json.loads(dump_json(report)), schemas()["schema.json"])
 
 
-@pytest.mark.parametrize("golden", GOLDEN, ids=lambda g: f"{g['page']}-{g['image_size']}")
+@sampled("golden", GOLDEN, every(4), ids=lambda g: f"{g['page']}-{g['image_size']}")
 def test_stages_hold_the_golden_matrix_flops(session, golden):
     report = session.analyze(
         page=tuple(golden["page"]),

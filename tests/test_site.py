@@ -64,6 +64,8 @@ return {
   missing: [...document.images].filter((image) => !image.naturalWidth).map((image) => image.src),
 };
 """
+pytestmark = pytest.mark.exhaustive  # it builds the site and looks at it in a browser
+
 WIDTHS = (1366, 1280, 1024, 390)
 SMALLEST_TEXT = 11  # pixels
 HEIGHT = 900

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from command_line import run
 from PIL import Image
+from sampling import every, sampled
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli.tasks import TASKS, tasks_page
@@ -68,7 +69,7 @@ def test_the_documentation_lists_them():
     assert DOCUMENTED.read_text(encoding="utf-8") == tasks_page()
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.command or "alone")
+@sampled("task", TASKS, every(3), ids=lambda task: task.command or "alone")
 def test_each_is_one_command(there, capsys, task):
     code, out, err = run(capsys, *shlex.split(task.command))
     assert code == 0, err

@@ -11,6 +11,7 @@ import pytest
 import torch
 from both_engines import small_directory
 from process_state import settings
+from sampling import first, sampled
 from transformers import PreTrainedModel, modeling_flash_attention_utils
 from transformers.utils import logging
 
@@ -69,7 +70,8 @@ class TestEqualResults:
         for number, figures in enumerate(in_parallel(run, jobs)):
             assert figures == alone[number % 12]
 
-    def test_of_concurrent_builds_and_traces(self):
+    @sampled("runs", [15, RUNS], first(1))
+    def test_of_concurrent_builds_and_traces(self, runs):
         """Shared sessions, sessions of a thread's own, modules alone; several types and devices."""
         dtypes = ("bfloat16", "float32", "float16", "float32")
         narrow = {"hidden_size": 160, "projector_config": {"n_embed": 160}}
@@ -108,7 +110,7 @@ class TestEqualResults:
             session = session_of(number) if number % 5 == 3 else shared[number % 4]
             return figures_of(session, number)
 
-        for number, result in enumerate(in_parallel(run, range(RUNS))):
+        for number, result in enumerate(in_parallel(run, range(runs))):
             assert result == (on_the_cpu if number % 5 == 4 else alone)[number % 4]
         assert settings() == before
 

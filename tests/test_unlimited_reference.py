@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sampling import every, named, sampled
 from test_golden import flops_by_stage, repeats_of
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
@@ -264,7 +265,7 @@ SMALL_DECODER = {
 }
 
 
-@pytest.mark.parametrize(("window", "batch"), [(None, 1), (1, 2), (WINDOW, 1), (WINDOW, 2)])
+@sampled(("window", "batch"), [(None, 1), (1, 2), (WINDOW, 1), (WINDOW, 2)], named((WINDOW, 2)))
 def test_a_step_over_a_made_cache_is_that_step_of_the_generation(window, batch):
     page = workload((ViewBatch(1, 128),), 7, 3, base_size=128, batch_size=batch)
     model = load(REFERENCE, window, config=SMALL_DECODER)
@@ -369,7 +370,7 @@ def witnessed(model, inputs, cache):
     return counter.get_total_flops(), head, cache
 
 
-@pytest.mark.parametrize("golden", GOLDENS, ids=lambda g: f"{g['grid']}-{g['pages']}")
+@sampled("golden", GOLDENS, named(GOLDENS[2]), ids=lambda g: f"{g['grid']}-{g['pages']}")
 @pytest.mark.parametrize("path", DIRECTORIES)
 def test_the_outside_witness_counts_what_was_recorded(path, golden):
     page, prompt = workload_of(golden), golden["seq_len"]
@@ -398,7 +399,7 @@ def test_the_outside_witness_counts_what_was_recorded(path, golden):
             assert held == row["kv_cache_bytes_bf16"] == BYTES_A_TOKEN * step.keys
 
 
-@pytest.mark.parametrize("golden", GOLDENS, ids=lambda g: f"{g['grid']}-{g['pages']}")
+@sampled("golden", GOLDENS, every(2), ids=lambda g: f"{g['grid']}-{g['pages']}")
 @pytest.mark.parametrize("path", DIRECTORIES)
 def test_the_trace_counts_what_was_recorded(path, golden):
     page = workload_of(golden)

@@ -1,5 +1,6 @@
 """Every command that prints a table, at several widths: lines fit, and numbers are whole."""
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -12,6 +13,7 @@ from both_engines import small_directory
 from command_line import run
 from PIL import Image
 from rich.cells import cell_len
+from sampling import first, named, sampled
 from test_inference import PROMPT, SMALL_VIEW, TRIAL
 from test_measured_profiles import GPU, MASKED
 from test_measuring import RUN
@@ -135,7 +137,7 @@ def check(out, width, tables):
     return wanted
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@sampled("width", WIDTHS, first(1))
 def test_what_a_check_says_fits(capsys, monkeypatch, width):
     at(monkeypatch, width)
     code, out, err = run(capsys, "check", "--budgets", "budgets.toml")
@@ -146,8 +148,14 @@ def test_what_a_check_says_fits(capsys, monkeypatch, width):
         assert line == line.rstrip()
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", COMMANDS)
+def one_width_each(names):
+    """Every name at every width; the default run tries each name at one of them, in turn."""
+    cases = list(itertools.product(names, WIDTHS))
+    chosen = [cases[len(WIDTHS) * number + number % len(WIDTHS)] for number in range(len(names))]
+    return sampled(("name", "width"), cases, named(*chosen))
+
+
+@one_width_each(COMMANDS)
 def test_it_fits(capsys, monkeypatch, tables, name, width):
     if name == "compare configs":
         write_configs()
@@ -221,32 +229,31 @@ TREES = {
 }
 
 
-@pytest.mark.parametrize("name", TREES)
-def test_trees_fit(capsys, monkeypatch, name):
+@one_width_each(TREES)
+def test_trees_fit(capsys, monkeypatch, name, width):
     code, _, _ = run(capsys, *TREES[name], "--output", "whole.txt")
     assert code == 0
     whole = Path("whole.txt").read_text().splitlines()[2:]
-    for width in WIDTHS:
-        at(monkeypatch, width)
-        code, out, _ = run(capsys, *TREES[name])
-        assert code == 0
-        lines = out.split("\n\n")[1].splitlines()
-        for line, full in zip(lines, whole, strict=False):
-            assert cell_len(line) <= (width or PIPED)
-            assert line == line.rstrip()
-            # What is shown is whole, or rounded where the header's column is rounded.
-            exact = set(re.findall(r"\d[\d,]*", full))
-            found = re.findall(r"(?<![\w.])\d[\d,]*(?![\w.,]*\.)(?= |$)", line)
-            assert {each for each in found if "." not in each} <= exact | {"0"}
-        assert len(lines) > 10
-        left_out = re.findall(r"left out at \d+ columns: (.*); a file", out)
-        names = re.split(r"  +", lines[0])
-        dropped = left_out[0].split(", ") if left_out else []
-        assert set(names).isdisjoint(dropped)
-        assert set(names) | set(dropped) == set(re.split(r"  +", whole[0]))
+    at(monkeypatch, width)
+    code, out, _ = run(capsys, *TREES[name])
+    assert code == 0
+    lines = out.split("\n\n")[1].splitlines()
+    for line, full in zip(lines, whole, strict=False):
+        assert cell_len(line) <= (width or PIPED)
+        assert line == line.rstrip()
+        # What is shown is whole, or rounded where the header's column is rounded.
+        exact = set(re.findall(r"\d[\d,]*", full))
+        found = re.findall(r"(?<![\w.])\d[\d,]*(?![\w.,]*\.)(?= |$)", line)
+        assert {each for each in found if "." not in each} <= exact | {"0"}
+    assert len(lines) > 10
+    left_out = re.findall(r"left out at \d+ columns: (.*); a file", out)
+    names = re.split(r"  +", lines[0])
+    dropped = left_out[0].split(", ") if left_out else []
+    assert set(names).isdisjoint(dropped)
+    assert set(names) | set(dropped) == set(re.split(r"  +", whole[0]))
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@sampled("width", WIDTHS, first(1))
 def test_a_sweep_on_a_terminal_fits(capsys, monkeypatch, tables, width):
     at(monkeypatch, width)
     monkeypatch.setattr(streams._Stdout, "isatty", lambda _: True)

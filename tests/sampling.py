@@ -1,0 +1,49 @@
+"""Which cases of a test the default run tries; `make exhaustive` tries the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+__all__ = ["every", "first", "named", "sampled"]
+
+Choice = Callable[[int, Any], bool]
+"""Whether the default run tries a case, by its number and its value, or its id if it has one."""
+
+
+def every(step: int) -> Choice:
+    """Every n-th case, starting with the first."""
+    return lambda number, _: number % step == 0
+
+
+def first(count: int) -> Choice:
+    """The first cases."""
+    return lambda number, _: number < count
+
+
+def named(*names: Any) -> Choice:
+    """The cases of these values or ids."""
+    return lambda _, name: name in names
+
+
+def sampled(
+    argnames: str | tuple[str, ...], cases: Iterable[Any], chosen: Choice, **options: Any
+) -> Any:
+    """`pytest.mark.parametrize`, where cases that are not chosen are marked `exhaustive`."""
+    single = isinstance(argnames, str) and "," not in argnames
+    marked: list[Any] = []
+    for number, case in enumerate(cases):
+        is_marked = hasattr(case, "marks")
+        if chosen(number, case.id if is_marked else case):
+            marked.append(case)
+        elif is_marked:
+            marks = [*case.marks, pytest.mark.exhaustive]
+            marked.append(pytest.param(*case.values, marks=marks, id=case.id))
+        else:
+            values = (case,) if single else case
+            marked.append(pytest.param(*values, marks=pytest.mark.exhaustive))
+    left_out = sum(hasattr(case, "marks") for case in marked)
+    assert left_out > 0, f"{argnames}: every case is chosen, or none has to be left out"
+    return pytest.mark.parametrize(argnames, marked, **options)
