@@ -107,9 +107,7 @@ TASKS = {
         commands=(("dsocr-analyze", "--base-size", "1024", "--image-size", "640"),),
     ),
     "test": Task("run the tests", commands=(PYTEST,)),
-    "exhaustive": Task(
-        "run the cases that test leaves out", commands=((*PYTEST, *EXHAUSTIVE),)
-    ),
+    "exhaustive": Task("run the cases that test leaves out", commands=((*PYTEST, *EXHAUSTIVE),)),
     "newest": Task(
         "run the tests of the built-in reference under the newest transformers",
         lock="newest.txt",

@@ -128,6 +128,7 @@ class TestResolution:
 
 
 class TestCost:
+    @pytest.mark.exhaustive
     def test_costs_are_those_of_the_report_and_of_fit(self):
         (gundam,) = of(["gundam"], batch_size=3, max_new_tokens=50).modes
         report = analyze(
@@ -147,6 +148,7 @@ class TestCost:
 
 
 class TestCompression:
+    @pytest.mark.exhaustive
     def test_it_is_text_tokens_per_token_of_the_encoder(self):
         (small,) = of(["small"], holds=(1000, 640)).modes
         first, second = small.densities
@@ -219,6 +221,7 @@ class TestRequirements:
     def meeting(self, **given):
         return list(of(ARCHITECTURES["deepseek-ocr"].modes, **given).modes_that_meet)
 
+    @pytest.mark.exhaustive
     def test_modes_that_meet_are_named_and_a_bound_is_met_by_itself(self):
         fraction = Fraction
         assert self.meeting(wanted=Wanted(fraction(100))) == ["large", "gundam", "gundam-m"]
@@ -227,6 +230,7 @@ class TestRequirements:
         assert self.meeting(wanted=Wanted(exactly + fraction(1, 10**9))) == ["gundam-m"]
         assert self.meeting(wanted=Wanted(fraction(201))) == []
 
+    @pytest.mark.exhaustive
     def test_compression_holds_at_the_most_text_tokens(self):
         most = Wanted(maximum_compression=Fraction(10))
         assert self.meeting(wanted=most, holds=(100, 1000))[0] == "small"
@@ -253,6 +257,7 @@ class TestCommand:
             == out
         )
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize("output_format", ["table", "markdown"])
     def test_what_is_printed_quotes_the_limits_and_says_where_there_is_nothing(
         self, capsys, output_format
@@ -264,17 +269,20 @@ class TestCommand:
         assert "Fox" in out
         assert "arXiv:2510.18234v1" in out
 
+    @pytest.mark.exhaustive
     def test_no_mode_that_meets_is_a_no(self, capsys):
         code, out, _ = run(capsys, "advise", "--page", "a4@100", "--minimum-dpi", "150")
         assert code == 1
         assert "With at least 150 dpi: no mode" in out
 
+    @pytest.mark.exhaustive
     def test_seconds_are_those_of_the_time_command(self, capsys):
         common = ("--mode", "base", "--page", "a4@200", "--concurrency", "1", "--format", "json")
         advice = json.loads(run(capsys, "advise", "--gpu", "h100-sxm", *common)[1])
         alone = json.loads(run(capsys, "time", "h100-sxm", *common)[1])
         assert advice["modes"][0]["time"] == alone["time"]
 
+    @pytest.mark.exhaustive
     def test_an_image_has_the_resolution_that_is_said(self, capsys, tmp_path):
         Image.new("L", (1000, 500)).save(tmp_path / "a.png")
         asked = ("advise", "--image", tmp_path / "a.png", "--format", "json")

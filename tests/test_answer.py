@@ -10,7 +10,7 @@ from command_line import run
 from hand_built import CREATED, FIGURES, Agreement, LeftOut, StageAgreement, batch_of, traced
 from hypothesis import given
 from hypothesis import strategies as st
-from sampling import every, sampled
+from sampling import first, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.kernels import Work
@@ -210,6 +210,7 @@ def check(lines):
 names = st.text(alphabet="abcXYZ019._-/", min_size=1, max_size=120)
 
 
+@pytest.mark.exhaustive
 @given(st.data())
 def test_whatever_the_names_and_numbers_it_stays_a_dozen_lines_of_80_columns(data):
     report = build_report(traced(), Agreement(), CREATED)
@@ -267,7 +268,8 @@ SETTINGS = (
 )  # fmt: skip
 
 
-@sampled(("architecture", "mode"), MODES, every(4))
+@pytest.mark.exhaustive
+@sampled(("architecture", "mode"), MODES, first(1))
 def test_every_mode_of_every_model(capsys, architecture, mode):
     for index, setting in enumerate(SETTINGS):
         flash = index == 3 and architecture != "unlimited-ocr"  # whose attention is eager only

@@ -137,6 +137,7 @@ class TestWitness:
                 before |= own
 
 
+@pytest.mark.exhaustive
 @sampled("name", PRESENT, every(3))
 def test_a_batch_costs_as_many_times_its_matrix_work(tmp_path, name):
     """But in a model that compares every image with every text, and where attention is shared."""
@@ -174,6 +175,7 @@ class TestByHand:
 class TestSteps:
     """Of a model of which nothing is declared, decode steps show themselves where they change."""
 
+    @pytest.mark.exhaustive
     @sampled("name", PRESENT, first(1))
     def test_the_batch_is_every_step_run_one_after_the_other(self, tmp_path, name):
         small = PRESENT[name]
@@ -214,6 +216,7 @@ class TestSteps:
                     for index, number in enumerate(part):
                         assert cost(number).macs == cost(part[0]).macs + index * growth
 
+    @pytest.mark.exhaustive
     def test_few_steps_run_where_all_are_alike(self, tmp_path):
         session = session_of(LLAMA, tmp_path)
         traces = session.trace(session.plan(max_new_tokens=1000))
@@ -450,6 +453,7 @@ class TestModel:
         small = replace(LLAMA, config={**LLAMA.config, "architectures": []})
         assert "give 'class' in the stages file" in self.refused(tmp_path, small)
 
+    @pytest.mark.exhaustive
     def test_the_stages_file_may_name_the_class(self, tmp_path):
         stages = 'class = "LlamaForCausalLM"\n' + LLAMA.stages
         config = {key: LLAMA.config[key] for key in LLAMA.config if key != "architectures"}
@@ -462,6 +466,7 @@ class TestModel:
         assert "stage 'prefill' of 'small' has the prefix 'model.layer'" in message
         assert "model.layers" in message
 
+    @pytest.mark.exhaustive
     def test_a_directory_is_built_like_its_config(self, tmp_path):
         stages, config = LLAMA.write(tmp_path)
         folder = tmp_path / "model"
@@ -473,12 +478,14 @@ class TestModel:
         assert session.analyze().total == alone.total
         assert session.model_source.source == "config"
 
+    @pytest.mark.exhaustive
     def test_tied_weights_are_counted_once(self, tmp_path):
         tied = replace(LLAMA, config={**LLAMA.config, "tie_word_embeddings": True})
         own, shared = (session_of(each, tmp_path).analyze().total for each in (LLAMA, tied))
         assert own.params - shared.params == 128 * 64
         assert own.matrix_flops == shared.matrix_flops
 
+    @pytest.mark.exhaustive
     def test_sdpa_does_the_same_matrix_work(self, tmp_path):
         sdpa = replace(LLAMA, stages='attention = "sdpa"\n' + LLAMA.stages)
         eager, fused = (session_of(each, tmp_path).analyze() for each in (LLAMA, sdpa))
@@ -487,6 +494,7 @@ class TestModel:
         assert fused.total.matrix_flops == eager.total.matrix_flops
         assert fused.total.bytes_moved < eager.total.bytes_moved
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize("name", ["llama", "qwen2_moe", "qwen2_vl", "clip"])
     def test_a_cpu_counts_the_matrix_work_of_meta(self, tmp_path, name):
         """There the values are there: nothing has to be known beforehand."""
@@ -512,6 +520,7 @@ class TestModel:
             session_of(small, tmp_path).analyze()
 
 
+@pytest.mark.exhaustive
 def test_routed_experts_may_run_unevenly(tmp_path):
     """With drawn weights the split is even; the note says so only of a model that routes."""
     assert any(

@@ -26,6 +26,7 @@ class TestDocumentation:
     def test_the_stages_file_shown_is_the_examples(self):
         assert BLOCKS["toml"] == (EXAMPLE / "qwen2_vl.toml").read_text(encoding="utf-8")
 
+    @pytest.mark.exhaustive
     @needs_4
     def test_the_output_shown_is_a_real_runs(self, capsys, monkeypatch, tmp_path):
         monkeypatch.setenv("COLUMNS", "100")
@@ -38,6 +39,7 @@ class TestDocumentation:
         assert len(shown) > 8
         assert [line for line in shown if line.rstrip() not in printed] == []
 
+    @pytest.mark.exhaustive
     @needs_4
     def test_the_python_prints_what_it_says(self, capsys, monkeypatch):
         monkeypatch.chdir(ROOT)
@@ -72,6 +74,7 @@ def files(tmp_path, monkeypatch):
 
 
 class TestCommand:
+    @pytest.mark.exhaustive
     def test_a_report_is_written_and_printed(self, capsys, files):
         stages, config = files
         code, out, err = run(
@@ -124,6 +127,7 @@ class TestCommand:
         )
         assert code == 2
 
+    @pytest.mark.exhaustive
     def test_a_saved_report_compares_with_another(self, capsys, files):
         stages, config = files
         for name, length in (("one", 20), ("two", 40)):

@@ -99,6 +99,7 @@ def test_the_grids_are_the_golden_ones():
     assert codes_of([row[:2] for row in golden]) == [tuple(row[2:]) for row in golden]
 
 
+@pytest.mark.exhaustive
 @given(st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=200))
 def test_the_grids_are_those_of_the_scalar_function(pages):
     assert codes_of(pages) == [crop_grid(*page) for page in pages]
@@ -119,35 +120,43 @@ def test_the_grids_are_the_same_where_two_aspects_are_as_near():
 # The batch function ------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    rows=st.lists(
-        st.tuples(SIDES, SIDES, st.integers(1, 5000), st.integers(1, 5000)), min_size=1, max_size=8
-    ),
-    mode=st.sampled_from(list(MODES)),
-    flash=st.booleans(),
-    dtype=st.sampled_from(["bfloat16", "float32"]),
-)
-def test_every_row_is_what_the_scalar_closed_forms_say(rows, mode, flash, dtype):
-    columns = list(zip(*rows, strict=True))
-    batch = pa.record_batch(
-        dict(zip(("width", "height", "text_tokens", "max_new_tokens"), columns, strict=True))
+@pytest.mark.exhaustive
+@sampled("examples", [6, 25], first(1))
+def test_every_row_is_what_the_scalar_closed_forms_say(examples):
+    @settings(max_examples=examples, deadline=None)
+    @given(
+        rows=st.lists(
+            st.tuples(SIDES, SIDES, st.integers(1, 5000), st.integers(1, 5000)),
+            min_size=1,
+            max_size=8,
+        ),
+        mode=st.sampled_from(list(MODES)),
+        flash=st.booleans(),
+        dtype=st.sampled_from(["bfloat16", "float32"]),
     )
-    counted = count_pages(batch, mode=mode, flash_attention=flash, dtype=dtype)
-    for found, (width, height, text_tokens, max_new_tokens) in zip(
-        counted.select(list(PAGE_RESULTS)).to_pylist(), rows, strict=True
-    ):
-        assert found == expected_row(
-            width,
-            height,
-            mode,
-            flash,
-            dtype,
-            text_tokens=text_tokens,
-            max_new_tokens=max_new_tokens,
+    def each_row(rows, mode, flash, dtype):
+        columns = list(zip(*rows, strict=True))
+        batch = pa.record_batch(
+            dict(zip(("width", "height", "text_tokens", "max_new_tokens"), columns, strict=True))
         )
+        counted = count_pages(batch, mode=mode, flash_attention=flash, dtype=dtype)
+        for found, (width, height, text_tokens, max_new_tokens) in zip(
+            counted.select(list(PAGE_RESULTS)).to_pylist(), rows, strict=True
+        ):
+            assert found == expected_row(
+                width,
+                height,
+                mode,
+                flash,
+                dtype,
+                text_tokens=text_tokens,
+                max_new_tokens=max_new_tokens,
+            )
+
+    each_row()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("make", [pa.record_batch, pa.table])
 def test_a_batch_is_answered_in_kind_and_keeps_its_own_columns(make):
     batch = make({"id": ["a", "b"], "width": [1240, 640], "height": [1754, 640]})
@@ -305,6 +314,7 @@ def test_totals_are_the_sums_of_the_rows(tmp_path, mode, with_lengths, monkeypat
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["base", "gundam"])
 @sampled("batch_size", [2, 5, 1000], first(1))
 @pytest.mark.parametrize("with_lengths", [False, True])
@@ -356,6 +366,7 @@ def test_pages_with_equal_prompts_run_in_batches(
     assert totals.pages_by_tokens.sum() == len(pages)
 
 
+@pytest.mark.exhaustive
 def test_many_different_workloads_are_added_without_waiting(tmp_path, monkeypatch):
     monkeypatch.setattr("dsocr_analyze.archive.distinct._MANY", 10)
     table = pa.table({"width": [700] * 60, "height": [900] * 60, "text_tokens": range(1, 61)})
@@ -817,6 +828,7 @@ def local_ray():
         ray.shutdown()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore")
 def test_the_batch_function_runs_unchanged_in_ray_data(local_ray, tmp_path):
     spec = importlib.util.spec_from_file_location(

@@ -84,6 +84,7 @@ class TestHours:
         assert found["high"] == pytest.approx(7 / rate.low / 3600, rel=1e-9)
         assert found["bound"] == load.bound
 
+    @pytest.mark.exhaustive
     def test_others_add_up(self, capsys):
         pages = [A4, SMALL, WIDE, A4]
         texts, news = [10, 20, 30, 10], [100, 1, 2000, 900]
@@ -108,6 +109,7 @@ class TestHours:
         loads = 2 * [load_of(A4, prepare=float(mean), workers=2)]
         assert found["gpu_hours"] == pytest.approx(hours_of(loads), rel=1e-9)
 
+    @pytest.mark.exhaustive
     def test_the_eager_runtime(self, capsys):
         (found,) = timed(capsys, write([SMALL] * 2), "--gpu", "h100-sxm", "--runtime", "eager",
                          "--concurrency", "2", "--max-new-tokens", "5")  # fmt: skip

@@ -1,5 +1,6 @@
 """A campaign of hostile input as long as CI has time for; `make campaign` runs the long one."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -24,10 +25,12 @@ def run(*arguments):
 NO_FAULTS = ("--killed", 0, "--interrupted", 0, "--full-disk", 0, "--two-writers", 0)
 
 
-def test_no_case_of_any_kind_breaks_a_promise():
-    ended = run("--cases", 2 * len(KINDS), *NO_FAULTS)
+def test_no_case_of_a_quick_kind_breaks_a_promise():
+    quick = [kind for kind in KINDS if kind not in TRACED]
+    kinds = itertools.chain(*(("--kind", kind) for kind in quick))
+    ended = run(*kinds, "--cases", len(quick), *NO_FAULTS)
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout + ended.stderr
-    assert f"{2 * len(KINDS)} cases, 0 findings" in ended.stdout
+    assert f"{len(quick)} cases, 0 findings" in ended.stdout
 
 
 @pytest.mark.exhaustive
@@ -48,6 +51,7 @@ def test_no_fault_breaks_a_promise():
     assert "21 faults, 0 findings" in ended.stdout
 
 
+@pytest.mark.exhaustive
 def test_a_broken_promise_is_found(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "from dsocr_analyze.model import directory\n"

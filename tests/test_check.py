@@ -14,6 +14,7 @@ import jsonschema
 import msgspec
 import pytest
 from command_line import run
+from sampling import first, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.cli.documents import schemas
@@ -50,6 +51,7 @@ def result_of(capsys, *arguments):
 
 
 class TestAnswers:
+    @pytest.mark.exhaustive
     def test_an_unchanged_model_is_an_empty_difference(self, folder, capsys):
         code, out, err = run(capsys, "check", "--against", "HEAD")
         assert (code, err) == (0, "")
@@ -60,7 +62,7 @@ class TestAnswers:
         assert (code, workload.moved, workload.changed, workload.inputs) == (0, (), (), ())
         assert check.baseline.commit == gated.git(folder, "rev-parse", "HEAD")
 
-    @pytest.mark.parametrize("name", list(ARCHITECTURES))
+    @sampled("name", list(ARCHITECTURES), first(1))
     @pytest.mark.parametrize(
         "seeded", [{"num_experts_per_tok": 64}, {"moe_intermediate_size": 897}]
     )
@@ -80,6 +82,7 @@ class TestAnswers:
         assert any("moved most, module: model.layers.*.mlp" in line for line in lines[:9])
         assert max(map(len, lines)) <= 80
 
+    @pytest.mark.exhaustive
     def test_a_saved_report_is_a_baseline(self, folder, capsys):
         options = ("--config", "config.json", "--page", "800x600", "--max-new-tokens", 5)
         run(capsys, "--engine", "analytic", "-q", "--output", "saved", *options)
@@ -90,6 +93,7 @@ class TestAnswers:
         assert code == 1
         assert "language_config.num_experts_per_tok: 6 -> 7" in out.splitlines()[2]
 
+    @pytest.mark.exhaustive
     def test_a_traced_report_is_compared_with_a_trace(self, tmp_path, monkeypatch, capsys):
         monkeypatch.chdir(tmp_path)
         (tmp_path / "b.toml").write_text('[workloads.a]\nmode = "tiny"\nmax_new_tokens = 2\n')
@@ -125,6 +129,7 @@ class TestAnswers:
         assert code == 2
         assert "did you mean page?" in err
 
+    @pytest.mark.exhaustive
     def test_what_a_workload_was_counts_as_it_was(self, folder, capsys):
         (folder / "dsocr-budgets.toml").write_text(WORKLOAD.replace("800x600", "80x60"))
         code, check = result_of(capsys, "--against", "HEAD")
@@ -133,6 +138,7 @@ class TestAnswers:
         assert (first.kind, first.key, first.before, first.after) == (
             "workload", "page", "800 x 600", "80 x 60")  # fmt: skip
 
+    @pytest.mark.exhaustive
     def test_a_workload_that_is_gone_and_a_changed_budget_are_said(self, folder, capsys):
         (folder / "dsocr-budgets.toml").write_text(
             WORKLOAD + BUDGET + "max = 1e14\n[workloads.extra]\n"
@@ -145,6 +151,7 @@ class TestAnswers:
         assert "total.flops: max 100,000,000,000,000 (error) -> max" in out
         assert run(capsys, "check", "--against", "HEAD", "--strict")[0] == 3
 
+    @pytest.mark.exhaustive
     def test_what_the_baseline_lacks_is_said_not_guessed(self, folder, capsys):
         (folder / "new.json").write_text(json.dumps(gated.published("unlimited-ocr")))
         (folder / "dsocr-budgets.toml").write_text('[workloads.new]\nconfig = "new.json"\n')
@@ -194,6 +201,7 @@ class TestExitCodes:
 
 
 class TestUpdate:
+    @pytest.mark.exhaustive
     def test_a_change_that_is_meant_is_written_down(self, folder, capsys):
         (folder / "dsocr-budgets.toml").write_text(f"# mine\n{WORKLOAD}{BUDGET}max = 1 # few\n")
         gated.commit(folder)
@@ -220,6 +228,7 @@ class TestRevisions:
         assert code == 2, err
         assert not (folder / "mark").exists()
 
+    @pytest.mark.exhaustive
     def test_a_file_cannot_take_a_revisions_place(self, folder, capsys):
         write_config(folder, gated.with_values(gated.published(), num_experts_per_tok=64))
         run(capsys, "--engine", "analytic", "-q", "--output", "saved", "--config", "config.json",
@@ -227,6 +236,7 @@ class TestRevisions:
         shutil.copy("saved/static_compute.json", "main")
         assert run(capsys, "check", "--against", "main", "-q")[0] == 1
 
+    @pytest.mark.exhaustive
     def test_the_work_tree_the_index_and_the_branch_stay(self, folder, capsys):
         write_config(folder, gated.with_values(gated.published(), num_experts_per_tok=7))
         (folder / "untracked").write_text("x")
@@ -349,6 +359,7 @@ class TestModelDirectories:
         monkeypatch.chdir(here)
         return here / "net"
 
+    @pytest.mark.exhaustive
     def test_its_config_and_its_code_are_those_of_the_revision(self, model, capsys):
         assert run(capsys, "check", "--against", "HEAD", "-q")[0] == 0
         config = gated.with_values(gated.published(), num_hidden_layers=11)
@@ -360,6 +371,7 @@ class TestModelDirectories:
         assert "num_hidden_layers: 12 -> 11" in out
         assert "Python files differ from the baseline's" in " ".join(out.split())
 
+    @pytest.mark.exhaustive
     def test_a_revisions_code_runs_under_the_trust_of_its_very_files(self, model, capsys):
         budgets = model.parent / "dsocr-budgets.toml"
         budgets.write_text(budgets.read_text() + 'engine = "trace"\n')
@@ -379,6 +391,7 @@ class TestModelDirectories:
         assert 'engine = "analytic"' in err
         assert not mark.exists()
 
+    @pytest.mark.exhaustive
     @pytest.mark.directory
     def test_files_that_were_trusted_are_trusted_in_a_revision(self, model, capsys):
         budgets = model.parent / "dsocr-budgets.toml"
@@ -425,6 +438,7 @@ class TestOutputs:
             outside = re.sub(r"`[^`|]+`", "", line)
             assert re.fullmatch(r"[\w .,:;|+\-%()#']*", outside, re.ASCII), line
 
+    @pytest.mark.exhaustive
     def test_the_json_fits_its_schema(self, hostile, capsys):
         code, out, _ = run(capsys, "check", "--against", "HEAD", "--json", "-", "-q")
         assert code == 1
@@ -432,6 +446,7 @@ class TestOutputs:
         jsonschema.Draft202012Validator.check_schema(schema)
         jsonschema.validate(json.loads(out), schema)
 
+    @pytest.mark.exhaustive
     def test_a_comment_is_never_too_long(self, folder, capsys):
         budgets = "".join(
             f'[workloads."{number}{"é" * 200}"]\nconfig = "config.json"\nmode = "tiny"\n'
@@ -461,6 +476,7 @@ class TestOutputs:
         assert (code, len(summary.read_bytes())) == (0, 2**20 - 5)
         assert "is full" in err
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize("width", [80, 100, 132])
     def test_no_line_is_wider_than_the_terminal(self, folder, capsys, monkeypatch, width):
         monkeypatch.setenv("COLUMNS", str(width))
@@ -470,6 +486,7 @@ class TestOutputs:
         assert not [line for line in out.splitlines() if line != line.rstrip()]
 
 
+@pytest.mark.exhaustive
 def test_a_check_imports_no_torch(folder):
     code = (
         "import sys; from dsocr_analyze.cli import main;"

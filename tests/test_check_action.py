@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import io
 import json
@@ -36,6 +37,7 @@ COMMENTING = ".github/workflows/cost-comment.yml"
 
 
 class TestExamples:
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize("name", [CHECKING, COMMENTING])
     def test_a_workflow_is_valid_by_githubs_schema(self, tmp_path, name):
         file = tmp_path / "workflow.yml"
@@ -47,6 +49,7 @@ class TestExamples:
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize("action", [ROOT / "action.yml", COMMENT / "action.yml"])
     def test_an_action_is_valid_by_githubs_schema(self, action):
         check = [sys.executable, "-m", "check_jsonschema"]
@@ -112,6 +115,7 @@ class TestExamples:
         assert repo["hooks"][0]["id"] == hook["id"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("inputs", "code"),
     [
@@ -174,6 +178,7 @@ class TestShownText:
         assert first.startswith(last)
         assert last not in line
 
+    @pytest.mark.exhaustive
     def test_what_a_check_writes_is_shown_as_it_is(self, comment, tmp_path, monkeypatch, capsys):
         from command_line import run
 
@@ -266,7 +271,7 @@ def github(monkeypatch, tmp_path):
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
     (tmp_path / "event.json").write_text(json.dumps({"workflow_run": run}))
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=functools.partial(server.serve_forever, poll_interval=0.01))
     thread.start()
     yield server
     server.shutdown()
@@ -318,6 +323,7 @@ class TestComment:
         assert github.written == []
         assert "no comment" in capsys.readouterr().err
 
+    @pytest.mark.exhaustive
     def test_a_bomb_is_not_unpacked(self, github, comment):
         github.archive = archive("a" * 50_000_000)
         assert comment.main() == 0

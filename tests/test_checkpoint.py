@@ -63,18 +63,21 @@ def documents(request, directory):
     )
 
 
+@pytest.mark.exhaustive
 def test_the_checkpoints_routing_is_not_the_uniform_one(documents):
     routed, uniform = documents
     assert routed.metadata.model.weights == "checkpoint"
     assert routed.stages["prefill"].bytes_read != uniform.stages["prefill"].bytes_read
 
 
+@pytest.mark.exhaustive
 def test_trace_and_closed_forms_agree_without_a_warning(documents):
     for document in documents:
         assert document.warnings == ()
         assert document.agreement.agrees is True
 
 
+@pytest.mark.exhaustive
 def test_expected_bytes_do_not_depend_on_the_routing(documents):
     routed, uniform = documents
     # On the CPU, where the checkpoint ran, the host need not fetch how many tokens each expert got.
@@ -92,6 +95,7 @@ def test_expected_bytes_do_not_depend_on_the_routing(documents):
     assert 2 <= counted < routed.stages["prefill"].experts_touched.even
 
 
+@pytest.mark.exhaustive
 def test_no_flop_depends_on_the_routing(documents):
     routed, uniform = documents
     for key in ("macs", "vector_flops", "flops", "activations"):
@@ -99,6 +103,7 @@ def test_no_flop_depends_on_the_routing(documents):
         assert getattr(routed.total.batch, key) == getattr(uniform.total.batch, key)
 
 
+@pytest.mark.exhaustive
 def test_steps_grow_with_the_cache_alone(documents):
     grown = []
     for document in documents:

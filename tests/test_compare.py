@@ -34,17 +34,20 @@ def test_differences_and_ratios_are_against_the_first(capsys):
     assert matrix == [1_469_826_109_952, 364_031_042_048]
 
 
+@pytest.mark.exhaustive
 def test_crop_on_and_off_are_told_apart_by_the_sizes(capsys):
     _, rows = rows_of(capsys, "1024/640", "640", "--page", "1024x1024")
     assert rows["visual tokens", "tokens"]["values"] == [693, 111]
     assert rows["views", "views"]["values"] == [5, 1]
 
 
+@pytest.mark.exhaustive
 def test_all_modes_are_the_default(capsys):
     names, _ = rows_of(capsys)
     assert names == ["tiny", "small", "base", "large", "gundam", "gundam-m"]
 
 
+@pytest.mark.exhaustive
 def test_stages_and_memory_are_those_of_the_report(capsys):
     options = ["--page", "1191x1684", "--max-new-tokens", "50"]
     analytic = ["--engine", "analytic", "--mode", "gundam", "-q", "--json", "report.json"]
@@ -64,6 +67,7 @@ def test_saved_reports_can_be_compared_with_modes(capsys):
         assert row["differences"] == [0, 0]
 
 
+@pytest.mark.exhaustive
 def test_both_engines_agree(capsys):
     small = ["--page", "600x500", "--max-new-tokens", "1", "64", "128"]
     _, analytic = rows_of(capsys, *small)
@@ -74,6 +78,7 @@ def test_both_engines_agree(capsys):
             assert analytic[key]["values"] == traced[key]["values"]
 
 
+@pytest.mark.exhaustive
 def test_reports_of_several_models_are_told_apart_in_the_first_line(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
     assert main(["--engine", "analytic", "--mode", "tiny", "-q", "--json", "eager.json"]) == 0
@@ -136,6 +141,7 @@ def test_bad_input_gets_one_line_and_exit_code_2(capsys, arguments, named):
     assert named in captured.err
 
 
+@pytest.mark.exhaustive
 def test_closed_forms_execute_nothing_of_a_model_directory(capsys, tmp_path):
     config = (DEFAULT.reference / "config.json").read_text()
     Path("model").mkdir()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_line import run
+from sampling import every, first, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 
@@ -46,7 +47,8 @@ def config_file(name, architecture=DEFAULT, **changes):
     return name
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.exhaustive
+@sampled("name", ARCHITECTURES, first(1))
 def test_an_architecture_runs_in_its_default_mode_or_in_the_one_named(capsys, name):
     architecture = ARCHITECTURES[name]
     page = ["--page", "900x1300", "--max-new-tokens", "7"]
@@ -63,6 +65,7 @@ def test_an_architecture_runs_in_its_default_mode_or_in_the_one_named(capsys, na
         assert values["kv_cache_bytes"][index] == report["memory"]["kv_cache_bytes"]
 
 
+@pytest.mark.exhaustive
 def test_all_architectures_stand_side_by_side_with_their_own_stages(capsys):
     comparison = compared(capsys, *ARCHITECTURES, "--page", "a4")
     values = values_of(comparison)
@@ -76,6 +79,7 @@ def test_all_architectures_stand_side_by_side_with_their_own_stages(capsys):
     assert comparison["names"] == list(ARCHITECTURES)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "items", [("deepseek-ocr", "deepseek-ocr-2:base"), ("deepseek-ocr-2:base", "deepseek-ocr")]
 )
@@ -106,6 +110,7 @@ def test_a_stage_that_one_model_lacks_is_empty_and_stands_in_the_same_place(caps
     assert " x" not in clip
 
 
+@pytest.mark.exhaustive
 def test_a_mode_alone_belongs_to_the_architecture_of_the_options(capsys):
     comparison = compared(capsys, "base", "deepseek-ocr:base", "--arch", "deepseek-ocr-2")
     assert comparison["names"] == ["base", "deepseek-ocr:base"]
@@ -116,6 +121,7 @@ def test_a_mode_alone_belongs_to_the_architecture_of_the_options(capsys):
     ]  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_a_saved_report_of_another_architecture_stands_beside_a_mode(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
     arguments = ["--engine", "analytic", "--arch", "deepseek-ocr-2", "-q", "--json", "two.json"]
@@ -134,6 +140,7 @@ def test_a_saved_report_of_another_architecture_stands_beside_a_mode(capsys, mon
 
 
 class TestSettings:
+    @pytest.mark.exhaustive
     def test_one_column_for_each_combination_as_sweep_lists_them(self, capsys):
         lists = ["--dtype", "bfloat16,fp32", "--use-flash-attn", "0,1"]
         comparison = compared(capsys, "tiny", "small", *lists)
@@ -157,6 +164,7 @@ class TestSettings:
                 report["total"]["bytes_read"] + report["total"]["bytes_written"]
             )
 
+    @pytest.mark.exhaustive
     def test_names_say_only_what_differs_and_the_first_line_the_rest(self, capsys):
         code, out, _ = run(capsys, "compare", "gundam", "--dtype", "bfloat16,float32",
                            "--page", "800x600", "--format", "markdown")  # fmt: skip
@@ -170,6 +178,7 @@ class TestSettings:
         ]  # fmt: skip
         assert compared(capsys, "tiny", "--dtype", "float16,half")["names"] == ["tiny"]
 
+    @pytest.mark.exhaustive
     def test_a_saved_report_has_one_column(self, capsys):
         assert (
             run(capsys, "--engine", "analytic", "--mode", "tiny", "-q", "--json", "r.json")[0] == 0
@@ -177,6 +186,7 @@ class TestSettings:
         names = compared(capsys, "r.json", "tiny", "--dtype", "bfloat16,float32")["names"]
         assert names == ["r.json", "tiny, bfloat16", "tiny, float32"]
 
+    @pytest.mark.exhaustive
     def test_modes_of_the_option_are_those_of_what_names_none(self, capsys):
         both = ["deepseek-ocr", "deepseek-ocr-2", "--mode", "small,base"]
         comparison = compared(capsys, *both)
@@ -191,6 +201,7 @@ class TestSettings:
 
 
 class TestConfigs:
+    @pytest.mark.exhaustive
     def test_each_config_has_a_column_and_the_keys_that_differ_are_named(self, capsys):
         six = config_file("six.json", **{LAYERS: 6})
         own = config_file("own.json")
@@ -208,6 +219,7 @@ class TestConfigs:
             [line] = [line for line in out.splitlines() if line.strip(" |").startswith(LAYERS)]
             assert line.replace("|", " ").split() == [LAYERS, "12", "6"]
 
+    @pytest.mark.exhaustive
     def test_configs_of_several_architectures_run_in_their_own_default_modes(self, capsys):
         one, two = config_file("one.json"), config_file("two.json", OCR2)
         comparison = compared(capsys, "--config", one, "--config", two)
@@ -223,6 +235,7 @@ class TestConfigs:
         assert layers[0] == [layers[1][0], layers[1][1] // 2]
         assert named["config_differences"] == []
 
+    @pytest.mark.exhaustive
     def test_configs_and_modes_and_types_are_all_told_apart(self, capsys):
         one, two = config_file("a/config.json"), config_file("b/config.json", **{LAYERS: 3})
         names = compared(capsys, "--config", one, "--config", two, "--mode", "tiny,small",
@@ -232,6 +245,7 @@ class TestConfigs:
             for dtype in ("float16", "float32") for file in (one, two) for mode in ("tiny", "small")
         ]  # fmt: skip
 
+    @pytest.mark.exhaustive
     def test_warnings_say_which_config_they_are_of(self, capsys):
         one, two = config_file("one.json"), config_file("two.json")
         Path(two).write_text(json.dumps({**json.loads(Path(two).read_text()), "made_up": 1}))
@@ -240,7 +254,7 @@ class TestConfigs:
         assert "two.json: " in line
 
 
-@pytest.mark.parametrize(
+@sampled(
     ("arguments", "named"),
     [
         (["nonsense"], ["'nonsense'", "gundam-m", *ARCHITECTURES, "dynamic", "report.json"]),
@@ -267,6 +281,7 @@ class TestConfigs:
         (["tiny", "--dtype", "bfloat16,int3"], ["--dtype 'int3'", "float32"]),
         (["tiny", "--dtype", "bfloat16,"], ["--dtype 'bfloat16,' has an empty item"]),
     ],
+    every(4),
 )
 def test_what_cannot_be_compared_is_refused_in_one_line(capsys, arguments, named):
     config_file("one.json")

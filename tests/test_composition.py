@@ -86,6 +86,7 @@ def test_golden_workloads(golden):
     assert flops["decode"] == golden["decode_step_matrix_flops"]["total"]
 
 
+@pytest.mark.exhaustive
 def test_published_parameters():
     figures = figures_of(workload_of(GOLDENS[0], max_new_tokens=1))
     assert {stage: figures.stages[stage].params for stage in STAGES} == {
@@ -101,7 +102,7 @@ def test_published_parameters():
     assert figures.memory.kv_cache_bytes == 61_440 * figures.workload.seq_len
 
 
-@pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
+@sampled("flash", [False, True], first(1), ids=["eager", "flash"])
 def test_the_published_model_agrees_with_its_trace(flash):
     assert_agreement(by_both_engines(directory_with(), flash=flash, page=(1191, 1684)))
 
@@ -170,7 +171,7 @@ DECODERS = {
 }
 
 
-@sampled("name", DECODERS, every(5))
+@sampled("name", DECODERS, every(11))
 def test_another_config_agrees(name):
     directory = small_directory(**DECODERS[name])
     flash = len(name) % 2 == 0
@@ -181,6 +182,7 @@ def test_another_config_agrees(name):
     )
 
 
+@pytest.mark.exhaustive
 @sampled("name", PAGES, every(3))
 def test_another_page_agrees(name):
     assert_agreement(by_both_engines(small_directory(), **PAGES[name]))
@@ -254,6 +256,7 @@ def test_any_model_and_page_agree(examples):
     agree()
 
 
+@pytest.mark.exhaustive
 @sampled("trained", [43, 44, 45, 46, 50, 1064, 1065, 1066, 1067], every(4))
 def test_passing_the_trained_length_while_generating_agrees(trained):
     """A step does more beyond it: the first, one in between, the last of them all, or none."""
@@ -267,6 +270,7 @@ def test_passing_the_trained_length_while_generating_agrees(trained):
     assert_agreement(page)
 
 
+@pytest.mark.exhaustive
 @sampled(
     "name", ["published shape", "latent", "latent, dynamic", "dense"], named("latent, dynamic")
 )
@@ -288,7 +292,8 @@ def test_a_batch_is_the_prefill_pass_and_every_step_over_its_growing_cache(name,
     assert page.analytic.batch == total
 
 
-@sampled("name", DECODERS, every(5))
+@pytest.mark.exhaustive
+@sampled("name", DECODERS, every(11))
 @pytest.mark.parametrize("flash", [False, True])
 def test_the_cache_has_the_bytes_of_the_traced_one(name, flash):
     page = by_both_engines(
@@ -301,8 +306,9 @@ def test_the_cache_has_the_bytes_of_the_traced_one(name, flash):
     assert composed.kv_cache_bytes * page.workload.seq_len == composed.prefill_cache_bytes * held
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
-@pytest.mark.parametrize(
+@sampled(
     ("changes", "text_tokens", "flash", "modules"),
     [
         ({}, 10, False, ["model.sam_model.blocks.0.attn.proj"]),
@@ -317,6 +323,7 @@ def test_the_cache_has_the_bytes_of_the_traced_one(name, flash):
             ["model.layers.2.mlp"],
         ),
     ],
+    every(2),
 )
 def test_the_peak_is_the_traced_one_and_so_is_its_module(
     changes, text_tokens, flash, modules, dtype
@@ -334,6 +341,7 @@ def test_the_peak_is_the_traced_one_and_so_is_its_module(
     assert composed.path in modules
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn"])
 @pytest.mark.parametrize("trained", [50, 8192])
 @sampled("rotary", [16, 2000], first(1))
@@ -378,6 +386,7 @@ class TestFigures:
 
 
 class TestExactness:
+    @pytest.mark.exhaustive
     def test_beyond_a_float_and_beyond_64_bits(self):
         """m steps over K, K + 1, ... are m K + m (m - 1) / 2 keys, to the last digit."""
         workload = workload_of(GOLDENS[0])

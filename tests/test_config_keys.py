@@ -112,6 +112,7 @@ def test_the_published_file_says_nothing_that_would_be_warned_of():
     assert len(KEYS) == 80
 
 
+@pytest.mark.exhaustive
 @sampled("path", ALL_KEYS, every(6), ids=".".join)
 def test_a_changed_key_is_never_silent(path):
     present = path in KEYS
@@ -196,6 +197,7 @@ USED_ELSEWHERE = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("base", "path", "value"), USED_ELSEWHERE, ids=str)
 def test_keys_that_only_some_models_use_change_figures_of_those(base, path, value):
     key = tuple(path.split("."))
@@ -225,6 +227,7 @@ def test_every_used_key_of_the_table_is_proved_to_be_used():
         assert in_the_file or path in proved or Used() not in cases_of(rule), path
 
 
+@pytest.mark.exhaustive
 def test_keys_of_layers_that_there_are_not_are_harmless():
     every = {**PUBLISHED.config, "first_k_dense_replace": 0}
     none = {**PUBLISHED.config, "first_k_dense_replace": 12}
@@ -369,6 +372,7 @@ def both_counts(directory):
     return counts(traced), counts(composed), composed.warnings
 
 
+@pytest.mark.exhaustive
 def test_every_harmless_key_at_once_changes_no_figure_of_either_engine():
     before = small_directory()
     after = dataclasses.replace(before, config=with_all(before.config, HARMLESS_VALUES))
@@ -382,6 +386,7 @@ def test_every_harmless_key_at_once_changes_no_figure_of_either_engine():
     assert both_counts(after) == both_counts(before)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("decoder", "kind"), [(LATENT, "type"), ({}, "type"), ({}, "rope_type")], ids=str
 )
@@ -480,6 +485,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.exhaustive
 @settings(deadline=None)
 @given(where=st.sampled_from(SECTIONS), name=st.text(min_size=1, max_size=30), value=JSON)
 def test_a_key_that_nobody_knows_is_warned_of_wherever_it_stands(where, name, value):
@@ -613,6 +619,7 @@ def test_what_the_published_code_ignores_is_warned_of_and_the_rest_refused(path)
 PAIRS = st.lists(st.sampled_from(ALL_KEYS), min_size=2, max_size=2, unique=True)
 
 
+@pytest.mark.exhaustive
 @settings(deadline=None, max_examples=60)
 @given(paths=PAIRS, pick=st.tuples(st.integers(0, 4), st.integers(0, 4)))
 def test_of_two_changed_keys_neither_is_silent(paths, pick):

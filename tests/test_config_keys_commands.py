@@ -61,6 +61,7 @@ WARNED = [
 
 
 class TestMainJob:
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize(("changes", "warning"), WARNED, ids=["repeated", "typo", "nested"])
     def test_a_key_that_does_nothing_is_warned_of_and_fails_only_under_strict(
         self, capsys, tmp_path, changes, warning
@@ -129,6 +130,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_that_reads_a_config_says_what_it_does_not_read(capsys, tmp_path, name):
     Path("pages.csv").write_text("width,height\n600,500\n")
@@ -185,6 +187,7 @@ class TestOtherCode:
             assert f"dsocr-analyze: assumed: {said}\n" in err
         assert not any("assume" in n for n in analytic.page_figures(PUBLISHED, PAGE).notes)
 
+    @pytest.mark.exhaustive
     @pytest.mark.directory
     def test_what_a_trace_sees_of_it_stands_without_closed_forms(self, tmp_path):
         plain = DeepSeekOCRSession.from_directory(

@@ -10,7 +10,7 @@ import typer
 from command_line import run
 from hypothesis import given
 from hypothesis import strategies as st
-from sampling import every, sampled
+from sampling import every, first, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import time_options
@@ -170,6 +170,7 @@ class TestEverywhere:
         assert (code, out) == (2, "")
         assert f"{option} before fit has no effect" in err
 
+    @pytest.mark.exhaustive
     def test_tree_traces_the_page_that_is_asked_for(self, capsys, monkeypatch):
         monkeypatch.setenv("COLUMNS", "250")  # room for shapes
         _, small, _ = run(capsys, "tree", "--mode", "tiny", "--depth", 0)
@@ -198,12 +199,13 @@ class TestCase:
             (("tree", "--no-trace", "--stage", "SAM"), ("tree", "--no-trace", "--stage", "sam")),
             (("time", "h100", "--runtime", "Eager"), ("time", "h100", "--runtime", "eager")),
         ],
-        every(3),
+        every(5),
     )
     def test_names_are_known_in_any_case(self, capsys, arguments, same):
         assert run(capsys, *arguments) == run(capsys, *same)
         assert run(capsys, *same)[0] == 0
 
+    @pytest.mark.exhaustive
     @given(st.sampled_from([*DEFAULT.modes, *MODEL_DTYPES, *ARCHITECTURES]), st.data())
     def test_any_mixture_of_cases_is_the_name(self, name, data):
         mixed = "".join(data.draw(st.sampled_from([each.upper(), each])) for each in name)
@@ -310,6 +312,7 @@ class TestParser:
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert told in err
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize("command", COMMANDS)
     def test_no_number_anywhere_gets_the_parsers_own_words(self, capsys, command):
         for name, option in options_of(command).items():
@@ -327,7 +330,7 @@ class TestSizes:
 
     SWAPPED = ("--base-size", "640", "--image-size", "1024")
 
-    @pytest.mark.parametrize(
+    @sampled(
         "command",
         [
             ("--engine", "analytic", "-q"),
@@ -335,6 +338,7 @@ class TestSizes:
             ("time", "h100"),
             ("tree", "--depth", "0"),
         ],
+        first(1),
     )
     def test_swapped_sizes(self, capsys, command):
         code, _, err = run(capsys, *command, *self.SWAPPED)
@@ -343,6 +347,7 @@ class TestSizes:
         assert "give --base-size 1024 and --image-size 640" in err
         assert run(capsys, *command, *self.SWAPPED, "--strict")[0] == 3
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize(
         ("size", "told"),
         [

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from sampling import first, sampled
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.columns.counted_model import published_model
@@ -184,6 +185,7 @@ class TestPrediction:
             seconds = load.page_seconds / load.concurrency + 0.05
             assert load.pages_per_second.value == pytest.approx(1 / seconds)
 
+    @pytest.mark.exhaustive
     def test_another_gpu_another_server_and_the_models_own_code_are_left_alone(self):
         for asked in ({"gpu": "l40s"}, {"host": SERVERS["sglang"]}, {"host": EAGER}):
             assert predicted(kept(1.5, 1.2), **asked) == predicted(**asked)
@@ -205,8 +207,9 @@ class TestSpans:
 class TestBursts:
     """Requests that all come at once, against the closed loop that predicts them."""
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize("server", ["vllm", "sglang"])
-    @pytest.mark.parametrize("requests", [16, 64])
+    @sampled("requests", [16, 64], first(1))
     def test_only_the_whole_request_is_that_of_a_steady_load(self, server, requests):
         host = SERVERS[server]
         bare = predicted(concurrency=(requests,), prepare=0.0, host=host)

@@ -88,6 +88,7 @@ def params(module):
 
 @DTYPES
 class TestSimpleLayers:
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize("bias", [True, False])
     def test_linear(self, dtype, bias):
         layer = on_meta(nn.Linear(7, 5, bias=bias), dtype)
@@ -95,6 +96,7 @@ class TestSimpleLayers:
         assert_same(trace, alone(linear(6, 7, 5, dtype, bias=bias)))
         assert params(layer) == linear_params(7, 5, bias=bias)
 
+    @pytest.mark.exhaustive
     def test_embedding(self, dtype):
         trace = traced(on_meta(nn.Embedding(11, 6), dtype), of_type(INT64, 2, 4))
         assert_same(trace, alone(embedding(8, 6, dtype)))
@@ -247,6 +249,7 @@ def attention_inputs(dtype, batch, new, cached, sizes, *, flash):
 @FLASH
 @pytest.mark.usefixtures("flash_attention")
 class TestDecoderAttention:
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize(
         ("heads", "kv_heads", "bias"),
         [(4, 4, False), (4, 2, True), (4, 1, False), (1, 1, False), (12, 12, False)],

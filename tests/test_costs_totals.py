@@ -84,8 +84,8 @@ def assert_equal(totals, costs, index):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("dimensions", [PUBLISHED, LATENT], ids=["published", "latent"])
-@pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
+@sampled("dimensions", [PUBLISHED, LATENT], first(1), ids=["published", "latent"])
+@sampled("flash", [False, True], first(1), ids=["eager", "flash"])
 @sampled("count", [40, 400], first(1), ids=["few", "many"])
 def test_many_pages_cost_what_each_costs(dimensions, flash, count):
     pages = workloads(count)
@@ -95,6 +95,7 @@ def test_many_pages_cost_what_each_costs(dimensions, flash, count):
         assert_equal(totals, costs, index)
 
 
+@pytest.mark.exhaustive
 def test_integers_for_all_pages_and_for_one():
     page = plan_workload(page=(1191, 1684), max_new_tokens=7)
     columns, rows = page.grid
@@ -129,6 +130,7 @@ def test_the_blank_patch_is_as_large_as_the_base_size_and_fp32():
         assert np.diff(count)[[0, 2]].tolist() == [0, 0]
 
 
+@pytest.mark.exhaustive
 def test_pages_beyond_the_cache_are_cut_into_chunks():
     """So many distinct lengths that they are evaluated directly, chunk by chunk."""
     lengths = np.arange(1, 40_001)
@@ -287,6 +289,7 @@ class TestDynamicPositions:
         ),
     )
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize(("text_tokens", "max_new_tokens"), [(100, 28), (126, 2), (126, 1)])
     def test_as_long_as_it_was_trained_is_counted(self, text_tokens, max_new_tokens):
         lengths = {"text_tokens": text_tokens, "max_new_tokens": max_new_tokens}  # of 273 + text

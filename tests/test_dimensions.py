@@ -516,6 +516,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.exhaustive
 @given(st.sampled_from(NEEDED), json_values)
 def test_any_value_anywhere_gives_dimensions_or_a_refusal_on_one_line(path, value):
     refused = ""

@@ -1,5 +1,6 @@
 """The JSON documents of all commands: how they open, their keys, and their schemas."""
 
+import functools
 import json
 import re
 from importlib import resources
@@ -11,11 +12,15 @@ import pytest
 import typer
 from command_line import run
 from PIL import Image
+from sampling import every, sampled
 
+from dsocr_analyze.cli import documents
 from dsocr_analyze.cli.app import app
-from dsocr_analyze.cli.documents import DOCUMENTS, schemas
+from dsocr_analyze.cli.documents import DOCUMENTS
 from dsocr_analyze.columns.table_files import METADATA_KEY
 from dsocr_analyze.report.schema import schema_of
+
+schemas = functools.cache(documents.schemas)
 
 NO_DOCUMENT = {
     "calibrate": "writes a profile, which is TOML",
@@ -84,6 +89,7 @@ class TestSchemas:
             committed = json.loads(COMMITTED.joinpath(name).read_text())
             assert committed == json.loads(json.dumps(schema)), "python scripts/write_schema.py"
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize("name", schemas())
     def test_each_is_a_schema_that_describes_every_key(self, name):
         schema = schemas()[name]
@@ -122,7 +128,7 @@ def found(capsys, kind, made):
     return made[kind]
 
 
-@pytest.mark.parametrize("kind", WRITTEN)
+@sampled("kind", WRITTEN, every(5))
 class TestDocuments:
     def test_each_fits_its_schema_and_no_other_kinds(self, found, kind):
         all_schemas = schemas()
@@ -151,6 +157,7 @@ class TestDocuments:
 
 
 class TestCompare:
+    @pytest.mark.exhaustive
     def test_every_key_is_of_one_row_and_of_each_column(self, capsys):
         found = document(capsys, "compare", "tiny", "base", "--batch-size", 2, "--gpu", "h100")
         keys = [row["key"] for row in found["rows"]]
@@ -163,6 +170,7 @@ class TestCompare:
             assert column["name"] == found["names"][index]
             assert column["figures"] == {row["key"]: row["values"][index] for row in found["rows"]}
 
+    @pytest.mark.exhaustive
     def test_a_column_says_its_page_type_and_attention(self, capsys):
         found = document(
             capsys, "compare", "--dtype", "bf16,fp32", "--use-flash-attn", "0,1",
@@ -176,6 +184,7 @@ class TestCompare:
         assert [each["workload"]["page"] for each in found["columns"]] == [[1654, 2339]] * 4
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("command", [("compare", "gundam", "tiny"), ("fit", "h100")])
 @pytest.mark.parametrize("form", ["table", "markdown"])
 def test_the_same_grid_at_two_resolutions_is_told_apart(capsys, monkeypatch, command, form):
@@ -212,12 +221,14 @@ class TestTables:
         assert about["options"]["page"] == "a4@200"
 
 
+@pytest.mark.exhaustive
 def test_quiet_prints_the_json_that_is_asked_for_and_nothing_else(capsys):
     code, out, err = run(capsys, "--engine", "analytic", "--json", "-", "--quiet")
     assert (code, err) == (0, "")
     assert json.loads(out)["schema_version"] == "2"
 
 
+@pytest.mark.exhaustive
 def test_every_module_of_a_report_has_its_own_counts(capsys):
     _, out, _ = run(capsys, "--page", "600x500", "--mode", "tiny", "--json", "-", "-q")
     for stage in json.loads(out)["stages"].values():

@@ -79,6 +79,7 @@ def test_no_line_is_a_command_to_a_runner_that_reads_along():
     assert "##[" not in as_json('"##[error]"')
 
 
+@pytest.mark.exhaustive
 @given(st.recursive(ANY, lambda each: st.lists(each) | st.dictionaries(ANY, each), max_leaves=6))
 def test_a_json_document_means_the_same(value):
     document = json.dumps(value, ensure_ascii=False, indent=1)

@@ -63,6 +63,7 @@ def gate(method, experts, per_token, groups, chosen, scoring):
 
 
 class TestExpectation:
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize(
         ("tokens", "experts", "per_token"),
         [(1, 64, 6), (2, 64, 6), (4, 64, 6), (8, 64, 6), (16, 64, 6), (40, 64, 6), (3, 8, 2),
@@ -168,6 +169,7 @@ class TestStages:
                 assert figures.stages[name].experts is None
                 assert figures.stages[name].bytes_read_expected is None
 
+    @pytest.mark.exhaustive
     def test_neither_has_a_dense_decoder(self):
         both = by_both_engines(small_directory(n_routed_experts=None), **PAGE, max_new_tokens=2)
         for figures in (both.traced, both.analytic):

@@ -212,6 +212,7 @@ def batch_fits(gpu, workload=PAGE, reserved=0.1, flash=False):
 
 
 class TestLargestBatches:
+    @pytest.mark.exhaustive
     @settings(max_examples=25, deadline=None)
     @given(
         memory_gb=st.integers(4, 300), text_tokens=st.integers(1, 4000),
@@ -408,6 +409,7 @@ class TestCommand:
         assert main(["fit", *arguments]) == 2
         assert capsys.readouterr().err == f"dsocr-analyze: {said}\n"
 
+    @pytest.mark.exhaustive
     def test_in_the_list_of_all_a_row_says_so(self, capsys):
         rows = {row["gpu"]: row for row in self.rows(capsys)}
         assert {name for name, row in rows.items() if row["lacks"]} == BEFORE_AMPERE
@@ -426,6 +428,7 @@ class TestCommand:
         assert main([command, *arguments, *runtime]) == 2
         assert "has no FlashAttention-2" in capsys.readouterr().err
 
+    @pytest.mark.exhaustive
     def test_times_of_all_leave_out_what_lacks_the_kernel(self, capsys):
         arguments = ["--dtype", "fp16", "--use-flash-attn", "1", "--runtime", "eager"]
         assert main(["time", *arguments, "--format", "json", "--max-new-tokens", "2",

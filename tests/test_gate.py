@@ -10,7 +10,7 @@ from pathlib import Path
 import gated
 import msgspec
 import pytest
-from sampling import first, sampled
+from sampling import every, first, sampled
 
 from dsocr_analyze.analytic import page_figures
 from dsocr_analyze.architectures import ARCHITECTURES
@@ -49,6 +49,7 @@ def judged(report, baseline=None, *budgets, **options):
 
 
 class TestReportKeys:
+    @pytest.mark.exhaustive
     def test_every_number_of_a_report_is_named_by_its_own_path(self, report):
         document, keys = msgspec.to_builtins(report), ReportKeys(report)
 
@@ -82,6 +83,7 @@ class TestReportKeys:
         [view] = keys.figures("workload.views[count=6].resolution")
         assert view.value == report.workload.views[0].resolution
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize(
         ("key", "said"),
         [
@@ -212,6 +214,7 @@ class TestJudging:
         assert judged(after, report, tolerance=parse_allowance("1")).outcome == "passed"
         assert judged(after, report, tolerance=parse_allowance("0.00000001 %")).outcome == "failed"
 
+    @pytest.mark.exhaustive
     def test_every_count_is_watched(self, report):
         counted = counted_figures(report)
         for name in ("flops", "matrix_flops", "vector_flops", "bytes_read", "bytes_written"):
@@ -223,6 +226,7 @@ class TestJudging:
         memory = {"memory.kv_cache_bytes", "memory.peak_activation_bytes", "memory.weights_bytes"}
         assert others | memory <= set(counted)
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize("name", list(ARCHITECTURES))
     def test_the_same_again_is_no_difference(self, name):
         first, again = report_of(name), report_of(name)
@@ -258,6 +262,7 @@ class TestMoved:
             ]
             assert sum(each.flops.difference for each in operators) == stage.flops.difference
 
+    @pytest.mark.exhaustive
     def test_one_unit_more_in_a_dense_layer_by_hand(self):
         before, after = report_of(), report_of(intermediate_size=6849)
         # Layer 0 alone is dense: three linear layers of 1280 x 1 more, two FLOPs each and token.
@@ -271,7 +276,7 @@ class TestMoved:
             ("language_config.intermediate_size", "6848", "6849"),
         ]
 
-    @pytest.mark.parametrize(
+    @sampled(
         ("values", "module"),
         [
             ({"num_experts_per_tok": 64}, "mlp"),
@@ -280,6 +285,7 @@ class TestMoved:
             ({"n_shared_experts": 3}, "mlp.shared_experts"),
             ({"vocab_size": 129281}, "lm_head"),
         ],
+        every(3),
     )
     @sampled("name", ["deepseek-ocr", "deepseek-ocr-2", "unlimited-ocr"], first(1))
     def test_a_seeded_mistake_heads_the_difference(self, name, values, module):
@@ -317,6 +323,7 @@ class TestUpdating:
         edits = list(edits_of(workload, report, check))
         return edited(text, "pyproject.toml", edits, is_pyproject=True)
 
+    @pytest.mark.exhaustive
     def test_everything_else_stays_as_it_is(self, report):
         new = self.updated(self.TEXT, report)
         assert new == self.TEXT.replace("1_000", str(report.total.flops))
@@ -349,6 +356,7 @@ class TestUpdating:
         assert found.outcome == "passed"
         assert all(each.value == each.limit for each in found.verdicts)
 
+    @pytest.mark.exhaustive
     def test_a_changed_figure_gets_a_budget_that_is_exactly_it(self, report):
         after = report_of(num_experts_per_tok=7)
         new = self.updated(self.TEXT, after, report)

@@ -84,7 +84,7 @@ def decode_flops(traces) -> dict[str, int]:
     }
 
 
-@sampled("golden", GOLDENS, every(4), ids=lambda g: f"{g['page']}-{g['image_size']}")
+@sampled("golden", GOLDENS, every(8), ids=lambda g: f"{g['page']}-{g['image_size']}")
 def test_every_stage_counts_what_was_recorded(model, golden):
     workload = workload_of(golden)
     assert (workload.visual_tokens, workload.seq_len) == (
@@ -100,12 +100,14 @@ def test_every_stage_counts_what_was_recorded(model, golden):
     )
 
 
+@pytest.mark.exhaustive
 def test_parameters_are_the_checkpoints():
     module = reference().module
     assert sum(p.numel() for p in module.parameters()) == 3_336_106_240
     assert len(list(module.parameters())) == 2_710
 
 
+@pytest.mark.exhaustive
 def test_the_outside_witness_counts_the_same():
     eager = reference()  # FlopCounterMode knows nothing of the package flash-attn
     workload = DEFAULT.plan(page=(1191, 1684))
@@ -117,6 +119,7 @@ def test_the_outside_witness_counts_the_same():
     assert flops_by_stage(traces)["total"] == counter.get_total_flops()
 
 
+@pytest.mark.exhaustive
 def test_declared_repetition_changes_nothing(model):
     workload = DEFAULT.plan(page=(100, 100), image_size=128, crop_mode=False, batch_size=2)
     repeated = traced(model, workload, step_numbers=range(2), repeats=repeats_of(model))
@@ -124,6 +127,7 @@ def test_declared_repetition_changes_nothing(model):
     assert repeated == every
 
 
+@pytest.mark.exhaustive
 def test_what_causal_attention_may_skip_is_known_where_it_is_called_so(model):
     workload = DEFAULT.plan(page=(640, 640), image_size=640, crop_mode=False)
     stages = stages_of(traced(model, workload))
@@ -134,12 +138,14 @@ def test_what_causal_attention_may_skip_is_known_where_it_is_called_so(model):
     assert stages["decode"].causal_savable_flops == 0
 
 
+@pytest.mark.exhaustive
 def test_a_decode_step_grows_by_the_same_with_every_token(model):
     traces = traced(model, DEFAULT.plan(page=(640, 640)), step_numbers=range(3))
     steps = [sum(k.total.flops for k in step.kernels) for step in traces.decode_steps]
     assert steps[1] - steps[0] == steps[2] - steps[1] > 0
 
 
+@pytest.mark.exhaustive
 def test_a_batch_is_so_many_pages(model):
     one, three = (
         flops_by_stage(traced(model, DEFAULT.plan(page=(640, 640), batch_size=n))) for n in (1, 3)
@@ -173,6 +179,7 @@ def but_bytes(work):
     return (work.macs, work.vector_flops, work.activations)
 
 
+@pytest.mark.exhaustive
 def test_the_cpu_runs_what_meta_counts():
     workload = DEFAULT.plan(page=(100, 100), image_size=128, crop_mode=False, text_tokens=3)
     on_meta, on_cpu = (reference(device, torch.float32, **small_config()) for device in DEVICES)

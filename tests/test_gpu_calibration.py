@@ -125,6 +125,7 @@ def fresh_cases(kind, dtype):
 
 
 class TestCases:
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize(("kind", "dtype"), KINDS)
     def test_there_are_enough_of_every_kind_and_some_are_held_out(self, kind, dtype):
         cases = gpu_cases(kind, dtype)
@@ -136,6 +137,7 @@ class TestCases:
             assert 0.1 < part.mean() < 0.5
         assert max(case.nbytes for case in cases) <= 1 << 30
 
+    @pytest.mark.exhaustive
     def test_every_matrix_of_every_model_is_multiplied(self):
         found = {case.group for case in gpu_cases("gemm")}
         # Of SAM, CLIP, the projector, attention, the dense layer, experts, the head; Qwen2 and the
@@ -204,6 +206,7 @@ class TestCalls:
     def calls(self):
         return KernelCalls(torch.device("cpu"), torch.bfloat16, has_flash=False)
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize(("kind", "dtype"), [key for key in KINDS if key[0] != "experts"])
     def test_flops_are_the_cases(self, calls, kind, dtype):
         small = [
@@ -243,6 +246,7 @@ class TestCalls:
         assert torch.allclose(call(0).float(), expected, rtol=0.1, atol=2)
         assert expected.abs().max() > 20
 
+    @pytest.mark.exhaustive
     def test_cold_weights_are_other_ones_every_time(self, calls):
         warm, cold = (
             calls.call_of(Case("gemm", Gemm(1, 4, 64, 64), is_cold)) for is_cold in (False, True)
@@ -262,6 +266,7 @@ class TestCalls:
 
 
 class TestHostTimes:
+    @pytest.mark.exhaustive
     def test_generate_is_timed_where_the_model_runs_and_between(self):
         times = step_times(torch.device("cpu"))
         # 6 layers of 7 linear layers, and the head, at least.
@@ -292,6 +297,7 @@ def made(scipy, tmp_path):
 
 
 class TestProfile:
+    @pytest.mark.exhaustive
     @sampled("name", ["h100-sxm", "l40s"], named("h100-sxm"))
     def test_sizes_that_it_has_not_seen_are_predicted_within_a_few_percent(self, made, name):
         file, timer = made(name)
@@ -307,6 +313,7 @@ class TestProfile:
             assert np.median(error) < 0.04, kind
             assert np.percentile(error, 90) < 0.12, kind
 
+    @pytest.mark.exhaustive
     @sampled("name", ["h100-sxm", "l40s"], named("h100-sxm"))
     def test_it_states_its_held_out_error_and_where_it_is_from(self, made, name):
         file, timer = made(name)
@@ -327,6 +334,7 @@ class TestProfile:
             assert not fitted.extrapolated
         assert not any(case.kind == "experts" for case in timer.measured)
 
+    @pytest.mark.exhaustive
     def test_the_time_command_uses_it(self, made, capsys, tmp_path, monkeypatch):
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
         file, _ = made("h100-sxm")
@@ -347,6 +355,7 @@ class TestProfile:
             for each in entry["assumptions"]["sentences"]
         )
 
+    @pytest.mark.exhaustive
     def test_no_kind_of_a_page_is_assumed_any_more(self, made):
         from dsocr_analyze.dtypes import BFLOAT16
         from dsocr_analyze.model.directory import ModelDirectory
@@ -394,6 +403,7 @@ def properties(name, *, sms=40, memory=16 * 10**9, capability=(7, 5), **more):
 class TestUnknownGpu:
     """A slice of a GPU, and one that no catalogue has."""
 
+    @pytest.mark.exhaustive
     def test_one_without_bfloat16_is_described_and_used(self, scipy, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         timer = NoisyTimer("l40s")
@@ -472,6 +482,7 @@ class TestLimits:
         with pytest.raises(DeviceError, match=r"too few kernels of .* could be measured in 600 s"):
             calibrated(whole("l40s"), NoisyTimer("l40s", memory=1))
 
+    @pytest.mark.exhaustive
     def test_the_time_is_kept_and_every_kind_has_its_part(self, scipy, monkeypatch):
         now = [0.0]
         monkeypatch.setattr("time.monotonic", lambda: now[0])

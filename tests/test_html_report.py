@@ -135,6 +135,7 @@ class Links(html.parser.HTMLParser):
 
 
 class TestFile:
+    @pytest.mark.exhaustive
     def test_it_is_small_and_loads_nothing(self, full):
         text = full[0].read_text("utf-8")
         assert full[0].stat().st_size <= LARGEST_PAGE
@@ -143,6 +144,7 @@ class TestFile:
         assert links.found == [("link", "data:,"), ("a", "#main")]
         assert links.tags.count("script") == 4
 
+    @pytest.mark.exhaustive
     def test_its_policy_names_every_script_and_no_source(self, full):
         text = full[0].read_text("utf-8")
         policy = re.search('http-equiv="Content-Security-Policy" content="([^"]+)"', text)[1]
@@ -151,6 +153,7 @@ class TestFile:
         assert len(re.findall("sha256-", policy)) == text.count("<script>")
         assert not re.search("unsafe-eval|script-src[^;]*unsafe-inline|https?:", policy)
 
+    @pytest.mark.exhaustive
     def test_two_runs_differ_in_their_time_only(self, folder, capsys):
         texts = []
         for name in ("first.html", "second.html"):
@@ -209,6 +212,7 @@ def rows_of_modules(document):
     }
 
 
+@pytest.mark.exhaustive
 class TestNumbers:
     """What can be read off the page is what the JSON holds, to the last digit."""
 
@@ -583,6 +587,7 @@ class TestLook:
             assert re.search(r"\[.+\]$|^pages in flight", title), title
 
 
+@pytest.mark.exhaustive
 class TestSoon:
     @pytest.mark.benchmark
     def test_it_is_usable_within_a_second(self, full, browser):
@@ -640,7 +645,9 @@ SHOWN = HOSTILE.replace("\u2028", r"\u2028")
 """What acts on text without being seen is shown as an escape."""
 
 
+@pytest.mark.exhaustive
 class TestHostile:
+    @pytest.mark.exhaustive
     def test_names_are_text(self, folder, browser):
         report = hostile_report()
         roofs = roofs_of(all_profiles().values(), "bfloat16")
@@ -659,6 +666,7 @@ class TestHostile:
         browser.execute_script("document.querySelector('#modules-parts button').click()")
         assert_nothing_ran(browser)
 
+    @pytest.mark.exhaustive
     def test_the_same_in_a_comparison(self, folder, browser):
         reports = [(HOSTILE, hostile_report()), ("plain", build_report(FIGURES, None, CREATED))]
         configs = {HOSTILE: {HOSTILE: 1}, "b": {HOSTILE: HOSTILE}}
@@ -667,6 +675,7 @@ class TestHostile:
         assert_nothing_ran(browser)
         assert cells(browser, "config-table")[0][0] == SHOWN
 
+    @pytest.mark.exhaustive
     def test_a_script_slipped_into_the_page_is_refused(self, full, browser, folder):
         text = full[0].read_text("utf-8")
         slipped = folder / "slipped.html"

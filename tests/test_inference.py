@@ -100,6 +100,7 @@ def infer(capsys, model, image, output, *arguments):
 
 
 class TestTokenizer:
+    @pytest.mark.exhaustive
     @given(st.text())
     def test_the_stand_in_gives_back_what_it_took(self, text):
         tokenizer = stand_in_tokenizer()
@@ -236,6 +237,7 @@ class TestShape:
 
 @pytest.mark.directory
 class TestMeasured:
+    @pytest.mark.exhaustive
     def test_what_it_ran_is_what_is_counted(self, tmp_path, image):
         path = infer_like.write(tmp_path / "m")
         found = measured(path, question(image, tmp_path))
@@ -249,6 +251,7 @@ class TestMeasured:
         )  # fmt: skip
         assert found.differences(counted) == ()
 
+    @pytest.mark.exhaustive
     def test_seconds_go_where_they_were_spent(self, tmp_path, image):
         path = infer_like.write(
             tmp_path / "m",
@@ -266,12 +269,14 @@ class TestMeasured:
         rest = found.infer_seconds - found.preprocess_seconds - found.generate_seconds
         assert rest >= 0.3
 
+    @pytest.mark.exhaustive
     def test_the_peak_is_what_the_prefill_pass_holds(self, tmp_path, image):
         path = infer_like.write(tmp_path / "m")
         found = measured(path, question(image, tmp_path))
         # At least the logits of all positions in fp32 and in bfloat16.
         assert found.ran.seq_len * 1000 * 6 <= found.peak_bytes < 1 << 28
 
+    @pytest.mark.exhaustive
     def test_it_ends_with_the_token_that_ends_it(self, tmp_path, image):
         tokenizer = stand_in_tokenizer()
         ids = tokenizer.encode("ab", add_special_tokens=False)
@@ -282,10 +287,12 @@ class TestMeasured:
         found = measured(path, question(image, tmp_path, most_tokens=None))
         assert (found.text, found.tokens) == ("ab", 3)
 
+    @pytest.mark.exhaustive
     def test_infers_own_limit_holds_where_none_is_given(self, tmp_path, image):
         path = infer_like.write(tmp_path / "m")
         assert measured(path, question(image, tmp_path, most_tokens=None)).tokens == 5
 
+    @pytest.mark.exhaustive
     def test_all_is_put_back(self, tmp_path, image):
         path = infer_like.write(tmp_path / "m")
         model = loaded(path)
@@ -327,6 +334,7 @@ def test_a_prompt_that_is_not_one_page_is_refused(tmp_path, prompt):
 
 @pytest.mark.directory
 class TestCommand:
+    @pytest.mark.exhaustive
     def test_costs_stand_beside_what_was_measured(self, capsys, tmp_path, image):
         path = infer_like.write(tmp_path / "m")
         code, out, err = infer(capsys, path, image, tmp_path / "o", "--max-new-tokens", 3)
@@ -373,6 +381,7 @@ class TestCommand:
         )
         assert report["stages"]["decode"]["flops_per_second"] == pytest.approx(rate)
 
+    @pytest.mark.exhaustive
     def test_the_counted_peak_is_the_allocators(self, capsys, tmp_path, image):
         path = infer_like.write(tmp_path / "m")
         _, out, _ = infer(capsys, path, image, tmp_path / "o", "--format", "json")
@@ -380,12 +389,14 @@ class TestCommand:
         assert peak["error"] == pytest.approx(peak["predicted"] / peak["measured"] - 1)
         assert abs(peak["error"]) < 0.05
 
+    @pytest.mark.exhaustive
     def test_a_trial_ends_early_by_itself(self, capsys, tmp_path, image):
         modeling = infer_like.MODELING.replace("max_new_tokens=5", "max_new_tokens=8192")
         path = infer_like.write(tmp_path / "m", modeling=modeling)
         _, out, _ = infer(capsys, path, image, tmp_path / "o", "--format", "json")
         assert json.loads(out)["tokens"] == 16
 
+    @pytest.mark.exhaustive
     def test_one_token_has_no_decode_steps(self, capsys, tmp_path, image):
         path = infer_like.write(tmp_path / "m")
         _, out, _ = infer(
@@ -395,6 +406,7 @@ class TestCommand:
         assert "decode" not in report["stages"]
         assert report["next_token_seconds"] is None
 
+    @pytest.mark.exhaustive
     def test_the_text_alone_can_be_had(self, capsys, tmp_path, image):
         ids = stand_in_tokenizer().encode("ab", add_special_tokens=False)
         path = infer_like.write(
@@ -404,6 +416,7 @@ class TestCommand:
         code, out, _ = infer(capsys, path, image, tmp_path / "o", "--format", "text")
         assert (code, out) == (0, "ab\n")
 
+    @pytest.mark.exhaustive
     def test_a_pass_that_is_another_is_named(self, capsys, tmp_path, image):
         path = infer_like.write(tmp_path / "m", EXTRA="[5, 5]")
         code, out, err = infer(capsys, path, image, tmp_path / "o", "--max-new-tokens", 2)
@@ -412,6 +425,7 @@ class TestCommand:
         assert f"Differs: {line}" in out
         assert err == f"dsocr-analyze: warning: {line}\n"
 
+    @pytest.mark.exhaustive
     def test_an_image_that_the_model_takes_for_none_is_named(self, capsys, tmp_path):
         # Published code looks at no image whose pixels sum to zero, as these do.
         image = tmp_path / "page.png"
@@ -422,6 +436,7 @@ class TestCommand:
         assert "views none, but 1 x 256² was counted" in err
         assert list(json.loads(out)["stages"]) == ["prefill", "decode"]
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize(("saves", "is_there"), [(0, False), (1, True)])
     def test_what_infer_saves_is_saved_where_it_is_wanted(
         self, capsys, tmp_path, image, saves, is_there
@@ -430,6 +445,7 @@ class TestCommand:
         infer(capsys, path, image, tmp_path / "o", "--save-results", saves)
         assert (tmp_path / "o/result.mmd").exists() is is_there
 
+    @pytest.mark.exhaustive
     def test_a_directorys_weights_and_tokenizer_are_used(self, capsys, tmp_path, image):
         path = infer_like.write(tmp_path / "m")
         save_file(
@@ -447,6 +463,7 @@ class TestCommand:
         assert (report["weights"], report["tokenizer"]) == ("checkpoint", "directory")
         assert report["model"]["weights"] == "checkpoint"
 
+    @pytest.mark.exhaustive
     def test_the_seed_script_takes_the_seeds_options(self, tmp_path, image):
         path = infer_like.write(tmp_path / "m")
         done = subprocess.run(
@@ -472,6 +489,7 @@ class TestPrediction:
     def named(self, monkeypatch, name):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
 
+    @pytest.mark.exhaustive
     def test_it_is_that_of_the_device_that_ran(self, session, monkeypatch, capsys, tmp_path):
         self.named(monkeypatch, "NVIDIA H100 80GB HBM3")
         workload = DEFAULT.plan(page=(1191, 1684), max_new_tokens=100)
@@ -490,6 +508,7 @@ class TestPrediction:
             "no seconds are predicted: there is no profile of Some GPU" in capsys.readouterr().err
         )
 
+    @pytest.mark.exhaustive
     def test_meta_has_none(self):
         session = DeepSeekOCRSession.from_local()
         assert predicted_seconds(session, DEFAULT.plan(page=(9, 9)), None) is None

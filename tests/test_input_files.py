@@ -169,6 +169,7 @@ class TestModelDirectories:
         os.mkfifo(model / ".x.py")
         assert ModelDirectory.read(model).sources == {}
 
+    @pytest.mark.exhaustive
     def test_a_trust_record_that_is_a_pipe_does_not_hang(self, model, pipe, tmp_path):
         store = tmp_path / "config" / "dsocr-analyze"
         store.mkdir(parents=True)

@@ -210,6 +210,7 @@ class TestHeld:
             pass
 
 
+@pytest.mark.exhaustive
 class TestPatience:
     """Code that never reaches a safe point is interrupted all the same."""
 
@@ -274,6 +275,7 @@ class TestInterruptible:
         assert steps == ["dropped"]
 
 
+@pytest.mark.exhaustive
 class TestKeptOut:
     """Nothing strikes before the end: there is no safe point, and no patience that ends."""
 
@@ -386,6 +388,7 @@ def test_whatever_is_held_is_put_back_at_every_moment():
     assert set(endings) == {"interrupted"}
 
 
+@pytest.mark.exhaustive
 @sampled("context", ["running", "building", "importing"], named("running"))
 def test_settings_are_put_back_at_every_moment(context, tmp_path):
     import vendor_like
@@ -420,6 +423,7 @@ def test_settings_are_put_back_at_every_moment(context, tmp_path):
 class TestFiles:
     """Files that belong together are all old or all new, and nothing else is left."""
 
+    @pytest.mark.exhaustive
     def test_at_every_moment(self, tmp_path):
         paths = [tmp_path / name for name in ("a.json", "b.md", "c.json")]
         new = {path: f"new {path.name}" for path in paths}
@@ -441,6 +445,7 @@ class TestFiles:
             restored()
         assert endings == {("interrupted", False), ("interrupted", True)}
 
+    @pytest.mark.exhaustive
     def test_of_a_table_and_its_picture(self, tmp_path):
         table, picture = tmp_path / "t.csv", tmp_path / "p.png"
 
@@ -469,6 +474,7 @@ class TestFiles:
             os.umask(before)
         assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640
 
+    @pytest.mark.exhaustive
     def test_a_pipe_that_nobody_reads_can_be_left(self, tmp_path):
         os.mkfifo(tmp_path / "pipe")
         (tmp_path / "a.json").write_text("old")
@@ -561,7 +567,7 @@ class TestWhileAModelRuns:
 
 # --- the main job, at random moments ---------------------------------------------------------
 
-CHUNKS, POINTS = 25 if os.environ.get("DSOCR_CAMPAIGN") == "long" else 6, 40
+CHUNKS, POINTS = 50 if os.environ.get("DSOCR_CAMPAIGN") == "long" else 12, 20
 """Together 1,000 moments."""
 
 PAGE = ("--page", "600x500", "--crop-mode", "0", "--image-size", "64", "--max-new-tokens", "1")
@@ -645,6 +651,7 @@ def test_the_main_job_interrupted_at_random(chunk, tmp_path):
     assert sum(code in codes.values() for code in ended) > POINTS / 8
 
 
+@pytest.mark.exhaustive
 def test_a_library_that_changes_the_environment_while_it_parses_puts_it_back(tmp_path, monkeypatch):
     """Typer sets a variable before the `try` that takes it away again."""
     job = Job(tmp_path)
@@ -665,6 +672,7 @@ def test_a_library_that_changes_the_environment_while_it_parses_puts_it_back(tmp
     assert dict(os.environ) == before
 
 
+@pytest.mark.exhaustive
 def test_an_interruption_while_a_command_line_is_parsed_waits(tmp_path, monkeypatch):
     job = Job(tmp_path)
     steps = []
@@ -684,6 +692,7 @@ def test_an_interruption_while_a_command_line_is_parsed_waits(tmp_path, monkeypa
     assert job.written() == ["old", "old"]
 
 
+@pytest.mark.exhaustive
 @sampled("times", [15, 60], first(1))
 def test_a_session_interrupted_at_random_can_be_used_again(times):
     session = DeepSeekOCRSession.from_directory(small_directory(num_hidden_layers=1))
@@ -713,6 +722,7 @@ def test_a_session_interrupted_at_random_can_be_used_again(times):
     assert session.figures(workload)[0] == right
 
 
+@pytest.mark.exhaustive
 @sampled("seed", range(24), first(2))
 def test_processes_interrupted_at_random(seed, tmp_path):
     draw = random.Random(seed)
@@ -766,6 +776,7 @@ os._exit(code)
 """
 
 
+@pytest.mark.exhaustive
 @sampled(
     ("command", "number"),
     [

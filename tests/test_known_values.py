@@ -254,6 +254,7 @@ class TestNothingLeaks:
             meta(1).item()
         assert _get_current_function_mode_stack() == []
 
+    @pytest.mark.exhaustive
     def test_what_is_known_holds_no_tensor_alive(self):
         import gc
         import weakref

@@ -30,11 +30,13 @@ def numbers_of(text: str) -> list[str]:
 
 
 class TestProse:
+    @pytest.mark.exhaustive
     @given(prose, st.integers(30, 140))
     def test_no_number_is_parted_from_its_digits_or_unit(self, text, width):
         lines = wrap(text, width)
         assert [each for line in lines for each in numbers_of(line)] == numbers_of(text)
 
+    @pytest.mark.exhaustive
     @given(prose, st.integers(24, 140))
     def test_it_fits_and_says_the_same(self, text, width):
         lines = wrap(text, width, indent="  ")
@@ -60,6 +62,7 @@ class TestProse:
     def test_where_it_breaks(self, text, width, lines):
         assert wrap(text, width) == lines
 
+    @pytest.mark.exhaustive
     @given(prose, st.integers(30, 80))
     def test_what_is_shortened_fits_and_keeps_numbers_whole(self, text, width):
         line = shortened(text, width)
@@ -123,6 +126,7 @@ class TestTables:
         assert [line.text.split()[:1] for line in layout.lines].count(["prefill"]) == 3
         assert all(len(line.text) <= 34 for line in layout.lines)
 
+    @pytest.mark.exhaustive
     @given(st.data())
     def test_at_any_width_lines_fit_and_numbers_are_whole(self, data):
         count = data.draw(st.integers(1, 9))

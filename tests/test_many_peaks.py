@@ -42,6 +42,7 @@ def assert_peaks(architecture, dimensions, workloads, dtype, *, flash):
         assert found == memory.peak.nbytes, page
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
 def test_a_peak_is_the_reports_in_every_mode_and_type(name, flash):
@@ -88,6 +89,7 @@ def decoders(draw):
     return changes
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=60, deadline=None)
 @given(
     changes=decoders(),
@@ -137,6 +139,7 @@ TERMS = st.dictionaries(
 )
 
 
+@pytest.mark.exhaustive
 @given(terms=st.lists(TERMS, min_size=1, max_size=6), a=SIZES, b=SIZES, part=st.floats(0, 1))
 def test_what_is_not_worth_comparing_is_never_the_highest(terms, a, b, part):
     amounts = [Amount(each) for each in terms]
@@ -154,6 +157,7 @@ def test_some_are_not_worth_comparing():
     assert worth_comparing(amounts[1:], {}, {}) == tuple(amounts[1:])
 
 
+@pytest.mark.exhaustive
 @given(left=TERMS, right=TERMS, number=st.integers(-5, 5), a=SIZES, b=SIZES, part=SIZES)
 def test_arithmetic_of_amounts_is_that_of_their_values(left, right, number, a, b, part):
     x, y = Amount(left), Amount(right)

@@ -221,6 +221,7 @@ class TestHost:
         engine = JobAssumptions(SERVERS["vllm"], OutputLengths.fixed)
         assert engine.sentences("some", [measured, shipped]) == engine.sentences("some")
 
+    @pytest.mark.exhaustive
     def test_a_host_that_somebody_gave_and_an_engines_stay(self, read, model):
         measured, shipped = model(read(host_text(HOST), name="l40s")), all_profiles()["l40s"]
         for host in (dataclasses.replace(EAGER, launch_us=4.0), SERVERS["vllm"]):

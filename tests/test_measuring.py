@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from both_engines import small_directory
+from sampling import first, sampled
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
@@ -174,7 +175,7 @@ class SquareProducts(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(("dtype", "autocast"), [("bfloat16", False), ("float32", True)])
+@sampled(("dtype", "autocast"), [("bfloat16", False), ("float32", True)], first(1))
 def test_what_watches_the_machine_is_in_float32_whatever_the_model_is_in(dtype, autocast):
     model = DeepSeekOCRSession.from_directory(small_directory(), device="cpu", dtype=dtype)
     workload = model.plan(**PAGE, max_new_tokens=1)
@@ -208,6 +209,7 @@ def test_the_same_experts_are_chosen_as_in_a_trace(session):
     assert (torch.topk, torch.Tensor.topk, torch.Tensor.cuda) == before
 
 
+@pytest.mark.exhaustive
 def test_pages_that_are_measured_in_turn_are_measured_each(session):
     workloads = [session.plan(**PAGE, max_new_tokens=tokens) for tokens in (1, 9)]
     told = []
@@ -236,6 +238,7 @@ def timed(session):
     return passes
 
 
+@pytest.mark.exhaustive
 def test_what_a_pass_runs_is_what_a_trace_of_it_has(session, timed):
     """Every record once, however often the pass calls it, and none besides."""
     kernels = timed.kernels()
@@ -258,6 +261,7 @@ def test_what_a_pass_runs_is_what_a_trace_of_it_has(session, timed):
     assert any(each.is_held_out for each in kernels)
 
 
+@pytest.mark.exhaustive
 def test_operators_of_a_pass_take_no_longer_than_the_pass(session, timed):
     began = time.perf_counter()
     timed.run()
@@ -289,6 +293,7 @@ def test_kernels_are_those_of_the_fastest_run_of_their_stage():
     assert [each.kernel for each in passes.kernels()] == [one, two]
 
 
+@pytest.mark.exhaustive
 def test_pages_beyond_the_budget_are_left_out(session):
     passes = cpu_passes.TimedPasses(session.loaded, 0.0, 1)
     with pytest.MonkeyPatch.context() as patch:
@@ -308,7 +313,8 @@ def test_every_page_of_a_pass_is_another_than_the_modes():
 # Memory --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.exhaustive
+@sampled("dtype", ["float32", "bfloat16"], first(1))
 def test_the_measured_peak_is_the_predicted_one(dtype):
     session = DeepSeekOCRSession.from_directory(small_directory(), device="cpu", dtype=dtype)
     workload = session.plan(page=(600, 500), base_size=256, text_tokens=500, max_new_tokens=2)
@@ -344,6 +350,7 @@ print(kept, faults(), 20_000_000 * 4 // resource.getpagesize())
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not can_keep_memory(CPU), reason="only glibc can be told to keep memory")
 def test_memory_is_kept_while_it_is_measured_and_given_back_after_it():
     """In a process of its own: what others have allocated decides where memory is found."""
@@ -445,6 +452,7 @@ def test_kernels_of_a_made_up_cpu_are_predicted_where_none_was_measured():
         assert cpu.seconds(kernel) == pytest.approx(roofline(kernel), rel=0.15)
 
 
+@pytest.mark.exhaustive
 def test_what_was_not_measured_takes_its_kinds_coefficients_or_is_refused():
     families = fitted_families(measured_by(roofline))
     cpu = CpuKernels(2, 1.0, families)
@@ -455,6 +463,7 @@ def test_what_was_not_measured_takes_its_kinds_coefficients_or_is_refused():
         cpu.seconds(product(5, dtype="float16"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("free", "alone"), [(10**10, []), (10**10 - 1, ["float32"]), (0, ["float32", "bfloat16"])]
 )
@@ -575,6 +584,7 @@ RUN = ("--page", "600x500", "--base-size", "128", "--image-size", "64", "--dtype
        "--repeats", "2", "--warmups", "0", "--steps", "1")  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_measure_says_what_it_measured(config, home, capsys):
     out = home / "measured.json"
     assert main(["measure", "--config", str(config), *RUN, "--json", str(out)]) == 0
@@ -590,6 +600,7 @@ def test_measure_says_what_it_measured(config, home, capsys):
     assert document["peak"]["measured"] == pytest.approx(document["peak"]["predicted"], rel=0.05)
 
 
+@pytest.mark.exhaustive
 def test_a_profile_without_the_type_predicts_nothing_and_measures(config, home, profile, capsys):
     file = home / "profile.toml"
     file.write_text(cpu_profile_text(profile))
@@ -601,6 +612,7 @@ def test_a_profile_without_the_type_predicts_nothing_and_measures(config, home, 
     assert all(each["predicted"] is None for each in document["stages"].values())
 
 
+@pytest.mark.exhaustive
 def test_measure_takes_a_profile_of_this_device(config, home, profile, capsys):
     file = home / "profile.toml"
     file.write_text(cpu_profile_text(profile))
@@ -617,6 +629,7 @@ def test_measure_takes_a_profile_of_this_device(config, home, profile, capsys):
     assert "predicted from: a test" in capsys.readouterr().out
 
 
+@pytest.mark.exhaustive
 def test_autocast_is_measured_and_said(config, capsys):
     arguments = ["measure", "--config", str(config), *RUN, "--autocast", "1", "--format", "json"]
     assert main(arguments) == 0
@@ -650,6 +663,7 @@ def test_what_does_not_fit_is_refused_before_it_is_built(home, capsys, monkeypat
     assert 1 < int(named[1]) < 100
 
 
+@pytest.mark.exhaustive
 def test_predicted_seconds_of_a_cpu(home, profile, capsys):
     file = home / "profile.toml"
     file.write_text(cpu_profile_text(profile))
@@ -695,6 +709,7 @@ def test_calibrate_refuses_what_it_cannot_measure(home, capsys, arguments, messa
 # Preprocessing -------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_preprocessing_is_measured_per_prompt():
     one = measured_preprocessing(DEFAULT.plan(page=(900, 1200)), (768, 1024), 2)
     assert len(one.seconds) == 2

@@ -798,6 +798,7 @@ def test_a_kernel_that_reads_no_tensor_has_the_type_of_what_it_writes():
     assert (kernel.dtype, kernel.output_dtype) == ("int64", "int64")
 
 
+@pytest.mark.exhaustive
 def test_every_count_is_a_python_integer():
     for function, tensors, _ in CASES.values():
         for _, work in operators_of(function, *tensors):
@@ -968,6 +969,7 @@ class TestOutsideWitness:
         macs = sum(work.macs for _, work in expected)
         assert 2 * macs == witnessed_flops(function, *tensors)
 
+    @pytest.mark.exhaustive
     @settings(max_examples=60, deadline=None)
     @given(
         sizes=st.fixed_dictionaries({label: st.integers(1, 4) for label in "abcde"}),

@@ -58,6 +58,7 @@ def _write_often(folder, number):
         write_files({folder / f"{number}": f"{number} {turn}"})
 
 
+@pytest.mark.exhaustive
 def test_writers_at_once_take_nothing_from_one_another(tmp_path):
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_write_often, args=(tmp_path, each)) for each in range(3)]

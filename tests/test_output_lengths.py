@@ -49,6 +49,7 @@ def test_the_longest_of_a_batch_worked_out_by_hand(lengths, shares, mean, longes
         assert distribution.expected_longest(batch) == pytest.approx(longest, rel=1e-14)
 
 
+@pytest.mark.exhaustive
 @given(COUNTS, st.integers(1, 4))
 def test_the_longest_of_a_batch_is_that_of_all_batches_there_are(pages, batch):
     total = Fraction(sum(pages.values()))

@@ -8,6 +8,7 @@ import types
 import pytest
 import torch
 import vendor_like
+from sampling import first, sampled
 from torch import nn
 from tracing import meta, total, trace_of
 
@@ -274,6 +275,7 @@ def test_a_decoder_says_where_its_steps_change(trained, window, cuts):
     assert dataclasses.replace(dimensions, decoder=decoder).step_cuts(10) == cuts
 
 
+@pytest.mark.exhaustive
 def test_inputs_and_cache_are_measured():
     session = DeepSeekOCRSession.from_local()
     workload = session.plan(page=(300, 300), batch_size=2)
@@ -287,6 +289,7 @@ def test_inputs_and_cache_are_measured():
 class TestThePassOfGenerate:
     """Both passes are called as `infer()` and `generate` call the model."""
 
+    @pytest.mark.exhaustive
     def test_a_decode_step_adds_the_mask_to_its_scores(self):
         report = DeepSeekOCRSession.from_local().analyze(page=(1191, 1684))
         assert report.workload.seq_len == 913
@@ -296,7 +299,8 @@ class TestThePassOfGenerate:
         assert report.total.decode_step.vector_flops - 914 - 120 * 914 == 1_632_988
         assert report.agreement.agrees
 
-    @pytest.mark.parametrize("flash_attention", [False, True])
+    @pytest.mark.exhaustive
+    @sampled("flash_attention", [False, True], first(1))
     def test_the_blank_patch_is_as_large_as_the_base_size_and_fp32(self, flash_attention):
         session = DeepSeekOCRSession.from_local(flash_attention=flash_attention)
         page = {"page": (600, 500), "crop_mode": False, "image_size": 640, "max_new_tokens": 1}
@@ -309,6 +313,7 @@ class TestThePassOfGenerate:
         # and beside the patch that was once taken, of the view's size and in bf16:
         assert 4 * 3 * 1024**2 - 2 * 3 * 640**2 == 10_125_312
 
+    @pytest.mark.exhaustive
     def test_flash_attention_asks_whether_the_mask_holds_a_zero(self):
         session = DeepSeekOCRSession.from_local(flash_attention=True)
         traces = session.trace(session.plan(page=(600, 500), max_new_tokens=2))
@@ -318,6 +323,7 @@ class TestThePassOfGenerate:
                 ("eq", tokens), ("any", tokens),
             ]  # fmt: skip
 
+    @pytest.mark.exhaustive
     def test_every_sequence_has_positions_of_its_own(self):
         session = DeepSeekOCRSession.from_local()
         one, two = (
@@ -356,6 +362,7 @@ SMALL_MLA = {"use_mla": True, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_no
 class TestStateOfTheModel:
     """What a pass keeps on its modules does not show in the next."""
 
+    @pytest.mark.exhaustive
     def test_a_shorter_page_after_a_longer_one_costs_what_it_costs_alone(self):
         def small_model():
             directory = ModelDirectory.read(DEFAULT.reference)
@@ -369,6 +376,7 @@ class TestStateOfTheModel:
         assert after.total == alone.total
         assert after.agreement.agrees
 
+    @pytest.mark.exhaustive
     def test_tied_embeddings_are_one_parameter_with_two_names(self):
         directory = ModelDirectory.read(DEFAULT.reference)
         tied = directory.config | {"tie_word_embeddings": True}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from allocator import allocated_by_prefill
 from both_engines import LATENT, small_directory
-from sampling import named, sampled
+from sampling import first, named, sampled
 from vendor_checkout import VENDOR, needs_vendor
 
 from dsocr_analyze.session import DeepSeekOCRSession
@@ -37,7 +37,7 @@ CASES = [
     pytest.param({}, {**CUT, "base_size": 384, "text_tokens": 10}, id="large-view"),
 ]  # fmt: skip
 
-dtypes = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+dtypes = sampled("dtype", ["float32", "bfloat16"], first(1))
 
 
 def peaks(session: DeepSeekOCRSession, page: dict) -> tuple[int, int, int]:
@@ -49,7 +49,7 @@ def peaks(session: DeepSeekOCRSession, page: dict) -> tuple[int, int, int]:
 
 
 @dtypes
-@sampled(("model", "page"), CASES, named("cut", "latent-batch"))
+@sampled(("model", "page"), CASES, named("cut"))
 def test_of_the_reference(model, page, dtype):
     directory = small_directory(**model)
     session = DeepSeekOCRSession.from_directory(directory, device="cpu", dtype=dtype)

@@ -14,7 +14,7 @@ from command_line import run
 from drawn import assert_readable, heading_of, kept_pictures, values_of
 from hand_built import CREATED, FIGURES
 from msgspec.structs import replace
-from sampling import first, sampled
+from sampling import every, first, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import main
@@ -122,6 +122,7 @@ class TestScale:
 class TestStages:
     """compare --plot."""
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize("quantity", ["flops", "bytes"])
     def test_segments_are_the_numbers_of_the_json(self, draw, quantity):
         arguments = (
@@ -151,6 +152,7 @@ class TestStages:
         assert ticks_of(picture) == ["tiny", "gundam"]
         assert legend_of(picture) == [*STAGES[:-1], "decode (299 steps)"]
 
+    @pytest.mark.exhaustive
     def test_a_page_is_its_share_of_the_batch(self, draw):
         picture, out = draw("compare", "tiny", "--batch-size", "7", "--format", "json")
         [stack] = stacks_of(picture)
@@ -158,6 +160,7 @@ class TestStages:
         assert sum(stack) == pytest.approx(column["figures"]["page_flops"], rel=1e-15)
         assert "batch of 7" in heading_of(picture)
 
+    @pytest.mark.exhaustive
     def test_shares_stand_in_segments_that_have_room(self, draw):
         picture, _ = draw("compare", "gundam", "base")
         for index, stack in enumerate(stacks_of(picture)):
@@ -171,6 +174,7 @@ class TestStages:
                 assert any(said.endswith(share) for share in shares)
             assert not any(said.endswith(shares[STAGES.index("projector")]) for said in written)
 
+    @pytest.mark.exhaustive
     def test_seconds_are_those_of_the_page_alone(self, draw):
         picture, out = draw("compare", "tiny", "gundam", "--gpu", "h100,l4", "--quantity",
                             "seconds", "--format", "json")  # fmt: skip
@@ -184,6 +188,7 @@ class TestStages:
         assert "serving by vllm" in heading_of(picture)
         assert "batch" not in heading_of(picture)
 
+    @pytest.mark.exhaustive
     def test_every_fixed_setting_is_named(self, draw):
         Path("slim.json").write_text(
             json.dumps(dict(read_config(DEFAULT.reference / "config.json")))
@@ -197,19 +202,22 @@ class TestStages:
         )
         assert picture.axes.get_xlabel() == "mode"
 
-    @pytest.mark.parametrize(
+    @pytest.mark.exhaustive
+    @sampled(
         ("arguments", "labels", "axis"),
         [
             ("base --dtype bfloat16,float32", ["bfloat16", "float32"], "data type"),
             ("base --use-flash-attn 0,1", ["eager", "flash_attention_2"], "attention"),
             ("tiny base", ["tiny", "base"], "mode"),
         ],
+        first(1),
     )
     def test_bars_are_named_by_what_differs(self, draw, arguments, labels, axis):
         picture, _ = draw("compare", *arguments.split())
         assert ticks_of(picture) == labels
         assert picture.axes.get_xlabel() == axis
 
+    @pytest.mark.exhaustive
     def test_saved_reports_say_what_their_names_do_not(self, draw, capsys):
         for page in ("a4", "a5"):
             run(capsys, "--engine", "analytic", "-q", "--json", f"{page}.json", "--page", page)
@@ -217,6 +225,7 @@ class TestStages:
         pages = [label.replace("\n", " ") for label in ticks_of(picture)]
         assert pages == ["a4.json page of 1240 x 1754 pixels", "a5.json page of 874 x 1240 pixels"]
 
+    @pytest.mark.exhaustive
     def test_stages_of_several_architectures_keep_their_colours(self, draw):
         picture, _ = draw("compare", *ARCHITECTURES)
         names = [label.split(" ")[0] for label in legend_of(picture)]
@@ -229,6 +238,7 @@ class TestStages:
             marks.add(container[0].get_hatch())
         assert len(marks) == len(names)
 
+    @pytest.mark.exhaustive
     def test_models_that_read_no_pages_have_prompts(self):
         report = build_report(FIGURES, None, CREATED)
         none = dict.fromkeys(("page", "base_size", "image_size", "crop_mode", "grid", "views"))
@@ -240,6 +250,7 @@ class TestStages:
         assert f"{prompt.seq_len:,} prompt tokens" in heading_of(picture)
         assert "page" not in heading_of(picture)
 
+    @pytest.mark.exhaustive
     def test_reports_of_version_1_are_drawn(self):
         packed = (DATA / "report_v1_trace_batch3.json.gz").read_bytes()
         Path("old.json").write_bytes(gzip.decompress(packed))
@@ -249,12 +260,14 @@ class TestStages:
         [stack] = stacks_of(picture)
         assert sum(stack) == pytest.approx(report.total.page.bytes_moved)
 
+    @pytest.mark.exhaustive
     def test_json_stays_alone_on_stdout(self, draw):
         _, out = draw("compare", "tiny", "--format", "json")
         json.loads(out)
         _, out = draw("compare", "tiny")
         assert out.endswith("wrote drawn.png\n")
 
+    @pytest.mark.exhaustive
     @sampled("name", ["base", "a-long-name/of some/folder, with words.json", "64"], first(1))
     @pytest.mark.parametrize("count", [1, 2, 9, MOST_BARS])
     def test_few_and_many_bars_are_readable(self, report, name, count):
@@ -287,6 +300,7 @@ class TestStages:
         assert err.count("\n") == 1
         assert not list(Path().iterdir())
 
+    @pytest.mark.exhaustive
     def test_a_report_without_seconds_is_named(self, capsys):
         run(capsys, "--engine", "analytic", "-q", "--json", "plain.json")
         code, _, err = run(capsys, "compare", "plain.json", "tiny", "--gpu", "h100", "--plot",
@@ -308,6 +322,7 @@ class TestSweep:
         _, out, _ = run(capsys, "sweep", *arguments)
         return list(csv.DictReader(io.StringIO(out)))
 
+    @pytest.mark.exhaustive
     def test_bars_are_the_rows_and_say_their_values(self, draw, capsys):
         arguments = ("--mode", "all", "--dtype", "bfloat16,float32", "--x", "mode")
         picture, _ = draw("sweep", *arguments, "--quantity", "page_bytes_read")
@@ -318,6 +333,7 @@ class TestSweep:
         assert values_of(picture) == [Scale(10**12, "TB").text(value) for value in expected]
         assert len({bars[0].get_hatch() for bars in picture.axes.containers}) == 2
 
+    @pytest.mark.exhaustive
     def test_a_plot_over_width_says_the_height(self, draw):
         picture, _ = draw("sweep", "--page", "400:2000:400x1754")
         assert heading_of(picture).split(", ")[2:] == [
@@ -339,6 +355,7 @@ class TestSweep:
         picture, _ = draw("sweep", "--config", "slim.json", "--batch-size", "1:3")
         assert heading_of(picture).startswith("DeepSeek-OCR, config slim.json, page of 1240 x 1754")
 
+    @pytest.mark.exhaustive
     def test_predicted_seconds_say_what_is_assumed(self, draw):
         picture, _ = draw(
             "sweep", "--gpu", "h100,l4", "--batch-size", "4", "--quantity", "page_seconds",
@@ -350,13 +367,15 @@ class TestSweep:
         )
         assert ticks_of(picture) == ["h100-sxm", "l4"]
 
+    @pytest.mark.exhaustive
     def test_values_that_do_not_fit_are_left_out(self, draw):
         many = ("sweep", "--page", "400:2000:10x1754", "--x", "page")
         picture, _ = draw(*many)
         assert values_of(picture) == []
         assert 10 < len(ticks_of(picture)) < 100
 
-    @pytest.mark.parametrize("seed", range(6))
+    @pytest.mark.exhaustive
+    @sampled("seed", range(6), every(3))
     def test_random_sweeps_are_readable_and_exact(self, draw, capsys, seed):
         drawn = random.Random(seed)
         few = lambda values, most: ",".join(  # noqa: E731 - one line for each axis
@@ -389,6 +408,7 @@ class TestArchive:
         Path("pages.csv").write_text("\n".join(lines) + "\n")
         return "pages.csv"
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize("histogram", ["grid", "tokens"])
     def test_bars_are_those_of_the_table(self, draw, histogram):
         drawn = random.Random(5)
@@ -403,6 +423,7 @@ class TestArchive:
         if histogram == "grid":
             assert sorted(heights) == sorted(each["pages"] for each in document["pages_by_grid"])
 
+    @pytest.mark.exhaustive
     def test_what_all_pages_share_is_named(self, draw):
         same = self.listed((640, 900), (640, 900))
         picture, _ = draw("archive", same, "--mode", "base", "--max-new-tokens", "9")
@@ -420,6 +441,7 @@ class TestArchive:
         picture, _ = draw("archive", "pages.csv")
         assert "new token" not in heading_of(picture)
 
+    @pytest.mark.exhaustive
     def test_names_of_files_are_only_names(self, draw):
         for name in ("$x_1$ ^2$.csv", "_" + "long" * 40 + ".csv"):
             Path(self.listed((99, 99))).rename(name)
@@ -432,6 +454,7 @@ class TestArchive:
 
 
 class TestThroughput:
+    @pytest.mark.exhaustive
     def test_lines_are_the_numbers_of_the_json(self, draw):
         picture, out = draw("time", "h100", "l4", "--format", "json")
         entries = json.loads(out)["time"]
@@ -445,6 +468,7 @@ class TestThroughput:
         assert legend_of(picture) == ["h100-sxm", "l4"]
         assert heading_of(picture).endswith("bfloat16, eager attention, serving by vllm")
 
+    @pytest.mark.exhaustive
     def test_a_single_gpu_is_fixed(self, draw):
         picture, _ = draw("time", "h100", "--dtype", "float16", "--mode", "base")
         assert heading_of(picture).endswith(
@@ -453,6 +477,7 @@ class TestThroughput:
         )
         assert legend_of(picture) == []
 
+    @pytest.mark.exhaustive
     def test_every_gpu_of_the_catalogue_is_readable(self, draw):
         draw("time", "--max-new-tokens", "10", "--concurrency", "1,2")
 
@@ -463,6 +488,7 @@ def test_every_series_can_have_a_mark_of_its_own():
     assert len(set(MARKERS)) == len(set(HATCHES)) == _MOST_SERIES
 
 
+@pytest.mark.exhaustive
 def test_a_readers_own_settings_of_matplotlib_change_nothing(capsys, monkeypatch):
     import matplotlib as mpl
 
@@ -475,6 +501,7 @@ def test_a_readers_own_settings_of_matplotlib_change_nothing(capsys, monkeypatch
     assert mpl.rcParams["font.size"] == 30.0
 
 
+@pytest.mark.exhaustive
 def test_an_svg_holds_no_date_and_is_on_white(capsys):
     run(capsys, *shlex.split("compare tiny --plot p.svg"))
     text = Path("p.svg").read_text()

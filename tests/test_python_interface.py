@@ -103,6 +103,7 @@ class TestPages:
 
 
 class TestAnalyze:
+    @pytest.mark.exhaustive
     def test_both_engines_say_the_same(self, session):
         given = {"mode": "tiny", "page": "a5@100", "max_new_tokens": 3, "batch_size": 2}
         traced, closed = analyze(**given), analyze(**given, engine="analytic")
@@ -171,6 +172,7 @@ class TestAttributesAndTables:
 
 
 class TestComparisons:
+    @pytest.mark.exhaustive
     def test_reports_side_by_side_are_a_document_and_a_table(self, report):
         other = analyze(mode="base", page="a4", engine="analytic")
         found = compare({"gundam": report, "base": other})

@@ -44,6 +44,7 @@ def test_the_home_page_opens_with_the_readmes_answer():
     assert OUTPUT.findall(HOME) == SHOWN[:1]
 
 
+@pytest.mark.exhaustive
 def test_the_home_pages_table_is_a_real_runs(capsys):
     ((heading, command, shown),) = TABLE.findall(HOME)
     assert main(shlex.split(command)) == 0
@@ -67,6 +68,7 @@ def texts_of(svg):
     return re.findall(r"<text [^>]*>([^<]*)</text>", svg.read_text(encoding="utf-8"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("command", "file"), PICTURES, ids=[file for _, file in PICTURES])
 def test_the_pictures_are_what_their_commands_draw(capsys, tmp_path, command, file):
     pytest.importorskip("matplotlib", reason="the optional extra 'plot'")
@@ -103,6 +105,7 @@ def test_every_listed_option_exists():
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("code", EXAMPLES, ids=range(len(EXAMPLES)))
 def test_the_python_examples_run_and_print_what_they_say(capsys, code):
     exec(compile(code, "README.md", "exec"), {})

@@ -899,6 +899,7 @@ class TestTransforms:
         lambda x: torch.func.jvp(lambda a: a @ a.T, (x,), (x,))[1],
     )
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize("call", CALLS)
     @pytest.mark.parametrize("alike", [None, by_path])
     def test_are_counted_as_they_take_the_call_apart(self, call, alike):
@@ -920,6 +921,7 @@ class TestTransforms:
 
         assert [name for _, name in places_of(trace_of(Calls(call), meta(4)))] == ["mul", "add"]
 
+    @pytest.mark.exhaustive
     def test_a_compiled_function_runs_as_it_is_written(self):
         compiled = torch.compile(lambda x: F.linear(x, TestTransforms.WEIGHT) * 2)
         trace = trace_of(Calls(compiled), meta(4, 3))
@@ -954,6 +956,7 @@ REFUSED = {
 
 @pytest.mark.filterwarnings("ignore")  # torch calls most of these prototypes
 class TestRefusals:
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize("name", REFUSED)
     def test_name_what_is_not_counted(self, name):
         call, message = REFUSED[name]

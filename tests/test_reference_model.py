@@ -214,6 +214,7 @@ print(type(model).__name__, sum(parameter.numel() for parameter in model.paramet
 """
 
 
+@pytest.mark.exhaustive
 @sampled(
     ("architecture", "name", "params"),
     [

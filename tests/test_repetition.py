@@ -96,6 +96,7 @@ def check(directory, pages, flash):
             assert one == other
 
 
+@pytest.mark.exhaustive
 @sampled(
     ("name", "flash"),
     [*((name, False) for name in CONFIGS), ("latent attention", True), ("grouped keys", True)],
@@ -105,6 +106,7 @@ def test_alike_modules_of_the_reference_do_alike(name, flash):
     check(directory_with(DEFAULT.reference, **CONFIGS[name]), PAGES.values(), flash)
 
 
+@pytest.mark.exhaustive
 @sampled("flash", [False, True], first(1), ids=["eager", "flash"])
 def test_alike_modules_of_the_published_model_do_alike(flash):
     check(ModelDirectory.read(DEFAULT.reference), [{"page": (1191, 1684)}], flash)
@@ -135,6 +137,7 @@ def forwards_run(monkeypatch, session):
     return {name: ran.count(name) for name in dict.fromkeys(ran)}
 
 
+@pytest.mark.exhaustive
 def test_an_equal_call_of_an_alike_module_is_not_run_again(monkeypatch):
     session = DeepSeekOCRSession.from_local()
     ran = forwards_run(monkeypatch, session)
@@ -142,6 +145,7 @@ def test_an_equal_call_of_an_alike_module_is_not_run_again(monkeypatch):
     assert ran["DeepseekV2MoE"] < 6  # of 11 in each of two passes
 
 
+@pytest.mark.exhaustive
 def test_whoever_watches_operators_sees_all_of_them(monkeypatch):
     session = DeepSeekOCRSession.from_local()
     with FlopCounterMode(display=False):
@@ -163,6 +167,7 @@ def test_alike_modules_share_a_name():
     assert name("model.projector") != name("model.sam_model")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.directory
 def test_changed_code_is_traced_in_full(tmp_path):
     """Whether a layer of this copy does its second linear twice is up to a global counter."""
@@ -195,6 +200,7 @@ def test_changed_code_is_traced_in_full(tmp_path):
     assert not changed.agreement.agrees
 
 
+@pytest.mark.exhaustive
 def test_a_module_changed_since_it_was_loaded_is_like_no_other():
     """Other activation, other routing and another width in one layer of many."""
     page = {"page": (100, 100), "crop_mode": False, "image_size": 64, "max_new_tokens": 1}

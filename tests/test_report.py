@@ -1,6 +1,7 @@
 """The report: its keys, its sums, its texts, its files."""
 
 import datetime as dt
+import functools
 import json
 import os
 import re
@@ -22,7 +23,7 @@ from hand_built import (
 )
 from test_answer import TIME
 
-from dsocr_analyze.cli.documents import schemas
+from dsocr_analyze.cli import documents
 from dsocr_analyze.errors import OutputError
 from dsocr_analyze.kernels import Work
 from dsocr_analyze.output_files import prepare_directory, replacing, write_texts
@@ -40,6 +41,8 @@ from dsocr_analyze.report.quantities import (
 )
 from dsocr_analyze.report.tables import headline, tables_of
 from dsocr_analyze.report.terminal import report_lines
+
+schemas = functools.cache(documents.schemas)
 
 COUNTS = (
     "macs",

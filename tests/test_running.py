@@ -94,6 +94,7 @@ def test_stand_ins_are_there_for_imports_only(tmp_path):
     assert "torchvision" not in sys.modules
 
 
+@pytest.mark.exhaustive
 def test_a_pass_on_meta_imports_no_compiler_and_leaves_no_mark(tmp_path):
     code = """
 import sys, torch
@@ -117,6 +118,7 @@ with without_compiler():
     assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.exhaustive
 @sampled(
     "use",
     ["import torch._dynamo.utils", "import torch._inductor", "torch.compile(lambda x: x)",

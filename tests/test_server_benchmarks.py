@@ -268,6 +268,7 @@ class TestHostileFiles:
         assert f"{path} is " in str(error.value)
         assert str(error.value).isprintable()
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize(
         ("text", "said"),
         [

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from sampling import every, first, sampled
 from single_page import page_costs
 
 from dsocr_analyze.architectures import DEFAULT, plan_workload
@@ -179,44 +180,47 @@ def test_an_axis_is_never_spelled_out():
 # Rows --------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=12, deadline=None)
-@given(
-    pages=st.lists(
-        st.tuples(st.integers(1, 4000), st.integers(1, 4000)), min_size=1, max_size=2
-    ),
-    modes=st.lists(
-        st.sampled_from([*MODES, "1024/512", "100", "1000/700"]), min_size=1, max_size=2
-    ),
-    texts=st.lists(st.integers(1, 3000), min_size=1, max_size=2),
-    news=st.lists(st.integers(1, 3000), min_size=1, max_size=2),
-    batches=st.lists(st.integers(1, 40), min_size=1, max_size=2),
-    dtypes=st.sampled_from([("bfloat16",), ("float32", "float16")]),
-    attentions=st.sampled_from([(False,), (True, False)]),
-)  # fmt: skip
-def test_every_row_is_what_the_scalar_closed_forms_say(
-    pages, modes, texts, news, batches, dtypes, attentions
-):
-    sweep = Sweep(
-        parse_pages("page", ",".join(f"{width}x{height}" for width, height in pages)),
-        parse_modes("mode", ",".join(modes), DEFAULT),
-        *(
-            parse_numbers("n", ",".join(map(str, numbers)), 1, 10**6)
-            for numbers in (texts, news, batches)
+@sampled("examples", [2, 12], first(1))
+def test_every_row_is_what_the_scalar_closed_forms_say(examples):
+    @settings(max_examples=examples, deadline=None)
+    @given(
+        pages=st.lists(
+            st.tuples(st.integers(1, 4000), st.integers(1, 4000)), min_size=1, max_size=2
         ),
-        tuple(map(dtype_named, dtypes)),
-        attentions,
-    )
-    rows = pa.Table.from_batches(sweep.batches(published_model())).to_pylist()
-    assert len(rows) == sweep.rows
-    names = ("dtype", "attention", "mode", "text_tokens", "max_new_tokens", "batch_size")
-    kinds = ["flash_attention_2" if flash else "eager" for flash in attentions]
-    expected = itertools.product(dtypes, kinds, modes, pages, texts, news, batches)
-    for row, (dtype, kind, mode, page, *lengths) in zip(rows, expected, strict=True):
-        assert (row["page_width"], row["page_height"]) == page
-        assert [row[name] for name in names] == [dtype, kind, mode, *lengths]
-        assert_row(row)
+        modes=st.lists(
+            st.sampled_from([*MODES, "1024/512", "100", "1000/700"]), min_size=1, max_size=2
+        ),
+        texts=st.lists(st.integers(1, 3000), min_size=1, max_size=2),
+        news=st.lists(st.integers(1, 3000), min_size=1, max_size=2),
+        batches=st.lists(st.integers(1, 40), min_size=1, max_size=2),
+        dtypes=st.sampled_from([("bfloat16",), ("float32", "float16")]),
+        attentions=st.sampled_from([(False,), (True, False)]),
+    )  # fmt: skip
+    def each_row(pages, modes, texts, news, batches, dtypes, attentions):
+        sweep = Sweep(
+            parse_pages("page", ",".join(f"{width}x{height}" for width, height in pages)),
+            parse_modes("mode", ",".join(modes), DEFAULT),
+            *(
+                parse_numbers("n", ",".join(map(str, numbers)), 1, 10**6)
+                for numbers in (texts, news, batches)
+            ),
+            tuple(map(dtype_named, dtypes)),
+            attentions,
+        )
+        rows = pa.Table.from_batches(sweep.batches(published_model())).to_pylist()
+        assert len(rows) == sweep.rows
+        names = ("dtype", "attention", "mode", "text_tokens", "max_new_tokens", "batch_size")
+        kinds = ["flash_attention_2" if flash else "eager" for flash in attentions]
+        expected = itertools.product(dtypes, kinds, modes, pages, texts, news, batches)
+        for row, (dtype, kind, mode, page, *lengths) in zip(rows, expected, strict=True):
+            assert (row["page_width"], row["page_height"]) == page
+            assert [row[name] for name in names] == [dtype, kind, mode, *lengths]
+            assert_row(row)
+
+    each_row()
 
 
+@pytest.mark.exhaustive
 def test_rows_are_the_same_however_they_are_cut_into_batches(monkeypatch):
     sweep = Sweep(
         parse_pages("page", "600:900:100x1000:1200:100"), parse_modes("mode", "gundam", DEFAULT),
@@ -246,6 +250,7 @@ def test_csv_goes_to_stdout_and_nothing_else(capfdbinary):
     assert '"' not in out.decode()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "PQ"])
 def test_a_file_has_every_row_with_units_in_the_names(capsys, suffix):
     code, out, err = run(capsys, *SMALL, "--output", f"costs.{suffix}")
@@ -284,6 +289,7 @@ def test_a_parquet_file_says_which_model_it_is_about(capsys):
     assert any("routing is uniform" in note for note in metadata["notes"])
 
 
+@pytest.mark.exhaustive
 def test_two_equal_sweeps_write_equal_bytes(capsys):
     for name in ("a", "b"):
         run(capsys, *SMALL, "--output", f"{name}.parquet", "--plot", f"{name}.svg")
@@ -318,8 +324,9 @@ SWAPPED = "mode 640/1024: base_size 640 is below image_size 1024"
 ODD = "mode 1000: image_size 1000 is not a multiple of 64"
 
 
-@pytest.mark.parametrize("command", [["sweep"], ["archive", "p.csv"], ["sweep", "--pages", "p.csv"],
-                                     ["advise"]])  # fmt: skip
+@pytest.mark.exhaustive
+@sampled("command", [["sweep"], ["archive", "p.csv"], ["sweep", "--pages", "p.csv"],
+                                     ["advise"]], first(1))  # fmt: skip
 def test_odd_sizes_are_warned_of_and_strict_makes_them_a_failure(capsys, command):
     Path("p.csv").write_text("width,height\n1240,1754\n")
     code, _, err = command_line.run(capsys, *command, "--mode", "640/1024,base,1000", "-q")
@@ -333,6 +340,7 @@ def test_odd_sizes_are_warned_of_and_strict_makes_them_a_failure(capsys, command
     assert (code, err) == (0, "")
 
 
+@pytest.mark.exhaustive
 def test_of_many_odd_sizes_only_the_first_are_named(capsys):
     code, _, err = run(capsys, "--mode", "641:663", "-q")
     assert code == 0
@@ -340,6 +348,7 @@ def test_of_many_odd_sizes_only_the_first_are_named(capsys):
     assert "17 more warnings about the sizes of modes" in err
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("new_tokens", [64, 4096])
 def test_the_sliding_window_is_an_axis(capsys, new_tokens):
     arguments = ("--arch", "unlimited-ocr", "--max-new-tokens", new_tokens)
@@ -391,6 +400,7 @@ class TestInterruption:
         assert target.read_text() == "old"
         assert list(Path().iterdir()) == [target]
 
+    @pytest.mark.exhaustive
     @pytest.mark.skipif(os.name == "nt", reason="needs SIGINT")
     def test_a_real_interrupt_does_the_same(self):
         target = Path("costs.csv")
@@ -435,6 +445,7 @@ def subtitle_of(svg):
     return " ".join("".join(group.itertext()).split())
 
 
+@pytest.mark.exhaustive
 def test_a_picture_is_a_png_or_an_svg_with_title_axes_and_units(capsys):
     arguments = ("--page", "200:2000:100x1500", "--mode", "base,gundam")
     assert run(capsys, *arguments, "--plot", "costs.png") == (0, "wrote costs.png\n", "")
@@ -454,7 +465,8 @@ def test_a_picture_is_a_png_or_an_svg_with_title_axes_and_units(capsys):
     assert {"base mode", "gundam mode"} <= set(texts)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.exhaustive
+@sampled(
     ("arguments", "label"),
     [
         (("--text-tokens", "1:50"), "text tokens"),
@@ -470,6 +482,7 @@ def test_a_picture_is_a_png_or_an_svg_with_title_axes_and_units(capsys):
         (("--mode", "all", "--x", "dtype"), "data type"),
         (("--page", "100:300:100x100:200:100", "--x", "page_height"), "page height [pixels]"),
     ],
+    every(4),
 )
 def test_the_axis_with_most_values_is_along_the_plot(capsys, arguments, label):
     code, _, err = run(capsys, *arguments, "--plot", "costs.svg")
@@ -483,6 +496,7 @@ def test_every_quantity_has_a_name_and_a_unit(capsys):
     assert set(QUANTITIES) == set(BATCH_RESULTS) - {"grid_columns", "grid_rows"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("histogram", ["grid", "tokens"])
 def test_an_archive_is_plotted_as_its_histogram(capsys, histogram):
     Path("pages.csv").write_text("width,height\n640,640\n1240,1754\n1240,1754\n")
@@ -494,6 +508,7 @@ def test_an_archive_is_plotted_as_its_histogram(capsys, histogram):
     assert ("2 x 3" in texts) == (histogram == "grid")
 
 
+@pytest.mark.exhaustive
 def test_several_modes_of_an_archive_are_series_of_one_picture(capsys):
     Path("pages.csv").write_text("width,height\n1240,1754\n640,640\n")
     arguments = ("--histogram", "tokens", "--mode", "tiny,gundam", "--plot", "p.svg", "-q")
@@ -627,6 +642,7 @@ def test_a_table_of_an_unknown_format_is_refused_by_the_writer_too(tmp_path):
 # The process -------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_neither_command_imports_torch():
     Path("pages.csv").write_text("width,height\n640,640\n")
     code = (
@@ -639,6 +655,7 @@ def test_neither_command_imports_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(os.name == "nt", reason="needs a POSIX pipe")
 def test_a_reader_that_has_had_enough_ends_it_in_silence():
     command = [sys.executable, "-m", "dsocr_analyze", "sweep", "--text-tokens", "1:200000"]

@@ -105,6 +105,7 @@ def assert_row(row, **assumed):
 
 
 class TestRows:
+    @pytest.mark.exhaustive
     def test_each_is_what_predict_says(self):
         table = rows_of(
             "--gpu", "h100-sxm,l40s", "--page", "500x500,a4,1000x3000", "--mode", "gundam,large",
@@ -116,6 +117,7 @@ class TestRows:
         for row in rows[::7]:
             assert_row(row, price=2.5)
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize("server", ["vllm-v0", "sglang"])
     def test_so_it_is_with_every_option(self, server):
         table = rows_of(
@@ -129,6 +131,7 @@ class TestRows:
                 precision=Precision("float8", "float8"), is_offline=True,
             )  # fmt: skip
 
+    @pytest.mark.exhaustive
     def test_so_it_is_with_what_does_not_fit(self):
         table = rows_of("--gpu", "l40s", "--batch-size", "1,400", "--max-new-tokens", "8000")
         fits = table.column("fits").to_pylist()
@@ -136,6 +139,7 @@ class TestRows:
         for row in table.to_pylist():
             assert_row(row)
 
+    @pytest.mark.exhaustive
     def test_so_it_is_under_the_eager_runtime(self):
         table = rows_of(
             "--gpu", "h100-sxm", "--runtime", "eager", "--mode", "tiny", "--batch-size", "1,3",
@@ -144,6 +148,7 @@ class TestRows:
         for row in table.to_pylist():
             assert_row(row, host=EAGER)
 
+    @pytest.mark.exhaustive
     def test_so_it_is_with_pages_that_end_by_themselves(self):
         table = rows_of(
             "--gpu", "h100-sxm", "--max-new-tokens", "1000,4000", "--batch-size", "1,4",
@@ -153,6 +158,7 @@ class TestRows:
             lengths = OutputLengths.mean_and_limit(300.5, row["max_new_tokens"], 0.1)
             assert_row(row, lengths=lengths)
 
+    @pytest.mark.exhaustive
     def test_so_it_is_with_lengths_from_a_file(self):
         Path("lengths.csv").write_text("new_tokens\n100\n100\n900\n", encoding="utf-8")
         table = rows_of("--gpu", "h100-sxm", "--batch-size", "1,4", "--new-tokens-from",
@@ -185,6 +191,7 @@ class TestColumns:
     def test_without_a_gpu_there_are_none(self):
         assert rows_of("--page", "a4").column_names == list(COUNTS)
 
+    @pytest.mark.exhaustive
     def test_with_one_they_come_last(self):
         names = rows_of("--gpu", "h100-sxm").column_names
         assert names == [*COUNTS, *TIMES]
@@ -197,6 +204,7 @@ class TestColumns:
         assert types.pop("fits") == pa.bool_()
         assert set(types.values()) == {pa.float64()}
 
+    @pytest.mark.exhaustive
     def test_every_gpu_has_its_rows_under_its_name(self, capsys):
         code, out, _ = run(capsys, "--gpu", "h100,l40s", "--gpu", "l40s", "--batch-size", "1:3")
         gpus = [row["gpu"] for row in csv.DictReader(io.StringIO(out))]
@@ -215,6 +223,7 @@ class TestColumns:
 
 
 class TestPlots:
+    @pytest.mark.exhaustive
     def test_one_line_a_gpu(self, capsys):
         code, _, err = run(capsys, "--gpu", "h100-sxm,l40s", "--batch-size", "1:4", "--plot",
                            "rate.svg", "--quantity", "pages_per_second")  # fmt: skip
@@ -225,6 +234,7 @@ class TestPlots:
         assert "h100-sxm" in text
         assert "l40s" in text
 
+    @pytest.mark.exhaustive
     def test_rows_without_a_value_are_left_out(self, capsys):
         code, _, err = run(capsys, "--gpu", "l40s", "--max-new-tokens", "1,2,3", "--plot",
                            "step.svg", "--quantity", "tpot_seconds", "--quiet")  # fmt: skip
@@ -237,6 +247,7 @@ class TestPlots:
 
 
 class TestRefusals:
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize(
         ("arguments", "told"),
         [
@@ -285,6 +296,7 @@ class TestManyLoops:
         )  # fmt: skip
         return random.integers(1, 10, n), times
 
+    @pytest.mark.exhaustive
     def test_each_is_what_it_is_alone(self):
         clients, times = self.drawn(60)
         many = closed_loop(clients, times)

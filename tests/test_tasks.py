@@ -69,7 +69,7 @@ def test_the_documentation_lists_them():
     assert DOCUMENTED.read_text(encoding="utf-8") == tasks_page()
 
 
-@sampled("task", TASKS, every(3), ids=lambda task: task.command or "alone")
+@sampled("task", TASKS, every(16), ids=lambda task: task.command or "alone")
 def test_each_is_one_command(there, capsys, task):
     code, out, err = run(capsys, *shlex.split(task.command))
     assert code == 0, err
@@ -84,11 +84,13 @@ class TestAnswers:
         assert command in {task.command for task in TASKS}
         return run(capsys, *shlex.split(command))[1]
 
+    @pytest.mark.exhaustive
     def test_a_folder_has_all_its_pages(self, there, capsys):
         text = self.said(capsys, "archive scans")
         assert "17 pages" in text  # four images, ten frames, three pages of a PDF
         assert ".txt" in text
 
+    @pytest.mark.exhaustive
     def test_a_batch_and_its_page_are_told_apart(self, there, capsys):
         text = self.said(capsys, "--engine analytic --batch-size 16")
         assert "batch 16: prefill" in text
@@ -98,10 +100,12 @@ class TestAnswers:
         text = self.said(capsys, "compare base --config config.json --config slim.json")
         assert "num_experts_per_tok" in text
 
+    @pytest.mark.exhaustive
     def test_a_script_gets_json(self, there, capsys):
         text = self.said(capsys, "--engine analytic --json - --quiet")
         assert json.loads(text)["total"]["page"]["flops"] == 5_857_657_126_489
 
+    @pytest.mark.exhaustive
     def test_the_page_for_a_colleague_is_there(self, there, capsys):
         self.said(capsys, "--engine analytic --gpu h100 --html page.html")
         assert "5857657126489" in Path("page.html").read_text(encoding="utf-8")

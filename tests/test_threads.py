@@ -54,6 +54,7 @@ def elsewhere(function):
 
 
 class TestEqualResults:
+    @pytest.mark.exhaustive
     def test_of_concurrent_analytic_runs(self):
         jobs = [
             (small_directory(num_hidden_layers=1 + number % 3),
@@ -70,6 +71,7 @@ class TestEqualResults:
         for number, figures in enumerate(in_parallel(run, jobs)):
             assert figures == alone[number % 12]
 
+    @pytest.mark.exhaustive
     @sampled("runs", [15, RUNS], first(1))
     def test_of_concurrent_builds_and_traces(self, runs):
         """Shared sessions, sessions of a thread's own, modules alone; several types and devices."""
@@ -297,6 +299,7 @@ class TestOtherThreads:
         assert composites._opened(asked, (), {}) is False
         assert composites._opened(asked_elsewhere, (), {}) is True
 
+    @pytest.mark.exhaustive
     def test_their_functions_are_guarded_by_the_real_compiler(self):
         code = """
 import sys, threading, torch
@@ -315,6 +318,7 @@ assert guarded[0] is not function
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.exhaustive
 def test_a_watching_thread_sees_every_setting_as_it_was():
     """All the time while sessions are made and run; the default dtype alone is everybody's."""
     shown = {

@@ -28,6 +28,7 @@ def refused(capsys, *arguments):
 
 
 class TestJson:
+    @pytest.mark.exhaustive
     def test_it_opens_with_model_and_workload_and_has_an_entry_per_gpu_and_runtime(self, capsys):
         document = timed(capsys, "h100", "L40S", "--runtime", "eager,serving", "--concurrency", "2")
         assert list(document) == [
@@ -109,6 +110,7 @@ class TestJson:
         )["time"]  # fmt: skip
         assert entry["assumptions"]["new_tokens_mean"] == pytest.approx(0.9 * 500 + 0.1 * 4000)
 
+    @pytest.mark.exhaustive
     def test_an_eager_batch_waits_for_its_longest_page(self, capsys):
         arguments = ("h100", "--runtime", "eager", "--concurrency", "8", "--max-new-tokens", "900")
         alike = timed(capsys, *arguments, "--mean-new-tokens", "500")["time"][0]["throughput"][0]
@@ -126,6 +128,7 @@ class TestJson:
         waiting = many["ttft_seconds"] / few["ttft_seconds"]
         assert waiting > 100
 
+    @pytest.mark.exhaustive
     def test_fewer_bits_leave_room_for_more_pages(self, capsys):
         [full] = timed(capsys, "l4")["time"]
         [cache] = timed(capsys, "l4", "--kv-dtype", "fp8")["time"]
@@ -135,6 +138,7 @@ class TestJson:
         assert both["assumptions"]["weights_dtype"] == "int4"
         assert "gemm.int4" in both["profile"]["assumed"]
 
+    @pytest.mark.exhaustive
     def test_every_gpu_of_the_catalogue_but_those_without_the_type(self, capsys):
         assert main(["time", "--format", "json"]) == 0
         printed = capsys.readouterr()
@@ -191,6 +195,7 @@ class TestRefusals:
         arguments = ("h100", "--new-tokens-from", str(file), "--mean-new-tokens", "4")
         assert "leave out --mean-new-tokens" in refused(capsys, *arguments)
 
+    @pytest.mark.exhaustive
     def test_latent_attention_is_not_served_but_runs_eagerly(self, capsys, tmp_path):
         from dsocr_analyze.architectures import DEFAULT
 
@@ -219,6 +224,7 @@ class TestText:
         assert out.count("| --- |") + out.count("---: |") > 2
         assert "## Assumptions" in out
 
+    @pytest.mark.exhaustive
     def test_a_plot_is_written(self, capsys, tmp_path):
         assert main(["time", "h100", "l40s", "--plot", "load.svg"]) == 0
         text = (tmp_path / "load.svg").read_text()
@@ -226,6 +232,7 @@ class TestText:
         assert ">l40s<" in text
 
 
+@pytest.mark.exhaustive
 def test_torch_is_not_imported():
     code = (
         "import sys\nfrom dsocr_analyze.cli import main\n"
@@ -236,6 +243,7 @@ def test_torch_is_not_imported():
 
 
 class TestReports:
+    @pytest.mark.exhaustive
     def test_gpu_adds_time_to_the_report_that_fits_the_schema(self, capsys):
         arguments = ["--engine", "analytic", "--gpu", "h100", "--gpu", "a100", "--json", "-"]
         assert main([*arguments, "--concurrency", "4"]) == 0
@@ -245,16 +253,19 @@ class TestReports:
             ("h100-sxm", "eager"), ("a100-80gb-sxm", "eager"),
         ]  # fmt: skip
 
+    @pytest.mark.exhaustive
     def test_without_gpu_the_list_is_empty(self, capsys):
         assert main(["--engine", "analytic", "--json", "-"]) == 0
         assert json.loads(capsys.readouterr().out)["time"] == []
 
+    @pytest.mark.exhaustive
     def test_the_report_and_the_command_predict_the_same(self, capsys):
         assert main(["--engine", "analytic", "--gpu", "l40s", "--runtime", "serving", "--json", "-",
                      "--concurrency", "1,4,16"]) == 0  # fmt: skip
         [in_report] = json.loads(capsys.readouterr().out)["time"]
         assert timed(capsys, "l40s")["time"] == [in_report]
 
+    @pytest.mark.exhaustive
     def test_compare_puts_predicted_seconds_side_by_side(self, capsys):
         arguments = ["compare", "tiny", "gundam", "--gpu", "h100", "--price", "2", "--format"]
         assert main([*arguments, "json"]) == 0

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from command_line import run
+from sampling import every, sampled
 
 from dsocr_analyze.cli import kept_corrections
 from dsocr_analyze.cli.documents import schemas
@@ -60,6 +61,7 @@ def result(name="result.json", **changes):
 
 
 class TestComparison:
+    @pytest.mark.exhaustive
     def test_predicted_stands_beside_measured(self, capsys):
         [load] = timed(capsys, "h100", *CONDITIONS)[0]["throughput"]
         found = compared(capsys, VLLM, "--server-version", "0.14.1")
@@ -91,6 +93,7 @@ class TestComparison:
         assert found["correction"]["first_token"] == pytest.approx(entry["first_token"])
         assert found["kept"]
 
+    @pytest.mark.exhaustive
     def test_several_pages_of_a_prompt_are_several_pages_a_second(self, capsys):
         file = result(mean_e2el_ms=3680.0, model_id="baidu/Unlimited-OCR")
         arguments = (file, "--prompt-pages", "2", "--arch", "unlimited-ocr", "--mode", "base")
@@ -101,6 +104,7 @@ class TestComparison:
         assert figures["pages_per_second"] == pytest.approx(2 * 4.329004)
         assert figures["request_seconds"] == 3.68
 
+    @pytest.mark.exhaustive
     def test_the_table_and_the_markdown_say_it_all(self, capsys):
         code, out, err = run(capsys, "time", "h100", "--from-benchmark", VLLM)
         assert (code, err) == (0, "")
@@ -115,6 +119,7 @@ class TestComparison:
         assert "| what | predicted | measured | error | corrected | error |" in out
         assert "\n- corrections not kept\n" in out
 
+    @pytest.mark.exhaustive
     def test_what_is_doubtful_is_said(self, capsys):
         file = result(failed=2, completed=198, max_concurrency=None, total_input_tokens=10**6)
         doubts = compared(capsys, file)["benchmarks"][0]["doubts"]
@@ -136,6 +141,7 @@ class TestComparison:
         expected = (6 + 799 * 0.03) / load["page_seconds"]
         assert entry["first_token"] == pytest.approx(expected)
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize("program", ["sglang.jsonl", "genai_perf.json"])
     def test_other_programs_results_are_compared(self, capsys, program):
         found = compared(capsys, DATA / f"bench_{program}")
@@ -144,6 +150,7 @@ class TestComparison:
             names = [each["name"] for each in entry["figures"]]
             assert names[-1] == "request_seconds"
 
+    @pytest.mark.exhaustive
     def test_a_files_own_server_is_taken_where_none_is_named(self, capsys):
         entry = compared(capsys, DATA / "bench_sglang.jsonl")["benchmarks"][0]
         assert (entry["server"], entry["server_version"]) == ("sglang", "0.5.5")
@@ -174,6 +181,7 @@ class TestKept:
         assert entry["throughput"][0]["ttft_seconds"] < 0.15
         assert SENTENCE not in json.dumps(entry)
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize("other", [("l40s",), ("h100", "--server", "sglang"),
                                        ("h100", "--runtime", "eager"),
                                        ("h100", "--arch", "deepseek-ocr-2")])  # fmt: skip
@@ -181,6 +189,7 @@ class TestKept:
         for entry in timed(capsys, *other):
             assert entry["assumptions"]["correction"] is None
 
+    @pytest.mark.exhaustive
     def test_every_output_of_seconds_says_it(self, capsys):
         pq.write_table(pa.table({"width": [1240], "height": [1754]}), "pages.parquet")
         for command in (
@@ -200,11 +209,13 @@ class TestKept:
             assert code == 0
             assert SENTENCE not in " ".join(out.split()), command
 
+    @pytest.mark.exhaustive
     def test_the_answer_says_that_seconds_are_corrected(self, capsys):
         command = ("--engine", "analytic", "--gpu", "h100", "--runtime", "serving")
         assert "h100-sxm, serving, corrected: " in run(capsys, *command)[1]
         assert "corrected" not in run(capsys, *command, "--corrections", "0")[1]
 
+    @pytest.mark.exhaustive
     def test_the_written_report_says_it(self, capsys, tmp_path):
         code, _, _ = run(capsys, "--engine", "analytic", "--gpu", "h100", "--runtime", "serving",
                          "--output", tmp_path / "ops", "-q")  # fmt: skip
@@ -214,6 +225,7 @@ class TestKept:
         jsonschema.validate(document, schemas()["schema.json"])
         assert document["time"][0]["assumptions"]["correction"]["server_version"] == "0.14.1"
 
+    @pytest.mark.exhaustive
     def test_a_sweep_says_it_beside_its_rows_and_in_its_file(self, capsys):
         code, out, err = run(capsys, "sweep", "--gpu", "h100,l4", "--max-new-tokens", "800")
         assert code == 0
@@ -230,6 +242,7 @@ class TestKept:
             SENTENCE in each for each in json.loads(metadata[METADATA_KEY])["metadata"]["notes"]
         )
 
+    @pytest.mark.exhaustive
     def test_an_archive_takes_longer_by_the_correction(self, capsys):
         pq.write_table(pa.table({"width": 5 * [1240], "height": 5 * [1754]}), "pages.parquet")
         arguments = ("archive", "pages.parquet", "--gpu", "h100,l4", "--max-new-tokens", "800")
@@ -250,6 +263,7 @@ class TestKept:
         assert found["correction"]["benchmarks"] == ["bench_vllm.json"]
         assert len(list(folder.iterdir())) == 1
 
+    @pytest.mark.exhaustive
     def test_several_are_combined_and_their_spread_is_the_band(self, capsys):
         other = result("other.json", mean_ttft_ms=165.0 * 1.21, mean_tpot_ms=4.4 * 1.44)
         found = compared(capsys, other, "--server-version", "0.14.1")
@@ -263,6 +277,7 @@ class TestKept:
         band = entry["bands"]["tpot_seconds"]
         assert band["high"] / entry["tpot_seconds"] == pytest.approx(1.44)
 
+    @pytest.mark.exhaustive
     def test_versions_are_kept_apart(self, capsys):
         compared(capsys, result(mean_ttft_ms=330.0), "--server-version", "0.15.0")
         old = timed(capsys, "h100", *CONDITIONS, "--server-version", "0.14.1")[0]
@@ -274,10 +289,12 @@ class TestKept:
         assert "no benchmark of vllm 0.16 is kept for these GPUs; there are 0.14.1, 0.15.0" in said
         assert run(capsys, "sweep", "--gpu", "h100", "--server-version", "0.16")[0] == 2
 
+    @pytest.mark.exhaustive
     def test_an_unknown_version_is_kept_and_said(self, capsys):
         found = compared(capsys, result(mean_ttft_ms=170.0))
         assert found["correction"]["server_version"] == "unknown"
 
+    @pytest.mark.exhaustive
     def test_devices_lists_and_forgets_them(self, capsys, folder):
         found = json.loads(run(capsys, "devices", "--corrections", "--format", "json")[1])
         jsonschema.validate(found, schemas()["schema-devices-corrections.json"])
@@ -295,7 +312,7 @@ class TestKept:
         assert (code, out.startswith(f"forgot {record['id']}: bench_vllm.json")) == (0, True)
         assert timed(capsys, "h100")[0]["assumptions"]["correction"] is None
 
-    @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', "\xff", "[" * 70_000])
+    @sampled("text", ["", "{", "[]", '{"format": 1}', "\xff", "[" * 70_000], every(3))
     def test_a_damaged_one_is_refused_by_name(self, capsys, folder, text):
         (folder / "bad.json").write_text(text, encoding="latin-1")
         for command in (
@@ -309,10 +326,10 @@ class TestKept:
             assert "corrections/bad.json' is not a kept benchmark" in err
         assert run(capsys, "time", "h100", "--corrections", "0")[0] == 0
 
-    @pytest.mark.parametrize(
+    @sampled(
         ("key", "value"),
         [("first_token", 0), ("per_token", 50), ("first_token", "1"), ("requests", 0),
-         ("gpu", 3), ("kept", "today"), ("format", 2), ("id", "other"), ("more", 1)],
+         ("gpu", 3), ("kept", "today"), ("format", 2), ("id", "other"), ("more", 1)], every(4),
     )  # fmt: skip
     def test_an_impossible_value_is_refused(self, capsys, folder, key, value):
         [file] = folder.iterdir()
@@ -373,6 +390,7 @@ class TestRefusals:
         said = refused(capsys, "h100", "--from-benchmark", one, "--from-benchmark", two)
         assert "of several versions (0.14.1, 0.15.0)" in said
 
+    @pytest.mark.exhaustive
     def test_another_model_unless_somebody_says_what_it_is(self, capsys):
         file = result(model_id="my-ocr")
         assert "give --arch deepseek-ocr" in refused(capsys, "h100", "--from-benchmark", file)

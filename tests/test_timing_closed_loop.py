@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import first, sampled
 
 from dsocr_analyze.timing.closed_loop import LoopTimes, closed_loop
 
@@ -118,6 +119,7 @@ def constant_times(clients, *, prepare=0.0, workers=1, prefill=0.1, chunks=1, st
 
 
 class TestSimulator:
+    @pytest.mark.exhaustive
     def test_throughput_is_that_of_a_simulation(self):
         """Errors on these draws: median 1.3 %, 90th percentile 4.8 %, the worst 8.4 %."""
         draws = random.Random(2)
@@ -131,7 +133,8 @@ class TestSimulator:
         assert np.percentile(errors, 90) < 0.06
         assert max(errors) < 0.12
 
-    @pytest.mark.parametrize("spread", [0.0, 0.25, 1.0])
+    @pytest.mark.exhaustive
+    @sampled("spread", [0.0, 0.25, 1.0], first(1))
     def test_how_far_lengths_spread_matters_little(self, spread):
         """Worst: 16 % where all pages are alike, which keeps some draws in lockstep."""
         draws = random.Random(3)
@@ -157,6 +160,7 @@ class TestSimulator:
 
 
 class TestLimits:
+    @pytest.mark.exhaustive
     @given(any_times(1))
     def test_one_client_takes_every_part_alone(self, times):
         point = closed_loop(1, times)
@@ -195,6 +199,7 @@ class TestLimits:
         point = closed_loop(16, constant_times(16))
         assert point.pages_per_second == pytest.approx(1 / 0.154125, rel=0.02)
 
+    @pytest.mark.exhaustive
     @given(any_times(16), st.integers(1, 16))
     def test_throughput_is_never_above_what_cpu_or_gpu_can_do(self, times, clients):
         found = closed_loop(clients, times).pages_per_second
@@ -210,11 +215,13 @@ class TestLimits:
 
 
 class TestLaws:
+    @pytest.mark.exhaustive
     @given(any_times(16), st.integers(1, 16))
     def test_littles_law_holds_exactly(self, times, clients):
         point = closed_loop(clients, times)
         assert point.pages_per_second * point.page == pytest.approx(clients, rel=1e-9)
 
+    @pytest.mark.exhaustive
     @given(any_times(16), st.integers(1, 16))
     def test_a_page_is_its_first_token_and_its_decode(self, times, clients):
         point = closed_loop(clients, times)
@@ -226,12 +233,14 @@ class TestLaws:
         assert point.decode >= 0
         assert 1 <= point.running <= clients
 
+    @pytest.mark.exhaustive
     @settings(deadline=None, max_examples=40)
     @given(any_times(17), st.integers(1, 16))
     def test_more_clients_never_get_fewer_pages(self, times, clients):
         fewer, more = (closed_loop(n, times).pages_per_second for n in (clients, clients + 1))
         assert more >= fewer * (1 - 1e-3)
 
+    @pytest.mark.exhaustive
     @settings(deadline=None, max_examples=40)
     @given(any_times(8), st.integers(1, 8), st.sampled_from(["prepare", "prefill", "step"]))
     def test_a_slower_part_never_gives_more_pages(self, times, clients, part):
@@ -241,6 +250,7 @@ class TestLaws:
 
 
 class TestManyAtOnce:
+    @pytest.mark.exhaustive
     @settings(deadline=None, max_examples=25)
     @given(st.lists(st.integers(1, 8), min_size=1, max_size=5), st.integers(0, 2**32))
     def test_many_loops_are_each_as_they_are_alone(self, clients, seed):

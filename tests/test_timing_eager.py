@@ -111,6 +111,7 @@ class TestOrder:
 
 
 class TestBothEngines:
+    @pytest.mark.exhaustive
     @sampled("name", DECODERS, every(4))
     @pytest.mark.parametrize("flash", [False, True], ids=["eager attention", "flash attention"])
     def test_a_trace_and_the_closed_forms_launch_the_same_and_take_the_same(self, name, flash):

@@ -96,11 +96,13 @@ def assert_alike(found, one_by_one):
 
 
 class TestEachPage:
+    @pytest.mark.exhaustive
     @sampled("host", HOSTS, first(1))
     def test_every_page_takes_what_it_takes_alone(self, host):
         given = pages([1, 1, 1, 2, 4, 16, 3, 1])
         assert_alike(*times(HOSTS[host], DIMENSIONS["small"], given))
 
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize("offline", [False, True])
     def test_corrected_pages_too(self, offline):
         given = pages([1, 1, 2, 4, 16, 3, 1])
@@ -112,6 +114,7 @@ class TestEachPage:
         ratio = corrected.tpot_seconds[longer] / bare.tpot_seconds[longer]
         assert ratio == pytest.approx((1.5 * 1.3) ** 0.5)
 
+    @pytest.mark.exhaustive
     def test_the_work_of_corrected_pages_is_longer_in_both_parts(self):
         given = pages([2, 4, 16])
         weights = np.array([3, 1, 2])
@@ -130,12 +133,14 @@ class TestEachPage:
             expected = 0.25 if new_tokens == 1 else 1.5 / 1.3 - 1
             assert found[1].work.error == pytest.approx(expected, rel=0.01)
 
+    @pytest.mark.exhaustive
     def test_pages_that_do_not_fit_wait_outside(self):
         given = pages([100_000, 1])
         found, one_by_one = times(SERVERS["vllm"], DIMENSIONS["published"], given)
         assert found.fits.tolist() == [False, True]
         assert_alike(found, one_by_one)
 
+    @pytest.mark.exhaustive
     def test_quantized_and_offline_pages_too(self):
         given = pages([1, 8, 8, 1])
         both = times(SERVERS["vllm"], DIMENSIONS["published"], given,

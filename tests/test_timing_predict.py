@@ -102,6 +102,7 @@ class TestThroughput:
         assert load.ttft_seconds == pytest.approx(found.ttft_seconds.value)
         assert load.tpot_seconds == pytest.approx(found.tpot_seconds.value, rel=2e-3)
 
+    @pytest.mark.exhaustive
     @runtimes
     @pytest.mark.parametrize("tokens", [1, 2, 300])
     def test_no_more_pages_than_prefill_passes_and_preparations_come_by(self, runtime, tokens):
@@ -119,6 +120,7 @@ class TestThroughput:
             assert rate * load.page_seconds == pytest.approx(load.concurrency)
             assert load.ttft_seconds <= load.page_seconds
 
+    @pytest.mark.exhaustive
     @runtimes
     def test_more_pages_at_a_time_never_give_fewer_a_second(self, runtime):
         found = predicted(assumed(runtime, prepare=0.0), (1, 2, 4, 8, 16, 32))
@@ -153,6 +155,7 @@ class TestLengths:
             assert load.tpot_seconds is None
             assert load.page_seconds == pytest.approx(load.ttft_seconds)
 
+    @pytest.mark.exhaustive
     @runtimes
     def test_a_mean_between_whole_numbers_of_tokens_is_not_rounded(self, runtime):
         """Six pages of one token and four of two: 0.4 steps of a page, on average."""
@@ -163,6 +166,7 @@ class TestLengths:
         assert found.page_seconds.value == pytest.approx(one.page_seconds.value + 0.4 * step)
         assert found.tpot_seconds.value == pytest.approx(step)
 
+    @pytest.mark.exhaustive
     def test_a_batch_waits_for_its_longest_page(self):
         mixed = OutputLengths.of_counts({100: 1, 1000: 1})
         batch = assumed("eager", lengths=mixed, prepare=0.0)
@@ -198,6 +202,7 @@ class TestMemory:
         ]
         assert 0 < held[0] < held[1] < held[2]
 
+    @pytest.mark.exhaustive
     @runtimes
     def test_pages_that_do_not_fit_wait_outside(self, runtime):
         timed = with_gpu(memory_gb=1)
@@ -261,6 +266,7 @@ class TestChunks:
 
 
 class TestRecords:
+    @pytest.mark.exhaustive
     def test_a_trace_and_the_closed_forms_give_the_same_stages(self):
         page = by_both_engines(SMALL_DIRECTORY, page=(1000, 1400), base_size=256, image_size=192)
         records = {name: stage.kernels for name, stage in page.traced.stages.items()}
@@ -274,6 +280,7 @@ class TestRecords:
 class TestFaster:
     """More of what a GPU is sold by never makes a page slower."""
 
+    @pytest.mark.exhaustive
     @settings(deadline=None, max_examples=10)
     @given(
         st.sampled_from(["h100-sxm", "a100-80gb-sxm", "l40s", "b200", "t4", "rtx-4090"]),

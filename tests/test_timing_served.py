@@ -64,6 +64,7 @@ def angles(decoder, tokens):
 
 
 class TestMatrixWork:
+    @pytest.mark.exhaustive
     @settings(deadline=None, max_examples=40)
     @given(
         decoders(),
@@ -102,6 +103,7 @@ class TestMatrixWork:
         step = SERVED.step(1, 100, REFERENCE, BFLOAT16, 16)
         assert work_of(step).macs == 81_715_200 + 26_296_320 + 11 * 27_607_040 + 165_478_400
 
+    @pytest.mark.exhaustive
     def test_vision_kernels_are_the_models_own_records(self):
         for workload in (planned(), planned(page=(100, 100)), planned(crop_mode=False)):
             composed = DEFAULT.forms.compose(REFERENCE, workload, BFLOAT16, False)

@@ -34,12 +34,14 @@ class TestFinishTimes:
     def test_where_the_host_is_slower_every_kernel_ends_right_after_it_is_issued(self):
         assert ends([10, 20, 30], [1, 2, 3]) == [11, 22, 33]
 
+    @pytest.mark.exhaustive
     @given(st.lists(st.tuples(seconds, seconds), min_size=1, max_size=60))
     def test_it_is_a_loop_over_the_kernels(self, kernels):
         gaps, device = zip(*kernels, strict=True)
         issued = np.cumsum(gaps).tolist()
         assert ends(issued, device) == pytest.approx(one_by_one(issued, device), abs=1e-9)
 
+    @pytest.mark.exhaustive
     @given(st.lists(st.tuples(seconds, seconds), min_size=1, max_size=60), seconds)
     def test_a_gpu_that_is_busy_at_first_delays_only_the_first_kernel(self, kernels, busy_until):
         """As one pass follows another: only the first kernel's time of issue is moved."""

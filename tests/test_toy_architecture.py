@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_line import run
+from sampling import first, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES, architecture_of
 from dsocr_analyze.architectures.ocr_family.config_table import (
@@ -191,7 +192,7 @@ def toy(tmp_path, monkeypatch):
     return toy
 
 
-@pytest.mark.parametrize("page", [(100, 100), (500, 300), (200, 900)])
+@sampled("page", [(100, 100), (500, 300), (200, 900)], first(1))
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_both_engines(toy, page, batch_size):
     session = DeepSeekOCRSession.from_directory(ModelDirectory.read(toy.reference))
@@ -206,6 +207,7 @@ def test_its_directory_is_found(toy):
     assert architecture_of(CONFIG) is toy
 
 
+@pytest.mark.exhaustive
 def test_every_command_goes_by_its_stages(toy, capsys):
     for arguments in (
         ["--arch", "toy-ocr", "--max-new-tokens", "2", "--full"],

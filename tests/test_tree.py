@@ -213,6 +213,7 @@ def test_reference_rows_hold_calls_shapes_and_flops_of_a_page(rows):
     assert (convolution["calls"], convolution["flops"]) == (0, 0)
 
 
+@pytest.mark.exhaustive
 def test_reference_text_folds_the_eleven_mixture_layers(capsys):
     assert run("--depth", "3", "--no-trace") == 0
     shown = capsys.readouterr().out
@@ -221,12 +222,14 @@ def test_reference_text_folds_the_eleven_mixture_layers(capsys):
     assert "calls" not in shown
 
 
+@pytest.mark.exhaustive
 def test_stage_filter_shows_one_stage(capsys):
     assert run("--stage", "projector", "--no-trace", "--format", "json") == 0
     names = [row["name"] for row in json.loads(capsys.readouterr().out)["modules"]]
     assert names == ["model.projector", "model.projector.layers"]
 
 
+@pytest.mark.exhaustive
 def test_reference_leaves_by_stage(capsys):
     assert run("--leaves", "--format", "json") == 0
     leaves = json.loads(capsys.readouterr().out)["stages"]
@@ -241,6 +244,7 @@ def test_reference_leaves_by_stage(capsys):
     assert leaves["decode"] == {"Linear": 1}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["mermaid", "dot"])
 def test_graphs_of_the_reference_have_an_edge_for_each_box_but_the_first(kind, capsys):
     assert run("--depth", "2", "--no-trace", "--format", kind) == 0
@@ -250,6 +254,7 @@ def test_graphs_of_the_reference_have_an_edge_for_each_box_but_the_first(kind, c
     assert boxes == edges + 1 > 5
 
 
+@pytest.mark.exhaustive
 def test_dump_script_writes_rows_and_text(tmp_path, capsys):
     names = runpy.run_path(str(ROOT / "scripts" / "dump_dsocr_tree.py"))
     names["dump"].__globals__["OUTPUT"] = tmp_path
@@ -276,6 +281,7 @@ def test_bad_input_is_one_line_with_what_would_be_right(arguments, named, capsys
     assert captured.err.count("\n") == 1
 
 
+@pytest.mark.exhaustive
 def test_file_that_cannot_be_written_is_one_line_and_exit_code_74(capsys):
     assert run("--output", "no/such/folder/tree.txt", "--no-trace") == 74
     captured = capsys.readouterr()

@@ -245,6 +245,7 @@ class TestTheRecord:
         with pytest.raises(OwnFolderError, match="no home directory"):
             record_trust(read(checkout))
 
+    @pytest.mark.exhaustive
     def test_records_made_at_once_are_all_kept(self, tmp_path, config_home):
         paths = [vendor_like.write(tmp_path / f"model {number}") for number in range(16)]
         code = (
@@ -280,6 +281,7 @@ class TestTheRecord:
                 record_trust(read(checkout))
 
 
+@pytest.mark.exhaustive
 def test_files_that_change_while_they_are_read_and_loaded_run_only_as_trusted(checkout):
     """A thousand times another file takes a trusted one's place between any two moments."""
     record_trust(read(checkout))

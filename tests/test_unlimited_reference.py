@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from sampling import every, named, sampled
+from sampling import named, sampled
 from test_golden import flops_by_stage, repeats_of
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
@@ -206,6 +206,7 @@ def test_latent_attention_keeps_its_own_classes_and_knows_no_window():
     assert Generation(model, tokens_of(1, 14), 4, WINDOW).lengths == list(range(4, 15))
 
 
+@pytest.mark.exhaustive
 def test_the_window_is_off_unless_it_is_asked_for():
     assert load(REFERENCE, None).sliding_window is None
     model = load(REFERENCE, 7)
@@ -220,6 +221,7 @@ def test_a_window_below_one_is_refused(window):
         load(REFERENCE, window)
 
 
+@pytest.mark.exhaustive
 def test_parameters_are_the_checkpoints():
     module = load(REFERENCE, None).module
     assert sum(p.numel() for p in module.parameters()) == 3_336_106_240
@@ -265,6 +267,7 @@ SMALL_DECODER = {
 }
 
 
+@pytest.mark.exhaustive
 @sampled(("window", "batch"), [(None, 1), (1, 2), (WINDOW, 1), (WINDOW, 2)], named((WINDOW, 2)))
 def test_a_step_over_a_made_cache_is_that_step_of_the_generation(window, batch):
     page = workload((ViewBatch(1, 128),), 7, 3, base_size=128, batch_size=batch)
@@ -276,6 +279,7 @@ def test_a_step_over_a_made_cache_is_that_step_of_the_generation(window, batch):
         assert alone.decode_steps == (generated.decode_steps[number],)
 
 
+@pytest.mark.exhaustive
 def test_a_step_writes_in_place_from_the_window_on():
     model = load(REFERENCE, WINDOW, config=SMALL_DECODER)
     traces = traced(model, PAGE, step_numbers=(0, WINDOW - 1, WINDOW, 1000))
@@ -298,6 +302,7 @@ def test_a_step_writes_in_place_from_the_window_on():
     assert (first.kernels, first.peak) == (late.kernels, late.peak)
 
 
+@pytest.mark.exhaustive
 def test_declared_repetition_changes_nothing():
     deepseek = load(DEFAULT.reference, None)
     model = load(REFERENCE, WINDOW)
@@ -312,6 +317,7 @@ def slots_of(cache) -> list[int]:
     return [written.get(layer, 0) for layer in range(3)]
 
 
+@pytest.mark.exhaustive
 def test_a_cache_is_made_as_real_steps_leave_it():
     model = decoder(small(), torch.float32, vendor=False)
     first = Generation(model, tokens_of(1, 5), 5, WINDOW)
@@ -370,6 +376,7 @@ def witnessed(model, inputs, cache):
     return counter.get_total_flops(), head, cache
 
 
+@pytest.mark.exhaustive
 @sampled("golden", GOLDENS, named(GOLDENS[2]), ids=lambda g: f"{g['grid']}-{g['pages']}")
 @pytest.mark.parametrize("path", DIRECTORIES)
 def test_the_outside_witness_counts_what_was_recorded(path, golden):
@@ -399,7 +406,7 @@ def test_the_outside_witness_counts_what_was_recorded(path, golden):
             assert held == row["kv_cache_bytes_bf16"] == BYTES_A_TOKEN * step.keys
 
 
-@sampled("golden", GOLDENS, every(2), ids=lambda g: f"{g['grid']}-{g['pages']}")
+@sampled("golden", GOLDENS, named(GOLDENS[2]), ids=lambda g: f"{g['grid']}-{g['pages']}")
 @pytest.mark.parametrize("path", DIRECTORIES)
 def test_the_trace_counts_what_was_recorded(path, golden):
     page = workload_of(golden)

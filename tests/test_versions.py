@@ -84,10 +84,12 @@ def stderr_of_a_page(tmp_path, *options: str, **variables: str) -> str:
     return ran.stderr
 
 
+@pytest.mark.exhaustive
 def test_a_future_warning_of_what_is_imported_does_not_reach_the_user(tmp_path):
     assert "Warning" not in stderr_of_a_page(tmp_path)
 
 
+@pytest.mark.exhaustive
 def test_it_does_where_warnings_are_asked_for(tmp_path):
     asked = stderr_of_a_page(tmp_path, "-W", "default::FutureWarning")
     assert "FutureWarning: this package is deprecated" in asked

@@ -28,6 +28,7 @@ def scripts_of(name: str) -> list[str]:
     return [step["run"] for step in steps_of(name) if "run" in step]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_workflow_is_valid_by_githubs_schema(path):
     # The schema is SchemaStore's github-workflow.json, a copy of which check-jsonschema carries.
@@ -40,6 +41,7 @@ def test_workflow_is_valid_by_githubs_schema(path):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.exhaustive
 def test_the_schema_check_can_fail(tmp_path):
     broken = tmp_path / "broken.yml"
     broken.write_text("on: push\njobs: {build: {steps: []}}\n", encoding="utf-8")
