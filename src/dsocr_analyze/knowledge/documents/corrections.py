@@ -8,9 +8,10 @@ from typing import Final, NamedTuple
 from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.knowledge.families.rotary import YARN_OPERATORS
 from dsocr_analyze.knowledge.machinery.evidence import CheckedCase
-from dsocr_analyze.knowledge.machinery.facts import Facts, count, scaled
+from dsocr_analyze.knowledge.machinery.facts import Facts, count
 from dsocr_analyze.knowledge.machinery.page import Page
 from dsocr_analyze.knowledge.machinery.render import table
+from dsocr_analyze.report.quantities import bytes_text, flops_text, scaled
 
 __all__ = ["corrections_page"]
 
@@ -83,22 +84,22 @@ def _of_the_model(checked: Checked, facts: Facts) -> list[_Correction]:
         _Correction(
             "DeepseekOCRConfig",
             f"Example MLA config (40 layers, seq_len={quoted}, batch=1, bf16): several GB",
-            f"{scaled(token_bytes * quoted, 'B')} for the same number of tokens",
+            f"{bytes_text(token_bytes * quoted)} for the same number of tokens",
             f"keys and values of {decoder.layers} layers take {count(token_bytes)} bytes per token",
         ),
         _Correction(
             "DeepseekV2ForCausalLM",
             f"LM Head Projection: ~2.15 TFLOPs (1280 → {QUOTED['vocabulary']} vocab)",
-            f"{scaled(head, 'FLOPs')} for the {tokens} tokens of the stated page,"
-            f" {scaled(head // tokens, 'FLOPs')} per token",
+            f"{flops_text(head)} for the {tokens} tokens of the stated page,"
+            f" {flops_text(head // tokens)} per token",
             f"the vocabulary has {count(decoder.vocab_size)} entries; the earlier figure is for"
             f" {count(quoted)} tokens",
         ),
         _Correction(
             "DeepseekV2ForCausalLM",
             f"Logits Tensor: 3.3 GB (B=1, S={quoted}, vocab={QUOTED['vocabulary']} in fp32)",
-            f"{scaled(quoted * logits_bytes, 'B')} for the same number of tokens,"
-            f" {scaled(tokens * logits_bytes, 'B')} for the stated page",
+            f"{bytes_text(quoted * logits_bytes)} for the same number of tokens,"
+            f" {bytes_text(tokens * logits_bytes)} for the stated page",
             f"the vocabulary has {count(decoder.vocab_size)} entries",
         ),
     ]
@@ -116,15 +117,15 @@ def _of_vision(checked: Checked, facts: Facts) -> list[_Correction]:
         _Correction(
             "DeepseekOCRModel",
             "Vision Encoding: ~2.5 TFLOPs (SAM + CLIP for 6-patch document)",
-            f"{scaled(sum(sam) + sum(clip) + sum(projector), 'FLOPs')} of matrix work: SAM"
-            f" {scaled(sum(sam), 'FLOPs')}, CLIP {scaled(sum(clip), 'FLOPs')}, projector"
-            f" {scaled(sum(projector), 'FLOPs')}",
+            f"{flops_text(sum(sam) + sum(clip) + sum(projector))} of matrix work: SAM"
+            f" {flops_text(sum(sam))}, CLIP {flops_text(sum(clip))}, projector"
+            f" {flops_text(sum(projector))}",
             f"the stated page has as many local views, and the global view: {views}",
         ),
         _Correction(
             "ImageEncoderViT",
             "FLOPs: ~290 GFLOPs per 1024×1024 image",
-            f"{scaled(sam[0], 'FLOPs')} of matrix work ({scaled(sam[0] // 2, 'MACs')})",
+            f"{flops_text(sam[0])} of matrix work ({scaled(sam[0] // 2)}MACs)",
             f"includes all {facts.sam.layers} blocks, with both attention products over padded windows,"
             " patch embedding and neck",
         ),
@@ -149,7 +150,7 @@ def _of_vision(checked: Checked, facts: Facts) -> list[_Correction]:
         _Correction(
             "VitModel",
             "FLOPs: ~64.5 GFLOPs per image",
-            f"{scaled(clip[0], 'FLOPs')} of matrix work for the global view",
+            f"{flops_text(clip[0])} of matrix work for the global view",
             f"{facts.clip.layers} blocks over {tokens} tokens, two FLOPs per multiply-accumulate",
         ),
         _Correction(
@@ -183,7 +184,7 @@ def _of_decoder(checked: Checked, facts: Facts) -> list[_Correction]:
         _Correction(
             "DeepseekV2DecoderLayer",
             "Attention: ~2×B×S²×d per layer (prefill)",
-            f"$4\\,B S^2 d$: {scaled(4 * tokens**2 * d, 'FLOPs')} for the stated page, before the"
+            f"$4\\,B S^2 d$: {flops_text(4 * tokens**2 * d)} for the stated page, before the"
             " projections",
             "attention has two products: with the keys, and with the values",
         ),
@@ -197,8 +198,8 @@ def _of_decoder(checked: Checked, facts: Facts) -> list[_Correction]:
         _Correction(
             "DeepseekV2MLP",
             f"≈16 TFLOPs for B=1, S={S}, d={quoted_d}, d_ff={quoted_ff}",
-            f"{scaled(6 * S * quoted_d * quoted_ff, 'FLOPs')} at those sizes;"
-            f" {scaled(6 * tokens * d * dense, 'FLOPs')} for the dense layer and the stated page",
+            f"{flops_text(6 * S * quoted_d * quoted_ff)} at those sizes;"
+            f" {flops_text(6 * tokens * d * dense)} for the dense layer and the stated page",
             f"three linear maps take $6\\,B S d\\,d_{{ff}}$; the dense layer is {count(dense)} wide",
         ),
         _Correction(

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from dsocr_analyze.knowledge.machinery.chapter import Chapter, groups_of
 from dsocr_analyze.knowledge.machinery.evidence import CheckedCase
-from dsocr_analyze.knowledge.machinery.facts import count, scaled
+from dsocr_analyze.knowledge.machinery.facts import count
 from dsocr_analyze.knowledge.machinery.page import Page
 from dsocr_analyze.knowledge.machinery.render import table
+from dsocr_analyze.report.quantities import flops_text
 
 __all__ = ["index"]
 
@@ -49,7 +50,7 @@ def _models(chapters: Sequence[Chapter]) -> str:
 
 
 def _index_row(page: Page, cases: Sequence[CheckedCase]) -> tuple[str, ...]:
-    flops = scaled(cases[0].work.flops, "FLOPs") if cases else "none"
+    flops = flops_text(cases[0].work.flops) if cases else "none"
     label = f" ({cases[0].case.label})" if cases else ""
     params = count(cases[0].params) if cases else "none"
     return f"[{page.name}]({page.file_name})", page.notes, params, flops + label

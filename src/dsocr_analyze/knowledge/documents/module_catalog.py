@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dsocr_analyze.knowledge.machinery.chapter import Chapter
 from dsocr_analyze.knowledge.machinery.evidence import CheckedCase
-from dsocr_analyze.knowledge.machinery.facts import Facts, count, scaled
+from dsocr_analyze.knowledge.machinery.facts import Facts, count
 from dsocr_analyze.knowledge.machinery.page import Page
 from dsocr_analyze.knowledge.machinery.render import table
+from dsocr_analyze.report.quantities import flops_text
 
 __all__ = ["catalogue"]
 
@@ -79,6 +80,6 @@ def _stages(facts: Facts) -> str:
         figures = facts.traced_stages[stage.name]
         prefixes = ", ".join(f"`{prefix}`" for prefix in stage.prefixes)
         operators = ", ".join(f"`{name}`" for name in figures.operators)
-        flops = scaled(figures.work.flops, "FLOPs")
+        flops = flops_text(figures.work.flops)
         rows.append((stage.name, prefixes, count(figures.params), flops, operators))
     return table(("stage", "module prefixes", "parameters", "FLOPs", "operators seen"), rows)

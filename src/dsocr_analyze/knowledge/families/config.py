@@ -9,8 +9,9 @@ from typing import Any, Final
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.knowledge.families.decoder import config_parameters
 from dsocr_analyze.knowledge.families.model import group_of
-from dsocr_analyze.knowledge.machinery.facts import Facts, config_value, count, scaled
+from dsocr_analyze.knowledge.machinery.facts import Facts, config_value, count
 from dsocr_analyze.knowledge.machinery.page import Page, Parameter
+from dsocr_analyze.report.quantities import bytes_text
 
 __all__ = ["config_page"]
 
@@ -104,7 +105,7 @@ def config_page(
         flops_notes=("No computation: a configuration holds no tensor.",),
         memory_notes=(
             "No parameters of its own. With its values, in bf16: the token embedding takes"
-            f" {scaled(embedding, 'B')}, all weights {scaled(memory.weights_bytes, 'B')},"
+            f" {bytes_text(embedding)}, all weights {bytes_text(memory.weights_bytes)},"
             f" and the KV cache {count(facts.cache_bytes_per_token)} bytes per token.",
         ),
         related=(facts.model_class, facts.whole_class, "DeepseekV2Model"),

@@ -7,8 +7,9 @@ from typing import Final
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.knowledge.families.decoder_stack import stack_parameters
 from dsocr_analyze.knowledge.families.whole_model import WholeModel
-from dsocr_analyze.knowledge.machinery.facts import Facts, count, scaled
+from dsocr_analyze.knowledge.machinery.facts import Facts, count
 from dsocr_analyze.knowledge.machinery.page import Page, Parameter
+from dsocr_analyze.report.quantities import bytes_text, flops_text
 
 __all__ = [
     "CLIP_AND_SAM_FEATURES",
@@ -139,13 +140,13 @@ repeat: hidden, cache = model(token, cache); logits = lm_head(hidden).float()"""
         cases=whole.cases,
         flops_notes=(
             "The prefill pass over the stated page takes"
-            f" {scaled(figures.prefill_pass.flops, 'FLOPs')}, including"
-            f" {scaled(figures.prefill_pass.matrix_flops, 'FLOPs')} of matrix work;"
-            f" a decode step takes {scaled(figures.stages['decode'].work.flops, 'FLOPs')}.",
+            f" {flops_text(figures.prefill_pass.flops)}, including"
+            f" {flops_text(figures.prefill_pass.matrix_flops)} of matrix work;"
+            f" a decode step takes {flops_text(figures.stages['decode'].work.flops)}.",
             *flops_notes,
         ),
         memory_notes=(
-            f"All weights take {scaled(weights_bytes, 'B')} in bf16"
+            f"All weights take {bytes_text(weights_bytes)} in bf16"
             f" ({count(params)} parameters); the KV cache takes"
             f" {count(per_token)} bytes per token.",
             *memory_notes,

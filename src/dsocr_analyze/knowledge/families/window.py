@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dsocr_analyze.knowledge.families.whole_model import Step, WholeModel
-from dsocr_analyze.knowledge.machinery.facts import Facts, count, scaled
+from dsocr_analyze.knowledge.machinery.facts import Facts, count
 from dsocr_analyze.knowledge.machinery.page import Page, Symbol
+from dsocr_analyze.report.quantities import bytes_text
 from dsocr_analyze.workload import DecodeStep
 
 __all__ = [
@@ -87,7 +88,7 @@ def bound_note(facts: Facts) -> str:
     bound = (S + window) * facts.cache_bytes_per_token
     return (
         f"All layers together keep at most S + W tokens: {count(bound)} bytes"
-        f" ({scaled(bound, 'B')}) for the stated prompt, however long the output is."
+        f" ({bytes_text(bound)}) for the stated prompt, however long the output is."
     )
 
 

@@ -45,7 +45,6 @@ __all__ = [
     "count",
     "kernels_of",
     "published_facts",
-    "scaled",
     "tensor",
 ]
 
@@ -340,14 +339,6 @@ def tensor(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 def count(number: int) -> str:
     """A number with thousands separators."""
     return f"{number:,}"
-
-
-def scaled(number: int, unit: str) -> str:
-    """A readable number: four digits and a prefix."""
-    for power, prefix in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
-        if abs(number) >= 10**power:
-            return f"{number / 10**power:.4g} {prefix}{unit}"
-    return f"{number} {unit}"
 
 
 def config_value(config: Any, key: str) -> Any:

@@ -9,12 +9,13 @@ from typing import Any
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.knowledge.machinery.evidence import CheckedCase
-from dsocr_analyze.knowledge.machinery.facts import Facts, count, scaled
+from dsocr_analyze.knowledge.machinery.facts import Facts, count
 from dsocr_analyze.knowledge.machinery.notation import equation, evaluate, names_in, typeset
 from dsocr_analyze.knowledge.machinery.page import NO_DEFAULT, Page, Parameter, Symbol
 from dsocr_analyze.knowledge.machinery.signature import definition_of, file_of
 from dsocr_analyze.knowledge.references import REFERENCES
 from dsocr_analyze.module_tree import FoldedNode
+from dsocr_analyze.report.quantities import flops_text
 
 __all__ = ["defaults_of", "display", "paths_of", "render_page", "table"]
 
@@ -288,7 +289,7 @@ def _figures(cases: Sequence[CheckedCase]) -> str:
             count(item.work.matrix_flops),
             count(item.work.vector_flops),
             count(item.work.flops),
-            scaled(item.work.flops, "FLOPs"),
+            flops_text(item.work.flops),
         )
         for item in cases
     ]

@@ -9,8 +9,9 @@ from dsocr_analyze.knowledge.families.decoder_stack import (
     stack_symbols,
     with_head,
 )
-from dsocr_analyze.knowledge.machinery.facts import Facts, count, scaled
+from dsocr_analyze.knowledge.machinery.facts import Facts, count
 from dsocr_analyze.knowledge.machinery.page import Page
+from dsocr_analyze.report.quantities import bytes_text
 
 __all__ = ["page"]
 
@@ -49,7 +50,7 @@ loss = cross_entropy(logits[:, :-1], labels[:, 1:]) if labels is not None else N
             " the last one.",
         ),
         memory_notes=(
-            f"The logits of the stated prompt take {scaled(logits, 'B')} in fp32, plus half as much"
+            f"The logits of the stated prompt take {bytes_text(logits)} in fp32, plus half as much"
             " in bf16 before the cast.",
         ),
         related=(

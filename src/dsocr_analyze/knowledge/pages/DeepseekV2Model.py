@@ -9,8 +9,9 @@ from dsocr_analyze.knowledge.families.decoder_stack import (
     stack_parameters,
     stack_symbols,
 )
-from dsocr_analyze.knowledge.machinery.facts import Facts, below_model, count, scaled
+from dsocr_analyze.knowledge.machinery.facts import Facts, below_model, count
 from dsocr_analyze.knowledge.machinery.page import Page
+from dsocr_analyze.report.quantities import bytes_text
 
 __all__ = ["page"]
 
@@ -59,7 +60,7 @@ return norm(x), cache""",
         ),
         memory_notes=(
             f"The KV cache takes {count(per_token)} bytes per token in bf16 for all layers:"
-            f" {scaled(per_token * facts.tokens, 'B')} for the stated prompt.",
+            f" {bytes_text(per_token * facts.tokens)} for the stated prompt.",
         ),
         related=(
             "DeepseekV2DecoderLayer",

@@ -13,9 +13,10 @@ from dsocr_analyze.knowledge.families.qwen2 import (
     stack_symbols,
     view_cases,
 )
-from dsocr_analyze.knowledge.machinery.facts import Facts, scaled, tensor
+from dsocr_analyze.knowledge.machinery.facts import Facts, tensor
 from dsocr_analyze.knowledge.machinery.notation import evaluate
 from dsocr_analyze.knowledge.machinery.page import Case, Formulas, Page, Parameter, pick
+from dsocr_analyze.report.quantities import bytes_text
 
 __all__ = ["page"]
 
@@ -89,7 +90,7 @@ assert y.shape == ({N}, {n}, {d})""",
 def _cache(case: Case) -> str:
     tokens = 2 * case.values["q"] ** 2
     size = evaluate(str(STACK.cache_bytes), {**case.values, "T": tokens})
-    return f"{scaled(size, 'B')} for the {case.label}"
+    return f"{bytes_text(size)} for the {case.label}"
 
 
 def _parameters(d: int, encoder: EncoderDimensions) -> dict[str, Parameter]:
