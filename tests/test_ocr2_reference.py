@@ -138,6 +138,7 @@ def test_attention_is_sdpa_in_the_encoder_whatever_the_decoders_is(flash, decode
 # ----------------------------------------------------------------------------------------- counts
 
 
+@pytest.mark.exhaustive
 @sampled("golden", GOLDENS, first(1), ids=list(golden_ids()))
 def test_every_stage_counts_what_was_recorded(published, golden):
     workload = workload_of(golden)

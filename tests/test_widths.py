@@ -151,7 +151,7 @@ def test_what_a_check_says_fits(capsys, monkeypatch, width):
 def one_width_each(names):
     """Every name at every width; the default run tries every fourth name at one."""
     cases = list(itertools.product(names, WIDTHS))
-    chosen = [(name, WIDTHS[number % 4]) for number, name in enumerate(list(names)[::4])]
+    chosen = [(name, WIDTHS[number % 4]) for number, name in enumerate(list(names)[1::4])]
     return sampled(("name", "width"), cases, named(*chosen))
 
 
