@@ -94,6 +94,17 @@ def test_a_call_with_equal_arguments_is_not_worked_out_again(worked_out):
     assert shapes == [(3, 17), (4, 17)]
 
 
+def test_an_output_that_is_undefined_stays_so():
+    with torch.library._scoped_library("known_outputs_tests", "FRAGMENT") as library:
+        library.define("half(Tensor x) -> (Tensor, Tensor)")
+        library.impl("half", lambda x: (torch.empty_like(x), None), "Meta")
+        with running(META):
+            for _ in range(3):
+                defined, undefined = torch.ops.known_outputs_tests.half(tensor(3, 19))
+                assert defined.shape == (3, 19)
+                assert undefined is None
+
+
 def test_every_output_has_memory_of_its_own():
     with running(META):
         x = tensor(3, 4)

@@ -7,12 +7,12 @@ PyTorch longer than anything else in a pass. A model runs the same few hundred c
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
 
-__all__ = ["run_on_meta"]
+__all__ = ["run_on_meta", "tensors_in"]
 
 _TENSORS: Final = (torch.Tensor, torch.nn.Parameter)
 _VALUES: Final = (
@@ -46,15 +46,16 @@ def run_on_meta(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     known = _CALLS.get(call)
     if known is None:
         output = func(*args, **kwargs)
-        found = _described(_tensors(output), [*_tensors(args), *_tensors(kwargs.values())])
-        if found is not None:
+        outputs = list(tensors_in([output]))
+        found = _described(outputs, [*tensors_in(args), *tensors_in(kwargs.values())])
+        # An undefined tensor among the outputs is None, and no tensor.
+        if found is not None and len(found) == len(func._schema.returns):
             if len(_CALLS) >= _MOST_CALLS:
                 _CALLS.clear()
             _CALLS[call] = found
         return output
-    if len(known) == 1 and len(func._schema.returns) == 1:
-        return known[0].make()
-    return tuple(output.make() for output in known)
+    made = tuple(output.make() for output in known)
+    return made[0] if len(made) == 1 else made
 
 
 @functools.cache
@@ -89,13 +90,13 @@ def _describe(arguments: Iterable[Any], parts: list[Any]) -> bool:
     return True
 
 
-def _tensors(values: Any) -> list[torch.Tensor]:
-    """All tensors among values, or within them."""
-    if isinstance(values, torch.Tensor):
-        return [values]
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        return []
-    return [tensor for value in values for tensor in _tensors(value)]
+def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """The tensors among values, or in tuples and lists among them."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from tensors_in(value)
 
 
 def _described(

@@ -9,14 +9,13 @@ operators.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dsocr_analyze.errors import ModelCodeError
-from dsocr_analyze.running.known_outputs import run_on_meta
+from dsocr_analyze.running.known_outputs import run_on_meta, tensors_in
 from dsocr_analyze.running.known_values import known_value, set_known_value
 from dsocr_analyze.running.uncounted import uncounted
 
@@ -48,7 +47,7 @@ class KnownShapes(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is _GROUPED_MM and args[0].is_meta and args[0].dtype != torch.bfloat16:
             return _grouped_product(*args, **kwargs)
-        if not _asks_for_values(func) or not any(tensor.is_meta for tensor in _tensors(args)):
+        if not _asks_for_values(func) or not any(tensor.is_meta for tensor in tensors_in(args)):
             return run_on_meta(func, args, kwargs)
         if kwargs.get("output_size") is not None:  # as repeat_interleave accepts it
             return func(*args, **kwargs)
@@ -66,14 +65,6 @@ def _asks_for_values(func: Any) -> bool:
     """Whether an operator's output or its shape depends on values, by PyTorch's own tags."""
     tags = getattr(func, "tags", ())
     return torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
-
-
-def _tensors(arguments: Iterable[Any]) -> Iterator[torch.Tensor]:
-    for argument in arguments:
-        if isinstance(argument, torch.Tensor):
-            yield argument
-        elif isinstance(argument, tuple | list):
-            yield from _tensors(argument)
 
 
 def _value_of(func: Any, tensor: torch.Tensor) -> torch.Tensor:
