@@ -35,7 +35,7 @@ SUPPORTED_NAMES = [f"python{major}.{minor}" for major, minor in SUPPORTED]
 
 # All tests of a file in one process: what they share is made once.
 PYTEST = ("python", "-m", "pytest", "-n", "auto", "--maxprocesses", "8", "--dist", "loadfile")
-# Few of the cases take most of the time: one each is tried by `test`, all others here.
+# What takes long, in whatever process is free.
 EXHAUSTIVE = ("-m", "exhaustive and not gpu and not benchmark", "--dist", "worksteal")
 # Minutes are few: what the versions could change, and the figures that were recorded outside.
 NEWEST_TESTS = (
@@ -107,7 +107,7 @@ TASKS = {
         commands=(("dsocr-analyze", "--base-size", "1024", "--image-size", "640"),),
     ),
     "test": Task("run the tests", commands=(PYTEST,)),
-    "exhaustive": Task("run the cases that test leaves out", commands=((*PYTEST, *EXHAUSTIVE),)),
+    "exhaustive": Task("run the tests that test leaves out", commands=((*PYTEST, *EXHAUSTIVE),)),
     "newest": Task(
         "run the tests of the built-in reference under the newest transformers",
         lock="newest.txt",
@@ -332,7 +332,7 @@ def _variables(environment: Environment | None) -> dict[str, str]:
     folder = Path(sys.executable).parent if environment is None else environment.bin
     env = dict(os.environ)
     env["PATH"] = os.pathsep.join([str(folder), env.get("PATH", os.defpath)])
-    env.pop("PYTHONDONTWRITEBYTECODE", None)  # the tests would compile it hundreds of times
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # else every process compiles anew
     env.setdefault("NO_MKDOCS_2_WARNING", "1")  # the theme's notice of its successor is no warning
     if environment is not None:
         env["VIRTUAL_ENV"] = str(environment.folder)

@@ -34,16 +34,18 @@ def sampled(
     """`pytest.mark.parametrize`, where cases that are not chosen are marked `exhaustive`."""
     single = isinstance(argnames, str) and "," not in argnames
     marked: list[Any] = []
+    left_out = False
     for number, case in enumerate(cases):
         is_marked = hasattr(case, "marks")
         if chosen(number, case.id if is_marked else case):
             marked.append(case)
-        elif is_marked:
+            continue
+        left_out = True
+        if is_marked:
             marks = [*case.marks, pytest.mark.exhaustive]
             marked.append(pytest.param(*case.values, marks=marks, id=case.id))
         else:
             values = (case,) if single else case
             marked.append(pytest.param(*values, marks=pytest.mark.exhaustive))
-    left_out = sum(hasattr(case, "marks") for case in marked)
-    assert left_out > 0, f"{argnames}: every case is chosen, or none has to be left out"
+    assert left_out, f"{argnames}: every case is chosen; use pytest.mark.parametrize"
     return pytest.mark.parametrize(argnames, marked, **options)
