@@ -10,7 +10,6 @@ from command_line import run
 from hand_built import CREATED, FIGURES, Agreement, LeftOut, StageAgreement, batch_of, traced
 from hypothesis import given
 from hypothesis import strategies as st
-from sampling import first, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.kernels import Work
@@ -269,7 +268,7 @@ SETTINGS = (
 
 
 @pytest.mark.exhaustive
-@sampled(("architecture", "mode"), MODES, first(1))
+@pytest.mark.parametrize(("architecture", "mode"), MODES)
 def test_every_mode_of_every_model(capsys, architecture, mode):
     for index, setting in enumerate(SETTINGS):
         flash = index == 3 and architecture != "unlimited-ocr"  # whose attention is eager only

@@ -18,7 +18,6 @@ from any_models import (
     TOKENS,
     Small,
 )
-from sampling import every, first, sampled
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
 
@@ -138,7 +137,7 @@ class TestWitness:
 
 
 @pytest.mark.exhaustive
-@sampled("name", PRESENT, every(3))
+@pytest.mark.parametrize("name", PRESENT)
 def test_a_batch_costs_as_many_times_its_matrix_work(tmp_path, name):
     """But in a model that compares every image with every text, and where attention is shared."""
     session = session_of(PRESENT[name], tmp_path)
@@ -176,7 +175,7 @@ class TestSteps:
     """Of a model of which nothing is declared, decode steps show themselves where they change."""
 
     @pytest.mark.exhaustive
-    @sampled("name", PRESENT, first(1))
+    @pytest.mark.parametrize("name", PRESENT)
     def test_the_batch_is_every_step_run_one_after_the_other(self, tmp_path, name):
         small = PRESENT[name]
         if not small.decodes:

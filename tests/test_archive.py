@@ -19,7 +19,6 @@ from command_line import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from sampling import first, sampled
 from single_page import page_costs
 
 from dsocr_analyze.architectures import DEFAULT, plan_workload
@@ -121,7 +120,7 @@ def test_the_grids_are_the_same_where_two_aspects_are_as_near():
 
 
 @pytest.mark.exhaustive
-@sampled("examples", [6, 25], first(1))
+@pytest.mark.parametrize("examples", [6, 25])
 def test_every_row_is_what_the_scalar_closed_forms_say(examples):
     @settings(max_examples=examples, deadline=None)
     @given(
@@ -316,7 +315,7 @@ def test_totals_are_the_sums_of_the_rows(tmp_path, mode, with_lengths, monkeypat
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["base", "gundam"])
-@sampled("batch_size", [2, 5, 1000], first(1))
+@pytest.mark.parametrize("batch_size", [2, 5, 1000])
 @pytest.mark.parametrize("with_lengths", [False, True])
 def test_pages_with_equal_prompts_run_in_batches(
     tmp_path, monkeypatch, mode, batch_size, with_lengths

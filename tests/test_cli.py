@@ -15,7 +15,7 @@ import typer
 from command_line import run
 from PIL import Image
 from process_state import process_settings
-from sampling import first, named, sampled
+from sampling import first, sampled
 
 from dsocr_analyze.cli import main
 from dsocr_analyze.cli.app import app
@@ -599,7 +599,7 @@ class TestExitCodes:
         assert done.stderr == "dsocr-analyze: internal error: out of memory\n"
 
     @pytest.mark.exhaustive
-    @sampled("arguments", COMMANDS, named(("fit",)), ids=" ".join)
+    @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="has no /dev/full")
     def test_74_where_stdout_is_full(self, arguments):
         with Path("/dev/full").open("w") as full:
@@ -608,7 +608,7 @@ class TestExitCodes:
         assert done.stderr == "dsocr-analyze: cannot write to stdout: No space left on device\n"
 
     @pytest.mark.exhaustive
-    @sampled("arguments", COMMANDS, named(("fit",)), ids=" ".join)
+    @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
     @pytest.mark.skipif(os.name == "nt", reason="closes a POSIX descriptor")
     def test_74_where_stdout_is_closed(self, arguments):
         done = program(*arguments, preexec_fn=lambda: os.close(1))
@@ -627,7 +627,7 @@ class TestExitCodes:
         assert (done.returncode, done.stdout) == (2, "")
 
     @pytest.mark.exhaustive
-    @sampled("arguments", COMMANDS, named(("fit",)), ids=" ".join)
+    @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
     def test_141_in_silence_where_the_reader_of_a_pipe_has_gone(self, arguments):
         reading, writing = os.pipe()
         os.close(reading)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_line import run
-from sampling import every, first, sampled
+from sampling import every, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 
@@ -48,7 +48,7 @@ def config_file(name, architecture=DEFAULT, **changes):
 
 
 @pytest.mark.exhaustive
-@sampled("name", ARCHITECTURES, first(1))
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_an_architecture_runs_in_its_default_mode_or_in_the_one_named(capsys, name):
     architecture = ARCHITECTURES[name]
     page = ["--page", "900x1300", "--max-new-tokens", "7"]

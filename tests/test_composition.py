@@ -18,7 +18,7 @@ from both_engines import (
 )
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from sampling import every, first, named, sampled
+from sampling import every, first, sampled
 
 from dsocr_analyze import analytic
 from dsocr_analyze.architectures import DEFAULT, plan_workload
@@ -183,7 +183,7 @@ def test_another_config_agrees(name):
 
 
 @pytest.mark.exhaustive
-@sampled("name", PAGES, every(3))
+@pytest.mark.parametrize("name", PAGES)
 def test_another_page_agrees(name):
     assert_agreement(by_both_engines(small_directory(), **PAGES[name]))
 
@@ -257,7 +257,7 @@ def test_any_model_and_page_agree(examples):
 
 
 @pytest.mark.exhaustive
-@sampled("trained", [43, 44, 45, 46, 50, 1064, 1065, 1066, 1067], every(4))
+@pytest.mark.parametrize("trained", [43, 44, 45, 46, 50, 1064, 1065, 1066, 1067])
 def test_passing_the_trained_length_while_generating_agrees(trained):
     """A step does more beyond it: the first, one in between, the last of them all, or none."""
     directory = small_directory(
@@ -271,9 +271,7 @@ def test_passing_the_trained_length_while_generating_agrees(trained):
 
 
 @pytest.mark.exhaustive
-@sampled(
-    "name", ["published shape", "latent", "latent, dynamic", "dense"], named("latent, dynamic")
-)
+@pytest.mark.parametrize("name", ["published shape", "latent", "latent, dynamic", "dense"])
 @pytest.mark.parametrize("flash", [False, True])
 def test_a_batch_is_the_prefill_pass_and_every_step_over_its_growing_cache(name, flash):
     page = by_both_engines(
@@ -293,7 +291,7 @@ def test_a_batch_is_the_prefill_pass_and_every_step_over_its_growing_cache(name,
 
 
 @pytest.mark.exhaustive
-@sampled("name", DECODERS, every(11))
+@pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("flash", [False, True])
 def test_the_cache_has_the_bytes_of_the_traced_one(name, flash):
     page = by_both_engines(
@@ -308,7 +306,7 @@ def test_the_cache_has_the_bytes_of_the_traced_one(name, flash):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
-@sampled(
+@pytest.mark.parametrize(
     ("changes", "text_tokens", "flash", "modules"),
     [
         ({}, 10, False, ["model.sam_model.blocks.0.attn.proj"]),
@@ -323,7 +321,6 @@ def test_the_cache_has_the_bytes_of_the_traced_one(name, flash):
             ["model.layers.2.mlp"],
         ),
     ],
-    every(2),
 )
 def test_the_peak_is_the_traced_one_and_so_is_its_module(
     changes, text_tokens, flash, modules, dtype
@@ -344,7 +341,7 @@ def test_the_peak_is_the_traced_one_and_so_is_its_module(
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn"])
 @pytest.mark.parametrize("trained", [50, 8192])
-@sampled("rotary", [16, 2000], first(1))
+@pytest.mark.parametrize("rotary", [16, 2000])
 def test_rotary_frequencies_that_a_layer_works_out_are_alive_to_the_end(kind, trained, rotary):
     """At the logits they are in every layer; with many of them, a layer's tables are the peak."""
     changes = {

@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 
 import pytest
-from sampling import first, sampled
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.columns.counted_model import published_model
@@ -209,7 +208,7 @@ class TestBursts:
 
     @pytest.mark.exhaustive
     @pytest.mark.parametrize("server", ["vllm", "sglang"])
-    @sampled("requests", [16, 64], first(1))
+    @pytest.mark.parametrize("requests", [16, 64])
     def test_only_the_whole_request_is_that_of_a_steady_load(self, server, requests):
         host = SERVERS[server]
         bare = predicted(concurrency=(requests,), prepare=0.0, host=host)

@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling import every, named, sampled
+from sampling import every, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import main
@@ -740,7 +740,7 @@ CONFIGS = {
 
 
 @pytest.mark.exhaustive
-@sampled("changes", CONFIGS.values(), named("dense decoder, tied embeddings"), ids=CONFIGS)
+@pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
 def test_documents_of_any_config_are_written_and_checked(changes, tmp_path, monkeypatch):
     config = {**read_config(DEFAULT.reference / "config.json"), **changes}
     (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")

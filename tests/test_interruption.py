@@ -20,7 +20,7 @@ import torch
 import typer
 from both_engines import small_directory
 from process_state import process_settings, settings
-from sampling import first, named, sampled
+from sampling import first, sampled
 
 from dsocr_analyze import interruption
 from dsocr_analyze.cli import main
@@ -389,7 +389,7 @@ def test_whatever_is_held_is_put_back_at_every_moment():
 
 
 @pytest.mark.exhaustive
-@sampled("context", ["running", "building", "importing"], named("running"))
+@pytest.mark.parametrize("context", ["running", "building", "importing"])
 def test_settings_are_put_back_at_every_moment(context, tmp_path):
     import vendor_like
 
@@ -693,7 +693,7 @@ def test_an_interruption_while_a_command_line_is_parsed_waits(tmp_path, monkeypa
 
 
 @pytest.mark.exhaustive
-@sampled("times", [15, 60], first(1))
+@pytest.mark.parametrize("times", [15, 60])
 def test_a_session_interrupted_at_random_can_be_used_again(times):
     session = DeepSeekOCRSession.from_directory(small_directory(num_hidden_layers=1))
     workload = session.plan(page=(600, 500), crop_mode=False, image_size=64, max_new_tokens=1)
@@ -723,7 +723,7 @@ def test_a_session_interrupted_at_random_can_be_used_again(times):
 
 
 @pytest.mark.exhaustive
-@sampled("seed", range(24), first(2))
+@pytest.mark.parametrize("seed", range(24))
 def test_processes_interrupted_at_random(seed, tmp_path):
     draw = random.Random(seed)
     (tmp_path / "config.json").write_text(json.dumps(small_directory(num_hidden_layers=1).config))
@@ -777,7 +777,7 @@ os._exit(code)
 
 
 @pytest.mark.exhaustive
-@sampled(
+@pytest.mark.parametrize(
     ("command", "number"),
     [
         ((), signal.SIGINT),
@@ -786,7 +786,6 @@ os._exit(code)
         (("docs",), signal.SIGINT),
         (("compare", "tiny", "small", "--engine", "trace"), signal.SIGINT),
     ],
-    first(1),
 )
 def test_while_torch_starts_it_waits_until_torch_is_there(command, number, tmp_path):
     done = subprocess.run(

@@ -314,7 +314,7 @@ def test_every_page_of_a_pass_is_another_than_the_modes():
 
 
 @pytest.mark.exhaustive
-@sampled("dtype", ["float32", "bfloat16"], first(1))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_measured_peak_is_the_predicted_one(dtype):
     session = DeepSeekOCRSession.from_directory(small_directory(), device="cpu", dtype=dtype)
     workload = session.plan(page=(600, 500), base_size=256, text_tokens=500, max_new_tokens=2)

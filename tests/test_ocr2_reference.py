@@ -22,7 +22,6 @@ from ocr2_pages import (
     traced,
     workload_of,
 )
-from sampling import every, first, sampled
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen2Config
 from transformers.models.qwen2 import modeling_qwen2
@@ -112,10 +111,9 @@ def test_modules_and_buffers_are_the_published_ones(published):
 
 
 @pytest.mark.exhaustive
-@sampled(
+@pytest.mark.parametrize(
     ("flash", "decoder"),
     [(False, "softmax"), (True, "flash_attention")],
-    first(1),
     ids=["eager", "flash"],
 )
 def test_attention_is_sdpa_in_the_encoder_whatever_the_decoders_is(flash, decoder):
@@ -139,7 +137,7 @@ def test_attention_is_sdpa_in_the_encoder_whatever_the_decoders_is(flash, decode
 
 
 @pytest.mark.exhaustive
-@sampled("golden", GOLDENS, first(1), ids=list(golden_ids()))
+@pytest.mark.parametrize("golden", GOLDENS, ids=list(golden_ids()))
 def test_every_stage_counts_what_was_recorded(published, golden):
     workload = workload_of(golden)
     assert (workload.visual_tokens, workload.seq_len) == (
@@ -454,11 +452,10 @@ def test_another_config_is_another_network():
 
 
 @pytest.mark.exhaustive
-@sampled(
+@pytest.mark.parametrize(
     ("size", "tokens", "fits"),
     [(719, 121, False), (720, 144, True), (783, 144, True), (784, 169, False),
      (975, 225, False), (976, 256, True), (1039, 256, True), (1040, 289, False), (640, 100, False)],
-    every(3),
 )  # fmt: skip
 def test_a_view_needs_queries_for_as_many_tokens_as_it_gives(size, tokens, fits):
     assert deepencoderv2.queries_of(size) == tokens

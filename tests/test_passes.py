@@ -8,7 +8,6 @@ import types
 import pytest
 import torch
 import vendor_like
-from sampling import first, sampled
 from torch import nn
 from tracing import meta, total, trace_of
 
@@ -300,7 +299,7 @@ class TestThePassOfGenerate:
         assert report.agreement.agrees
 
     @pytest.mark.exhaustive
-    @sampled("flash_attention", [False, True], first(1))
+    @pytest.mark.parametrize("flash_attention", [False, True])
     def test_the_blank_patch_is_as_large_as_the_base_size_and_fp32(self, flash_attention):
         session = DeepSeekOCRSession.from_local(flash_attention=flash_attention)
         page = {"page": (600, 500), "crop_mode": False, "image_size": 640, "max_new_tokens": 1}

@@ -14,7 +14,6 @@ from command_line import run
 from drawn import assert_readable, heading_of, kept_pictures, values_of
 from hand_built import CREATED, FIGURES
 from msgspec.structs import replace
-from sampling import every, first, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import main
@@ -203,14 +202,13 @@ class TestStages:
         assert picture.axes.get_xlabel() == "mode"
 
     @pytest.mark.exhaustive
-    @sampled(
+    @pytest.mark.parametrize(
         ("arguments", "labels", "axis"),
         [
             ("base --dtype bfloat16,float32", ["bfloat16", "float32"], "data type"),
             ("base --use-flash-attn 0,1", ["eager", "flash_attention_2"], "attention"),
             ("tiny base", ["tiny", "base"], "mode"),
         ],
-        first(1),
     )
     def test_bars_are_named_by_what_differs(self, draw, arguments, labels, axis):
         picture, _ = draw("compare", *arguments.split())
@@ -268,7 +266,7 @@ class TestStages:
         assert out.endswith("wrote drawn.png\n")
 
     @pytest.mark.exhaustive
-    @sampled("name", ["base", "a-long-name/of some/folder, with words.json", "64"], first(1))
+    @pytest.mark.parametrize("name", ["base", "a-long-name/of some/folder, with words.json", "64"])
     @pytest.mark.parametrize("count", [1, 2, 9, MOST_BARS])
     def test_few_and_many_bars_are_readable(self, report, name, count):
         compared = [Compared(f"{name} ({index})", report) for index in range(count)]
@@ -375,7 +373,7 @@ class TestSweep:
         assert 10 < len(ticks_of(picture)) < 100
 
     @pytest.mark.exhaustive
-    @sampled("seed", range(6), every(3))
+    @pytest.mark.parametrize("seed", range(6))
     def test_random_sweeps_are_readable_and_exact(self, draw, capsys, seed):
         drawn = random.Random(seed)
         few = lambda values, most: ",".join(  # noqa: E731 - one line for each axis

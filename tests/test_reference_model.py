@@ -17,7 +17,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from sampling import first, sampled
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from vendor_checkout import VENDOR, needs_vendor
@@ -215,13 +214,12 @@ print(type(model).__name__, sum(parameter.numel() for parameter in model.paramet
 
 
 @pytest.mark.exhaustive
-@sampled(
+@pytest.mark.parametrize(
     ("architecture", "name", "params"),
     [
         ("deepseek-ocr", "DeepseekOCRForCausalLM", "3336106240"),
         ("deepseek-ocr-2", "DeepseekOCR2ForCausalLM", "3389119360"),
     ],
-    first(1),
 )
 def test_transformers_auto_classes_load_the_directory(architecture, name, params, tmp_path):
     reference = architecture_named(architecture).reference

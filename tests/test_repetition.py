@@ -7,7 +7,6 @@ import shutil
 
 import pytest
 import torch
-from sampling import first, sampled
 from torch.utils.flop_counter import FlopCounterMode
 from vendor_checkout import VENDOR, needs_vendor
 
@@ -97,17 +96,16 @@ def check(directory, pages, flash):
 
 
 @pytest.mark.exhaustive
-@sampled(
+@pytest.mark.parametrize(
     ("name", "flash"),
     [*((name, False) for name in CONFIGS), ("latent attention", True), ("grouped keys", True)],
-    first(1),
 )
 def test_alike_modules_of_the_reference_do_alike(name, flash):
     check(directory_with(DEFAULT.reference, **CONFIGS[name]), PAGES.values(), flash)
 
 
 @pytest.mark.exhaustive
-@sampled("flash", [False, True], first(1), ids=["eager", "flash"])
+@pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
 def test_alike_modules_of_the_published_model_do_alike(flash):
     check(ModelDirectory.read(DEFAULT.reference), [{"page": (1191, 1684)}], flash)
 

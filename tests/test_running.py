@@ -10,7 +10,6 @@ import pytest
 import torch
 import vendor_like
 from process_state import settings
-from sampling import first, sampled
 from transformers.utils import logging
 
 from dsocr_analyze.model.directory import ModelDirectory
@@ -119,10 +118,10 @@ with without_compiler():
 
 
 @pytest.mark.exhaustive
-@sampled(
+@pytest.mark.parametrize(
     "use",
     ["import torch._dynamo.utils", "import torch._inductor", "torch.compile(lambda x: x)",
-     "from torch._dynamo.exc import Unsupported"], first(1),
+     "from torch._dynamo.exc import Unsupported"],
 )  # fmt: skip
 def test_model_code_that_uses_the_compiler_gets_the_real_one(use):
     code = f"""

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from sampling import every, first, sampled
+from sampling import first, sampled
 from single_page import page_costs
 
 from dsocr_analyze.architectures import DEFAULT, plan_workload
@@ -325,8 +325,8 @@ ODD = "mode 1000: image_size 1000 is not a multiple of 64"
 
 
 @pytest.mark.exhaustive
-@sampled("command", [["sweep"], ["archive", "p.csv"], ["sweep", "--pages", "p.csv"],
-                                     ["advise"]], first(1))  # fmt: skip
+@pytest.mark.parametrize("command", [["sweep"], ["archive", "p.csv"], ["sweep", "--pages", "p.csv"],
+                                     ["advise"]])  # fmt: skip
 def test_odd_sizes_are_warned_of_and_strict_makes_them_a_failure(capsys, command):
     Path("p.csv").write_text("width,height\n1240,1754\n")
     code, _, err = command_line.run(capsys, *command, "--mode", "640/1024,base,1000", "-q")
@@ -466,7 +466,7 @@ def test_a_picture_is_a_png_or_an_svg_with_title_axes_and_units(capsys):
 
 
 @pytest.mark.exhaustive
-@sampled(
+@pytest.mark.parametrize(
     ("arguments", "label"),
     [
         (("--text-tokens", "1:50"), "text tokens"),
@@ -482,7 +482,6 @@ def test_a_picture_is_a_png_or_an_svg_with_title_axes_and_units(capsys):
         (("--mode", "all", "--x", "dtype"), "data type"),
         (("--page", "100:300:100x100:200:100", "--x", "page_height"), "page height [pixels]"),
     ],
-    every(4),
 )
 def test_the_axis_with_most_values_is_along_the_plot(capsys, arguments, label):
     code, _, err = run(capsys, *arguments, "--plot", "costs.svg")

@@ -11,7 +11,6 @@ import pytest
 import torch
 from both_engines import small_directory
 from process_state import settings
-from sampling import first, sampled
 from transformers import PreTrainedModel, modeling_flash_attention_utils
 from transformers.utils import logging
 
@@ -72,7 +71,7 @@ class TestEqualResults:
             assert figures == alone[number % 12]
 
     @pytest.mark.exhaustive
-    @sampled("runs", [15, RUNS], first(1))
+    @pytest.mark.parametrize("runs", [15, RUNS])
     def test_of_concurrent_builds_and_traces(self, runs):
         """Shared sessions, sessions of a thread's own, modules alone; several types and devices."""
         dtypes = ("bfloat16", "float32", "float16", "float32")

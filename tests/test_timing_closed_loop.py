@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling import first, sampled
 
 from dsocr_analyze.timing.closed_loop import LoopTimes, closed_loop
 
@@ -134,7 +133,7 @@ class TestSimulator:
         assert max(errors) < 0.12
 
     @pytest.mark.exhaustive
-    @sampled("spread", [0.0, 0.25, 1.0], first(1))
+    @pytest.mark.parametrize("spread", [0.0, 0.25, 1.0])
     def test_how_far_lengths_spread_matters_little(self, spread):
         """Worst: 16 % where all pages are alike, which keeps some draws in lockstep."""
         draws = random.Random(3)

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 from both_engines import LATENT, PUBLISHED, by_both_engines, small_directory
-from sampling import every, sampled
 from stub_device import StubDevice
 
 from dsocr_analyze.architectures import DEFAULT
@@ -112,7 +111,7 @@ class TestOrder:
 
 class TestBothEngines:
     @pytest.mark.exhaustive
-    @sampled("name", DECODERS, every(4))
+    @pytest.mark.parametrize("name", DECODERS)
     @pytest.mark.parametrize("flash", [False, True], ids=["eager attention", "flash attention"])
     def test_a_trace_and_the_closed_forms_launch_the_same_and_take_the_same(self, name, flash):
         page = by_both_engines(

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from both_engines import PUBLISHED, dimensions_of, small_directory
-from sampling import first, sampled
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import BFLOAT16
@@ -97,7 +96,7 @@ def assert_alike(found, one_by_one):
 
 class TestEachPage:
     @pytest.mark.exhaustive
-    @sampled("host", HOSTS, first(1))
+    @pytest.mark.parametrize("host", HOSTS)
     def test_every_page_takes_what_it_takes_alone(self, host):
         given = pages([1, 1, 1, 2, 4, 16, 3, 1])
         assert_alike(*times(HOSTS[host], DIMENSIONS["small"], given))

@@ -268,7 +268,7 @@ SMALL_DECODER = {
 
 
 @pytest.mark.exhaustive
-@sampled(("window", "batch"), [(None, 1), (1, 2), (WINDOW, 1), (WINDOW, 2)], named((WINDOW, 2)))
+@pytest.mark.parametrize(("window", "batch"), [(None, 1), (1, 2), (WINDOW, 1), (WINDOW, 2)])
 def test_a_step_over_a_made_cache_is_that_step_of_the_generation(window, batch):
     page = workload((ViewBatch(1, 128),), 7, 3, base_size=128, batch_size=batch)
     model = load(REFERENCE, window, config=SMALL_DECODER)
@@ -377,7 +377,7 @@ def witnessed(model, inputs, cache):
 
 
 @pytest.mark.exhaustive
-@sampled("golden", GOLDENS, named(GOLDENS[2]), ids=lambda g: f"{g['grid']}-{g['pages']}")
+@pytest.mark.parametrize("golden", GOLDENS, ids=lambda g: f"{g['grid']}-{g['pages']}")
 @pytest.mark.parametrize("path", DIRECTORIES)
 def test_the_outside_witness_counts_what_was_recorded(path, golden):
     page, prompt = workload_of(golden), golden["seq_len"]
