@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-__all__ = ["ROOMS", "drawn", "room_imports"]
+__all__ = ["ROOMS", "drawn", "nodes_in", "parsed", "room_imports"]
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = ROOT / "src" / "dsocr_analyze"
@@ -59,6 +60,18 @@ ROOMS: Final = (
 """In the direction of data: a room may import those before it, and none that stands beside it."""
 
 
+@functools.cache
+def parsed(file: Path) -> ast.Module:
+    """A file's code."""
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def nodes_in(code: ast.Module) -> list[ast.AST]:
+    """Every node of a file's code."""
+    return list(ast.walk(code))
+
+
 def files_of(room: str) -> list[Path]:
     """A room's Python files, its own first; of `architectures`, without the reference networks."""
     file = PACKAGE / f"{room}.py"
@@ -71,12 +84,13 @@ def files_of(room: str) -> list[Path]:
 
 def purpose_of(room: str) -> str:
     """What a room is for: the first line of its docstring."""
-    text = ast.get_docstring(ast.parse(files_of(room)[0].read_text(encoding="utf-8")))
+    text = ast.get_docstring(parsed(files_of(room)[0]))
     if not text:
         raise SystemExit(f"the room {room} has no docstring; say in one line what it is for")
     return text.splitlines()[0]
 
 
+@functools.cache
 def room_imports() -> dict[str, set[str]]:
     """The rooms that each room imports."""
     rooms = [*itertools.chain(*ROOMS)]
@@ -85,7 +99,7 @@ def room_imports() -> dict[str, set[str]]:
 
 def _imports_of(room: str) -> Iterator[str]:
     for file in files_of(room):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in nodes_in(parsed(file)):
             if isinstance(node, ast.ImportFrom) and node.module == PACKAGE.name:
                 yield from (alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module:

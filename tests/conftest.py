@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import gc
 import os
 from importlib import metadata
 
@@ -20,3 +21,10 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if any(item.get_closest_marker(name) for name in ("vendor", "directory")):
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish():
+    """Spares garbage collection what was imported and collected, which lives to the end."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)

@@ -492,8 +492,8 @@ def test_without_memory_for_a_network_kernels_are_measured_alone(monkeypatch, fr
 # The profile ---------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def profile(monkeypatch):
+@pytest.fixture(scope="module")
+def profile():
     families = dict(fitted_families(measured_by(roofline)))
     # Whatever else a page runs.
     for name in ("batched_product", "attention", "masked_attention", "convolution", "mul", "sum",

@@ -42,6 +42,7 @@ def counts_of(work):
     return {key: getattr(work, key) for key in COUNTS}
 
 
+@pytest.mark.exhaustive
 def test_the_report_fits_its_published_schema(report):
     jsonschema.validate(json.loads(dump_json(report)), schemas()["schema.json"])
 

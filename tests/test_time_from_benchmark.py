@@ -1,6 +1,7 @@
 """`time --from-benchmark`, and what it keeps for every later prediction."""
 
 import json
+import shutil
 import threading
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from command_line import run
 from sampling import every, sampled
 
-from dsocr_analyze.cli import kept_corrections
+from dsocr_analyze.cli import kept_corrections, main
 from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.columns.table_files import METADATA_KEY
 from dsocr_analyze.timing.correction import KeptBenchmark
@@ -159,10 +160,21 @@ class TestComparison:
         assert "the engine was 'sglang', not vllm; give --server sglang" in said
 
 
+@pytest.fixture(scope="module")
+def kept_once(tmp_path_factory):
+    """The corrections folder after a comparison."""
+    config = tmp_path_factory.mktemp("config")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CONFIG_HOME", str(config))
+        command = ["time", "h100", "--from-benchmark", str(VLLM), "--server-version", "0.14.1"]
+        assert main(command) == 0
+    return config / "dsocr-analyze/corrections"
+
+
 class TestKept:
     @pytest.fixture(autouse=True)
-    def _kept(self, capsys):
-        compared(capsys, VLLM, "--server-version", "0.14.1")
+    def _kept(self, kept_once, folder):
+        shutil.copytree(kept_once, folder)
 
     def test_a_later_prediction_is_what_was_measured(self, capsys):
         [entry] = timed(capsys, "h100", *CONDITIONS)

@@ -256,6 +256,11 @@ class Kernel(NamedTuple):
         """Work of all calls."""
         return self.work if self.calls == 1 else self.work.times(self.calls)
 
+    def at(self, path: str) -> Kernel:
+        """The same, called by another module; like `_replace(path=path)`, in half the time."""
+        kind, operator, dimensions, dtype, output_dtype, work, calls, _, stage = self
+        return Kernel(kind, operator, dimensions, dtype, output_dtype, work, calls, path, stage)
+
 
 # --- sums ------------------------------------------------------------------------------------
 

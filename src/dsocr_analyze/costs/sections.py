@@ -62,6 +62,5 @@ class Expansion:
                     path = f"{root}.{name}" if root and name else root or name
                     self.module_calls[path] = self.module_calls.get(path, 0) + calls
                     self.kernels += [
-                        kernel._replace(calls=kernel.calls * calls, path=path, stage=stage)
-                        for kernel in kernels
+                        Kernel(*kernel[:6], kernel.calls * calls, path, stage) for kernel in kernels
                     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from itertools import takewhile
@@ -124,7 +125,7 @@ class Facts:
             type(self.session.model).__mro__,
         )
         for package in dict.fromkeys(each.__module__.rpartition(".")[0] for each in classes):
-            for module in [sys.modules[file] for file in sys.modules if _is_in(file, package)]:
+            for module in _modules_in(package):
                 found = getattr(module, name, None)
                 if found is not None:
                     return found
@@ -315,8 +316,14 @@ def published_facts(architecture: str) -> Facts:
     return Facts(architecture_named(architecture))
 
 
-def _is_in(module: str, package: str) -> bool:
-    return module.rpartition(".")[0] == package
+def _modules_in(package: str) -> list[types.ModuleType]:
+    """The imported modules that lie in a package itself, not in one below."""
+    within = f"{package}."
+    return [
+        module
+        for name, module in tuple(sys.modules.items())
+        if name.startswith(within) and "." not in name[len(within) :]
+    ]
 
 
 def kernels_of(sections: Iterable[Section]) -> Kernels:
