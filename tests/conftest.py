@@ -5,6 +5,7 @@ import os
 from importlib import metadata
 
 import pytest
+from parts import Part
 
 from dsocr_analyze.model.versions import VENDOR_TRANSFORMERS
 
@@ -12,7 +13,25 @@ from dsocr_analyze.model.versions import VENDOR_TRANSFORMERS
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption("--part", metavar="K/N", help="run the K-th of N parts of the selected tests")
+
+
+def pytest_configure(config):
+    if given := config.getoption("--part"):
+        Part.parse(given)  # refused here, in one line, and not by every process
+
+
+def pytest_collection_modifyitems(config, items):
+    if given := config.getoption("--part"):
+        part = Part.parse(given)
+        left_out = [item for item in items if not part.holds(item.nodeid)]
+        items[:] = [item for item in items if part.holds(item.nodeid)]
+        config.hook.pytest_deselected(items=left_out)
+    skip_what_needs_older_transformers(items)
+
+
+def skip_what_needs_older_transformers(items):
     """Under transformers that model directories do not run on, their tests have nothing to run."""
     installed = metadata.version("transformers")
     if VENDOR_TRANSFORMERS.contains(installed):

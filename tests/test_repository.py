@@ -89,6 +89,29 @@ def test_ci_runs_the_test_command_of_the_readme():
     assert re.search(r"^make newest\b", read(".ci/run"), re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    ("commits", "variable", "part"),
+    [(559, None, "2/3"), (560, None, "3/3"), (561, None, "1/3"), (561, "1/1", "1/1")],
+)
+def test_commits_in_a_row_run_every_part_of_what_the_test_command_leaves_out(
+    tmp_path, commits, variable, part
+):
+    lines = re.findall(
+        r"^(?:commits|part)=.*|^make exhaustive [^|&]*", read(".ci/run"), re.MULTILINE
+    )
+    (tmp_path / "git").write_text(f"#!/bin/sh\necho {commits}\n")
+    (tmp_path / "make").write_text('#!/bin/sh\necho "$@"\n')
+    for program in tmp_path.iterdir():
+        program.chmod(0o755)
+    given = {} if variable is None else {"DSOCR_TEST_PART": variable}
+    script = "\n".join(lines).replace("2>", "")
+    done = subprocess.run(
+        ["bash", "-c", script], env={"PATH": f"{tmp_path}:{os.environ['PATH']}", **given},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == f"exhaustive ARGS=--part {part}\n"
+
+
 def test_readme_shows_both_commands_with_and_without_make_early():
     first_screen = "\n".join(read("README.md").splitlines()[:45])
     for task in ("analyze", "test"):

@@ -67,6 +67,11 @@ def test_ci_runs_what_ci_run_runs():
     matrix = load("ci.yml")["jobs"]["check"]["strategy"]["matrix"]
     assert matrix["versions"] == ["pinned"]
     assert len(matrix["python"]) == 3
+    # Together they run every part of what `make test` leaves out.
+    assert step["env"] == {"DSOCR_TEST_PART": "${{ matrix.part }}"}
+    parts = [each for each in matrix["include"] if each["versions"] == "pinned"]
+    assert [each["python"] for each in parts] == matrix["python"]
+    assert [each["part"] for each in parts] == ["1/3", "2/3", "3/3"]
 
 
 def test_ci_runs_under_the_newest_torch_and_transformers_without_pins():
@@ -76,7 +81,7 @@ def test_ci_runs_under_the_newest_torch_and_transformers_without_pins():
     assert "--upgrade torch transformers" in install
     assert "constrain" not in step["run"]
     assert run == "python scripts/run.py --active newest"
-    (included,) = load("ci.yml")["jobs"]["check"]["strategy"]["matrix"]["include"]
+    *_, included = load("ci.yml")["jobs"]["check"]["strategy"]["matrix"]["include"]
     assert included["versions"] == "newest"
 
 
