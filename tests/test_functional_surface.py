@@ -310,10 +310,12 @@ def samples_of_torch():
         stand_in.TestCase = unittest.TestCase
         sys.modules["expecttest"] = stand_in
     from torch.testing._internal import common_methods_invocations, common_utils
+    from torch.testing._internal.opinfo import core
 
     # A list of samples looks for its test, and each sample seeds anew: both read the whole stack.
     with (
         unittest.mock.patch.object(common_utils, "extract_test_fn", return_value=None),
+        unittest.mock.patch.object(core, "extract_test_fn", return_value=None),
         unittest.mock.patch.object(common_utils, "set_rng_seed"),
     ):
         yield common_methods_invocations.op_db
