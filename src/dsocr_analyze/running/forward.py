@@ -33,6 +33,7 @@ from dsocr_analyze.running.uniform_routing import UniformRouting, routed_uniform
 
 __all__ = ["running", "running_unwatched"]
 
+_LOADED: Final = f"{REMOTE_PACKAGE}."
 _ARCHITECTURES: Final = "dsocr_analyze.architectures."
 
 
@@ -129,7 +130,7 @@ def _modules_calling_flash_attention() -> list[types.ModuleType]:
     own = [
         module
         for name, module in sys.modules.items()
-        if name.partition(".")[0] == REMOTE_PACKAGE
+        if name.startswith(_LOADED)
         or (name.startswith(_ARCHITECTURES) and hasattr(module, "flash_attn_func"))
     ]
     return [modeling_flash_attention_utils, *own]

@@ -120,16 +120,21 @@ class Facts:
 
     def get(self, name: str) -> Any:
         """A class or function by name, from the model's own files or else those it builds on."""
+        for module in self._files:
+            found = getattr(module, name, None)
+            if found is not None:
+                return found
+        raise KeyError(name)
+
+    @cached_property
+    def _files(self) -> list[types.ModuleType]:
+        """The model's own files, then those it builds on."""
         classes = takewhile(
             lambda each: not each.__module__.startswith("transformers."),
             type(self.session.model).__mro__,
         )
-        for package in dict.fromkeys(each.__module__.rpartition(".")[0] for each in classes):
-            for module in _modules_in(package):
-                found = getattr(module, name, None)
-                if found is not None:
-                    return found
-        raise KeyError(name)
+        packages = dict.fromkeys(each.__module__.rpartition(".")[0] for each in classes)
+        return [module for package in packages for module in _modules_in(package)]
 
     def class_at(self, path: str) -> type[torch.nn.Module]:
         """The class of the module at `path`."""
