@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import gc
 import itertools
 import json
 import random
@@ -331,6 +332,23 @@ def test_memory_that_a_call_gives_back_counts_while_it_has_it():
         return big[:10].clone()
 
     assert 1000 <= memory.allocated_at_most(CPU, call) < 1100
+
+
+def test_garbage_of_an_earlier_call_that_is_freed_during_a_later_one_does_not_lower_its_peak():
+    def leave_garbage():
+        cycle = [torch.zeros(2000, dtype=torch.uint8)]
+        cycle.append(cycle)
+
+    def call():
+        gc.collect()
+        return torch.zeros(1000, dtype=torch.uint8)
+
+    gc.disable()
+    try:
+        assert memory.allocated_at_most(CPU, leave_garbage) == 2000
+        assert memory.allocated_at_most(CPU, call) == 1000
+    finally:
+        gc.enable()
 
 
 FAULTS = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,6 +24,7 @@ def allocated_at_most(device: torch.device, function: Callable[[], Any]) -> int:
         device: The device that it allocates on.
         function: The call to measure; called once.
     """
+    gc.collect()  # garbage of earlier calls, freed during this one, would count against its peak
     if device.type == "cuda":
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
