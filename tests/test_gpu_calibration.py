@@ -25,7 +25,6 @@ from dsocr_analyze.hardware.kernel_times.gemm import gemm_seconds
 from dsocr_analyze.hardware.kernel_times.rows import machine_of
 from dsocr_analyze.hardware.profile import MeasuredHost, profile_from_file
 from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm
-from dsocr_analyze.measuring import gpu_peaks
 from dsocr_analyze.measuring.gpu_calibration import calibrated_gpu, calibrated_profile
 from dsocr_analyze.measuring.gpu_calls import KernelCalls
 from dsocr_analyze.measuring.gpu_cases import MOVED_BYTES, Case, gpu_cases, rows_of
@@ -437,9 +436,11 @@ class TestUnknownGpu:
          (properties("AMD X", capability=(9, 4), gcnArchName="gfx942:sramecc+"), "amd-x",
           "h100-sxm")],
     )  # fmt: skip
-    def test_its_name_is_its_own_and_it_is_like_its_kin(self, found, name, like):
-        assert gpu_peaks._catalogued(found) is None
-        gpu = described_gpu(found, "bfloat16", "mine", NoisyTimer("l40s"))
+    def test_its_name_is_its_own_and_it_is_like_its_kin(self, monkeypatch, found, name, like):
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
+        described = found_gpu(torch.device("cuda"), "bfloat16", NoisyTimer("l40s"))
+        assert not described.is_catalogued
+        gpu = described.gpu
         assert (gpu.name, gpu.like) == (name, like)
         assert gpu.rocm_target == ("gfx942" if "AMD" in found.name else "")
         assert gpu.has_flash_attention == (found.major >= 8)

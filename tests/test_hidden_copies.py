@@ -22,9 +22,10 @@ META = torch.device("meta")
 
 
 def traced(function, *args, kernels_of: KernelsOf = CUDA) -> Trace:
-    with torch.no_grad(), Recorder(Calls(function), kernels_of=kernels_of) as recorder:
+    model = Calls(function)
+    with torch.no_grad(), Recorder(model, kernels_of=kernels_of) as recorder:
         trace = recorder.begin()
-        kept = recorder._model(*args)
+        kept = model(*args)
     del kept
     assert not trace.unknown
     return trace
@@ -310,14 +311,16 @@ def test_what_the_host_is_given_moves_as_from_a_gpu(ask):
     def counted(x):
         return ask(torch.ones_like(x)).tolist()
 
-    with running(META), Recorder(Calls(counted)) as recorder:
+    model = Calls(counted)
+    with running(META), Recorder(model) as recorder:
         trace = recorder.begin()
-        assert recorder._model(meta(3, dtype=torch.int64)) == [1, 1, 1]
+        assert model(meta(3, dtype=torch.int64)) == [1, 1, 1]
     assert moved(trace) == [("ones_like", 0, 24), ("transfer", 24, 24)]
 
 
 def test_what_stays_is_not_moved():
-    with running(META), Recorder(Calls(lambda x: x.to("meta").cuda())) as recorder:
+    model = Calls(lambda x: x.to("meta").cuda())
+    with running(META), Recorder(model) as recorder:
         trace = recorder.begin()
-        recorder._model(meta(3))
+        model(meta(3))
     assert moved(trace) == []

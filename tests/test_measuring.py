@@ -269,7 +269,7 @@ def test_operators_of_a_pass_take_no_longer_than_the_pass(session, timed):
     whole = time.perf_counter() - began
     parts = sum(
         seconds
-        for runs in timed._ran.values()
+        for runs in timed.ran.values()
         for operators in runs[-1].values()
         for _, seconds in operators
     )  # of the run just made
@@ -281,7 +281,7 @@ def test_kernels_are_those_of_the_fastest_run_of_their_stage():
     one, two, three = (product(m) for m in (1, 2, 3))
     page = cpu_passes.PageOfPass(128)
     passes = cpu_passes.TimedPasses(None, 1.0, 2)
-    passes._ran[page] = [
+    passes.ran[page] = [
         {"sam": [((one,), 5.0), ((two,), 1.0), ((one,), 3.0)], "decode": [((three,), 1.0)]},
         {"sam": [((one,), 2.0), ((two,), 4.0), ((one,), 1.0)], "decode": [((three,), 2.0)]},
     ]
@@ -290,7 +290,7 @@ def test_kernels_are_those_of_the_fastest_run_of_their_stage():
         MeasuredKernel(two, 4.0, False, 1),
         MeasuredKernel(three, 1.0, False, 1),
     ]
-    passes._ran[page][0]["decode"] = [((three, one), 1.0)]
+    passes.ran[page][0]["decode"] = [((three, one), 1.0)]
     assert [each.kernel for each in passes.kernels()] == [one, two]
 
 
@@ -300,7 +300,7 @@ def test_pages_beyond_the_budget_are_left_out(session):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_passes, "_PAGES", tuple(map(cpu_passes.PageOfPass, (64, 128, 192))))
         passes.run()
-    assert [page.base_size for page in passes._ran] == [64]
+    assert [page.base_size for page in passes.ran] == [64]
 
 
 def test_every_page_of_a_pass_is_another_than_the_modes():

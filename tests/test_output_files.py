@@ -1,5 +1,6 @@
 """What a killed process leaves behind goes with the next writing; what is in use stays."""
 
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -8,7 +9,6 @@ import sys
 
 import pytest
 
-from dsocr_analyze import output_files
 from dsocr_analyze.errors import OutputError
 from dsocr_analyze.output_files import prepare_directory, replacing, write_files
 
@@ -71,15 +71,15 @@ def test_writers_at_once_take_nothing_from_one_another(tmp_path):
 
 
 def test_one_that_is_taken_for_abandoned_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
-    real, taken = output_files._lock, []
+    real, taken = fcntl.flock, []
 
-    def late(descriptor, *, is_waiting):
-        if is_waiting and not taken:
+    def late(descriptor, operation):
+        if not (operation & fcntl.LOCK_NB or taken):
             taken.extend(tmp_path.iterdir())
             taken[0].unlink()
-        real(descriptor, is_waiting=is_waiting)
+        real(descriptor, operation)
 
-    monkeypatch.setattr(output_files, "_lock", late)
+    monkeypatch.setattr(fcntl, "flock", late)
     write_files({tmp_path / "a": "whole"})
     assert [each.name for each in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a").read_text() == "whole"

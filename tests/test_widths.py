@@ -200,7 +200,9 @@ def test_measure_fits(capsys, monkeypatch, tables):
     code, out, _ = run(capsys, "measure", "--config", "config.json", *RUN, "--format", "json")
     assert code == 0
     found = msgspec.json.decode(out, type=Measurement)
-    at_every_width(capsys, monkeypatch, tables, lambda: measure._print(found, "table", None))
+    at_every_width(
+        capsys, monkeypatch, tables, lambda: measure.print_measurement(found, "table", None)
+    )
 
 
 @pytest.mark.exhaustive
@@ -214,13 +216,13 @@ def test_infer_fits(capsys, monkeypatch, tables):
     )  # fmt: skip
     assert code == 0
     found = msgspec.json.decode(out, type=InferenceReport)
-    at_every_width(capsys, monkeypatch, tables, lambda: infer._print(found, "table", []))
+    at_every_width(capsys, monkeypatch, tables, lambda: infer.print_inference(found, "table", []))
 
 
 def test_calibrate_fits(capsys, monkeypatch, tables):
     file = Path("own.toml")
     file.write_text("\n".join(['name = "mine"', GPU, MASKED]), encoding="utf-8")
-    at_every_width(capsys, monkeypatch, tables, lambda: calibrate._print(file, "cuda:0"))
+    at_every_width(capsys, monkeypatch, tables, lambda: calibrate.print_calibration(file, "cuda:0"))
 
 
 TREES = {

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.hardware.cpu.kernels import Family
     from dsocr_analyze.hardware.profile import Fitted
 
-__all__ = ["calibrate"]
+__all__ = ["calibrate", "print_calibration"]
 
 DeviceOption = Annotated[
     str, typer.Option("--device", metavar="cpu|cuda:N", help="The device to measure.")
@@ -67,7 +67,7 @@ def calibrate(
     file = output or own_folder_to_write() / PROFILES / f"{name}.toml"
     context.obj.begin_writing()
     _write(file, text)
-    _print(file, device)
+    print_calibration(file, device)
 
 
 def _calibrated(device: torch.device, seconds: float, announce: Callable[[str], None]) -> str:
@@ -93,7 +93,7 @@ def _write(file: Path, text: str) -> None:
     write_files({file: text})
 
 
-def _print(file: Path, device: str) -> None:
+def print_calibration(file: Path, device: str) -> None:
     """Print the errors of a profile, read back from its file as any command would."""
     from dsocr_analyze.cli.printing import print_table
     from dsocr_analyze.hardware.profile import profile_from_file

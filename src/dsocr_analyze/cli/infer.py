@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.report.time_entry import TimeEntry
     from dsocr_analyze.session import DeepSeekOCRSession
 
-__all__ = ["infer", "predicted_seconds"]
+__all__ = ["infer", "predicted_seconds", "print_inference"]
 
 DEFAULT_OUTPUT = Path("tmp/dsocr-infer-one")
 DEFAULT_PROMPT = "<image>\n<|grounding|>Convert the document to markdown."
@@ -154,7 +154,7 @@ def infer(
     context.obj.begin_writing()
     written = _write(report, output)
     warn(context, report.differences)
-    _print(report, output_format, written)
+    print_inference(report, output_format, written)
 
 
 def _check_files(directory: ModelDirectory, *, random_weights: bool) -> None:
@@ -332,7 +332,8 @@ def _write(report: InferenceReport, output: Path) -> list[Path]:
     )
 
 
-def _print(report: InferenceReport, output_format: str, written: Sequence[Path]) -> None:
+def print_inference(report: InferenceReport, output_format: str, written: Sequence[Path]) -> None:
+    """Print the report of a run in a format of `FORMATS`, and name the files that were written."""
     if output_format == "json":
         from dsocr_analyze.report.json_text import dump_json
 

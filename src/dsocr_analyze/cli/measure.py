@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.session import DeepSeekOCRSession
     from dsocr_analyze.workload import AnyWorkload
 
-__all__ = ["measure"]
+__all__ = ["measure", "print_measurement"]
 
 FORMATS = ("table", "markdown", "json")
 
@@ -123,7 +123,7 @@ def measure(
             session, workload, protocol, user_profiles(profile), announce, options_used(context)
         )
     context.obj.begin_writing()
-    _print(found, "json" if json_file == "-" else output_format, json_file)
+    print_measurement(found, "json" if json_file == "-" else output_format, json_file)
 
 
 def _check_memory(
@@ -271,7 +271,8 @@ def _predicted(
     return predicted_page(model, workload, architecture, protocol, None), None, why
 
 
-def _print(found: Measurement, output_format: str, json_file: str | None) -> None:
+def print_measurement(found: Measurement, output_format: str, json_file: str | None) -> None:
+    """Print a measurement in a format of `FORMATS`, and write its JSON file if one is named."""
     from dsocr_analyze.output_files import write_files
     from dsocr_analyze.report.json_text import dump_json
     from dsocr_analyze.report.measurement import (

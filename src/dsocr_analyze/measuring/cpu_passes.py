@@ -89,19 +89,22 @@ class TimedPasses:
         model: The network, on the CPU.
         budget_seconds: Approximate time for all runs.
         runs: Planned runs per page.
+
+    Attributes:
+        ran: The runs so far of every page.
     """
 
     def __init__(self, model: LoadedModel, budget_seconds: float, runs: int) -> None:
         self._model = model
         self._budget_of_run = budget_seconds / runs
-        self._ran: dict[PageOfPass, list[_Run]] = {}
+        self.ran: dict[PageOfPass, list[_Run]] = {}
 
     def run(self) -> None:
         """Run every page once; the first run drops pages that exceed the budget."""
         began = time.perf_counter()
-        is_first = not self._ran
-        for page in _PAGES if is_first else tuple(self._ran):
-            self._ran.setdefault(page, []).append(_timed(self._model, page))
+        is_first = not self.ran
+        for page in _PAGES if is_first else tuple(self.ran):
+            self.ran.setdefault(page, []).append(_timed(self._model, page))
             if is_first and time.perf_counter() - began > self._budget_of_run:
                 return
 
@@ -111,7 +114,7 @@ class TimedPasses:
         Times are from the fastest run of each stage, as they are when pages are measured.
         """
         found = []
-        for page, runs in self._ran.items():
+        for page, runs in self.ran.items():
             equal: dict[Kernel, list[float]] = defaultdict(list)
             for stage in runs[0]:
                 fastest = min((run[stage] for run in runs), key=_seconds_of)
