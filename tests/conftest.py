@@ -1,9 +1,9 @@
 """What holds for every test."""
 
-import gc
 import os
 from importlib import metadata
 
+import garbage
 import pytest
 from parts import Part
 
@@ -43,7 +43,4 @@ def skip_what_needs_older_transformers(items):
 
 
 def pytest_collection_finish():
-    """Spares garbage collection what was imported and collected, which lives to the end."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 10, 10)
+    garbage.freeze()

@@ -129,7 +129,7 @@ def _modules_calling_flash_attention() -> list[types.ModuleType]:
 
     own = [
         module
-        for name, module in sys.modules.items()
+        for name, module in tuple(sys.modules.items())
         if name.startswith(_LOADED)
         or (name.startswith(_ARCHITECTURES) and hasattr(module, "flash_attn_func"))
     ]
