@@ -91,7 +91,13 @@ def test_ci_runs_the_test_command_of_the_readme():
 
 @pytest.mark.parametrize(
     ("commits", "variable", "part"),
-    [(559, None, "2/3"), (560, None, "3/3"), (561, None, "1/3"), (561, "1/1", "1/1")],
+    [
+        (560, None, "1/4"),
+        (561, None, "2/4"),
+        (562, None, "3/4"),
+        (563, None, "4/4"),
+        (563, "1/3", "1/3"),
+    ],
 )
 def test_commits_in_a_row_run_every_part_of_what_the_test_command_leaves_out(
     tmp_path, commits, variable, part
