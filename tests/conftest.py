@@ -25,10 +25,16 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
     if given := config.getoption("--part"):
         part = Part.parse(given)
-        left_out = [item for item in items if not part.holds(item.nodeid)]
-        items[:] = [item for item in items if part.holds(item.nodeid)]
-        config.hook.pytest_deselected(items=left_out)
+        is_kept = {item: part.holds(group_of(item)) for item in items}
+        config.hook.pytest_deselected(items=[item for item in items if not is_kept[item]])
+        items[:] = [item for item in items if is_kept[item]]
     skip_what_needs_older_transformers(items)
+
+
+def group_of(item):
+    """What stays together in a part: tests of one `xdist_group`, or else each alone."""
+    marker = item.get_closest_marker("xdist_group")
+    return item.nodeid if marker is None else marker.kwargs["name"]
 
 
 def skip_what_needs_older_transformers(items):

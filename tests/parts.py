@@ -12,7 +12,7 @@ __all__ = ["Part"]
 
 
 class Part(NamedTuple):
-    """One of several parts, which share out the tests; a test's cases stay together."""
+    """One of several parts, which share out the tests."""
 
     number: int
     """From 1."""
@@ -27,7 +27,6 @@ class Part(NamedTuple):
             raise pytest.UsageError(f"--part {text!r}: give a part as K/N, from 1/N to N/N")
         return part
 
-    def holds(self, test: str) -> bool:
-        """Whether a test, named as pytest does, is among this part."""
-        function = test.partition("[")[0]
-        return zlib.crc32(function.encode()) % self.of == self.number - 1
+    def holds(self, name: str) -> bool:
+        """Whether a test, or a group that stays together, is in this part."""
+        return zlib.crc32(name.encode()) % self.of == self.number - 1

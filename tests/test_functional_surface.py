@@ -31,7 +31,8 @@ from tracing import Calls, trace_of
 
 from dsocr_analyze.trace.record import Trace
 
-pytestmark = pytest.mark.exhaustive  # 850 draws take a minute
+# They look at 850 draws, which are made once.
+pytestmark = [pytest.mark.exhaustive, pytest.mark.xdist_group(name="functional surface")]
 
 SEED = 20_240_517
 DTYPES = (torch.float32, torch.float32, torch.complex64, torch.int64)

@@ -1,4 +1,9 @@
-"""Parts hold every test once, and never tear its cases apart."""
+"""Parts hold every test once."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from parts import Part
@@ -15,10 +20,26 @@ def test_every_test_is_in_one_part(of):
     assert all(0.5 < len(part) * of / len(TESTS) < 1.5 for part in parts)
 
 
-def test_cases_stay_with_their_test():
-    for test in TESTS:
-        part = next(part for number in (1, 2, 3) if (part := Part(number, 3)).holds(test))
-        assert all(part.holds(f"{test}[{case}]") for case in ("a", "b-1", "[x]", "c::d"))
+def test_a_group_is_in_one_part(tmp_path):
+    (tmp_path / "test_them.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.xdist_group(name='together')\n"
+        "@pytest.mark.parametrize('case', range(40))\n"
+        "def test_group(case): pass\n"
+        "@pytest.mark.parametrize('case', range(40))\n"
+        "def test_alone(case): pass\n"
+    )
+    counts = []
+    for number in (1, 2, 3):
+        arguments = ["-n0", "-q", "--part", f"{number}/3", "-p", "conftest", "test_them.py"]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *arguments],
+            cwd=tmp_path, capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        )  # fmt: skip
+        counts.append(int(done.stdout.split(" passed")[0].split()[-1]))
+    assert sum(counts) == 80
+    assert sum(count >= 40 for count in counts) == 1
 
 
 def test_a_part_is_read():

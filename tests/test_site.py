@@ -64,7 +64,8 @@ return {
   missing: [...document.images].filter((image) => !image.naturalWidth).map((image) => image.src),
 };
 """
-pytestmark = pytest.mark.exhaustive  # it builds the site and looks at it in a browser
+# They build the site, open each of its pages in a browser once, and look at what they found.
+pytestmark = [pytest.mark.exhaustive, pytest.mark.xdist_group(name="site")]
 
 WIDTHS = (1366, 1280, 1024, 390)
 SMALLEST_TEXT = 11  # pixels
