@@ -13,9 +13,9 @@ Choice = Callable[[int, Any], bool]
 """Whether the default run tries a case, by its number and its value, or its id if it has one."""
 
 
-def every(step: int) -> Choice:
-    """Every n-th case, starting with the first."""
-    return lambda number, _: number % step == 0
+def every(step: int, start: int = 0) -> Choice:
+    """Every n-th case, starting with the first or another."""
+    return lambda number, _: number % step == start
 
 
 def first(count: int) -> Choice:
