@@ -198,6 +198,24 @@ def test_setup_installs_by_hash_then_torch_by_version_then_the_project_alone(bar
     assert project[-2:] == ["--editable", "."]
     assert {"--no-deps", "--no-build-isolation"}.issubset(project)
     assert any(step[-1] == "check" for step in steps)
+    assert all("--no-compile" in step for step in (build, everything, torch))
+    assert steps[-1][-1] == str(folder / "src")
+
+
+def test_what_does_not_compile_does_not_stop_a_setup(bare_project, tmp_path, monkeypatch):
+    script, steps, folder = bare_project
+    script.ensure_environment("dev.txt")
+    (packages := tmp_path / "packages").mkdir()
+    (packages / "good.py").write_text("x = 1\n", encoding="utf-8")
+    (packages / "of_another_python.py").write_text("def f[T: = 1\n", encoding="utf-8")
+    (folder / "src").mkdir(exist_ok=True)
+    (folder / "src" / "own.py").write_text("x = 1\n", encoding="utf-8")
+    _, *arguments = steps[-1]
+    place = f"import sysconfig\nsysconfig.get_path = lambda name: {str(packages)!r}\n"
+    arguments[1] = place + arguments[1]
+    subprocess.run([sys.executable, *arguments], check=True)
+    assert [each.name.partition(".")[0] for each in packages.rglob("*.pyc")] == ["good"]
+    assert [each.name.partition(".")[0] for each in (folder / "src").rglob("*.pyc")] == ["own"]
 
 
 def test_setup_does_nothing_where_nothing_changed(bare_project):
