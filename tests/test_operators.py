@@ -970,7 +970,7 @@ class TestOutsideWitness:
         assert 2 * macs == witnessed_flops(function, *tensors)
 
     @pytest.mark.exhaustive
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=60, deadline=None)
     @given(
         sizes=st.fixed_dictionaries({label: st.integers(1, 4) for label in "abcde"}),
         left=st.permutations("abcde").flatmap(lambda p: st.integers(1, 4).map(lambda n: p[:n])),

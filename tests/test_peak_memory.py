@@ -24,8 +24,8 @@ MANY_WORDS = {"vocab_size": 20_000}
 
 CASES = [
     pytest.param({}, {**ONE_VIEW, "text_tokens": 10}, id="short"),
-    pytest.param({}, {**ONE_VIEW, "text_tokens": 600}, id="long"),
-    pytest.param({}, {**ONE_VIEW, "text_tokens": 200, "batch_size": 3}, id="batch"),
+    pytest.param({}, {**ONE_VIEW, "text_tokens": 900}, id="long"),
+    pytest.param({}, {**ONE_VIEW, "text_tokens": 400, "batch_size": 3}, id="batch"),
     pytest.param({}, {**CUT, "text_tokens": 10}, id="cut"),
     pytest.param({}, {**CUT, "text_tokens": 200, "batch_size": 2}, id="cut-batch"),
     pytest.param(GROUPED, {**ONE_VIEW, "text_tokens": 500, "batch_size": 2}, id="grouped"),
