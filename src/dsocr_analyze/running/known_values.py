@@ -13,7 +13,7 @@ a scripted function.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.interruption import safe_point
+from dsocr_analyze.running.known_outputs import tensors_in
 from dsocr_analyze.running.uncounted import uncounted
 from dsocr_analyze.running.uniform_routing import TOP_K, routed_uniformly
 
@@ -152,7 +153,7 @@ class KnownValues(TorchFunctionMode):
             return result
         # Before the call, which may overwrite the inputs of the computation.
         computed = _deferred(func, args, kwargs)
-        seen = [] if computed is None else list(_tensors((*args, *kwargs.values())))
+        seen = [] if computed is None else list(tensors_in((*args, *kwargs.values())))
         versions = [_version(tensor) for tensor in seen]
         result = func(*args, **kwargs)
         if computed is not None:
@@ -302,7 +303,7 @@ def _deferred(func: Any, args: Any, kwargs: dict[str, Any]) -> _Deferred | None:
     Holds no `meta` tensors, whose lifetimes are measured, and nothing that may change before it
     runs.
     """
-    tensors = list(_tensors((*args, *kwargs.values())))
+    tensors = list(tensors_in((*args, *kwargs.values())))
     makes = func in _RANGES
     if not any(tensor.is_meta for tensor in tensors) and not makes and func is not torch.Tensor.to:
         return None
@@ -314,14 +315,6 @@ def _deferred(func: Any, args: Any, kwargs: dict[str, Any]) -> _Deferred | None:
     if makes:
         options["device"] = lambda: "cpu"
     return _Deferred(func, [_frozen(argument) for argument in args], options)
-
-
-def _tensors(arguments: Any) -> Iterator[torch.Tensor]:
-    for argument in arguments:
-        if isinstance(argument, torch.Tensor):
-            yield argument
-        elif isinstance(argument, tuple | list):
-            yield from _tensors(argument)
 
 
 def _copied(value: Any) -> Any:
