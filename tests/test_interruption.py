@@ -20,6 +20,7 @@ import torch
 import typer
 from both_engines import small_directory
 from process_state import process_settings, settings
+from sampling import first, sampled
 
 from dsocr_analyze import interruption
 from dsocr_analyze.cli import main
@@ -624,8 +625,7 @@ class Job:
             (self.output / name).write_text("old")
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@sampled("chunk", range(CHUNKS), first(1))
 def test_the_main_job_interrupted_at_random(chunk, tmp_path):
     """240 moments (1,000 in the long campaign): reports old or right, and the process as it was."""
     draw = random.Random(chunk)
