@@ -507,6 +507,33 @@ def test_only_the_command_that_is_called_is_imported_and_no_torch(arguments, com
     assert "torch" not in imported
 
 
+_MAIN_JOB_IMPORTS = {
+    "torch": "torch functorch torchgen numpy typing_extensions tqdm",
+    "transformers": "transformers charset_normalizer chardet certifi filelock huggingface_hub idna"
+    " jinja2 markupsafe packaging PIL regex requests safetensors socks tokenizers tqdm urllib3"
+    " yaml",
+    "fvcore": "fvcore iopath portalocker tabulate termcolor yaml",
+    "typer": "typer annotated_doc annotated_types pydantic pydantic_core rich shellingham"
+    " typing_extensions typing_inspection",
+    "this program": f"{PACKAGE} dsocr_analyze_remote msgspec markdown_it mdurl pygments rich",
+}
+"""Packages that the main job imports, by what needs them: all that its start-up costs."""
+
+
+def test_the_main_job_imports_nothing_that_it_does_not_use(tmp_path):
+    code = (
+        "import sys; before = set(sys.modules); from dsocr_analyze.cli import main;"
+        " code = main(['--model', 'reference', '-q']);"
+        " print(*(name for name in set(sys.modules) - before"
+        " if getattr(sys.modules[name], '__file__', None)), file=sys.stderr); sys.exit(code)"
+    )
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True)
+    imported = {name.partition(".")[0] for name in done.stderr.split()} - sys.stdlib_module_names
+    allowed = {name for names in _MAIN_JOB_IMPORTS.values() for name in names.split()}
+    assert {name for name in imported if not name.startswith("_")} <= allowed
+
+
 class TestSizes:
     """A function fits on a screen, a file has one subject."""
 

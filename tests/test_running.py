@@ -14,9 +14,9 @@ from transformers.utils import logging
 
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.building import building
-from dsocr_analyze.running.compiler import without_compiler
 from dsocr_analyze.running.forward import running
 from dsocr_analyze.running.source_package import importable
+from dsocr_analyze.running.unused_imports import without_unused_imports
 
 META = torch.device("meta")
 
@@ -97,21 +97,21 @@ def test_stand_ins_are_there_for_imports_only(tmp_path):
 def test_a_pass_on_meta_imports_no_compiler_and_leaves_no_mark(tmp_path):
     code = """
 import sys, torch
-from dsocr_analyze.running.compiler import without_compiler
+from dsocr_analyze.running.unused_imports import without_unused_imports
 x = torch.ones(3, device="meta")
-with without_compiler():
+with without_unused_imports():
     torch._refs.add(x, x)
     assert type(sys.modules["torch._dynamo"]).__name__ == "_NoCompiler"
 assert "torch._dynamo" not in sys.modules
 try:
-    with without_compiler():
+    with without_unused_imports():
         raise KeyError
 except KeyError:
     pass
 assert "torch._dynamo" not in sys.modules
 torch._refs.add(x, x)  # asks again, and is guarded by the real one
 assert sys.modules["torch._dynamo"].disable.__module__.startswith("torch._dynamo")
-with without_compiler():
+with without_unused_imports():
     assert type(sys.modules["torch._dynamo"]).__name__ == "module"
 """
     assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0
@@ -126,9 +126,9 @@ with without_compiler():
 def test_model_code_that_uses_the_compiler_gets_the_real_one(use):
     code = f"""
 import sys, torch
-from dsocr_analyze.running.compiler import without_compiler
+from dsocr_analyze.running.unused_imports import without_unused_imports
 before = list(sys.meta_path)
-with without_compiler():
+with without_unused_imports():
     {use}
 {use}
 import torch._dynamo.utils as utils
@@ -139,9 +139,58 @@ assert sys.meta_path == before
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_compiler_that_is_there_stays():
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "use",
+    [
+        "import sympy; assert str(sympy.Symbol('x') + 1) == 'x + 1'",
+        "from sympy import Symbol; assert issubclass(Symbol, sys.modules['sympy'].Basic)",
+        "import sympy.core.symbol; assert sympy.core.symbol.Symbol is sympy.Symbol",
+        "import sympy.core; import sympy; assert sympy.core.expr.Expr is sympy.Expr",
+        "from torch.fx.experimental.symbolic_shapes import ShapeEnv; ShapeEnv()",
+        "from torch.utils._sympy.functions import Max; assert Max(1, 2) == 2",
+        "from scipy.optimize import minimize; assert minimize(lambda x: x @ x, [1.0]).success",
+        "from scipy.optimize import linear_sum_assignment as f; assert list(f([[1]])[0]) == [0]",
+        "from scipy.optimize._optimize import OptimizeResult",
+    ],
+)
+def test_model_code_gets_the_real_modules_where_it_uses_them(use):
+    code = f"""
+import sys, torch
+from dsocr_analyze.running.unused_imports import without_unused_imports
+with without_unused_imports():
+    {use}
+{use}
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_questions_about_symbols_are_answered_by_the_real_functions():
+    """Sizes of a traced function may be symbols while a model runs in another thread."""
+    code = """
+import torch
+from dsocr_analyze.running.unused_imports import without_unused_imports
+with without_unused_imports():
+    from torch.fx.experimental.symbolic_shapes import guard_or_true, sym_and, sym_eq
+    assert guard_or_true(True) and not guard_or_true(False)
+    assert sym_eq((2, 3), [2, 3]) and not sym_eq((2, 3), (2, 4)) and not sym_eq((2,), (2, 3))
+    assert sym_and(True, True) and not sym_and(True, False)
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch._dynamo.source import ConstantSource
+env = ShapeEnv()
+symbol = env.create_symbol(3, ConstantSource("size"), DimDynamic.DYNAMIC)
+size = env.create_symintnode(symbol, hint=3)
+assert guard_or_true(size > 2) is True
+assert str(sym_eq((size, 4), (size, 4))) == "True"
+assert type(sym_eq(size, 5)) is torch.SymBool
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_module_that_is_there_stays():
     real = importlib.import_module("torch._dynamo")
-    with without_compiler():
+    with without_unused_imports():
         assert sys.modules["torch._dynamo"] is real
 
 

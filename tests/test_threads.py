@@ -302,10 +302,10 @@ class TestOtherThreads:
     def test_their_functions_are_guarded_by_the_real_compiler(self):
         code = """
 import sys, threading, torch
-from dsocr_analyze.running.compiler import without_compiler
+from dsocr_analyze.running.unused_imports import without_unused_imports
 def function(): pass
 guarded = []
-with without_compiler():
+with without_unused_imports():
     assert torch._dynamo.disable(function) is function
     thread = threading.Thread(target=lambda: guarded.append(torch._dynamo.disable(function)))
     thread.start()

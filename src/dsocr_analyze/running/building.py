@@ -11,9 +11,9 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.running.compiler import without_compiler
 from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.process_settings import answered, default_dtype, quiet_transformers
+from dsocr_analyze.running.unused_imports import without_unused_imports
 
 __all__ = ["building"]
 
@@ -40,7 +40,7 @@ def building(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
             if hasattr(PreTrainedModel, name):
                 stack.enter_context(answered(PreTrainedModel, name, answer))
         stack.enter_context(quiet_transformers())
-        stack.enter_context(without_compiler())
+        stack.enter_context(without_unused_imports())
         stack.enter_context(default_dtype(dtype))
         stack.enter_context(torch.device(device))
         stack.enter_context(_bounded())

@@ -17,7 +17,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.running.compiler import without_compiler
 from dsocr_analyze.running.discarded_stdout import discarding_stdout
 from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.known_shapes import KnownShapes
@@ -30,6 +29,7 @@ from dsocr_analyze.running.process_settings import (
 )
 from dsocr_analyze.running.source_package import REMOTE_PACKAGE
 from dsocr_analyze.running.uniform_routing import UniformRouting, routed_uniformly
+from dsocr_analyze.running.unused_imports import without_unused_imports
 
 __all__ = ["running", "running_unwatched"]
 
@@ -53,7 +53,7 @@ def running(
             random, so it is made uniform, as on `meta`.
     """
     with _asked_by_model_code(flash_attention) as stack:
-        stack.enter_context(without_compiler())
+        stack.enter_context(without_unused_imports())
         stack.enter_context(unfused_scripts())
         if device.type == "meta":
             autocast = torch.amp.autocast_mode.autocast

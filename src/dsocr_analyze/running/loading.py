@@ -19,9 +19,9 @@ from dsocr_analyze.model.trust import require_trust
 from dsocr_analyze.model.versions import require_transformers
 from dsocr_analyze.running.building import building
 from dsocr_analyze.running.described_model import check_stages, config_and_class, use_attention
-from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.source_package import import_file, importable
+from dsocr_analyze.running.unused_imports import without_unused_imports
 from dsocr_analyze.running.weights import draw_weights, load_weights
 
 __all__ = ["LoadedModel", "kernels_of_cpu", "load_model"]
@@ -114,7 +114,7 @@ def load_model(
     attention = _ATTENTION_IMPLEMENTATIONS[flash_attention]
     if directory.described is not None and not flash_attention:
         attention = directory.described.attention
-    with exclusive():
+    with without_unused_imports():
         model = _loaded(directory, device, dtype, attention, random_weights)
     if sliding_window is not None:
         setattr(model.module.config, _WINDOW, sliding_window)

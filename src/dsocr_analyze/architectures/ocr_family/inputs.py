@@ -73,4 +73,6 @@ def decode_inputs(device: torch.device, workload: Workload, cached: int) -> dict
 def _mask_and_positions(device: torch.device, batch: int, tokens: int) -> dict[str, torch.Tensor]:
     """The mask [B, K] of a prompt without padding, and the resulting positions."""
     mask = torch.ones(batch, tokens, dtype=torch.long, device=device)
-    return {"attention_mask": mask, "position_ids": mask.cumsum(-1) - 1}
+    # The mask's running sum in `generate`; on meta, torch imports sympy for one.
+    positions = torch.arange(tokens, device=device).repeat(batch, 1)
+    return {"attention_mask": mask, "position_ids": positions}

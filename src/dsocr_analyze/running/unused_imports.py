@@ -1,0 +1,201 @@
+"""Keeps out of a process what torch and transformers import although no pass uses it.
+
+- torch's Python kernels for `meta` wrap themselves in `torch._dynamo.disable` on first use, which
+  imports the whole compiler; `TORCH_COMPILE_DISABLE` is read by the code being imported.
+- Before they compare sizes, these kernels import sympy, in case a size is a symbol.
+- transformers 4.46 imports `scipy.optimize` with its base class of models, for the loss of object
+  detection.
+
+Together this is a third of the main job and 100 MiB, and there is no switch against it. While a
+model is built or run, temporary stand-ins answer what is asked of a module that is not imported
+yet; any other use imports the real one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from dsocr_analyze.running.exclusive import exclusive, is_running_thread
+
+__all__ = ["without_unused_imports"]
+
+_COMPILER: Final = "torch._dynamo"
+_GUARD: Final = "__dynamo_disable"
+"""Attribute of a function in which `torch._compile` stores its guarded version."""
+
+
+class _StandIn(types.ModuleType):
+    """Stands in for a module; names that it lacks come from the real one, which is imported."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        self.__path__ = self.__spec__.submodule_search_locations or []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.give_way(), name)
+
+    def give_way(self) -> types.ModuleType:
+        """Imports the real module to replace this."""
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return importlib.import_module(self.__name__)
+
+
+class _NoCompiler(_StandIn):
+    """The compiler, without which `disable` has nothing to do."""
+
+    def __init__(self) -> None:
+        super().__init__(_COMPILER)
+        self.unguarded: list[Callable[..., Any]] = []
+
+    def disable(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not is_running_thread():
+            return self.give_way().disable(fn, *args, **kwargs)
+        self.unguarded.append(fn)
+        return fn
+
+
+class _NoSympy(_StandIn):
+    """sympy, without which nothing is an expression."""
+
+    def __init__(self) -> None:
+        super().__init__("sympy")
+        self.Basic = type("Basic", (), {})
+
+
+class _NoSymbols(_StandIn):
+    """torch's questions about sizes that may be symbols, answered for numbers.
+
+    What is asked of symbols, or is not answered here, the real functions answer.
+    """
+
+    _ANSWERS: Final[dict[str, Callable[..., bool] | None]] = {
+        "expect_true": bool,
+        "guard_or_false": bool,
+        "guard_or_true": bool,
+        "guard_size_oblivious": bool,
+        "statically_known_true": bool,
+        "is_nested_int": lambda _: False,
+        "sym_eq": lambda one, other: _listed(one) == _listed(other),
+        "sym_and": lambda *values: all(values),
+        "sym_or": lambda *values: any(values),
+        "has_guarding_hint": None,  # imported with the others, and not called for numbers
+        "guarding_hint_or_throw": None,
+    }
+
+    def __init__(self) -> None:
+        super().__init__("torch.fx.experimental.symbolic_shapes")
+        for name, answer in self._ANSWERS.items():
+            setattr(self, name, self._function(name, answer))
+
+    def _function(self, name: str, answer: Callable[..., bool] | None) -> Callable[..., Any]:
+        def answered(*values: Any) -> Any:
+            if answer is not None and _are_numbers(values):
+                return answer(*values)
+            return getattr(self.give_way(), name)(*values)
+
+        return answered
+
+
+def _are_numbers(values: Iterable[Any]) -> bool:
+    """Whether values are whole numbers, not symbols, in tuples and lists too."""
+    return all(
+        _are_numbers(value) if isinstance(value, tuple | list) else type(value) in (bool, int)
+        for value in values
+    )
+
+
+def _listed(size: Any) -> Any:
+    """A size, or sizes as a list: torch compares tuples with lists."""
+    return list(map(_listed, size)) if isinstance(size, tuple | list) else size
+
+
+class _NoExpressions(_StandIn):
+    """torch's operators on symbols, of which a kernel imports one that numbers don't need."""
+
+    def __init__(self) -> None:
+        super().__init__("torch.utils._sympy.functions")
+
+    def Max(self, *values: Any) -> Any:  # noqa: N802  # its name
+        return self.give_way().Max(*values)
+
+
+class _NoScipy(_StandIn):
+    """scipy's optimizers, of which transformers imports one function."""
+
+    def __init__(self) -> None:
+        super().__init__("scipy.optimize")
+
+    def linear_sum_assignment(self, *args: Any, **kwargs: Any) -> Any:
+        return self.give_way().linear_sum_assignment(*args, **kwargs)
+
+
+_STAND_INS: Final = (_NoCompiler, _NoSympy, _NoSymbols, _NoExpressions, _NoScipy)
+
+
+class _RealParts(importlib.abc.MetaPathFinder):
+    """Imports a real module when one of its submodules is imported."""
+
+    def find_spec(
+        self, fullname: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        stand_in = sys.modules.get(fullname.rpartition(".")[0])
+        if not isinstance(stand_in, _StandIn):
+            return None
+        real = stand_in.give_way()
+        # Importing the whole may import this part, which Python would then run a second time.
+        part = sys.modules.pop(fullname, None)
+        if part is None:
+            return importlib.machinery.PathFinder.find_spec(fullname, real.__path__)
+        return importlib.machinery.ModuleSpec(fullname, _Imported(part))
+
+
+class _Imported(importlib.abc.Loader):
+    """Loads a module that has been imported: as it is, with the spec that it has."""
+
+    def __init__(self, module: types.ModuleType) -> None:
+        self._module, self._spec = module, module.__spec__
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return self._module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
+@contextlib.contextmanager
+def without_unused_imports() -> Iterator[None]:
+    """While the body runs, what no pass uses is imported only if it is used after all."""
+    with exclusive():
+        stand_ins = [stand_in for stand_in in (make() for make in _STAND_INS) if _is_idle(stand_in)]
+        finder = _RealParts()
+        sys.modules.update({stand_in.__name__: stand_in for stand_in in stand_ins})
+        sys.meta_path.insert(0, finder)
+        try:
+            yield
+        finally:
+            sys.meta_path.remove(finder)
+            for stand_in in stand_ins:
+                if sys.modules.get(stand_in.__name__) is stand_in:
+                    del sys.modules[stand_in.__name__]
+                if isinstance(stand_in, _NoCompiler):
+                    # Forget the guard: the real compiler can guard these functions later.
+                    for function in stand_in.unguarded:
+                        vars(function).pop(_GUARD, None)
+
+
+def _is_idle(stand_in: _StandIn) -> bool:
+    """Whether a module is installed and not imported yet."""
+    name = stand_in.__name__
+    return name not in sys.modules and importlib.util.find_spec(name.partition(".")[0]) is not None
