@@ -204,7 +204,14 @@ def left_as_it_was(model: torch.nn.Module) -> Iterator[None]:
 
 def _restorer(model: torch.nn.Module) -> Callable[[], None]:
     """Returns a function that restores the current attributes and buffers of all modules."""
-    before = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
+    # `model.modules()` passes every module through a generator per level above it.
+    found = {model: None}
+    waiting = [model]
+    while waiting:
+        children = [child for child in waiting.pop()._modules.values() if child is not None]
+        waiting += [child for child in children if child not in found]
+        found.update(dict.fromkeys(children))
+    before = [(module, dict(vars(module)), dict(module._buffers)) for module in found]
 
     def restore() -> None:
         for module, attributes, buffers in before:

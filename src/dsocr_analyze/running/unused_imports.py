@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from dsocr_analyze.running.exclusive import exclusive, is_running_thread
 
-__all__ = ["without_unused_imports"]
+__all__ = ["uses_compiler", "without_unused_imports"]
 
 _COMPILER: Final = "torch._dynamo"
 _GUARD: Final = "__dynamo_disable"
@@ -81,11 +81,6 @@ class _NoSymbols(_StandIn):
     """
 
     _ANSWERS: Final[dict[str, Callable[..., bool] | None]] = {
-        "expect_true": bool,
-        "guard_or_false": bool,
-        "guard_or_true": bool,
-        "guard_size_oblivious": bool,
-        "statically_known_true": bool,
         "is_nested_int": lambda _: False,
         "sym_eq": lambda one, other: _listed(one) == _listed(other),
         "sym_and": lambda *values: all(values),
@@ -96,8 +91,19 @@ class _NoSymbols(_StandIn):
 
     def __init__(self) -> None:
         super().__init__("torch.fx.experimental.symbolic_shapes")
+        for name in "expect_true guard_or_false guard_or_true guard_size_oblivious".split():
+            setattr(self, name, self._truth(name))
+        self.statically_known_true = self._truth("statically_known_true")
         for name, answer in self._ANSWERS.items():
             setattr(self, name, self._function(name, answer))
+
+    def _truth(self, name: str) -> Callable[..., Any]:
+        """A function of a truth value, which it returns."""
+
+        def truth(value: Any) -> Any:
+            return value if type(value) is bool else getattr(self.give_way(), name)(value)
+
+        return truth
 
     def _function(self, name: str, answer: Callable[..., bool] | None) -> Callable[..., Any]:
         def answered(*values: Any) -> Any:
@@ -110,10 +116,13 @@ class _NoSymbols(_StandIn):
 
 def _are_numbers(values: Iterable[Any]) -> bool:
     """Whether values are whole numbers, not symbols, in tuples and lists too."""
-    return all(
-        _are_numbers(value) if isinstance(value, tuple | list) else type(value) in (bool, int)
-        for value in values
-    )
+    for value in values:
+        if isinstance(value, tuple | list):
+            if not _are_numbers(value):
+                return False
+        elif type(value) is not int and type(value) is not bool:
+            return False
+    return True
 
 
 def _listed(size: Any) -> Any:
@@ -172,6 +181,11 @@ class _Imported(importlib.abc.Loader):
 
     def exec_module(self, module: types.ModuleType) -> None:
         module.__spec__ = self._spec
+
+
+def uses_compiler() -> bool:
+    """Whether this process has imported torch's compiler."""
+    return not isinstance(sys.modules.get(_COMPILER), _NoCompiler | None)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import CUDA, Kernel, KernelsOf
 from dsocr_analyze.running.known_shapes import KnownShapes
+from dsocr_analyze.running.unused_imports import uses_compiler
 from dsocr_analyze.trace.call import Call, Rule
 from dsocr_analyze.trace.complex_rules import complex_rule
 from dsocr_analyze.trace.composites import Composites
@@ -89,8 +89,8 @@ class Recorder:
             # A global hook or another mode would miss calls that are not run again.
             if self._alike and not (_has_any_global_hook() or _is_watched()):
                 self._repetition = Repetition(self._alike, self._memory)
-            uses_dynamo = "torch._dynamo" in sys.modules
-            stack.enter_context((_OperatorsBesideDynamo if uses_dynamo else _Operators)(self))
+            operators = _OperatorsBesideDynamo if uses_compiler() else _Operators
+            stack.enter_context(operators(self))
             stack.enter_context(Composites(self._composite, self._kernels_of))
             self._exit = stack.pop_all()
         return self
