@@ -16,7 +16,7 @@ from dsocr_analyze.analytic import page_figures
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.gate.budgets import Budget, Workload, budgets_in, parse_allowance
-from dsocr_analyze.gate.counted import changed_figures, counted_figures
+from dsocr_analyze.gate.counted import compared, counted_figures
 from dsocr_analyze.gate.inputs import input_changes
 from dsocr_analyze.gate.judge import Counted, judge
 from dsocr_analyze.gate.moved import moves

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from dsocr_analyze.cli.budgets_file import counted_by
+from dsocr_analyze.cli.budgets_file import BudgetsFile, counted_by
 from dsocr_analyze.errors import AnalyzeError, BaselineError
 from dsocr_analyze.gate.budgets import PYPROJECT, Budgets, Options, Workload, budgets_in
 from dsocr_analyze.gate.document import Baseline
@@ -39,9 +39,9 @@ class Counts(Protocol):
 
 @contextmanager
 def counts_against(
-    name: str | None, file: Path, budgets: Budgets, *, trust_remote_code: bool
+    name: str | None, file: BudgetsFile, asked: Budgets, *, trust_remote_code: bool
 ) -> Iterator[Counts]:
-    """How to count the workloads of a budgets file.
+    """How to count workloads of a budgets file.
 
     A name ending in `.json` is a saved report. Any other name is a revision if there is one with
     that name, even if there is also such a file; otherwise it is a report.
@@ -49,27 +49,27 @@ def counts_against(
     Args:
         name: The baseline; None for none.
         file: The budgets file, whose folder their paths are relative to.
-        budgets: Its content.
+        asked: The workloads to count.
         trust_remote_code: Whether a trace may execute a directory's code without a trust record.
 
     Raises:
         BaselineError: There is no baseline with that name.
     """
-    here = _Here(file.parent, trust_remote_code)
+    here = _Here(file.path.parent, trust_remote_code)
     if name is None:
         yield here
     elif Path(name).suffix == ".json":
-        yield _OfReport(here, name, budgets)
+        yield _OfReport(here, name, asked)
     else:
         try:
-            revision = Repository.around(file.parent).revision(name)
+            revision = Repository.around(file.path.parent).revision(name)
         except BaselineError:
             if not is_regular(Path(name)):
                 raise
-            yield _OfReport(here, name, budgets)
+            yield _OfReport(here, name, asked)
             return
         with tempfile.TemporaryDirectory(prefix="dsocr-check-") as folder:
-            yield _OfRevision(here, revision, file, budgets, Path(folder))
+            yield _OfRevision(here, revision, file, Path(folder))
 
 
 class _Here:
@@ -125,21 +125,19 @@ class _OfRevision:
     options.
     """
 
-    def __init__(
-        self, here: _Here, revision: Revision, file: Path, budgets: Budgets, folder: Path
-    ) -> None:
+    def __init__(self, here: _Here, revision: Revision, file: BudgetsFile, folder: Path) -> None:
         self.baseline = Baseline(kind="revision", name=revision.name, commit=revision.commit)
         self._here = here
         self._revision = revision
         self._root = revision.repository.root
         self._files = folder
-        self._file = file.parent.resolve() / file.name
+        self._folder = file.path.parent.resolve()
         warnings: list[str] = []
-        self._workloads = self._budgets_there(warnings)
+        self._workloads = self._budgets_there(file.names, warnings)
         warnings += [
             f"workload {name!r} of {revision.name} is gone, so its cost is not checked"
             for name in self._workloads
-            if name not in budgets.workloads
+            if name not in file.budgets.workloads
         ]
         self.warnings = tuple(warnings)
 
@@ -163,7 +161,7 @@ class _OfRevision:
 
     def _in_repository(self, path: str) -> str:
         """A path from the budgets file, relative to the root of the repository."""
-        found = Path(os.path.normpath(self._file.parent / path))
+        found = Path(os.path.normpath(self._folder / path))
         if not found.is_relative_to(self._root):
             raise BaselineError(
                 f"{path!r} is outside the repository {str(self._root)!r}, so no revision has it;"
@@ -171,15 +169,26 @@ class _OfRevision:
             )
         return found.relative_to(self._root).as_posix()
 
-    def _budgets_there(self, warnings: list[str]) -> Mapping[str, Workload]:
-        """Workloads of the revision's own budgets; empty if they cannot be read."""
-        name = f"{self._revision.name}:{self._in_repository(self._file.name)}"
-        text = self._revision.text(self._in_repository(self._file.name))
-        if text is None:
-            return {}
-        try:
-            found = budgets_in(text, name, is_pyproject=self._file.name == PYPROJECT)
-        except AnalyzeError as error:
-            warnings.append(f"the baseline's budgets cannot be read: {error}")
-            return {}
-        return {} if found is None else found.workloads
+    def _budgets_there(self, names: Sequence[str], warnings: list[str]) -> Mapping[str, Workload]:
+        """Workloads of the first of these files that has budgets in the revision; none if none has.
+
+        A change may have moved its budgets to a file that comes first, so the one that has them
+        here says nothing about the revision.
+        """
+        for name in names:
+            text = self._revision.text(self._in_repository(name))
+            if text is None:
+                continue
+            called = f"{self._revision.name}:{self._in_repository(name)}"
+            try:
+                found = budgets_in(text, called, is_pyproject=name == PYPROJECT)
+            except AnalyzeError as error:
+                warnings.append(f"the baseline's budgets cannot be read: {error}")
+                return {}
+            if found is not None:
+                return found.workloads
+        warnings.append(
+            f"{self._revision.name} has no budgets in {' or '.join(names)}, so its workloads and"
+            " limits are unknown"
+        )
+        return {}

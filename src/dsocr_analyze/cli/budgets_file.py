@@ -29,11 +29,13 @@ class BudgetsFile:
         path: Its path.
         text: Its text.
         budgets: The budgets in it.
+        names: The files of its folder that budgets are looked for in, in order.
     """
 
     path: Path
     text: str
     budgets: Budgets
+    names: tuple[str, ...]
 
     @property
     def is_pyproject(self) -> bool:
@@ -51,12 +53,14 @@ def read_budgets(named: Path | None, *, is_update: bool) -> BudgetsFile:
     Raises:
         ConfigError: There are none, or they are invalid.
     """
-    usual, project = Path(_BUDGETS_FILE), Path(PYPROJECT)
-    for path in (usual, project) if named is None else (named,):
+    paths = (Path(_BUDGETS_FILE), Path(PYPROJECT)) if named is None else (named,)
+    names = tuple(path.name for path in paths)
+    for path in paths:
         if is_regular(path) or (path is named and not is_update):
-            found = _read(path)
-            if found is not None:
-                return found
+            text = _read(path)
+            budgets = budgets_in(text, str(path), is_pyproject=path.name == PYPROJECT)
+            if budgets is not None:
+                return BudgetsFile(path, text, budgets, names)
             if path is named:
                 raise ConfigError(
                     f"{str(path)!r} has no table [tool.dsocr-analyze.check]; add one, such as"
@@ -67,22 +71,20 @@ def read_budgets(named: Path | None, *, is_update: bool) -> BudgetsFile:
         assert budgets is not None, "only a pyproject.toml has none"
         if named is not None and named.name == PYPROJECT:
             raise ConfigError(f"{str(named)!r} does not exist; new budgets go in {_BUDGETS_FILE}")
-        return BudgetsFile(named or usual, NEW_FILE, budgets)
+        return BudgetsFile(paths[0], NEW_FILE, budgets, names)
     raise ConfigError(
         f"no budgets here: neither {_BUDGETS_FILE} nor [tool.dsocr-analyze.check] in {PYPROJECT};"
         " --update creates a file, --budgets FILE names another"
     )
 
 
-def _read(path: Path) -> BudgetsFile | None:
+def _read(path: Path) -> str:
     try:
-        text = read_text(path, SETTINGS_BYTES)
+        return read_text(path, SETTINGS_BYTES)
     except OSError as error:
         raise ConfigError(f"cannot read budgets {str(path)!r}: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"cannot read budgets {str(path)!r}: {error}") from error
-    budgets = budgets_in(text, str(path), is_pyproject=path.name == PYPROJECT)
-    return None if budgets is None else BudgetsFile(path, text, budgets)
 
 
 # --- counting --------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def check(
 
     file = read_budgets(budgets, is_update=update)
     asked = _chosen(file.budgets, workload, file.path)
-    with counts_against(against, file.path, asked, trust_remote_code=trust_remote_code) as counts:
+    with counts_against(against, file, asked, trust_remote_code=trust_remote_code) as counts:
         counted = {name: _counted(counts, each) for name, each in asked.workloads.items()}
     judged = _judged(asked, counted)
     context.obj.begin_writing()

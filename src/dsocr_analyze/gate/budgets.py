@@ -15,6 +15,7 @@ from dsocr_analyze.gate.document import Level
 from dsocr_analyze.report.reading import LARGEST_NUMBER
 
 __all__ = [
+    "LEVELS",
     "NEW_FILE",
     "PYPROJECT",
     "PYPROJECT_TABLE",

@@ -55,20 +55,21 @@ class InputChange(Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: A key of config.json, the model's code, what is counted (an option of the workload),
-            how it is counted (engine, version of the tool), or a budget.
+            how it is counted (engine, version of the tool), a budget, or anything else that the
+            report states and that is not a number.
         key: Its name; for a config, the dotted path of the key.
         before: The baseline's value, as JSON for a config key; null if absent.
         after: The value now, as JSON for a config key; null if absent.
     """
 
-    kind: Literal["config", "code", "workload", "setting", "budget"]
+    kind: Literal["config", "code", "workload", "setting", "budget", "report"]
     key: str
     before: str | None
     after: str | None
 
 
 class Figure(Struct, frozen=True, kw_only=True):
-    """A counted figure that differs from the baseline's.
+    """A figure that differs from the baseline's.
 
     Attributes:
         key: Its key in the report, as a dotted path.
@@ -77,8 +78,8 @@ class Figure(Struct, frozen=True, kw_only=True):
     """
 
     key: str
-    before: Count | None
-    after: Count | None
+    before: int | float | None
+    after: int | float | None
 
 
 class Amounts(Struct, frozen=True, kw_only=True):
@@ -129,8 +130,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: The figure's key in the report, as a dotted path.
-        rule: The limit from the budget (`max_increase 2 %`); `baseline` for a counted figure
-            without a budget, which must equal the baseline's.
+        rule: The limit from the budget (`max_increase 2 %`); `baseline` for a figure without a
+            budget, which must equal the baseline's.
         outcome: Whether the limit is kept.
         value: The figure now; null if it is gone.
         baseline: The baseline's figure; null if there is none.
@@ -158,8 +159,10 @@ class WorkloadCheck(Struct, frozen=True, kw_only=True):
         inputs: Changed inputs, config keys first.
         moved: Where work changed: stages, then modules, operators and kinds of operators, each
             with the largest share first.
-        changed: Counted figures that differ from the baseline's, in report order.
-        unchanged: Number of counted figures equal to the baseline's.
+        changed: Figures that differ from the baseline's, in report order, without those that follow
+            from another one in their part of the report.
+        following: Number of figures that differ and follow from another one.
+        unchanged: Number of figures equal to the baseline's.
         verdicts: Figures checked against their limits, exceeded limits first.
         warnings: Doubts about the comparison.
     """
@@ -171,6 +174,7 @@ class WorkloadCheck(Struct, frozen=True, kw_only=True):
     inputs: tuple[InputChange, ...]
     moved: tuple[Move, ...]
     changed: tuple[Figure, ...]
+    following: Count
     unchanged: Count
     verdicts: tuple[Verdict, ...]
     warnings: tuple[str, ...]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any
+from hashlib import sha256
+from typing import Any, Final, Literal
 
 from dsocr_analyze.architectures import ARCHITECTURES
+from dsocr_analyze.gate.differences import Difference
 from dsocr_analyze.gate.document import InputChange
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.config_differences import config_differences
@@ -15,38 +17,62 @@ from dsocr_analyze.report.document import Model, Report, Workload
 
 __all__ = ["input_changes"]
 
-_OPTIONS = ("page", "base_size", "image_size", "crop_mode", "prompt_pages", "batch_size",
+_Kind = Literal["workload", "setting", "report"]
+
+_OPTIONS: Final = ("page", "base_size", "image_size", "crop_mode", "prompt_pages", "batch_size",
             "max_new_tokens")  # fmt: skip
 """What a user sets for a workload; the rest follows from these and the model."""
 
+_MORE_OPTIONS: Final = ("dtype", "attention")
+"""What a user sets for a workload, but is in the metadata."""
 
-def input_changes(before: Report, after: Report) -> list[InputChange]:
+_SAID_OTHERWISE: Final = (
+    "model.config_digest", "model.config_text", "model.code_digest",  # above
+    "model.id", "created",  # the name of a folder, and a time: neither is an input
+)  # fmt: skip
+
+
+def input_changes(before: Report, after: Report, words: Iterable[Difference]) -> list[InputChange]:
     """All inputs that differ, config keys first, since these are what a model's author changes.
 
     If the baseline does not contain its config (an early report), published configs are identified
     by digest; for any other, all that is known is that it differs.
+
+    Args:
+        before: The baseline.
+        after: The report now.
+        words: All differences that are neither numbers nor follow from one.
     """
     old, new = before.metadata.model, after.metadata.model
     return [
         *_of_config(old, new),
         *_of_code(old, new),
         *_of_workload(before.workload, after.workload),
-        *_of_setting(before, after),
+        *_of_words(words),
     ]
 
 
 def _of_config(old: Model, new: Model) -> Iterator[InputChange]:
-    if old.config_digest == new.config_digest:
+    is_known = None not in (old.config_text, new.config_text)
+    if old.config_digest == new.config_digest and not (
+        is_known and old.config_text != new.config_text
+    ):
         return
     was, now = _config_of(old), _config_of(new)
-    if was is None or now is None:
-        yield InputChange(
-            kind="config", key="config.json", before=f"digest {old.config_digest[:12]}",
-            after=f"digest {new.config_digest[:12]}",
-        )  # fmt: skip
-        return
-    for key in config_differences([was, now]):
+    keys = [] if was is None or now is None else list(config_differences([was, now]))
+    for key in keys:
         yield InputChange(kind="config", key=key.path, before=key.text(0), after=key.text(1))
+    if not keys:
+        yield InputChange(
+            kind="config", key="config.json", before=_config_name(old), after=_config_name(new)
+        )
+
+
+def _config_name(model: Model) -> str:
+    """The digest of a config, and of its text if that is another one's."""
+    name, text = f"digest {model.config_digest[:12]}", model.config_text
+    digest = model.config_digest if text is None else sha256(text.encode()).hexdigest()
+    return name if digest == model.config_digest else f"{name}, but the text's is {digest[:12]}"
 
 
 def _config_of(model: Model) -> Mapping[str, Any] | None:
@@ -87,22 +113,19 @@ def _of_workload(old: Workload, new: Workload) -> Iterator[InputChange]:
         yield _input("workload", "seq_len", old.seq_len, new.seq_len)
 
 
-def _of_setting(before: Report, after: Report) -> Iterator[InputChange]:
-    old, new = before.metadata, after.metadata
-    if old.model.architecture and old.model.architecture != new.model.architecture:
-        yield _input("setting", "architecture", old.model.architecture, new.model.architecture)
-    for name in ("engine", "device", "dtype", "attention", "kernels_of"):
-        was, now = getattr(old, name), getattr(new, name)
-        if was != now and (name != "kernels_of" or was is not None):
-            yield _input("setting", name, was, now)
-    if old.model.weights != new.model.weights:
-        yield _input("setting", "weights", old.model.weights, new.model.weights)
-    was, now = old.versions.get("tool"), new.versions.get("tool")
-    if was != now:
-        yield _input("setting", "dsocr-analyze", was, now)
+def _of_words(words: Iterable[Difference]) -> Iterator[InputChange]:
+    for each in words:
+        key = each.key.removeprefix("metadata.").removeprefix("workload.")
+        if each.section not in ("metadata", "workload"):
+            yield _input("report", key, each.before, each.after)
+        elif each.section == "workload" or key in _MORE_OPTIONS:
+            if key not in _OPTIONS:
+                yield _input("workload", key, each.before, each.after)
+        elif key not in _SAID_OTHERWISE:
+            yield _input("setting", key, each.before, each.after)
 
 
-def _input(kind: Any, key: str, was: object, now: object) -> InputChange:
+def _input(kind: _Kind, key: str, was: object, now: object) -> InputChange:
     return InputChange(kind=kind, key=key, before=_text(was), after=_text(now))
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.gate.budgets import Allowance, Budget, Workload
-from dsocr_analyze.gate.counted import changed_figures
+from dsocr_analyze.gate.counted import Compared, compared
 from dsocr_analyze.gate.document import (
     Figure,
-    InputChange,
     Level,
     Outcome,
     Verdict,
@@ -21,6 +20,7 @@ from dsocr_analyze.gate.document import (
 )
 from dsocr_analyze.gate.inputs import input_changes
 from dsocr_analyze.gate.moved import moves
+from dsocr_analyze.gate.redefined import loosened_keys, redefinitions
 from dsocr_analyze.gate.report_keys import NamedFigure, ReportKeys
 from dsocr_analyze.report.document import Report
 from dsocr_analyze.report.tables import headline
@@ -28,6 +28,15 @@ from dsocr_analyze.report.tables import headline
 __all__ = ["Counted", "judge"]
 
 _OUTCOME: Final[dict[Level, Outcome]] = {"warn": "warned", "error": "failed"}
+
+_DOUBTFUL: Final = {
+    "workload": "another workload is counted than in the baseline",
+    "report": "the report states other things than the baseline",
+}
+"""The warning about each kind of input that a change of the model does not change."""
+
+_MOST_NAMED: Final = 8
+"""Most keys named in a warning."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +59,10 @@ class Counted:
 
 
 def judge(workload: Workload, counted: Counted) -> WorkloadCheck:
-    """Check figures with a budget against it, and all other counted ones against the baseline.
+    """Check figures with a budget against it, and all others against the baseline.
 
-    A figure named by a budget is judged by its budgets alone; any other counted figure must equal
-    the baseline's within the workload's tolerance.
+    A figure named by a budget is judged by its budgets alone; any other must equal the baseline's
+    within the workload's tolerance.
 
     Raises:
         ConfigError: A budget's key does not name a number in the report.
@@ -74,14 +83,20 @@ def judge(workload: Workload, counted: Counted) -> WorkloadCheck:
             named.update(old_keys.paths(budget.key))
         for figure in found:
             verdicts += _of_budget(budget, figure, old_keys, is_compared=counted.is_compared)
-    inputs: list[InputChange] = []
-    changed: list[Figure] = []
-    unchanged = 0
+    before = counted.before
+    inputs = [] if before is None else list(redefinitions(before, workload))
+    changes = Compared()
     if baseline is not None:
-        inputs = [*input_changes(baseline, report), *_budget_changes(counted.before, workload)]
-        changed, unchanged = changed_figures(baseline, report)
-        verdicts += _of_changes(changed, named, workload.tolerance)
+        changes = compared(baseline, report)
+        found_inputs = input_changes(baseline, report, changes.words)
+        said = {(each.kind, each.key) for each in found_inputs}
+        inputs = found_inputs + [each for each in inputs if (each.kind, each.key) not in said]
+        verdicts += _of_changes(changes.changed, named, workload.tolerance)
         warnings += _doubts_of_code(baseline, report)
+        loosened = [] if before is None else loosened_keys(before, workload, baseline)
+        warnings += _named("limits are looser than the baseline's", loosened)
+    for kind, what in _DOUBTFUL.items():
+        warnings += _named(what, [each.key for each in inputs if each.kind == kind])
     verdicts.sort(key=lambda each: ("failed", "warned", "passed").index(each.outcome))
     return WorkloadCheck(
         name=workload.name,
@@ -90,8 +105,9 @@ def judge(workload: Workload, counted: Counted) -> WorkloadCheck:
         is_compared=baseline is not None,
         inputs=tuple(inputs),
         moved=() if baseline is None else tuple(moves(baseline, report)),
-        changed=tuple(changed),
-        unchanged=unchanged,
+        changed=tuple(changes.changed),
+        following=changes.following,
+        unchanged=changes.unchanged,
         verdicts=tuple(verdicts),
         warnings=tuple(dict.fromkeys(warnings)),
     )
@@ -185,7 +201,7 @@ def _text(value: int | float) -> str:
 
 
 def _of_changes(changed: list[Figure], named: set[str], tolerance: Allowance) -> Iterator[Verdict]:
-    """One verdict per counted figure that differs from the baseline's and has no budget."""
+    """One verdict per figure that changed and has no budget."""
     for figure in changed:
         if figure.key in named:
             continue
@@ -206,6 +222,13 @@ def _of_changes(changed: list[Figure], named: set[str], tolerance: Allowance) ->
         )  # fmt: skip
 
 
+def _named(what: str, keys: list[str]) -> Iterator[str]:
+    """A warning that names the first of some keys, if there are any."""
+    if keys:
+        more = f" and {len(keys) - _MOST_NAMED:,} more" if len(keys) > _MOST_NAMED else ""
+        yield f"{what}: {', '.join(keys[:_MOST_NAMED])}{more}"
+
+
 def _doubts_of_code(before: Report, after: Report) -> Iterator[str]:
     """Warnings about code changes that closed forms cannot see."""
     old, new = before.metadata.model, after.metadata.model
@@ -219,27 +242,3 @@ def _doubts_of_code(before: Report, after: Report) -> Iterator[str]:
             "the model's Python files differ from the baseline's, and closed forms do not run"
             ' them; engine = "trace" counts what they do'
         )
-
-
-def _budget_changes(before: Workload | None, after: Workload) -> Iterator[InputChange]:
-    """Budgets that changed between two revisions, so that reviewers see it."""
-    if before is None:
-        return
-    if before.tolerance != after.tolerance:
-        yield InputChange(
-            kind="budget", key="tolerance", before=before.tolerance.text, after=after.tolerance.text
-        )
-    old, new = _by_key(before), _by_key(after)
-    for key in dict.fromkeys([*new, *old]):
-        if old.get(key) != new.get(key):
-            yield InputChange(kind="budget", key=key, before=old.get(key), after=new.get(key))
-
-
-def _by_key(workload: Workload) -> Mapping[str, str]:
-    """The limits of each key, in words."""
-    found: dict[str, str] = {}
-    for budget in workload.budgets:
-        limits = ", ".join(f"{name} {text}" for name, text in budget.limits().items())
-        words = f"{limits} ({budget.level})"
-        found[budget.key] = f"{found[budget.key]}; {words}" if budget.key in found else words
-    return found

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 from dsocr_analyze.escaping import visible_lines
 from dsocr_analyze.gate.document import Check, Verdict, WorkloadCheck
-from dsocr_analyze.gate.wording import heads
+from dsocr_analyze.gate.wording import equal_text, heads
 
 __all__ = ["check_junit"]
 
@@ -29,11 +29,8 @@ def check_junit(check: Check) -> str:
 def _suite(workload: WorkloadCheck) -> ET.Element:
     cases = [_case(workload, each) for each in workload.verdicts]
     if workload.is_compared and not workload.changed:
-        cases.append(
-            _element(
-                "testcase", classname=workload.name, name="counted figures equal the baseline's"
-            )
-        )
+        name = f"all {equal_text(workload)}"
+        cases.append(_element("testcase", classname=workload.name, name=name))
     failures = sum(case.find("failure") is not None for case in cases)
     suite = _element(
         "testsuite", name=workload.name, tests=str(len(cases)), failures=str(failures), errors="0"

@@ -16,6 +16,7 @@ from dsocr_analyze.gate.wording import (
     WORDS,
     change_cells,
     counts_text,
+    equal_text,
     heads,
     levels_of,
     move_name,
@@ -76,7 +77,7 @@ def _workload(workload: WorkloadCheck) -> Iterator[str]:
     yield f"\n### {as_code_span(workload.name)}: {WORDS[workload.outcome]}\n"
     yield f"{as_code_span(workload.title)}\n"
     if workload.is_compared and not workload.changed:
-        yield f"All {workload.unchanged} counted figures equal the baseline's.\n"
+        yield f"All {equal_text(workload)}.\n"
     for line in heads(workload):
         what, _, names = line.partition(": ")
         yield f"- {what}: {as_code_span(names)}"
@@ -89,7 +90,7 @@ def _workload(workload: WorkloadCheck) -> Iterator[str]:
     yield from _moves(workload)
     changed = unbudgeted(workload)
     if changed:
-        yield "\nCounted figures that changed without a budget:\n"
+        yield "\nFigures that changed without a budget:\n"
         cells = [change_cells(each) for each in changed[:_MOST_FIGURES]]
         yield _table(
             ("figure", "before", "after", "change"),

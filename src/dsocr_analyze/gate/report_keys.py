@@ -14,7 +14,7 @@ from dsocr_analyze.errors import ConfigError, DeviceError
 from dsocr_analyze.hardware.devices import catalogue_name
 from dsocr_analyze.report.document import Report
 
-__all__ = ["NamedFigure", "ReportKeys"]
+__all__ = ["NamedFigure", "ReportKeys", "entry_labels"]
 
 _MOST_NAMED: Final = 12
 """Most names listed in an error."""
@@ -252,6 +252,11 @@ def _selected(values: Sequence[Any], selector: str) -> Iterator[tuple[str, Any]]
             parts = [part.partition("=") for part in selector.split(",")]
             if all(_holds(entry, name.strip(), text.strip()) for name, _, text in parts):
                 yield _label(entry, index, values), entry
+
+
+def entry_labels(entries: Sequence[Any]) -> list[str]:
+    """The label of each entry of a list in a report."""
+    return [_label(each, index, entries) for index, each in enumerate(entries)]
 
 
 def _label(entry: Any, index: int, values: Iterable[Any]) -> str:

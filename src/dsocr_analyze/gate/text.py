@@ -56,7 +56,7 @@ def _workload(workload: WorkloadCheck, width: int) -> Iterator[str]:
     changed = [change_cells(each) for each in unbudgeted(workload)]
     if changed:
         yield ""
-        yield "  counted figures that changed without a budget:"
+        yield "  figures that changed without a budget:"
         yield from _aligned([each[1:] + each[:1] for each in changed[:_MOST_LINES]],
                             ("before", "after", "change", "figure"), width)  # fmt: skip
         yield from _more(len(changed))

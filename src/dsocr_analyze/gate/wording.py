@@ -20,6 +20,7 @@ __all__ = [
     "WORDS",
     "change_cells",
     "counts_text",
+    "equal_text",
     "heads",
     "levels_of",
     "move_name",
@@ -62,13 +63,18 @@ def workload_summary(workload: WorkloadCheck) -> str:
     kept = sum(each.rule != "baseline" for each in workload.failures("passed"))
     said = []
     if workload.is_compared and not workload.changed:
-        said.append(f"all {workload.unchanged} counted figures equal the baseline's")
+        said.append(f"all {equal_text(workload)}")
     elif workload.is_compared:
-        total = workload.unchanged + len(workload.changed)
-        said.append(f"{len(workload.changed)} of {total} counted figures changed")
+        changed = len(workload.changed) + workload.following
+        said.append(f"{changed:,} of {workload.unchanged + changed:,} figures changed")
     if kept:
         said.append(f"{kept} limit{'' if kept == 1 else 's'} kept")
     return f"{workload.name}: {WORDS[workload.outcome]}" + (f"; {', '.join(said)}" if said else "")
+
+
+def equal_text(workload: WorkloadCheck) -> str:
+    """How many figures equal the baseline's."""
+    return f"{workload.unchanged:,} figures equal the baseline's"
 
 
 def _input_text(change: InputChange) -> str:
@@ -168,7 +174,7 @@ def _digits(value: int | float | None) -> str:
 
 
 def unbudgeted(workload: WorkloadCheck) -> list[Verdict]:
-    """Counted figures that differ from the baseline's without a budget that allows it.
+    """Figures that differ from the baseline's without a budget that allows it.
 
     The largest relative change comes first.
     """
