@@ -41,6 +41,15 @@ def folder(tmp_path, monkeypatch):
     return here
 
 
+OPTIONS = ("--config", "config.json", "--page", "800x600", "--max-new-tokens", 5)
+
+
+def numbers_in(value):
+    if isinstance(value, dict | list):
+        return sum(map(numbers_in, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def write_config(folder, config):
     (folder / "config.json").write_text(json.dumps(config))
 
@@ -55,7 +64,9 @@ class TestAnswers:
     def test_an_unchanged_model_is_an_empty_difference(self, folder, capsys):
         code, out, err = run(capsys, "check", "--against", "HEAD")
         assert (code, err) == (0, "")
-        assert "all 55 counted figures equal the baseline's" in out
+        run(capsys, "--engine", "analytic", "-q", "--output", folder.parent / "saved", *OPTIONS)
+        report = json.loads((folder.parent / "saved" / "static_compute.json").read_text())
+        assert f"all {numbers_in(report):,} figures equal the baseline's" in out
         assert "moved" not in out
         code, check = result_of(capsys, "--against", "HEAD")
         [workload] = check.workloads
@@ -84,14 +95,35 @@ class TestAnswers:
 
     @pytest.mark.exhaustive
     def test_a_saved_report_is_a_baseline(self, folder, capsys):
-        options = ("--config", "config.json", "--page", "800x600", "--max-new-tokens", 5)
-        run(capsys, "--engine", "analytic", "-q", "--output", "saved", *options)
+        run(capsys, "--engine", "analytic", "-q", "--output", "saved", *OPTIONS)
         against = ("check", "--against", "saved/static_compute.json")
         assert run(capsys, *against)[0] == 0
         write_config(folder, gated.with_values(gated.published(), num_experts_per_tok=7))
         code, out, _ = run(capsys, *against)
         assert code == 1
         assert "language_config.num_experts_per_tok: 6 -> 7" in out.splitlines()[2]
+
+    def test_an_altered_report_is_no_baseline(self, folder, capsys):
+        """The witness of the command; tests/test_gate.py alters everything else."""
+        run(capsys, "--engine", "analytic", "-q", "--output", "saved", *OPTIONS, "--gpu", "h100")
+        file = folder / "saved" / "static_compute.json"
+        text = file.read_text()
+        (folder / "dsocr-budgets.toml").write_text(WORKLOAD + 'gpu = "h100"\n')
+        against = ("check", "--against", file, "--strict", "-q")
+        assert run(capsys, *against)[0] == 0
+        for path, value, code in (
+            (("workload", "page", 0), 801, 1),
+            (("time", 0, "page_seconds"), 9.0, 1),
+            (("metadata", "dtype"), "float16", 3),
+            (("stages", "sam", "calls"), "many", 2),
+        ):
+            report = json.loads(text)
+            place = report
+            for name in path[:-1]:
+                place = place[name]
+            place[path[-1]] = value
+            file.write_text(json.dumps(report))
+            assert run(capsys, *against)[0] == code, path
 
     @pytest.mark.exhaustive
     def test_a_traced_report_is_compared_with_a_trace(self, tmp_path, monkeypatch, capsys):
@@ -344,6 +376,87 @@ class TestRevisions:
         assert "not a git repository" in err
 
 
+class TestRedefinedBudgets:
+    """A pull request cannot change what its own check looks at without a doubt that names it."""
+
+    LIMITED = f"{WORKLOAD}{BUDGET}max = 1e14\n"
+
+    def strict(self, capsys, *options):
+        code, out, err = run(capsys, "check", "--against", "HEAD", "--strict", *options)
+        return code, " ".join(f"{out} {err}".split())
+
+    @pytest.mark.exhaustive
+    def test_an_unchanged_check_passes(self, folder, capsys):
+        assert self.strict(capsys)[0] == 0
+
+    def test_a_file_that_comes_first_does_not_hide_the_baselines(self, folder, capsys):
+        budgets = folder / "dsocr-budgets.toml"
+        inside = budgets.read_text().replace("[workloads", "[tool.dsocr-analyze.check.workloads")
+        (folder / "pyproject.toml").write_text(inside)
+        budgets.unlink()
+        gated.commit(folder)
+        assert self.strict(capsys)[0] == 0
+        budgets.write_text('[workloads.easy]\nmode = "tiny"\n')
+        code, said = self.strict(capsys)
+        assert code == 3
+        assert "workload 'page' of HEAD is gone" in said
+        budgets.write_text(WORKLOAD.replace("800x600", "80x60"))
+        assert self.strict(capsys)[0] == 1
+
+    def test_a_config_in_place_of_the_real_one_is_named(self, folder, capsys):
+        shutil.copy("config.json", "old.json")
+        write_config(folder, gated.with_values(gated.published(), num_experts_per_tok=64))
+        (folder / "dsocr-budgets.toml").write_text(WORKLOAD.replace("config.json", "old.json"))
+        code, said = self.strict(capsys)
+        assert code == 3
+        assert "workload config: config.json -> old.json" in said
+        assert "another workload is counted than in the baseline: config" in said
+        assert run(capsys, "check", "--against", "HEAD", "-q")[0] == 0
+
+    @sampled(
+        ("new", "named"),
+        [
+            (WORKLOAD + BUDGET + "max = 2e14\n", "total.flops"),
+            (WORKLOAD + BUDGET + 'max = 1e14\nlevel = "warn"\n', "total.flops"),
+            (LIMITED.replace("max_new", 'tolerance = "1 %"\nmax_new'), "tolerance: 0 -> 1 %"),
+            (LIMITED + BUDGET.replace("flops", "params") + "max = 9e15\n", "total.params"),
+            (LIMITED.replace("max_new", 'engine = "analytic"\nmax_new'), "engine"),
+            (LIMITED.replace("page]", "renamed]").replace("page.b", "renamed.b"), "'page' of HEAD"),
+        ],
+        first(2),
+    )
+    def test_a_looser_check_is_named(self, folder, capsys, new, named):
+        (folder / "dsocr-budgets.toml").write_text(self.LIMITED)
+        gated.commit(folder)
+        assert self.strict(capsys)[0] == 0
+        (folder / "dsocr-budgets.toml").write_text(new)
+        code, said = self.strict(capsys)
+        assert code == 3
+        assert named in said
+
+    @pytest.mark.exhaustive
+    def test_a_tighter_check_is_no_doubt(self, folder, capsys):
+        (folder / "dsocr-budgets.toml").write_text(self.LIMITED)
+        gated.commit(folder)
+        (folder / "dsocr-budgets.toml").write_text(self.LIMITED.replace("1e14", "9e13"))
+        code, said = self.strict(capsys)
+        assert code == 0
+        assert "budget changed: total.flops" in said
+
+    @pytest.mark.exhaustive
+    def test_a_revision_without_budgets_is_a_doubt(self, folder, capsys):
+        (folder / "other.toml").write_text(WORKLOAD)
+        code, said = self.strict(capsys, "--budgets", "other.toml")
+        assert code == 3
+        assert "HEAD has no budgets in other.toml" in said
+
+    @pytest.mark.exhaustive
+    def test_workloads_that_are_not_asked_for_are_not_gone(self, folder, capsys):
+        (folder / "dsocr-budgets.toml").write_text(f'{WORKLOAD}[workloads.other]\nmode = "tiny"\n')
+        gated.commit(folder)
+        assert self.strict(capsys, "--workload", "page")[0] == 0
+
+
 class TestModelDirectories:
     """A model directory in the repository: closed forms read it, a trace needs trust."""
 
@@ -400,7 +513,7 @@ class TestModelDirectories:
         run(capsys, "trust", "net")
         code, out, err = run(capsys, "check", "--against", "HEAD")
         assert code == 0, err
-        assert "counted figures equal the baseline's" in out
+        assert "figures equal the baseline's" in out
 
 
 HOSTILE = "a`|\\ </b> @all [x](http://x) <!-- \x1b[31m \u202e ]]> &amp; '\" #1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from fractions import Fraction
@@ -14,18 +15,33 @@ from sampling import every, first, sampled
 
 from dsocr_analyze.analytic import page_figures
 from dsocr_analyze.architectures import ARCHITECTURES
+from dsocr_analyze.cli.counting import Engine
+from dsocr_analyze.cli.time_options import time_request
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.gate.budgets import Budget, Workload, budgets_in, parse_allowance
-from dsocr_analyze.gate.counted import compared, counted_figures
+from dsocr_analyze.gate.budgets import Budget, Options, Workload, budgets_in, parse_allowance
+from dsocr_analyze.gate.counted import Compared, compared, counted_figures
 from dsocr_analyze.gate.inputs import input_changes
 from dsocr_analyze.gate.judge import Counted, judge
 from dsocr_analyze.gate.moved import moves
+from dsocr_analyze.gate.redefined import loosened_keys, redefinitions
 from dsocr_analyze.gate.report_keys import ReportKeys
 from dsocr_analyze.gate.text import text_lines
 from dsocr_analyze.gate.update import edited, edits_of
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.build import build_report
+from dsocr_analyze.report.document import (
+    Agreement,
+    Counts,
+    LeftOutShare,
+    NotModelled,
+    PeakAgreement,
+    Report,
+    Unassigned,
+)
+from dsocr_analyze.report.schema import schema_of
+from dsocr_analyze.report.time_entry import TimeCorrection
 
+DOCUMENTED = Path(__file__).parent.parent / "docs" / "check.md"
 CREATED = __import__("datetime").datetime(2026, 1, 2)
 
 
@@ -46,6 +62,10 @@ def report():
 def judged(report, baseline=None, *budgets, **options):
     workload = Workload("page", budgets=budgets, **options)
     return judge(workload, Counted(report, baseline, is_compared=baseline is not None))
+
+
+def inputs(before, after):
+    return input_changes(before, after, compared(before, after).words)
 
 
 class TestReportKeys:
@@ -230,8 +250,9 @@ class TestJudging:
     @pytest.mark.parametrize("name", list(ARCHITECTURES))
     def test_the_same_again_is_no_difference(self, name):
         first, again = report_of(name), report_of(name)
-        assert changed_figures(first, again) == ([], len(counted_figures(first)))
-        assert (moves(first, again), input_changes(first, again)) == ([], [])
+        numbers = sum(is_number(value) for _, _, value in leaves(first))
+        assert compared(first, again) == Compared(unchanged=numbers)
+        assert (moves(first, again), inputs(first, again)) == ([], [])
         assert judged(again, first).outcome == "passed"
 
     def test_another_architecture_differs_by_whole_stages(self):
@@ -271,7 +292,7 @@ class TestMoved:
                     == ("module", "decode", "model.layers.0.mlp.down_proj")]  # fmt: skip
         assert decode.flops.difference == 2 * 1280
         assert decode.modules == 1
-        assert [(each.key, each.before, each.after) for each in input_changes(before, after)] == [
+        assert [(each.key, each.before, each.after) for each in inputs(before, after)] == [
             ("intermediate_size", "6848", "6849"),
             ("language_config.intermediate_size", "6848", "6849"),
         ]
@@ -368,6 +389,260 @@ class TestUpdating:
         assert "[tool.other]\nlist = [\n 1,\n]\n" in new
 
 
+# Every leaf ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def full():
+    """A small report in which everything that a report may state is stated."""
+    architecture = ARCHITECTURES["deepseek-ocr"]
+    directory = ModelDirectory.read(architecture.reference)
+    small = {"num_hidden_layers": 2, "layers": 1, "global_attn_indexes": [0]}
+    directory = directory.with_config(gated.with_values(directory.config, **small))
+    request = time_request(
+        ("h100-sxm",), profile=None, runtime="serving", server="vllm", concurrency="1,4",
+        preprocess_ms=None, workers=1, price=2.0, weights_dtype=None, kv_dtype=None,
+        max_new_tokens=5, corrections=0,
+    )  # fmt: skip
+    workload = architecture.plan(page=(800, 600), max_new_tokens=5)
+    found = Engine("analytic", directory, time=request).report(workload)
+    [entry] = found.time
+    correction = TimeCorrection(
+        server_version="1", first_token=1.5, per_token=1.25, first_token_error=0.5,
+        per_token_error=0.25, benchmarks=("a.json",), requests=3, kept="2026-01-02",
+    )  # fmt: skip
+    counts = dict.fromkeys(Counts.__struct_fields__, 2)
+    agreement = Agreement(
+        agrees=True, stages={name: {"flops": True} for name in found.stages}, kv_cache_bytes=True,
+        batch=True, peak_activation_bytes=PeakAgreement(traced=1, analytic=1, agrees=True),
+        first_difference="none",
+        not_modelled_share={"sam": LeftOutShare(vector_flops=0.5, bytes=0)},
+        not_modelled=(
+            NotModelled(**counts, stage="sam", modules="*", operators=("add",), reason="none"),
+        ),
+    )  # fmt: skip
+    few = {
+        name: msgspec.structs.replace(stage, by_module=dict([*stage.by_module.items()][-8:]))
+        for name, stage in found.stages.items()
+    }
+    return msgspec.structs.replace(
+        found, stages=few, agreement=agreement, unassigned=Unassigned(params=1, names=("a",)),
+        time=(altered(entry, ("assumptions", "correction"), correction),),
+        warnings=("a doubt",),
+    )  # fmt: skip
+
+
+def leaves(value, path=(), kind=None):
+    """The path and the kind (an object's type and key) of everything that a report states."""
+    if isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            yield from leaves(getattr(value, name), (*path, name), f"{type(value).__name__}.{name}")
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield from leaves(each, (*path, name), kind)
+    elif isinstance(value, tuple):
+        for index, each in enumerate(value):
+            yield from leaves(each, (*path, index), kind)
+    else:
+        yield path, kind, value
+
+
+def altered(value, path, new):
+    """A report with another value at a path."""
+    if not path:
+        return new
+    [name, *rest] = path
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.replace(value, **{name: altered(getattr(value, name), rest, new)})
+    if isinstance(value, dict):
+        return {**value, name: altered(value[name], rest, new)}
+    return (*value[:name], altered(value[name], rest, new), *value[name + 1 :])
+
+
+def another(value):
+    if isinstance(value, bool | None):
+        return not value
+    return f"{value}x" if isinstance(value, str) else value + 1
+
+
+LEFT_OUT = {"metadata.created", "metadata.model.id"}
+"""What docs/check.md names as not compared."""
+
+PARTS = [name for name in Report.__struct_fields__ if name != "schema_version"]
+
+OF_HOW_IT_WAS_COUNTED = {
+    f"metadata.{name}"
+    for name in ("versions.tool", "engine", "device", "kernels_of", "model.architecture",
+                 "model.source", "model.class_name", "model.config_digest", "model.config_text",
+                 "model.code_digest", "model.weights", *(f"conventions.{n}" for n in range(6)))
+}  # fmt: skip
+"""What is listed without a doubt, since the model or the tool may change."""
+
+
+def is_noticed(full, path, value):
+    """Whether a check of a report notices that its baseline has another value somewhere."""
+    key = ".".join(map(str, path))
+    found = judged(full, altered(full, path, another(value)))
+    if key in LEFT_OUT:
+        return found.inputs == () and found.warnings == full.warnings
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        [verdict] = found.failures("failed")
+        return (verdict.baseline, verdict.value) == (value + 1, value) and found.unchanged > 0
+    [change] = found.inputs
+    is_doubted = found.warnings != full.warnings
+    return change.before != change.after and is_doubted == (key not in OF_HOW_IT_WAS_COUNTED)
+
+
+class TestEveryLeaf:
+    """A saved report is altered in one place after another, and each time it is noticed."""
+
+    def test_the_report_of_these_tests_states_everything_that_a_report_may(self, full):
+        kinds = {kind.partition(".")[0] for _, kind, _ in leaves(full)}
+        assert set(schema_of(Report, "")["$defs"]) - kinds == {"Report"} - kinds
+
+    @sampled("part", PARTS, every(3))
+    def test_every_kind_of_statement_is_compared(self, full, part):
+        kinds = {(kind, type(value)): (path, value)
+                 for path, kind, value in leaves(full) if path[0] == part}  # fmt: skip
+        assert kinds
+        unnoticed = [path for path, value in kinds.values() if not is_noticed(full, path, value)]
+        assert unnoticed == []
+
+    @pytest.mark.exhaustive
+    def test_every_single_leaf_is_compared(self, full):
+        found = [(path, value) for path, _, value in leaves(full) if path != ("schema_version",)]
+        assert len(found) > 1_000
+        assert [path for path, value in found if not is_noticed(full, path, value)] == []
+
+    def test_a_new_key_is_compared_without_being_listed_anywhere(self, report):
+        class Wider(type(report.workload), frozen=True, kw_only=True):
+            dots_per_inch: int
+            colour: str
+
+        def with_dots(dots, colour):
+            fields = msgspec.structs.asdict(report.workload)
+            workload = Wider(**fields, dots_per_inch=dots, colour=colour)
+            return msgspec.structs.replace(report, workload=workload)
+
+        found = judged(with_dots(300, "grey"), with_dots(200, "grey"))
+        assert [each.key for each in found.failures("failed")] == ["workload.dots_per_inch"]
+        found = judged(with_dots(300, "grey"), with_dots(300, "red"))
+        [change] = found.inputs
+        assert (change.key, change.before, change.after) == ("colour", "red", "grey")
+        assert found.outcome == "warned"
+
+    def test_the_page_names_what_is_left_out(self):
+        text = DOCUMENTED.read_text(encoding="utf-8")
+        assert [key for key in LEFT_OUT if f"`{key}`" not in text] == []
+
+    def test_what_follows_from_a_changed_figure_needs_no_budget(self, report):
+        after = report_of(num_experts_per_tok=7)
+        found = judged(after, report)
+        assert found.following > 10_000
+        both = {path for path, _, value in leaves(after) if is_number(value)}
+        numbers = sum(path in both for path, _, _ in leaves(report))
+        assert found.unchanged + found.following + len(found.changed) == numbers
+        assert {each.key for each in found.changed} <= set(counted_figures(report))
+
+    def test_a_stage_does_not_explain_another(self, full):
+        path = ("stages", "sam", "by_module", "model.sam_model.net_3", "own", "flops")
+        before = altered(full, path, 1)
+        before = altered(before, ("stages", "clip", "flops"), 1)
+        failed = [each.key for each in judged(full, before).failures("failed")]
+        assert failed == [
+            "stages.sam.by_module.model.sam_model.net_3.own.flops",
+            "stages.clip.flops",
+        ]
+
+    def test_entries_of_lists_are_compared_with_their_like(self, full):
+        [entry] = full.time
+        other = msgspec.structs.replace(entry, gpu="a100-80gb-sxm", page_seconds=1.0)
+        after = msgspec.structs.replace(full, time=(other, entry))
+        found = judged(after, full)
+        assert found.failures("failed") == ()
+        [change] = found.inputs
+        assert (change.key, change.before) == ("time", None)
+        assert "gpu=a100-80gb-sxm" in change.after
+        slower = altered(full, ("time", 0, "page_seconds"), 99.0)
+        [verdict] = judged(after, slower).failures("failed")
+        assert verdict.key == "time[gpu=h100-sxm, runtime=serving].page_seconds"
+        assert ReportKeys(full).figures(verdict.key)[0].value == verdict.value
+
+    def test_a_report_without_seconds_is_compared_in_all_else(self, full):
+        early = msgspec.structs.replace(full, time=())
+        found = judged(full, early)
+        assert found.failures("failed") == ()
+        assert [each.key for each in found.inputs] == ["time"]
+
+
+def is_number(value):
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class TestRedefining:
+    """A change that loosens what checks it is said, and is a doubt."""
+
+    OLD = (
+        Budget("total.flops", max=10**15),
+        Budget("stages.*.params", max_increase=parse_allowance("2 %")),
+    )
+
+    def loosened(self, report, old, new, before="0", after="0"):
+        return loosened_keys(
+            Workload("w", budgets=old, tolerance=parse_allowance(before)),
+            Workload("w", budgets=new, tolerance=parse_allowance(after)), report,
+        )  # fmt: skip
+
+    def test_what_is_kept_or_tightened_is_no_doubt(self, report):
+        flops = report.total.flops
+        exactly = (Budget("total.flops", max=flops, min=flops),)
+        for old, new in [
+            (self.OLD, self.OLD),
+            (self.OLD, (*self.OLD, Budget("total.flops", min=1))),
+            (self.OLD, (Budget("total.flops", max=flops), self.OLD[1])),
+            (self.OLD, ()),  # then they must be equal
+            ((), exactly),
+            ((Budget("total.flops", level="warn", max=9),), (Budget("total.flops", max=9),)),
+        ]:
+            assert self.loosened(report, old, new) == [], new
+
+    @pytest.mark.parametrize(
+        ("old", "new", "keys"),
+        [
+            ("max = 9", "max = 10", ["total.flops"]),
+            ("max = 9\nmin = 2", "max = 9", ["total.flops"]),
+            ("max = 9", 'max = 9\nlevel = "warn"', ["total.flops"]),
+            ("max = 9", 'max_increase = "2 %"', ["total.flops"]),
+            ('max_increase = "2 %"', 'max_increase = "2.1 %"', ["total.flops"]),
+            ('max_increase = "2 %"', 'max_increase = 999_999_999_999_999', ["total.flops"]),
+            ('max_increase = 1\nmax_decrease = 1', "max_increase = 1", ["total.flops"]),
+        ],
+    )  # fmt: skip
+    def test_every_way_to_allow_more_is_seen(self, report, old, new, keys):
+        begin = "[[workloads.w.budgets]]\nkey = 'total.flops'\n"
+        found = [budgets_in(begin + text, "b.toml", is_pyproject=False) for text in (old, new)]
+        assert self.loosened(report, *(each.workloads["w"].budgets for each in found)) == keys
+
+    def test_a_first_budget_stands_in_for_equality(self, report):
+        new = (Budget("stages.*.flops", max=10**18),)
+        assert self.loosened(report, (), new) == [f"stages.{x}.flops" for x in report.stages]
+
+    def test_a_tolerance_is_a_limit_of_everything_without_one(self, report):
+        found = self.loosened(report, self.OLD, self.OLD, after="1 %")
+        named = {"total.flops", *(f"stages.{name}.params" for name in report.stages)}
+        zero = {key for key, value in counted_figures(report).items() if not value}
+        assert set(found) == set(counted_figures(report)) - named - zero
+        assert self.loosened(report, self.OLD, self.OLD, before="1 %") == []
+
+    def test_every_option_of_a_workload_that_changed_is_named(self):
+        for field in dataclasses.fields(Options):
+            new = ("h100",) if field.name == "gpu" else "other"
+            after = Workload("w", Options(**{field.name: new}))
+            [change] = redefinitions(Workload("w"), after)
+            assert (change.kind, change.key) == ("workload", field.name)
+            assert change.before != change.after
+
+
 def test_a_config_is_known_by_its_digest_where_a_report_does_not_hold_it():
     before, after = report_of(), report_of(num_experts_per_tok=64)
     model = msgspec.structs.replace(before.metadata.model, config_text=None)
@@ -375,12 +650,12 @@ def test_a_config_is_known_by_its_digest_where_a_report_does_not_hold_it():
     early = msgspec.structs.replace(before, metadata=metadata)
     reference = ModelDirectory.read(ARCHITECTURES["deepseek-ocr"].reference)
     assert early.metadata.model.config_digest == reference.config_digest()
-    assert input_changes(early, after)[0].key == "language_config.num_experts_per_tok"
+    assert inputs(early, after)[0].key == "language_config.num_experts_per_tok"
     other = msgspec.structs.replace(model, config_digest="0" * 64)
     unknown = msgspec.structs.replace(
         before, metadata=msgspec.structs.replace(metadata, model=other)
     )
-    assert [each.key for each in input_changes(unknown, after)] == ["config.json"]
+    assert [each.key for each in inputs(unknown, after)] == ["config.json"]
 
 
 def test_a_report_holds_the_config_that_its_digest_is_of(report):
@@ -391,14 +666,7 @@ def test_a_report_holds_the_config_that_its_digest_is_of(report):
     assert json.loads(model.config_text)["vocab_size"] == gated.published()["vocab_size"]
 
 
-DOCUMENTED = Path(__file__).parent.parent / "docs" / "check.md"
-
-
 def test_the_page_names_every_option_and_every_limit():
-    import dataclasses
-
-    from dsocr_analyze.gate.budgets import Options
-
     text = DOCUMENTED.read_text(encoding="utf-8")
     names = [each.name for each in (*dataclasses.fields(Options), *dataclasses.fields(Budget))]
     assert [name for name in (*names, "tolerance") if f"`{name}`" not in text] == []

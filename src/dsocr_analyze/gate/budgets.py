@@ -163,7 +163,7 @@ class Workload:
     Attributes:
         name: Its name in the file.
         options: What is counted.
-        tolerance: How much a counted figure without a budget may differ from the baseline's.
+        tolerance: How much a figure without a budget may differ from the baseline's.
         budgets: The budgets, in file order.
     """
 

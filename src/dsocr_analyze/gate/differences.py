@@ -61,7 +61,7 @@ class _Place(NamedTuple):
 
     Attributes:
         key: Its key.
-        pattern: The key with `*` for names and entries.
+        pattern: The key with `*` for entries and for names other than a stage's.
         section: Its section.
     """
 
@@ -78,7 +78,9 @@ class _Place(NamedTuple):
     def named(self, name: str) -> _Place:
         """The place of a stage, a module, an operator, ..."""
         key = f"{self.key}.{name}"
-        return _Place(key, f"{self.pattern}.*", key if self.key == "stages" else self.section)
+        if self.key == "stages":
+            return _Place(key, key, key)
+        return _Place(key, f"{self.pattern}.*", self.section)
 
     def entry(self, label: str) -> _Place:
         """The place of a list's entry."""
@@ -134,17 +136,17 @@ def _compare_parts(
 
 
 def _entries(old: Sequence[Any], new: Sequence[Any]) -> _Pairs:
-    """The entries of two lists by label: by position if there are as many, else by their label."""
-    was, now = (dict(zip(_labels(each), each, strict=True)) for each in (old, new))
+    """The entries of two lists: by position if there are as many of them, else by their label."""
     if len(old) == len(new):
-        return list(zip(now, old, new, strict=True))
+        return list(zip(entry_labels(to_builtins(new)), old, new, strict=True))
+    was, now = (dict(zip(_own_labels(each), each, strict=True)) for each in (old, new))
     return [(each, was.get(each, _ABSENT), now.get(each, _ABSENT)) for each in {**now, **was}]
 
 
-def _labels(entries: Sequence[Any]) -> list[str]:
-    """A label for each entry; texts are their own in lists that don't repeat them."""
+def _own_labels(entries: Sequence[Any]) -> list[str]:
+    """A label for each entry; a text is its own unless it is there twice."""
     if all(isinstance(each, str) for each in entries) and len(set(entries)) == len(entries):
-        return [str(each) for each in entries]
+        return list(entries)
     return entry_labels(to_builtins(entries))
 
 
@@ -172,8 +174,9 @@ def _summary(values: Sequence[Any]) -> Any:
     """What stands in one report where the other has null; None if it is null here."""
     if all(each is None for each in values):
         return None
-    [first, *others] = values
-    return f"{len(values):,} values" if others or not isinstance(first, str | int) else first
+    if len(values) == 1 and isinstance(values[0], str | int | float):
+        return values[0]
+    return f"{len(values):,} value{'' if len(values) == 1 else 's'}"
 
 
 def _listed(names: Sequence[str]) -> str | None:
@@ -181,4 +184,4 @@ def _listed(names: Sequence[str]) -> str | None:
     if not names:
         return None
     more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
+    return ", ".join(name or "''" for name in names[:_MOST_NAMED]) + more

@@ -69,10 +69,10 @@ def _of_config(old: Model, new: Model) -> Iterator[InputChange]:
 
 
 def _config_name(model: Model) -> str:
-    """The digest of a config, and of its text if that is another one's."""
-    name, text = f"digest {model.config_digest[:12]}", model.config_text
-    digest = model.config_digest if text is None else sha256(text.encode()).hexdigest()
-    return name if digest == model.config_digest else f"{name}, but the text's is {digest[:12]}"
+    """The digest of a config whose keys are unknown or not those of its digest."""
+    text = model.config_text
+    is_right = text is None or sha256(text.encode()).hexdigest() == model.config_digest
+    return f"digest {model.config_digest[:12]}{'' if is_right else ', not of its text'}"
 
 
 def _config_of(model: Model) -> Mapping[str, Any] | None:
@@ -95,9 +95,10 @@ def _published_configs() -> Mapping[str, Mapping[str, Any]]:
 
 def _of_code(old: Model, new: Model) -> Iterator[InputChange]:
     if old.code_digest != new.code_digest:
+        shown = 12 if old.code_digest[:12] != new.code_digest[:12] else None
         yield InputChange(
-            kind="code", key="Python files", before=f"digest {old.code_digest[:12]}",
-            after=f"digest {new.code_digest[:12]}",
+            kind="code", key="Python files", before=f"digest {old.code_digest[:shown]}",
+            after=f"digest {new.code_digest[:shown]}",
         )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def edits_of(workload: Workload, report: Report, check: WorkloadCheck) -> Iterat
     """The edits with which the check passes.
 
     Limits that are kept stay, and so do relative ones, which limit changes rather than values. A
-    workload without budgets gets some, and every counted figure that changed without a budget gets
+    workload without budgets gets some, and every figure that changed without a budget gets
     one at exactly its value now.
 
     Args:

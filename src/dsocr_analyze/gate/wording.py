@@ -34,6 +34,9 @@ __all__ = [
 _MOST_INPUTS: Final = 12
 """Most changes of one kind listed before everything else."""
 
+_LONGEST_VALUE: Final = 100
+"""Most characters shown of a changed value; the JSON has all of it."""
+
 _MANIFOLD: Final = 10
 
 WORDS: Final[dict[Outcome, str]] = {
@@ -85,17 +88,23 @@ def _input_text(change: InputChange) -> str:
 
 
 def _or_absent(value: str | None) -> str:
-    return "(absent)" if value is None else value
+    if value is None:
+        return "(absent)"
+    if not value:
+        return "''"
+    return value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}..."
 
 
 def heads(workload: WorkloadCheck) -> Iterator[str]:
     """What a reader needs first: changed inputs, then the largest moves."""
-    causes = [each for each in workload.inputs if each.kind != "budget"]
     budgets = [each for each in workload.inputs if each.kind == "budget"]
+    others = [each for each in workload.inputs if each.kind == "report"]
+    causes = [each for each in workload.inputs if each not in (*budgets, *others)]
     yield from _changed("changed", causes)
     for level in levels_of(workload):
         for move in workload.moves(level)[:1]:
             yield f"moved most, {level}: {_named(move)}"
+    yield from _changed("changed", others)
     yield from _changed("budget changed", budgets)
 
 
