@@ -16,8 +16,23 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import gated
+import msgspec
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from dsocr_analyze.gate.check import whole_check
+from dsocr_analyze.gate.document import (
+    Amounts,
+    Baseline,
+    InputChange,
+    Move,
+    Verdict,
+    WorkloadCheck,
+)
+from dsocr_analyze.gate.markdown import check_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
@@ -161,6 +176,45 @@ def comment():
     return module
 
 
+SNIPPETS = [
+    *"`|\n@#/-+*_<>[]()!:~ ", "``", "\n\n", "## ", "- ", "| a | b |\n| --- | --- |\n", "GH-1", "#1",
+    "/approve", "bors r+", "@all", "a" * 40, "1234567", "http://x.y", "www.x.y", "&amp;", "passed",
+    "Cost check: ", "`x`", "    ", "\u2060", "\r",
+]  # fmt: skip
+
+
+def every_markdown():
+    """What checks write: with and without a baseline, changes, budgets, doubts and room."""
+    amounts = Amounts(before=1_000_000, after=3_000_000)
+    moved = [
+        Move(level=level, stage="s", name="n", modules=1, flops=amounts, bytes=amounts, params=None,
+             share=0.5)
+        for level in ("stage", "module", "operator") for _ in range(12)
+    ]  # fmt: skip
+    kinds = [msgspec.structs.replace(moved[0], level="kind")]
+    verdicts = [
+        Verdict(key="k", rule=rule, outcome=outcome, value=1_234_567, baseline=104.1411600850,
+                limit=None, message="@all GH-1")
+        for rule in ("baseline", "max 1") for outcome in ("failed", "warned") for _ in range(60)
+    ]  # fmt: skip
+    inputs = [InputChange(kind=kind, key="@all", before=None, after="#1")
+              for kind in ("config", "report", "budget") for _ in range(20)]  # fmt: skip
+    baseline = Baseline(kind="revision", name="@all", commit="a" * 40)
+
+    def check(outcome, moved=(), verdicts=(), inputs=(), warnings=()):
+        workload = WorkloadCheck(
+            name="GH-1", outcome=outcome, title="#1", is_compared=True, inputs=tuple(inputs),
+            moved=tuple(moved), changed=(), following=0, unchanged=69_915,
+            verdicts=tuple(verdicts), warnings=warnings,
+        )  # fmt: skip
+        return whole_check("b.toml", baseline, [workload], warnings)
+
+    yield check_markdown(check("passed"))
+    yield check_markdown(check("warned", kinds, verdicts[:1], inputs, ("/approve",)))
+    yield check_markdown(check("failed", moved, verdicts, inputs, ("/approve",)))
+    yield check_markdown(check("failed", moved, verdicts, inputs), 2_000)
+
+
 class TestShownText:
     @pytest.mark.parametrize(
         "line",
@@ -168,6 +222,10 @@ class TestShownText:
             "hello @all", "[a](b)", "![a](b)", "<b>", "<!-- x", "see http://x", "www.x.y",
             "fixes #1", "`a``b` @x", "``a` @x`", "| `a | @x` |", "`a", "a\\`b", "&commat;",
             "[a]: b", "~~~", "`a` @x `b`", "$x$", "x^2", "{{", "é@",
+            "GH-12", "fixes gh-12", "us/model#12", "#12", "## #12", "- #12", "| #12 |",
+            "0123abc", "deadbeef", "1234567", "in " + "0123456789" * 4, "us/model@" + "a" * 40,
+            "/approve", "- /lgtm cancel", "  /retest", "bors r+", "- bors try", "!merge",
+            "retest this please", "ok to test", "Closes: GH-3", "all@x.org", "CVE-2026-12345",
         ],
     )  # fmt: skip
     def test_what_could_be_obeyed_is_fenced(self, comment, line):
@@ -177,6 +235,30 @@ class TestShownText:
         assert set(last) == {"`"}
         assert first.startswith(last)
         assert last not in line
+        assert all(each.startswith("| ") for each in shown.split("\n")[1:-1])
+
+    @given(st.lists(st.one_of(st.sampled_from(SNIPPETS), st.text(max_size=9)), max_size=12))
+    def test_nothing_is_obeyed_and_no_line_is_a_command(self, comment, parts):
+        shown = comment.shown("".join(parts))
+        assert re.findall("@(?!\u2060)", shown) == []
+        for line in shown.split("\n"):
+            first = re.match(r"\s*([^\s.,:;()|#-]*)", line)[1]
+            assert line.startswith(("`", "|", "#", "-")) or first in {"", *comment.WORDS} or (
+                re.fullmatch("[0-9]{1,3}", first))  # fmt: skip
+        seen = []
+        for block in MarkdownIt("gfm-like", {"linkify": False}).parse(shown):
+            assert block.type not in ("html_block", "code_block")
+            seen += [each for each in block.children or () if each.type != "code_inline"]
+        assert {each.type for each in seen} <= {"text", "softbreak", "hardbreak"}
+        words = re.split(r"[\s.,:;()|#-]+", " ".join(each.content for each in seen))
+        assert all(each in comment.WORDS or re.fullmatch("[0-9]{0,3}", each) for each in words)
+
+    def test_a_check_says_nothing_but_its_words(self, comment):
+        said = set()
+        for text in every_markdown():
+            assert comment.shown(text) == text.replace("@", "@\u2060")
+            said |= set(re.findall(r"[A-Za-z']+", re.sub(r"`[^`]+`", "", text)))
+        assert said == comment.WORDS
 
     @pytest.mark.exhaustive
     def test_what_a_check_writes_is_shown_as_it_is(self, comment, tmp_path, monkeypatch, capsys):
@@ -310,7 +392,7 @@ class TestComment:
         github.archive = archive("@all <img src=x> [x](http://x)\n````\n")
         assert comment.main() == 0
         [(_, _, body)] = github.written
-        assert body.startswith(f"{comment.MARKER}\n`````text\n@all")
+        assert body.startswith(f"{comment.MARKER}\n`````text\n| @\u2060all")
         assert body.endswith("\n`````")
 
     @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """A check as Markdown for a pull request or a job's summary.
 
 Names come from the authors of the model, its config and the budgets, who may be strangers opening a
-pull request. All outside text is put in code spans, without characters that could end a span or a
-table cell, so it can't become a link, a mention, an image or HTML.
+pull request. Everything but fixed words and small numbers is put in code spans, without characters
+that could end a span or a table cell, so it can't become a link, a mention, an image or HTML. The
+action that posts a comment knows these words, and shows any other text as code.
 """
 
 from __future__ import annotations
@@ -92,10 +93,7 @@ def _workload(workload: WorkloadCheck) -> Iterator[str]:
     if changed:
         yield "\nFigures that changed without a budget:\n"
         cells = [change_cells(each) for each in changed[:_MOST_FIGURES]]
-        yield _table(
-            ("figure", "before", "after", "change"),
-            [(as_code_span(key), *numbers) for key, *numbers in cells],
-        )
+        yield _table(("figure", "before", "after", "change"), cells)
         yield from _more(len(changed), _MOST_FIGURES)
 
 
@@ -112,16 +110,16 @@ def _moves(workload: WorkloadCheck) -> Iterator[str]:
 def _row(move: Move) -> tuple[str, ...]:
     nbytes = "" if move.bytes is None else signed(move.bytes, is_bytes=True)
     return (
-        as_code_span(move_name(move)), signed(move.flops) or "-", nbytes or "-",
-        f"{100 * move.share:.3g} %",
+        move_name(move), signed(move.flops) or "-", nbytes or "-", f"{100 * move.share:.3g} %",
     )  # fmt: skip
 
 
 def _more(found: int, shown: int) -> Iterator[str]:
     if found > shown:
-        yield f"\nAnd {found - shown} more.\n"
+        yield f"\nAnd {found - shown:,} more.\n"
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     rule = ["---", *["---:"] * (len(header) - 1)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *rows))
+    cells = [[as_code_span(cell) for cell in row] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *cells))

@@ -57,7 +57,9 @@ def summary(check: Check) -> str:
 def counts_text(check: Check) -> str:
     """Number of errors and warnings, as ` (2 errors)`; empty if there are none."""
     named = {"error": check.count("failed"), "warning": check.count("warned")}
-    texts = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in named.items() if count]
+    texts = [
+        f"{count:,} {name}{'' if count == 1 else 's'}" for name, count in named.items() if count
+    ]
     return f" ({', '.join(texts)})" if texts else ""
 
 
