@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib.util
 import io
@@ -130,6 +131,29 @@ class TestExamples:
         assert repo["hooks"][0]["id"] == hook["id"]
 
 
+def test_the_action_installs_what_the_main_job_needs_by_hash(tmp_path):
+    """The run script installs by hash: tests/test_repository.py."""
+    python = tmp_path / "bin" / "python3"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\nprintf "%s\\n" "$@" > "$ASKED"\n')
+    python.chmod(0o755)
+    environment = {
+        "PATH": f"{python.parent}:{os.environ['PATH']}", "ACTION_PATH": str(ROOT),
+        "ASKED": str(tmp_path / "asked"),
+    }  # fmt: skip
+    [install, check] = [step["run"] for step in ACTION["runs"]["steps"]]
+    subprocess.run(["bash", "-e", "-c", install], cwd=tmp_path, env=environment, check=True)
+    isolated, script, task, *options = (tmp_path / "asked").read_text().splitlines()
+    assert (isolated, Path(script), options) == ("-I", ROOT / "scripts" / "run.py", ["--version"])
+    tree = ast.parse(Path(script).read_text(encoding="utf-8"))
+    [tasks] = [each for each in tree.body
+               if isinstance(each, ast.Assign) and each.targets[0].id == "TASKS"]  # fmt: skip
+    named = {key.value: ast.unparse(value) for key, value in
+             zip(tasks.value.keys, tasks.value.values, strict=True)}  # fmt: skip
+    assert "lock='analyze.txt'" in named[task]
+    assert "pip" not in install + check
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("inputs", "code"),
@@ -144,13 +168,13 @@ class TestExamples:
 def test_the_actions_script_checks(tmp_path, inputs, code):
     here = tmp_path / "r"
     gated.repository(here, '[workloads.a]\nmode = "tiny"\n')
-    program = tmp_path / "temp" / "dsocr-analyze" / "bin" / "dsocr-analyze"
+    program = tmp_path / "action" / ".venv" / "bin" / "dsocr-analyze"
     program.parent.mkdir(parents=True)
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m dsocr_analyze "$@"\n')
     program.chmod(0o755)
     environment = os.environ | {
         "BUDGETS": "", "AGAINST": "", "STRICT": "false", "OUTPUT": "out put",
-        "RUNNER_TEMP": str(tmp_path / "temp"), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+        "ACTION_PATH": str(tmp_path / "action"), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
     } | inputs  # fmt: skip
     script = ACTION["runs"]["steps"][-1]["run"]
     done = subprocess.run(
