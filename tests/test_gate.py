@@ -568,6 +568,16 @@ class TestEveryLeaf:
         assert verdict.key == "time[gpu=h100-sxm, runtime=serving].page_seconds"
         assert ReportKeys(full).figures(verdict.key)[0].value == verdict.value
 
+    def test_what_an_early_report_does_not_state_is_a_doubt_and_no_difference(self, full):
+        sam = msgspec.structs.replace(full.stages["sam"], operator_bytes=None)
+        memory = msgspec.structs.replace(full.memory, inputs_bytes=None)
+        stages = {**full.stages, "sam": sam}
+        found = judged(full, msgspec.structs.replace(full, stages=stages, memory=memory))
+        assert found.failures("failed") == ()
+        assert {each.key: each.before for each in found.inputs} == {
+            "stages.sam.operator_bytes": None, "memory.inputs_bytes": None}  # fmt: skip
+        assert found.warnings != full.warnings
+
     def test_a_report_without_seconds_is_compared_in_all_else(self, full):
         early = msgspec.structs.replace(full, time=())
         found = judged(full, early)

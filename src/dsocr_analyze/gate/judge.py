@@ -93,8 +93,9 @@ def judge(workload: Workload, counted: Counted) -> WorkloadCheck:
         inputs = found_inputs + [each for each in inputs if (each.kind, each.key) not in said]
         verdicts += _of_changes(changes.changed, named, workload.tolerance)
         warnings += _doubts_of_code(baseline, report)
-        loosened = [] if before is None else loosened_keys(before, workload, baseline)
-        warnings += _named("limits are looser than the baseline's", loosened)
+        if before not in (None, workload):
+            loosened = loosened_keys(before, workload, baseline)
+            warnings += _named("limits are looser than the baseline's", loosened)
     for kind, what in _DOUBTFUL.items():
         warnings += _named(what, [each.key for each in inputs if each.kind == kind])
     verdicts.sort(key=lambda each: ("failed", "warned", "passed").index(each.outcome))
