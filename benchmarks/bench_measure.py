@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 import torch
+from conditions import environment
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.hardware.profile import profile_from_file
@@ -40,6 +41,7 @@ MEDIAN_WANTED, WORST_WANTED, PEAK_WANTED = 0.10, 0.20, 0.05
 
 def main() -> int:
     """Runs it; returns the exit status."""
+    print(environment())
     asked = arguments()
     device = Device(profile(asked))
     errors: list[float] = []

@@ -25,6 +25,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from conditions import environment
+
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
@@ -42,6 +44,7 @@ LIMIT = 0.25
 
 
 def main() -> int:
+    print(environment())
     argparse.ArgumentParser(description=__doc__).parse_args()
     workload = DEFAULT.plan(page=parse_page(PAGE))
     dimensions = DEFAULT.forms.dimensions(ModelDirectory.read(DEFAULT.reference).config)

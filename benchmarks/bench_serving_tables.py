@@ -58,6 +58,7 @@ from scipy.interpolate import LinearNDInterpolator
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 
+from conditions import environment
 from kernel_tables import SYSTEMS, Rows, data_directory, predicted, read_rows
 
 from dsocr_analyze.architectures import DEFAULT
@@ -481,6 +482,7 @@ def report(gpu: str, sequences: int, kernels: Sequence[Priced], every_kernel: bo
 
 
 def main() -> int:
+    print(environment())
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder of the tables (systems/data)")
     parser.add_argument("--kernels", action="store_true", help="the costliest kernels one by one")

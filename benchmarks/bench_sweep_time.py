@@ -12,6 +12,8 @@ import os
 import sys
 import time
 
+from conditions import environment
+
 from dsocr_analyze.columns.counted_model import published_model
 from dsocr_analyze.columns.time_columns import TimeRequested
 from dsocr_analyze.dtypes import BFLOAT16
@@ -53,6 +55,7 @@ def seconds_of_a_round(sweep: Sweep) -> float:
 
 
 def main() -> int:
+    print(environment())
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     sweep = combinations()

@@ -1,18 +1,20 @@
 """The traced prefill pass against the bare one, both on `meta`, in one process.
 
-    python benchmarks/bench_trace.py
+    python benchmarks/bench_trace.py [--slack 1.2]
 
 Prints one line with every module traced and one with alike modules traced once; exits 1 where the
-median ratio of the full trace is above the target.
+median ratio of the full trace is above its limit.
 """
 
 from __future__ import annotations
 
 import gc
-import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+
+from conditions import environment, is_within, rounds, slack
 
 from dsocr_analyze.running.forward import running
 from dsocr_analyze.running.generation import empty_cache
@@ -21,7 +23,7 @@ from dsocr_analyze.trace.passes import trace_passes
 
 PAGE = (1191, 1684)
 ROUNDS = 9
-TARGET = 1.6
+LIMIT, FOLDED_LIMIT = 1.8, 0.6
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -32,6 +34,8 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def main() -> int:
+    print(environment())
+    factor = slack()
     session = DeepSeekOCRSession.from_local()
     model, architecture = session.loaded, session.architecture
     workload = session.plan(page=PAGE)
@@ -48,20 +52,12 @@ def main() -> int:
     def folded() -> object:
         return trace_passes(model, workload, architecture, step_numbers=(), repeats=alike)
 
-    runs = (bare, full, folded)
-    for warm_up in runs:
-        warm_up()
-    rounds = [[seconds(run) for run in runs] for _ in range(ROUNDS)]
-    base, full_ratio, folded_ratio = (
-        statistics.median(each[index] / (each[0] if index else 1) for each in rounds)
-        for index in range(len(runs))
-    )
-    print(
-        f"every module traced / bare prefill pass on meta: {full_ratio:.2f} (target <= {TARGET});"
-        f" bare {base:.2f} s, median of {ROUNDS} rounds"
-    )
-    print(f"alike modules traced once / bare prefill pass on meta: {folded_ratio:.2f}")
-    return int(full_ratio > TARGET)
+    measured = rounds([partial(seconds, run) for run in (bare, full, folded)], ROUNDS)
+    every, once = ([row[column] / row[0] for row in measured] for column in (1, 2))
+    what = "/ bare prefill pass on meta"
+    met = is_within(f"every module traced {what}", every, LIMIT, factor)
+    met &= is_within(f"alike modules traced once {what}", once, FOLDED_LIMIT, factor)
+    return int(not met)
 
 
 if __name__ == "__main__":

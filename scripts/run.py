@@ -141,6 +141,13 @@ TASKS = {
         commands=(("python", "scripts/distributions.py"),),
     ),
     "benchmarks": Task("run every benchmarks/bench_*.py"),
+    "ratios": Task(
+        "run the benchmarks that CI runs, with a fifth of slack",
+        commands=tuple(
+            ("python", f"benchmarks/bench_{name}.py", "--slack", "1.2")
+            for name in ("main_job", "trace", "sweep")
+        ),
+    ),
     "setup": Task("only set up the environment; arguments: flash-attn, torchvision"),
     "clean": Task("remove caches, builds and the contents of tmp/"),
 }

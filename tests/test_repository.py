@@ -1,5 +1,6 @@
 """The repository's own files agree with each other."""
 
+import ast
 import importlib.util
 import os
 import re
@@ -35,9 +36,14 @@ def pyproject() -> dict[str, Any]:
     return tomllib.loads(read("pyproject.toml"))
 
 
-@cache
 def runner() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("run_script", ROOT / "scripts" / "run.py")
+    return loaded("scripts/run.py")
+
+
+@cache
+def loaded(name: str) -> ModuleType:
+    """A file outside the package, imported by its path."""
+    spec = importlib.util.spec_from_file_location(Path(name).stem + "_script", ROOT / name)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -87,6 +93,7 @@ def test_ci_runs_the_test_command_of_the_readme():
     assert "make test" in read("README.md")
     assert re.search(r"^make test\b", read(".ci/run"), re.MULTILINE)
     assert re.search(r"^make newest\b", read(".ci/run"), re.MULTILINE)
+    assert re.search(r"^make ratios\b", read(".ci/run"), re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -301,6 +308,34 @@ def test_clean_empties_tmp_but_keeps_the_folder_and_models(bare_project):
     assert left == {
         "tmp/.gitignore", "models/README.md", *COPIED,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("bench_*.py")), ids=str)
+def test_a_benchmark_begins_with_the_environment_that_it_runs_in(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    [main] = [
+        node for node in tree.body if isinstance(node, ast.FunctionDef) if node.name == "main"
+    ]
+    statements = [ast.unparse(node) for node in main.body]
+    assert "print(environment())" in statements[:2]  # the first may be a docstring
+
+
+def test_a_median_above_its_limit_by_more_than_the_slack_is_missed(capsys):
+    conditions = loaded("benchmarks/conditions.py")
+    ratios = [9.0, 2.1, 1.0]  # their median is 2.1
+    answers = [conditions.is_within("a / b", ratios, limit, 1.2) for limit in (1.7, 1.8, 2.2)]
+    assert answers == [False, True, True]
+    assert capsys.readouterr().out.splitlines()[0] == (
+        "a / b: 2.10 (at most 1.7, 1.2 times that is allowed), median of 3 rounds from 1.00 to 9.00"
+        " MISSED"
+    )
+
+
+def test_what_is_compared_runs_in_turn_after_a_round_that_does_not_count():
+    calls = []
+    runs = [lambda: calls.append("a") or 1.0, lambda: calls.append("b") or 2.0]
+    assert loaded("benchmarks/conditions.py").rounds(runs, 2) == [[1.0, 2.0], [1.0, 2.0]]
+    assert calls == ["a", "b"] * 3
 
 
 def test_unknown_task_is_refused_with_the_known_ones():
