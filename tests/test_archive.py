@@ -634,7 +634,7 @@ def test_strict_makes_a_malformed_row_a_failure_after_the_output(capsys, pages):
 
 
 def test_pages_that_outgrow_the_positions_are_a_warning(capsys, pages):
-    code, _, err = run(capsys, "archive", pages, "--max-new-tokens", 8000, "-q")
+    code, _, err = run(capsys, "archive", pages, "--max-new-tokens", 8000)
     assert code == 0
     assert "3 of 3 pages exceed" in err
 

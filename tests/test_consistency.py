@@ -181,6 +181,33 @@ class TestEverywhere:
         assert (code, "--page" in err) == (2, True)
 
 
+class TestQuiet:
+    ANSWERS_WITHOUT_PRINTING: ClassVar = {
+        "": "it writes its report",
+        "check": "it answers by its exit code",
+    }
+
+    def test_it_is_refused_where_nothing_would_be_left(self, capsys, tmp_path):
+        (tmp_path / "pages.csv").write_text("width,height\n100,200\n", encoding="utf-8")
+        for command, arguments, results in (
+            ("sweep", (), "--output or --plot"),
+            ("sweep", ("--pages", "pages.csv"), "--output or --plot"),
+            ("archive", ("pages.csv",), "--output or --plot"),
+            ("archive", ("pages.csv", "--format", "json"), "--output or --plot"),
+            ("advise", (), "--minimum-dpi, --maximum-compression or --json"),
+        ):
+            code, out, err = run(capsys, command, *arguments, "-q")
+            assert (code, out, err.count("\n")) == (2, "", 1)
+            assert f"--quiet leaves nothing to show; give {results} too" in err
+        quiet = {name for name in COMMANDS if "--quiet" in options_of(name)}
+        assert quiet == {"sweep", "archive", "advise"} | self.ANSWERS_WITHOUT_PRINTING.keys()
+
+    def test_a_file_or_a_limit_is_a_result(self, capsys, tmp_path):
+        assert run(capsys, "sweep", "-q", "--output", "rows.csv") == (0, "", "")
+        assert (tmp_path / "rows.csv").stat().st_size
+        assert run(capsys, "advise", "-q", "--minimum-dpi", 1)[:2] == (0, "")
+
+
 class TestCase:
     @sampled(
         ("arguments", "same"),

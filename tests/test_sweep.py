@@ -329,20 +329,20 @@ ODD = "mode 1000: image_size 1000 is not a multiple of 64"
                                      ["advise"]])  # fmt: skip
 def test_odd_sizes_are_warned_of_and_strict_makes_them_a_failure(capsys, command):
     Path("p.csv").write_text("width,height\n1240,1754\n")
-    code, _, err = command_line.run(capsys, *command, "--mode", "640/1024,base,1000", "-q")
+    code, _, err = command_line.run(capsys, *command, "--mode", "640/1024,base,1000")
     assert code == 0
     warnings = [line for line in err.splitlines() if "warning" in line]
     assert [SWAPPED in warnings[0], ODD in warnings[1], len(warnings)] == [True, True, 2]
     assert "--base-size" not in err, "the sizes come from --mode"
-    code, _, _ = command_line.run(capsys, *command, "--mode", "640/1024", "-q", "--strict")
+    code, _, _ = command_line.run(capsys, *command, "--mode", "640/1024", "--strict")
     assert code == 3
-    code, _, err = command_line.run(capsys, *command, "--mode", "all", "-q", "--strict")
+    code, _, err = command_line.run(capsys, *command, "--mode", "all", "--strict")
     assert (code, err) == (0, "")
 
 
 @pytest.mark.exhaustive
 def test_of_many_odd_sizes_only_the_first_are_named(capsys):
-    code, _, err = run(capsys, "--mode", "641:663", "-q")
+    code, _, err = run(capsys, "--mode", "641:663")
     assert code == 0
     assert err.count("not a multiple of 64") == 6
     assert "17 more warnings about the sizes of modes" in err
@@ -546,13 +546,13 @@ class TestHugeSweep:
     def test_it_asks_a_person_before_it_starts(self, capsys, monkeypatch, answer, code):
         monkeypatch.setattr("sys.stdin", Terminal(answer))
         monkeypatch.setattr(Sweep, "batches", lambda self, model: iter(()))
-        found, _, err = run(capsys, *HUGE, "-q")
+        found, _, err = run(capsys, *HUGE, "-q", "--output", "rows.csv")
         assert found == code
         assert "11,000,000 rows" in err
 
     def test_it_starts_with_the_flag(self, capsys, monkeypatch):
         monkeypatch.setattr(Sweep, "batches", lambda self, model: iter(()))
-        assert run(capsys, *HUGE, "-q", "--yes")[0] == 0
+        assert run(capsys, *HUGE, "-q", "--output", "rows.csv", "--yes")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -648,7 +648,8 @@ def test_neither_command_imports_torch():
         "import sys; from dsocr_analyze.cli import main\n"
         "import dsocr_analyze.sweep, dsocr_analyze.archive\n"
         "assert not {'numpy', 'pyarrow'} & set(sys.modules)\n"
-        "assert main(['sweep', '-q']) == main(['archive', 'pages.csv', '-q']) == 0\n"
+        "quiet = ('-q', '--output', 'rows.csv')\n"
+        "assert main(['sweep', *quiet]) == main(['archive', 'pages.csv', *quiet]) == 0\n"
         "assert not {'torch', 'transformers', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -681,13 +682,13 @@ class TestProgress:
 
     def test_a_short_sweep_shows_none(self, watch):
         terminal = watch()
-        assert main(["sweep", "-q"]) == 0
+        assert main(["sweep", "-q", "--output", "rows.csv"]) == 0
         assert terminal.getvalue() == ""
 
     def test_a_long_sweep_shows_how_far_it_is(self, watch, monkeypatch):
         monkeypatch.setattr("dsocr_analyze.cli.progress._PATIENCE_SECONDS", 0.0)
         terminal = watch()
-        assert main(["sweep", "-q", "--text-tokens", "1:9"]) == 0
+        assert main(["sweep", "-q", "--output", "rows.csv", "--text-tokens", "1:9"]) == 0
         assert "9/9" in terminal.getvalue()
 
     def test_rows_on_a_terminal_are_not_mixed_with_it(self, watch, monkeypatch, capsys):
@@ -702,4 +703,4 @@ class TestProgress:
 
     def test_where_nobody_watches_there_is_none(self, capsys, monkeypatch):
         monkeypatch.setattr("dsocr_analyze.cli.progress._PATIENCE_SECONDS", 0.0)
-        assert run(capsys, "-q") == (0, "", "")
+        assert run(capsys, "-q", "--output", "rows.csv") == (0, "", "")

@@ -111,6 +111,9 @@ def advise(
     from dsocr_analyze.sweep.axes import parse_modes
 
     output_format = options.chosen("--format", output_format, FORMATS)
+    limits = {"--minimum-dpi": minimum_dpi, "--maximum-compression": maximum_compression}
+    if quiet:
+        many_options.check_quiet({**limits, "--json": json_file})
     asked = time_options.request_with_report(context)
     directory = options.described_model(model, arch, config, sliding_window)
     print_config_findings(context, directory, by_closed_forms=True)

@@ -142,6 +142,8 @@ def archive(
 
     All pages of a batch have equal prompts; the remainder for each prompt makes a smaller batch.
     """
+    if quiet:
+        many_options.check_quiet({"--output": output, "--plot": plot})
     time = many_time_options.time_requested(context)
     count_list(
         context, pages, mode, dtype, use_flash_attn, sliding_window, text_tokens, max_new_tokens,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +31,7 @@ __all__ = [
     "attentions_from",
     "check_files",
     "check_place",
+    "check_quiet",
     "dtypes_from",
     "settings_from",
     "windows_from",
@@ -142,6 +144,20 @@ def _switches(argument: str, option: str, text: str) -> tuple[bool, ...]:
         if name not in _SWITCHES:
             raise WorkloadError(f"{option} {name!r} is invalid; give 0, 1 or 0,1")
     return tuple(dict.fromkeys(_SWITCHES[name] for name in names))
+
+
+def check_quiet(results: Mapping[str, object]) -> None:
+    """Raise if a command that prints nothing would have no result at all.
+
+    Args:
+        results: The options that ask for a result, None for those that are not given.
+    """
+    if all(value is None for value in results.values()):
+        *most, last = results
+        raise WorkloadError(
+            f"--quiet leaves nothing to show; give {', '.join(most)} or {last} too, or leave out"
+            " --quiet"
+        )
 
 
 def check_files(output: Path | None, plot: Path | None) -> None:

@@ -179,6 +179,8 @@ def sweep(
 ) -> None:
     """Count every combination of some ranges, and predict its seconds on a GPU."""
     given = context.params
+    if quiet:
+        many_options.check_quiet({"--output": output, "--plot": plot})
     _check_options(
         pages, plot, of_sweeps={"--page": page},
         of_plots={"--quantity": quantity, "--x": x},
