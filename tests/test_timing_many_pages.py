@@ -80,18 +80,14 @@ def assert_alike(found, one_by_one):
         assert found.pages_per_second[row] == pytest.approx(load.pages_per_second.value)
         assert found.tokens_per_second[row] == pytest.approx(load.tokens_per_second.value)
         assert found.fits[row] == load.fits
-        alone = load.concurrency == 1
-        page, first, each = (
-            (one.page_seconds.value, one.ttft_seconds.value, one.tpot_seconds)
-            if alone
-            else (load.page_seconds, load.ttft_seconds, load.tpot_seconds)
-        )
-        assert found.page_seconds[row] == pytest.approx(page)
-        assert found.ttft_seconds[row] == pytest.approx(first)
-        if each is None:
+        assert found.page_seconds[row] == pytest.approx(load.page_seconds)
+        assert found.ttft_seconds[row] == pytest.approx(load.ttft_seconds)
+        if load.concurrency == 1:
+            assert one.page_seconds.value == load.page_seconds
+        if load.tpot_seconds is None:
             assert np.isnan(found.tpot_seconds[row])
         else:
-            assert found.tpot_seconds[row] == pytest.approx(each.value if alone else each)
+            assert found.tpot_seconds[row] == pytest.approx(load.tpot_seconds)
 
 
 class TestEachPage:

@@ -93,14 +93,14 @@ class TestBands:
 class TestThroughput:
     @runtimes
     def test_one_page_at_a_time_takes_what_a_page_alone_takes(self, runtime):
-        found = predicted(assumed(runtime))
-        [load] = found.throughput
-        alone = found.page_seconds.value
-        # Serving prices all steps at the mean length, which Simpson's rule does step by step.
-        assert load.pages_per_second.value == pytest.approx(1 / alone, rel=2e-3)
-        assert load.page_seconds == pytest.approx(alone, rel=2e-3)
-        assert load.ttft_seconds == pytest.approx(found.ttft_seconds.value)
-        assert load.tpot_seconds == pytest.approx(found.tpot_seconds.value, rel=2e-3)
+        for changes in ({}, {"lengths": OutputLengths.of_counts({1: 3, 700: 1, 2000: 1})},
+                        {"is_offline": True}):  # fmt: skip
+            found = predicted(assumed(runtime, **changes), (1, 4))
+            [load, _] = found.throughput
+            assert load.page_seconds == found.page_seconds.value
+            assert load.ttft_seconds == found.ttft_seconds.value
+            assert load.tpot_seconds == found.tpot_seconds.value
+            assert load.pages_per_second.value == pytest.approx(1 / load.page_seconds)
 
     @pytest.mark.exhaustive
     @runtimes
@@ -132,8 +132,9 @@ class TestThroughput:
         """A page's share of both: of the CPU alone, then of the GPU without waiting for a CPU."""
         ahead = predicted(assumed(prepare=0.0), (8,)).throughput[0].pages_per_second.value
         offline = assumed(prepare=0.06, workers=3, is_offline=True)
-        found = predicted(offline, (8,)).throughput[0].pages_per_second.value
-        assert found == pytest.approx(1 / (1 / ahead + 0.02))
+        [load] = predicted(offline, (8,)).throughput
+        assert load.pages_per_second.value == pytest.approx(1 / (1 / ahead + 0.02))
+        assert load.page_seconds == pytest.approx(0.06 + 8 / ahead)
 
     @runtimes
     def test_money_by_hand(self, runtime):

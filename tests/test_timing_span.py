@@ -59,7 +59,7 @@ class TestError:
         assert (Span().error, Span().low, Span().high) == (0, 0, 0)
 
     def test_seconds_known_besides_are_exact(self):
-        band = Band.of(Span({GEMM: 2.0}), known=5.0)
+        band = Band.of(7.0, Span({GEMM: 2.0}))
         assert (band.value, band.low, band.high) == pytest.approx((7, 2 / 1.1 + 5, 7.2))
 
     def test_a_band_of_a_rate_is_a_ratio_either_way(self):

@@ -130,8 +130,6 @@ class PageTimer:
     def times(self, pages: ManyPages, *, weights: Integers | None = None) -> ManyTimes:
         """Times of the pages.
 
-        At a concurrency of 1, the seconds are those of a page alone, as in `PagePrediction`.
-
         Args:
             pages: The pages.
             weights: How often each page counts in `work`, `[n]`; None to leave `work` out.
@@ -170,14 +168,6 @@ class PageTimer:
             correction=self.correction,
         )  # fmt: skip
         first, page = loads.first_token, loads.page
-        decode = page - first
-        alone = np.flatnonzero(pages.concurrency == 1)
-        if len(alone):
-            one_by_one = served.steps(1, T[alone], steps[alone])
-            decode[alone] = self.correction.per_token * one_by_one.seconds
-            begun = pages.prepare[alone] + prefill[alone]
-            first[alone] = self.correction.first_token * begun
-            page[alone] = first[alone] + decode[alone]
         work = None
         if weights is not None:
             each_step = weights * steps / loads.together
@@ -186,7 +176,7 @@ class PageTimer:
             prefilled = self.correction.prefill(total_span(passes))
             work = prefilled.plus(self.correction.decode(by_step))
         return ManyTimes(
-            first, _per_step(decode, steps), page, loads.pages_per_second,
+            first, _per_step(page - first, steps), page, loads.pages_per_second,
             lengths.mean * loads.pages_per_second, pages.concurrency <= fitting, work,
         )  # fmt: skip
 
@@ -255,10 +245,6 @@ class PageTimer:
                 seconds: tuple[float | None, ...] = (
                     load.ttft_seconds, load.tpot_seconds, load.page_seconds
                 )  # fmt: skip
-                if load.concurrency == 1:
-                    tpot = found.tpot_seconds
-                    seconds = (found.ttft_seconds.value, None if tpot is None else tpot.value,
-                               found.page_seconds.value)  # fmt: skip
                 rates = (load.pages_per_second.value, load.tokens_per_second.value)
                 figures[:, row] = [np.nan if each is None else each for each in (*seconds, *rates)]
                 fits[row] = load.fits

@@ -157,6 +157,10 @@ class _Load:
     work: Span
     """GPU time of one page."""
 
+    def step_seconds(self, steps: float) -> float | None:
+        """Seconds per token after the first, over a page's mean decode steps; None without any."""
+        return (self.page - self.first_token) / steps if steps else None
+
 
 def _prediction(
     model: TimedModel,
@@ -165,36 +169,35 @@ def _prediction(
     concurrency: Sequence[int],
     pages: int,
 ) -> PagePrediction:
-    # The measured time to the first token includes preprocessing.
-    prepared = assumptions.correction.first_token * assumptions.preprocess_seconds
     *prefill, _ = runtime.stages.values()
     first, decode, steps = total_span(prefill), runtime.decode, assumptions.steps
+    alone = runtime.loaded(1)
+    step = alone.step_seconds(steps)
+    loads = [(each, alone if each == 1 else runtime.loaded(each)) for each in concurrency]
     return PagePrediction(
         profile=model.device.profile,
         runtime=assumptions.runtime,
         stages=runtime.stages,
-        ttft_seconds=Band.of(first, known=prepared),
-        tpot_seconds=Band.of(decode.times(1 / steps)) if steps else None,
-        page_seconds=Band.of(first.plus(decode), known=prepared),
+        ttft_seconds=Band.of(alone.first_token, first),
+        tpot_seconds=None if step is None else Band.of(step, decode.times(1 / steps)),
+        page_seconds=Band.of(alone.page, first.plus(decode)),
         largest_concurrency=runtime.largest_concurrency,
-        throughput=tuple(_throughput(runtime, assumptions, each, pages) for each in concurrency),
+        throughput=tuple(_throughput(runtime, assumptions, *each, pages) for each in loads),
         assumptions=assumptions,
     )
 
 
 def _throughput(
-    runtime: _Runtime, assumptions: Assumptions, concurrency: int, pages: int
+    runtime: _Runtime, assumptions: Assumptions, concurrency: int, load: _Load, pages: int
 ) -> Throughput:
     """Throughput with `concurrency` prompts in flight, of `pages` pages each."""
-    load = runtime.loaded(concurrency)
     prepared, workers = assumptions.preprocess_seconds, assumptions.workers
     # If the GPU is the bottleneck, the rate is as uncertain as its work; the CPU's time is given.
     cpu_bound = prepared / workers > float(load.work.seconds)
     bound: Bound = "host" if cpu_bound else load.work.bound
     prompts = Band.within(load.pages_per_second, 0.0 if cpu_bound else load.work.error)
     rate = Band(*(pages * each for each in (prompts.value, prompts.low, prompts.high)))
-    lengths, steps = assumptions.lengths, assumptions.steps
-    price = assumptions.price_per_hour
+    lengths, price = assumptions.lengths, assumptions.price_per_hour
     return Throughput(
         concurrency=concurrency,
         pages_per_second=rate,
@@ -202,7 +205,7 @@ def _throughput(
             *(lengths.mean * each for each in (prompts.value, prompts.low, prompts.high))
         ),
         ttft_seconds=load.first_token,
-        tpot_seconds=(load.page - load.first_token) / steps if steps else None,
+        tpot_seconds=load.step_seconds(assumptions.steps),
         page_seconds=load.page,
         memory_bytes=runtime.memory_bytes(concurrency),
         bound=bound,
@@ -238,7 +241,8 @@ class _Serving:
         prefill = self.served.prefill(_views_of(workload), T, workload.visual_tokens)
         self.prefill = {name: span.at(0) for name, span in prefill.items()}
         self.correction = assumptions.correction
-        decode = self.served.steps(1, T, assumptions.steps).at(0)
+        self.keys = self.served.keys(T, assumptions.lengths.running)
+        decode = self.served.step(1, self.keys).times(assumptions.steps)
         self.decode = self.correction.decode(decode)
         self.stages = {name: self.correction.prefill(each) for name, each in self.prefill.items()}
         step = self.served.step(1, T + 1)
@@ -262,11 +266,10 @@ class _Serving:
 
         assumptions, T = self.assumptions, self.workload.seq_len
         first, mean = total_span(self.prefill.values()), assumptions.steps
-        keys = self.served.keys(T, assumptions.lengths.running)
         pages = ServedPages(
             prompt=np.array([T]),
             prefill=np.array([first.seconds]),
-            keys=np.array([keys]),
+            keys=np.array([self.keys]),
             steps=np.array([mean]),
             prepare=np.array([assumptions.preprocess_seconds]),
             concurrency=np.array([concurrency]),
@@ -277,7 +280,7 @@ class _Serving:
             correction=self.correction,
         )  # fmt: skip
         together = int(load.together[0])
-        steps = self.served.step(together, keys).times(mean / together)
+        steps = self.served.step(together, self.keys).times(mean / together)
         work = self.correction.prefill(first).plus(self.correction.decode(steps))
         return _Load(
             float(load.pages_per_second[0]), float(load.first_token[0]), float(load.page[0]), work

@@ -42,14 +42,15 @@ class Band:
         return cls(value, value / (1 + error), value * (1 + error))
 
     @classmethod
-    def of(cls, span: Span, *, known: float = 0.0) -> Band:
-        """Seconds of a span, plus `known` seconds that are exact.
+    def of(cls, seconds: float, span: Span) -> Band:
+        """Seconds of which a span is a part, the rest exact.
 
-        A measured error of the span applies to their sum, because that is what was measured.
+        A measured error of the span applies to all of them, because that is what was measured.
         """
         if span.measured_error is not None:
-            return cls.within(float(span.seconds) + known, span.measured_error)
-        return cls(float(span.seconds) + known, span.low + known, span.high + known)
+            return cls.within(seconds, span.measured_error)
+        known = seconds - float(span.seconds)
+        return cls(seconds, span.low + known, span.high + known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class ServedPages:
 
 
 class ServedLoads(NamedTuple):
-    """n GPUs in steady state; arrays `[n]`, seconds are per page."""
+    """n GPUs in steady state; arrays `[n]`, seconds are per page, its preparation included."""
 
     pages_per_second: Floats
     first_token: Floats
@@ -105,6 +105,7 @@ def served_loads(
         first_token, page = _corrected(correction, pages.concurrency, first_token, page, prepare)
         rate = pages.concurrency / page
     if is_offline:
+        first_token, page = first_token + pages.prepare, page + pages.prepare
         rate = 1 / (1 / rate + pages.prepare / workers)
     return ServedLoads(rate, first_token, page, together.astype(np.int64))
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from dsocr_analyze.costs.integers import ceil_div, is_integer, maximum, minimum
+from dsocr_analyze.costs.integers import ceil_div, is_integer, minimum
 from dsocr_analyze.hardware.weight_types import STORED_BITS
 from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision, kernel_seconds
-from dsocr_analyze.timing.span import Span, mean_step, span_of_kernels
+from dsocr_analyze.timing.span import Span, span_of_kernels
 from dsocr_analyze.timing.stream import Stretch, stretch_times
 
 if TYPE_CHECKING:
@@ -163,27 +163,6 @@ class ServedModel:
         span = span.plus(Span(host=maximum_of_zero(hidden - span.seconds) + serial))
         return span.at(0) if is_integer(B) and is_integer(K) else span
 
-    def steps(self, B: Any, T: Any, steps: Any) -> Span:
-        """`steps` decode steps of B sequences that start with T tokens.
-
-        Args:
-            B: Sequences.
-            T: Tokens of their prompts.
-            steps: Mean number of steps; need not be whole.
-        """
-        if is_number(steps) and not steps:
-            return Span()
-        growing = steps
-        span = Span()
-        window = self.dimensions.sliding_window
-        if window is not None:
-            growing = minimum(steps, window)
-            rest = self._step_by_keys(B, T + window)
-            span = rest.times(steps - growing)
-        last = T + maximum(1, rounded(growing))
-        grown = mean_step(lambda keys: self._step_by_keys(B, keys), T + 1, last)
-        return span.plus(grown.times(growing))
-
     def keys(self, T: Any, generated: Any) -> Any:
         """Keys of a sequence with T prompt tokens and `generated` more; arrays or integers.
 
@@ -192,16 +171,6 @@ class ServedModel:
         """
         window = self.dimensions.sliding_window
         return T + (generated if window is None else minimum(generated, window))
-
-    def _step_by_keys(self, B: Any, K: Any) -> Span:
-        """`step`, evaluated once per distinct number of keys."""
-        if is_integer(K) or not is_integer(B):
-            return self.step(B, K)
-        import numpy as np
-
-        keys: Any
-        keys, place = np.unique(K, return_inverse=True)
-        return self.step(B, keys).at(place)
 
     def fixed_bytes(self, workload: Workload) -> int:
         """Bytes of the weights and of a prefill pass of this page alone."""
@@ -228,20 +197,6 @@ class ServedModel:
         """
         free = self.device.gpu.memory_bytes * (1 - reserved) - fixed
         return maximum_of_zero(free // page)
-
-
-def is_number(value: Any) -> bool:
-    """Whether this is a single number, not an array."""
-    return isinstance(value, int | float)
-
-
-def rounded(values: Any) -> Any:
-    """The nearest whole numbers."""
-    if is_number(values):
-        return round(values)
-    import numpy as np
-
-    return np.rint(values).astype(np.int64)
 
 
 def maximum_of_zero(values: Any) -> Any:
