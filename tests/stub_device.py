@@ -56,3 +56,6 @@ class StubDevice:
 
     def elementwise_seconds(self, *sizes, **keywords):
         return self._of("movement", sizes, keywords)
+
+    def is_in_l2(self, nbytes, *, cold=False):
+        return np.asarray(nbytes) < (0 if cold else 0.8 * self.gpu.l2_mb * 1e6)

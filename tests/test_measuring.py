@@ -42,6 +42,7 @@ from dsocr_analyze.measuring.preprocessing import measured_preprocessing
 from dsocr_analyze.measuring.samples import Samples
 from dsocr_analyze.measuring.stage_clock import StageClock
 from dsocr_analyze.session import DeepSeekOCRSession
+from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 from dsocr_analyze.trace.passes import trace_passes
 
 PAGE = {"page": (600, 500), "base_size": 128, "image_size": 64}
@@ -522,6 +523,23 @@ def profile():
     title = machine.device_title(CPU)
     gpu = dataclasses.replace(reference, name="cpu", title=title, like="", float32_tflops=0.2)
     return Profile(gpu, "a test", "", {}, cpu=CpuKernels(torch.get_num_threads(), 2.5, families))
+
+
+def test_no_kernel_is_predicted_faster_than_the_fastest_one_measured(profile):
+    """The peaks are 0.2 TFLOP/s in float32 and the bandwidth of streams too long for caches."""
+    families = {name: dataclasses.replace(family, coefficients={"call": 1e-3})
+                for name, family in profile.cpu.families.items()}  # fmt: skip
+    cpu = dataclasses.replace(profile.cpu, families=families)
+    long, short = (Kernel("elementwise", "mul", Elements(5), "float32", "float32",
+                          Work(bytes_read=size, bytes_written=size))
+                   for size in (10**8, 10**4))  # fmt: skip
+    priced = kernel_seconds(
+        [product(2500, 2048, 1024), long, short], Device(dataclasses.replace(profile, cpu=cpu))
+    )
+    streamed = 2e8 / (1e9 * profile.gpu.bandwidth_gb_s)
+    expected = [2 * 2500 * 2048 * 1024 / 0.2e12, streamed, 1e-9]
+    assert priced.seconds[:, 0].tolist() == pytest.approx(expected)
+    assert priced.least_memory[:, 0].tolist() == pytest.approx([0, streamed, 0])
 
 
 def profile_of_gpu():

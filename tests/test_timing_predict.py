@@ -8,16 +8,20 @@ from both_engines import PUBLISHED, by_both_engines, dimensions_of, small_direct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
+from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
+from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, dtype_named
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware import Device, device
+from dsocr_analyze.hardware.profile import all_profiles
+from dsocr_analyze.kernels import Elements, Kernel, Work
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.report.time_entry import time_entry
 from dsocr_analyze.timing.assumptions import Assumptions, JobAssumptions
-from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision
+from dsocr_analyze.timing.kernel_seconds import NATIVE, KindError, Precision, kernel_seconds
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.timing.predict import TimedModel, predict
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS
-from dsocr_analyze.timing.span import total_span
+from dsocr_analyze.timing.span import Span, total_span
 
 REFERENCE = dimensions_of(PUBLISHED)
 SMALL_DIRECTORY = small_directory()
@@ -305,6 +309,77 @@ class TestFaster:
         for slower, faster in zip(one.throughput, other.throughput, strict=True):
             more = faster.pages_per_second.value
             assert more >= slower.pages_per_second.value * (1 - 1e-6)
+
+
+class TestPeaks:
+    """No kernel is predicted faster than a peak allows, so no share of a peak exceeds 1."""
+
+    @pytest.mark.exhaustive
+    @settings(deadline=None, max_examples=60)
+    @given(
+        st.sampled_from(sorted(all_profiles())),
+        st.sampled_from(sorted(ARCHITECTURES)),
+        st.sampled_from(sorted(HOSTS)),
+        st.tuples(st.integers(50, 4000), st.integers(50, 4000)),
+        st.integers(1, 20_000),
+        st.sampled_from([None, "int8", "float8"]),
+    )
+    def test_no_stage_uses_more_than_all_of_the_gpu(
+        self, name, architecture, runtime, page, text_tokens, weights
+    ):
+        timed, chosen = device(name), ARCHITECTURES[architecture]
+        if runtime == "eager" or weights not in timed.gpu.weight_dtypes:
+            weights = None
+        dimensions = chosen.forms.dimensions(ModelDirectory.read(chosen.reference).config)
+        model = TimedModel(chosen, dimensions, dtype_named(timed.gpu.tensor_dtype), False, timed)
+        found = predict(
+            model, chosen.plan(page=page, text_tokens=text_tokens),
+            assumed(runtime, precision=Precision(weights)),
+        )  # fmt: skip
+        for stage in time_entry(found).stages.values():
+            assert 0 < stage.peak_share <= 1
+            assert 0 < stage.bandwidth_share <= 1
+
+    def test_a_steps_share_of_the_bandwidth_by_hand(self):
+        """A step reads attention, six routed and two shared experts, routers, head and cache.
+
+        The embedding of one token and what passes from kernel to kernel are the rest.
+        """
+        mlp = 3 * 1280 * 896
+        weights = 12 * 4 * 1280**2 + 3 * 1280 * 6848 + 11 * (8 * mlp + 64 * 1280) + 1280 * 129_280
+        cache = 12 * (913 + 1) * 2 * 1280
+        page = DEFAULT.plan(page=(1240, 1754))
+        found = time_entry(predicted(assumed(), dimensions=REFERENCE, page=page))
+        step = found.stages["decode"]
+        moved = step.bandwidth_share * step.seconds * 3.35e12
+        assert moved == pytest.approx(2 * (weights + cache), rel=0.002)
+
+    def test_what_l2_serves_is_no_share_of_the_bandwidth(self):
+        """6 MB stay in an L2 of 50 MB; 60 MB do not."""
+        add = Kernel("elementwise", "add", Elements(10**6), "bfloat16", "bfloat16",
+                     Work(bytes_read=4 * 10**6, bytes_written=2 * 10**6))  # fmt: skip
+        large = add._replace(work=add.work.times(10))
+        priced = kernel_seconds([add, large], H100)
+        assert priced.least_memory[:, 0].tolist() == pytest.approx([0, 6e7 / 3.35e12])
+
+    @pytest.mark.parametrize("kind", ["gemm", "movement", "generation_attention", "experts"])
+    def test_coefficients_beyond_the_peak_do_not_get_there(self, kind):
+        fitted = dict(H100.profile.fitted)
+        given = fitted[kind, "bfloat16"]
+        shares = {name: 50.0 for name in vars(given.coefficients) if "share" in name}
+        fast = dataclasses.replace(given.coefficients, **shares)
+        fitted[kind, "bfloat16"] = dataclasses.replace(given, coefficients=fast)
+        beyond = Device(dataclasses.replace(H100.profile, fitted=fitted))
+        page = DEFAULT.plan(page=(1240, 1754))
+        found = predicted(assumed(), dimensions=REFERENCE, page=page, timed=beyond)
+        for span in found.stages.values():
+            assert span.least_compute <= span.seconds
+            assert span.least_memory <= span.seconds
+
+    def test_a_server_measured_beyond_the_peak_is_at_it(self):
+        span = Span({KindError("x", 0, 0, False, False): 2.0}, least_compute=0.5, least_memory=1.5)
+        faster = span.corrected(0.5, None)
+        assert (faster.least_compute, faster.least_memory, faster.seconds) == (0.5, 1.0, 1.0)
 
 
 class TestRuntimes:

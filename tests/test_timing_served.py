@@ -211,7 +211,8 @@ class TestArrays:
             one = together.at(index)
             assert one.seconds == pytest.approx(alone.seconds, rel=1e-12)
             assert one.nbytes == pytest.approx(alone.nbytes)
-            assert one.flops == alone.flops
+            assert one.least_compute == pytest.approx(alone.least_compute)
+            assert one.least_memory == pytest.approx(alone.least_memory)
             assert one.bound == alone.bound
 
     def test_prompts_of_arrays_take_what_each_takes(self):

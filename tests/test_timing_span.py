@@ -16,7 +16,7 @@ MOVE = KindError("movement.bfloat16", 0.1, 0.4, True, False)
 
 def span(**changes):
     parts = {"kinds": {GEMM: 6.0, MOVE: 2.0}, "memory": 3.0, "launches": 1.5, "host": 0.5,
-             "flops": 100.0, "nbytes": 40.0}  # fmt: skip
+             "nbytes": 40.0, "least_compute": 4.0, "least_memory": 3.0}  # fmt: skip
     return Span(**{**parts, **changes})
 
 
@@ -68,12 +68,12 @@ class TestError:
 
 class TestArithmetic:
     def test_times_multiplies_every_part(self):
-        assert span().times(2) == Span({GEMM: 12.0, MOVE: 4.0}, 6.0, 3.0, 1.0, 200.0, 80.0)
+        assert span().times(2) == Span({GEMM: 12.0, MOVE: 4.0}, 6.0, 3.0, 1.0, 80.0, 8.0, 6.0)
 
     def test_plus_adds_every_part_and_every_kind(self):
-        other = Span({MOVE: 1.0, HOST_ERROR: 3.0}, 1.0, 2.0, 4.0, 8.0, 16.0)
+        other = Span({MOVE: 1.0, HOST_ERROR: 3.0}, 1.0, 2.0, 4.0, 16.0, 0.5, 0.25)
         assert span().plus(other) == Span(
-            {GEMM: 6.0, MOVE: 3.0, HOST_ERROR: 3.0}, 4.0, 3.5, 4.5, 108.0, 56.0
+            {GEMM: 6.0, MOVE: 3.0, HOST_ERROR: 3.0}, 4.0, 3.5, 4.5, 56.0, 4.5, 3.25
         )
         assert total_span([span(), other, Span()]) == span().plus(other)
         assert total_span([]) == Span()
@@ -94,16 +94,16 @@ class TestKernels:
         ]  # fmt: skip
         priced = KernelSeconds(
             kernels, np.array([[2.0], [1.0]]), np.array([[True], [False]]), [GEMM, MOVE],
-            np.zeros(1),
+            np.zeros(1), np.array([[0.75], [0.0]]), np.array([[1.5], [0.5]]),
         )  # fmt: skip
         found = span_of_kernels(priced, launches=0.5, host=0.25).at(0)
-        assert found == Span({GEMM: 6.0, MOVE: 1.0}, 6.0, 0.5, 0.25, 2 * 64 * 3, 160 * 3 + 48)
+        assert found == Span({GEMM: 6.0, MOVE: 1.0}, 6.0, 0.5, 0.25, 160 * 3 + 48, 2.25, 5.0)
 
     def test_weights_of_experts_are_read_besides(self):
         kernel = Kernel("gemm", "grouped_experts", Experts(1, 8, 4, 4, 2), "bfloat16", "bfloat16",
                         Work(bytes_read=10), calls=2)  # fmt: skip
         priced = KernelSeconds([kernel], np.ones((1, 1)), np.ones((1, 1), dtype=bool), [GEMM],
-                               np.array([384.0]))  # fmt: skip
+                               np.array([384.0]), *np.zeros((2, 1, 1)))  # fmt: skip
         assert span_of_kernels(priced).at(0).nbytes == 20 + 384
 
 

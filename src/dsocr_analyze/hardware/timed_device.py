@@ -407,6 +407,12 @@ class Device:
         [moved] = _arrays(bytes_moved=bytes_moved)
         return _like(movement_seconds(moved, self._machine(native, cold), c), bytes_moved)
 
+    def is_in_l2(self, nbytes: Sizes, *, cold: bool = False) -> NDArray[np.bool_]:
+        """Whether so many bytes may still be in L2; never if they are `cold`."""
+        import numpy as np
+
+        return self._machine(self.gpu.tensor_dtype, cold).in_l2(np.asarray(nbytes, np.float64))
+
     def _cached(self, kind: str, dtype: str, cached: str) -> Fitted:
         """Coefficients of attention over a cache of another type: float8's if measured."""
         if cached not in _CACHE_DTYPES:

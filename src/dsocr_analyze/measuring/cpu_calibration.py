@@ -18,7 +18,7 @@ import torch
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.hardware.cpu.contributions import contributions, family_of, names_of
-from dsocr_analyze.hardware.cpu.kernels import CpuKernels, Family
+from dsocr_analyze.hardware.cpu.kernels import CACHED_BYTES, CpuKernels, Family
 from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.profile import Profile
 from dsocr_analyze.kernels import Gemm, Kernel, KernelsOf
@@ -196,7 +196,7 @@ def _peaks(measured: Iterable[MeasuredKernel], threads: int, source: str) -> Gpu
 
 def _bytes_per_second(kernel: Kernel, seconds: float) -> float:
     """Bandwidth of kernels that move far more than fits in caches; 0 for others."""
-    large = kernel.work.bytes_moved > 10**8 or (
+    large = kernel.work.bytes_moved > CACHED_BYTES or (
         isinstance(kernel.dimensions, Gemm) and kernel.dimensions.m == 1
     )
     return kernel.work.bytes_moved / seconds if large else 0.0

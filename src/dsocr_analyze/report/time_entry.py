@@ -62,9 +62,10 @@ class TimeStage(Struct, frozen=True, kw_only=True):
         low: Lower end of the band.
         high: Upper end of the band.
         bound: What takes most of that time.
-        peak_share: Matrix FLOPs as a share of what the GPU could do at peak in that time.
-        bandwidth_share: Bytes, including those served by caches, as a share of what its memory
-            could move in that time.
+        peak_share: Matrix FLOPs, less those that a causal kernel skips, as a share of what the GPU
+            could do in that time at the peaks of their types; at most 1.
+        bandwidth_share: Bytes to and from device memory as a share of what it could move in that
+            time; at most 1. Bytes that the L2 cache serves are left out.
     """
 
     seconds: Seconds
@@ -209,7 +210,6 @@ def time_entry(prediction: PagePrediction) -> TimeEntry:
     if tpot is not None:
         bands["tpot_seconds"] = tpot
     gpu = prediction.profile.gpu
-    peak, bandwidth = gpu.tensor_tflops * 1e12, gpu.bandwidth_gb_s * 1e9
     return TimeEntry(
         gpu=gpu.name,
         runtime="eager" if prediction.runtime == "eager" else "serving",
@@ -224,8 +224,8 @@ def time_entry(prediction: PagePrediction) -> TimeEntry:
                 low=span.low,
                 high=span.high,
                 bound=span.bound,
-                peak_share=float(span.flops / span.seconds) / peak,
-                bandwidth_share=float(span.nbytes / span.seconds) / bandwidth,
+                peak_share=float(span.least_compute / span.seconds),
+                bandwidth_share=float(span.least_memory / span.seconds),
             )
             for name, span in prediction.stages.items()
         },

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.kernels import Kernel, Rows
-from dsocr_analyze.timing.kernel_seconds import kernel_seconds
+from dsocr_analyze.timing.kernel_seconds import kernel_seconds, weight_bytes
 from dsocr_analyze.timing.span import Span, span_of_kernels
 from dsocr_analyze.timing.stream import finish_times
 
@@ -58,8 +58,11 @@ def eager_pass(
     if device.cpu is not None:
         return {name: _on_cpu(kernels, device, host) for name, kernels in stages.items()}
     clock = _Clock(host)
-    return {name: clock.run(kernel_seconds(launched(kernels), device))
-            for name, kernels in stages.items()}  # fmt: skip
+    between = sum(map(weight_bytes, stages.values()))
+    return {
+        name: clock.run(kernel_seconds(launched(kernels), device, weights_between=between))
+        for name, kernels in stages.items()
+    }
 
 
 def eager_step(kernels: Sequence[Kernel], device: Device, host: Host, sequences: int) -> Span:

@@ -7,7 +7,7 @@ times.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -35,6 +35,7 @@ __all__ = [
     "KindError",
     "Precision",
     "kernel_seconds",
+    "weight_bytes",
 ]
 
 ACTIVATION_PRODUCTS: Final = frozenset({"matmul", "bmm", "baddbmm", "einsum"})
@@ -42,9 +43,6 @@ ACTIVATION_PRODUCTS: Final = frozenset({"matmul", "bmm", "baddbmm", "einsum"})
 
 _RECORDED_SIZE: Final = 2
 """Bytes of a weight in records of products in 16 bits."""
-
-_L2_USABLE: Final = 0.8
-"""Fraction of L2 that weights may fill and still be there the next time."""
 
 _FLOAT32_SHARE: Final = 0.5
 """Share of the fp32 rate that a product in fp32 reaches; assumed if the profile has no figure."""
@@ -103,6 +101,10 @@ class KernelSeconds:
         errors: Accuracy of each kernel's kind, `[kernels]`.
         more_bytes: Bytes of weights missing from the records: those of experts, which depend on
             how many are touched, less what weights of fewer bits save, `[workloads]`.
+        least_compute: Seconds per call that the necessary matrix FLOPs take at the peak of their
+            type, `[kernels, workloads]`; `seconds` are no less.
+        least_memory: Seconds per call that the bytes which L2 does not serve take at the bandwidth
+            of device memory, same shape; `seconds` are no less.
     """
 
     kernels: Sequence[Kernel]
@@ -110,6 +112,8 @@ class KernelSeconds:
     is_memory: NDArray[np.bool_]
     errors: Sequence[KindError]
     more_bytes: Floats
+    least_compute: Floats
+    least_memory: Floats
 
     @property
     def calls(self) -> Floats:
@@ -122,12 +126,16 @@ class KernelSeconds:
     @property
     def total(self) -> Floats:
         """Seconds of all calls of all kernels, `[workloads]`."""
-        return _sum(self.seconds * self.calls)
+        return self.summed(self.seconds)
 
     @property
     def memory_total(self) -> Floats:
         """The part of `total` in memory-bound kernels, `[workloads]`."""
-        return _sum(self.seconds * self.calls * self.is_memory)
+        return self.summed(self.seconds * self.is_memory)
+
+    def summed(self, per_call: Floats) -> Floats:
+        """The sum over all calls of all kernels, `[workloads]`."""
+        return _sum(per_call * self.calls)
 
     def by_kind(self) -> dict[KindError, Floats]:
         """Seconds of all calls by kind, `[workloads]` each."""
@@ -144,24 +152,31 @@ def _sum(values: Floats) -> Floats:
 
 
 def kernel_seconds(
-    kernels: Sequence[Kernel], device: Device, precision: Precision = NATIVE
+    kernels: Sequence[Kernel],
+    device: Device,
+    precision: Precision = NATIVE,
+    *,
+    weights_between: int | None = None,
 ) -> KernelSeconds:
     """Seconds of each kernel on a device.
 
-    Weights are read from device memory in every call, unless all the kernels' weights fit in L2;
-    activations may be in L2.
+    Weights are read from device memory in every call, unless all weights that are read until the
+    next call fit in L2; activations may be in L2.
 
     Args:
         kernels: The records.
         device: The GPU.
         precision: Types of a served decoder's weights and cache.
+        weights_between: Bytes of all weights that are read until the same kernel runs again; None
+            for those of `kernels`.
 
     Raises:
         DeviceError: The GPU lacks a data type.
     """
     if device.cpu is not None:
         return _on_cpu(kernels, device.cpu, device.gpu)
-    cold = _weight_bytes(kernels) > _L2_USABLE * device.gpu.l2_mb * 1e6
+    between = weight_bytes(kernels) if weights_between is None else weights_between
+    cold = not device.is_in_l2(between)
     places: dict[Any, int] = {}
     try:
         alike = [places.setdefault(_what(kernel), len(places)) for kernel in kernels]
@@ -175,12 +190,16 @@ def kernel_seconds(
         priced.is_memory[alike],
         [priced.errors[place] for place in alike],
         _more_bytes(kernels, device, precision),
+        priced.least_compute[alike],
+        priced.least_memory[alike],
     )
 
 
 def _on_cpu(kernels: Sequence[Kernel], cpu: CpuKernels, peaks: Gpu) -> KernelSeconds:
     """Seconds on a CPU, where they do not depend on what ran before."""
     import numpy as np
+
+    from dsocr_analyze.hardware.cpu.kernels import CACHED_BYTES
 
     families = [cpu.family(kernel) for kernel in kernels]
     seconds = np.array([[cpu.seconds(kernel)] for kernel in kernels])
@@ -192,16 +211,22 @@ def _on_cpu(kernels: Sequence[Kernel], cpu: CpuKernels, peaks: Gpu) -> KernelSec
                   cpu.families[name, dtype].p90, False, False)
         for name, dtype in families
     ]  # fmt: skip
-    is_memory = moved / (peaks.bandwidth_gb_s * 1e9) > flops / rates
-    return KernelSeconds(kernels, seconds, is_memory[:, None], errors, np.zeros(1))
+    compute, memory = flops / rates, moved / (peaks.bandwidth_gb_s * 1e9)
+    # The peaks are the highest rates of any kernel measured; nothing is predicted to be faster.
+    streamed = np.where(moved > CACHED_BYTES, memory, 0.0)
+    seconds = np.maximum(seconds, np.maximum(compute, streamed)[:, None])
+    return KernelSeconds(
+        kernels, seconds, (memory > compute)[:, None], errors, np.zeros(1),
+        compute[:, None], streamed[:, None],
+    )  # fmt: skip
 
 
 def _cpu_flops_per_second(peaks: Gpu, dtype: str) -> float:
     return 1e12 * (peaks.float32_tflops if dtype == "float32" else peaks.tensor_tflops)
 
 
-def _weight_bytes(kernels: Sequence[Kernel]) -> int:
-    """Bytes of all weights in 16 bits; each is read again only after all the others."""
+def weight_bytes(kernels: Iterable[Kernel]) -> int:
+    """Bytes of the weights of some kernels in 16 bits."""
     total = 0
     for kernel in kernels:
         sizes = kernel.dimensions
@@ -225,7 +250,8 @@ def _priced(
     import numpy as np
 
     shape = (len(kernels), *_shape(kernels))
-    seconds, is_memory = np.zeros(shape), np.zeros(shape, dtype=bool)
+    seconds, compute, memory = (np.zeros(shape) for _ in range(3))
+    is_memory = np.zeros(shape, dtype=bool)
     errors: list[KindError | None] = [None] * len(kernels)
     groups: dict[tuple[Any, ...], list[int]] = {}
     for number, kernel in enumerate(kernels):
@@ -233,13 +259,15 @@ def _priced(
     for (price, *_), numbers in groups.items():
         members = [kernels[number] for number in numbers]
         width = _shape(members)
-        seconds[numbers], error = price(members, device, precision, width, cold)
-        is_memory[numbers] = _is_memory(members, device, precision, width)
+        fitted, error = price(members, device, precision, width, cold)
+        is_memory[numbers], least = _least(members, device, precision, width, cold)
+        compute[numbers], memory[numbers] = least
+        seconds[numbers] = np.maximum(fitted, np.maximum(*least))
         for number in numbers:
             errors[number] = error
     known = [each for each in errors if each]
     more = _more_bytes(kernels, device, precision)
-    return KernelSeconds(kernels, seconds, is_memory, known, more)
+    return KernelSeconds(kernels, seconds, is_memory, known, more, compute, memory)
 
 
 Shape = tuple[int, ...]
@@ -331,27 +359,49 @@ def _bytes(members: Sequence[Kernel], width: Shape) -> Floats:
     return np.asarray(moved, dtype=np.float64)
 
 
-def _is_memory(
-    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape
-) -> NDArray[np.bool_]:
+def _least(
+    members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
+) -> tuple[NDArray[np.bool_], tuple[Floats, Floats]]:
+    """Whether memory bounds kernels, and the least seconds of compute and of device memory."""
     import numpy as np
 
-    gpu = device.gpu
-    if not isinstance(members[0].dimensions, Gemm | Convolution | Attention | Experts):
-        return np.ones((len(members), *width), np.bool_)
-    macs = [np.broadcast_to(each.work.macs, width) for each in members]
-    rates = np.array([_flops_per_second(device, each.dtype) for each in members])
     moved = _bytes(members, width) + _weight_bytes_besides(members, device, precision, width)
-    compute = 2.0 * np.asarray(macs, dtype=np.float64)
-    compute /= rates.reshape(-1, *[1] * len(width))
-    memory: NDArray[np.bool_] = moved / (gpu.bandwidth_gb_s * 1e9) > compute
-    return memory
+    first, bandwidth = members[0], device.gpu.bandwidth_gb_s * 1e9
+    is_in_l2 = device.is_in_l2(moved, cold=_reads_memory(first, cold))
+    memory: Floats = np.where(is_in_l2, 0.0, moved) / bandwidth
+    if not isinstance(first.dimensions, Gemm | Convolution | Attention | Experts):
+        return np.ones((len(members), *width), np.bool_), (np.zeros_like(memory), memory)
+    macs = np.asarray([np.broadcast_to(each.work.macs, width) for each in members], np.float64)
+    rate = _flops_per_second(device, _computed_in(first, device, precision))
+    is_memory: NDArray[np.bool_] = moved / bandwidth > 2 * macs / rate
+    if isinstance(first.dimensions, Attention) and not first.dimensions.masked:
+        skipped, *sizes = _columns(members, width, "skippable_scores", "head_dim", "value_dim")
+        macs -= skipped * sum(sizes)
+    return is_memory, (2 * macs / rate, memory)
+
+
+def _reads_memory(kernel: Kernel, cold: bool) -> bool:
+    """Whether it is priced as reading device memory even if all its bytes would fit in L2."""
+    sizes = kernel.dimensions
+    if isinstance(sizes, Attention):
+        return not sizes.masked and is_one_token(sizes.queries)
+    if isinstance(sizes, Gemm):
+        return cold and kernel.operator not in ACTIVATION_PRODUCTS
+    return cold and isinstance(sizes, Convolution | Experts)
+
+
+def _computed_in(kernel: Kernel, device: Device, precision: Precision) -> str:
+    """Data type of its multiplications."""
+    is_quantized = isinstance(kernel.dimensions, Gemm | Experts) and precision.weights
+    if not is_quantized or kernel.operator in ACTIVATION_PRODUCTS | UNQUANTIZED:
+        return kernel.dtype
+    return product_types(device.gpu, kernel.dtype, precision.weights).dtype
 
 
 def _flops_per_second(device: Device, dtype: str) -> float:
     gpu = device.gpu
     if dtype != "float32":
-        return gpu.tensor_tflops * 1e12
+        return gpu.tflops(dtype) * 1e12
     if not gpu.float32_tflops:
         raise DeviceError(f"the profile of {gpu.title} lacks gpu.float32_tflops; add it")
     return gpu.float32_tflops * 1e12

@@ -288,5 +288,6 @@ def _weighted(span: Span, place: Integers, weights: Any) -> Span:
 
     return Span(
         {kind: summed(seconds) for kind, seconds in span.kinds.items()},
-        *map(summed, (span.memory, span.launches, span.host, span.flops, span.nbytes)),
+        *map(summed, (span.memory, span.launches, span.host, span.nbytes)),
+        *map(summed, (span.least_compute, span.least_memory)),
     )

@@ -143,7 +143,10 @@ class ServedModel:
             parts = [(first, Span(host=self.server.copy_seconds(views)), 0.0)]
             for view in views:
                 for stage, kernels in self.vision_kernels([view]).items():
-                    span = span_of_kernels(kernel_seconds(kernels, self.device)).at(0)
+                    priced = kernel_seconds(
+                        kernels, self.device, weights_between=self.weights_bytes
+                    )
+                    span = span_of_kernels(priced).at(0)
                     launches = sum(kernel.calls for kernel in kernels)
                     parts.append((stage, span, launches * self.server.launch_us * _US))
             self._encoded[views] = parts

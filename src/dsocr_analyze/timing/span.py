@@ -29,8 +29,10 @@ class Span:
         memory: The part of these in memory-bound kernels.
         launches: Seconds that the GPU waits for launches.
         host: Seconds that it waits for other work of the host.
-        flops: Matrix FLOPs.
-        nbytes: Bytes read and written.
+        nbytes: Bytes read and written, including those that caches serve.
+        least_compute: Seconds that the necessary matrix FLOPs take at peak.
+        least_memory: Seconds that the bytes which L2 does not serve take at the bandwidth of device
+            memory.
         measured_error: Relative half-width of the band, if benchmarks of a server give it for the
             whole span; None if it follows from the kinds.
     """
@@ -39,8 +41,9 @@ class Span:
     memory: Any = 0.0
     launches: Any = 0.0
     host: Any = 0.0
-    flops: Any = 0.0
     nbytes: Any = 0.0
+    least_compute: Any = 0.0
+    least_memory: Any = 0.0
     measured_error: float | None = None
 
     @property
@@ -89,7 +92,8 @@ class Span:
         return Span(
             {kind: factor * seconds for kind, seconds in self.kinds.items()},
             factor * self.memory, factor * self.launches, factor * self.host,
-            factor * self.flops, factor * self.nbytes, self.measured_error,
+            factor * self.nbytes, factor * self.least_compute, factor * self.least_memory,
+            self.measured_error,
         )  # fmt: skip
 
     def corrected(self, factor: float, error: float | None) -> Span:
@@ -99,9 +103,18 @@ class Span:
             factor: Measured over predicted seconds.
             error: How far the benchmarks disagree, as a ratio; None for a single benchmark.
         """
-        seconds = self.times(factor)
-        # FLOPs and bytes do not change with the seconds.
-        return replace(seconds, flops=self.flops, nbytes=self.nbytes, measured_error=error)
+        import numpy as np
+
+        span = self.times(factor)
+        # The work does not change with the seconds, unless it cannot be done in them: then the
+        # server was spared some of it, such as prompts that it had cached.
+        return replace(
+            span,
+            nbytes=self.nbytes,
+            least_compute=np.minimum(self.least_compute, span.seconds),
+            least_memory=np.minimum(self.least_memory, span.seconds),
+            measured_error=error,
+        )
 
     def plus(self, other: Span) -> Span:
         """This span followed by another."""
@@ -110,7 +123,8 @@ class Span:
             kinds[kind] = kinds[kind] + seconds if kind in kinds else seconds
         return Span(
             kinds, self.memory + other.memory, self.launches + other.launches,
-            self.host + other.host, self.flops + other.flops, self.nbytes + other.nbytes,
+            self.host + other.host, self.nbytes + other.nbytes,
+            self.least_compute + other.least_compute, self.least_memory + other.least_memory,
             _error_of_both(self, other),
         )  # fmt: skip
 
@@ -122,7 +136,8 @@ class Span:
 
         chosen = Span(
             {kind: taken(seconds) for kind, seconds in self.kinds.items()},
-            *map(taken, (self.memory, self.launches, self.host, self.flops, self.nbytes)),
+            *map(taken, (self.memory, self.launches, self.host, self.nbytes)),
+            *map(taken, (self.least_compute, self.least_memory)),
         )
         return replace(chosen, measured_error=self.measured_error)
 
@@ -167,8 +182,8 @@ def span_of_kernels(priced: KernelSeconds, *, launches: Any = 0.0, host: Any = 0
         launches: Seconds of waiting for launches.
         host: Seconds of waiting for other work of the host.
     """
-    flops = sum((each.calls * each.work.matrix_flops for each in priced.kernels), 0.0)
     nbytes = sum((each.calls * each.work.bytes_moved for each in priced.kernels), 0.0)
     return Span(
-        priced.by_kind(), priced.memory_total, launches, host, flops, nbytes + priced.more_bytes
-    )
+        priced.by_kind(), priced.memory_total, launches, host, nbytes + priced.more_bytes,
+        priced.summed(priced.least_compute), priced.summed(priced.least_memory),
+    )  # fmt: skip

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.cpu.contributions import contributions, known_family
 from dsocr_analyze.kernels import Kernel
 
-__all__ = ["CpuKernels", "Family"]
+__all__ = ["CACHED_BYTES", "CpuKernels", "Family"]
+
+CACHED_BYTES: Final = 10**8
+"""Bytes that a CPU's caches may serve; a kernel that moves more streams them from memory."""
 
 
 @dataclass(frozen=True)

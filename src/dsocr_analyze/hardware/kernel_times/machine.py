@@ -12,6 +12,7 @@ __all__ = ["Floats", "Machine", "blocks", "overlapped", "waves"]
 Floats: TypeAlias = NDArray[np.float64]
 
 _L2_USABLE: Final = 0.8
+"""Fraction of L2 that bytes may fill and still be there the next time."""
 
 
 class Machine(NamedTuple):

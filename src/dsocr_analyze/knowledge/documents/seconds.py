@@ -54,14 +54,18 @@ anything. A prediction is made in five steps.
    the fastest of several tile shapes, in waves over the SMs, overlapped with its bytes over the
    bandwidth; attention and experts are similar. Elementwise kernels take their bytes over the
    bandwidth, plus the time of the shortest kernel. Weights always come from device memory; a step
-   touches the expected number of experts, `E (1 - (1 - k/E)^tokens)`.
+   touches the expected number of experts, `E (1 - (1 - k/E)^tokens)`. No kernel takes less than its
+   necessary FLOPs at the peak, or than its bytes at the bandwidth of device memory, except for
+   bytes that L2 may still hold. `of peak` and `of bandwidth` are these two limits over the predicted
+   seconds: what L2 serves is no part of them.
 3. **One stream.** A kernel starts when the host has issued it and the previous one has ended. Under
    `eager`, every launch costs host time, and whenever the host waits for a value, the GPU runs dry;
    inside a CUDA graph, launches cost nothing.
 4. **Many pages.** Under `serving`, a closed loop of C clients: each page is prepared on the CPU,
    waits for its prefill pass, and is decoded together with the others; a prefill pass runs between
    decode steps and advances them by one token. The throughput X is the one at which C pages take
-   C / X seconds. Under `eager`, a batch is filled and runs until its longest page has ended.
+   C / X seconds. A page alone is this loop with one client, and a decode step is that of the mean
+   length. Under `eager`, a batch is filled and runs until its longest page has ended.
 5. **The band.** Each kind has the 90th percentile of its error on sizes that the fit never saw.
    Errors of the same kind add up, those of different kinds are independent; the host's error is
    assumed to be 50 %. If a kind was not measured on a GPU, the coefficients of another GPU are used
