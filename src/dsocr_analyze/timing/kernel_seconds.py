@@ -212,13 +212,11 @@ def _on_cpu(kernels: Sequence[Kernel], cpu: CpuKernels, peaks: Gpu) -> KernelSec
         for name, dtype in families
     ]  # fmt: skip
     compute, memory = flops / rates, moved / (peaks.bandwidth_gb_s * 1e9)
-    # The peaks are the highest rates of any kernel measured; nothing is predicted to be faster.
+    # The peaks are the highest rates among measured kernels: whatever is faster is at the peak.
     streamed = np.where(moved > CACHED_BYTES, memory, 0.0)
-    seconds = np.maximum(seconds, np.maximum(compute, streamed)[:, None])
-    return KernelSeconds(
-        kernels, seconds, (memory > compute)[:, None], errors, np.zeros(1),
-        compute[:, None], streamed[:, None],
-    )  # fmt: skip
+    least = (np.minimum(each[:, None], seconds) for each in (compute, streamed))
+    is_memory = (memory > compute)[:, None]
+    return KernelSeconds(kernels, seconds, is_memory, errors, np.zeros(1), *least)
 
 
 def _cpu_flops_per_second(peaks: Gpu, dtype: str) -> float:
