@@ -106,6 +106,30 @@ class TestThroughput:
             assert load.tpot_seconds == found.tpot_seconds.value
             assert load.pages_per_second.value == pytest.approx(1 / load.page_seconds)
 
+    def test_the_cpu_bounds_what_waits_for_it(self):
+        """A worker prepares 15.5 pages a second; B200 could do more with that many in flight.
+
+        The GPU is never idle, since it decodes whatever runs, but pages wait for the CPU alone.
+        """
+        page = DEFAULT.plan(page=(1240, 1754))
+        given = {"dimensions": REFERENCE, "timed": device("b200"), "page": page}
+        one, many = predicted(assumed(tokens=1024, prepare=0.0645), (1, 128), **given).throughput
+        [free] = predicted(assumed(tokens=1024, prepare=0.0), (128,), **given).throughput
+        assert free.pages_per_second.value > 1.3 / 0.0645
+        assert many.pages_per_second.value == pytest.approx(1 / 0.0645)
+        assert many.ttft_seconds > 5
+        assert (one.bound, many.bound, free.bound) == ("memory", "host", "memory")
+
+    def test_a_gpu_as_fast_as_its_cpu_leaves_the_rate_uncertain_downwards(self):
+        """Where the GPU's capacity within its band is below the CPU's, the rate may be lower."""
+        free = predicted(assumed(prepare=0.0), (8,)).throughput[0].pages_per_second
+        prepare = 1.02 / free.value
+        [load] = predicted(assumed(prepare=prepare), (8,)).throughput
+        rate = load.pages_per_second
+        assert load.bound == "host"
+        assert rate.high == rate.value <= 1 / prepare
+        assert free.low * 0.99 < rate.low < rate.value
+
     @pytest.mark.exhaustive
     @runtimes
     @pytest.mark.parametrize("tokens", [1, 2, 300])

@@ -73,7 +73,8 @@ class TimeTotals:
         gpu_seconds: Seconds of one GPU for all pages.
         cpu_seconds: CPU seconds to prepare all pages for the model.
         pages_that_wait: Pages so large that fewer than the concurrency fit in memory.
-        work: GPU work of all pages, as if it never waited for the CPU.
+        least_gpu_seconds: Seconds of one GPU for all pages if it never waited for the CPU.
+        work: GPU work of all pages.
     """
 
     setting: Setting
@@ -85,6 +86,7 @@ class TimeTotals:
     gpu_seconds: float = 0.0
     cpu_seconds: float = 0.0
     pages_that_wait: int = 0
+    least_gpu_seconds: float = 0.0
     work: Span = field(default_factory=Span)
 
     def add(self, times: ManyTimes, pages: NDArray[np.int64], cpu_seconds: float) -> None:
@@ -98,6 +100,7 @@ class TimeTotals:
         self.pages += int(pages.sum())
         self.gpu_seconds += float((pages / times.pages_per_second).sum())
         self.cpu_seconds += cpu_seconds
+        self.least_gpu_seconds += float((pages * times.gpu_seconds).sum())
         self.pages_that_wait += int(pages[~times.fits].sum())
         if times.work is not None:
             self.work = self.work.plus(times.work)
@@ -120,8 +123,7 @@ class TimeTotals:
     @property
     def is_cpu_bound(self) -> bool:
         """Whether the CPU takes longer to prepare the pages than the GPU to process them."""
-        workers = self.time.requested.job.workers
-        return self.cpu_seconds / workers > float(self.work.seconds)
+        return self.cpu_seconds / self.time.requested.job.workers > self.least_gpu_seconds
 
     @property
     def bound(self) -> str:
@@ -131,8 +133,11 @@ class TimeTotals:
     @property
     def band(self) -> tuple[float, float]:
         """Lower and upper end of the GPU-hours; CPU time is treated as exact."""
-        error = 0.0 if self.is_cpu_bound else self.work.error
-        return self.gpu_hours / (1 + error), self.gpu_hours * (1 + error)
+        hours, error = self.gpu_hours, self.work.error
+        if self.is_cpu_bound:
+            least_hours = self.least_gpu_seconds / _SECONDS_PER_HOUR
+            return hours, max(hours, least_hours * (1 + error))
+        return hours / (1 + error), hours * (1 + error)
 
     @property
     def pages_per_second(self) -> float:

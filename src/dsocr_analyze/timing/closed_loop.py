@@ -71,6 +71,8 @@ class LoopPoint:
         prefill: Seconds of that pass, running sequences included.
         decode: Seconds from the first token to the last.
         running: Mean number of sequences decoded together.
+        gpu_seconds: Least seconds of the GPU per page, with the best number of sequences up to C;
+            one over its capacity.
     """
 
     pages_per_second: Any
@@ -79,6 +81,7 @@ class LoopPoint:
     prefill: Any
     decode: Any
     running: Any
+    gpu_seconds: Any
 
     @property
     def first_token(self) -> Any:
@@ -93,7 +96,7 @@ class LoopPoint:
     def parts(self) -> tuple[Any, ...]:
         """All fields, in order."""
         return (self.pages_per_second, self.prepare, self.wait, self.prefill, self.decode,
-                self.running)  # fmt: skip
+                self.running, self.gpu_seconds)  # fmt: skip
 
 
 def closed_loop(clients: Any, times: LoopTimes) -> LoopPoint:
@@ -156,16 +159,17 @@ class _Loops(NamedTuple):
         import numpy as np
 
         with np.errstate(all="ignore"):  # infinity marks what is impossible
-            cpu, gpu = self.workers / self.prepare, 1 / self._least_gpu_seconds()
+            gpu_seconds = self._least_gpu_seconds()
+            cpu, gpu = self.workers / self.prepare, 1 / gpu_seconds
             alone = self.prepare + self.prefill + self.steps * self.step[self.first]
             most = np.minimum(self.clients / alone, np.minimum(cpu, gpu))
             low, high = np.zeros_like(most), np.ones_like(most)
             for _ in range(_HALVINGS):
                 middle = (low + high) / 2
-                is_possible = self._is_possible(self._at(middle, most), most)
+                is_possible = self._is_possible(self._at(middle, most, gpu_seconds), most)
                 low = np.where(is_possible, middle, low)
                 high = np.where(is_possible, high, middle)
-            found = self._at(low, most)
+            found = self._at(low, most, gpu_seconds)
         # Pages wait at whichever of the CPU and the GPU is saturated.
         waited = self.clients / found.pages_per_second - found.page
         at_cpu = cpu < gpu
@@ -176,6 +180,7 @@ class _Loops(NamedTuple):
             found.prefill,
             found.decode,
             found.running,
+            found.gpu_seconds,
         )
 
     def _is_possible(self, point: LoopPoint, most: Floats) -> NDArray[np.bool_]:
@@ -200,7 +205,7 @@ class _Loops(NamedTuple):
         least: Floats = self.prefill + np.where(is_run, page, np.inf).min(axis=1)
         return least
 
-    def _at(self, part: Floats, most: Floats) -> LoopPoint:
+    def _at(self, part: Floats, most: Floats, gpu_seconds: Floats) -> LoopPoint:
         """The loop's state when a fraction `part` of the other clients' sequences are running.
 
         If there are none (a single client, pages of one token), `part` is the fraction of the
@@ -224,7 +229,8 @@ class _Loops(NamedTuple):
         decoding = np.minimum(1.0, others * decode)
         wait = (busy * prefill / 2 + decoding * (1 - busy) * step / 2) / (1 - busy)
         wait = np.where(busy < 1, wait, np.inf)
-        return LoopPoint(rate, self._prepared(rate), wait, prefill, decode, 1 + beside)
+        prepared, running = self._prepared(rate), 1 + beside
+        return LoopPoint(rate, prepared, wait, prefill, decode, running, gpu_seconds)
 
     def _prepared(self, rate: Floats) -> Floats:
         """Seconds on the CPU; infinite if the workers fall behind."""

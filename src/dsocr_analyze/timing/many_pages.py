@@ -71,6 +71,7 @@ class ManyTimes:
         pages_per_second: The GPU's throughput if all pages were like this one.
         tokens_per_second: Its throughput in generated tokens, likewise.
         fits: Whether the memory suffices.
+        gpu_seconds: Least seconds of the GPU per page: one over its capacity at this concurrency.
         work: GPU time of all pages together, weighted by `weights`; None without weights.
     """
 
@@ -80,6 +81,7 @@ class ManyTimes:
     pages_per_second: Floats
     tokens_per_second: Floats
     fits: NDArray[np.bool_]
+    gpu_seconds: Floats
     work: Span | None = None
 
 
@@ -177,7 +179,8 @@ class PageTimer:
             work = prefilled.plus(self.correction.decode(by_step))
         return ManyTimes(
             first, _per_step(page - first, steps), page, loads.pages_per_second,
-            lengths.mean * loads.pages_per_second, pages.concurrency <= fitting, work,
+            lengths.mean * loads.pages_per_second, pages.concurrency <= fitting,
+            loads.gpu_seconds, work,
         )  # fmt: skip
 
     def _lengths_of(self, limits: Integers) -> _Lengths:
@@ -226,7 +229,7 @@ class PageTimer:
         columns = (pages.kind, pages.text_tokens, pages.max_new_tokens, pages.prepare)
         for row, key in enumerate(zip(*(each.tolist() for each in columns), strict=True)):
             rows_of.setdefault(key, []).append(row)
-        figures = np.zeros((5, len(pages)))
+        figures = np.zeros((6, len(pages)))
         fits = np.zeros(len(pages), bool)
         spans = []
         for (*_, prepare), rows in rows_of.items():
@@ -245,14 +248,15 @@ class PageTimer:
                 seconds: tuple[float | None, ...] = (
                     load.ttft_seconds, load.tpot_seconds, load.page_seconds
                 )  # fmt: skip
-                rates = (load.pages_per_second.value, load.tokens_per_second.value)
-                figures[:, row] = [np.nan if each is None else each for each in (*seconds, *rates)]
+                rest = (load.pages_per_second.value, load.tokens_per_second.value,
+                        float(load.work.seconds))  # fmt: skip
+                figures[:, row] = [np.nan if each is None else each for each in (*seconds, *rest)]
                 fits[row] = load.fits
                 if weights is not None:
                     spans.append(load.work.times(int(weights[row])))
-        ttft, tpot_seconds, page, rate, tokens = figures
+        ttft, tpot_seconds, page, rate, tokens, gpu_seconds = figures
         work = None if weights is None else total_span(spans)
-        return ManyTimes(ttft, tpot_seconds, page, rate, tokens, fits, work)
+        return ManyTimes(ttft, tpot_seconds, page, rate, tokens, fits, gpu_seconds, work)
 
 
 def _per_step(decode: Floats, steps: Floats) -> Floats:

@@ -156,6 +156,8 @@ class _Load:
     page: float
     work: Span
     """GPU time of one page."""
+    gpu_seconds: float
+    """Least seconds of the GPU per page at this concurrency: one over its capacity."""
 
     def step_seconds(self, steps: float) -> float | None:
         """Seconds per token after the first, over a page's mean decode steps; None without any."""
@@ -192,10 +194,14 @@ def _throughput(
 ) -> Throughput:
     """Throughput with `concurrency` prompts in flight, of `pages` pages each."""
     prepared, workers = assumptions.preprocess_seconds, assumptions.workers
-    # If the GPU is the bottleneck, the rate is as uncertain as its work; the CPU's time is given.
-    cpu_bound = prepared / workers > float(load.work.seconds)
+    # The bottleneck is what has the least capacity. The CPU's time is given, so where it is the
+    # CPU, the rate is lower only if the GPU's capacity is.
+    cpu_bound = prepared / workers > load.gpu_seconds
     bound: Bound = "host" if cpu_bound else load.work.bound
-    prompts = Band.within(load.pages_per_second, 0.0 if cpu_bound else load.work.error)
+    value, error = load.pages_per_second, load.work.error
+    prompts = Band.within(value, error)
+    if cpu_bound:
+        prompts = Band(value, min(value, 1 / (load.gpu_seconds * (1 + error))), value)
     rate = Band(*(pages * each for each in (prompts.value, prompts.low, prompts.high)))
     lengths, price = assumptions.lengths, assumptions.price_per_hour
     return Throughput(
@@ -283,8 +289,9 @@ class _Serving:
         steps = self.served.step(together, self.keys).times(mean / together)
         work = self.correction.prefill(first).plus(self.correction.decode(steps))
         return _Load(
-            float(load.pages_per_second[0]), float(load.first_token[0]), float(load.page[0]), work
-        )
+            float(load.pages_per_second[0]), float(load.first_token[0]), float(load.page[0]), work,
+            float(load.gpu_seconds[0]),
+        )  # fmt: skip
 
 
 # --- eager -----------------------------------------------------------------------------------
@@ -386,4 +393,4 @@ class _Eager:
         seconds = rounds * prepared + gpu
         rate = batch / seconds
         page = concurrency / rate
-        return _Load(rate, page - float(decode.seconds), page, work)
+        return _Load(rate, page - float(decode.seconds), page, work, float(work.seconds))

@@ -55,6 +55,8 @@ class ServedLoads(NamedTuple):
     page: Floats
     together: Integers
     """Mean sequences per decode step, rounded to a whole number."""
+    gpu_seconds: Floats
+    """Least seconds of the GPU per page: one over its capacity at this concurrency."""
 
 
 def served_loads(
@@ -79,7 +81,7 @@ def served_loads(
     n = len(pages.keys)
     running = np.maximum(1, np.minimum(pages.concurrency, pages.fitting)).astype(np.int64)
     chunks = served.chunks(pages.prompt) * served.server.mixes_prefill
-    columns = [np.zeros(n) for _ in range(4)]
+    columns = [np.zeros(n) for _ in range(5)]
     for rows, keys, table in _by_keys(pages.keys, running):
         step, carried = _steps(served, keys, int(running[rows].max()))
         times = LoopTimes(
@@ -96,18 +98,21 @@ def served_loads(
         page = pages.concurrency[rows] / point.pages_per_second
         outside = page - point.page
         together = np.maximum(1, np.rint(point.running))
-        found = (point.pages_per_second, point.first_token + outside, page, together)
+        found = (point.pages_per_second, point.first_token + outside, page, together,
+                 point.gpu_seconds)  # fmt: skip
         for column, values in zip(columns, found, strict=True):
             column[rows] = values
-    rate, first_token, page, together = columns
+    rate, first_token, page, together, gpu_seconds = columns
     if not correction.is_nothing:
         prepare = np.zeros(n) if is_offline else pages.prepare / workers
         first_token, page = _corrected(correction, pages.concurrency, first_token, page, prepare)
         rate = pages.concurrency / page
+        decode = gpu_seconds - pages.prefill
+        gpu_seconds = correction.first_token * pages.prefill + correction.per_token * decode
     if is_offline:
         first_token, page = first_token + pages.prepare, page + pages.prepare
         rate = 1 / (1 / rate + pages.prepare / workers)
-    return ServedLoads(rate, first_token, page, together.astype(np.int64))
+    return ServedLoads(rate, first_token, page, together.astype(np.int64), gpu_seconds)
 
 
 def _corrected(
