@@ -268,6 +268,9 @@ class TestNumbers:
             total["page"]["flops"], total["page"]["bytes_read"] + total["page"]["bytes_written"],
             total["flops"], total["decode_step"]["flops"], total["params"],
         )]  # fmt: skip
+        # As fit and the terminal say it: the peak includes the cache of the prompt.
+        held = ("weights_bytes", "inputs_bytes", "peak_activation_bytes")
+        assert digits[5] == f"{exact(sum(document['memory'][key] for key in held))} B"
         memory = [row[2] for row in cells(page, "memory-table")]
         assert memory == [exact(document["memory"][key]) for key in (
             "weights_bytes", "inputs_bytes", "kv_cache_bytes", "peak_activation_bytes"

@@ -31,7 +31,7 @@ function newest(own, more) {
 
 function summarySection(headline, report, curves) {
   const { metadata, workload, total, memory } = report;
-  const held = [memory.weights_bytes, memory.kv_cache_bytes, memory.peak_activation_bytes].reduce(sum, 0);
+  const held = [memory.weights_bytes, memory.inputs_bytes ?? 0, memory.peak_activation_bytes].reduce(sum, 0);
   const pages = Number(total.page.pages);
   const cards = [
     card("FLOPs of one page", scaled(total.page.flops, "FLOPs"), exact(total.page.flops)),
@@ -39,11 +39,11 @@ function summarySection(headline, report, curves) {
     card("Prefill pass", scaled(total.flops, "FLOPs"), exact(total.flops)),
     total.decode_step && card("One decode step", scaled(total.decode_step.flops, "FLOPs"), exact(total.decode_step.flops)),
     card("Parameters", scaled(total.params), exact(total.params)),
-    card("Weights, KV cache and peak", scaled(held, "B"), `${exact(held)} B`),
+    card("Memory at the prefill pass's peak", scaled(held, "B"), `${exact(held)} B`),
     workload.visual_tokens === null ? card("Prompt", plural(workload.seq_len, "token"), "")
       : card("Visual tokens", exact(workload.visual_tokens), `${exact(workload.text_tokens)} text, ${exact(workload.seq_len)} in the prompt`),
     ...report.time.map((entry) => card(
-      `Page alone, ${entry.gpu}, ${entry.runtime} (predicted)`, seconds(entry.page_seconds),
+      `Page alone${otherLength(report, entry)}, ${entry.gpu}, ${entry.runtime} (predicted)`, seconds(entry.page_seconds),
       `${seconds(entry.bands.page_seconds.low)} to ${seconds(entry.bands.page_seconds.high)}`)),
   ].filter(Boolean);
   const made = element("section", { class: "plain", id: "summary", "aria-labelledby": "summary-title" },
@@ -65,6 +65,12 @@ function summarySection(headline, report, curves) {
     ]));
   document.getElementById("sections").append(element("a", { href: "#summary" }, "Summary"));
   main.append(made);
+}
+
+/** The new tokens of a predicted page if they are not those that FLOPs and bytes are counted for. */
+function otherLength(report, entry) {
+  const mean = entry.assumptions.new_tokens_mean;
+  return mean === Number(report.workload.max_new_tokens) ? "" : ` with ${exact(Math.round(mean))} new tokens`;
 }
 
 /** What dominates, in a sentence or two, and whether the engines agree. */
