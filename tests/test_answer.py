@@ -178,6 +178,24 @@ class TestWhatItSays:
         small = msgspec.structs.replace(TIME, throughput=(load(16, 4.5, fits=False),))
         assert "only 9 fit" in line(answer(times=(small,)), "time")
 
+    def test_a_price_has_three_digits(self):
+        for cost, shown in (
+            (3.25, "3.25"),
+            (0.0456, "0.0456"),
+            (0.03, "0.0300"),
+            (12345, "12,345.00"),
+        ):
+            priced = msgspec.structs.replace(TIME, gpu="l4", throughput=(load(1, 4.5, cost=cost),))
+            assert f", {shown} per 1,000" in line(answer(times=(priced,)), "time")
+
+    def test_seconds_of_other_lengths_than_the_counts_say_so(self):
+        """The counts are of three new tokens."""
+        assumed = msgspec.structs.replace(TIME.assumptions, new_tokens_mean=2.0)
+        short = msgspec.structs.replace(TIME, gpu="l4", assumptions=assumed)
+        assert line(answer(times=(short,)), "time") == (
+            "l4, eager: 2.00 s a page of 2 new tokens; 4.50 pages/s (16 at once)"
+        )
+
     def test_of_many_gpus_the_fastest_and_the_cheapest_stay(self):
         times = [gpu(f"gpu-{i}", float(i), cost=100.0 - i) for i in range(1, 31)]
         lines = answer(times=times, files=[Path("a.md")], rest=": --full")

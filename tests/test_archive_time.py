@@ -203,6 +203,14 @@ class TestOutput:
             del each["options"]
         assert timed_document == document
 
+    def test_seconds_of_other_lengths_than_the_counts_say_so(self, capsys):
+        said = "FLOPs and bytes for the most new tokens, seconds for those given"
+        for arguments, is_said in ((("--mean-new-tokens", "200"), True), ((), False)):
+            _, out, _ = run(capsys, "archive", write([SMALL]), "--gpu", "l40s", *arguments)
+            assert (f"1 page; {said}" in out) == is_said
+            [lengths] = [each for each in out.split("Assumed: ") if "most tokens" in each]
+            assert ("FLOPs and bytes are counted for" in lengths) == is_said
+
     def test_tables_fit_80_columns(self, capsys):
         code, out, _ = run(capsys, "archive", write([A4] * 3), "--gpu",
                            "rtx-pro-6000,a100-80gb-sxm", "--mode", "gundam,1024/640", "--price",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dsocr_analyze.report.quantities import bytes_text, exact, ratio_text, scaled
+from dsocr_analyze.report.quantities import bytes_text, exact, price_text, ratio_text, scaled
 from dsocr_analyze.report.table import Table
 from dsocr_analyze.report.tables import model_text
 
@@ -128,7 +128,7 @@ def _seconds(advice: AdviceDocument) -> Table:
                     (
                         mode.mode, entry.gpu, entry.runtime, str(load.concurrency),
                         ratio_text(load.page_seconds), ratio_text(load.pages_per_second),
-                        "-" if cost is None else f"{cost:,.2f}",
+                        "-" if cost is None else price_text(cost),
                     )
                 )  # fmt: skip
     columns = ("mode", "GPU", "runtime", "at once", "s per page", "pages/s", "per 1,000")

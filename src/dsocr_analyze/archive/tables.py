@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.archive.histogram import Histogram, histograms_of
-from dsocr_analyze.report.quantities import bytes_text, counted, exact, scaled
+from dsocr_analyze.report.quantities import bytes_text, counted, exact, price_text, scaled
 from dsocr_analyze.report.tables import Table
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def _totals_table(archive: Archive) -> Table:
     title = counted(archive.pages, "page")
     if archive.batch_size > 1:
         title += f" in batches of {archive.batch_size} with equal prompts"
+    if archive.times and archive.times[0].time.has_lengths:
+        title += "; FLOPs and bytes for the most new tokens, seconds for those given"
     return Table(title, columns, rows, label_columns=3)
 
 
@@ -73,7 +75,7 @@ def _time_tables(times: list[TimeTotals]) -> list[Table]:
         spent.append((*label, _three(each.gpu_hours), *map(_three, each.band), each.bound))
         row = [*label, _three(each.pages_per_second)]
         if each.cost is not None:
-            row.append(f"{each.cost:,.2f}")
+            row.append(price_text(each.cost))
         if each.gpus_for_deadline is not None:
             row.append(exact(each.gpus_for_deadline))
         follows.append(tuple(row))

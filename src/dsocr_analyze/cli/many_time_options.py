@@ -91,9 +91,14 @@ def list_time(context: typer.Context, requested: TimeRequested | None) -> ListTi
             f"--concurrency {concurrency} is out of range; give 1 to"
             f" {time_options.MOST_CONCURRENCY}"
         )
-    has_lengths = given["new_tokens_from"] is not None or given["mean_new_tokens"] is not None
     hours = None if given["deadline"] is None else deadline_hours(given["deadline"])
-    return ListTime(requested, concurrency, hours, has_lengths)
+    return ListTime(requested, concurrency, hours, lengths_are_given(context))
+
+
+def lengths_are_given(context: typer.Context) -> bool:
+    """Whether the options give output lengths, not just their maximum."""
+    given = context.params
+    return given["new_tokens_from"] is not None or given["mean_new_tokens"] is not None
 
 
 def deadline_hours(text: str) -> float:
@@ -154,4 +159,6 @@ def time_requested(context: typer.Context) -> TimeRequested | None:
             f"pages that end on their own generate {mean:g} tokens on average;"
             f" {100 * at_limit:g} % of pages generate the most tokens they may"
         )
+    if lengths_are_given(context):
+        said += "; FLOPs and bytes are counted for the most tokens that pages may generate"
     return TimeRequested(profiles, job, tuple(job.sentences(said, profiles)))

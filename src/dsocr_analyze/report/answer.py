@@ -15,6 +15,7 @@ from dsocr_analyze.report.quantities import (
     counted,
     flops_text,
     percent_text,
+    price_text,
     ratio_text,
 )
 from dsocr_analyze.report.stage_parts import AMOUNTS, batch_parts
@@ -111,7 +112,7 @@ def answer_of(report: Report, files: Sequence[Path] = ()) -> Answer:
             Entry(_one(report.workload), tuple(_page(report))),
             Entry("memory", tuple(_memory(report))),
         ),
-        times=tuple(_times(report.time)),
+        times=tuple(_times(report.time, report.workload.max_new_tokens)),
         doubts=(
             Entry("mostly", tuple(_dominant(report))),
             Entry("bound", tuple(_bound(report))),
@@ -213,7 +214,7 @@ def _memory(report: Report) -> Iterator[str]:
     yield f"{parts}, {bytes_text(held)} peak of prefill"
 
 
-def _times(entries: Sequence[TimeEntry]) -> Iterator[Entry]:
+def _times(entries: Sequence[TimeEntry], max_new_tokens: int) -> Iterator[Entry]:
     """One entry per prediction: the cheapest first if prices are known, then the fastest."""
     ranked = sorted(entries, key=lambda entry: entry.page_seconds)
     priced = [(cost, entry) for entry in ranked if (cost := _best(entry).cost_per_thousand_pages)]
@@ -221,7 +222,7 @@ def _times(entries: Sequence[TimeEntry]) -> Iterator[Entry]:
         cheapest = min(priced, key=lambda pair: pair[0])[1]
         ranked = [cheapest, *(entry for entry in ranked if entry is not cheapest)]
     for entry in ranked:
-        yield Entry("time", tuple(_time(entry)))
+        yield Entry("time", tuple(_time(entry, max_new_tokens)))
 
 
 def _best(entry: TimeEntry) -> LoadedGpu:
@@ -229,20 +230,24 @@ def _best(entry: TimeEntry) -> LoadedGpu:
     return max(entry.throughput, key=lambda load: load.pages_per_second)
 
 
-def _time(entry: TimeEntry) -> Iterator[str]:
+def _time(entry: TimeEntry, max_new_tokens: int) -> Iterator[str]:
     load = _best(entry)
     corrected = "" if entry.assumptions.correction is None else ", corrected"
     name, alone = f"{entry.gpu}, {entry.runtime}{corrected}", seconds_text(entry.page_seconds)
     rate, cost = rate_text(load.pages_per_second), load.cost_per_thousand_pages
-    each = "" if cost is None else f", {cost:,.2f} per 1,000 pages"
+    each = "" if cost is None else f", {price_text(cost)} per 1,000 pages"
     if not load.fits:
         each += f"; only {entry.largest_concurrency} fit"
     at_once = f"{rate} pages/s ({load.concurrency:,} at once){each}"
-    yield f"{name}: {alone} a page, bound by {load.bound}; {at_once}"
-    yield f"{name}: {alone} a page; {at_once}"
+    page, short = "a page", "a page"
+    mean = entry.assumptions.new_tokens_mean
+    if mean != max_new_tokens:  # which the counts above are for
+        page, short = f"a page of {mean:,.0f} new tokens", f"for {mean:,.0f} tokens"
+    yield f"{name}: {alone} {page}, bound by {load.bound}; {at_once}"
+    yield f"{name}: {alone} {page}; {at_once}"
     few = each.replace(" pages", "")
-    yield f"{name}: {alone} a page; {rate} pages/s ({load.concurrency:,} at once){few}"
-    yield f"{name}: {alone} a page; {rate} pages/s at {load.concurrency:,}{few}"
+    yield f"{name}: {alone} {page}; {rate} pages/s ({load.concurrency:,} at once){few}"
+    yield f"{name}: {alone} {short}; {rate} pages/s at {load.concurrency:,}{few}"
 
 
 # --- what of it matters, and how far it holds --------------------------------------------------

@@ -10,6 +10,7 @@ __all__ = [
     "exact",
     "flops_text",
     "percent_text",
+    "price_text",
     "ratio_text",
     "scaled",
     "share_text",
@@ -71,6 +72,11 @@ def ratio_text(ratio: float | None) -> str:
 def percent_text(share: float) -> str:
     """A share in percent, to a tenth; a share too small for that is not shown as zero."""
     return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
+
+
+def price_text(price: float) -> str:
+    """An amount of money: cents, and below 1 three significant digits: '1,234.50', '0.0456'."""
+    return f"{price:,.2f}" if price >= 1 else f"{price:#.3g}"
 
 
 def counted(count: int, noun: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dsocr_analyze.report.quantities import bytes_text, counted, percent_text
+from dsocr_analyze.report.quantities import bytes_text, counted, percent_text, price_text
 from dsocr_analyze.report.table import Table
 from dsocr_analyze.report.time_entry import Interval, TimeEntry
 
@@ -110,7 +110,7 @@ def _throughput(entry: TimeEntry) -> Table:
         ]
         if priced:
             cost = each.cost_per_thousand_pages
-            row.append("-" if cost is None else f"{cost:,.2f}")
+            row.append("-" if cost is None else price_text(cost))
         rows.append(tuple(row))
     columns = ["pages at once", "pages/s", "band", "tokens/s", "first token", "per token", "page",
                "bound", "memory"]  # fmt: skip
