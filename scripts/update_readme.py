@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the commands that README.md and docs/index.md name: shows their output, draws pictures."""
+"""Runs what README.md and docs/index.md name: commands, for output and pictures, and benchmarks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import textwrap
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +18,8 @@ DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "index.md")
 BLOCK = re.compile(r"(<!-- output: dsocr-analyze ([^\n]*) -->\n```text\n)(.*?)(```)", re.DOTALL)
 TABLE = re.compile(r"(<!-- table: ([^:\n]*): dsocr-analyze ([^\n]*) -->\n)((?:\n?\|[^\n]*\n)*)")
 PICTURE = re.compile(r"<!-- picture: dsocr-analyze ([^\n]*) -->")
+BENCHMARK = re.compile(r"^- [^\n]*(?:\n  [^\n]*)*?\(`(benchmarks/\w+\.py)`\)\.\n", re.MULTILINE)
+"""A bullet whose figures are a benchmark's, which prints it with --sentence."""
 LONGEST_ANSWER = 12
 
 
@@ -55,14 +58,23 @@ def output_of(command: str) -> str:
         return run(command, Path(directory))
 
 
+def bullet_of(script: str) -> str:
+    """What a benchmark says of itself, as a bullet."""
+    done = subprocess.run(
+        [sys.executable, ROOT / script, "--sentence"], capture_output=True, text=True, check=True
+    )
+    return textwrap.fill(f"- {done.stdout.strip()}", 100, subsequent_indent="  ") + "\n"
+
+
 def main() -> None:
-    """Runs every command that the documents show the output or the picture of."""
+    """Runs everything that the documents show the output, the picture or the figures of."""
     for document in DOCUMENTS:
         text = document.read_text(encoding="utf-8")
         for command in PICTURE.findall(text):
             run(command, ROOT)
         text = BLOCK.sub(lambda m: m[1] + shown_part(output_of(m[2])) + m[4], text)
         text = TABLE.sub(lambda m: f"{m[1]}\n{shown_table(output_of(m[3]), m[2])}", text)
+        text = BENCHMARK.sub(lambda m: bullet_of(m[1]), text)
         document.write_text(text, encoding="utf-8")
 
 

@@ -1,7 +1,11 @@
 """The README and the home page say what the program does: its output, its commands, its Python."""
 
+import importlib
+import itertools
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +13,8 @@ import typer
 
 from dsocr_analyze.cli import main
 from dsocr_analyze.cli.app import app
+from dsocr_analyze.hardware import device
+from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -38,6 +44,39 @@ def test_the_output_shown_is_a_real_runs(capsys, monkeypatch, command, text):
     assert len(shown) > 8
     for line in shown:
         assert not line or line in printed, "write it again: python scripts/update_readme.py"
+
+
+BENCHMARK = re.compile(r"^- [^\n]*(?:\n  [^\n]*)*?\(`(benchmarks/\w+\.py)`\)\.\n", re.MULTILINE)
+
+
+def test_the_figures_of_benchmarks_are_what_these_print():
+    bullets = {match[1]: match[0].split() for match in BENCHMARK.finditer(README)}
+    assert list(bullets) == [
+        f"benchmarks/bench_{name}.py" for name in ("published", "serving_tables")
+    ]
+    for script, words in bullets.items():
+        done = subprocess.run([sys.executable, ROOT / script, "--sentence"], text=True, check=True,
+                              capture_output=True)  # fmt: skip
+        said = ["-", *done.stdout.split()]
+        assert words == said, "write it again: python scripts/update_readme.py"
+
+
+@pytest.mark.exhaustive
+def test_the_comparison_with_tables_is_of_these_formulas(monkeypatch):
+    """Its tables are not at hand here; what it compares with them is."""
+    for folder in ("benchmarks", "scripts"):
+        monkeypatch.syspath_prepend(ROOT / folder)
+    benchmark = importlib.import_module("bench_serving_tables")
+    cases = importlib.import_module("serving_cases").saved_cases()
+    pairs = itertools.product(benchmark.SYSTEMS, (1, 16))
+    assert [(case.gpu, case.sequences) for case in cases] == list(pairs)
+    for case in cases:
+        timed = device(case.gpu)
+        kernels, calls = zip(*benchmark.page(timed, case.sequences), strict=True)
+        seconds = float(kernel_seconds(kernels, timed).seconds[:, 0] @ calls)
+        assert case.kernel_seconds == pytest.approx(seconds, rel=1e-4), (
+            "run it again: python benchmarks/bench_serving_tables.py --save"
+        )
 
 
 def test_the_home_page_opens_with_the_readmes_answer():
