@@ -195,6 +195,11 @@ class TestWhatItSays:
         assert line(answer(times=(short,)), "time") == (
             "l4, eager: 2.00 s a page of 2 new tokens; 4.50 pages/s (16 at once)"
         )
+        priced = (load(16, 4.5, cost=0.0456),)
+        long = msgspec.structs.replace(short, gpu="h100-sxm", throughput=priced)
+        assert line(answer(times=(long,)), "time") == (
+            "h100-sxm, eager: 2.00 s for 2 tokens; 4.50/s at 16, 0.0456 per 1,000"
+        )
 
     def test_of_many_gpus_the_fastest_and_the_cheapest_stay(self):
         times = [gpu(f"gpu-{i}", float(i), cost=100.0 - i) for i in range(1, 31)]

@@ -248,6 +248,7 @@ def _time(entry: TimeEntry, max_new_tokens: int) -> Iterator[str]:
     few = each.replace(" pages", "")
     yield f"{name}: {alone} {page}; {rate} pages/s ({load.concurrency:,} at once){few}"
     yield f"{name}: {alone} {short}; {rate} pages/s at {load.concurrency:,}{few}"
+    yield f"{name}: {alone} {short}; {rate}/s at {load.concurrency:,}{few}"
 
 
 # --- what of it matters, and how far it holds --------------------------------------------------
