@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from conditions import environment
+from conditions import print_environment
 
 PAGES = 10_000_000
 ROWS_A_GROUP = 1_000_000
@@ -62,7 +62,7 @@ def measured(path: Path) -> tuple[int, float, float]:
 
 
 def main() -> int:
-    print(environment())
+    print_environment()
     all_met = True
     with tempfile.TemporaryDirectory() as folder:
         for what, with_lengths in (("sizes", False), ("sizes and lengths", True)):

@@ -22,7 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 
-from conditions import environment
+from conditions import print_environment
 from kernel_tables import (
     KINDS,
     SYSTEMS,
@@ -89,7 +89,7 @@ def weight_only(data: Path) -> None:
 
 
 def main() -> int:
-    print(environment())
+    print_environment()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, help="folder of the tables (systems/data)")
     data = data_directory(parser.parse_args().data)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from conditions import environment, is_within, rounds, slack
+from conditions import is_within, print_environment, rounds, slack
 
 ROUNDS = 5
 IMPORT_TORCH = ("-c", "import torch")
@@ -128,7 +128,7 @@ def is_warm_session_fast(factor: float) -> bool:
 
 
 def main() -> int:
-    print(environment())
+    print_environment()
     factor, found = slack(), jobs()
     with tempfile.TemporaryDirectory() as folder:
         runs = [IMPORT_TORCH, *(command(job, folder) for job in found)]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 import torch
-from conditions import environment
+from conditions import print_environment
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.hardware.profile import profile_from_file
@@ -41,7 +41,7 @@ MEDIAN_WANTED, WORST_WANTED, PEAK_WANTED = 0.10, 0.20, 0.05
 
 def main() -> int:
     """Runs it; returns the exit status."""
-    print(environment())
+    print_environment()
     asked = arguments()
     device = Device(profile(asked))
     errors: list[float] = []

@@ -20,7 +20,7 @@ import dataclasses
 from functools import partial
 from typing import Any
 
-from conditions import environment
+from conditions import print_environment
 
 from dsocr_analyze.architectures import architecture_named
 from dsocr_analyze.architectures.architecture import Architecture
@@ -54,7 +54,7 @@ def before_the_change(after: Architecture) -> Architecture:
 
 
 def main() -> None:
-    print(environment())
+    print_environment()
     argparse.ArgumentParser(description=__doc__).parse_args()
     after = architecture_named("deepseek-ocr-2")
     workload = after.plan(page=parse_page(PAGE), max_new_tokens=1)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from conditions import environment
+from conditions import print_environment
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import BFLOAT16
@@ -44,7 +44,7 @@ LIMIT = 0.25
 
 
 def main() -> int:
-    print(environment())
+    print_environment()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sentence", action="store_true")
     is_sentence = parser.parse_args().sentence

@@ -60,7 +60,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 
-from conditions import environment
+from conditions import print_environment
 from kernel_tables import SYSTEMS, Rows, data_directory, predicted, read_rows
 from serving_cases import LIMIT, SAVED, Case, save, saved_cases, sentence
 
@@ -500,7 +500,7 @@ def report(gpu: str, sequences: int, kernels: Sequence[Priced], every_kernel: bo
 
 
 def main() -> int:
-    print(environment())
+    print_environment()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="folder of the tables (systems/data)")
     parser.add_argument("--kernels", action="store_true", help="the costliest kernels one by one")

@@ -16,7 +16,7 @@ import sys
 import time
 
 import numpy as np
-from conditions import environment, is_within, rounds, slack
+from conditions import is_within, print_environment, rounds, slack
 
 from dsocr_analyze.columns.counted_model import published_model
 from dsocr_analyze.columns.evaluate import Workloads, evaluate
@@ -63,7 +63,7 @@ def numpy_seconds() -> float:
 
 
 def main() -> int:
-    print(environment())
+    print_environment()
     factor = slack()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 
-from conditions import environment
+from conditions import print_environment
 
 from dsocr_analyze.columns.counted_model import published_model
 from dsocr_analyze.columns.time_columns import TimeRequested
@@ -55,7 +55,7 @@ def seconds_of_a_round(sweep: Sweep) -> float:
 
 
 def main() -> int:
-    print(environment())
+    print_environment()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     sweep = combinations()

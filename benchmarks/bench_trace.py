@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from conditions import environment, is_within, rounds, slack
+from conditions import is_within, print_environment, rounds, slack
 
 from dsocr_analyze.running.forward import running
 from dsocr_analyze.running.generation import empty_cache
@@ -34,7 +34,7 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def main() -> int:
-    print(environment())
+    print_environment()
     factor = slack()
     session = DeepSeekOCRSession.from_local()
     model, architecture = session.loaded, session.architecture

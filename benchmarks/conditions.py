@@ -16,16 +16,17 @@ PACKAGES = ("torch", "transformers", "numpy", "scipy")
 """Packages whose version or presence changes what a benchmark measures."""
 
 
-def environment() -> str:
-    """The environment of this process in one line: whose it is, versions and processor."""
+def print_environment() -> None:
+    """Prints whose environment this process runs in, versions and processor: one line on stderr."""
     prefix = Path(sys.prefix).resolve()
     whose = (
         "the README's (.venv)" if prefix == README_ENVIRONMENT.resolve() else f"another ({prefix})"
     )
     versions = [f"{name} {version_of(name)}" for name in PACKAGES]
-    return (
+    print(
         f"environment: {whose}, Python {platform.python_version()}, {', '.join(versions)};"
-        f" {os.cpu_count()} cores, {processor()}, load {os.getloadavg()[0]:.1f}"
+        f" {os.cpu_count()} cores, {processor()}, load {os.getloadavg()[0]:.1f}",
+        file=sys.stderr,
     )
 
 
