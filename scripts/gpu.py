@@ -193,7 +193,7 @@ def steps_of(asked: argparse.Namespace, folder: Path, *, has_flash: bool) -> lis
             "tests, vendor" if model else "tests",
             ("-m", "pytest", "-p", "no:cacheprovider", "-m", "gpu", f"--junitxml={results}",
              *which),
-            3 * minute, partial(_passed, results), model, "it needs CUDA" if is_trial else "",
+            3 * minute, partial(_passed, results), model, "they need CUDA" if is_trial else "",
         )  # fmt: skip
 
     profile, seconds = folder / "profile.toml", max(20, round(2 * minute))

@@ -1,0 +1,294 @@
+"""scripts/gpu.py: what it carries, asks and keeps, tried without a GPU."""
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import zipfile
+from argparse import Namespace
+from importlib import metadata
+from pathlib import Path
+
+import gpu
+import pytest
+from packaging.requirements import Requirement
+
+TORCH = 'import json; print(json.dumps({"torch": "2.11", "cuda": "13.0", "gpu": %s}))'
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine with a GPU, as far as the command asks, whose folder of wheels is empty."""
+    monkeypatch.setattr(gpu, "ASKED_OF_TORCH", TORCH % '{"name": "G"}')
+    tool = tmp_path / "nvidia-smi"
+    answer = ", ".join(f"<{name}>" for name in gpu.ASKED_OF_DRIVER.split(","))
+    tool.write_text(f"#!/bin/sh\n[ $4 = 1 ] && echo '{answer}'\n", encoding="utf-8")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return tmp_path
+
+
+def step(name, code, seconds=60.0, read=lambda output: {"said": output.read_text()}, **others):
+    return gpu.Step(name, ("-c", code), seconds, read, **others)
+
+
+def ran(machine, monkeypatch, steps, *arguments):
+    """The exit status of a run of these steps, and its JSON."""
+    monkeypatch.setattr(gpu, "steps_of", lambda asked, folder, has_flash: steps)
+    output = machine / "out" / "gpu.json"
+    status = gpu.main(["run", "--device", "cuda:1", "--wheels", str(machine / "none"),
+                       "--output", str(output), *arguments])  # fmt: skip
+    return status, json.loads(output.read_text(encoding="utf-8"))
+
+
+class TestWheels:
+    def test_what_a_machine_with_torch_and_transformers_lacks_is_carried(self):
+        plan = gpu.planned(vendor=True, held=())
+        carried = set(plan["all"])
+        lacking = (
+            "fvcore yacs msgspec tomlkit typer pydantic-core pytest iniconfig hypothesis scipy"
+        )
+        assert carried >= set(lacking.split())
+        there_or_unused = "torch transformers tokenizers numpy sympy regex pyarrow execnet"
+        assert not carried & set(there_or_unused.split())
+        # The vendor's transformers, and what it needs in another version than the machine has.
+        assert set(plan["vendor"]) >= {"transformers", "tokenizers", "huggingface-hub", "einops"}
+        assert not set(plan["vendor"]) & {"torch", "numpy", "regex", "safetensors"}
+        assert plan["vendor"]["transformers"].startswith("transformers==4.46.3 ")
+
+    def test_nothing_that_they_need_is_missing(self):
+        """By what the installed packages say of themselves."""
+
+        def asked(name):
+            for text in metadata.requires(name) or ():
+                each = Requirement(text)
+                if not each.marker or each.marker.evaluate({"extra": ""}):
+                    yield each.name.lower().replace("_", "-")
+
+        def needed(roots):
+            found, new = set(), set(roots)
+            while new:
+                found |= new
+                new = {each for name in new for each in asked(name)} - found
+            return found
+
+        carried = set(gpu.planned(vendor=False, held=())["all"]) - {"colorama"}
+        assert needed(carried) <= carried | needed(["torch", "transformers"])
+
+    def test_every_file_is_named_by_its_hash(self):
+        for plan in gpu.planned(vendor=True, held=()).values():
+            for name, lines in plan.items():
+                first, *hashes = lines.split(" \\\n")
+                assert first.startswith(f"{name}==")
+                assert hashes
+                assert all(re.fullmatch("    --hash=sha256:[0-9a-f]{64}", each) for each in hashes)
+
+    def test_what_the_machine_has_is_not_carried(self):
+        plan = gpu.planned(vendor=False, held=["scipy", "pillow"])
+        assert set(plan) == {"all"}
+        assert not set(plan["all"]) & {"scipy", "pillow"}
+        assert "fvcore" in plan["all"]
+
+    def test_pip_gets_exactly_these_for_that_python(self, tmp_path, monkeypatch):
+        asked = {}
+
+        def pip(command, **_):
+            (file,) = [each.partition("=")[2] for each in command if "--requirement=" in each]
+            text = Path(file).read_text(encoding="utf-8")
+            names = set(re.findall("^([a-z0-9-]+)==", text, re.MULTILINE))
+            asked[next(each for each in command if each in ("download", "wheel"))] = names, command
+            return subprocess.CompletedProcess(command, 0)
+
+        monkeypatch.setattr(gpu.subprocess, "run", pip)
+        stale = tmp_path / "all" / "old-1.0-py3-none-any.whl"
+        stale.parent.mkdir()
+        stale.touch()
+        assert gpu.main(["wheels", str(tmp_path), "--python", "3.13"]) == 0
+        assert not stale.exists()
+        downloaded, command = asked["download"]
+        assert {"--python-version=3.13", "--require-hashes", "--no-deps"} <= set(command)
+        assert asked["wheel"][0] == {"fvcore", "iopath"}
+        assert downloaded | asked["wheel"][0] == set(gpu.planned(vendor=False, held=())["all"])
+
+
+class TestSteps:
+    def names(self, tmp_path, has_flash, **asked):
+        asked = Namespace(**{"device": "cuda:0", "vendor": None, "minutes": 10.0} | asked)
+        steps = gpu.steps_of(asked, tmp_path, has_flash=has_flash)
+        assert all(each.seconds <= 300 for each in steps)
+        return [each.name for each in steps if not each.missing]
+
+    def test_those_of_most_worth_come_first(self, tmp_path):
+        last = ["tests", "calibration", "reference, base, eager, calibrated",
+                "reference, gundam, eager, calibrated"]  # fmt: skip
+        eager = ["reference, base, eager", "reference, gundam, eager"]
+        assert self.names(tmp_path, False) == [*eager, *last]
+        flash = ["reference, base, flash", "reference, gundam, flash"]
+        assert self.names(tmp_path, True) == [*eager, *flash, *last]
+
+    def test_vendor_files_are_measured_and_tested_too(self, tmp_path):
+        names = self.names(tmp_path, False, vendor=tmp_path)
+        of_vendor = ["vendor, base, eager", "vendor, gundam, eager", "tests, vendor"]
+        assert [name for name in names if "vendor" in name] == of_vendor
+
+    def test_a_trial_on_the_cpu_is_small_and_runs_no_test_of_cuda(self, tmp_path):
+        names = self.names(tmp_path, False, device="cpu")
+        assert names == ["reference, tiny, eager", "calibration",
+                         "reference, tiny, eager, calibrated"]  # fmt: skip
+
+    def test_a_report_is_kept_with_the_ratio_to_what_was_predicted(self, tmp_path):
+        times = {"fastest": 0.5, "predicted": 0.4, "error": -0.2}
+        unknown = {"fastest": 2.0, "predicted": None, "error": None}
+        report = {"stages": {"sam": times, "prefill": unknown}, "prefill": times}
+        output = tmp_path / "output"
+        output.write_text(json.dumps(report), encoding="utf-8")
+        found = gpu._measured(output)
+        assert found["report"] == report
+        assert found["seconds_by_stage"] == {
+            "sam": {"measured": 0.5, "predicted": 0.4, "ratio": 0.8},
+            "prefill": {"measured": 2.0, "predicted": None, "ratio": None},
+            "prefill pass": {"measured": 0.5, "predicted": 0.4, "ratio": 0.8},
+        }
+
+    @pytest.mark.parametrize(("skipped", "passes"), [(3, True), (4, False)])
+    def test_tests_that_were_all_skipped_did_not_pass(self, tmp_path, skipped, passes):
+        results = tmp_path / "tests.xml"
+        counts = f'tests="4" failures="0" errors="0" skipped="{skipped}"'
+        results.write_text(f"<testsuites><testsuite {counts}/></testsuites>", encoding="utf-8")
+        if passes:
+            assert gpu._passed(results, results)["skipped"] == skipped
+        else:
+            with pytest.raises(ValueError, match="no test ran"):
+                gpu._passed(results, results)
+
+    @pytest.mark.exhaustive
+    def test_every_file_with_a_test_of_the_gpu_is_collected(self):
+        collected = [sys.executable, "-m", "pytest", "-m", "gpu", "--collect-only", "-q"]
+        said = subprocess.run(
+            [*collected, "-p", "no:cacheprovider"], cwd=gpu.ROOT, capture_output=True, text=True
+        ).stdout
+        assert set(gpu._gpu_tests()) == set(re.findall("^(tests/[^:]+)::", said, re.MULTILINE))
+
+    @pytest.mark.exhaustive
+    def test_the_reference_is_really_measured_with_what_this_python_has(self, tmp_path):
+        asked = Namespace(device="cpu", vendor=None, minutes=60.0)
+        assert gpu.install(tmp_path / "none", tmp_path)
+        first, *_ = gpu.steps_of(asked, tmp_path, has_flash=False)
+        found = gpu.run_step(first, 300, tmp_path)
+        assert found["status"] == "ok", found
+        stages = {"sam", "clip", "projector", "prefill", "decode", "prefill pass"}
+        assert set(found["seconds_by_stage"]) == stages
+        assert found["report"]["weights"] == "random"
+
+
+class TestRun:
+    def test_a_step_that_fails_is_recorded_and_the_others_run(self, machine, monkeypatch, capsys):
+        steps = [
+            step("first", "print(1)"),
+            step("broken", "import sys; print('boom'); sys.exit('at the end')"),
+            step("unreadable", "print('{')", read=gpu._measured),
+            step("cannot", "", missing="no such thing here"),
+            # The file already holds what was done so far.
+            step("last", f"print(open({str(machine / 'out' / 'gpu.json')!r}).read())"),
+        ]
+        status, document = ran(machine, monkeypatch, steps)
+        found = document["steps"]
+        assert status == 1
+        statuses = ["ok", "failed", "failed", "not run", "ok"]
+        assert [(each, found[each]["status"]) for each in found] == [
+            (each.name, status) for each, status in zip(steps, statuses, strict=True)
+        ]
+        assert found["first"]["said"] == "1\n"
+        assert found["broken"]["reason"] == "exit status 1"
+        assert found["broken"]["output_end"].split("\n")[:2] == ["boom", "at the end"]
+        assert found["unreadable"]["reason"].startswith("its result: ")
+        assert found["cannot"]["reason"] == "no such thing here"
+        before = json.loads(found["last"]["said"])["steps"]
+        assert [each["status"] for each in before.values()] == [*statuses[:-1], "not run"]
+        assert "broken: failed exit status 1" in capsys.readouterr().out
+
+    def test_a_run_whose_steps_all_end_well_or_cannot_run_here_is_one_that_succeeded(
+        self, machine, monkeypatch
+    ):
+        steps = [step("first", "print(1)"), step("cannot", "", missing="no such thing here")]
+        status, document = ran(machine, monkeypatch, steps)
+        assert status == 0
+        conditions = document["conditions"]
+        assert conditions["gpu"] == {"name": "G"}
+        assert conditions["driver_before"]["power.limit"] == "<power.limit>"
+        assert conditions["driver_after"]["clocks.sm"] == "<clocks.sm>"
+        assert conditions["transformers"] == metadata.version("transformers")
+        assert re.fullmatch(r"[0-9a-f]{40}", conditions["commit"])
+        assert {"torch", "cuda", "python", "cpu", "cores", "date"} <= set(conditions)
+
+    @pytest.mark.exhaustive
+    def test_no_step_takes_longer_than_its_limit_nor_all_more_than_the_time(
+        self, machine, monkeypatch
+    ):
+        pid = machine / "pid"
+        slow = (
+            "import subprocess, sys, pathlib; child = subprocess.Popen(['sleep', '60']);"
+            f"pathlib.Path({str(pid)!r}).write_text(str(child.pid)); print('so far', flush=True);"
+            "child.wait()"
+        )
+        steps = [step("slow", slow, seconds=1.5), step("slower", slow), step("last", "print(1)")]
+        began = time.monotonic()
+        status, document = ran(machine, monkeypatch, steps, "--minutes", "0.06")
+        assert time.monotonic() - began < 20
+        found = document["steps"]
+        assert status == 1
+        assert [each["status"] for each in found.values()] == ["late"] * 3
+        assert found["slow"]["reason"] == "took more than 2 s"
+        assert found["slow"]["output_end"] == "so far\n"
+        assert found["last"] == {"status": "late", "reason": "no time was left"}
+        stat = Path(f"/proc/{pid.read_text()}/stat")
+        assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+    def test_what_there_was_no_time_for_is_late(self, machine, monkeypatch):
+        steps = [step("first", "print(1)"), step("cannot", "", missing="no such thing here")]
+        status, document = ran(machine, monkeypatch, steps, "--minutes", "0")
+        assert status == 1
+        assert [each["status"] for each in document["steps"].values()] == ["late", "not run"]
+
+    @pytest.mark.exhaustive
+    def test_carried_packages_are_found_before_the_machines_by_the_steps_they_are_for(
+        self, machine, monkeypatch
+    ):
+        for folder, version in (("all", "1.0"), ("vendor", "2.0")):
+            wheel = machine / "wheels" / folder / f"yaml-{version}-py3-none-any.whl"
+            wheel.parent.mkdir(parents=True)
+            about = f"yaml-{version}.dist-info"
+            with zipfile.ZipFile(wheel, "w") as file:
+                file.writestr("yaml.py", f"version = {version}")
+                for name, text in (("METADATA", f"Name: yaml\nVersion: {version}\n"),
+                                   ("WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n"),
+                                   ("RECORD", "")):  # fmt: skip
+                    file.writestr(f"{about}/{name}", text)
+        code = "import yaml; print(yaml.version)"
+        steps = [step("own", code), step("of vendor", code, vendor=machine)]
+        wheels = str(machine / "wheels")
+        status, document = ran(machine, monkeypatch, steps, "--wheels", wheels)
+        assert status == 0
+        assert [each["said"] for each in document["steps"].values()] == ["1.0\n", "2.0\n"]
+        assert not hasattr(importlib.import_module("yaml"), "version")
+
+    def test_without_cuda_it_refuses_before_any_step(self, machine, monkeypatch, capsys):
+        monkeypatch.setattr(gpu, "ASKED_OF_TORCH", TORCH % "None")
+        output = machine / "gpu.json"
+        assert gpu.main(["run", "--output", str(output)]) == 2
+        assert not output.exists()
+        assert "torch finds no cuda:0; --device cpu" in capsys.readouterr().err
+
+    def test_a_step_sees_this_checkout_and_not_the_users_files(self, machine, monkeypatch):
+        code = (
+            "import os, dsocr_analyze, importlib.metadata as m; print(dsocr_analyze.__file__,"
+            " m.version('dsocr-analyze'), os.environ['DSOCR_VENDOR_DIR'])"
+        )
+        monkeypatch.setenv("DSOCR_VENDOR_DIR", "/elsewhere")
+        _, document = ran(machine, monkeypatch, [step("asks", code)])
+        version = re.search('^version = "(.*)"', (gpu.ROOT / "pyproject.toml").read_text(), re.M)[1]
+        source = gpu.ROOT / "src" / "dsocr_analyze" / "__init__.py"
+        assert document["steps"]["asks"]["said"].split() == [str(source), version, os.devnull]
