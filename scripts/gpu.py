@@ -191,9 +191,9 @@ def steps_of(asked: argparse.Namespace, folder: Path, *, has_flash: bool) -> lis
         which = (*_gpu_tests(), *(("-k", "vendor or infer") if model else ()))
         return Step(
             "tests, vendor" if model else "tests",
-            ("-m", "pytest", "-p", "no:cacheprovider", "-m", "gpu", f"--junitxml={results}",
+            ("-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", "gpu", f"--junitxml={results}",
              *which),
-            3 * minute, partial(_passed, results), model, "they need CUDA" if is_trial else "",
+            4 * minute, partial(_passed, results), model, "they need CUDA" if is_trial else "",
         )  # fmt: skip
 
     profile, seconds = folder / "profile.toml", max(20, round(2 * minute))
@@ -325,8 +325,8 @@ def _said(*command: str) -> str:
 def driver_state(device: str) -> dict[str, str]:
     """Clocks, power, temperature and memory in use now, as the driver reports them."""
     query = (f"--query-gpu={ASKED_OF_DRIVER}", "--format=csv,noheader")
-    line = _said("nvidia-smi", *query, "--id", device.partition(":")[2] or "0")
-    return dict(zip(ASKED_OF_DRIVER.split(","), line.split(", "), strict=True)) if line else {}
+    line = _said("nvidia-smi", *query, "-i", device.partition(":")[2] or "0")
+    return dict(zip(ASKED_OF_DRIVER.split(","), line.split(", "), strict=False)) if line else {}
 
 
 def conditions_of(asked: argparse.Namespace) -> dict[str, Any]:

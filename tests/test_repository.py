@@ -141,7 +141,7 @@ def test_every_subcommand_that_a_task_or_workflow_calls_exists():
         for command in commands
         if command[0] == "dsocr-analyze" and not command[1].startswith("-")
     }
-    assert "trust" in subcommands
+    assert "docs" in subcommands
     for subcommand in sorted(subcommands):
         assert main([subcommand, "--help"]) == 0, subcommand
 
