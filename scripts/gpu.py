@@ -196,7 +196,7 @@ def steps_of(asked: argparse.Namespace, folder: Path, *, has_flash: bool) -> lis
             4 * minute, partial(_passed, results), model, "they need CUDA" if is_trial else "",
         )  # fmt: skip
 
-    profile, seconds = folder / "profile.toml", max(20, round(2 * minute))
+    profile, seconds = folder / "profile.toml", max(20, round(2.5 * minute))
     return [
         *(measurement(model, attention, mode)
           for model in models for attention in ("eager", "flash") for mode in modes),
@@ -205,7 +205,7 @@ def steps_of(asked: argparse.Namespace, folder: Path, *, has_flash: bool) -> lis
             "calibration",
             ("-m", "dsocr_analyze", "calibrate", "--device", asked.device,
              "--seconds", str(20 if is_trial else seconds), "--output", str(profile)),
-            60 + 2 * seconds, lambda _: {"profile": profile.read_text(encoding="utf-8")},
+            60 + 1.5 * seconds, lambda _: {"profile": profile.read_text(encoding="utf-8")},
         ),
         *(measurement(None, "eager", mode, "--profile", str(profile)) for mode in modes),
     ]  # fmt: skip
