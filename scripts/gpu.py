@@ -204,7 +204,7 @@ def steps_of(asked: argparse.Namespace, folder: Path, *, has_flash: bool) -> lis
         Step(
             "calibration",
             ("-m", "dsocr_analyze", "calibrate", "--device", asked.device,
-             "--seconds", str(20 if is_trial else seconds), "--output", str(profile)),
+             "--seconds", str(seconds), "--output", str(profile)),
             60 + 1.5 * seconds, lambda _: {"profile": profile.read_text(encoding="utf-8")},
         ),
         *(measurement(None, "eager", mode, "--profile", str(profile)) for mode in modes),
