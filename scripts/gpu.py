@@ -258,7 +258,7 @@ def run_step(step: Step, limit: float, folder: Path) -> dict[str, Any]:
     with output.open("w") as out, errors.open("w") as err:
         process = subprocess.Popen(
             [sys.executable, *step.arguments], cwd=ROOT, env=_environment(step, folder),
-            stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=out, stderr=err, process_group=0,
         )  # fmt: skip
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -390,6 +390,8 @@ def install(wheels: Path, folder: Path) -> bool:
         files = sorted(map(str, (wheels / name).glob("*.whl")))
         command = [*pip, "--no-compile", f"--target={folder / name}", *files]
         if files and subprocess.run(command).returncode:
+            hint = "fill it for this Python, or name another with --wheels"
+            print(f"gpu.py: {wheels / name} could not be installed; {hint}", file=sys.stderr)
             return False
     # This project runs from the checkout; its metadata states its version, which reports quote.
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -442,6 +444,7 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     if asked.do is run and asked.vendor:
         asked.vendor = asked.vendor.resolve()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no step outlives the run
     status: int = asked.do(asked)
     return status
 

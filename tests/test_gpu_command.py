@@ -44,6 +44,11 @@ def ran(machine, monkeypatch, steps, *arguments):
     return status, json.loads(output.read_text(encoding="utf-8"))
 
 
+def is_gone(pid):
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
 class TestWheels:
     def test_what_a_machine_with_torch_and_transformers_lacks_is_carried(self):
         plan = gpu.planned(vendor=True, held=())
@@ -244,8 +249,30 @@ class TestRun:
         assert found["slow"]["reason"] == "took more than 2 s"
         assert found["slow"]["output_end"] == "so far\n"
         assert found["last"] == {"status": "late", "reason": "no time was left"}
-        stat = Path(f"/proc/{pid.read_text()}/stat")
-        assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+        assert is_gone(pid.read_text())
+
+    @pytest.mark.exhaustive
+    def test_a_run_that_is_ended_ends_its_step_and_leaves_what_was_done(self, tmp_path):
+        pid, output = tmp_path / "pid", tmp_path / "gpu.json"
+        slow = (
+            "import os, pathlib, time;"
+            f"pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(60)"
+        )
+        run = (
+            "import gpu; from pathlib import Path;"
+            f"gpu.steps_of = lambda *_, **__: [gpu.Step(name, ('-c', code), 60, lambda _: {{}})"
+            f" for name, code in (('first', ''), ('slow', {slow!r}))];"
+            f"gpu.main('run --device cpu --wheels none --output {output}'.split())"
+        )
+        process = subprocess.Popen([sys.executable, "-c", run], cwd=gpu.ROOT / "scripts")
+        until = time.monotonic() + 60
+        while not (pid.exists() and pid.read_text()) and time.monotonic() < until:
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(20) == 143
+        assert is_gone(pid.read_text())
+        steps = json.loads(output.read_text(encoding="utf-8"))["steps"]
+        assert [each["status"] for each in steps.values()] == ["ok", "not run"]
 
     def test_what_there_was_no_time_for_is_late(self, machine, monkeypatch):
         steps = [step("first", "print(1)"), step("cannot", "", missing="no such thing here")]
@@ -281,6 +308,15 @@ class TestRun:
         assert gpu.main(["run", "--output", str(output)]) == 2
         assert not output.exists()
         assert "torch finds no cuda:0; --device cpu" in capsys.readouterr().err
+
+    @pytest.mark.exhaustive
+    def test_wheels_for_another_python_are_refused_by_their_folder(self, machine, capfd):
+        wheel = machine / "wheels" / "all" / "yaml-1.0-cp27-cp27m-win32.whl"
+        wheel.parent.mkdir(parents=True)
+        wheel.touch()
+        output = machine / "gpu.json"
+        assert gpu.main(["run", "--wheels", str(machine / "wheels"), "--output", str(output)]) == 2
+        assert f"{wheel.parent} could not be installed; fill it" in capfd.readouterr().err
 
     def test_a_step_sees_this_checkout_and_not_the_users_files(self, machine, monkeypatch):
         code = (
