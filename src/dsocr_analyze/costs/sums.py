@@ -1,12 +1,13 @@
 """Sums of kernels, by module and in total.
 
-A count that is the integer 0 is skipped: over arrays, an addition is a pass over memory.
+A count that is the integer 0 is skipped, and arrays are added in place where no one else has them:
+an addition is a pass over memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from dsocr_analyze.costs.integers import Count, is_integer, is_nothing
 from dsocr_analyze.costs.operators import Kernels
@@ -33,12 +34,27 @@ forward runs no kernel; containers that are never called are not listed.
 
 def combined(works: Iterable[Work]) -> Work:
     """The sum of several works, count by count."""
-    sums: list[Count] = [0, 0, 0, 0, 0]
+    sums: list[Any] = [0, 0, 0, 0, 0]
+    is_new = [False] * 5  # whether a sum is an array that only this function has
     for work in works:
         for index, count in enumerate(work):
-            if not is_nothing(count):
-                sums[index] = count if is_nothing(sums[index]) else sums[index] + count
+            if type(count) is int and count == 0:
+                continue
+            total = sums[index]
+            if type(total) is int and total == 0:
+                sums[index] = count
+            elif is_new[index] and _fits(count, total):
+                total += count
+                sums[index] = total
+            else:
+                sums[index] = total + count
+                is_new[index] = not is_integer(sums[index])
     return Work(*sums)
+
+
+def _fits(count: Any, total: Any) -> bool:
+    """Whether a count can be added to an array in place."""
+    return is_integer(count) or (count.shape == total.shape and count.dtype == total.dtype)
 
 
 def multiplied(work: Work, factor: Count) -> Work:
