@@ -1,6 +1,7 @@
 """The command line: what it prints, writes and refuses, how it ends, and what it leaves behind."""
 
 import ast
+import itertools
 import json
 import os
 import re
@@ -186,6 +187,61 @@ def test_bad_input_gets_one_line_and_exit_code_2(capsys, tmp_path, arguments, na
         assert text in err
     assert earlier.read_text() == "earlier report"
     assert sorted(p.name for p in earlier.parent.iterdir()) == ["static_compute.json"]
+
+
+def every_option():
+    main_command = typer.main.get_command(app)
+    for name, command in [("", main_command), *main_command.commands.items()]:
+        for option in command.params:
+            if option.param_type_name == "option":
+                yield [name] if name else [], option
+
+
+class TestRepeatedOptions:
+    @pytest.mark.exhaustive
+    def test_every_option_with_one_value_is_refused_with_two(self, capsys):
+        for command, option in every_option():
+            if option.is_flag or option.multiple:
+                continue
+            for first_one, second in itertools.product(option.opts, repeat=2):
+                arguments = (*command, first_one, "1", second, "word")
+                code, out, err = run(capsys, *arguments)
+                assert (code, out) == (2, ""), arguments
+                expected = (
+                    f"dsocr-analyze: {option.opts[0]} is given more than once, as '1' and 'word'; "
+                )
+                assert err.startswith(expected), arguments
+                assert err.count("\n") == 1
+
+    @pytest.mark.parametrize(
+        ("arguments", "right"),
+        [
+            (("compare", "--model", "A", "--model=B"),
+             "compare --config A/config.json --config B/config.json"),
+            (("advise", "--mode=base", "--mode", "small"), "give one list: --mode base,small"),
+            (("--page", "a4", "--page", "letter"), "give one, or several to dsocr-analyze sweep"),
+            (("fit", "h100-sxm", "--config", "1", "--config", "2"),
+             "give one, or several to dsocr-analyze compare"),
+            (("--json", "a", "--json", "b", "--json", "c"), "as 'a', 'b' and 'c'; give one"),
+            (("infer", ".", "--image", "a.png", "-i", "b.png"), "--image is given more than once"),
+        ],
+    )  # fmt: skip
+    def test_the_message_says_where_several_are_taken(self, capsys, arguments, right):
+        code, out, err = run(capsys, *arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert right in err
+
+    def test_the_same_value_flags_and_options_for_several_values_may_be_repeated(self, capsys):
+        once = run(capsys, "compare", "tiny", "--gpu", "l4,l40s", "--format", "csv")
+        again = ("--gpu", "l4", "--gpu", "l40s", "--format", "csv", "--format", "csv")
+        assert run(capsys, "compare", "tiny", *again, "--offline", "--offline")[0] == 0
+        assert run(capsys, "compare", "tiny", *again) == once
+        assert once[0] == 0
+
+    def test_a_value_that_looks_like_the_option_is_not_a_repetition(self, capsys):
+        code, out, err = run(capsys, "--page", "--page", "-q")
+        assert (code, out) == (2, "")
+        assert "no page size '--page'" in err
 
 
 @pytest.mark.skipif(

@@ -294,3 +294,21 @@ def test_what_cannot_be_compared_is_refused_in_one_line(capsys, arguments, named
     assert err.count("\n") == 1
     for each in named:
         assert each in err
+
+
+@pytest.mark.parametrize(
+    ("file", "right"),
+    [
+        ("static_compute.json", "did you mean its report, folder.json/static_compute.json?"),
+        ("config.json", "--model folder.json, models with --config folder.json/config.json"),
+        ("model.py", "give a saved report, such as static_compute.json, or --model DIR"),
+    ],
+)
+def test_for_a_folder_the_message_says_what_to_compare_instead(capsys, tmp_path, file, right):
+    folder = tmp_path / "folder.json"
+    folder.mkdir()
+    (folder / file).write_text("{}")
+    code, out, err = run(capsys, "compare", folder.name, "tiny")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("dsocr-analyze: cannot compare 'folder.json': it is a folder; ")
+    assert right in err

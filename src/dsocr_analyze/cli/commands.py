@@ -47,6 +47,7 @@ class _Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Reads the arguments into the context; errors know the context."""
         with _known(ctx):
+            _check_repeated(self, ctx, args)
             return super().parse_args(ctx, args)
 
 
@@ -60,6 +61,7 @@ class Commands(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Reads the arguments into the context; errors know the context."""
         with _known(ctx):
+            _check_repeated(self, ctx, args)
             return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
@@ -118,6 +120,30 @@ def _known(context: Any) -> Iterator[None]:
         if getattr(error, "ctx", context) is None:
             error.ctx = context  # type: ignore[attr-defined]  # Typer does not export the type
         raise
+
+
+def _check_repeated(command: Any, context: Any, arguments: list[str]) -> None:
+    """Raise for a repeated option that takes one value; the parser would keep only the last value.
+
+    Repeating the same value or a flag is harmless.
+    """
+    if context.resilient_parsing:  # shell completion
+        return
+    single = [
+        each
+        for each in command.params
+        if each.param_type_name == "option" and not (each.is_flag or each.multiple or each.count)
+    ]
+    parser = command.make_parser(context)
+    for option in single:
+        parser.add_option(option, option.opts, option.name, action="append")
+    given, _, _ = parser.parse_args(list(arguments))
+    for option in single:
+        values = list(dict.fromkeys(given.get(option.name, ())))
+        if len(values) > 1:
+            from dsocr_analyze.cli.refusals import repeated
+
+            raise WorkloadError(repeated(option, values, context))
 
 
 def _meant(word: str) -> str:

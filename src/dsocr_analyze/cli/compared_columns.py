@@ -13,7 +13,7 @@ from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.cli import options
 from dsocr_analyze.columns.setting import Setting, is_mode_or_sizes, mode_or_sizes
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.input_files import exists
+from dsocr_analyze.input_files import exists, is_folder, is_regular
 from dsocr_analyze.model.directory import read_config
 from dsocr_analyze.names import did_you_mean, in_any_case
 from dsocr_analyze.report.reading import load_report
@@ -257,7 +257,7 @@ def _unnamed(mode: str | None, models: Models, *, has_one_setting: bool) -> list
 
 
 def _of_item(item: str, mode: str | None, models: Models) -> Iterator[list[Item]]:
-    if Path(item).suffix == ".json":
+    if Path(item).suffix == ".json" and not is_folder(Path(item)):
         yield [Saved(item, load_report(Path(item)))]
         return
     before, colon, own_mode = item.partition(":")
@@ -278,6 +278,8 @@ def _of_item(item: str, mode: str | None, models: Models) -> Iterator[list[Item]
         _refuse_beside_mode(mode, item)
         named = [(model, mode_or_sizes(model.architecture, item)) for model in models.named]
         yield [Asked(sizes.name, model, sizes) for model, sizes in named]
+    elif is_folder(Path(item)):
+        raise _folder(item)
     elif exists(Path(item)):
         yield [Saved(item, load_report(Path(item)))]
     else:
@@ -326,6 +328,22 @@ def _mode_of(item: str, text: str, model: ComparedModel) -> Mode:
 def _refuse_beside_mode(mode: str | None, item: str) -> None:
     if mode is not None:
         raise WorkloadError(f"{item!r} already names a mode; give it or --mode {mode}, not both")
+
+
+def _folder(item: str) -> WorkloadError:
+    """The error for a folder, with what to name instead."""
+    report, config = (Path(item) / name for name in ("static_compute.json", "config.json"))
+    if is_regular(report):
+        right = f"did you mean its report, {report}?"
+    elif is_regular(config):
+        right = (
+            f"compare the modes of this model with --model {item}, models with --config {config}"
+            " (once per model), or saved reports: dsocr-analyze --model"
+            f" {item} --output FOLDER writes FOLDER/{report.name}"
+        )
+    else:
+        right = f"give a saved report, such as {report.name}, or --model DIR to compare its modes"
+    return WorkloadError(f"cannot compare {item!r}: it is a folder; {right}")
 
 
 def _unknown(item: str, architecture: Architecture) -> WorkloadError:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import typer
 
-__all__ = ["refusal"]
+__all__ = ["refusal", "repeated"]
 
 _RIGHT: Final = {
     "PART": "a number from 0 to 1",
@@ -25,6 +25,15 @@ _RIGHT: Final = {
     "N": "a number",
 }
 """Valid values of an option that takes a number, by the value's name in --help."""
+
+_LIST: Final = "LIST"
+"""Name of a comma-separated value in --help."""
+
+_COMPARED: Final = {
+    "--model": "compare --config A/config.json --config B/config.json",
+    "--arch": "compare A B",
+}
+"""How to compare several values of options that take one in every command."""
 
 _SWITCHED: Final = {
     "true": "1", "yes": "1", "on": "1", "y": "1", "false": "0", "no": "0", "off": "0", "n": "0"
@@ -53,6 +62,39 @@ def refusal(error: typer.TyperException) -> str:
         what = error.format_message().rstrip(".")
         what = what[:1].lower() + what[1:]
     return f"{what}{'' if what.endswith('?') else ';'} see {path} --help"
+
+
+def repeated(option: Any, values: Sequence[str], context: Any) -> str:
+    """One line about a repeated option of which only the last value would count.
+
+    Args:
+        option: The option.
+        values: Its distinct values, in order.
+        context: The context of the command.
+    """
+    name = option.opts[0]
+    *others, last = map(repr, values)
+    if _takes_several(option):
+        right = f"give one list: {name} {','.join(values)}"
+    else:
+        several = _for_several(name, context.find_root())
+        right = f"give one, or several to {', '.join(several)}" if several else "give one"
+    return f"{name} is given more than once, as {', '.join(others)} and {last}; {right}"
+
+
+def _for_several(name: str, root: Any) -> list[str]:
+    """The commands that take several values of an option."""
+    if name in _COMPARED:
+        return [f"{root.command_path} {_COMPARED[name]}"]
+    return [
+        f"{root.command_path} {command}"
+        for command, each in root.command.commands.items()
+        if any(name in other.opts and _takes_several(other) for other in each.params)
+    ]
+
+
+def _takes_several(parameter: Any) -> bool:
+    return parameter.multiple or _metavar(parameter) == _LIST
 
 
 def _unknown_option(error: Any, context: Any) -> str:
