@@ -307,6 +307,9 @@ def test_totals_are_the_sums_of_the_rows(tmp_path, mode, with_lengths, monkeypat
     assert sum(archive.pages_by_grid.values()) == 5000
     for (width, height), grid in (((640, 640), (1, 1)), ((1240, 1754), (2, 3))):
         assert crop_grid(width, height) == grid
+    if not MODES[mode].crop_mode:
+        assert archive.pages_by_grid == {(1, 1): 5000}
+        return
     assert archive.pages_by_grid[2, 3] == sum(
         crop_grid(int(width), int(height)) == (2, 3)
         for width, height in zip(columns["width"], columns["height"], strict=True)
@@ -589,6 +592,71 @@ def test_the_totals_and_the_histogram_are_printed(capsys, pages):
         "dsocr-analyze: warning: 1 of 4 rows are not pages and are not counted",
         "dsocr-analyze: warning: row 2: width 'abc' is not a whole number",
     ]
+
+
+@pytest.mark.parametrize(
+    ("modes", "title", "grids"),
+    [
+        ("base", "Pages by crop grid", {"1 x 1": "3"}),
+        ("tiny,1280", "Pages by crop grid", {"1 x 1": "3"}),
+        ("gundam", "Pages by crop grid", {"1 x 1": "1", "2 x 3": "2"}),
+        ("base,gundam", "Pages by crop grid in modes that cut pages; 1 x 1 in the others",
+         {"1 x 1": "1", "2 x 3": "2"}),
+    ],
+)  # fmt: skip
+def test_a_mode_that_cuts_no_page_has_no_crop_grid(capsys, pages, modes, title, grids):
+    out = run(capsys, "archive", pages, "--mode", modes)[1]
+    lines = out[out.index(f"{title}\n") :].split("\n\n")[0].splitlines()[3:]
+    assert {line[:5]: line[5:].split()[0] for line in lines} == grids
+    document = json.loads(run(capsys, "archive", pages, "--mode", modes, "--format", "json")[1])
+    found = {"{} x {}".format(*each["grid"]): str(each["pages"])
+             for each in document["pages_by_grid"]}  # fmt: skip
+    assert found == grids
+
+
+def test_a_list_without_pages_has_no_grid_in_any_mode(capsys, tmp_path):
+    (tmp_path / "none.csv").write_text("width,height\n")
+    out = run(capsys, "archive", tmp_path / "none.csv", "--mode", "base", "--format", "json")[1]
+    assert json.loads(out)["pages_by_grid"] == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        (["file"], "'file'; each row counts as one page, with columns width, height, text_tokens,"),
+        (["title", "count"], "'title', 'count'; each row"),
+        (["Text_Token", "new_tokens"], "did you mean text_tokens by 'Text_Token' and max_new_tokens"
+         " by 'new_tokens'? each row"),
+        ([f"c{number}" for number in range(10)], "'c6', 'c7' and 2 more; each row"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_columns_that_are_not_read_are_named_in_one_warning(
+    capsys, tmp_path, columns, named, suffix
+):
+    path = tmp_path / f"pages.{suffix}"
+    values = {"width": 640, **dict.fromkeys(columns, 3), "height": 640}
+    if suffix == "csv":
+        path.write_text(f"{','.join(values)}\n{','.join(map(str, values.values()))}\n")
+    else:
+        pq.write_table(pa.table({name: [value] for name, value in values.items()}), path)
+    code, out, err = run(capsys, "archive", path, "--quiet")
+    assert (code, out, err.count("\n")) == (0, "", 1)
+    assert err.startswith("dsocr-analyze: warning: columns of '")
+    assert named in err
+    assert run(capsys, "archive", path, "--quiet", "--strict")[0] == 3
+
+
+def test_a_list_whose_columns_are_all_read_has_no_warning(capsys, tmp_path):
+    (tmp_path / "p.csv").write_text("max_new_tokens,width,text_tokens,height\n5,640,10,640\n")
+    assert run(capsys, "archive", tmp_path / "p.csv", "--quiet", "--strict") == (0, "", "")
+
+
+def test_a_missing_column_is_looked_for_among_similar_names(capsys, tmp_path):
+    (tmp_path / "p.csv").write_text("widht,weight\n1,2\n")
+    code, _, err = run(capsys, "archive", tmp_path / "p.csv")
+    assert code == 2
+    assert "did you mean width by 'widht' and height by 'weight'? give columns" in err
 
 
 def test_tokens_are_the_other_histogram(capsys, pages):

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from command_line import run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -206,6 +207,29 @@ def test_a_csv_file_has_the_column_new_tokens_or_a_single_one(tmp_path, content)
     assert read_lengths(tmp_path / "lengths.csv") == FOUR_PAGES
     (tmp_path / "lengths.csv.gz").write_bytes(gzip.compress(content))
     assert read_lengths(tmp_path / "lengths.csv.gz") == FOUR_PAGES
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_columns_that_are_not_read_are_named(capsys, tmp_path, suffix):
+    path = tmp_path / f"lengths.{suffix}"
+    if suffix == "csv":
+        path.write_text("page,new_tokens\na,10\n")
+    else:
+        pq.write_table(pa.table({"page": ["a"], "new_tokens": [10]}), path)
+    found = []
+    read_lengths(path, warn=found.append)
+    assert found == [
+        f"columns of {str(path)!r} that are not read: 'page'; each row counts as the output of one"
+        " page"
+    ]
+    (tmp_path / "only.csv").write_text("anything\n10\n")
+    read_lengths(tmp_path / "only.csv", warn=found.append)
+    assert len(found) == 1
+    for command in (("time", "l4"), ("archive", tmp_path / "pages.csv", "--gpu", "l4")):
+        (tmp_path / "pages.csv").write_text("width,height\n640,640\n")
+        code, _, err = run(capsys, *command, "--new-tokens-from", path, "--strict")
+        assert code == 3
+        assert f"warning: {found[0]}\n" in err
 
 
 @pytest.mark.parametrize(

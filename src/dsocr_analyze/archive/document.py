@@ -43,10 +43,10 @@ class MalformedRows(msgspec.Struct, frozen=True):
 
 
 class PagesOfGrid(msgspec.Struct, frozen=True):
-    """Pages that crop mode cuts alike.
+    """Pages that are cut alike.
 
     Attributes:
-        grid: Columns and rows of local views.
+        grid: Columns and rows of local views; [1, 1] for uncut pages.
         pages: Number of pages.
     """
 
@@ -183,7 +183,8 @@ class ArchiveDocument(CountOpening, frozen=True, kw_only=True, omit_defaults=Tru
         batch_size: Pages in a full batch. Pages with equal prompts run together, with a smaller
             batch for the remainder of each prompt; 1 if each page runs alone.
         malformed: Rows that are not pages.
-        pages_by_grid: Pages by how crop mode cuts them.
+        pages_by_grid: Pages by crop grid in the modes with `crop_mode`; if there is none, [1, 1]
+            for all pages. The other modes never cut pages.
         totals: One entry per setting.
         time: One entry per GPU and setting; absent if no GPU was named.
         files: The files of a folder; absent for a list of sizes.

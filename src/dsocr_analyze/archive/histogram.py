@@ -70,7 +70,10 @@ def histograms_of(archive: Archive, kind: str) -> list[Histogram]:
     if kind == "grid":
         bars = grid_bars(archive.pages_by_grid)
         axis = "crop grid [columns x rows of local views]"
-        return [Histogram("Pages by crop grid", "", "grid", axis, bars)]
+        title = "Pages by crop grid"
+        if len({totals.setting.mode.crop_mode for totals in archive.totals}) > 1:
+            title += " in modes that cut pages; 1 x 1 in the others"
+        return [Histogram(title, "", "grid", axis, bars)]
     by_mode = {totals.setting.mode.name: totals.pages_by_tokens for totals in archive.totals}
     title = "Pages by tokens of the prompt"
     if len(by_mode) == 1:

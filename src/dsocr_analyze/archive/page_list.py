@@ -26,6 +26,8 @@ PAGES: Final = RowKind(
     right="give a Parquet or CSV file with columns width and height, or a folder of images and"
     " PDFs",
     columns=_wanted_columns,
+    known=(*SIZE_COLUMNS, *LENGTH_COLUMNS),
+    row=f"one page, with columns {', '.join((*SIZE_COLUMNS, *LENGTH_COLUMNS))}",
     error=PageError,
 )
 """Lists of pages; rows from image and PDF files also have columns `path` and `file_page`."""

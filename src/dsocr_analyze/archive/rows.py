@@ -9,12 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.row_files.whole_numbers import (
-    Reason,
-    problem_text,
-    shortened,
-    whole_numbers,
-)
+from dsocr_analyze.row_files.kind import columns_text, meant_columns
+from dsocr_analyze.row_files.whole_numbers import Reason, problem_text, whole_numbers
 from dsocr_analyze.workload.page import LARGEST_SIDE
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
@@ -140,9 +136,8 @@ def check_columns(names: list[str], what: str = "a list of pages") -> None:
         if found > 1:
             raise WorkloadError(f"{what} has {found} columns {name!r}; give one")
         if not found and name in SIZE_COLUMNS:
-            shown = ", ".join(shortened(name) for name in names[:8])
-            more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+            meant = meant_columns(names, [each for each in _MOST if each not in names])
             raise WorkloadError(
-                f"{what} has no column {name!r} (it has {shown or 'none'}{more}); "
-                "give columns width and height, in pixels"
+                f"{what} has no column {name!r} (it has {columns_text(names)}); "
+                f"{meant}give columns width and height, in pixels"
             )

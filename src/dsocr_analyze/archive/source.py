@@ -56,4 +56,4 @@ def open_pages(path: Path, *, pdf_dpi: int = DEFAULT_PDF_DPI) -> PageSource:
         source, files = open_file(path, pdf_dpi)
     else:
         source, files = open_rows(path, PAGES), None
-    return PageSource(source.batches, source.length, files)
+    return PageSource(source.batches, source.length, source.warnings, files)

@@ -108,7 +108,8 @@ class Archive:
     Attributes:
         pages: Number of rows that are pages.
         malformed: The other rows.
-        pages_by_grid: Pages by crop grid (columns, rows), as crop mode would cut them.
+        pages_by_grid: Pages by crop grid (columns, rows) in the modes that cut pages; if there is
+            none, every page is (1, 1).
         totals: Costs, one entry per setting.
         times: Seconds, one entry per setting and GPU; empty if no GPU was named.
         files: What the files of a folder are; None for a list of sizes.
@@ -176,10 +177,14 @@ def add_up(
     codes = np.flatnonzero(pages_by_code)
     columns, rows = grids.columns_and_rows(codes)
     by_grid = zip(columns.tolist(), rows.tolist(), pages_by_code[codes].tolist(), strict=True)
+    pages_by_grid = {(column, row): count for column, row, count in by_grid}
+    pages_counted = sum(pages_by_grid.values())
+    if pages_by_grid and not any(setting.mode.crop_mode for setting in settings):
+        pages_by_grid = {(1, 1): pages_counted}
     return Archive(
-        pages=int(pages_by_code.sum()),
+        pages=pages_counted,
         malformed=malformed,
-        pages_by_grid={(column, row): count for column, row, count in by_grid},
+        pages_by_grid=pages_by_grid,
         totals=totals,
         times=[] if timer is None else timer.totals,
         batch_size=batch_size,

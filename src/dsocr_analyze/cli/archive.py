@@ -203,6 +203,7 @@ def count_list(
     timer = _timer(counted, settings, time)
     warn_of_modes(context, architecture, modes)
     listed = open_pages(pages, pdf_dpi=pdf_dpi)
+    warn(context, listed.warnings)
     seen = SeenPages()
     counts = _added_up(
         listed, lengths, counted, settings, output, opening, timer, context.obj.begin_writing,

@@ -131,7 +131,7 @@ def counted_by(
             asked.gpu, profile=None, runtime=asked.runtime, server=asked.server,
             concurrency=asked.concurrency, preprocess_ms=asked.preprocess_ms,
             workers=asked.workers, price=asked.price, weights_dtype=asked.weights_dtype,
-            kv_dtype=asked.kv_dtype, max_new_tokens=asked.max_new_tokens, corrections=0,
+            kv_dtype=asked.kv_dtype, corrections=0,
         )  # fmt: skip
     return Engine(
         name, directory, asked.dtype, asked.use_flash_attn, trust_remote_code=trust_remote_code,

@@ -109,7 +109,7 @@ def _curves(
     except ConfigError as error:
         return (), f"No seconds are predicted: {error}"
     lacking: list[DeviceError] = []
-    request = _many_pages(asked, workload, measured, corrections)
+    request = _many_pages(asked, measured, corrections)
     found = request.entries(
         architecture, dimensions, workload, dtype=engine.dtype,
         flash_attention=engine.flash_attention, leave_out=lacking.append,
@@ -118,7 +118,7 @@ def _curves(
 
 
 def _many_pages(
-    asked: TimeRequest | None, workload: Workload, measured: Sequence[str], corrections: int
+    asked: TimeRequest | None, measured: Sequence[str], corrections: int
 ) -> TimeRequest:
     from dsocr_analyze.cli.time_options import time_request
 
@@ -127,5 +127,5 @@ def _many_pages(
     return time_request(
         measured, profile=None, runtime="serving", server="vllm",
         concurrency=",".join(map(str, _CURVE)), preprocess_ms=None, workers=1, price=None,
-        corrections=corrections, max_new_tokens=workload.max_new_tokens,
+        corrections=corrections,
     )  # fmt: skip

@@ -280,7 +280,6 @@ def predicted_seconds(
         request = time_request(
             [device.name], profile=profile, runtime="eager", server="vllm",
             concurrency="1", preprocess_ms=None, workers=1, price=None,
-            max_new_tokens=workload.max_new_tokens,
         )  # fmt: skip
         (entry,) = request.entries(
             session.architecture, session.loaded.directory.dimensions(), workload,

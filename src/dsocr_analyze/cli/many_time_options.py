@@ -141,7 +141,7 @@ def time_requested(context: typer.Context) -> TimeRequested | None:
     file, mean, at_limit = (
         given[name] for name in ("new_tokens_from", "mean_new_tokens", "share_at_limit")
     )
-    lengths = time_options.lengths_by_limit(file, mean, at_limit)
+    lengths = time_options.lengths_by_limit(context)
     milliseconds = given["preprocess_ms"]
     job = JobAssumptions(
         EAGER if runtime == "eager" else host, lengths,

@@ -22,8 +22,8 @@ def command_reference(application: Any) -> str:
         "<!-- Written by `dsocr-analyze docs`; edit src/dsocr_analyze/cli instead. -->",
         "# Commands",
         "Every command with its options, as `--help` shows them. Results go to stdout, everything"
-        " else to stderr. Unless its help says otherwise, an option is given once: repeating it with"
-        " another value is refused; repeating the same value or a flag changes nothing.",
+        " else to stderr. Unless its help says otherwise, an option is given once: repeating it"
+        " with another value is refused; repeating the same value or a flag changes nothing.",
         "\n".join(
             ["| exit code | meaning |", "| --- | --- |"]
             + [f"| {code} | {meaning} |" for code, meaning in sorted(MEANINGS.items())]

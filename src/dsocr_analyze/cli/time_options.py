@@ -12,6 +12,7 @@ import typer
 from dsocr_analyze.cli import completion, options
 from dsocr_analyze.cli.added_options import Added, adding
 from dsocr_analyze.cli.profiles import ProfileOption, user_profiles
+from dsocr_analyze.cli.warnings import warn
 from dsocr_analyze.errors import DeviceError, WorkloadError
 
 if TYPE_CHECKING:
@@ -303,35 +304,36 @@ def time_request(
     price: float | None,
     weights_dtype: str | None = None,
     kv_dtype: str | None = None,
-    new_tokens_from: Path | None = None,
-    mean_new_tokens: float | None = None,
-    share_at_limit: float = 0.0,
+    lengths: Callable[[int], OutputLengths] | None = None,
     reserved: float = 0.1,
     offline: bool = False,
     corrections: int = 1,
     server_version: str | None = None,
-    max_new_tokens: int,
 ) -> TimeRequest:
-    """The predictions requested by the options; raises AnalyzeError if they are impossible."""
+    """The predictions requested by the options; raises AnalyzeError if they are impossible.
+
+    `lengths` is as for `lengths_by_limit`; by default every page generates the most tokens it may.
+    """
     from dsocr_analyze.cli.kept_corrections import corrections_asked_for
     from dsocr_analyze.timing.assumptions import JobAssumptions
     from dsocr_analyze.timing.kernel_seconds import NATIVE
+    from dsocr_analyze.timing.output_lengths import OutputLengths
     from dsocr_analyze.timing.runtimes import EAGER, RUNTIMES, server_named
 
     given = (each.strip() for each in runtime.split(","))
     runtimes = list(dict.fromkeys(options.chosen("--runtime", each, RUNTIMES) for each in given))
     profiles = profiles_named(gpu, profile)
     host = server_named(server)
-    lengths = lengths_by_limit(new_tokens_from, mean_new_tokens, share_at_limit)(max_new_tokens)
+    lengths = lengths or OutputLengths.fixed
     precision = precision_of(weights_dtype, kv_dtype, runtimes)
     seconds = None if preprocess_ms is None else preprocess_ms / 1e3
 
     kept = corrections_asked_for(corrections, server_version, profiles, server)
     jobs = [
-        JobAssumptions(EAGER, lambda _: lengths, seconds, workers, NATIVE, reserved, price, offline)
+        JobAssumptions(EAGER, lengths, seconds, workers, NATIVE, reserved, price, offline)
         if each == "eager"
         else JobAssumptions(
-            host, lambda _: lengths, seconds, workers, precision, reserved, price, offline, kept
+            host, lengths, seconds, workers, precision, reserved, price, offline, kept
         )
         for each in runtimes
     ]
@@ -403,15 +405,15 @@ def request_from(
         AnalyzeError: A value is invalid.
     """
     given = context.params
+    lengths = lengths_by_limit(context)
+    lengths(given["max_new_tokens"])  # raises before any work
     return time_request(
         gpus, profile=given["profile"], runtime=given["runtime"], server=server or given["server"],
         concurrency=given["concurrency"], preprocess_ms=given["preprocess_ms"],
         workers=given["workers"], price=given["price"], weights_dtype=given["weights_dtype"],
-        kv_dtype=given["kv_dtype"], new_tokens_from=given["new_tokens_from"],
-        mean_new_tokens=given["mean_new_tokens"], share_at_limit=given["share_at_limit"],
-        reserved=given["reserved"], offline=given["offline"], corrections=given["corrections"],
+        kv_dtype=given["kv_dtype"], lengths=lengths, reserved=given["reserved"],
+        offline=given["offline"], corrections=given["corrections"],
         server_version=None if server else given["server_version"],
-        max_new_tokens=given["max_new_tokens"],
     )  # fmt: skip
 
 
@@ -457,10 +459,10 @@ def _concurrencies(text: str) -> list[int]:
     return list(dict.fromkeys(axis.take(np.arange(len(axis))).tolist()))
 
 
-def lengths_by_limit(
-    file: Path | None, mean: float | None, share_at_limit: float
-) -> Callable[[int], OutputLengths]:
+def lengths_by_limit(context: typer.Context) -> Callable[[int], OutputLengths]:
     """A function from the maximum of new tokens to the distribution of output lengths.
+
+    It warns of columns of a file that are not read.
 
     Raises:
         WorkloadError: The options contradict one another, or the file is not a list of lengths.
@@ -468,13 +470,16 @@ def lengths_by_limit(
     from dsocr_analyze.timing.length_files import read_lengths
     from dsocr_analyze.timing.output_lengths import OutputLengths
 
+    file, mean, share_at_limit = (
+        context.params[name] for name in ("new_tokens_from", "mean_new_tokens", "share_at_limit")
+    )
     if file is not None:
         if mean is not None or share_at_limit:
             raise WorkloadError(
                 "--new-tokens-from gives the output lengths; leave out --mean-new-tokens and"
                 " --share-at-limit"
             )
-        lengths = read_lengths(file)
+        lengths = read_lengths(file, warn=lambda warning: warn(context, [warning]))
         return lambda _: lengths
     if mean is None and share_at_limit:
         raise WorkloadError(

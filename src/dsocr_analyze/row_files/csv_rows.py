@@ -57,7 +57,7 @@ def open_csv(path: Path, kind: RowKind) -> RowSource:
             first += len(block)
             block = next(blocks, None)
 
-    return RowSource(batches())
+    return RowSource(batches(), warnings=kind.warnings(path, names, columns))
 
 
 def _line_blocks(path: Path, kind: RowKind) -> Iterator[Any]:

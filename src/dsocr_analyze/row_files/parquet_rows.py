@@ -49,4 +49,5 @@ def open_parquet(path: Path, kind: RowKind) -> RowSource:
         finally:
             file.close()
 
-    return RowSource(batches(), file.metadata.num_rows)
+    warnings = kind.warnings(path, names, columns)
+    return RowSource(batches(), file.metadata.num_rows, warnings)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.row_files.kind import RawRows, RowKind
+from dsocr_analyze.row_files.kind import (
+    RawRows,
+    RowKind,
+    RowSource,
+    columns_text,
+    meant_columns,
+)
 from dsocr_analyze.row_files.source import open_rows
-from dsocr_analyze.row_files.whole_numbers import problem_text, shortened, whole_numbers
+from dsocr_analyze.row_files.whole_numbers import problem_text, whole_numbers
 from dsocr_analyze.timing.output_lengths import OutputLengths
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
@@ -26,7 +32,7 @@ _LENGTH_COLUMN: Final = "new_tokens"
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
 
 
-def read_lengths(path: Path) -> OutputLengths:
+def read_lengths(path: Path, *, warn: Callable[[str], None] | None = None) -> OutputLengths:
     """The distribution of the lengths in a Parquet or CSV file.
 
     Each row is a page, with its tokens in the column `new_tokens` or in the only column. A CSV file
@@ -35,6 +41,7 @@ def read_lengths(path: Path) -> OutputLengths:
 
     Args:
         path: The file.
+        warn: Called with a warning about columns that are not read, if there are any.
 
     Raises:
         WorkloadError: The file is missing, unreadable or has no rows, it has no such column or two
@@ -43,7 +50,11 @@ def read_lengths(path: Path) -> OutputLengths:
     import numpy as np
 
     pages = np.zeros(LARGEST_COUNT + 1, np.int64)
-    for lengths in _batches(path):
+    source = open_rows(path, _KIND)
+    if warn is not None:
+        for warning in source.warnings:
+            warn(warning)
+    for lengths in _batches(path, source):
         counted = np.bincount(lengths)
         pages[: len(counted)] += counted
     distinct = np.flatnonzero(pages)
@@ -53,9 +64,9 @@ def read_lengths(path: Path) -> OutputLengths:
     return OutputLengths.of_counts(dict(counts))
 
 
-def _batches(path: Path) -> Iterator[NDArray[np.int64]]:
+def _batches(path: Path, source: RowSource) -> Iterator[NDArray[np.int64]]:
     """The lengths in the file, `[n]` at a time; raises WorkloadError at the first bad row."""
-    for rows in open_rows(path, _KIND).batches:
+    for rows in source.batches:
         (name,) = rows.columns.schema.names
         lengths, reasons = whole_numbers(name, rows.columns.column(0), LARGEST_COUNT)
         if rows.rejected or reasons is not None:
@@ -87,11 +98,9 @@ def _wanted_column(what: str, names: list[str]) -> tuple[str, ...]:
     if found:
         return (_LENGTH_COLUMN,)
     if len(names) != 1:
-        shown = ", ".join(shortened(name) for name in names[:8])
-        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
         raise WorkloadError(
-            f"{what} has no column {_LENGTH_COLUMN!r} (it has {shown or 'none'}{more}); "
-            f"{_KIND.right}"
+            f"{what} has no column {_LENGTH_COLUMN!r} (it has {columns_text(names)}); "
+            f"{meant_columns(names, _KIND.known)}{_KIND.right}"
         )
     if _NUMBER.fullmatch(names[0].strip()):
         raise WorkloadError(
@@ -105,4 +114,6 @@ _KIND: Final = RowKind(
     what="list of output lengths",
     right=f"give a Parquet or CSV file with a column {_LENGTH_COLUMN}, in tokens, or one column",
     columns=_wanted_column,
+    known=(_LENGTH_COLUMN,),
+    row="the output of one page",
 )
