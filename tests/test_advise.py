@@ -1,6 +1,7 @@
 """The advice for a page: geometry by hand and by Pillow, costs, published figures, requirements."""
 
 import json
+import re
 import tomllib
 from fractions import Fraction
 from pathlib import Path
@@ -147,6 +148,56 @@ class TestCost:
         assert cost.memory_bytes == need.total_bytes
 
 
+POSITION_BYTES = 12 * 2 * 10 * 128 * 2
+"""Of the KV cache: layers, keys and values, heads, head size, bytes of bfloat16."""
+
+
+class TestTextOfThePage:
+    def test_the_model_writes_out_every_text_token_and_the_end_token(self):
+        advice = of(["base"], holds=(6000, 4000))
+        (base,) = advice.modes
+        found = [(text.text_tokens, text.max_new_tokens) for text in base.by_text_tokens]
+        assert found == [(6000, 6001), (4000, 4001)]
+        # The prompt has 273 visual and 10 text tokens; the last new token is not cached.
+        caches = [text.cost.kv_cache_bytes for text in base.by_text_tokens]
+        assert caches == [POSITION_BYTES * (283 + 6000), POSITION_BYTES * (283 + 4000)]
+        assert base.cost == base.by_text_tokens[0].cost
+        assert advice.max_new_tokens == 6001
+
+    @pytest.mark.parametrize(
+        ("name", "mode", "prompt", "positions"),
+        [
+            ("deepseek-ocr", "tiny", 83, 8192),
+            ("deepseek-ocr", "gundam-m", 2015, 8192),
+            ("unlimited-ocr", "base", 278, 32768),
+        ],
+    )
+    def test_no_more_than_the_context_leaves(self, name, mode, prompt, positions):
+        (found,) = of([mode], holds=(40_000, 100), name=name).modes
+        assert found.seq_len == prompt
+        most = positions - prompt + 1
+        assert [text.max_new_tokens for text in found.by_text_tokens] == [most, 101]
+        exactly = of([mode], holds=(most - 1, most), name=name).modes[0].by_text_tokens
+        assert [text.max_new_tokens for text in exactly] == [most, most]
+
+    def test_a_prompt_beyond_the_positions_still_gives_the_prefill_passs_token(self):
+        (base,) = of(["base"], holds=(100,), text_tokens=9000).modes
+        assert base.by_text_tokens[0].max_new_tokens == 1
+        assert any("longer than the decoder's" in note for note in base.notes)
+
+    @pytest.mark.parametrize("given", [{}, {"holds": (4000,), "max_new_tokens": 1024}])
+    def test_without_text_tokens_or_with_new_tokens_the_text_does_not_matter(self, given):
+        advice = of(["base"], **given)
+        (base,) = advice.modes
+        assert advice.max_new_tokens == 1024
+        assert base.by_text_tokens == ()
+        assert base.cost.kv_cache_bytes == POSITION_BYTES * (283 + 1023)
+
+    def test_new_tokens_beyond_the_positions_are_noted(self):
+        (base,) = of(["base"], max_new_tokens=8000).modes
+        assert any("at most 7910 new tokens fit" in note for note in base.notes)
+
+
 class TestCompression:
     @pytest.mark.exhaustive
     def test_it_is_text_tokens_per_token_of_the_encoder(self):
@@ -208,6 +259,27 @@ class TestPublished:
         assert (base.english.overall, base.chinese.overall) == (0.137, 0.24)
         assert distances["gundam-m"].kinds["newspaper"] == 0.099
 
+    def test_a_kind_is_named_in_any_case_with_hyphens_or_spaces(self):
+        for name in ("financial report", "Financial-Report", "FINANCIAL_REPORT"):
+            assert of(["base"], kind=name).kind == "financial report"
+        assert of(["base"]).kind is None
+
+    @pytest.mark.parametrize(
+        ("name", "kind", "message"),
+        [
+            (
+                "deepseek-ocr",
+                "newspapers",
+                "did you mean newspaper\\? give book, slides, financial",
+            ),
+            ("deepseek-ocr", "overall", "kind 'overall' is unknown; give book"),
+            ("deepseek-ocr-2", "newspaper", "no effect: no published figures .* DeepSeek-OCR-2"),
+        ],
+    )
+    def test_a_kind_without_figures_is_refused(self, name, kind, message):
+        with pytest.raises(WorkloadError, match=message):
+            of(["base"], name=name, kind=kind)
+
     def test_every_table_has_its_source_and_limits(self):
         file = Path(published_module.__file__).parent / "published.toml"
         for name, model in tomllib.loads(file.read_text()).items():
@@ -241,6 +313,12 @@ class TestRequirements:
         assert advice.requirements is advice.modes_that_meet is advice.modes[0].verdict is None
 
 
+def cells(out):
+    """The cells of every row of a table, in the terminal or in Markdown."""
+    rows = (line.strip("| ") for line in out.splitlines())
+    return [re.split(r" \| |  +", row) for row in rows]
+
+
 class TestCommand:
     def test_the_json_is_the_document(self, capsys):
         code, out, _ = run(capsys, "advise", "--page", "a4@200", "--json", "-", "--mode", "base")
@@ -255,6 +333,74 @@ class TestCommand:
         assert (
             run(capsys, "advise", "--page", "a4@200", "--format", "json", "--mode", "base")[1]
             == out
+        )
+
+    @pytest.mark.parametrize("output_format", ["table", "markdown"])
+    def test_kinds_are_side_by_side_or_one_is_beside_all(self, capsys, output_format):
+        asked = ("advise", "--mode", "base,gundam", "--format", output_format)
+        whole = cells(run(capsys, *asked)[1])
+        assert ["newspaper", "0.645", "0.122"] in whole
+        assert ["financial report", "0.027", "0.289"] in whole
+        assert ["all kinds", "0.156", "0.083"] in whole
+        out = run(capsys, *asked, "--kind", "Newspaper")[1]
+        one = cells(out)
+        assert ["base", "256 (182 valid)", "0.645", "0.156"] in one
+        assert ["gundam", "795", "0.122", "0.083"] in one
+        assert not any("0.289" in row for row in one)
+        assert "Published edit distance for newspaper: 0.122 (gundam) to 0.645 (base)" in out
+
+    def test_the_kind_is_in_the_json(self, capsys):
+        document = json.loads(
+            run(capsys, "advise", "--mode", "base", "--kind", "exam-paper", "--json", "-")[1]
+        )
+        assert document["kind"] == "exam paper"
+        assert document["modes"][0]["edit_distances"]["kinds"]["exam paper"] == 0.13
+
+    def test_what_is_not_published_has_no_kinds(self, capsys):
+        assert "by kind of document" not in run(capsys, "advise", "--mode", "512")[1]
+        assert (
+            "512   none published"
+            in run(capsys, "advise", "--mode", "512,base", "--kind", "book")[1]
+        )
+
+    @pytest.mark.parametrize("output_format", ["table", "markdown"])
+    def test_costs_are_shown_for_each_text_and_say_where_it_does_not_fit(
+        self, capsys, output_format
+    ):
+        asked = ("advise", "--mode", "tiny,base", "--page-text-tokens", "4000,10000")
+        out = run(capsys, *asked, "--format", output_format)[1]
+        assert (
+            "for 10,000 text tokens only what the context leaves: 8,110 in tiny, 7,910 in base"
+            in " ".join(out.replace("\\", " ").split())
+        )
+        rows = {tuple(row[:2]): row[-2] for row in cells(out) if len(row) == 7}
+        assert rows["base", "4,000"] == "263.1 MB"
+        assert rows["base", "7,910 of 10,000"] == "503.3 MB"
+
+    @pytest.mark.exhaustive
+    @pytest.mark.parametrize(
+        ("given", "tokens"),
+        [
+            (("--page-text-tokens", "4000"), ("--max-new-tokens", "4001")),
+            (("--page-text-tokens", "4000", "--max-new-tokens", "7"), ("--max-new-tokens", "7")),
+            (("--page-text-tokens", "4000", "--mean-new-tokens", "300"),
+             ("--mean-new-tokens", "300")),
+            ((), ()),
+        ],
+    )  # fmt: skip
+    def test_seconds_follow_the_text_unless_lengths_are_given(self, capsys, given, tokens):
+        common = ("--mode", "gundam", "--price", "2", "--concurrency", "16", "--format", "json")
+        advice = json.loads(run(capsys, "advise", "--gpu", "h100-sxm", *common, *given)[1])
+        alone = json.loads(run(capsys, "time", "h100-sxm", *common, *tokens)[1])
+        assert advice["modes"][0]["time"] == alone["time"]
+
+    @pytest.mark.exhaustive
+    def test_assumptions_do_not_contradict_each_other(self, capsys):
+        asked = ("advise", "--mode", "base", "--gpu", "l4", "--page-text-tokens")
+        assert "every page generates" not in run(capsys, *asked, "100,200")[1]
+        assert (
+            "every page generates 7 tokens"
+            in run(capsys, *asked, "100,200", "--max-new-tokens", "7")[1]
         )
 
     @pytest.mark.exhaustive
@@ -302,6 +448,9 @@ class TestCommand:
             (("--page-text-tokens", "1:99"), "99 values"),
             (("--format", "xml"), "--format 'xml' is unknown"),
             (("--price", "2"), "give --gpu too"),
+            (("--kind", "newspapre"), "--kind 'newspapre' is unknown; did you mean newspaper?"),
+            (("--kind", "notes", "--arch", "deepseek-ocr-2"), "--kind 'notes' has no effect"),
+            (("--max-new-tokens", "0", "--page-text-tokens", "9"), "--max-new-tokens 0"),
         ],
     )
     def test_what_is_not_possible_is_one_line_and_exit_2(self, capsys, arguments, message):

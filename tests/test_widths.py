@@ -54,10 +54,12 @@ COMMANDS = {
     "time from benchmark": ("time", "h100", "--from-benchmark", VLLM, "--keep", "1"),
     "devices": ("devices",),
     "devices corrections": ("devices", "--corrections"),
-    "archive": ("archive", "pages.csv", "--mode", "tiny", "--mode", "gundam", "--gpu", "h100",
+    "archive": ("archive", "pages.csv", "--mode", "tiny,gundam", "--gpu", "h100",
                 "--price", "2.5", "--deadline", "12h"),
     "archive tokens": ("archive", "pages.csv", "--mode", "gundam", "--histogram", "tokens"),
     "advise": ("advise", "--page", "a4@200", "--gpu", "h100"),
+    "advise texts": ("advise", "--page-text-tokens", "400,10000", "--gpu", "h100", "--price", "2",
+                     "--kind", "financial-report"),
     "sweep": ("sweep", "--pages", "pages.csv", "--mode", "tiny,gundam"),
 }  # fmt: skip
 

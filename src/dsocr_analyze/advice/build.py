@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ from dsocr_analyze.advice.document import (
     ModeAdvice,
     Requirements,
     Seen,
+    TextCost,
     Verdict,
 )
 from dsocr_analyze.advice.published import published_accuracy
@@ -25,20 +26,26 @@ from dsocr_analyze.columns.metadata import opening_of
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.fit import memory_need
+from dsocr_analyze.names import did_you_mean, in_any_case
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.opening import NO_OPTIONS, Options
+from dsocr_analyze.workload.workload import position_warnings
 
 if TYPE_CHECKING:
+    from dsocr_analyze.advice.published import PublishedAccuracy
     from dsocr_analyze.architectures.architecture import PageInViews
     from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.report.time_entry import TimeEntry
     from dsocr_analyze.workload import Mode, Workload
 
-__all__ = ["DEFAULT_TEXT_TOKENS", "PageAsked", "Wanted", "advise"]
+__all__ = ["DEFAULT_NEW_TOKENS", "DEFAULT_TEXT_TOKENS", "PageAsked", "Wanted", "advise"]
 
 DEFAULT_TEXT_TOKENS: Final = (600, 1000, 2000, 4000)
 """Text tokens per page to show if the caller gives none."""
+
+DEFAULT_NEW_TOKENS: Final = 1024
+"""Tokens to generate if neither they nor text tokens are given."""
 
 _LEAST_DPI, _MOST_DPI = 1, 100_000
 
@@ -51,17 +58,35 @@ class PageAsked:
         size: Width and height in pixels.
         dpi: Pixels per inch of the page; None if unknown.
         text_tokens: Prompt tokens that are not visual; None for the usual prompt's.
-        max_new_tokens: Tokens to generate.
+        max_new_tokens: Tokens to generate. None for one per text token in `holds` and the end
+            token, as far as the decoder's positions go, or `DEFAULT_NEW_TOKENS` without `holds`.
         batch_size: Equal pages per batch.
-        holds: Numbers of text tokens that the page may contain.
+        holds: Numbers of text tokens that the page may contain; None for `DEFAULT_TEXT_TOKENS`.
+        kind: Kind of document, one of those with published figures; None for no particular one.
     """
 
     size: tuple[int, int]
     dpi: Fraction | None = None
     text_tokens: int | None = None
-    max_new_tokens: int = 1024
+    max_new_tokens: int | None = None
     batch_size: int = 1
-    holds: tuple[int, ...] = DEFAULT_TEXT_TOKENS
+    holds: tuple[int, ...] | None = None
+    kind: str | None = None
+
+    @property
+    def texts(self) -> tuple[int, ...]:
+        """Numbers of text tokens that the page may contain."""
+        return self.holds or DEFAULT_TEXT_TOKENS
+
+    @property
+    def is_written_out(self) -> bool:
+        """Whether the number of new tokens follows from the text."""
+        return self.max_new_tokens is None and bool(self.holds)
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens to generate if they do not follow from the text."""
+        return DEFAULT_NEW_TOKENS if self.max_new_tokens is None else self.max_new_tokens
 
 
 @dataclass(frozen=True)
@@ -83,6 +108,7 @@ class Wanted:
 
 
 TimeOf = Callable[["Workload"], "tuple[TimeEntry, ...]"]
+Costed = Callable[["Workload"], "tuple[Cost, tuple[TimeEntry, ...]]"]
 
 
 def advise(
@@ -109,16 +135,20 @@ def advise(
         options: Options of the command line, if there is one.
 
     Raises:
-        WorkloadError: A size or length is out of range, or a minimum resolution is given for a
-            page of unknown resolution.
+        WorkloadError: A size or length is out of range, a minimum resolution is given for a
+            page of unknown resolution, or there are no published figures for the kind of document.
         ConfigError: The config describes something without a closed form.
     """
     wanted = wanted or Wanted()
     _check(page, wanted)
-    advice = tuple(
-        _of_mode(directory, page, mode, wanted, dtype, flash_attention, time_of) for mode in modes
-    )
     published = published_accuracy(directory.architecture.name)
+    kind = None if page.kind is None else _kind(page.kind, published, directory)
+
+    def costed(workload: Workload) -> tuple[Cost, tuple[TimeEntry, ...]]:
+        cost = _cost(directory, workload, dtype, flash_attention)
+        return cost, () if time_of is None else time_of(workload)
+
+    advice = tuple(_of_mode(directory, page, mode, wanted, costed) for mode in modes)
     meeting = tuple(each.mode for each in advice if each.verdict and each.verdict.meets)
     opening = opening_of(
         directory, directory.architecture, modes, command="advise", options=options
@@ -127,8 +157,12 @@ def advise(
         **msgspec.structs.asdict(opening),
         page=page.size,
         page_dpi=None if page.dpi is None else float(page.dpi),
+        kind=kind,
         batch_size=page.batch_size,
-        max_new_tokens=page.max_new_tokens,
+        max_new_tokens=max(
+            (text.max_new_tokens for each in advice for text in each.by_text_tokens),
+            default=page.new_tokens,
+        ),
         dtype=dtype_named(dtype).name,
         attention=attention_name(flash_attention=flash_attention),
         modes=advice,
@@ -159,6 +193,25 @@ def _check(page: PageAsked, wanted: Wanted) -> None:
             " page_dpi, or a paper like page='a4@200'",
             arguments=["minimum_dpi", "page_dpi", "page"],
         )
+
+
+def _kind(given: str, published: PublishedAccuracy | None, directory: ModelDirectory) -> str:
+    """The kind of document with this name, in any case, with hyphens or spaces."""
+    if published is None:
+        raise WorkloadError(
+            f"kind {given!r} has no effect: no published figures are known for"
+            f" {directory.architecture.title}; leave it out",
+            arguments=["kind"],
+        )
+    kinds = published.edit_distance.kinds
+    spaced = given.replace("-", " ").replace("_", " ")
+    found = in_any_case(spaced, kinds)
+    if found is None:
+        raise WorkloadError(
+            f"kind {given!r} is unknown; {did_you_mean(spaced, kinds)}give {', '.join(kinds)}",
+            arguments=["kind"],
+        )
+    return found
 
 
 def _requirements(wanted: Wanted) -> Requirements:
@@ -193,16 +246,22 @@ def _of_mode(
     page: PageAsked,
     mode: Mode,
     wanted: Wanted,
-    dtype: str,
-    flash_attention: bool,
-    time_of: TimeOf | None,
+    costed: Costed,
 ) -> ModeAdvice:
     architecture = directory.architecture
     workload: Workload = architecture.plan(
         page=page.size, base_size=mode.base_size, image_size=mode.image_size,
         crop_mode=mode.crop_mode, text_tokens=page.text_tokens, batch_size=page.batch_size,
-        max_new_tokens=page.max_new_tokens,
+        max_new_tokens=page.new_tokens,
     )  # fmt: skip
+    positions = directory.dimensions().max_positions
+    texts = tuple(_texts(page, workload, positions, costed))
+    if texts:
+        longest = max(texts, key=lambda text: text.text_tokens)
+        workload = replace(workload, max_new_tokens=longest.max_new_tokens)
+        cost, time = longest.cost, longest.time
+    else:
+        cost, time = costed(workload)
     shown = architecture.forms.page_in_views(workload)
     scale = min(Fraction(1), max(min(_scales(each, page.size)) for each in shown))
     vision_tokens = sum(each.tokens for each in shown)
@@ -219,16 +278,29 @@ def _of_mode(
         vision_tokens=vision_tokens,
         visual_tokens=workload.visual_tokens,
         seq_len=workload.seq_len,
-        cost=_cost(directory, workload, dtype, flash_attention),
-        time=() if time_of is None else time_of(workload),
+        cost=cost,
+        time=time,
+        by_text_tokens=texts,
         densities=tuple(
             _density(architecture.name, mode.name, tokens, vision_tokens, workload.visual_tokens)
-            for tokens in page.holds
+            for tokens in page.texts
         ),
         edit_distances=None if published is None else published.edit_distance.modes.get(mode.name),
         verdict=None if wanted.is_nothing else _verdict(wanted, page, scale, vision_tokens),
-        notes=tuple(architecture.notes_of(workload)),
+        notes=(*architecture.notes_of(workload), *position_warnings(workload, positions)),
     )
+
+
+def _texts(
+    page: PageAsked, workload: Workload, positions: int, costed: Costed
+) -> Iterator[TextCost]:
+    """The cost of writing out each amount of text; none if the text does not matter."""
+    # The last token takes no position: no decode step reads it.
+    most = max(1, positions - workload.seq_len + 1)
+    for text_tokens in page.texts if page.is_written_out else ():
+        new_tokens = min(text_tokens + 1, most)
+        cost, time = costed(replace(workload, max_new_tokens=new_tokens))
+        yield TextCost(text_tokens=text_tokens, max_new_tokens=new_tokens, cost=cost, time=time)
 
 
 def _scales(shown: PageInViews, page: tuple[int, int]) -> tuple[Fraction, Fraction]:
@@ -288,7 +360,7 @@ def _verdict(wanted: Wanted, page: PageAsked, scale: Fraction, vision_tokens: in
     if wanted.minimum_dpi is not None and page.dpi is not None:
         is_fine = page.dpi * scale >= wanted.minimum_dpi
     if wanted.maximum_compression is not None:
-        is_dense = Fraction(max(page.holds), vision_tokens) <= wanted.maximum_compression
+        is_dense = Fraction(max(page.texts), vision_tokens) <= wanted.maximum_compression
     return Verdict(
         minimum_dpi=is_fine,
         maximum_compression=is_dense,

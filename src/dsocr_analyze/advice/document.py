@@ -15,6 +15,7 @@ __all__ = [
     "ModeAdvice",
     "Requirements",
     "Seen",
+    "TextCost",
     "Verdict",
 ]
 
@@ -85,6 +86,23 @@ class Cost(Struct, frozen=True, kw_only=True):
     memory_bytes: int
 
 
+class TextCost(Struct, frozen=True, kw_only=True):
+    """The cost of the batch if every page holds, and the model writes out, some amount of text.
+
+    Attributes:
+        text_tokens: Tokens of the text on the page.
+        max_new_tokens: Tokens generated per page: one per text token and the end token, or fewer if
+            the prompt leaves fewer of the decoder's max_position_embeddings.
+        cost: Cost of the batch.
+        time: Predicted seconds, one entry per GPU and runtime.
+    """
+
+    text_tokens: int
+    max_new_tokens: int
+    cost: Cost
+    time: tuple[TimeEntry, ...]
+
+
 class Verdict(Struct, frozen=True, kw_only=True):
     """Whether a mode meets the requirements; null for a requirement that was not given.
 
@@ -115,8 +133,10 @@ class ModeAdvice(Struct, frozen=True, kw_only=True):
         vision_tokens: Tokens from the encoder, without newlines and separators.
         visual_tokens: Tokens of the page in the prompt.
         seq_len: Tokens of the prompt.
-        cost: Cost of the batch.
-        time: Predicted seconds, one entry per GPU and runtime.
+        cost: Cost of the batch; if it depends on the text, for the most text tokens.
+        time: Predicted seconds for the same, one entry per GPU and runtime.
+        by_text_tokens: Cost and seconds for each number of text tokens on the page; empty if the
+            number of new tokens does not follow from the text.
         densities: One entry per number of text tokens on the page.
         edit_distances: Published edit distances of this mode; null if there are none.
         verdict: Whether it meets the requirements; null without requirements.
@@ -136,6 +156,7 @@ class ModeAdvice(Struct, frozen=True, kw_only=True):
     seq_len: int
     cost: Cost
     time: tuple[TimeEntry, ...]
+    by_text_tokens: tuple[TextCost, ...]
     densities: tuple[Density, ...]
     edit_distances: EditDistances | None
     verdict: Verdict | None
@@ -160,8 +181,10 @@ class AdviceDocument(CountOpening, frozen=True, kw_only=True):
     Attributes:
         page: Width and height in pixels.
         page_dpi: Pixels per inch of the page; null if unknown.
+        kind: Kind of document, as named by the published figures; null if none was given.
         batch_size: Pages in the batch.
-        max_new_tokens: Tokens generated per page.
+        max_new_tokens: Tokens generated per page; if they follow from the text, the most in any
+            mode.
         dtype: Type of weights and activations.
         attention: The decoder's attention implementation.
         modes: The compared modes.
@@ -174,6 +197,7 @@ class AdviceDocument(CountOpening, frozen=True, kw_only=True):
 
     page: tuple[int, int]
     page_dpi: float | None
+    kind: str | None
     batch_size: int
     max_new_tokens: int
     dtype: str

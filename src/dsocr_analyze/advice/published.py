@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
+from typing import Final
 
 import msgspec
 
 __all__ = [
+    "ALL_KINDS",
     "Distances",
     "EditDistances",
     "PrecisionRow",
     "PublishedAccuracy",
     "PublishedDistances",
     "PublishedPrecision",
+    "kinds_of_document",
     "published_accuracy",
 ]
+
+
+ALL_KINDS: Final = "overall"
+"""Name of the figure for all kinds of document together."""
 
 
 class PrecisionRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,7 +108,7 @@ class EditDistances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         tokens: Vision tokens per page as published.
         english: English pages.
         chinese: Chinese pages.
-        kinds: Overall distance by kind of document.
+        kinds: Overall distance by kind of document, and `overall` for all kinds.
     """
 
     tokens: str
@@ -124,6 +131,12 @@ class PublishedDistances(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     measures: str
     limits: tuple[str, ...]
     modes: Mapping[str, EditDistances]
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of document with figures, in the order of the source."""
+        named = dict.fromkeys(kind for each in self.modes.values() for kind in each.kinds)
+        return tuple(kind for kind in named if kind != ALL_KINDS)
 
 
 class PublishedAccuracy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -151,3 +164,9 @@ def _all_published() -> Mapping[str, PublishedAccuracy]:
 def published_accuracy(architecture: str) -> PublishedAccuracy | None:
     """Published accuracy of an architecture; None if no source is known."""
     return _all_published().get(architecture)
+
+
+def kinds_of_document() -> tuple[str, ...]:
+    """Every kind of document with published figures for some architecture."""
+    published = _all_published().values()
+    return tuple(dict.fromkeys(kind for each in published for kind in each.edit_distance.kinds))

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
+from dsocr_analyze.advice.document import TextCost
+from dsocr_analyze.advice.published import ALL_KINDS
 from dsocr_analyze.report.quantities import bytes_text, exact, price_text, ratio_text, scaled
 from dsocr_analyze.report.table import Table
 from dsocr_analyze.report.tables import model_text
+from dsocr_analyze.timing.assumptions import lengths_sentence
+from dsocr_analyze.timing.output_lengths import OutputLengths
 
 if TYPE_CHECKING:
     from dsocr_analyze.advice.document import AdviceDocument, Density, ModeAdvice, Seen, Verdict
 
 __all__ = ["advice_lines", "advice_notes", "advice_tables"]
+
+_ALL_KINDS: Final = "all kinds"
 
 
 def advice_lines(advice: AdviceDocument) -> Iterator[str]:
@@ -20,12 +26,18 @@ def advice_lines(advice: AdviceDocument) -> Iterator[str]:
     width, height = advice.page
     dpi = "" if advice.page_dpi is None else f" at {_round(advice.page_dpi)} dpi"
     pages = "1 page" if advice.batch_size == 1 else f"{advice.batch_size:,} pages"
+    is_written_out = any(mode.by_text_tokens for mode in advice.modes)
+    new = "as many" if is_written_out else f"{advice.max_new_tokens:,}"
     yield f"Ran: {model_text(advice.model)} by the analytic engine"
     yield (
-        f"Page of {width} x {height} pixels{dpi}; {pages} at a time, {advice.max_new_tokens:,} new"
-        " tokens"
+        f"Page of {width} x {height} pixels{dpi}; {pages} at a time, {new} new tokens"
+        f"{' as the text on it needs' if is_written_out else ''}"
     )
+    if is_written_out:
+        yield "New tokens: one per text token and the end token" + _without_room(advice)
     yield f"Type {advice.dtype}, {advice.attention} attention"
+    if advice.kind is not None:
+        yield from _extremes(advice, advice.kind)
     wanted = advice.requirements
     if wanted is None or advice.modes_that_meet is None:
         return
@@ -38,6 +50,33 @@ def advice_lines(advice: AdviceDocument) -> Iterator[str]:
     yield f"With {' and '.join(asked)}: {', '.join(advice.modes_that_meet) or 'no mode'}"
 
 
+def _without_room(advice: AdviceDocument) -> str:
+    """For which text the decoder's positions do not suffice, and how many tokens fit instead."""
+    lacking: dict[int, list[str]] = {}
+    for mode in advice.modes:
+        for text in mode.by_text_tokens:
+            if not _has_room(text):
+                fitting = f"{text.max_new_tokens:,} in {mode.mode}"
+                lacking.setdefault(text.text_tokens, []).append(fitting)
+    return "".join(
+        f"; for {tokens:,} text tokens only what the context leaves: {', '.join(fitting)}"
+        for tokens, fitting in lacking.items()
+    )
+
+
+def _extremes(advice: AdviceDocument, kind: str) -> Iterator[str]:
+    """Which modes have the lowest and the highest published edit distance for a kind."""
+    found = [
+        (mode.edit_distances.kinds[kind], mode.mode)
+        for mode in advice.modes
+        if mode.edit_distances is not None
+    ]
+    ends = dict.fromkeys((min(found), max(found))) if found else {}
+    if ends:
+        said = " to ".join(f"{distance:.3f} ({mode})" for distance, mode in ends)
+        yield f"Published edit distance for {kind}: {said}"
+
+
 def advice_tables(advice: AdviceDocument) -> list[Table]:
     """Tables of resolution and tokens, costs, seconds, compression and published accuracy."""
     tables = [_resolutions(advice), _costs(advice)]
@@ -45,7 +84,13 @@ def advice_tables(advice: AdviceDocument) -> list[Table]:
         tables.append(_seconds(advice))
     tables.append(_compressions(advice))
     if advice.published is not None:
-        tables += [_precisions(advice), _distances(advice)]
+        tables.append(_precisions(advice))
+        if advice.kind is not None:
+            tables.append(_kind(advice, advice.kind))
+        else:
+            tables.append(_distances(advice))
+            if any(mode.edit_distances for mode in advice.modes):
+                tables.append(_kinds(advice))
     if advice.requirements is not None:
         tables.append(_verdicts(advice))
     return tables
@@ -62,9 +107,37 @@ def advice_notes(advice: AdviceDocument) -> list[str]:
         notes += [f"{distance.tables}: {limit}" for limit in distance.limits]
     for mode in advice.modes:
         notes += [f"{mode.mode}: {note}" for note in mode.notes]
-    entries = [entry for mode in advice.modes for entry in mode.time]
-    return list(dict.fromkeys([*notes, *(each for entry in entries
-                                         for each in entry.assumptions.sentences)]))  # fmt: skip
+    for mode in advice.modes:
+        for case in _cases(mode):
+            said = (each for entry in case.time for each in entry.assumptions.sentences)
+            if isinstance(case, TextCost):
+                # The lines above the tables say how many tokens each text takes.
+                known = lengths_sentence(OutputLengths.fixed(case.max_new_tokens))
+                said = (each for each in said if each != known)
+            notes += said
+    return list(dict.fromkeys(notes))
+
+
+def _cases(mode: ModeAdvice) -> Sequence[ModeAdvice | TextCost]:
+    """What has a cost: each number of text tokens, or the mode if the text does not matter."""
+    return mode.by_text_tokens or (mode,)
+
+
+def _label(mode: ModeAdvice, case: ModeAdvice | TextCost) -> tuple[str, ...]:
+    if not isinstance(case, TextCost):
+        return (mode.mode,)
+    text = exact(case.text_tokens)
+    return (mode.mode, text if _has_room(case) else f"{exact(case.max_new_tokens)} of {text}")
+
+
+def _has_room(text: TextCost) -> bool:
+    """Whether the decoder's positions suffice for the whole text and the end token."""
+    return text.max_new_tokens > text.text_tokens
+
+
+def _labels(advice: AdviceDocument) -> tuple[str, ...]:
+    is_by_text = any(mode.by_text_tokens for mode in advice.modes)
+    return ("mode", "text tokens") if is_by_text else ("mode",)
 
 
 def _resolutions(advice: AdviceDocument) -> Table:
@@ -103,38 +176,45 @@ def _round(value: float) -> str:
 
 
 def _costs(advice: AdviceDocument) -> Table:
+    labels = _labels(advice)
     rows = tuple(
         (
-            mode.mode,
+            *_label(mode, case),
             exact(mode.seq_len),
-            scaled(mode.cost.prefill_pass_flops),
-            scaled(mode.cost.page_flops),
-            bytes_text(mode.cost.kv_cache_bytes),
-            bytes_text(mode.cost.memory_bytes),
+            scaled(case.cost.prefill_pass_flops),
+            scaled(case.cost.page_flops),
+            bytes_text(case.cost.kv_cache_bytes),
+            bytes_text(case.cost.memory_bytes),
         )
         for mode in advice.modes
+        for case in _cases(mode)
     )
-    columns = ("mode", "prompt tokens", "prefill FLOPs", "FLOPs per page", "KV cache", "memory")
+    columns = (*labels, "prompt tokens", "prefill FLOPs", "FLOPs per page", "KV cache", "memory")
     return Table("Cost", columns, rows)
 
 
 def _seconds(advice: AdviceDocument) -> Table:
-    rows = []
-    for mode in advice.modes:
-        for entry in mode.time:
-            for load in entry.throughput:
-                cost = load.cost_per_thousand_pages
-                rows.append(
-                    (
-                        mode.mode, entry.gpu, entry.runtime, str(load.concurrency),
-                        ratio_text(load.page_seconds), ratio_text(load.pages_per_second),
-                        "-" if cost is None else price_text(cost),
-                    )
-                )  # fmt: skip
-    columns = ("mode", "GPU", "runtime", "at once", "s per page", "pages/s", "per 1,000")
+    labels = _labels(advice)
+    rows = [
+        (
+            *_label(mode, case), entry.gpu, entry.runtime, str(load.concurrency),
+            ratio_text(load.page_seconds), ratio_text(load.pages_per_second),
+            _cost_text(load.cost_per_thousand_pages),
+        )
+        for mode in advice.modes
+        for case in _cases(mode)
+        for entry in case.time
+        for load in entry.throughput
+    ]  # fmt: skip
+    columns = (*labels, "GPU", "runtime", "at once", "s per page", "pages/s", "per 1,000")
     return Table(
-        "Predicted seconds, and cost of 1,000 pages", columns, tuple(rows), label_columns=3
-    )
+        "Predicted seconds, and cost of 1,000 pages", columns, tuple(rows),
+        label_columns=len(labels) + 2,
+    )  # fmt: skip
+
+
+def _cost_text(cost: float | None) -> str:
+    return "-" if cost is None else price_text(cost)
 
 
 def _compressions(advice: AdviceDocument) -> Table:
@@ -184,6 +264,39 @@ def _distances(advice: AdviceDocument) -> Table:
         rows.append((mode.mode, found.tokens, *(f"{figure:.3f}" for figure in figures)))
     title = "" if advice.published is None else advice.published.edit_distance.measures
     columns = ("mode", "vision tokens", "English", "its text", "Chinese", "its text")
+    return Table(f"Published {title}", columns, tuple(rows), label_columns=2)
+
+
+def _kinds(advice: AdviceDocument) -> Table:
+    """Kinds of document in rows and modes in columns."""
+    by_mode = {
+        mode.mode: mode.edit_distances.kinds
+        for mode in advice.modes
+        if mode.edit_distances is not None
+    }
+    kinds = dict.fromkeys(kind for each in by_mode.values() for kind in each)
+    rows = tuple(
+        (
+            _ALL_KINDS if kind == ALL_KINDS else kind,
+            *(f"{each[kind]:.3f}" for each in by_mode.values()),
+        )
+        for kind in kinds
+    )
+    return Table("Published edit distance by kind of document", ("kind", *by_mode), rows)
+
+
+def _kind(advice: AdviceDocument, kind: str) -> Table:
+    """One kind of document beside all kinds, with modes in rows."""
+    rows: list[tuple[str, ...]] = []
+    for mode in advice.modes:
+        found = mode.edit_distances
+        if found is None:
+            rows.append((mode.mode, "none published", "-", "-"))
+            continue
+        figures = (found.kinds[kind], found.kinds[ALL_KINDS])
+        rows.append((mode.mode, found.tokens, *(f"{figure:.3f}" for figure in figures)))
+    title = "" if advice.published is None else advice.published.edit_distance.measures
+    columns = ("mode", "vision tokens", kind, _ALL_KINDS)
     return Table(f"Published {title}", columns, tuple(rows), label_columns=2)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsocr_analyze.cli import many_options, options, time_options
+from dsocr_analyze.cli import completion, many_options, options, time_options
 from dsocr_analyze.cli.exits import NO
 from dsocr_analyze.cli.page_image import page_of_file
 from dsocr_analyze.cli.used_options import options_used
@@ -45,13 +45,35 @@ PageDpiOption = Annotated[
         rich_help_panel="Workload",
     ),
 ]
+KindOption = Annotated[
+    str | None,
+    typer.Option(
+        "--kind",
+        metavar="KIND",
+        autocompletion=completion.all_kinds,
+        help="Kind of document, such as newspaper or financial-report, to see its published"
+        " figures. Default: all kinds, side by side.",
+        rich_help_panel="Workload",
+    ),
+]
 HoldsOption = Annotated[
     str | None,
     typer.Option(
         "--page-text-tokens",
         metavar="LIST",
-        help="Possible numbers of text tokens on the page. Default: 600,1000,2000,4000.",
+        help="Possible numbers of text tokens on the page, which the model writes out. Default:"
+        " 600,1000,2000,4000, for the compression alone.",
         rich_help_panel=many_options.AXES,
+    ),
+]
+NewTokensOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-new-tokens",
+        metavar="TOKENS",
+        help=f"{options.NEW_TOKENS} Default: 1024, or with --page-text-tokens one per text token"
+        " and the end token.",
+        rich_help_panel="Workload",
     ),
 ]
 MinimumOption = Annotated[
@@ -88,9 +110,10 @@ def advise(
     page: options.PageOption = None,
     image: options.ImageOption = None,
     page_dpi: PageDpiOption = None,
+    kind: KindOption = None,
     page_text_tokens: HoldsOption = None,
     text_tokens: options.TextTokensOption = None,
-    max_new_tokens: options.NewTokensOption = 1024,
+    max_new_tokens: NewTokensOption = None,
     batch_size: options.BatchOption = 1,
     minimum_dpi: MinimumOption = None,
     maximum_compression: MaximumOption = None,
@@ -102,7 +125,8 @@ def advise(
 ) -> None:
     """Show how finely each mode sees a page, its cost, and published results for it.
 
-    Covers all named modes, or those in --mode.
+    Covers all named modes, or those in --mode. Published results differ much by kind of document;
+    --kind shows those of one.
 
     With --minimum-dpi or --maximum-compression, list the modes that meet them; exit with 1 if none
     does.
@@ -121,7 +145,7 @@ def advise(
     size, dpi = _page(page, image, page_dpi)
     modes = list(dict.fromkeys(parse_modes("mode", mode or "all", directory.architecture)))
     wanted = PageAsked(
-        size, dpi, text_tokens, max_new_tokens, batch_size, _numbers(page_text_tokens)
+        size, dpi, text_tokens, _new_tokens(context), batch_size, _numbers(page_text_tokens), kind
     )
     found = advise(
         directory, wanted, modes,
@@ -157,12 +181,21 @@ def _page(
     return size, Fraction(of_paper)
 
 
-def _numbers(text: str | None) -> tuple[int, ...]:
-    from dsocr_analyze.advice.build import DEFAULT_TEXT_TOKENS
+def _new_tokens(context: typer.Context) -> int | None:
+    """Tokens to generate; None if they follow from the text on the page."""
+    from dsocr_analyze.advice.build import DEFAULT_NEW_TOKENS
+
+    given = context.params
+    limit: int | None = given["max_new_tokens"]
+    has_lengths = given["new_tokens_from"] is not None or given["mean_new_tokens"] is not None
+    return DEFAULT_NEW_TOKENS if limit is None and has_lengths else limit
+
+
+def _numbers(text: str | None) -> tuple[int, ...] | None:
     from dsocr_analyze.sweep.axes import parse_numbers
 
     if text is None:
-        return DEFAULT_TEXT_TOKENS
+        return None
     import numpy as np
 
     axis = parse_numbers("page_text_tokens", text, 1, LARGEST_COUNT)

@@ -11,6 +11,7 @@ from dsocr_analyze.workload.page import PAPERS
 __all__ = [
     "Completion",
     "all_gpus",
+    "all_kinds",
     "all_modes",
     "all_papers",
     "compared",
@@ -67,6 +68,13 @@ def _gpus() -> list[str]:
     return list(gpu_catalogue())
 
 
+def _kinds() -> list[str]:
+    from dsocr_analyze.advice.published import kinds_of_document
+
+    # Shells would divide a name with a space.
+    return [kind.replace(" ", "-") for kind in kinds_of_document()]
+
+
 def _compared() -> list[str]:
     of_architectures = (
         f"{name}:{mode}" for name, each in ARCHITECTURES.items() for mode in each.modes
@@ -82,6 +90,9 @@ list_of_modes: Completion = _list(lambda: ["all", *_modes()])
 
 all_gpus: Completion = _list(_gpus)
 """GPUs of the catalogue, comma-separated."""
+
+all_kinds: Completion = _one(_kinds)
+"""Kinds of document with published figures."""
 
 all_papers: Completion = _list(lambda: PAPERS)
 """Named papers, comma-separated if the option takes a list."""

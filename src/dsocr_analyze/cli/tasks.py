@@ -39,6 +39,8 @@ TASKS: Final = (
     Task("... if a tenth of it is taken?", "fit a100-40gb --reserved 0.1 --batch-size 16"),
     Task("Which mode for an A4 page scanned at 200 dpi?", "advise --page a4@200"),
     Task("... so that it is seen at 90 dpi or more?", "advise --page a4@200 --minimum-dpi 90"),
+    Task("... for a newspaper page of 5,000 text tokens?",
+         "advise --page a3 --kind newspaper --page-text-tokens 5000"),
     Task("Put two modes side by side.", "compare base gundam --page a4@200"),
     Task("... two configs, with the keys that differ?",
          "compare base --config config.json --config slim.json"),

@@ -406,7 +406,8 @@ def request_from(
     """
     given = context.params
     lengths = lengths_by_limit(context)
-    lengths(given["max_new_tokens"])  # raises before any work
+    if given["max_new_tokens"] is not None:
+        lengths(given["max_new_tokens"])  # raises before any work
     return time_request(
         gpus, profile=given["profile"], runtime=given["runtime"], server=server or given["server"],
         concurrency=given["concurrency"], preprocess_ms=given["preprocess_ms"],

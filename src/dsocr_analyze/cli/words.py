@@ -21,6 +21,7 @@ OPTIONS: Final[dict[str, str]] = {
     "gpu": "--gpu",
     "image": "--image",
     "image_size": "--image-size",
+    "kind": "--kind",
     "kv_dtype": "--kv-dtype",
     "max_new_tokens": "--max-new-tokens",
     "maximum_compression": "--maximum-compression",
