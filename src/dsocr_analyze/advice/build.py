@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from dsocr_analyze.report.time_entry import TimeEntry
     from dsocr_analyze.workload import Mode, Workload
 
-__all__ = ["DEFAULT_NEW_TOKENS", "DEFAULT_TEXT_TOKENS", "PageAsked", "Wanted", "advise"]
+__all__ = ["DEFAULT_NEW_TOKENS", "PageAsked", "Wanted", "advise"]
 
-DEFAULT_TEXT_TOKENS: Final = (600, 1000, 2000, 4000)
+_DEFAULT_TEXT_TOKENS: Final = (600, 1000, 2000, 4000)
 """Text tokens per page to show if the caller gives none."""
 
 DEFAULT_NEW_TOKENS: Final = 1024
@@ -61,7 +61,7 @@ class PageAsked:
         max_new_tokens: Tokens to generate. None for one per text token in `holds` and the end
             token, as far as the decoder's positions go, or `DEFAULT_NEW_TOKENS` without `holds`.
         batch_size: Equal pages per batch.
-        holds: Numbers of text tokens that the page may contain; None for `DEFAULT_TEXT_TOKENS`.
+        holds: Numbers of text tokens that the page may contain; None for 600 to 4,000.
         kind: Kind of document, one of those with published figures; None for no particular one.
     """
 
@@ -76,7 +76,7 @@ class PageAsked:
     @property
     def texts(self) -> tuple[int, ...]:
         """Numbers of text tokens that the page may contain."""
-        return self.holds or DEFAULT_TEXT_TOKENS
+        return self.holds or _DEFAULT_TEXT_TOKENS
 
     @property
     def is_written_out(self) -> bool:

@@ -71,8 +71,8 @@ NewTokensOption = Annotated[
     typer.Option(
         "--max-new-tokens",
         metavar="TOKENS",
-        help=f"{options.NEW_TOKENS} Default: 1024, or with --page-text-tokens one per text token"
-        " and the end token.",
+        help=options.NEW_TOKENS,
+        show_default="1024, or as many as --page-text-tokens needs",
         rich_help_panel="Workload",
     ),
 ]
