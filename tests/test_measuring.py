@@ -682,7 +682,9 @@ def test_autocast_is_measured_and_said(config, capsys):
     ],
 )
 def test_what_cannot_be_measured_is_refused(config, capsys, arguments, message):
-    assert main(["measure", "--config", str(config), *RUN, *arguments]) == 2
+    values = dict(zip(RUN[::2], RUN[1::2], strict=True)) | dict([arguments])
+    given = itertools.chain.from_iterable(values.items())
+    assert main(["measure", "--config", str(config), *given]) == 2
     assert message in capsys.readouterr().err
 
 
