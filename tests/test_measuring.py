@@ -619,6 +619,12 @@ RUN = ("--page", "600x500", "--base-size", "128", "--image-size", "64", "--dtype
        "--repeats", "2", "--warmups", "0", "--steps", "1")  # fmt: skip
 
 
+def run_with(option, value):
+    """The options of `RUN`, one of them with another value."""
+    values = dict(zip(RUN[::2], RUN[1::2], strict=True)) | {option: value}
+    return itertools.chain.from_iterable(values.items())
+
+
 @pytest.mark.exhaustive
 def test_measure_says_what_it_measured(config, home, capsys):
     out = home / "measured.json"
@@ -639,8 +645,8 @@ def test_measure_says_what_it_measured(config, home, capsys):
 def test_a_profile_without_the_type_predicts_nothing_and_measures(config, home, profile, capsys):
     file = home / "profile.toml"
     file.write_text(cpu_profile_text(profile))
-    arguments = ["measure", "--config", str(config), *RUN, "--profile", str(file)]
-    assert main([*arguments, "--dtype", "float16", "--format", "json"]) == 0
+    arguments = ["measure", "--config", str(config), "--profile", str(file)]
+    assert main([*arguments, *run_with("--dtype", "float16"), "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["profile"] is None
     assert "in float16; use --dtype bfloat16 or float32" in document["unpredicted"]
@@ -682,9 +688,7 @@ def test_autocast_is_measured_and_said(config, capsys):
     ],
 )
 def test_what_cannot_be_measured_is_refused(config, capsys, arguments, message):
-    values = dict(zip(RUN[::2], RUN[1::2], strict=True)) | dict([arguments])
-    given = itertools.chain.from_iterable(values.items())
-    assert main(["measure", "--config", str(config), *given]) == 2
+    assert main(["measure", "--config", str(config), *run_with(*arguments)]) == 2
     assert message in capsys.readouterr().err
 
 
