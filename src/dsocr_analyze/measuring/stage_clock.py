@@ -85,13 +85,13 @@ class StageClock:
             for path, _ in model.named_modules()
             if path in stage.prefixes
         }
-        self._modules = RunningModules(model, self._run, only=frozenset(self._owners))
+        self._modules = RunningModules(model, only=frozenset(self._owners))
         self.is_decoding = False
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
         """Context in which passes are timed; the modules are restored on exit."""
-        with self._modules.attached():
+        with self._modules.attached(self._run):
             yield
 
     def begin(self) -> Laps:

@@ -35,16 +35,11 @@ class RunningModules:
 
     Args:
         model: Any module tree.
-        run: Called instead of a module's forward, with the module, its path, that forward and its
-            arguments.
         only: Paths of the modules to follow; None for all.
     """
 
-    def __init__(
-        self, model: torch.nn.Module, run: Run, *, only: frozenset[str] | None = None
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, *, only: frozenset[str] | None = None) -> None:
         self._model = model
-        self._run = run
         self._only = only
         self._stack: list[_Frame] = []
         self._paths: dict[torch.nn.Module, list[str]] = {}
@@ -69,8 +64,14 @@ class RunningModules:
         return self._paths
 
     @contextlib.contextmanager
-    def attached(self) -> Iterator[None]:
-        """Follows calls while the body runs; afterwards, even on errors, restores the modules."""
+    def attached(self, run: Run) -> Iterator[None]:
+        """Follows calls while the body runs; afterwards, even on errors, restores the modules.
+
+        Args:
+            run: Called instead of a module's forward, with the module, its path, that forward and
+                its arguments. Not kept afterwards: as a method of an object that holds this one,
+                it would keep the model alive in a cycle.
+        """
         self._add(self._model, "")
         if self._only is not None:
             self._paths = {
@@ -88,7 +89,7 @@ class RunningModules:
         hooked = self._paths if _has_any_global_hook() else customized
         try:
             for module in self._paths:
-                self._wrap(module)
+                self._wrap(module, run)
             for module in hooked:
                 self._hook(module)
             yield
@@ -103,11 +104,11 @@ class RunningModules:
             if child is not None:
                 self._add(child, f"{path}.{name}" if path else name)
 
-    def _wrap(self, module: torch.nn.Module) -> None:
+    def _wrap(self, module: torch.nn.Module, run: Run) -> None:
         if isinstance(module, torch.jit.ScriptModule):
             return  # runs outside Python: its operators are recorded, its forward is not followed
         self._own_forwards[module] = vars(module).get("forward")
-        vars(module)["forward"] = functools.partial(self._forward, module, module.forward)
+        vars(module)["forward"] = functools.partial(self._forward, run, module, module.forward)
 
     def _hook(self, module: torch.nn.Module) -> None:
         # A ScriptModule only refuses hooks registered by name; its __call__ runs them.
@@ -165,7 +166,12 @@ class RunningModules:
         return paths[0]
 
     def _forward(
-        self, module: torch.nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any
+        self,
+        run: Run,
+        module: torch.nn.Module,
+        forward: Callable[..., Any],
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         frame = self._stack[-1] if self._stack else None
         called_directly = frame is None or frame.module is not module or frame.running
@@ -174,7 +180,7 @@ class RunningModules:
         assert frame is not None
         frame.running = True
         try:
-            return self._run(module, frame.path, forward, args, kwargs)
+            return run(module, frame.path, forward, args, kwargs)
         finally:
             frame.running = False
             if called_directly and frame in self._stack:

@@ -62,7 +62,7 @@ class Recorder:
         self._kernels_of = kernels_of
         self._model = model
         self._alike = alike
-        self._modules = RunningModules(model, self._run)
+        self._modules = RunningModules(model)
         self._memory = LiveTensors(())
         self._repetition: Repetition | None = None
         self._kernels: dict[Any, tuple[list[Kernel], int] | None] = {}
@@ -76,7 +76,7 @@ class Recorder:
 
     def __enter__(self) -> Recorder:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self._modules.attached())
+            stack.enter_context(self._modules.attached(self._run))
             with torch._C.DisableTorchFunction():
                 existing = [
                     tensor
