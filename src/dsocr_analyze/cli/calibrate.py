@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,8 +12,15 @@ import typer
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.profiles import PROFILES
 from dsocr_analyze.cli.progress import announced_steps
+from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.cli.torch_start import start_torch
 from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.measuring.calibration_needs import (
+    LEAST_SECONDS,
+    MOST_SECONDS,
+    check_memory,
+    stated_memory,
+)
 from dsocr_analyze.own_folder import own_folder_to_write
 
 if TYPE_CHECKING:
@@ -35,10 +43,13 @@ OutputOption = Annotated[
         " every command finds it.",
     ),
 ]
-BudgetOption = Annotated[
+TimeOption = Annotated[
     float,
     typer.Option(
-        "--seconds", metavar="N", help="Approximate time for measuring kernels, 20 to 3600."
+        "--seconds",
+        metavar="N",
+        help="Time for the whole calibration, 20 to 3600. From 90 on, a CPU's kernels are measured"
+        " in passes too.",
     ),
 ]
 
@@ -47,20 +58,28 @@ def calibrate(
     context: typer.Context,
     device: DeviceOption = "cpu",
     output: OutputOption = None,
-    seconds: BudgetOption = 300.0,
+    seconds: TimeOption = 300.0,
     debug: options.DebugOption = False,
 ) -> None:
     """Measure this device's kernels and write a profile that predicts its seconds."""
-    if not 20 <= seconds <= 3600:
-        raise WorkloadError(f"--seconds {seconds:g} is out of range; give 20 to 3600")
+    began = time.monotonic()
+    if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+        raise WorkloadError(
+            f"--seconds {seconds:g} is out of range; give {LEAST_SECONDS:g} to {MOST_SECONDS:g}"
+        )
+    check_memory(seconds, on_cpu=device == "cpu")
+    complain(
+        f"calibration of {device} takes about {seconds:g} s, up to"
+        f" {stated_memory(seconds, on_cpu=device == 'cpu')}"
+    )
     start_torch()
     from dsocr_analyze.session import parse_device
 
     torch_device = parse_device(device)
     if torch_device.type == "meta":
         raise DeviceError("--device meta computes nothing; use cpu or cuda:N")
-    with announced_steps() as announce:
-        text = _calibrated(torch_device, seconds, announce)
+    with announced_steps(in_lines=True) as announce:
+        text = _calibrated(torch_device, seconds - (time.monotonic() - began), announce)
     import tomllib
 
     name = tomllib.loads(text)["name"]
@@ -71,18 +90,24 @@ def calibrate(
 
 
 def _calibrated(device: torch.device, seconds: float, announce: Callable[[str], None]) -> str:
-    """The text of a profile of the device."""
+    """The text of a profile of the device, measured in some seconds."""
     if device.type == "cuda":
         from dsocr_analyze.measuring.gpu_calibration import calibrated_gpu
 
         return calibrated_gpu(device, on_progress=announce, budget_seconds=seconds)
     from dsocr_analyze.hardware.profile_text import cpu_profile_text
     from dsocr_analyze.measuring.cpu_calibration import calibrated_cpu
-    from dsocr_analyze.measuring.machine import free_bytes
+    from dsocr_analyze.running.failures import is_out_of_memory
 
-    found = calibrated_cpu(
-        budget_seconds=seconds, free_bytes=free_bytes(device), on_progress=announce
-    )
+    try:
+        found = calibrated_cpu(budget_seconds=seconds, on_progress=announce)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise DeviceError(
+            f"{device} ran out of memory during calibration; free some, or raise the limit of this"
+            " process"
+        ) from error
     return cpu_profile_text(found)
 
 

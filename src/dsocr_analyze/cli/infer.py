@@ -136,7 +136,7 @@ def infer(
     saves = options.switch("--save-results", save_results)
     _check_files(directory, random_weights=random_weights)
     options.prepare_output(output)
-    with announced_steps() as announce:
+    with announced_steps(in_lines=True) as announce:
         announce("importing torch, building the model")
         start_torch()
         from dsocr_analyze.measuring.inference import Question, check_image

@@ -113,7 +113,7 @@ def measure(
     if parse_device(device).type == "meta":
         raise DeviceError("--device meta computes nothing; use cpu or cuda:N")
     _check_memory(directory, workload, device=device, dtype=dtype, flash_attention=flash_attention)
-    with announced_steps() as announce:
+    with announced_steps(in_lines=True) as announce:
         announce("building the model")
         session = DeepSeekOCRSession.from_directory(
             directory, device=device, dtype=dtype, flash_attention=flash_attention,

@@ -1,4 +1,4 @@
-"""Progress on stderr, shown only on a terminal."""
+"""Progress on stderr: live on a terminal, and elsewhere in a line now and then."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
+from dsocr_analyze.cli.streams import complain
+
 __all__ = ["LateProgress", "announced_steps"]
 
 _PATIENCE_SECONDS = 1.0
+_LINE_SECONDS = 10.0
 
 
 def _is_watched() -> bool:
@@ -19,15 +22,32 @@ def _is_watched() -> bool:
 
 
 @contextlib.contextmanager
-def announced_steps() -> Iterator[Callable[[str], None]]:
-    """Yields a function that shows the current step."""
+def announced_steps(*, in_lines: bool = False) -> Iterator[Callable[[str], None]]:
+    """Yields a function that shows the current step.
+
+    Args:
+        in_lines: Where stderr is no terminal, print the step in a line now and then.
+    """
     if not _is_watched():
-        yield lambda _: None
+        yield _announced_in_lines() if in_lines else lambda _: None
         return
     from rich.console import Console
 
     with Console(stderr=True).status("starting") as status:
         yield status.update
+
+
+def _announced_in_lines() -> Callable[[str], None]:
+    began = last = time.monotonic()
+
+    def announce(step: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _LINE_SECONDS:
+            last = now
+            complain(f"after {now - began:.0f} s: {step}")
+
+    return announce
 
 
 class LateProgress:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import datetime as dt
+import itertools
 import os
 import platform
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -17,28 +19,44 @@ import torch
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import dtype_named
-from dsocr_analyze.hardware.cpu.contributions import contributions, family_of, names_of
+from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.hardware.cpu.contributions import (
+    UNREPLACED,
+    contributions,
+    family_of,
+    known_family,
+    names_of,
+)
 from dsocr_analyze.hardware.cpu.kernels import CACHED_BYTES, CpuKernels, Family
 from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.profile import Profile
 from dsocr_analyze.kernels import Gemm, Kernel, KernelsOf
+from dsocr_analyze.measuring.calibration_needs import SECONDS_WITH_PASSES
 from dsocr_analyze.measuring.cpu_passes import TimedPasses, shallow_network
-from dsocr_analyze.measuring.cpu_samples import MeasuredKernel, kernels_alone
-from dsocr_analyze.measuring.kept_memory import kept_memory
+from dsocr_analyze.measuring.cpu_samples import KernelsAlone, MeasuredKernel
+from dsocr_analyze.measuring.kept_memory import give_back_memory, kept_memory
 from dsocr_analyze.measuring.least_squares import fitted
-from dsocr_analyze.measuring.passes import Protocol, measure_page
 from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.running.exclusive import exclusive
+from dsocr_analyze.running.forward import running_unwatched
+from dsocr_analyze.running.generation import Generation, left_as_it_was
 from dsocr_analyze.running.loading import load_model
 
 __all__ = ["CPU_NAME", "calibrated_cpu", "cpu_title", "fitted_families"]
 
 CPU_NAME: Final = "cpu"
 """Name of the profile of this machine's CPU."""
-_ROUNDS: Final = 2
-_BYTES_OF_PASSES: Final = 2_500_000_000
-"""Memory of the shallow network and its passes per byte of an element, rounded up."""
+_CPU: Final = torch.device("cpu")
+_LEAST_ROUNDS: Final = 2
+_ROUND_SECONDS: Final = 90.0
 _SHARE_OF_PASSES: Final = 0.6
-"""Share of the measuring time spent on passes."""
+"""Share of a round that is spent on passes."""
+_SHARE_OF_TINY: Final = 0.06
+_TINY_RUNS: Final = 7
+_TINY_STEPS: Final = 8
+_SHARE_OF_FITS: Final = 0.04
+_LEAST_SHARE_LEFT: Final = 0.6
+"""Share of a command's time that may have passed before its calibration begins."""
 _IMPORTANCE_IN_PASS: Final = 5.0
 """Weight of a kernel measured in a pass, relative to one measured alone."""
 _FEWEST: Final = 4
@@ -56,63 +74,80 @@ def calibrated_cpu(
     *,
     budget_seconds: float,
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16),
-    free_bytes: int | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Profile:
     """Measure the CPU with torch's number of threads.
 
     Args:
-        budget_seconds: Approximate time for measuring kernels.
+        budget_seconds: Time for all of it. It is used up by measuring more often, and kept by
+            measuring less; with little of it, no passes are run.
         dtypes: Data types.
-        free_bytes: Memory that may be used; passes are skipped if a network does not fit. None for
-            no limit.
         on_progress: Called with what is being measured.
+
+    Raises:
+        DeviceError: Too little was measured in that time.
     """
-    measured, without_passes = [], []
-    with kept_memory(torch.device("cpu")):
-        for dtype in dtypes:
-            budget = budget_seconds / len(dtypes)
-            if free_bytes is None or free_bytes >= _BYTES_OF_PASSES * dtype.itemsize:
-                measured += _measured_kernels(dtype, budget, on_progress)
-            else:
-                measured += _measured_alone(dtype, budget, on_progress)
-                without_passes.append(str(dtype).removeprefix("torch."))
+    began = time.monotonic()
+    end = began + budget_seconds * (1 - _SHARE_OF_FITS)
+    has_passes = budget_seconds >= SECONDS_WITH_PASSES * _LEAST_SHARE_LEFT
     on_progress("operators of a tiny model")
-    without_python = CpuKernels(torch.get_num_threads(), 0.0, fitted_families(measured))
-    kernels = dataclasses.replace(without_python, operator_us=_operator_us(without_python))
-    now = dt.datetime.now(dt.UTC).date().isoformat()
-    source = f"dsocr-analyze calibrate, {now}, torch {torch.__version__}, {kernels.threads} threads"
-    if without_passes:
-        source += f", too little memory for passes in {' and '.join(without_passes)}"
+    step, step_seconds = _tiny_step(began + _SHARE_OF_TINY * budget_seconds)
+    measured: list[MeasuredKernel] = []
+    with kept_memory(_CPU):
+        for number, dtype in enumerate(dtypes):
+            now = time.monotonic()
+            deadline = now + (end - now) / (len(dtypes) - number)
+            measured += _measured_kernels(dtype, deadline, has_passes, on_progress)
+    on_progress("fits")
+    families = fitted_families(measured)
+    names = (str(dtype).removeprefix("torch.") for dtype in dtypes)
+    wanted = set(itertools.product(UNREPLACED, names))
+    if not wanted <= families.keys() or any(not known_family(each, families) for each in step):
+        raise DeviceError(
+            f"too few kernels could be measured in {budget_seconds:.0f} s; give it more time, or"
+            " stop other programs"
+        )
+    kernels = CpuKernels(torch.get_num_threads(), 0.0, families)
+    explained = sum(each.calls * kernels.seconds(each) for each in step)
+    left = 1e6 * (step_seconds - explained) / sum(each.calls for each in step)
+    kernels = dataclasses.replace(kernels, operator_us=max(0.01, left))
+    today = dt.datetime.now(dt.UTC).date().isoformat()
+    source = (
+        f"dsocr-analyze calibrate, {today}, torch {torch.__version__}, {kernels.threads} threads"
+    )
+    if not has_passes:
+        source += ", too little time for passes"
     return Profile(_peaks(measured, kernels.threads, source), source, "", {}, cpu=kernels)
 
 
 def _measured_kernels(
-    dtype: torch.dtype, budget_seconds: float, on_progress: Callable[[str], None]
+    dtype: torch.dtype, deadline: float, has_passes: bool, on_progress: Callable[[str], None]
 ) -> list[MeasuredKernel]:
-    """Kernels alone and in passes, in rounds, so that a disturbance affects only one round."""
-    name = str(dtype).removeprefix("torch.")
-    on_progress(f"{name}: a shallow network")
-    passes = TimedPasses(shallow_network(dtype), _SHARE_OF_PASSES * budget_seconds, 2 * _ROUNDS)
-    of_a_round = (1 - _SHARE_OF_PASSES) * budget_seconds / _ROUNDS
-    rounds = []
-    for number in range(1, _ROUNDS + 1):
-        on_progress(f"{name}: kernels alone, round {number} of {_ROUNDS}")
-        rounds.append(kernels_alone(dtype, budget_seconds=of_a_round))
-        on_progress(f"{name}: kernels in passes, round {number} of {_ROUNDS}")
-        for _ in range(2):  # the first run prepares the library
-            passes.run()
-    alone = [min(same, key=lambda each: each.seconds) for same in zip(*rounds, strict=True)]
-    return [*alone, *passes.kernels()]
+    """Kernels alone and in passes, in rounds, so that a disturbance affects only one round.
 
-
-def _measured_alone(
-    dtype: torch.dtype, budget_seconds: float, on_progress: Callable[[str], None]
-) -> list[MeasuredKernel]:
-    """Kernels alone, for when a network does not fit into memory."""
+    Rounds use up the time until the deadline, of the monotonic clock.
+    """
     name = str(dtype).removeprefix("torch.")
-    on_progress(f"{name}: kernels alone; too little memory for a network and its passes")
-    return kernels_alone(dtype, budget_seconds=budget_seconds)
+
+    def say(text: str) -> None:
+        on_progress(f"{name}: {text}")
+
+    alone = KernelsAlone(dtype)
+    if not has_passes:
+        while time.monotonic() < deadline:
+            alone.run(deadline, say)
+        return alone.kernels()
+    say("a shallow network")
+    passes = TimedPasses(shallow_network(dtype))
+    rounds = max(_LEAST_ROUNDS, round((deadline - time.monotonic()) / _ROUND_SECONDS))
+    for left in range(rounds, 0, -1):
+        now = time.monotonic()
+        of_round = (deadline - now) / left
+        give_back_memory()
+        alone.run(now + (1 - _SHARE_OF_PASSES) * of_round, say)
+        give_back_memory()
+        passes.run(now + of_round, say)
+    return [*alone.kernels(), *passes.kernels()]
 
 
 def fitted_families(measured: Iterable[MeasuredKernel]) -> dict[tuple[str, str], Family]:
@@ -147,25 +182,45 @@ def _family(family: str, members: list[MeasuredKernel]) -> Family:
 # --- Python's overhead -----------------------------------------------------------------------
 
 
-def _operator_us(kernels: CpuKernels) -> float:
-    """Microseconds per operator of a model that the kernels do not explain."""
+def _tiny_step(deadline: float) -> tuple[list[Kernel], float]:
+    """The kernels of a decode step of a tiny model, and its seconds: the fastest of some runs.
+
+    What the kernels do not explain is the time of Python and torch.
+
+    Args:
+        deadline: When no further run begins, of the monotonic clock.
+    """
     directory = ModelDirectory.read(DEFAULT.reference)
     config = copy.deepcopy(dict(directory.config))
     for key, value in _TINY.items():
         config[key] = {**config[key], **value} if isinstance(value, dict) else value
+    width = config["vision_config"]["width"]
+    width["sam_vit_b"] |= {"layers": 1, "global_attn_indexes": [0]}
+    width["clip-l-14-224"] |= {"layers": 1}
     directory = directory.with_config(config)
-    model = load_model(directory, device=torch.device("cpu"), dtype=torch.float32)
+    model = load_model(directory, device=_CPU, dtype=torch.float32)
     workload = DEFAULT.plan(page=(64, 64), crop_mode=False, image_size=64, max_new_tokens=64)
-    measured = measure_page(model, workload, DEFAULT, Protocol(repeats=5, warmups=2, steps=16))
     composed = DEFAULT.forms.compose(
         DEFAULT.forms.dimensions(directory.config), workload, dtype_named("float32"), False,
-        KernelsOf("cpu", kernels.threads),
+        KernelsOf("cpu", torch.get_num_threads()),
     )  # fmt: skip
-    step = composed.stages["decode"].kernels
-    explained = sum(each.calls * kernels.seconds(each) for each in step)
-    calls = sum(each.calls for each in step)
-    left = measured.stages["decode"].fastest - explained
-    return max(0.01, 1e6 * left / calls)
+    began = 0.0
+
+    def begin() -> None:
+        nonlocal began
+        began = time.perf_counter()
+
+    found: list[float] = []
+    with exclusive(), left_as_it_was(model.module), running_unwatched(_CPU):
+        while not found or (time.monotonic() < deadline and len(found) < _TINY_RUNS):
+            generation = Generation(model, workload, DEFAULT, begin)
+            generation.prefill()
+            total = 0.0
+            for number in range(_TINY_STEPS):
+                generation.step(number)
+                total += time.perf_counter() - began
+            found.append(total / _TINY_STEPS)
+    return [*composed.stages["decode"].kernels], min(found)
 
 
 # --- peaks -----------------------------------------------------------------------------------

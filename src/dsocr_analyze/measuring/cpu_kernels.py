@@ -31,24 +31,40 @@ class Sample:
 
     Attributes:
         group: Key shared by samples of nearly the same size; a group is held out as a whole.
-        run: Calls it once.
+        call: Makes its tensors, which live as long as the call that it returns.
+        macs: Multiply-accumulates of a call; 0 for what only moves bytes.
     """
 
     group: str
-    run: Callable[[], Any]
+    call: Callable[[], Callable[[], Any]]
+    macs: int = 0
 
 
 Make = Callable[[], list[Sample]]
-"""Makes samples that share tensors, which live only as long as the samples."""
+"""Makes samples, with the tensors that they share, which live only as long as the samples."""
 
 
-def sample_makers(dtype: torch.dtype, chance: random.Random) -> Iterator[Make]:
-    """Makers of all samples in a data type."""
-    yield from _products(dtype, chance)
-    yield from _batched_products(dtype, chance)
-    yield from _attention(dtype)
-    yield from _convolutions(dtype)
-    yield from _elements(dtype, chance)
+def sample_makers(dtype: torch.dtype) -> list[Make]:
+    """Makers of all samples in a data type, in a fixed order.
+
+    Each kind is shuffled and spread evenly, so that any first part has all kinds, and a disturbance
+    affects all of them.
+    """
+    chance = random.Random(0)
+    kinds = [
+        [*each]
+        for each in (
+            _products(dtype, chance),
+            _batched_products(dtype, chance),
+            _attention(dtype),
+            _convolutions(dtype),
+            *_elements(dtype, chance),
+        )
+    ]
+    for makers in kinds:
+        chance.shuffle(makers)
+    placed = [(place / len(makers), make) for makers in kinds for place, make in enumerate(makers)]
+    return [make for _, make in sorted(placed, key=lambda pair: pair[0])]
 
 
 def _filled(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -88,14 +104,17 @@ def _products(dtype: torch.dtype, chance: random.Random) -> Iterator[Make]:
 
 
 def _products_of(rows: Iterable[int], n: int, k: int, dtype: torch.dtype) -> list[Sample]:
-    copies = min(64, max(2, math.ceil(_COLD_BYTES / (n * k * dtype.itemsize))))
+    copies = min(64, math.ceil(_COLD_BYTES / (n * k * dtype.itemsize)))
     weights = itertools.cycle([torch.full((n, k), 0.01, dtype=dtype) for _ in range(copies)])
     return [_product(m, weights, n, k, dtype) for m in rows if m * n * k <= _MOST_MACS]
 
 
 def _product(m: int, weights: Iterator[torch.Tensor], n: int, k: int, dtype: torch.dtype) -> Sample:
-    x = _filled(m, k, dtype=dtype)
-    return Sample(f"product {round(2 * math.log2(m))} {n} {k}", lambda: F.linear(x, next(weights)))
+    def call() -> Callable[[], Any]:
+        x = _filled(m, k, dtype=dtype)
+        return lambda: F.linear(x, next(weights))
+
+    return Sample(f"product {round(2 * math.log2(m))} {n} {k}", call, m * n * k)
 
 
 def _batched_products(dtype: torch.dtype, chance: random.Random) -> Iterator[Make]:
@@ -118,11 +137,12 @@ def _alone_of(make: Callable[..., Sample], *args: Any, **kwargs: Any) -> list[Sa
 
 
 def _batched(batch: int, m: int, n: int, k: int, dtype: torch.dtype) -> Sample:
-    one, other = _filled(batch, m, k, dtype=dtype), _filled(batch, k, n, dtype=dtype)
-    return Sample(
-        f"batched {round(math.log2(m))} {round(math.log2(n))} {round(math.log2(k))}",
-        lambda: torch.matmul(one, other),
-    )
+    def call() -> Callable[[], Any]:
+        one, other = _filled(batch, m, k, dtype=dtype), _filled(batch, k, n, dtype=dtype)
+        return lambda: torch.matmul(one, other)
+
+    group = f"batched {round(math.log2(m))} {round(math.log2(n))} {round(math.log2(k))}"
+    return Sample(group, call, batch * m * n * k)
 
 
 # --- attention and convolutions --------------------------------------------------------------
@@ -141,13 +161,14 @@ def _attention(dtype: torch.dtype) -> Iterator[Make]:
 def _attended(
     batch: int, heads: int, queries: int, keys: int, dtype: torch.dtype, *, masked: bool
 ) -> Sample:
-    q = _filled(batch, heads, queries, 64, dtype=dtype)
-    k, v = (_filled(batch, heads, keys, 64, dtype=dtype) for _ in range(2))
-    bias = _filled(batch, heads, queries, keys, dtype=dtype) if masked else None
-    return Sample(
-        f"attention {masked} {batch} {keys}",
-        lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=bias),
-    )
+    def call() -> Callable[[], Any]:
+        q = _filled(batch, heads, queries, 64, dtype=dtype)
+        k, v = (_filled(batch, heads, keys, 64, dtype=dtype) for _ in range(2))
+        bias = _filled(batch, heads, queries, keys, dtype=dtype) if masked else None
+        return lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+    macs = 2 * batch * heads * queries * keys * 64
+    return Sample(f"attention {masked} {batch} {keys}", call, macs)
 
 
 def _convolutions(dtype: torch.dtype) -> Iterator[Make]:
@@ -171,12 +192,14 @@ def _convolved(
     shape: tuple[int, int, int], outputs: int, size: int, step: int, dtype: torch.dtype
 ) -> Sample:
     images, inputs, pixels = shape
-    x = _filled(images, inputs, pixels, pixels, dtype=dtype)
-    weight = _filled(outputs, inputs, size, size, dtype=dtype)
-    return Sample(
-        f"convolution {shape} {size}",
-        lambda: F.conv2d(x, weight, stride=step, padding=1 if size == 3 else 0),
-    )
+
+    def call() -> Callable[[], Any]:
+        x = _filled(images, inputs, pixels, pixels, dtype=dtype)
+        weight = _filled(outputs, inputs, size, size, dtype=dtype)
+        return lambda: F.conv2d(x, weight, stride=step, padding=1 if size == 3 else 0)
+
+    macs = images * (pixels // step) ** 2 * inputs * outputs * size**2
+    return Sample(f"convolution {shape} {size}", call, macs)
 
 
 # --- everything else -------------------------------------------------------------------------
@@ -185,15 +208,15 @@ _SIZES: Final = (1_300, 5_000, 20_000, 80_000, 250_000, 800_000, 2_500_000, 6_00
 """Elements per tensor, before random variation."""
 
 
-def _elements(dtype: torch.dtype, chance: random.Random) -> Iterator[Make]:
+def _elements(dtype: torch.dtype, chance: random.Random) -> Iterator[list[Make]]:
+    """Makers of each operator."""
     for name, call_of in (*_of_two(), *_of_one(dtype), *_of_layouts()):
-        for size in _SIZES:
-            rows = max(1, _drawn(chance, round(0.6 * size), round(1.6 * size)) // 1280)
-            yield partial(_element, name, call_of, rows, dtype)
+        several = [_drawn(chance, round(0.6 * size), round(1.6 * size)) // 1280 for size in _SIZES]
+        yield [partial(_element, name, call_of, max(1, rows), dtype) for rows in several]
 
 
 def _element(name: str, call_of: CallOf, rows: int, dtype: torch.dtype) -> list[Sample]:
-    return [Sample(f"{name} {rows}", call_of(rows, dtype))]
+    return [Sample(f"{name} {rows}", partial(call_of, rows, dtype))]
 
 
 CallOf = Callable[[int, torch.dtype], Callable[[], Any]]

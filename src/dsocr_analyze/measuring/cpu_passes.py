@@ -11,7 +11,7 @@ import copy
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -57,28 +57,27 @@ _PAGES: Final = (
     PageOfPass(448),
     PageOfPass(704, is_held_out=True),
     PageOfPass(832),
-    PageOfPass(1088),
     PageOfPass(704, 448, (1800, 900)),
     PageOfPass(576),
     PageOfPass(960),
     PageOfPass(896, 576, (1200, 1800), is_held_out=True),
     PageOfPass(832, 704, (1800, 900)),
 )
-"""In order of priority: the last ones are dropped if the budget does not suffice."""
+"""In order of priority: the last ones are left out if there is too little time."""
 
 
 def shallow_network(dtype: torch.dtype) -> LoadedModel:
-    """The reference network with its published widths and fewer layers of each kind.
+    """The reference network with its published widths, and fewer layers, experts and words.
 
-    There are enough layers for a median: the first ones run with threads and caches as the previous
-    stage left them, and take up to 50 % longer.
+    It takes 1.9 GB in float32. There are enough layers for a median: the first ones run with
+    threads and caches as the previous stage left them, and take up to 50 % longer.
     """
     directory = ModelDirectory.read(DEFAULT.reference)
     config: Any = copy.deepcopy(dict(directory.config))
-    config["num_hidden_layers"] = 5
+    config |= {"num_hidden_layers": 4, "n_routed_experts": 16, "vocab_size": 32_768}
     width = config["vision_config"]["width"]
     width["sam_vit_b"] |= {"layers": 4, "global_attn_indexes": [3]}
-    width["clip-l-14-224"] |= {"layers": 16}
+    width["clip-l-14-224"] |= {"layers": 8}
     return load_model(directory.with_config(config), device=torch.device("cpu"), dtype=dtype)
 
 
@@ -87,26 +86,46 @@ class TimedPasses:
 
     Args:
         model: The network, on the CPU.
-        budget_seconds: Approximate time for all runs.
-        runs: Planned runs per page.
 
     Attributes:
-        ran: The runs so far of every page.
+        fastest: Of every page, the fastest run of each stage so far.
     """
 
-    def __init__(self, model: LoadedModel, budget_seconds: float, runs: int) -> None:
+    def __init__(self, model: LoadedModel) -> None:
         self._model = model
-        self._budget_of_run = budget_seconds / runs
-        self.ran: dict[PageOfPass, list[_Run]] = {}
+        self.fastest: dict[PageOfPass, _Run] = {}
 
-    def run(self) -> None:
-        """Run every page once; the first run drops pages that exceed the budget."""
-        began = time.perf_counter()
-        is_first = not self.ran
-        for page in _PAGES if is_first else tuple(self.ran):
-            self.ran.setdefault(page, []).append(_timed(self._model, page))
-            if is_first and time.perf_counter() - began > self._budget_of_run:
-                return
+    def run(self, deadline: float, on_progress: Callable[[str], None] = lambda _: None) -> None:
+        """Run the pages in turn until the deadline, when the pass that is running is given up.
+
+        The first time, pages that are not reached in half of the time are left out.
+
+        Args:
+            deadline: When to stop, of the monotonic clock.
+            on_progress: Called with what is being measured.
+        """
+        began = time.monotonic()
+        if not self.fastest:
+            for page in _PAGES:
+                half = (began + deadline) / 2 if self.fastest else deadline
+                if not self._run(page, half, on_progress):
+                    break
+        while self.fastest and all(
+            self._run(page, deadline, on_progress) for page in tuple(self.fastest)
+        ):
+            pass
+
+    def _run(self, page: PageOfPass, deadline: float, on_progress: Callable[[str], None]) -> bool:
+        """Run a page once; False if the deadline came first."""
+        on_progress(f"kernels in passes, a page of {page.base_size} pixels")
+        found = _timed(self._model, page, deadline)
+        if found is None:
+            return False
+        before = self.fastest.get(page, found)
+        self.fastest[page] = {
+            stage: min(before[stage], run, key=_seconds_of) for stage, run in found.items()
+        }
+        return True
 
     def kernels(self) -> list[MeasuredKernel]:
         """Every operator that is a single kernel; equal ones of a page are merged into their mean.
@@ -114,11 +133,10 @@ class TimedPasses:
         Times are from the fastest run of each stage, as they are when pages are measured.
         """
         found = []
-        for page, runs in self.ran.items():
+        for page, run in self.fastest.items():
             equal: dict[Kernel, list[float]] = defaultdict(list)
-            for stage in runs[0]:
-                fastest = min((run[stage] for run in runs), key=_seconds_of)
-                for kernels, seconds in fastest:
+            for operators in run.values():
+                for kernels, seconds in operators:
                     if len(kernels) == 1 and kernels[0].calls == 1:
                         equal[kernels[0]._replace(path="", stage="")].append(seconds)
             found += [
@@ -138,15 +156,26 @@ def _seconds_of(operators: list[_Timed]) -> float:
     return sum(seconds for _, seconds in operators)
 
 
-def _timed(model: LoadedModel, page: PageOfPass) -> _Run:
-    """Run a page's passes once."""
+class _TimeIsUp(Exception):  # noqa: N818 - no error
+    """The deadline came before the end of a pass."""
+
+
+def _timed(model: LoadedModel, page: PageOfPass, deadline: float) -> _Run | None:
+    """Run a page's passes once; None if the deadline came first."""
+    try:
+        return _timed_by(model, page, deadline)
+    except _TimeIsUp:
+        return None
+
+
+def _timed_by(model: LoadedModel, page: PageOfPass, deadline: float) -> _Run:
     safe_point()
     workload = DEFAULT.plan(
         page=page.page, base_size=page.base_size, image_size=page.image_size or page.base_size,
         crop_mode=bool(page.image_size), max_new_tokens=_STEPS + 1,
     )  # fmt: skip
     recorder = Recorder(model.module, kernels_of=model.kernels_of)
-    clock = _OperatorClock(recorder)
+    clock = _OperatorClock(recorder, deadline)
 
     def begin() -> Trace:
         clock.finish()
@@ -181,14 +210,15 @@ class _OperatorClock(TorchDispatchMode):
 
     Args:
         recorder: The recorder; its mode must be entered inside this one.
+        deadline: When it raises `_TimeIsUp`, of the monotonic clock.
 
     Attributes:
         passes: Traces with the kernels and seconds of each operator that has kernels, in order.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, deadline: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # not annotated in torch
-        self._recorder = recorder
+        self._recorder, self._deadline = recorder, deadline
         self._seen = 0
         self._seconds = 0.0
         self._was_whole = False
@@ -212,6 +242,8 @@ class _OperatorClock(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if time.monotonic() >= self._deadline:
+            raise _TimeIsUp
         is_booked = bool(self.passes) and len(self.passes[-1][0].kernels) > self._seen
         if is_booked or self._was_whole:
             self.finish()

@@ -15,7 +15,7 @@ from typing import Final
 
 import torch
 
-__all__ = ["can_keep_memory", "kept_memory"]
+__all__ = ["can_keep_memory", "give_back_memory", "kept_memory"]
 
 _TRIM_THRESHOLD: Final = -1
 _MOST_MAPPINGS: Final = -4
@@ -48,3 +48,9 @@ def kept_memory(device: torch.device) -> Iterator[None]:
         library.mallopt(_MOST_MAPPINGS, _DEFAULT_MAPPINGS)
         library.mallopt(_TRIM_THRESHOLD, _DEFAULT_TRIM_BYTES)
         library.malloc_trim(0)
+
+
+def give_back_memory() -> None:
+    """Return what is kept and not in use, so that what follows does not come on top of it."""
+    if can_keep_memory(torch.device("cpu")):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -9,6 +9,8 @@ __all__ = ["fitted"]
 
 _ROUNDS = 6
 _SWEEPS = 400
+_SETTLED = 1e-9
+"""Change of a sweep, relative to the largest coefficient, after which further ones add nothing."""
 _SCALE = 0.1
 """Relative error beyond which a row counts as disturbed and gets less weight."""
 
@@ -40,9 +42,12 @@ def fitted(sizes: Floats, seconds: Floats, importance: Floats) -> Floats:
         # Slight regularization, so that a column that others also explain stays small.
         gram[np.diag_indices_from(gram)] += 1e-9 * max(1.0, float(gram.max()))
         for _ in range(_SWEEPS):
+            before = x.copy()
             for j in range(len(x)):
                 slope = gram[j] @ x - target[j]
                 x[j] = max(0.0, x[j] - slope / gram[j, j])
+            if np.abs(x - before).max() <= _SETTLED * x.max():
+                break
         errors = columns @ x - 1
         weights = importance / np.sqrt(1 + (errors / _SCALE) ** 2)
     found: Floats = x / scale

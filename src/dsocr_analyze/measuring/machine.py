@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 
@@ -13,6 +11,7 @@ from dsocr_analyze.hardware.devices import catalogue_name
 from dsocr_analyze.hardware.profile import Profile
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.measuring.cpu_calibration import CPU_NAME, cpu_title
+from dsocr_analyze.measuring.free_memory import free_memory_bytes
 
 __all__ = ["device_title", "free_bytes", "matching_device", "versions"]
 
@@ -37,12 +36,7 @@ def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free)
-    meminfo = Path("/proc/meminfo")
-    if meminfo.is_file():
-        for line in meminfo.read_text(encoding="utf-8").splitlines():
-            if line.startswith("MemAvailable:"):
-                return 1024 * int(line.split()[1])
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return free_memory_bytes()
 
 
 def matching_device(device: torch.device, known: Mapping[str, Profile]) -> Device | None:

@@ -45,5 +45,6 @@ def blamed_on(directory: ModelDirectory, what: str, device: str = "the device") 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether `error` means that a device is out of memory; on the CPU only its text tells."""
     return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+        isinstance(error, RuntimeError)
+        and any(words in str(error) for words in ("can't allocate memory", "std::bad_alloc"))
     )

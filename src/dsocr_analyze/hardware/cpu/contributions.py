@@ -16,7 +16,7 @@ from typing import Final
 
 from dsocr_analyze.kernels import Attention, Convolution, Gemm, Kernel, Kind
 
-__all__ = ["contributions", "family_of", "known_family", "names_of"]
+__all__ = ["UNREPLACED", "contributions", "family_of", "known_family", "names_of"]
 
 _WEIGHT_PRODUCTS: Final = frozenset({"linear", "addmm", "mm"})
 _ROWS: Final = (1, 2, 4, 16, 64, 256, 1024, 4096)
@@ -39,6 +39,8 @@ _STAND_INS: Final[Mapping[Kind, str]] = {
 
 _PRODUCTS: Final = ("product", "batched_product")
 _ATTENTION: Final = ("attention", "masked_attention")
+UNREPLACED: Final = (*_PRODUCTS, *_ATTENTION, "convolution")
+"""Families that no other one's coefficients can stand in for."""
 
 
 def family_of(kernel: Kernel) -> str:
@@ -68,7 +70,7 @@ def known_family(kernel: Kernel, known: Iterable[tuple[str, str]]) -> tuple[str,
     family = family_of(kernel)
     if (family, kernel.dtype) in every:
         return family, kernel.dtype
-    if family in (*_PRODUCTS, *_ATTENTION, "convolution"):
+    if family in UNREPLACED:
         return None
     stand_in = _STAND_INS.get(kernel.kind, family)
     candidates = [each for each in every if each[0] == family]
