@@ -536,7 +536,7 @@ class TestLimits:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_the_gpu_at_hand_is_calibrated(scipy, tmp_path):
     said = []
-    text = calibrated_gpu(torch.device("cuda:0"), on_progress=said.append, budget_seconds=40)
+    text = calibrated_gpu(torch.device("cuda:0"), on_progress=said.append, budget_seconds=80)
     file = tmp_path / "own.toml"
     file.write_text(text, encoding="utf-8")
     profile = profile_from_file(file)

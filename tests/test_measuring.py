@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import gc
 import itertools
 import json
+import math
 import random
 import re
 import subprocess
 import sys
 import time
+import weakref
 
 import jsonschema
 import numpy as np
 import pytest
 import torch
 from both_engines import small_directory
+from process_state import process_settings
 from sampling import first, sampled
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -30,8 +34,15 @@ from dsocr_analyze.hardware.cpu.kernels import CpuKernels, Family
 from dsocr_analyze.hardware.profile import Profile, profile_from_file
 from dsocr_analyze.hardware.profile_text import cpu_profile_text
 from dsocr_analyze.hardware.timed_device import Device
-from dsocr_analyze.kernels import Attention, Elements, Gemm, Kernel, Work
-from dsocr_analyze.measuring import cpu_calibration, cpu_passes, machine, memory
+from dsocr_analyze.kernels import Attention, Convolution, Elements, Gemm, Kernel, Work
+from dsocr_analyze.measuring import (
+    cpu_calibration,
+    cpu_kernels,
+    cpu_passes,
+    cpu_samples,
+    machine,
+    memory,
+)
 from dsocr_analyze.measuring.cpu_calibration import fitted_families
 from dsocr_analyze.measuring.cpu_samples import MeasuredKernel
 from dsocr_analyze.measuring.kept_memory import can_keep_memory
@@ -231,12 +242,10 @@ def test_pages_that_are_measured_in_turn_are_measured_each(session):
 
 @pytest.fixture(scope="module")
 def timed(session):
-    passes = cpu_passes.TimedPasses(session.loaded, 1e9, 2)
-    pages = (cpu_passes.PageOfPass(128), cpu_passes.PageOfPass(256, 128, (600, 300), True))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu_passes, "_PAGES", pages)
+    passes = cpu_passes.TimedPasses(session.loaded)
+    for page in (cpu_passes.PageOfPass(128), cpu_passes.PageOfPass(256, 128, (600, 300), True)):
         for _ in range(2):
-            passes.run()
+            assert passes._run(page, math.inf, lambda _: None)
     return passes
 
 
@@ -264,44 +273,80 @@ def test_what_a_pass_runs_is_what_a_trace_of_it_has(session, timed):
 
 
 @pytest.mark.exhaustive
-def test_operators_of_a_pass_take_no_longer_than_the_pass(session, timed):
+def test_operators_of_a_pass_take_no_longer_than_the_pass(session):
     began = time.perf_counter()
-    timed.run()
+    run = cpu_passes._timed(session.loaded, cpu_passes.PageOfPass(128), math.inf)
     whole = time.perf_counter() - began
-    parts = sum(
-        seconds
-        for runs in timed.ran.values()
-        for operators in runs[-1].values()
-        for _, seconds in operators
-    )  # of the run just made
+    parts = sum(seconds for operators in run.values() for _, seconds in operators)
     assert 0.02 * whole < parts < whole
 
 
-def test_kernels_are_those_of_the_fastest_run_of_their_stage():
+def test_kernels_are_those_of_the_fastest_run_of_their_stage(monkeypatch):
     """Of sam the second run, of decode steps the first; a copy beside a kernel is left out."""
     one, two, three = (product(m) for m in (1, 2, 3))
-    page = cpu_passes.PageOfPass(128)
-    passes = cpu_passes.TimedPasses(None, 1.0, 2)
-    passes.ran[page] = [
+    runs = [
         {"sam": [((one,), 5.0), ((two,), 1.0), ((one,), 3.0)], "decode": [((three,), 1.0)]},
         {"sam": [((one,), 2.0), ((two,), 4.0), ((one,), 1.0)], "decode": [((three,), 2.0)]},
+        {"sam": [((one,), 9.0)], "decode": [((three, one), 0.5)]},
     ]
+    monkeypatch.setattr(cpu_passes, "_timed", lambda *_: runs.pop(0))
+    passes = cpu_passes.TimedPasses(None)
+    for _ in range(2):
+        passes._run(cpu_passes.PageOfPass(128), math.inf, lambda _: None)
     assert passes.kernels() == [
         MeasuredKernel(one, 1.5, False, 2),
         MeasuredKernel(two, 4.0, False, 1),
         MeasuredKernel(three, 1.0, False, 1),
     ]
-    passes.ran[page][0]["decode"] = [((three, one), 1.0)]
+    passes._run(cpu_passes.PageOfPass(128), math.inf, lambda _: None)
     assert [each.kernel for each in passes.kernels()] == [one, two]
 
 
-@pytest.mark.exhaustive
-def test_pages_beyond_the_budget_are_left_out(session):
-    passes = cpu_passes.TimedPasses(session.loaded, 0.0, 1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu_passes, "_PAGES", tuple(map(cpu_passes.PageOfPass, (64, 128, 192))))
-        passes.run()
-    assert [page.base_size for page in passes.ran] == [64]
+class Clock:
+    """A monotonic clock that a test moves."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("seconds", "first", "later"),
+    [
+        (10.0, [448, 704, 832, 704, 576, 448, 704, 832, 704, 576], 10 * [1]),
+        (1.5, [448, 448], [1, 0.5]),
+        (0.5, [448], [0.5]),
+    ],
+)
+def test_passes_use_up_the_time_and_keep_it(monkeypatch, seconds, first, later):
+    """Each pass takes a second here: five pages in half of ten, and then the same ones again."""
+    clock, began, took = Clock(), [], []
+
+    def timed(_, page, deadline):
+        began.append(page.base_size)
+        took.append(max(0, min(1, deadline - clock.now)))
+        clock.now += took[-1]
+        return {"sam": [((product(1),), 1.0)]} if took[-1] == 1 else None
+
+    monkeypatch.setattr(cpu_passes, "time", clock)
+    monkeypatch.setattr(cpu_passes, "_timed", timed)
+    passes = cpu_passes.TimedPasses(None)
+    passes.run(seconds)
+    assert clock.now == seconds
+    assert [(page, each) for page, each in zip(began, took, strict=True) if each] == [
+        *zip(first, later, strict=True)
+    ]
+
+
+def test_a_pass_is_given_up_at_its_deadline_and_leaves_nothing_behind(session):
+    before = process_settings()
+    deadline = time.monotonic() + 0.05
+    assert cpu_passes._timed(session.loaded, cpu_passes.PageOfPass(512), deadline) is None
+    assert time.monotonic() < deadline + 1
+    assert process_settings() == before
+    assert "forward" not in vars(session.loaded.module)
 
 
 def test_every_page_of_a_pass_is_another_than_the_modes():
@@ -482,30 +527,172 @@ def test_what_was_not_measured_takes_its_kinds_coefficients_or_is_refused():
         cpu.seconds(product(5, dtype="float16"))
 
 
-@pytest.mark.exhaustive
+# Kernels alone -------------------------------------------------------------------------------
+
+
+def a_sample(shape, macs=0, refs=()):
+    """One that adds a tensor to itself, and says when its tensor is gone."""
+
+    def call():
+        tensor = torch.ones(shape)
+        refs.append(weakref.ref(tensor))
+        return lambda: torch.add(tensor, tensor)
+
+    return cpu_kernels.Sample(f"add {shape}", call, macs)
+
+
+@pytest.fixture
+def uncollected():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_no_tensor_outlives_its_sample(monkeypatch, uncollected):
+    refs, alive = [], []
+    makers = [lambda: [a_sample((3, 5), refs=refs), a_sample((4, 5), refs=refs)]] * 2
+    monkeypatch.setattr(cpu_samples, "sample_makers", lambda _: makers)
+    monkeypatch.setattr(cpu_samples, "_seconds_of", lambda call, *_: call() is None or note())
+
+    def note():
+        alive.append(sum(ref() is not None for ref in refs))
+        return 1.0
+
+    alone = cpu_samples.KernelsAlone(torch.float32)
+    monkeypatch.setattr(cpu_samples, "_macs_per_second", lambda _: 1e9)
+    alone.run(time.monotonic() + 60, lambda _: None)
+    assert alive == [1, 1, 1, 1]
+    assert [ref() for ref in refs] == [None] * 4
+    assert len(alone.kernels()) == 4
+
+
+def test_no_tensor_of_a_real_sample_outlives_it(uncollected):
+    made = cpu_kernels._products_of([1, 2], 256, 512, torch.float32)
+    made += cpu_kernels._alone_of(cpu_kernels._attended, 1, 2, 9, 9, torch.float32, masked=True)
+    made += cpu_kernels._alone_of(cpu_kernels._convolved, (1, 3, 32), 8, 16, 16, torch.float32)
+    made += [make()[0] for each in cpu_kernels._elements(torch.float32, random.Random(0))
+             for make in each[:1]]  # fmt: skip
+    tensors = tensors_alive()
+    for sample in made:
+        call = sample.call()
+        cpu_samples._record_of(call)
+        cpu_samples._seconds_of(call, 0.0, 0.0)
+        del call
+    assert tensors_alive() == tensors
+
+
+def tensors_alive():
+    return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())
+
+
+def test_no_tensor_outlives_its_pass(session, uncollected):
+    workload = session.plan(**PAGE, max_new_tokens=3)
+    runs = (
+        lambda: cpu_passes._timed(session.loaded, cpu_passes.PageOfPass(128), math.inf),
+        lambda: measure_page(session.loaded, workload, DEFAULT, Protocol(1, 0, 2)),
+    )
+    for run in runs:
+        for _ in range(2):
+            run()  # the first ones make what is kept, such as rotary angles
+        tensors = tensors_alive()
+        run()
+        assert tensors_alive() == tensors
+
+
+def test_samples_end_with_their_time_and_large_ones_are_left_out(monkeypatch):
+    """A billion per second, and 100 s: calls of five seconds and less. Each takes ten here."""
+    clock, refs = Clock(), []
+
+    def seconds_of(*_):
+        clock.now += 10
+        return clock.now
+
+    sizes = [(1, 6 * 10**9), *((rows, 4 * 10**9) for rows in range(2, 50))]
+    makers = [functools.partial(lambda *each: [a_sample((each[0], 5), each[1], refs)], *size)
+              for size in sizes]  # fmt: skip
+    monkeypatch.setattr(cpu_samples, "sample_makers", lambda _: makers)
+    monkeypatch.setattr(cpu_samples, "_macs_per_second", lambda _: 1e9)
+    monkeypatch.setattr(cpu_samples, "_seconds_of", seconds_of)
+    monkeypatch.setattr(cpu_samples, "time", clock)
+    alone = cpu_samples.KernelsAlone(torch.float32)
+    alone.run(100.0, lambda _: None)
+    assert clock.now == 100
+    assert [each.seconds for each in alone.kernels()] == [10.0 * number for number in range(1, 11)]
+    alone.run(150.0, lambda _: None)  # slower than the first time
+    assert [each.seconds for each in alone.kernels()] == [10.0 * number for number in range(1, 11)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_any_first_part_of_the_samples_has_every_kind(dtype):
+    kinds = [each.func if each.func is not cpu_kernels._alone_of else each.args[0]
+             if each.args[0] is not cpu_kernels._attended else each.keywords["masked"]
+             for each in cpu_kernels.sample_makers(dtype)]  # fmt: skip
+    assert len(kinds) > 400
+    shares = collections.Counter(kinds)
+    assert len(shares) == 6
+    first = collections.Counter(kinds[: len(kinds) // 4])
+    for kind, count in shares.items():
+        assert first[kind] == pytest.approx(count / 4, rel=0.3, abs=2)
+    assert set(kinds[:40]) == set(kinds)
+
+
 @pytest.mark.parametrize(
-    ("free", "alone"), [(10**10, []), (10**10 - 1, ["float32"]), (0, ["float32", "bfloat16"])]
+    ("seconds", "networks", "said"),
+    [(300.0, 2, ""), (54.0, 2, ""), (50.0, 0, ", too little time for passes")],
 )
-def test_without_memory_for_a_network_kernels_are_measured_alone(monkeypatch, free, alone):
-    """A network takes 2.5 GB for each byte of an element: 10 GB in float32."""
-    rows = measured_by(roofline)
-    monkeypatch.setattr(cpu_calibration, "_operator_us", lambda _: 1.0)
-    monkeypatch.setattr(cpu_calibration, "shallow_network", lambda _: None)
-    monkeypatch.setattr(cpu_calibration.TimedPasses, "run", lambda _: None)
+def test_a_cpu_is_calibrated_in_the_time_that_it_has(monkeypatch, seconds, networks, said):
+    """With too little of it, only kernels alone; each turn of them takes 3 s here."""
+    rows = [*measured_by(roofline), *others()]
+    clock, made = Clock(), []
 
-    def kernels_alone(dtype, **_):
-        name = str(dtype).removeprefix("torch.")
-        return [each for each in rows if each.kernel.dtype == name]
+    class Alone:
+        def __init__(self, dtype):
+            self.name = str(dtype).removeprefix("torch.")
 
-    monkeypatch.setattr(cpu_calibration, "kernels_alone", kernels_alone)
-    told = []
-    found = cpu_calibration.calibrated_cpu(
-        budget_seconds=1.0, free_bytes=free, on_progress=told.append
-    )
-    assert [text.split(":")[0] for text in told if "too little memory" in text] == alone
-    assert found.source.endswith(
-        f", too little memory for passes in {' and '.join(alone)}" if alone else "threads"
-    )
+        def run(self, deadline, _):
+            clock.now = min(deadline, clock.now + 3)
+
+        def kernels(self):
+            return [each for each in rows if each.kernel.dtype == self.name]
+
+    class Passes(Alone):
+        def __init__(self, model):
+            pass
+
+        def run(self, deadline, _):
+            clock.now = deadline
+
+        def kernels(self):
+            return []
+
+    monkeypatch.setattr(cpu_calibration, "KernelsAlone", Alone)
+    monkeypatch.setattr(cpu_calibration, "TimedPasses", Passes)
+    monkeypatch.setattr(cpu_calibration, "shallow_network", made.append)
+    monkeypatch.setattr(cpu_calibration, "_tiny_step", lambda _: ([product(1)], 1.0))
+    monkeypatch.setattr(cpu_calibration, "time", clock)
+    found = cpu_calibration.calibrated_cpu(budget_seconds=seconds)
+    assert 0.9 * seconds < clock.now < seconds
+    assert len(made) == networks
+    assert found.source.endswith(f" threads{said}")
+    monkeypatch.setattr(cpu_calibration, "fitted_families", lambda _: {})
+    with pytest.raises(DeviceError, match="too few kernels could be measured in 300 s"):
+        cpu_calibration.calibrated_cpu(budget_seconds=300.0)
+
+
+def others():
+    """A kernel of each kind that a made-up CPU lacks."""
+    sizes = {
+        "bmm": Gemm(2, 3, 4, 5),
+        "scaled_dot_product_attention": Attention(1, 2, 2, 9, 9, 8, 8, False),
+        "conv2d": Convolution(1, 4, 3, 5, 9),
+    }
+    for dtype in ("float32", "bfloat16"):
+        for name, each in sizes.items():
+            kernel = product(1, dtype=dtype)._replace(operator=name, dimensions=each)
+            yield MeasuredKernel(kernel, 1e-3, False)
+        masked = sizes["scaled_dot_product_attention"]._replace(masked=True)
+        yield MeasuredKernel(product(1, dtype=dtype)._replace(dimensions=masked), 1e-3, False)
 
 
 # The profile ---------------------------------------------------------------------------------

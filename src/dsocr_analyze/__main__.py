@@ -28,7 +28,8 @@ def run() -> NoReturn:
         from dsocr_analyze.cli.streams import drop_unwritable
 
         # One command, then exit: garbage collection over a million imported objects, and
-        # deallocating them one by one at exit, would take a third of the run time.
+        # deallocating them one by one at exit, would take a third of the run time. Commands that
+        # loop enable it again (`_SHORT` in cli/commands.py).
         gc.disable()
         code = main()
         interruption.ignore()

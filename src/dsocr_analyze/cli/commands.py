@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
@@ -40,6 +41,10 @@ COMMANDS: Final = (
 )
 """In the order of the help. Each is the function of its name in the module of its name."""
 
+_SHORT: Final = frozenset({"fit", "devices", "trust", "tree"})
+"""Those that, like the main job, end after one pass at most. Garbage is collected in all others,
+which loop: the program itself is started without (`__main__.py`)."""
+
 
 class _Command(TyperCommand):
     """A command whose parser errors carry its context."""
@@ -49,6 +54,16 @@ class _Command(TyperCommand):
         with _known(ctx):
             _check_repeated(self, ctx, args)
             return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command; garbage is collected meanwhile unless it is a short one."""
+        if self.name in _SHORT or gc.isenabled():
+            return super().invoke(ctx)
+        gc.enable()
+        try:
+            return super().invoke(ctx)
+        finally:
+            gc.disable()
 
 
 class Commands(TyperGroup):

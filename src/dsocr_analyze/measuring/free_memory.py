@@ -28,7 +28,7 @@ def free_memory_bytes(root: Path = Path("/")) -> int:
     Args:
         root: The folder that holds `proc` and `sys`.
     """
-    return min(_of_machine(root), *_of_control_groups(root), *_of_process(root))
+    return min([_of_machine(root), *_of_control_groups(root), *_of_process(root)])
 
 
 def _of_machine(root: Path) -> int:

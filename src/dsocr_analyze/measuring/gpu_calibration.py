@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import torch
@@ -15,6 +16,7 @@ from dsocr_analyze.hardware.kernel_times.rows import Rows
 from dsocr_analyze.hardware.profile import MeasuredHost, all_profiles
 from dsocr_analyze.hardware.profile_text import gpu_text, host_text, top_text
 from dsocr_analyze.interruption import safe_point
+from dsocr_analyze.measuring.calibration_needs import GPU_BYTES
 from dsocr_analyze.measuring.gpu_cases import Case, gpu_cases, rows_of
 from dsocr_analyze.measuring.gpu_fit import fitted_kind, is_enough
 from dsocr_analyze.measuring.gpu_host import host_figures
@@ -25,8 +27,12 @@ from dsocr_analyze.running.failures import is_out_of_memory
 
 __all__ = ["calibrated_gpu", "calibrated_profile"]
 
-_BUDGET_SECONDS: Final = 180.0
-"""Time for measuring kernels; the fits take about half a minute more."""
+_BUDGET_SECONDS: Final = 300.0
+_SHARE_OF_FITS: Final = 0.15
+"""Share of the time that is left to the fit of the kind that is measured, and of later ones."""
+
+_SHARE_OF_TENSORS: Final = 0.8
+"""Share of the stated memory; CUDA, its libraries and their kernels take the rest."""
 
 _SHARES: Final = {
     ("gemm", "bfloat16"): 0.34,
@@ -51,7 +57,7 @@ def calibrated_gpu(
     Args:
         device: A CUDA device.
         on_progress: Called with what is being measured, and with the error of each fit.
-        budget_seconds: Time for measuring kernels.
+        budget_seconds: Time for all of it.
 
     Returns:
         The text of a device profile that `profile_from_file` reads.
@@ -59,19 +65,23 @@ def calibrated_gpu(
     Raises:
         DeviceError: There is no such GPU, its memory is in use, or scipy is not installed.
     """
+    end = time.monotonic() + budget_seconds
     check_can_fit()
     if device.type != "cuda" or not torch.cuda.is_available():
         raise DeviceError(f"device {device} is not a CUDA GPU; give cuda:0", arguments=["device"])
     dtype = "bfloat16" if _has_bfloat16(device) else "float16"
     try:
-        with exclusive(), torch.cuda.device(device), torch.random.fork_rng([device]):
+        with (
+            exclusive(), torch.cuda.device(device), torch.random.fork_rng([device]),
+            _limited_memory(device),
+        ):  # fmt: skip
             kernels = GpuKernels(device, getattr(torch, dtype))
             on_progress("warming up the clocks")
             kernels.warm_up()
             found = found_gpu(device, dtype, kernels)
             on_progress(f"{found.gpu.title}: the host")
             host = host_figures(device)
-            return calibrated_profile(found, kernels, host, budget_seconds, on_progress)
+            return calibrated_profile(found, kernels, host, end - time.monotonic(), on_progress)
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise DeviceError(
@@ -81,6 +91,18 @@ def calibrated_gpu(
         raise DeviceError(f"{device} could not be calibrated: {first_line}") from error
     finally:
         torch.cuda.empty_cache()
+
+
+@contextlib.contextmanager
+def _limited_memory(device: torch.device) -> Iterator[None]:
+    """Lets tensors take most of the stated memory; the rest is for CUDA and its libraries."""
+    total = torch.cuda.get_device_properties(device).total_memory
+    share = _SHARE_OF_TENSORS * GPU_BYTES / total
+    torch.cuda.set_per_process_memory_fraction(min(1.0, share), device)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
 
 
 def _has_bfloat16(device: torch.device) -> bool:
@@ -105,7 +127,7 @@ def calibrated_profile(
         found: The GPU.
         timer: Times its kernels.
         host: Measured host figures.
-        budget_seconds: Time for measuring kernels.
+        budget_seconds: Time for measuring kernels, and for the fits.
         on_progress: Called with what is being measured.
         cases: From a kind and a data type to the cases to measure, in order of priority.
 
@@ -114,15 +136,12 @@ def calibrated_profile(
     """
     wanted = {key: share for key, share in _SHARES.items() if _is_wanted(*key, found.gpu, timer)}
     parts = []
-    seconds_left, shares_left = budget_seconds, sum(wanted.values())
+    end, shares_left = time.monotonic() + budget_seconds, sum(wanted.values())
     for (kind, dtype), share in wanted.items():
         name = f"{kind} in {dtype if dtype == 'float32' else '16 bits'}"
-        began = time.monotonic()
-        rows = _measured_rows(
-            kind, cases(kind, dtype), timer, began + seconds_left * share / shares_left, name,
-            on_progress,
-        )  # fmt: skip
-        seconds_left = max(0.0, seconds_left - (time.monotonic() - began))
+        now = time.monotonic()
+        seconds = (1 - _SHARE_OF_FITS) * max(0.0, end - now) * share / shares_left
+        rows = _measured_rows(kind, cases(kind, dtype), timer, now + seconds, name, on_progress)
         shares_left -= share
         if rows is None or not is_enough(rows):
             on_progress(f"{name}: too few measurements; left out")

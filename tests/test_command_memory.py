@@ -1,0 +1,246 @@
+"""Calibration takes what it states, and a longer loop takes no more memory than a short one."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from both_engines import small_directory
+
+from dsocr_analyze.cli import main, progress
+from dsocr_analyze.cli.commands import COMMANDS, _command
+from dsocr_analyze.measuring import calibration_needs, cpu_calibration
+from dsocr_analyze.measuring.free_memory import free_memory_bytes
+
+MB = 10**6
+PROGRAM = (sys.executable, "-m", "dsocr_analyze")
+
+
+# A process and its children ------------------------------------------------------------------
+
+
+def resident_bytes(root):
+    """Bytes of a process and everything below it."""
+    children, nbytes = {}, {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = entry.read_text().rpartition(")")[2].split()
+            process = int(entry.parent.name)
+            children.setdefault(int(fields[1]), []).append(process)
+            nbytes[process] = int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+    total, left = 0, [root]
+    while left:
+        process = left.pop()
+        total += nbytes.get(process, 0)
+        left += children.get(process, [])
+    return total
+
+
+def ran(arguments, folder, most_bytes=5 * 10**9):
+    """Exit code, stderr, seconds and peak of a command; one that takes too much is ended."""
+    began, peak = time.monotonic(), 0
+    environment = os.environ | {"XDG_CONFIG_HOME": str(folder)}
+    with (
+        (folder / "stderr").open("w+") as errors,
+        subprocess.Popen([*PROGRAM, *arguments], stdout=subprocess.DEVNULL, stderr=errors,
+                         cwd=folder, env=environment) as process,
+    ):  # fmt: skip
+        while process.poll() is None:
+            peak = max(peak, resident_bytes(process.pid))
+            if peak > most_bytes:
+                process.kill()
+            time.sleep(0.02)
+        errors.seek(0)
+        return SimpleNamespace(
+            code=process.returncode, stderr=errors.read(), seconds=time.monotonic() - began,
+            peak_bytes=peak,
+        )  # fmt: skip
+
+
+# Calibration ---------------------------------------------------------------------------------
+
+
+@pytest.mark.benchmark
+@pytest.mark.parametrize("seconds", [30, 100])
+def test_calibration_takes_the_seconds_and_the_memory_that_it_states(tmp_path, seconds):
+    done = ran(["calibrate", "--seconds", str(seconds)], tmp_path)
+    assert done.code == 0, done.stderr
+    stated = re.search(r"takes about (\S+) s, up to (\S+) GB of memory", done.stderr)
+    assert done.seconds == pytest.approx(float(stated[1]), rel=0.2)
+    assert done.peak_bytes < 1.2 * 1e9 * float(stated[2])
+    assert done.peak_bytes < 4 * 10**9
+
+
+@pytest.mark.parametrize("kind", ["RLIMIT_AS", "RLIMIT_DATA"])
+def test_without_memory_it_says_so_in_a_line_and_takes_none(kind):
+    program = (
+        "import resource, sys\n"
+        f"resource.setrlimit(resource.{kind}, (10**9, 10**9))\n"
+        "from dsocr_analyze.cli import main\n"
+        "code = main(['calibrate'])\n"
+        "assert 'torch' not in sys.modules\n"
+        "sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert re.fullmatch(
+        r"dsocr-analyze: calibration takes up to 3\.7 GB of memory, and (0\.9|1\.0) GB are free;"
+        r" free some, or raise the limit of this process\n",
+        done.stderr,
+    )
+
+
+def test_a_shorter_one_is_offered_where_it_fits(monkeypatch, capsys):
+    monkeypatch.setattr(calibration_needs, "free_memory_bytes", lambda: 25 * 10**8)
+    assert main(["calibrate"]) == 2
+    assert "; less than 90 s need 2.0 GB only\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate"
+                     " memory: you tried to allocate 9 bytes."),
+        RuntimeError("std::bad_alloc"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_memory_that_runs_out_later_is_said_in_a_line(monkeypatch, capsys, error):
+    def fail(**_):
+        raise error
+
+    monkeypatch.setattr(cpu_calibration, "calibrated_cpu", fail)
+    assert main(["calibrate"]) == 2
+    stated, said = capsys.readouterr().err.splitlines()
+    assert stated == ("dsocr-analyze: calibration of cpu takes about 300 s, up to 3.7 GB of memory")
+    assert "cpu ran out of memory during calibration" in said
+
+
+def test_an_error_of_another_kind_stays_an_internal_one(monkeypatch, capsys):
+    def fail(**_):
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setattr(cpu_calibration, "calibrated_cpu", fail)
+    assert main(["calibrate"]) == 70
+
+
+def test_steps_are_lines_now_and_then_where_there_is_no_terminal(monkeypatch, capsys):
+    now = [100.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with progress.announced_steps(in_lines=True) as announce:
+        for number in range(1, 26):
+            now[0] += 1
+            announce(f"step {number}")
+    assert capsys.readouterr().err == (
+        "dsocr-analyze: after 10 s: step 10\ndsocr-analyze: after 20 s: step 20\n"
+    )
+    with progress.announced_steps() as announce:
+        now[0] += 60
+        announce("step")
+    assert capsys.readouterr().err == ""
+
+
+# Free memory ---------------------------------------------------------------------------------
+
+
+def system(root, files):
+    for name, text in files.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+MEMINFO = {"proc/meminfo": "MemTotal:  9000 kB\nMemFree:  100 kB\nMemAvailable:  8000 kB\n"}
+VERSION_2 = {
+    **MEMINFO,
+    "proc/self/cgroup": "0::/user/job\n",
+    "sys/fs/cgroup/user/job/memory.max": "max\n",
+    "sys/fs/cgroup/user/job/memory.current": "1000000\n",
+    "sys/fs/cgroup/user/memory.max": "5000000\n",
+    "sys/fs/cgroup/user/memory.current": "3000000\n",
+    "sys/fs/cgroup/user/memory.stat": "anon 7\ninactive_file 400000\nactive_file 9\n",
+}
+VERSION_1 = {
+    **MEMINFO,
+    "proc/self/cgroup": "3:cpu,cpuacct:/job\n4:memory:/job\n0::/\n",
+    "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "3000000\n",
+    "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "1000000\n",
+    "sys/fs/cgroup/memory/job/memory.stat": "total_inactive_file 50\n",
+    "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+    "sys/fs/cgroup/memory/memory.usage_in_bytes": "5\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (MEMINFO, 8000 * 1024),
+        (VERSION_2, 2_400_000),
+        (VERSION_2 | {"sys/fs/cgroup/user/memory.current": "5900000"}, 0),
+        (VERSION_1, 2_000_050),
+        # In a container, its own group is the root of what it sees.
+        ({**MEMINFO, "proc/self/cgroup": "0::/elsewhere\n", "sys/fs/cgroup/memory.max": "70",
+          "sys/fs/cgroup/memory.current": "30"}, 40),
+    ],
+    ids=["none", "version 2", "full", "version 1", "container"],
+)  # fmt: skip
+def test_free_memory_is_the_least_of_what_limits_it(tmp_path, files, expected):
+    assert free_memory_bytes(system(tmp_path, files)) == expected
+
+
+# Garbage -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_garbage_is_collected_in_every_command_that_loops(name, monkeypatch):
+    seen = []
+    monkeypatch.setattr(f"dsocr_analyze.cli.{name}.{name}", lambda: seen.append(gc.isenabled()))
+    _command.cache_clear()
+    gc.disable()
+    try:
+        assert main([name]) == 0
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+        _command.cache_clear()
+    assert seen == [name not in ("fit", "devices", "trust", "tree")]
+
+
+SMALL = ("--page", "600x500", "--base-size", "128", "--image-size", "64")
+MEASURE = ("measure", "--config", "config.json", *SMALL, "--dtype", "float32", "--warmups", "0",
+           "--steps", "1", "--repeats")  # fmt: skip
+LOOPS = {
+    "sweep": ((("sweep", "--max-new-tokens", "1:300", "--output", "a.csv"), 20),
+              (("sweep", "--max-new-tokens", "1:60000", "--output", "b.csv"), 20)),
+    "archive": ((("archive", "short.csv"), 20), (("archive", "long.csv"), 20)),
+    "time": ((("time", "l4"), 20), (("time", "l4", "h100", "a100-80gb-sxm", "b200"), 20)),
+    "compare": ((("compare", "tiny", "small"), 60),
+                (("compare", "tiny", "small", "base", "large", "gundam",
+                  "--max-new-tokens", "64,128,256"), 60)),
+    "measure": (((*MEASURE, "1"), 40), ((*MEASURE, "40"), 40)),
+}  # fmt: skip
+"""A short and a long run of commands, and how many MB the long one may take beyond the short."""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_longer_loop_takes_no_more_memory(name, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(small_directory().config))
+    for file, pages in (("short.csv", 100), ("long.csv", 30_000)):
+        rows = (f"{1000 + number % 700},{1400 + number % 90}" for number in range(pages))
+        (tmp_path / file).write_text("\n".join(["width,height", *rows]) + "\n")
+    (short, most), (long, _) = LOOPS[name]
+    first, second = ran(short, tmp_path), ran(long, tmp_path)
+    assert (first.code, second.code) == (0, 0), first.stderr + second.stderr
+    assert second.peak_bytes - first.peak_bytes < most * MB
