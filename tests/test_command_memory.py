@@ -220,27 +220,31 @@ def test_garbage_is_collected_in_every_command_that_loops(name, monkeypatch):
 SMALL = ("--page", "600x500", "--base-size", "128", "--image-size", "64")
 MEASURE = ("measure", "--config", "config.json", *SMALL, "--dtype", "float32", "--warmups", "0",
            "--steps", "1", "--repeats")  # fmt: skip
+SWEEP = ("sweep", "--max-new-tokens", "1:3000", "--output", "rows.csv")
 LOOPS = {
-    "sweep": ((("sweep", "--max-new-tokens", "1:300", "--output", "a.csv"), 20),
-              (("sweep", "--max-new-tokens", "1:60000", "--output", "b.csv"), 20)),
-    "archive": ((("archive", "short.csv"), 20), (("archive", "long.csv"), 20)),
-    "time": ((("time", "l4"), 20), (("time", "l4", "h100", "a100-80gb-sxm", "b200"), 20)),
-    "compare": ((("compare", "tiny", "small"), 60),
-                (("compare", "tiny", "small", "base", "large", "gundam",
-                  "--max-new-tokens", "64,128,256"), 60)),
-    "measure": (((*MEASURE, "1"), 40), ((*MEASURE, "40"), 40)),
+    "sweep": ((*SWEEP, "--batch-size", "1:20"), (*SWEEP, "--batch-size", "1:100"), 20),
+    "archive": (("archive", "short.csv"), ("archive", "long.csv"), 20),
+    "time": (("time", "l4"), ("time", "l4", "h100", "a100-80gb-sxm", "b200"), 20),
+    "compare": (("compare", "tiny", "small"),
+                ("compare", "tiny", "small", "base", "large", "gundam"), 60),
+    "measure": ((*MEASURE, "1"), (*MEASURE, "40"), 40),
+    "calibrate": (("calibrate", "--seconds", "30"), ("calibrate", "--seconds", "60"), 300),
 }  # fmt: skip
 """A short and a long run of commands, and how many MB the long one may take beyond the short."""
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.benchmark if name == "calibrate" else ())
+     for name in LOOPS],
+)  # fmt: skip
 def test_a_longer_loop_takes_no_more_memory(name, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(small_directory().config))
     for file, pages in (("short.csv", 100), ("long.csv", 30_000)):
         rows = (f"{1000 + number % 700},{1400 + number % 90}" for number in range(pages))
         (tmp_path / file).write_text("\n".join(["width,height", *rows]) + "\n")
-    (short, most), (long, _) = LOOPS[name]
+    short, long, most = LOOPS[name]
     first, second = ran(short, tmp_path), ran(long, tmp_path)
     assert (first.code, second.code) == (0, 0), first.stderr + second.stderr
     assert second.peak_bytes - first.peak_bytes < most * MB

@@ -63,7 +63,7 @@ _FEWEST: Final = 4
 """Kernels that a fit needs; with fewer in training, all are used and none is held out."""
 
 _TINY: Final[Mapping[str, Any]] = {
-    "num_hidden_layers": 12, "hidden_size": 64, "intermediate_size": 64, "vocab_size": 64,
+    "num_hidden_layers": 4, "hidden_size": 64, "intermediate_size": 64, "vocab_size": 64,
     "moe_intermediate_size": 16, "num_attention_heads": 4, "num_key_value_heads": 4,
     "projector_config": {"n_embed": 64},
 }  # fmt: skip
@@ -188,7 +188,7 @@ def _tiny_step(deadline: float) -> tuple[list[Kernel], float]:
     What the kernels do not explain is the time of Python and torch.
 
     Args:
-        deadline: When no further run begins, of the monotonic clock.
+        deadline: When no further step begins, of the monotonic clock.
     """
     directory = ModelDirectory.read(DEFAULT.reference)
     config = copy.deepcopy(dict(directory.config))
@@ -215,11 +215,11 @@ def _tiny_step(deadline: float) -> tuple[list[Kernel], float]:
         while not found or (time.monotonic() < deadline and len(found) < _TINY_RUNS):
             generation = Generation(model, workload, DEFAULT, begin)
             generation.prefill()
-            total = 0.0
-            for number in range(_TINY_STEPS):
-                generation.step(number)
-                total += time.perf_counter() - began
-            found.append(total / _TINY_STEPS)
+            steps: list[float] = []
+            while not steps or (time.monotonic() < deadline and len(steps) < _TINY_STEPS):
+                generation.step(len(steps))
+                steps.append(time.perf_counter() - began)
+            found.append(sum(steps) / len(steps))
     return [*composed.stages["decode"].kernels], min(found)
 
 
