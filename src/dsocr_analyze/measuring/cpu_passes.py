@@ -60,7 +60,7 @@ _PAGES: Final = (
     PageOfPass(704, 448, (1800, 900)),
     PageOfPass(576),
     PageOfPass(960),
-    PageOfPass(896, 576, (1200, 1800), is_held_out=True),
+    PageOfPass(896, 384, (1200, 1800), is_held_out=True),
     PageOfPass(832, 704, (1800, 900)),
 )
 """In order of priority: the last ones are left out if there is too little time."""
