@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import datetime as dt
-import itertools
 import os
 import platform
 import time
@@ -100,12 +99,14 @@ def calibrated_cpu(
             measured += _measured_kernels(dtype, deadline, has_passes, on_progress)
     on_progress("fits")
     families = fitted_families(measured)
-    names = (str(dtype).removeprefix("torch.") for dtype in dtypes)
-    wanted = set(itertools.product(UNREPLACED, names))
-    if not wanted <= families.keys() or any(not known_family(each, families) for each in step):
+    names = [str(dtype).removeprefix("torch.") for dtype in dtypes]
+    missing = [f"{family} in {name}" for family in UNREPLACED for name in names
+               if (family, name) not in families]  # fmt: skip
+    missing += [each.operator for each in step if known_family(each, families) is None]
+    if missing:
         raise DeviceError(
-            f"too few kernels could be measured in {budget_seconds:.0f} s; give it more time, or"
-            " stop other programs"
+            f"too few kernels could be measured in {budget_seconds:.0f} s: no {missing[0]}; give it"
+            " more time, or stop other programs"
         )
     kernels = CpuKernels(torch.get_num_threads(), 0.0, families)
     explained = sum(each.calls * kernels.seconds(each) for each in step)

@@ -24,6 +24,8 @@ _KEPT: Final = 3
 """Outputs kept alive, so that the next one is written elsewhere, as in a pass."""
 _CALLS: Final = 20
 """Fewest calls that the time for all samples has to suffice for, and fewest of their groups."""
+_LEAST_MACS: Final = 3e8
+"""Calls of so many are made however slow they are: every kind has some."""
 _HELD_OUT: Final = 64
 """Groups out of 256 that a fit does not see."""
 
@@ -71,7 +73,7 @@ class KernelsAlone:
         """
         seconds = deadline - time.monotonic()
         # Calls that would take too much of the time are left out.
-        most_macs = _macs_per_second(self._dtype) * seconds / _CALLS
+        most_macs = max(_LEAST_MACS, _macs_per_second(self._dtype) * seconds / _CALLS)
         count = len(self._makers)
         for number in range(count):
             began = time.monotonic()
