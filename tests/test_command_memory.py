@@ -93,7 +93,7 @@ def test_without_memory_it_says_so_in_a_line_and_takes_none(kind):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 2
     assert re.fullmatch(
-        r"dsocr-analyze: calibration takes up to 3\.7 GB of memory, and (0\.9|1\.0) GB are free;"
+        r"dsocr-analyze: calibration takes up to 3\.5 GB of memory, and (0\.9|1\.0) GB are free;"
         r" free some, or raise the limit of this process\n",
         done.stderr,
     )
@@ -102,7 +102,7 @@ def test_without_memory_it_says_so_in_a_line_and_takes_none(kind):
 def test_a_shorter_one_is_offered_where_it_fits(monkeypatch, capsys):
     monkeypatch.setattr(calibration_needs, "free_memory_bytes", lambda: 25 * 10**8)
     assert main(["calibrate"]) == 2
-    assert "; less than 90 s need 2.0 GB only\n" in capsys.readouterr().err
+    assert "; less than 90 s need 1.3 GB only\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_memory_that_runs_out_later_is_said_in_a_line(monkeypatch, capsys, error
     monkeypatch.setattr(cpu_calibration, "calibrated_cpu", fail)
     assert main(["calibrate"]) == 2
     stated, said = capsys.readouterr().err.splitlines()
-    assert stated == ("dsocr-analyze: calibration of cpu takes about 300 s, up to 3.7 GB of memory")
+    assert stated == ("dsocr-analyze: calibration of cpu takes about 300 s, up to 3.5 GB of memory")
     assert "cpu ran out of memory during calibration" in said
 
 
@@ -227,6 +227,9 @@ LOOPS = {
     "time": (("time", "l4"), ("time", "l4", "h100", "a100-80gb-sxm", "b200"), 20),
     "compare": (("compare", "tiny", "small"),
                 ("compare", "tiny", "small", "base", "large", "gundam"), 60),
+    "advise": (("advise", "--page-text-tokens", "10"),
+               ("advise", "--page-text-tokens", ",".join(map(str, range(1, 13)))), 20),
+    "check": (("check", "--budgets", "few.toml"), ("check", "--budgets", "many.toml"), 60),
     "measure": ((*MEASURE, "1"), (*MEASURE, "40"), 40),
     "calibrate": (("calibrate", "--seconds", "30"), ("calibrate", "--seconds", "60"), 300),
 }  # fmt: skip
@@ -244,6 +247,9 @@ def test_a_longer_loop_takes_no_more_memory(name, tmp_path):
     for file, pages in (("short.csv", 100), ("long.csv", 30_000)):
         rows = (f"{1000 + number % 700},{1400 + number % 90}" for number in range(pages))
         (tmp_path / file).write_text("\n".join(["width,height", *rows]) + "\n")
+    for file, workloads in (("few.toml", 1), ("many.toml", 25)):
+        names = (f'[workloads.w{number}]\nmode = "base"\n' for number in range(workloads))
+        (tmp_path / file).write_text("".join(names))
     short, long, most = LOOPS[name]
     first, second = ran(short, tmp_path), ran(long, tmp_path)
     assert (first.code, second.code) == (0, 0), first.stderr + second.stderr
