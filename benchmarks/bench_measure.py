@@ -124,7 +124,11 @@ def profile(asked: argparse.Namespace):  # noqa: ANN201  # of a private room
     """The one given, else one that is measured now."""
     if asked.profile and asked.profile.is_file():
         return profile_from_file(asked.profile)
-    found = calibrated_cpu(budget_seconds=asked.seconds, on_progress=lambda s: print(s, flush=True))
+    found = calibrated_cpu(
+        budget_seconds=asked.seconds,
+        has_passes=True,
+        on_progress=lambda s: print(s, flush=True),
+    )
     if asked.profile:
         asked.profile.write_text(cpu_profile_text(found), encoding="utf-8")
     assert found.cpu is not None

@@ -99,6 +99,22 @@ def test_without_memory_it_says_so_in_a_line_and_takes_none(kind):
     )
 
 
+@pytest.mark.parametrize(("seconds", "stated", "has_passes"), [(89, 1.3, False), (90, 3.5, True)])
+def test_what_is_measured_is_what_the_stated_memory_is_for(
+    monkeypatch, capsys, seconds, stated, has_passes
+):
+    asked = []
+
+    def stop(**given):
+        asked.append(given["has_passes"])
+        raise MemoryError
+
+    monkeypatch.setattr(cpu_calibration, "calibrated_cpu", stop)
+    main(["calibrate", "--seconds", str(seconds)])
+    assert f"takes about {seconds} s, up to {stated} GB" in capsys.readouterr().err
+    assert asked == [has_passes]
+
+
 def test_a_shorter_one_is_offered_where_it_fits(monkeypatch, capsys):
     monkeypatch.setattr(calibration_needs, "free_memory_bytes", lambda: 25 * 10**8)
     assert main(["calibrate"]) == 2

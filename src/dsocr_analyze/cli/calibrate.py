@@ -19,6 +19,7 @@ from dsocr_analyze.measuring.calibration_needs import (
     LEAST_SECONDS,
     MOST_SECONDS,
     check_memory,
+    has_passes,
     stated_memory,
 )
 from dsocr_analyze.own_folder import own_folder_to_write
@@ -79,7 +80,8 @@ def calibrate(
     if torch_device.type == "meta":
         raise DeviceError("--device meta computes nothing; use cpu or cuda:N")
     with announced_steps(in_lines=True) as announce:
-        text = _calibrated(torch_device, seconds - (time.monotonic() - began), announce)
+        left = seconds - (time.monotonic() - began)
+        text = _calibrated(torch_device, left, announce, has_passes=has_passes(seconds))
     import tomllib
 
     name = tomllib.loads(text)["name"]
@@ -89,7 +91,9 @@ def calibrate(
     print_calibration(file, device)
 
 
-def _calibrated(device: torch.device, seconds: float, announce: Callable[[str], None]) -> str:
+def _calibrated(
+    device: torch.device, seconds: float, announce: Callable[[str], None], *, has_passes: bool
+) -> str:
     """The text of a profile of the device, measured in some seconds."""
     if device.type == "cuda":
         from dsocr_analyze.measuring.gpu_calibration import calibrated_gpu
@@ -100,7 +104,7 @@ def _calibrated(device: torch.device, seconds: float, announce: Callable[[str], 
     from dsocr_analyze.running.failures import is_out_of_memory
 
     try:
-        found = calibrated_cpu(budget_seconds=seconds, on_progress=announce)
+        found = calibrated_cpu(budget_seconds=seconds, has_passes=has_passes, on_progress=announce)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise

@@ -14,20 +14,25 @@ __all__ = [
     "GPU_BYTES",
     "LEAST_SECONDS",
     "MOST_SECONDS",
-    "SECONDS_WITH_PASSES",
     "check_memory",
+    "has_passes",
     "stated_memory",
 ]
 
 LEAST_SECONDS: Final = 20.0
 MOST_SECONDS: Final = 3600.0
-SECONDS_WITH_PASSES: Final = 90.0
+_SECONDS_WITH_PASSES: Final = 90.0
 """A CPU's calibration that is shorter measures kernels alone: a pass may take many seconds."""
 GPU_BYTES: Final = 6_000_000_000
 """Memory of a GPU that its calibration takes at most."""
 _ALONE_BYTES: Final = 1_300_000_000
 _WITH_PASSES_BYTES: Final = 3_500_000_000
 _BESIDE_GPU_BYTES: Final = 4_000_000_000
+
+
+def has_passes(seconds: float) -> bool:
+    """Whether a calibration that takes so long measures kernels in passes too, on a CPU."""
+    return seconds >= _SECONDS_WITH_PASSES
 
 
 def stated_memory(seconds: float, *, on_cpu: bool) -> str:
@@ -44,7 +49,7 @@ def stated_memory(seconds: float, *, on_cpu: bool) -> str:
 def _bytes(seconds: float, *, on_cpu: bool) -> int:
     if not on_cpu:
         return _BESIDE_GPU_BYTES
-    return _WITH_PASSES_BYTES if seconds >= SECONDS_WITH_PASSES else _ALONE_BYTES
+    return _WITH_PASSES_BYTES if has_passes(seconds) else _ALONE_BYTES
 
 
 def check_memory(seconds: float, *, on_cpu: bool) -> None:
@@ -63,7 +68,7 @@ def check_memory(seconds: float, *, on_cpu: bool) -> None:
     shorter = _bytes(LEAST_SECONDS, on_cpu=on_cpu)
     advice = "free some, or raise the limit of this process"
     if shorter <= free:
-        advice += f"; less than {SECONDS_WITH_PASSES:g} s need {shorter / 1e9:.1f} GB only"
+        advice += f"; less than {_SECONDS_WITH_PASSES:g} s need {shorter / 1e9:.1f} GB only"
     raise DeviceError(
         f"calibration takes up to {need / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free;"
         f" {advice}"

@@ -30,7 +30,6 @@ from dsocr_analyze.hardware.cpu.kernels import CACHED_BYTES, CpuKernels, Family
 from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.profile import Profile
 from dsocr_analyze.kernels import Gemm, Kernel, KernelsOf
-from dsocr_analyze.measuring.calibration_needs import SECONDS_WITH_PASSES
 from dsocr_analyze.measuring.cpu_passes import TimedPasses, shallow_network
 from dsocr_analyze.measuring.cpu_samples import KernelsAlone, MeasuredKernel
 from dsocr_analyze.measuring.kept_memory import give_back_memory, kept_memory
@@ -54,8 +53,6 @@ _SHARE_OF_TINY: Final = 0.06
 _TINY_RUNS: Final = 7
 _TINY_STEPS: Final = 8
 _SHARE_OF_FITS: Final = 0.04
-_LEAST_SHARE_LEFT: Final = 0.6
-"""Share of a command's time that may have passed before its calibration begins."""
 _IMPORTANCE_IN_PASS: Final = 5.0
 """Weight of a kernel measured in a pass, relative to one measured alone."""
 _FEWEST: Final = 4
@@ -72,6 +69,7 @@ _TINY: Final[Mapping[str, Any]] = {
 def calibrated_cpu(
     *,
     budget_seconds: float,
+    has_passes: bool,
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16),
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Profile:
@@ -79,7 +77,8 @@ def calibrated_cpu(
 
     Args:
         budget_seconds: Time for all of it. It is used up by measuring more often, and kept by
-            measuring less; with little of it, no passes are run.
+            measuring less.
+        has_passes: Whether kernels are measured in passes too, which takes more time and memory.
         dtypes: Data types.
         on_progress: Called with what is being measured.
 
@@ -88,7 +87,6 @@ def calibrated_cpu(
     """
     began = time.monotonic()
     end = began + budget_seconds * (1 - _SHARE_OF_FITS)
-    has_passes = budget_seconds >= SECONDS_WITH_PASSES * _LEAST_SHARE_LEFT
     on_progress("operators of a tiny model")
     step, step_seconds = _tiny_step(began + _SHARE_OF_TINY * budget_seconds)
     measured: list[MeasuredKernel] = []
