@@ -32,6 +32,7 @@ from dsocr_analyze.input_files import (
     read_bytes,
     read_text,
 )
+from dsocr_analyze.model.lone_config import check_loads_nothing
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
@@ -173,8 +174,12 @@ class ModelDirectory:
         """Check the config's values if it is known whose code reads them.
 
         Raises:
-            ConfigError: No model can be built from a value, or the closed forms do not cover it.
+            ConfigError: No model can be built from a value, the closed forms do not cover it, or
+                transformers would load something by its name.
         """
+        if not self.has_code:
+            with self._named_config():
+                check_loads_nothing(self.config)
         if self.code == "reference" or (
             # A trace may count what published code does beyond the closed forms.
             self.code == "published" and not self.config_findings.refusals

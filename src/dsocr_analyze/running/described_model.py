@@ -41,7 +41,9 @@ def config_and_class(directory: ModelDirectory) -> tuple[Any, type]:
         )
     name = _class_name(directory)
     model_class = getattr(transformers, name, None)
-    if not isinstance(model_class, type) or not issubclass(model_class, torch.nn.Module):
+    if not isinstance(model_class, type) or not issubclass(
+        model_class, transformers.PreTrainedModel
+    ):
         raise ConfigError(
             f"{here} has no model class {name!r}, named in config.json of {path!r} or in the stages"
             " file; give one of its classes, such as 'LlamaForCausalLM'"

@@ -15,6 +15,7 @@ from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.key_value_cache import GrowingCache
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.running.confinement import confined
 from dsocr_analyze.running.loading import LoadedModel
 from dsocr_analyze.workload import AnyWorkload, DecodeStep
 
@@ -95,7 +96,7 @@ class Generation(Generic[Record]):
             inputs[use.argument] = empty_cache(self._model.directory, config)
         self._on_progress("prefill pass")
         record = self._begin()
-        output = self._model.module(**inputs)
+        output = self._output(inputs)
         if decodes:
             self._cache = _part_of(output, use.output)
             self.kv_cache_bytes = _cache_bytes(self._cache)
@@ -141,8 +142,12 @@ class Generation(Generic[Record]):
         inputs |= {**self._carried, architecture.cache.argument: self._cache}
         self._ran = number + 1
         record = self._begin()
-        self._cache = _part_of(model.module(**inputs), architecture.cache.output)
+        self._cache = _part_of(self._output(inputs), architecture.cache.output)
         return record
+
+    def _output(self, inputs: dict[str, Any]) -> Any:
+        with confined(self._model.directory):
+            return self._model.module(**inputs)
 
     def _accepted(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Drops the optional inputs that the model's forward does not name."""

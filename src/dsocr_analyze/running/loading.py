@@ -18,6 +18,7 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.trust import require_trust
 from dsocr_analyze.model.versions import require_transformers
 from dsocr_analyze.running.building import building
+from dsocr_analyze.running.confinement import confined
 from dsocr_analyze.running.described_model import check_stages, config_and_class, use_attention
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.source_package import import_file, importable
@@ -131,7 +132,11 @@ def _loaded(
     if directory.has_code:
         module = _of_its_code(directory, device, dtype, attention)
     else:
-        with blamed_on(directory, "could not be built", str(device)), building(device, dtype):
+        with (
+            blamed_on(directory, "could not be built", str(device)),
+            building(device, dtype),
+            confined(directory),
+        ):
             config, model_class = config_and_class(directory)
             use_attention(config, attention)
             config.use_cache = True
