@@ -10,15 +10,16 @@ from dsocr_analyze.errors import ConfigError
 
 __all__ = ["check_loads_nothing"]
 
-_BACKBONE: Final = "leave it out and describe the backbone in 'backbone_config'"
+_BACKBONE: Final = "describe the backbone in 'backbone_config', and set 'backbone' to null"
+_FALSE: Final = "set it to false, and describe the backbone in 'backbone_config'"
 
 _LOADED: Final = {
     "auto_map": "leave it out: only code in the model's own directory runs, once it is trusted",
     "backbone": _BACKBONE,
-    "backbone_kwargs": _BACKBONE,
+    "backbone_kwargs": "set it to null, and describe the backbone in 'backbone_config'",
     "checkpoint_path": "leave it out: a config describes a model without its weights",
-    "use_pretrained_backbone": _BACKBONE,
-    "use_timm_backbone": _BACKBONE,
+    "use_pretrained_backbone": _FALSE,
+    "use_timm_backbone": _FALSE,
 }
 """Keys whose values classes of transformers (or timm) load by name, and what to do instead."""
 
@@ -44,27 +45,37 @@ def check_loads_nothing(config: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: There is such a key.
     """
-    for path, key, value in _entries(config):
+    for path, key, value, owner in _entries(config):
         advice = _LOADED.get(key) if value else None
         mark, otherwise = _LOADED_IF.get(key, ("", ""))
         if mark and isinstance(value, str) and mark in value:
             advice = otherwise
-        if advice:
+        if advice and not (key == "backbone" and _names_no_file(value, owner, path, config)):
             raise ConfigError(
                 f"config.json has {path!r} {shown(value)}, which would be loaded by its name;"
                 f" {advice}"
             )
 
 
-def _entries(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Path, key and value of every entry at any depth, however deeply a file nests them."""
+def _names_no_file(
+    backbone: Any, owner: Mapping[str, Any], path: str, config: Mapping[str, Any]
+) -> bool:
+    """Whether a backbone is just one of timm's own models, or its name is never looked at."""
+    is_plain = isinstance(backbone, str) and not set(backbone) & set(":/\\")
+    # MaskFormer builds a DETR decoder without the backbone that published configs name.
+    is_ignored = (config.get("model_type"), path) == ("maskformer", "decoder_config.backbone")
+    return is_plain and (owner.get("model_type") == "timm_backbone" or is_ignored)
+
+
+def _entries(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, Mapping[str, Any]]]:
+    """Path, key, value and object of every entry at any depth, however deeply a file nests them."""
     waiting: list[tuple[str, Any]] = [("", config)]
     while waiting:
         path, part = waiting.pop()
         if isinstance(part, Mapping):
             below = f"{path}." if path else ""
             for key, value in part.items():
-                yield f"{below}{key}", key, value
+                yield f"{below}{key}", key, value, part
                 waiting.append((f"{below}{key}", value))
         elif isinstance(part, list | tuple):
             waiting.extend((f"{path}[{number}]", each) for number, each in enumerate(part))

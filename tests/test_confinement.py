@@ -1,0 +1,567 @@
+"""A config is data: it leads to no other code, to no connection, to no question and to no cache."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib.util
+import io
+import json
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import sysconfig
+import threading
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+import transformers
+from any_models import IS_5, LLAMA
+from command_line import run
+from every_architecture import STAGES, alone, architectures, built, smallest_config
+from sampling import named, sampled
+
+import dsocr_analyze
+from dsocr_analyze import DeepSeekOCRSession
+from dsocr_analyze.errors import AnalyzeError, ConfigError
+from dsocr_analyze.model import directory as model_directory
+from dsocr_analyze.model.lone_config import check_loads_nothing
+from dsocr_analyze.running import loading
+from dsocr_analyze.running.confinement import confined
+from dsocr_analyze.running.exclusive import exclusive
+
+_INSTALLED = tuple({
+    os.path.realpath(folder)
+    for folder in (
+        sysconfig.get_path("stdlib"),
+        Path(torch.__file__).parents[1],
+        Path(transformers.__file__).parents[1],
+        Path(dsocr_analyze.__file__).parent,
+        Path(__file__).parent,
+    )
+})  # fmt: skip
+_ACTS = (
+    "socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto",
+    "builtins.input", "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "ctypes.dlopen",
+)  # fmt: skip
+OUTPUT = "out"
+"""Folder of reports, the only one to write into."""
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+class _Watch:
+    """What the running code does beyond reading installed files, seen by the interpreter itself."""
+
+    def __init__(self) -> None:
+        self._planted: str | None = None
+        self._thread = 0
+        self.seen: list[str] = []
+        sys.addaudithook(self._hook)
+
+    @contextlib.contextmanager
+    def over(self, planted: Path):
+        """Watches this thread; files in a folder must not even be read."""
+        self.seen = []
+        self._planted, self._thread = os.path.realpath(planted), threading.get_ident()
+        try:
+            yield self.seen
+        finally:
+            self._planted = None
+
+    def _hook(self, event: str, args: tuple) -> None:
+        if self._planted is None or threading.get_ident() != self._thread:
+            return
+        if event in _ACTS or self._is_foreign(event, args) or self._is_file(event, args):
+            self.seen.append(f"{event} {str(args)[:300]}")
+
+    def _is_foreign(self, event: str, args: tuple) -> bool:
+        if event == "exec":
+            file = getattr(args[0], "co_filename", "")
+        elif event in ("compile", "import"):
+            file = args[1]
+        else:
+            return False
+        if not isinstance(file, str | bytes) or os.fsdecode(file)[:1] in ("", "<"):
+            return False
+        return not os.path.realpath(os.fsdecode(file)).startswith(_INSTALLED)
+
+    def _is_file(self, event: str, args: tuple) -> bool:
+        if event not in ("open", "os.mkdir", "os.rename", "shutil.copyfile", "os.symlink"):
+            return False
+        if not isinstance(args[0], str | bytes | os.PathLike):
+            return False
+        file = os.path.realpath(os.fsdecode(args[0]))
+        if file.startswith(f"{self._planted}/"):
+            return True
+        is_written = event != "open" or bool(args[2] & _WRITES)
+        is_expected = file.startswith(("/dev/", os.path.realpath(OUTPUT)))
+        return is_written and "__pycache__" not in file and not is_expected
+
+
+WATCH = _Watch()
+
+
+@pytest.fixture
+def planted(tmp_path):
+    """A model directory that leaves a mark if anything of it runs, in whatever way."""
+    folder = tmp_path / "planted"
+    folder.mkdir()
+    mark = tmp_path / "mark"
+    (folder / "pwn.py").write_text(f"open({str(mark)!r}, 'w')\nclass Pwn:\n    pass\n")
+    (folder / "config.json").write_text(json.dumps({"model_type": "pwn", "auto_map": _auto_map()}))
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(_Marking(str(mark))))
+    yield folder
+    assert not mark.exists()
+
+
+class _Marking:
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+
+    def __reduce__(self):
+        return open, (self._mark, "w")
+
+
+def _auto_map(repository: str = "") -> dict[str, str]:
+    roles = [name for name in dir(transformers) if name.startswith("Auto")]
+    return dict.fromkeys(roles, f"{repository}pwn.Pwn")
+
+
+class TestWatch:
+    def test_it_sees_what_it_is_there_for(self, planted, tmp_path, monkeypatch):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+        (planted / "pwn.py").write_text("import math")
+        with WATCH.over(planted) as seen:
+            input()
+            exec(compile("1", str(tmp_path / "x.py"), "exec"))
+            (planted / "config.json").read_text()
+            (tmp_path / "written").write_text("")
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", 1), timeout=1)
+            subprocess.run(["true"], check=True)
+            spec = importlib.util.spec_from_file_location("pwn", planted / "pwn.py")
+            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        told = {each.partition(" ")[0] for each in seen}
+        assert told >= {
+            "builtins.input", "compile", "exec", "open", "socket.connect", "subprocess.Popen",
+        }  # fmt: skip
+
+    def test_it_does_not_mind_installed_modules(self, planted):
+        with WATCH.over(planted) as seen:
+            sys.modules.pop("colorsys", None)
+            import colorsys  # noqa: F401 - imported afresh
+
+            transformers.LlamaConfig().to_dict()
+        assert seen == []
+
+
+# ---- the config is refused before anything is built ----------------------------------------------
+
+LOADED = {
+    "auto_map": {"AutoModel": "pwn.Pwn"},
+    "backbone": "./back",
+    "backbone_kwargs": {"trust_remote_code": True},
+    "use_timm_backbone": True,
+    "use_pretrained_backbone": True,
+    "checkpoint_path": "weights.pth",
+    "attn_implementation": "owner/kernel",
+    "_attn_implementation": "owner/kernel:f",
+    "experts_implementation": "owner/kernel",
+    "architecture": "hf-hub:owner/model",
+}
+PLACES = {
+    "{}": lambda part: part,
+    "text_config.{}": lambda part: {"text_config": part},
+    "parts[1].deep[0].{}": lambda part: {"parts": [1, {"deep": [part]}]},
+    "a.b.c.d.e.f.{}": lambda part: {"a": {"b": {"c": {"d": {"e": {"f": part}}}}}},
+}
+
+
+class TestRefusedKeys:
+    @pytest.mark.parametrize("place", PLACES)
+    @pytest.mark.parametrize("key", LOADED)
+    def test_a_key_that_loads_is_refused_by_its_path(self, key, place):
+        with pytest.raises(ConfigError) as error:
+            check_loads_nothing(PLACES[place]({key: LOADED[key]}))
+        assert f"'{place.format(key)}'" in str(error.value)
+
+    @pytest.mark.parametrize("nothing", [None, False, "", {}, [], 0])
+    @pytest.mark.parametrize("key", LOADED)
+    def test_a_key_that_asks_for_nothing_is_not(self, key, nothing):
+        for place in PLACES.values():
+            check_loads_nothing(place({key: nothing}))
+
+    def test_names_of_implementations_and_of_timms_models_are_not(self):
+        for key in ("attn_implementation", "_attn_implementation", "experts_implementation"):
+            check_loads_nothing({key: "eager"})
+        check_loads_nothing({"model_type": "timm_wrapper", "architecture": "resnet18.a1_in1k"})
+        check_loads_nothing({"backbone_config": {"model_type": "timm_backbone", "backbone": "a.b"}})
+
+    @pytest.mark.parametrize("name", ["hf-hub:owner/model", "local-dir:back", "owner/model", "./a"])
+    def test_names_outside_timm_are(self, name):
+        with pytest.raises(ConfigError, match=r"'a\.backbone'"):
+            check_loads_nothing({"a": {"model_type": "timm_backbone", "backbone": name}})
+
+    def test_a_config_may_be_nested_deeply(self):
+        config = LOADED
+        for _ in range(5000):
+            config = {"a": [config]}
+        with pytest.raises(ConfigError, match="loaded by its name"):
+            check_loads_nothing(config)
+
+    def test_the_code_of_a_directory_may_have_nested_names(self):
+        """The published config of DeepSeek-OCR has them in `language_config`."""
+        session = DeepSeekOCRSession.from_local()
+        config = {**session.loaded.directory.config, "language_config": {"auto_map": _auto_map()}}
+        model_directory.ModelDirectory(Path("x"), config, {}).check_values()
+
+
+# ---- the two ways that were found, by every command ----------------------------------------------
+
+BACKBONE = {
+    "model_type": "detr",
+    "architectures": ["DetrModel"],
+    "use_timm_backbone": False,
+    "use_pretrained_backbone": False,
+    "backbone": "planted",
+    "backbone_kwargs": {"trust_remote_code": True},
+}
+PROMPT = {
+    "model_type": "vision-encoder-decoder",
+    "architectures": ["VisionEncoderDecoderModel"],
+    "encoder": {"model_type": "vit", "num_hidden_layers": 1},
+    "decoder": {
+        "model_type": "vit",  # for which AutoModelForCausalLM has no class
+        "_name_or_path": "planted",
+        "auto_map": {"AutoModelForCausalLM": "pwn.Pwn"},
+    },
+}
+ASKING_THE_HUB = {**BACKBONE, "backbone": "someuser/some-backbone", "backbone_kwargs": None}
+WAYS = {"backbone": BACKBONE, "prompt": PROMPT, "hub": ASKING_THE_HUB}
+COMMANDS = {
+    "main": ["--hf-config", "model/config.json", "--stages", "stages.toml", "--output", OUTPUT],
+    "check": ["check", "--budgets", "dsocr-budgets.toml"],
+    "tree": ["tree", "--model", "model", "--stages", "stages.toml"],
+}
+
+
+def _write(config: dict) -> None:
+    Path("model").mkdir()
+    Path("model/config.json").write_text(json.dumps(config))
+    Path("stages.toml").write_text(STAGES)
+    Path("dsocr-budgets.toml").write_text(
+        '[workloads.page]\nhf_config = "model/config.json"\nstages = "stages.toml"\n'
+    )
+
+
+class TestCommands:
+    @pytest.mark.parametrize("command", COMMANDS)
+    @pytest.mark.parametrize("way", WAYS)
+    def test_no_command_is_led_outside(self, way, command, planted, tmp_path, monkeypatch, capsys):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
+        _write(WAYS[way])
+        with WATCH.over(planted) as seen:
+            code, out, err = run(capsys, *COMMANDS[command])
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "which would be loaded by its name" in err
+        assert seen == []
+
+    @pytest.mark.parametrize("command", COMMANDS)
+    @pytest.mark.parametrize("way", WAYS)
+    def test_nor_would_it_be_if_the_keys_were_not_known(
+        self, way, command, planted, tmp_path, monkeypatch, capsys
+    ):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
+        monkeypatch.setattr(model_directory, "check_loads_nothing", lambda config: None)
+        _write(WAYS[way])
+        with WATCH.over(planted) as seen:
+            code, out, err = run(capsys, *COMMANDS[command])
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "which a config cannot ask for" in err
+        assert seen == []
+
+    @pytest.mark.exhaustive
+    @pytest.mark.parametrize("command", COMMANDS)
+    @pytest.mark.parametrize("way", WAYS)
+    def test_a_process_leaves_no_cache(self, way, command, planted, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        Path("home").mkdir()
+        _write(WAYS[way])
+        ran = subprocess.run(
+            [sys.executable, "-P", "-m", "dsocr_analyze", *COMMANDS[command]],
+            input="y\n" * 9, capture_output=True, text=True,
+            env={**os.environ, "HF_HOME": str(tmp_path / "home")},
+        )  # fmt: skip
+        assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
+        assert list(Path("home").iterdir()) == []
+
+
+# ---- doors of transformers, by whatever name they are called -------------------------------------
+
+
+def _dynamic_class(planted: Path) -> object:
+    from transformers.models.auto.auto_factory import get_class_from_dynamic_module
+
+    return get_class_from_dynamic_module("pwn.Pwn", str(planted), trust_remote_code=True)
+
+
+def _prompt(planted: Path) -> object:
+    from transformers.models.auto.configuration_auto import resolve_trust_remote_code
+
+    return resolve_trust_remote_code(None, str(planted), False, True)
+
+
+def _spec(planted: Path) -> object:
+    return importlib.util.spec_from_file_location("pwn", planted / "pwn.py")
+
+
+DOORS = {
+    "a class by name": _dynamic_class,
+    "a question": _prompt,
+    "a file": _spec,
+    "a config": transformers.AutoConfig.from_pretrained,
+    "a config of a class": transformers.LlamaConfig.from_pretrained,
+    "a model": transformers.AutoModel.from_pretrained,
+    "a model of a class": transformers.LlamaModel.from_pretrained,
+    "a backbone": lambda planted: transformers.AutoBackbone.from_pretrained(planted.name),
+    "a checkpoint": lambda planted: torch.load(planted / "pytorch_model.bin", weights_only=False),
+    "a program": lambda planted: subprocess.run(["true"]),
+    "a name": lambda planted: socket.getaddrinfo("localhost", 80),
+    "an address": lambda planted: socket.create_connection(("127.0.0.1", 1)),
+    "the Hub": lambda planted: __import__("huggingface_hub").HfApi().model_info("someuser/x"),
+}
+
+
+class TestConfined:
+    @pytest.mark.parametrize("door", DOORS)
+    def test_every_door_is_closed_for_the_running_thread(self, door, planted):
+        directory = alone({"model_type": "llama"}, planted.parent)
+        with (
+            WATCH.over(planted) as seen,
+            pytest.raises(ConfigError, match="cannot ask for"),
+            exclusive(),
+            confined(directory),
+        ):
+            DOORS[door](planted)
+        assert seen == []
+
+    def test_they_are_open_for_other_threads_and_afterwards(self, tmp_path):
+        found: list[bool] = []
+
+        def look() -> None:
+            found.append(bool(socket.getaddrinfo("127.0.0.1", 80)))
+            subprocess.run(["true"], check=True)
+
+        with exclusive(), confined(alone({"model_type": "llama"}, tmp_path)):
+            thread = threading.Thread(target=look)
+            thread.start()
+            thread.join()
+        look()
+        assert found == [True, True]
+
+    def test_the_code_of_a_directory_is_not_confined(self, tmp_path):
+        directory = alone({"model_type": "llama", "auto_map": _auto_map()}, tmp_path)
+        with exclusive(), confined(directory):
+            subprocess.run(["true"], check=True)
+
+    def test_a_pass_is_confined_too(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(
+            transformers.LlamaForCausalLM, "forward", lambda self, input_ids, **_: input("Run it?")
+        )
+        stages, config = LLAMA.write(tmp_path)
+        (tmp_path / "config.json").write_text(config.read_text())
+        session = DeepSeekOCRSession.from_local(tmp_path, stages=stages)
+        with pytest.raises(ConfigError, match="ask a question"):
+            session.analyze(max_new_tokens=1)
+
+    @pytest.mark.skipif(not IS_5, reason="transformers 4 has no kernels on the Hub")
+    def test_kernels_on_the_hub_are_done_without(self, tmp_path, monkeypatch):
+        from transformers.integrations import hub_kernels
+
+        asked: list[str] = []
+        monkeypatch.setattr(hub_kernels, "is_kernels_available", lambda: True)
+        monkeypatch.setattr(
+            hub_kernels, "get_kernel_hub", lambda name, **_: asked.append(name), raising=False
+        )
+        with exclusive(), confined(alone({"model_type": "llama"}, tmp_path)):
+            assert hub_kernels.lazy_load_kernel("deep-gemm", {}) is None
+        assert asked == []
+        hub_kernels.lazy_load_kernel("deep-gemm", {})
+        assert len(asked) == 1
+
+    @pytest.mark.skipif(IS_5, reason="transformers 5 compiles no kernels itself")
+    def test_no_kernel_is_compiled(self, tmp_path, monkeypatch):
+        """As on a machine with a GPU, where a constructor compiles kernels into a cache."""
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        cache = tmp_path / "cache"
+        monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(cache))
+        config = {
+            "model_type": "deformable_detr", "architectures": ["DeformableDetrModel"],
+            "use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None,
+            "backbone_config": {"model_type": "resnet", "out_features": ["stage4"]},
+            "num_feature_levels": 1,
+        }  # fmt: skip
+        built(alone(config, tmp_path))
+        assert not cache.exists()
+
+    @pytest.mark.parametrize(
+        "name", ["Conv1D", "AutoModel", "LlamaConfig", "pipeline", "Trainer", "__doc__", "models"]
+    )
+    def test_only_classes_of_models_are_built(self, name, tmp_path):
+        with pytest.raises(ConfigError, match="has no model class"):
+            built(alone({"model_type": "llama", "architectures": [name]}, tmp_path))
+
+
+# ---- every architecture --------------------------------------------------------------------------
+
+HARMLESS = {
+    "DetrModel": {
+        "model_type": "detr", "use_timm_backbone": False, "use_pretrained_backbone": False,
+        "backbone": None, "backbone_kwargs": None,
+        "backbone_config": {"model_type": "resnet", "out_features": ["stage4"]},
+    },
+    "DPTForDepthEstimation": {
+        "model_type": "dpt", "is_hybrid": True, "backbone": None, "use_timm_backbone": False,
+        "num_hidden_layers": 12, "auto_map": None,
+    },
+    "LlavaForConditionalGeneration": {
+        "model_type": "llava", "_name_or_path": "someuser/some-model",
+        "vision_config": {"model_type": "clip_vision_model", "num_hidden_layers": 1},
+        "text_config": {"model_type": "llama", "num_hidden_layers": 1, "backbone": None},
+    },
+    "Mask2FormerModel": {
+        "model_type": "mask2former", "use_timm_backbone": False, "use_pretrained_backbone": False,
+        "backbone_config": {
+            "model_type": "resnet", "out_features": ["stage1", "stage2", "stage3", "stage4"],
+        },
+    },
+    "VisionEncoderDecoderModel": smallest_config("vision-encoder-decoder"),
+    "Qwen2ForCausalLM": {
+        "model_type": "qwen2", "num_hidden_layers": 1, "_attn_implementation": "sdpa",
+        "quantization_config": {"quant_method": "gptq", "bits": 4}, "torch_dtype": "bfloat16",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_harmless_configs_are_built(name, planted):
+    directory = alone({**HARMLESS[name], "architectures": [name]}, planted.parent)
+    directory.check_values()
+    with WATCH.over(planted) as seen:
+        assert type(built(directory).module).__name__ == name
+    assert seen == []
+
+
+PARTS = 40
+"""Of the architectures, and of the hostile configs."""
+HOSTILE_CONFIGS = 2000
+
+
+def _outcome(directory: model_directory.ModelDirectory) -> str:
+    """What building it comes to: the model's parameters, or the error."""
+    try:
+        module = built(directory).module
+    except AnalyzeError as error:
+        return f"{type(error).__name__}: {error}"
+    return str(sum(each.numel() for each in module.parameters()))
+
+
+@sampled("part", range(PARTS), named(7))
+def test_every_architecture_is_built_as_if_it_were_free(part, planted, monkeypatch):
+    """Whatever it is built from by default, and even if it cannot be."""
+    directories = [
+        alone({**smallest_config(model_type), "architectures": [name]}, planted.parent)
+        for model_type, names in list(architectures().items())[part::PARTS]
+        for name in names
+    ]
+    with WATCH.over(planted) as seen:
+        outcomes = [_outcome(each) for each in directories]
+    assert seen == []
+    monkeypatch.setattr(loading, "confined", lambda directory: contextlib.nullcontext())
+    assert outcomes == [_outcome(each) for each in directories]
+    assert sum(each.isdecimal() for each in outcomes) > len(outcomes) // 2
+
+
+def _hostile(config: dict, draw: Random, planted: Path) -> dict:
+    """The config with keys that name what to load, at every depth, and such names for others."""
+    names = [str(planted), "planted", "someuser/some-model", "hf-hub:someuser/some-model",
+             "local-dir:planted", "resnet50", f"{planted}/pytorch_model.bin",
+             "https://example.com/x.bin", "someuser/kernel:f"]  # fmt: skip
+    texts = [
+        *LOADED, "name_or_path", "_name_or_path", "pretrained_model_name_or_path", "tokenizer",
+        "checkpoint", "codebook_path", "weights", "assistant_model", "target_lang", "dtype",
+        "torch_dtype", "loss_type", "hidden_act", "index_path", "passages_path", "tokenizer_class",
+    ]  # fmt: skip
+    given = {
+        "auto_map": [_auto_map(), _auto_map(f"{planted}--"), _auto_map("someuser/some-model--")],
+        "backbone_kwargs": [{"trust_remote_code": True}, {"pretrained": True}],
+        "backbone_config": [None, {"model_type": "pwn"}],
+        "model_args": [{"checkpoint_path": str(planted / "pytorch_model.bin")}],
+        "model_type": ["pwn", "clip_vision_model", "timm_backbone", *draw.sample(
+            list(architectures()), 3)],
+        "adapter_attn_dim": [16],
+        "quantization_config": [{"quant_method": "gptq", "tokenizer": str(planted)}],
+        "custom_pipelines": [{"x": {"impl": "pwn.Pwn", "pt": ["AutoModel"]}}],
+        "trust_remote_code": [True],
+        "use_kernels": [True],
+        "use_timm_backbone": [True, False],
+        "use_pretrained_backbone": [True, False, None],
+    }  # fmt: skip
+    hostile = copy.deepcopy(config)
+    parts = [hostile]
+    for part in parts:
+        parts.extend(
+            each for key, each in part.items()
+            if isinstance(each, dict) and key not in ("id2label", "label2id")  # of numbers alone
+        )  # fmt: skip
+    for _ in range(draw.choice((0, 1, 2, 8))):
+        key = draw.choice((*texts, *given))
+        draw.choice(parts)[key] = draw.choice(given.get(key, names))
+    if draw.random() < 0.3:
+        part = draw.choice(parts)
+        empty = [key for key, value in part.items() if value is None or isinstance(value, str)]
+        part.update({key: draw.choice(names) for key in empty[:1]})
+    draw.choice(parts).update(
+        draw.choice((
+            {"auto_map": draw.choice(given["auto_map"]), "_name_or_path": str(planted)},
+            {
+                "auto_map": _auto_map(), "_name_or_path": str(planted),
+                "model_type": draw.choice(given["model_type"]),
+            },
+            {
+                "backbone": draw.choice(names), "backbone_config": None,
+                "use_timm_backbone": False, "use_pretrained_backbone": draw.random() < 0.5,
+                "backbone_kwargs": draw.choice((None, {"trust_remote_code": True})),
+            },
+            {"backbone": draw.choice(names), "use_timm_backbone": True, "backbone_config": None},
+        ))
+    )  # fmt: skip
+    if draw.random() < 0.9:
+        hostile.pop("auto_map", None)  # at the top, where trust decides: `test_trust.py`
+    hostile["model_type"] = config["model_type"]
+    return hostile
+
+
+@sampled("part", range(PARTS), named(7))
+def test_hostile_configs_lead_nowhere(part, planted, monkeypatch):
+    """Neither with the check of known keys, nor with the confinement alone."""
+    monkeypatch.chdir(planted.parent)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 10_000))
+    draw = Random(part)
+    types = list(architectures().items())
+    for number in range(part, HOSTILE_CONFIGS, PARTS):
+        model_type, names = types[number % len(types)]
+        config = _hostile(smallest_config(model_type), draw, planted)
+        directory = alone({**config, "architectures": [draw.choice(names)]}, planted.parent)
+        with WATCH.over(planted) as seen:
+            if number // PARTS % 4 == 0:
+                with contextlib.suppress(AnalyzeError):
+                    DeepSeekOCRSession.from_directory(directory)
+            _outcome(directory)
+        assert seen == [], config
