@@ -493,7 +493,7 @@ def _hostile(config: dict, draw: Random, planted: Path) -> dict:
     names = [str(planted), "planted", "someuser/some-model", "hf-hub:someuser/some-model",
              "local-dir:planted", "resnet50", f"{planted}/pytorch_model.bin",
              "https://example.com/x.bin", "someuser/kernel:f"]  # fmt: skip
-    texts = [
+    keys = [
         *LOADED, "name_or_path", "_name_or_path", "pretrained_model_name_or_path", "tokenizer",
         "checkpoint", "codebook_path", "weights", "assistant_model", "target_lang", "dtype",
         "torch_dtype", "loss_type", "hidden_act", "index_path", "passages_path", "tokenizer_class",
@@ -518,15 +518,15 @@ def _hostile(config: dict, draw: Random, planted: Path) -> dict:
     for part in parts:
         parts.extend(
             each for key, each in part.items()
-            if isinstance(each, dict) and key not in ("id2label", "label2id")  # of numbers alone
+            if isinstance(each, dict) and ("model_type" in each or key.endswith("config"))
         )  # fmt: skip
     for _ in range(draw.choice((0, 1, 2, 8))):
-        key = draw.choice((*texts, *given))
+        key = draw.choice((*keys, *given))
         draw.choice(parts)[key] = draw.choice(given.get(key, names))
     if draw.random() < 0.3:
         part = draw.choice(parts)
-        empty = [key for key, value in part.items() if value is None or isinstance(value, str)]
-        part.update({key: draw.choice(names) for key in empty[:1]})
+        texts = [key for key, value in part.items() if value is None or isinstance(value, str)]
+        part[draw.choice(texts or ["name"])] = draw.choice(names)
     draw.choice(parts).update(
         draw.choice((
             {"auto_map": draw.choice(given["auto_map"]), "_name_or_path": str(planted)},
