@@ -39,6 +39,7 @@ PYTEST = ("python", "-m", "pytest", "-n", "auto", "--maxprocesses", "8", "--dist
 EXHAUSTIVE = ("-m", "exhaustive and not gpu and not benchmark", "--dist", "worksteal")
 # Minutes are few: what the versions could change, and the figures that were recorded outside.
 NEWEST_TESTS = (
+    "tests/test_confinement.py",
     "tests/test_versions.py",
     "tests/test_golden.py::test_every_stage_counts_what_was_recorded",
     "tests/test_golden.py::test_parameters_are_the_checkpoints",
