@@ -24,6 +24,7 @@ from any_models import IS_5, LLAMA
 from command_line import run
 from every_architecture import STAGES, alone, architectures, built, smallest_config
 from sampling import named, sampled
+from transformers.models.auto import modeling_auto
 
 import dsocr_analyze
 from dsocr_analyze import DeepSeekOCRSession
@@ -126,9 +127,11 @@ class _Marking:
         return open, (self._mark, "w")
 
 
+ROLES = ("AutoConfig", *(name for name in vars(modeling_auto) if name.startswith("AutoModel")))
+
+
 def _auto_map(repository: str = "") -> dict[str, str]:
-    roles = [name for name in dir(transformers) if name.startswith("Auto")]
-    return dict.fromkeys(roles, f"{repository}pwn.Pwn")
+    return dict.fromkeys((*ROLES, "AutoBackbone"), f"{repository}pwn.Pwn")
 
 
 class TestWatch:
@@ -386,6 +389,7 @@ class TestConfined:
 
         asked: list[str] = []
         monkeypatch.setattr(hub_kernels, "is_kernels_available", lambda: True)
+        monkeypatch.setattr(hub_kernels, "_kernels_enabled", True)
         monkeypatch.setattr(
             hub_kernels, "get_kernel_hub", lambda name, **_: asked.append(name), raising=False
         )
@@ -458,7 +462,7 @@ def test_harmless_configs_are_built(name, planted):
     assert seen == []
 
 
-PARTS = 40
+PARTS = 80
 """Of the architectures, and of the hostile configs."""
 HOSTILE_CONFIGS = 2000
 
@@ -472,7 +476,7 @@ def _outcome(directory: model_directory.ModelDirectory) -> str:
     return str(sum(each.numel() for each in module.parameters()))
 
 
-@sampled("part", range(PARTS), named(7))
+@sampled("part", range(PARTS), named(11))
 def test_every_architecture_is_built_as_if_it_were_free(part, planted, monkeypatch):
     """Whatever it is built from by default, and even if it cannot be."""
     directories = [
@@ -548,7 +552,7 @@ def _hostile(config: dict, draw: Random, planted: Path) -> dict:
     return hostile
 
 
-@sampled("part", range(PARTS), named(7))
+@sampled("part", range(PARTS), named(11))
 def test_hostile_configs_lead_nowhere(part, planted, monkeypatch):
     """Neither with the check of known keys, nor with the confinement alone."""
     monkeypatch.chdir(planted.parent)
