@@ -86,7 +86,7 @@ def smallest_config(model_type: str) -> dict[str, Any]:
 
 def _smaller(value: Any, key: str = "") -> Any:
     if isinstance(value, dict):
-        return {name: _smaller(each, name) for name, each in value.items()}
+        return {name: _smaller(each, str(name)) for name, each in value.items()}
     if isinstance(value, int) and not isinstance(value, bool):
         if "layers" in key and "index" not in key:
             return min(value, 1)
