@@ -109,7 +109,7 @@ TASKS = {
     "test": Task("run the tests", commands=(PYTEST,)),
     "exhaustive": Task("run the tests that test leaves out", commands=((*PYTEST, *EXHAUSTIVE),)),
     "newest": Task(
-        "run the tests of the built-in reference, and of lone configs, under the newest transformers",
+        "run tests of the built-in reference and of lone configs under the newest transformers",
         lock="newest.txt",
         commands=(
             (*PYTEST, "tests/test_confinement.py"),  # all of it would take five minutes

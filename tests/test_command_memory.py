@@ -99,7 +99,7 @@ def test_without_memory_it_says_so_in_a_line_and_takes_none(kind):
     )
 
 
-@pytest.mark.parametrize(("seconds", "stated", "has_passes"), [(89, 1.5, False), (90, 3.5, True)])
+@pytest.mark.parametrize(("seconds", "stated", "has_passes"), [(89, 1.1, False), (90, 3.5, True)])
 def test_what_is_measured_is_what_the_stated_memory_is_for(
     monkeypatch, capsys, seconds, stated, has_passes
 ):
@@ -118,7 +118,7 @@ def test_what_is_measured_is_what_the_stated_memory_is_for(
 def test_a_shorter_one_is_offered_where_it_fits(monkeypatch, capsys):
     monkeypatch.setattr(calibration_needs, "free_memory_bytes", lambda: 25 * 10**8)
     assert main(["calibrate"]) == 2
-    assert "; less than 90 s need 1.5 GB only\n" in capsys.readouterr().err
+    assert "; less than 90 s need 1.1 GB only\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

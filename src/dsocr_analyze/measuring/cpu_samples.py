@@ -15,6 +15,7 @@ import torch
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Kernel, KernelsOf
 from dsocr_analyze.measuring.cpu_kernels import sample_makers
+from dsocr_analyze.measuring.kept_memory import give_back_memory
 from dsocr_analyze.trace.recorder import Recorder
 from dsocr_analyze.trace.single_module import FunctionModule
 
@@ -80,6 +81,7 @@ class KernelsAlone:
             if began >= deadline:
                 return
             on_progress(f"kernels alone, {number + 1} of {count}")
+            give_back_memory()  # of other sizes: kept, it would be more after every sample
             stop = min(deadline, began + seconds / _CALLS)
             self._measure(number, most_macs, seconds / (4 * count), stop)
 
