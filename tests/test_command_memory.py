@@ -93,13 +93,13 @@ def test_without_memory_it_says_so_in_a_line_and_takes_none(kind):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 2
     assert re.fullmatch(
-        r"dsocr-analyze: calibration takes up to 3\.5 GB of memory, and (0\.9|1\.0) GB are free;"
+        r"dsocr-analyze: calibration takes up to 3\.2 GB of memory, and (0\.9|1\.0) GB are free;"
         r" free some, or raise the limit of this process\n",
         done.stderr,
     )
 
 
-@pytest.mark.parametrize(("seconds", "stated", "has_passes"), [(89, 1.1, False), (90, 3.5, True)])
+@pytest.mark.parametrize(("seconds", "stated", "has_passes"), [(89, 1.1, False), (90, 3.2, True)])
 def test_what_is_measured_is_what_the_stated_memory_is_for(
     monkeypatch, capsys, seconds, stated, has_passes
 ):
@@ -138,7 +138,7 @@ def test_memory_that_runs_out_later_is_said_in_a_line(monkeypatch, capsys, error
     monkeypatch.setattr(cpu_calibration, "calibrated_cpu", fail)
     assert main(["calibrate"]) == 2
     stated, said = capsys.readouterr().err.splitlines()
-    assert stated == ("dsocr-analyze: calibration of cpu takes about 300 s, up to 3.5 GB of memory")
+    assert stated == ("dsocr-analyze: calibration of cpu takes about 300 s, up to 3.2 GB of memory")
     assert "cpu ran out of memory during calibration" in said
 
 

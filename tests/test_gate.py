@@ -402,7 +402,7 @@ def full():
     request = time_request(
         ("h100-sxm",), profile=None, runtime="serving", server="vllm", concurrency="1,4",
         preprocess_ms=None, workers=1, price=2.0, weights_dtype=None, kv_dtype=None,
-        max_new_tokens=5, corrections=0,
+        corrections=0,
     )  # fmt: skip
     workload = architecture.plan(page=(800, 600), max_new_tokens=5)
     found = Engine("analytic", directory, time=request).report(workload)

@@ -26,7 +26,7 @@ _SECONDS_WITH_PASSES: Final = 90.0
 GPU_BYTES: Final = 6_000_000_000
 """Memory of a GPU that its calibration takes at most."""
 _ALONE_BYTES: Final = 1_100_000_000
-_WITH_PASSES_BYTES: Final = 3_500_000_000
+_WITH_PASSES_BYTES: Final = 3_200_000_000
 _BESIDE_GPU_BYTES: Final = 4_000_000_000
 
 

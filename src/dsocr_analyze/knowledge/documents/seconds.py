@@ -91,6 +91,16 @@ stays with the process meanwhile: with the C library's defaults, every large ten
 the system and mapped again page by page, which takes up to half of a pass and depends on what the
 machine did before.
 
+Before it begins, `calibrate` states on stderr the time and the memory that it takes, and it keeps both
+on any machine. The time is that of `--seconds` (300 by default): rounds are repeated until it is used
+up, on a slow or busy machine each covers fewer sizes, and a pass that is still running at the end is
+given up; if even so too little was measured, it says so. On a CPU, the process takes at most 3.2 GB, or
+1.1 GB with less than 90 s, which is too little for passes; calls too long for the time are left out. On
+a GPU the time is an upper bound, since there the kernels to measure may be done earlier, and tensors are
+held to a share of the stated 6 GB of its memory. Where the machine, a control group or a limit of the
+process leaves less memory than stated, one line says so and the exit code is 2. While it runs, a line
+every ten seconds says what is being measured, or a live line on a terminal.
+
 `dsocr-analyze measure` runs the real passes and compares them with that prediction, and
 `time --from-benchmark` reads a server's own benchmark: it multiplies the time to the first token and
 the time per later token by measured over predicted time, and states this in every later output.
