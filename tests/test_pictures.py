@@ -4,8 +4,11 @@ import csv
 import gzip
 import io
 import json
+import os
 import random
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -497,6 +500,51 @@ def test_a_readers_own_settings_of_matplotlib_change_nothing(capsys, monkeypatch
         assert run(capsys, "compare", "64", "--plot", f"{name}.svg")[0] == 0
     assert Path("one.svg").read_bytes() == Path("other.svg").read_bytes()
     assert mpl.rcParams["font.size"] == 30.0
+
+
+_DRAWS = """
+import sys
+from dsocr_analyze.pictures.picture import Picture, drawing
+read = []
+settings = ("matplotlibrc", "own.rc", ".mplstyle")
+sys.addaudithook(lambda event, args: event == "open" and str(args[0]).endswith(settings)
+                 and read.append(str(args[0])))
+with drawing():
+    picture = Picture("a", "b")
+    picture.axes.plot([0, 1])
+    picture.save(__import__("pathlib").Path(sys.argv[1]))
+import matplotlib
+print([each for each in read if not each.startswith(matplotlib.get_data_path())])
+"""
+
+
+def test_settings_files_of_matplotlib_are_not_even_read(tmp_path):
+    hostile = "axes.facecolor: red\nbackend: module://pwn\nbad\x1b[31mkey: 1\n"
+    home, style = tmp_path / "config/matplotlib", tmp_path / "own/stylelib"
+    for folder in (home, style, tmp_path / "named"):
+        folder.mkdir(parents=True)
+    for file in (Path("matplotlibrc"), home / "matplotlibrc", tmp_path / "own/matplotlibrc",
+                 tmp_path / "named/own.rc", style / "mine.mplstyle"):  # fmt: skip
+        file.write_text(hostile)
+
+    def drawn(name, **environment):
+        ended = subprocess.run(
+            [sys.executable, "-P", "-c", _DRAWS, name], capture_output=True, text=True, timeout=60,
+            env={**os.environ, **environment},
+        )  # fmt: skip
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "[]\n", "")
+        return Path(name).read_bytes()
+
+    with drawing():
+        picture = Picture("a", "b")
+        picture.axes.plot([0, 1])
+        picture.save(Path("here.svg"))
+    own = {"MPLCONFIGDIR": str(tmp_path / "own"), "MPLBACKEND": "nonsense"}
+    assert Path("here.svg").read_bytes() == drawn("a.svg", **own)
+    Path("matplotlibrc").unlink()
+    Path("matplotlibrc").symlink_to("/dev/zero")
+    own["MATPLOTLIBRC"] = str(tmp_path / "named/own.rc")
+    assert Path("here.svg").read_bytes() == drawn("b.svg", **own)
 
 
 @pytest.mark.exhaustive

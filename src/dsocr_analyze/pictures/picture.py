@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
+import logging
 import math
+import os
+import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.errors import FormatError
 from dsocr_analyze.escaping import visible, visible_lines
+from dsocr_analyze.interruption import held
 from dsocr_analyze.output_files import replacing
 from dsocr_analyze.pictures.texts import LINE_HEIGHT, TextMeasure
 
@@ -75,20 +81,52 @@ def paler(colour: str) -> tuple[float, float, float]:
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
     """Context in which pictures look the same whatever the user's matplotlib settings."""
-    import matplotlib as mpl
-
     settings: dict[Any, Any] = {
         "svg.fonttype": "none",  # text stays text
         "svg.hashsalt": "dsocr-analyze",
         "text.parse_math": False,  # no mathtext for a $ in a file name
         "hatch.linewidth": 0.7,
     }
-    with mpl.rc_context(), warnings.catch_warnings():
-        mpl.rcdefaults()
-        mpl.rcParams.update(settings)
-        # A missing glyph is drawn as a box; in an SVG it is still there as text.
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        yield
+    silence = logging.NullHandler()  # matplotlib would log paths on stderr, unescaped
+    logging.getLogger("matplotlib").addHandler(silence)
+    try:
+        mpl = _matplotlib()
+        with mpl.rc_context(), warnings.catch_warnings():
+            # A missing glyph is drawn as a box; in an SVG it is still there as text.
+            warnings.filterwarnings("ignore", "Glyph .* missing from font")
+            # Not `rcdefaults`, which reads the user's style files; some defaults are deprecated.
+            warnings.filterwarnings("ignore", category=mpl.MatplotlibDeprecationWarning)
+            defaults = dict(mpl.rcParamsDefault.items())
+            del defaults["backend"]  # which nothing would restore
+            mpl.rcParams.update(defaults | settings)
+            yield
+    finally:
+        logging.getLogger("matplotlib").removeHandler(silence)
+
+
+def _matplotlib() -> Any:
+    """matplotlib, which finds no settings but its own if this imports it.
+
+    It looks for `matplotlibrc` in the current folder first, which may be anybody's, then where
+    the environment says and in the user's folders; of each it asks `os.path.exists`.
+    """
+    if "matplotlib" in sys.modules:
+        return sys.modules["matplotlib"]
+    exists, here = os.path.exists, threading.get_ident()
+
+    def exists_for_us(path: Any) -> bool:
+        if threading.get_ident() == here and Path(path).name == "matplotlibrc":
+            return Path(path).parent == Path(sys.modules["matplotlib"].get_data_path())
+        return exists(path)
+
+    with held():
+        own = {name: os.environ.pop(name, None) for name in ("MATPLOTLIBRC", "MPLBACKEND")}
+        os.path.exists = exists_for_us
+        try:
+            return importlib.import_module("matplotlib")
+        finally:
+            os.path.exists = exists
+            os.environ.update({name: value for name, value in own.items() if value is not None})
 
 
 class Picture:
