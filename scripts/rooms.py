@@ -22,7 +22,7 @@ DOCUMENT: Final = ROOT / "CONTRIBUTING.md"
 BLOCK: Final = re.compile(r"(<!-- rooms -->\n).*?(<!-- end of rooms -->)", re.DOTALL)
 
 FOUNDATIONS: Final[tuple[tuple[str, ...], ...]] = (
-    ("interruption",),
+    ("interruption", "forking"),
     ("errors", "escaping"),
     ("input_files", "output_files", "own_folder"),
     ("names",),

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging as python_logging
+import multiprocessing
+import os
+import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+import vendor_like
 from both_engines import small_directory
 from process_state import settings
+from test_running import contexts
 from transformers import PreTrainedModel, modeling_flash_attention_utils
 from transformers.utils import logging
 
 from dsocr_analyze import analytic
 from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.interruption import held
 from dsocr_analyze.kernels import CUDA
 from dsocr_analyze.running.building import building
 from dsocr_analyze.running.exclusive import exclusive, is_running_thread
@@ -355,3 +362,103 @@ def test_a_watching_thread_sees_every_setting_as_it_was():
         watcher.join()
     assert len(looks) > 50
     assert {name: len(values) for name, values in seen.items()} == dict.fromkeys(shown, 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+class TestAForkedProcess:
+    """A process that is forked while another thread is busy finds nothing of it."""
+
+    @staticmethod
+    def assert_forked(check):
+        """Runs a check in a forked process, which must end well and within a minute."""
+        child = multiprocessing.get_context("fork").Process(target=check)
+        child.start()
+        child.join(60)
+        with contextlib.suppress(ValueError):
+            child.kill()
+        child.join()
+        assert child.exitcode == 0
+
+    def assert_forked_elsewhere(self, check):
+        """The same, forked by another thread, which is not of a pool: concurrent.futures fails."""
+        failures = []
+
+        def fork():
+            try:
+                self.assert_forked(check)
+            except AssertionError as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join()
+        assert not failures
+
+    @pytest.mark.parametrize("name", ["importing", "building", "running on meta"])
+    def test_finds_every_setting_as_it_was(self, name, tmp_path):
+        context, _ = contexts(vendor_like.write(tmp_path / "m"))[name]
+        before, entered, leave = settings(), threading.Event(), threading.Event()
+
+        def stay():
+            with context():
+                entered.set()
+                leave.wait()
+
+        def check():
+            assert settings() == before
+            assert _entered() == "entered"
+
+        with ThreadPoolExecutor(1) as pool:
+            stays = pool.submit(stay)
+            try:
+                assert entered.wait(60)
+                self.assert_forked(check)
+            finally:
+                leave.set()
+            stays.result()
+        assert settings() == before
+
+    def test_analyzes_with_the_session_of_a_busy_thread(self):
+        # A view of so many pixels that torch computes with several threads whether any is not 0.
+        large = SMALLEST | {"image_size": 512}
+        session = DeepSeekOCRSession.from_directory(small_directory(num_hidden_layers=1))
+        expected = session.analyze(**large).total
+        before, forward = settings(), [dict(vars(each)) for each in session.model.modules()]
+
+        def check():
+            assert settings() == before
+            assert [dict(vars(each)) for each in session.model.modules()] == forward
+            assert session.analyze(**large).total == expected
+            other = DeepSeekOCRSession.from_directory(small_directory(num_hidden_layers=1))
+            assert other.analyze(**large).total == expected
+
+        def fork_during(step):
+            if step.startswith("decode"):
+                self.assert_forked_elsewhere(check)
+
+        assert session.analyze(**large, on_progress=fork_during).total == expected
+        assert settings() == before
+
+    def test_has_the_handlers_of_signals_from_before(self):
+        before = signal.getsignal(signal.SIGINT)
+
+        def check():
+            assert signal.getsignal(signal.SIGINT) is before
+
+        with held():
+            assert signal.getsignal(signal.SIGINT) is not before
+            self.assert_forked_elsewhere(check)
+            assert signal.getsignal(signal.SIGINT) is not before
+
+    def test_forked_by_the_busy_thread_itself_goes_on_with_its_turn(self):
+        before = settings()
+        with running(META):
+            during = settings()
+
+            def check():
+                assert is_running_thread()
+                assert settings() == during
+
+            self.assert_forked(check)
+        assert settings() == before

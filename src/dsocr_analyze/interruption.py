@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -87,6 +88,7 @@ class _Watch:
         holds: Whether an interruption has to wait.
         is_final: Whether it has to wait until the outermost `held` block ends.
         raised: What a handler has raised.
+        thread: Identity of the main thread.
     """
 
     def __init__(self) -> None:
@@ -94,6 +96,7 @@ class _Watch:
         self.is_final = False
         self.raised = _before_any_watch.pop() if _before_any_watch else None
         self._handlers: dict[int, _Handler] = {}
+        self.thread = threading.get_ident()
         self._waiting: tuple[int, float] | None = None
         """The pending signal and when it arrived."""
 
@@ -108,12 +111,13 @@ class _Watch:
     def remove(self) -> None:
         """Puts the handlers back."""
         try:
-            self._put_back()
+            self.put_back()
         except BaseException:  # a handler already restored raised before the other was restored
-            self._put_back()
+            self.put_back()
             raise
 
-    def _put_back(self) -> None:
+    def put_back(self) -> None:
+        """Puts the handlers back, unless one raises."""
         for signum, handler in self._handlers.items():
             signal.signal(signum, handler)
 
@@ -164,6 +168,18 @@ class _Watch:
 
 
 _watch: _Watch | None = None
+
+
+def _end_left_behind() -> None:
+    """In a forked process, which lacks the thread that something was held in: ends the watch."""
+    global _watch
+    if _watch is not None and _watch.thread != threading.get_ident():
+        left_behind, _watch = _watch, None
+        left_behind.put_back()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_end_left_behind)
 
 
 def _is_main_thread() -> bool:

@@ -10,8 +10,9 @@ import torch
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.forking import undone
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.running.exclusive import exclusive
+from dsocr_analyze.running.exclusive import exclusive, is_running_thread
 from dsocr_analyze.running.process_settings import answered, default_dtype, quiet_transformers
 from dsocr_analyze.running.unused_imports import without_unused_imports
 
@@ -54,18 +55,15 @@ def _bounded() -> Iterator[None]:
 
     def counted(*_: Any) -> None:
         nonlocal count
-        count += 1
+        count += is_running_thread()
         if count > _MOST_MODULES:
             raise ConfigError(
                 f"the model has more than {_MOST_MODULES:,} modules; give a config with fewer"
                 " layers or experts"
             )
 
-    handle = register_module_module_registration_hook(counted)
-    try:
+    with undone(register_module_module_registration_hook(counted).remove):
         yield
-    finally:
-        handle.remove()
 
 
 def _leave_as_is(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
+from dsocr_analyze.forking import undone
 from dsocr_analyze.running.exclusive import is_running_thread
 
 __all__ = ["discarding_stdout"]
@@ -38,9 +39,12 @@ def discarding_stdout() -> Iterator[None]:
     """While the body runs, what the running thread writes to stdout is dropped."""
     streams = vars(sys)
     original = streams["stdout"]
-    stand_in = streams["stdout"] = _Stdout(original)
-    try:
-        yield
-    finally:
+    stand_in = _Stdout(original)
+
+    def put_back() -> None:
         if streams["stdout"] is stand_in:  # otherwise another thread has replaced it by now
             streams["stdout"] = original
+
+    with undone(put_back):
+        streams["stdout"] = stand_in
+        yield

@@ -14,6 +14,7 @@ import torch
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.key_value_cache import GrowingCache
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.forking import undone
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.confinement import confined
 from dsocr_analyze.running.loading import LoadedModel
@@ -200,11 +201,8 @@ def empty_cache(directory: ModelDirectory, config: Any = None) -> Any:
 @contextlib.contextmanager
 def left_as_it_was(model: torch.nn.Module) -> Iterator[None]:
     """Undoes what a pass changes on modules, such as rotary tables, so the next starts fresh."""
-    restore = _restorer(model)
-    try:
+    with undone(_restorer(model)):
         yield
-    finally:
-        restore()
 
 
 def _restorer(model: torch.nn.Module) -> Callable[[], None]:

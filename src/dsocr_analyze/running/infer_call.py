@@ -36,8 +36,8 @@ def inferring(model: LoadedModel) -> Iterator[None]:
         for layer in (torch.nn.Linear, torch.nn.LayerNorm):
             stack.enter_context(replaced(layer, "reset_parameters", layer.reset_parameters))
         # transformers warns about a temperature that greedy generation ignores.
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore", UserWarning)
+        quiet = [("ignore", None, UserWarning, None, 0), *warnings.filters]
+        stack.enter_context(replaced(warnings, "filters", quiet))
         if device.type == "cuda":
             stack.enter_context(torch.cuda.device(device))
         else:

@@ -10,6 +10,8 @@ import types
 from collections.abc import Iterator
 from typing import Any, Final
 
+from dsocr_analyze.forking import undone
+
 __all__ = ["is_missing", "missing_packages_stood_in"]
 
 _STAND_INS: Final[dict[str, tuple[str, ...]]] = {
@@ -24,16 +26,18 @@ _STAND_INS: Final[dict[str, tuple[str, ...]]] = {
 def missing_packages_stood_in() -> Iterator[None]:
     """Provides stand-ins for packages that model code imports but does not need to run."""
     added = [] if _torchvision_works() else list(_STAND_INS)
-    try:
+
+    def remove() -> None:
+        for name in added:
+            sys.modules.pop(name, None)
+
+    with undone(remove):
         for name in added:
             sys.modules[name] = _stand_in(name, _STAND_INS[name])
             parent, _, child = name.rpartition(".")
             if parent:
                 setattr(sys.modules[parent], child, sys.modules[name])
         yield
-    finally:
-        for name in added:
-            sys.modules.pop(name, None)
 
 
 def is_missing(found: object) -> bool:

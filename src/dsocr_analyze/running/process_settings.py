@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from dsocr_analyze.forking import undone
 from dsocr_analyze.running.exclusive import is_running_thread
 
 __all__ = ["answered", "default_dtype", "quiet_transformers", "replaced", "unfused_scripts"]
@@ -25,14 +26,16 @@ _ABSENT = object()
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Sets `owner.name` to `value` temporarily; an inherited attribute is inherited again later."""
     own = vars(owner).get(name, _ABSENT)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if own is _ABSENT:
-            delattr(owner, name)
-        else:
+
+    def put_back() -> None:
+        if own is not _ABSENT:
             setattr(owner, name, own)
+        elif name in vars(owner):
+            delattr(owner, name)
+
+    with undone(put_back):
+        setattr(owner, name, value)
+        yield
 
 
 @contextlib.contextmanager
@@ -64,12 +67,9 @@ def answered(owner: Any, name: str, answer: Callable[..., Any]) -> Iterator[None
 @contextlib.contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
     """Sets the default dtype of new tensors to `dtype`, in every thread."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
+    with undone(functools.partial(torch.set_default_dtype, torch.get_default_dtype())):
+        torch.set_default_dtype(dtype)
         yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 @contextlib.contextmanager
@@ -79,13 +79,15 @@ def quiet_transformers() -> Iterator[None]:
 
     messages.get_verbosity()  # creates its handler if nothing has yet
     handlers = list(_handlers_of(messages.get_logger()))
-    for handler in handlers:
-        handler.addFilter(_is_passed_on)
-    try:
-        yield
-    finally:
+
+    def hear_all() -> None:
         for handler in handlers:
             handler.removeFilter(_is_passed_on)
+
+    with undone(hear_all):
+        for handler in handlers:
+            handler.addFilter(_is_passed_on)
+        yield
 
 
 def _handlers_of(logger: logging.Logger) -> Iterator[logging.Handler]:

@@ -16,6 +16,7 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from dsocr_analyze.forking import undone
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.failures import blamed_on
@@ -35,16 +36,17 @@ def importable(directory: ModelDirectory) -> Iterator[str]:
     digest = hashlib.sha256(identity.encode()).hexdigest()
     package = f"{REMOTE_PACKAGE}.m_{digest[:16]}"
     finder = _SourceFinder(package, directory)
-    with exclusive():
-        sys.meta_path.insert(0, finder)
-        try:
-            with contextlib.ExitStack() as stack:
-                if not directory.is_reference:  # which imports no package that may be missing
-                    stack.enter_context(missing_packages_stood_in())
-                stack.enter_context(quiet_transformers())
-                yield package
-        finally:
+
+    def forget() -> None:
+        if finder in sys.meta_path:
             sys.meta_path.remove(finder)
+
+    with exclusive(), undone(forget), contextlib.ExitStack() as stack:
+        sys.meta_path.insert(0, finder)
+        if not directory.is_reference:  # which imports no package that may be missing
+            stack.enter_context(missing_packages_stood_in())
+        stack.enter_context(quiet_transformers())
+        yield package
 
 
 def import_file(directory: ModelDirectory, package: str, file: str) -> types.ModuleType:

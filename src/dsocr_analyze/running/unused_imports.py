@@ -23,6 +23,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+from dsocr_analyze.forking import undone
 from dsocr_analyze.running.exclusive import exclusive, is_running_thread
 
 __all__ = ["uses_compiler", "without_unused_imports"]
@@ -194,12 +195,10 @@ def without_unused_imports() -> Iterator[None]:
     with exclusive():
         stand_ins = [stand_in for stand_in in (make() for make in _STAND_INS) if _is_idle(stand_in)]
         finder = _RealParts()
-        sys.modules.update({stand_in.__name__: stand_in for stand_in in stand_ins})
-        sys.meta_path.insert(0, finder)
-        try:
-            yield
-        finally:
-            sys.meta_path.remove(finder)
+
+        def give_way() -> None:
+            if finder in sys.meta_path:
+                sys.meta_path.remove(finder)
             for stand_in in stand_ins:
                 if sys.modules.get(stand_in.__name__) is stand_in:
                     del sys.modules[stand_in.__name__]
@@ -207,6 +206,11 @@ def without_unused_imports() -> Iterator[None]:
                     # Forget the guard: the real compiler can guard these functions later.
                     for function in stand_in.unguarded:
                         vars(function).pop(_GUARD, None)
+
+        with undone(give_way):
+            sys.modules.update({stand_in.__name__: stand_in for stand_in in stand_ins})
+            sys.meta_path.insert(0, finder)
+            yield
 
 
 def _is_idle(stand_in: _StandIn) -> bool:

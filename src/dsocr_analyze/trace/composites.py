@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from dsocr_analyze.kernels import KernelsOf
+from dsocr_analyze.running.process_settings import replaced
 from dsocr_analyze.trace.autocast import Autocast
 from dsocr_analyze.trace.matrix_rules import is_contraction
 
@@ -155,12 +156,12 @@ class Composites(TorchFunctionMode):
         the answer is now no.
         """
         asks, here = vars(F)["has_torch_function"], threading.get_ident()
-        vars(F)["has_torch_function"] = lambda args: threading.get_ident() != here and asks(args)
-        try:
-            with self:
-                return func(*args, **kwargs)
-        finally:
-            vars(F)["has_torch_function"] = asks
+
+        def passes_on(args: Any) -> bool:
+            return threading.get_ident() != here and asks(args)
+
+        with replaced(F, "has_torch_function", passes_on), self:
+            return func(*args, **kwargs)
 
 
 def _leaves_for_the_host(args: Any, kwargs: dict[str, Any], func: Any) -> bool:

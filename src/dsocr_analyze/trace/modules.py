@@ -16,6 +16,7 @@ import torch
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils.hooks import RemovableHandle
 
+from dsocr_analyze.forking import undone
 from dsocr_analyze.kernels import ancestors
 
 __all__ = ["RunningModules"]
@@ -87,16 +88,12 @@ class RunningModules:
             for above in ancestors(path)
         )
         hooked = self._paths if _has_any_global_hook() else customized
-        try:
+        with undone(self._detach):
             for module in self._paths:
                 self._wrap(module, run)
             for module in hooked:
                 self._hook(module)
             yield
-        finally:
-            self._detach()
-            self._paths.clear()
-            self._stack.clear()
 
     def _add(self, module: torch.nn.Module, path: str) -> None:
         self._paths.setdefault(module, []).append(path)
@@ -117,7 +114,7 @@ class RunningModules:
         self._hooks.append(by_name.register_forward_hook(module, self._on_leave, always_call=True))
 
     def _detach(self) -> None:
-        """Removes the hooks and wrappers from every module that has them."""
+        """Removes the hooks and wrappers from every module that has them, and forgets both."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -127,6 +124,8 @@ class RunningModules:
             else:
                 vars(module)["forward"] = own_forward
         self._own_forwards.clear()
+        self._paths.clear()
+        self._stack.clear()
 
     # the stack
 

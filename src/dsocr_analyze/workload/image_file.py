@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import struct
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dsocr_analyze.errors import PageError
+from dsocr_analyze.forking import undone
 from dsocr_analyze.input_files import opened
 from dsocr_analyze.workload.page import check_page
 from dsocr_analyze.workload.tiff_directories import tiff_directories
@@ -40,7 +43,17 @@ _DAMAGE: Final = (
 )
 """What Pillow's readers raise for a broken header."""
 
-_PILLOW_SETTINGS: Final = threading.Lock()
+_pillow_settings = threading.Lock()
+
+
+def _free_lock() -> None:
+    """In a forked process, which may lack the thread that held the lock."""
+    global _pillow_settings
+    _pillow_settings = threading.Lock()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_free_lock)
 
 
 class _Header(NamedTuple):
@@ -149,12 +162,18 @@ def _opened_header(file: Path) -> _Header:
 
     # Pillow's guard against huge images is a process-wide setting. It protects the decoding of
     # pixels, which does not happen here.
-    with _PILLOW_SETTINGS, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        silence = logging.NullHandler()  # else a damaged TIFF also logs to stderr
-        logging.getLogger("PIL").addHandler(silence)
-        guard, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
-        try:
+    silence = logging.NullHandler()  # else a damaged TIFF also logs to stderr
+    with _pillow_settings:
+        guard, filters = Image.MAX_IMAGE_PIXELS, warnings.filters
+
+        def put_back() -> None:
+            Image.MAX_IMAGE_PIXELS, warnings.filters = guard, filters
+            logging.getLogger("PIL").removeHandler(silence)
+
+        with undone(put_back):
+            warnings.filters = [("ignore", None, Warning, None, 0)]
+            logging.getLogger("PIL").addHandler(silence)
+            Image.MAX_IMAGE_PIXELS = None
             with opened(file) as raw, _Bounded(raw.raw) as content, Image.open(content) as image:
                 is_tiff = isinstance(image, TiffImageFile)
                 if isinstance(image, TiffImageFile):
@@ -166,9 +185,6 @@ def _opened_header(file: Path) -> _Header:
                     orientation = _exif_orientation(image)
                 size = (height, width) if orientation in _SIDEWAYS else (width, height)
                 return _Header(size, is_tiff, not is_tiff and _has_more_frames(image))
-        finally:
-            Image.MAX_IMAGE_PIXELS = guard
-            logging.getLogger("PIL").removeHandler(silence)
 
 
 _MOST_READS: Final = 1_000_000
