@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import subprocess
 import sys
@@ -9,7 +10,9 @@ import sys
 import pytest
 import torch
 import vendor_like
+from both_engines import small_directory
 from process_state import settings
+from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers.utils import logging
 
 from dsocr_analyze.model.directory import ModelDirectory
@@ -17,6 +20,7 @@ from dsocr_analyze.running.building import building
 from dsocr_analyze.running.forward import running
 from dsocr_analyze.running.source_package import importable
 from dsocr_analyze.running.unused_imports import without_unused_imports
+from dsocr_analyze.session import DeepSeekOCRSession
 
 META = torch.device("meta")
 
@@ -204,3 +208,62 @@ def test_prints_of_the_model_stay_out_of_the_result(capsys):
     with running(META):
         print("shapes")  # noqa: T201 - the model's print
     assert capsys.readouterr().out == ""
+
+
+@contextlib.contextmanager
+def _chosen(read, choose, value):
+    """The caller has set something of torch's to a value."""
+    before = read()
+    choose(value)
+    try:
+        yield
+    finally:
+        choose(before)
+
+
+_CALLERS = {
+    "inference": torch.inference_mode,
+    "fake tensors": FakeTensorMode,
+    "fake tensors in inference": lambda: _both(FakeTensorMode(), torch.inference_mode()),
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "gradients": torch.enable_grad,
+    "default device": lambda: torch.device("cpu"),
+    "deterministic": lambda: _chosen(
+        torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True
+    ),
+    "precision": lambda: _chosen(
+        torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "medium"
+    ),
+    **{
+        str(dtype): lambda dtype=dtype: _chosen(
+            torch.get_default_dtype, torch.set_default_dtype, dtype
+        )
+        for dtype in (torch.float64, torch.bfloat16, torch.float16)
+    },
+}
+
+
+@contextlib.contextmanager
+def _both(one, other):
+    with one, other:
+        yield
+
+
+@pytest.mark.parametrize("device", ["meta", pytest.param("cpu", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("caller", _CALLERS)
+def test_whatever_mode_the_caller_is_in_the_figures_are_the_same(caller, device):
+    page = {"page": (600, 500), "crop_mode": False, "image_size": 64, "max_new_tokens": 2}
+    directory = small_directory(num_hidden_layers=1)
+
+    def figures(session):
+        return session.figures(session.plan(**page))
+
+    shared = DeepSeekOCRSession.from_directory(directory, device=device)
+    alone = figures(shared)
+    with _CALLERS[caller]():
+        before = settings()
+        inside = [figures(DeepSeekOCRSession.from_directory(directory, device=device)),
+                  figures(shared)]  # fmt: skip
+        assert settings() == before
+    assert [alone, alone] == inside
+    assert figures(shared) == alone

@@ -29,19 +29,42 @@ def exclusive() -> Iterator[None]:
     """Only one thread at a time runs the body, which builds or runs a model; others wait.
 
     Reentrant. While the body runs, interruptions wait for a safe point, since settings must be
-    restored; while waiting for another thread, they don't. In a forked process, torch computes with
-    one thread meanwhile: it would wait forever for those of its parent.
+    restored; while waiting for another thread, they don't.
     """
     global _running_thread  # one for the whole process, like the settings
-    with _LOCK, held(), contextlib.ExitStack() as stack:
-        if is_forked():
-            stack.enter_context(undone(partial(torch.set_num_threads, torch.get_num_threads())))
-            torch.set_num_threads(1)
+    with _LOCK, held():
         before, _running_thread = _running_thread, threading.get_ident()
         try:
-            yield
+            with contextlib.nullcontext() if before else _as_torch_starts():
+                yield
         finally:
             _running_thread = before
+
+
+@contextlib.contextmanager
+def _as_torch_starts() -> Iterator[None]:
+    """Whatever the caller has chosen, the body has torch's own default type, and no mode.
+
+    Only modes of other code that watch what runs stay.
+    """
+    fake = torch._C._unset_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(False))  # its tensors have no versions
+            for device in ("cpu", "cuda"):
+                stack.callback(
+                    torch.set_autocast_enabled, device, torch.is_autocast_enabled(device)
+                )
+                torch.set_autocast_enabled(device, False)
+            stack.enter_context(undone(partial(torch.set_default_dtype, torch.get_default_dtype())))
+            torch.set_default_dtype(torch.float32)
+            if is_forked():  # torch would wait forever for the threads of the parent process
+                stack.enter_context(undone(partial(torch.set_num_threads, torch.get_num_threads())))
+                torch.set_num_threads(1)
+            yield
+    finally:
+        if fake is not None:
+            torch._C._set_dispatch_mode(fake)
 
 
 def is_running_thread() -> bool:
