@@ -573,6 +573,44 @@ def program(*arguments, **options):
     return subprocess.run([*PROGRAM, *arguments], text=True, check=False, **options)
 
 
+class TestTheInterpretersOptions:
+    """Nothing that Python is told of warnings or docstrings changes a result."""
+
+    @pytest.mark.parametrize("environment", [{"PYTHONWARNINGS": "error"}, {"PYTHONOPTIMIZE": "2"}])
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["sweep", "--help"],
+            pytest.param(["tree"], marks=pytest.mark.exhaustive),
+            pytest.param(["--mode", "tiny"], marks=pytest.mark.exhaustive),
+            pytest.param(["docs", "--arch", "deepseek-ocr"], marks=pytest.mark.exhaustive),
+        ],
+    )
+    def test_of_the_environment(self, arguments, environment, tmp_path):
+        def outcome(name, variables):
+            (tmp_path / name).mkdir()
+            ended = program(*arguments, env={**os.environ, **variables}, cwd=tmp_path / name)
+            files = {
+                str(file.relative_to(tmp_path / name)): file.read_bytes()
+                for file in (tmp_path / name).rglob("*.md")
+                if arguments[0] == "docs"
+            }
+            return ended.returncode, ended.stdout, files
+
+        assert outcome("a", environment) == outcome("b", {})
+
+    @pytest.mark.parametrize("options", [["-OO"], ["-OO", "-I", "-X", "utf8"], ["-W", "error"]])
+    def test_of_the_command_line(self, options):
+        told = [sys.executable, *options, "-m", "dsocr_analyze", "devices", "--help"]
+        ended = subprocess.run(told, capture_output=True, text=True, check=True)
+        assert ended.stdout == program("devices", "--help").stdout
+        assert ended.stderr == ""
+
+    def test_the_trace_is_imported_without_a_warning(self):
+        code = "import dsocr_analyze.trace.operators"
+        subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
+
+
 def program_that_fails(statement, *arguments):
     """A process in which counting a page executes `statement`."""
     code = (

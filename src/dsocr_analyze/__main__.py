@@ -18,8 +18,11 @@ __all__ = ["run"]
 
 def run() -> NoReturn:
     """Runs the command line and exits with its exit code."""
+    if sys.flags.optimize > 1:
+        _start_with_docstrings()
     try:
         _keep_standard_descriptors()
+        _let_libraries_warn()
         from dsocr_analyze import interruption
 
         interruption.listen()
@@ -42,6 +45,26 @@ def run() -> NoReturn:
         os._exit(code)
     gc.freeze()
     sys.exit(code)
+
+
+def _start_with_docstrings() -> NoReturn:
+    """Starts again without -OO: help texts and transformers are made of docstrings."""
+    from pathlib import Path
+    from subprocess import _args_from_interpreter_flags  # type: ignore[attr-defined]  # private
+
+    os.environ.pop("PYTHONOPTIMIZE", None)
+    flags = [flag for flag in _args_from_interpreter_flags() if not flag.startswith("-O")]
+    here = str(Path(__file__).absolute().parent.parent)
+    run = f"import sys; sys.path.append({here!r}); from dsocr_analyze.__main__ import run; run()"
+    os.execv(sys.executable, [sys.executable, *flags, "-P", "-c", run, *sys.argv[1:]])
+
+
+def _let_libraries_warn() -> None:
+    """No warning of a library ends a command: -W error is for one's own code."""
+    if sys.warnoptions:
+        import warnings
+
+        warnings.filters = [each for each in warnings.filters if each[0] != "error"]
 
 
 def _keep_standard_descriptors() -> None:

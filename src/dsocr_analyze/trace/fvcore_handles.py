@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
-from fvcore.nn import jit_handles
 
 from dsocr_analyze.trace.call import Call, Count
 
-__all__ = ["activations", "fvcore_count"]
+with warnings.catch_warnings():
+    # fvcore scripts its loss functions when it is imported; nothing here calls them.
+    warnings.filterwarnings("ignore", "`torch.jit.script", DeprecationWarning)
+    from fvcore.nn import jit_handles
+
+__all__ = ["activations", "fvcore_count", "jit_handles"]
 
 
 class _Value:

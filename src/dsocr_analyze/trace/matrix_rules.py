@@ -6,11 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from fvcore.nn import jit_handles
-
 from dsocr_analyze.kernels import Convolution, Gemm
 from dsocr_analyze.trace.call import Call, Count, Rule, all_inputs, output_elements
-from dsocr_analyze.trace.fvcore_handles import fvcore_count
+from dsocr_analyze.trace.fvcore_handles import fvcore_count, jit_handles
 
 __all__ = ["MATRIX_RULES", "is_contraction"]
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from fvcore.nn import jit_handles
-
 from dsocr_analyze.kernels import Rows
 from dsocr_analyze.trace.call import Call, Count, Rule, first_output, output_elements
-from dsocr_analyze.trace.fvcore_handles import fvcore_count
+from dsocr_analyze.trace.fvcore_handles import fvcore_count, jit_handles
 
 __all__ = ["SOFTMAX_FLOPS", "VECTOR_RULES"]
 
