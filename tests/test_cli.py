@@ -573,6 +573,35 @@ def program(*arguments, **options):
     return subprocess.run([*PROGRAM, *arguments], text=True, check=False, **options)
 
 
+class TestLinksInAFolderOfOthers:
+    """A repository may hold links where results go unless the user names a folder."""
+
+    @pytest.mark.parametrize("link", ["tmp", "tmp/dsocr-static-ops"])
+    def test_the_default_folder_does_not_lead_out_of_the_current_one(self, capsys, tmp_path, link):
+        Path("here/tmp").mkdir(parents=True)
+        os.chdir("here")
+        if link == "tmp":
+            Path(link).rmdir()
+        Path(link).symlink_to(tmp_path)
+        before = sorted(map(str, tmp_path.rglob("*")))
+        code, out, err = run(capsys, "--mode", "tiny", "--engine", "analytic")
+        assert (code, out) == (74, "")
+        assert "leads out of the current folder" in err
+        assert sorted(map(str, tmp_path.rglob("*"))) == before
+        code, _, _ = run(capsys, "--mode", "tiny", "--engine", "analytic", "--output", link)
+        assert code == (0 if link == "tmp" else 74)
+
+    def test_a_link_in_the_default_folder_is_not_followed(self, capsys):
+        Path("mine").write_text("mine")
+        report = Path("tmp/dsocr-static-ops/static_compute.md")
+        report.parent.mkdir(parents=True)
+        report.symlink_to(Path("mine").absolute())
+        assert run(capsys, "--mode", "tiny", "--engine", "analytic")[0] == 0
+        assert Path("mine").read_text() == "mine"
+        assert report.read_text().startswith("Ran: ")
+        assert not report.is_symlink()
+
+
 class TestTheInterpretersOptions:
     """Nothing that Python is told of warnings or docstrings changes a result."""
 

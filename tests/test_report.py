@@ -5,7 +5,10 @@ import functools
 import json
 import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import jsonschema
 import msgspec
@@ -26,7 +29,7 @@ from test_answer import TIME
 from dsocr_analyze.cli import documents
 from dsocr_analyze.errors import OutputError
 from dsocr_analyze.kernels import Work
-from dsocr_analyze.output_files import prepare_directory, replacing, write_texts
+from dsocr_analyze.output_files import prepare_directory, replacing, write_files, write_texts
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.json_text import dump_json
 from dsocr_analyze.report.markdown import render_markdown
@@ -77,6 +80,11 @@ LATER_KEYS = {
     "Workload": {"prompt_pages"},
 }
 """Keys that every report has now, and that reports of an earlier release are read without."""
+
+
+def _replace(file):
+    with replacing(file) as temporary:
+        temporary.write_text("new")
 
 
 class TestKeys:
@@ -522,13 +530,30 @@ class TestFiles:
         with pytest.raises(OutputError, match="give a directory that can be written"):
             prepare_directory(tmp_path / "file")
 
-    def test_of_a_link_what_it_points_to_is_replaced(self, tmp_path):
+    @pytest.mark.parametrize("points_to", ["real.json", "dangling.json", "/dev/null"])
+    def test_a_link_is_replaced_and_not_what_it_points_to(self, tmp_path, points_to):
         (tmp_path / "real.json").write_text("old")
-        (tmp_path / "link.json").symlink_to("real.json")
-        with replacing(tmp_path / "link.json") as temporary:
-            temporary.write_text("new")
-        assert (tmp_path / "link.json").is_symlink()
-        assert (tmp_path / "real.json").read_text() == "new"
+        for name, write in (("a", _replace), ("b", lambda file: write_files({file: "new"}))):
+            (tmp_path / name).symlink_to(points_to)
+            write(tmp_path / name)
+            assert not (tmp_path / name).is_symlink()
+            assert (tmp_path / name).read_text() == "new"
+        assert (tmp_path / "real.json").read_text() == "old"
+        assert not (tmp_path / "dangling.json").exists()
+
+    @pytest.mark.skipif(not Path("/dev/stdout").is_symlink(), reason="needs /dev/stdout")
+    @pytest.mark.parametrize("is_file", [True, False])
+    def test_links_to_what_is_open_lead_there(self, tmp_path, is_file):
+        code = (
+            "from pathlib import Path; from dsocr_analyze.output_files import write_files;"
+            "write_files({Path('/dev/stdout'): 'new'})"
+        )
+        out = tmp_path / "out"
+        with out.open("w") as file:
+            stream = file if is_file else subprocess.PIPE
+            ended = subprocess.run([sys.executable, "-c", code], stdout=stream, check=True)
+        assert (out.read_bytes() if is_file else ended.stdout) == b"new"
+        assert Path("/dev/stdout").is_symlink()
 
     @pytest.mark.skipif(os.name == "nt", reason="needs named pipes")
     def test_into_a_pipe_the_result_is_written(self, tmp_path):

@@ -26,8 +26,19 @@ _ABANDONED: Final = re.compile(rf"{re.escape(_PREFIX)}[0-9a-f]{{16}}")
 _LONGEST_WAIT_SECONDS: Final = 10.0
 
 
-def prepare_directory(directory: Path) -> None:
-    """Makes the output directory and finds out, before any work, whether it can be written."""
+def prepare_directory(directory: Path, *, may_lead_out: bool = True) -> None:
+    """Makes the output directory and finds out, before any work, whether it can be written.
+
+    Args:
+        directory: The directory.
+        may_lead_out: Whether links may lead out of the current folder: they may if the user named
+            the directory, since others may have put the links there.
+    """
+    if not may_lead_out and not directory.resolve().is_relative_to(Path.cwd().resolve()):
+        raise OutputError(
+            f"{str(directory)!r} leads out of the current folder, to"
+            f" {str(directory.resolve())!r}; if you want that, name this folder as the output"
+        )
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with held(), _claimed(directory, 0o600):
@@ -43,7 +54,8 @@ def prepare_directory(directory: Path) -> None:
 def replacing(target: Path) -> Iterator[Path]:
     """Yields a temporary path beside `target` that replaces it when the body succeeds.
 
-    Of a link, what it points to is replaced; into a device or a pipe, the result is written.
+    A link is replaced itself, never what it points to, except below /dev and /proc. Into a device
+    or a pipe, the result is written.
     The body is held: an interruption waits for a safe point of its, and `target` stays.
     """
     with held(), _written_aside(target) as aside:
@@ -91,11 +103,13 @@ class _Aside(NamedTuple):
 def _written_aside(target: Path, mode: int = 0o666) -> Iterator[_Aside]:
     """Makes a temporary file beside `target`; removes what is left of it, and of earlier ones."""
     with _named(target):
-        if target.is_symlink():
-            target = target.resolve()
         if target.is_dir():
             raise OutputError(f"cannot write {str(target)!r}: it is a folder; give a file's name")
-        is_special = target.exists() and not target.is_file()
+        if is_open := target.parts[1:2] in (("dev",), ("proc",)) and target.is_absolute():
+            target = target.resolve() if target.is_file() else target  # such as /dev/stdout
+        is_special = (
+            target.exists() and not target.is_file() and (is_open or not target.is_symlink())
+        )
         if is_special:  # it is written into, so the temporary file need not lie beside it
             folder, mode = Path(tempfile.gettempdir()), 0o600
         else:

@@ -138,7 +138,7 @@ def _refuse_before(context: typer.Context) -> None:
 
 def _prepare(output: Path, html_file: Path | None) -> None:
     """Check, before any work, that the files can be written."""
-    options.prepare_output(output)
+    options.prepare_output(output, DEFAULT_OUTPUT)
     html.check_html(html_file)
 
 

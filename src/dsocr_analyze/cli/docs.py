@@ -18,12 +18,14 @@ from dsocr_analyze.cli.warnings import print_config_findings
 
 __all__ = ["docs"]
 
+_DEFAULT_OUTPUT = Path("docs")
+
 
 def docs(
     context: typer.Context,
     output: Annotated[
         Path, typer.Option("--output", metavar="DIR", help="Folder to write into.")
-    ] = Path("docs"),
+    ] = _DEFAULT_OUTPUT,
     arch: options.ArchOption = None,
     config: options.ConfigOption = None,
     debug: options.DebugOption = False,
@@ -34,7 +36,6 @@ def docs(
     """
     start_torch()
     from dsocr_analyze.knowledge.generate import documents, write_documents
-    from dsocr_analyze.output_files import prepare_directory
 
     architecture = values = None
     if arch is not None or config is not None:
@@ -43,7 +44,7 @@ def docs(
         if config is not None:
             values = directory.config
             print_config_findings(context, directory, by_closed_forms=True)
-    prepare_directory(output)
+    options.prepare_output(output, _DEFAULT_OUTPUT)
     with announced_steps() as announce:
         announce("tracing every module and checking its formulas")
         texts = documents(architecture, values)

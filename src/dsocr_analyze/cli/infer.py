@@ -135,7 +135,7 @@ def infer(
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     saves = options.switch("--save-results", save_results)
     _check_files(directory, random_weights=random_weights)
-    options.prepare_output(output)
+    options.prepare_output(output, DEFAULT_OUTPUT)
     with announced_steps(in_lines=True) as announce:
         announce("importing torch, building the model")
         start_torch()

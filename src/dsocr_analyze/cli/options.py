@@ -531,8 +531,8 @@ def _unnamed(
     return ModelDirectory.read(architecture.reference)
 
 
-def prepare_output(directory: Path) -> None:
+def prepare_output(directory: Path, default: Path | None = None) -> None:
     """Create the folder named by `--output` before any work; raises OutputError."""
     from dsocr_analyze.output_files import prepare_directory
 
-    prepare_directory(directory)
+    prepare_directory(directory, may_lead_out=directory != default)

@@ -86,6 +86,8 @@ def write_documents(texts: dict[str, str], folder: Path) -> list[Path]:
         OutputError: The folder cannot be written.
     """
     prepare_directory(folder)
+    if (folder / "modules").is_symlink():
+        raise OutputError(f"{str(folder / 'modules')!r} is a link; remove it")
     try:
         (folder / "modules").mkdir(exist_ok=True)
     except OSError as error:
