@@ -2,7 +2,11 @@
 
 import csv
 import json
+import logging
 import os
+import subprocess
+import sys
+import threading
 import time
 from fractions import Fraction
 from pathlib import Path
@@ -10,6 +14,7 @@ from pathlib import Path
 import pytest
 from command_line import run
 from hand_built_files import pdf, tiff
+from hostile_pdfs import HOSTILE_PDFS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -26,6 +31,20 @@ from dsocr_analyze.workload import ImagePages, image_file
 needs_pypdf = pytest.mark.skipif(not has_reader(), reason="pypdf, the extra 'pdf', is missing")
 
 CATALOG = "<< /Type /Catalog /Pages 2 0 R >>"
+
+
+_READS = """
+import re, sys, time
+from pathlib import Path
+from dsocr_analyze.archive.pdf_pages import pdf_pages
+from dsocr_analyze.errors import PageError
+try:
+    list(pdf_pages(Path(sys.argv[1]), 72))
+except PageError as error:
+    assert "\\n" not in str(error)
+peak = re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]
+print(time.process_time(), peak)
+"""
 
 
 def sizes_in(path):
@@ -247,6 +266,34 @@ class TestPdf:
         (tmp_path / "b.pdf").write_bytes(pdf([CATALOG, *chain, "<< /MediaBox [0 0 9 9] >>"]))
         with pytest.raises(PageError, match="too deep"):
             list(pdf_pages(tmp_path / "b.pdf", 72))
+
+    def test_a_file_that_takes_too_long_is_named_and_spoils_no_other(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(pdf_module, "MOST_SECONDS", 0.3)
+        (tmp_path / "a.pdf").write_bytes(HOSTILE_PDFS["broad tree"]())
+        (tmp_path / "b.pdf").write_bytes(book("/MediaBox [0 0 72 72]"))
+        threads, begun = threading.active_count(), time.process_time()
+        sizes, rejected, _ = counted(tmp_path, pdf_dpi=72)
+        assert time.process_time() - begun < 1
+        assert sizes == [(72, 72)]
+        assert list(rejected) == [1]
+        assert "a.pdf" in rejected[1]
+        assert "reading it takes more than 0.3 s or 400 MiB of memory" in rejected[1]
+        assert threading.active_count() == threads
+        assert not logging.getLogger("pypdf").handlers
+
+    @pytest.mark.exhaustive
+    @pytest.mark.parametrize("attack", HOSTILE_PDFS)
+    def test_any_file_ends_within_ten_seconds_and_a_gibibyte(self, tmp_path, attack):
+        (tmp_path / "a.pdf").write_bytes(HOSTILE_PDFS[attack]())
+        assert (tmp_path / "a.pdf").stat().st_size < 10e6
+        ended = subprocess.run(
+            [sys.executable, "-P", "-c", _READS, tmp_path / "a.pdf"],
+            capture_output=True, text=True, timeout=120, check=True,
+        )  # fmt: skip
+        seconds, peak_kibibytes = map(float, ended.stdout.split())
+        assert seconds < 10
+        assert peak_kibibytes < 2**20
+        assert ended.stderr == ""
 
     def test_what_needs_a_password_is_named_and_what_opens_without_one_counts(self, tmp_path):
         import pypdf

@@ -5,9 +5,14 @@ Source: ISO 32000-2, 7.7.3 (page tree, inherited attributes) and 14.11.2 (page b
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib.util
 import logging
+import mmap
 import struct
+import threading
+import time
 import zlib
 from collections.abc import Iterator
 from decimal import Decimal
@@ -26,6 +31,17 @@ INSTALL: Final = "pip install 'dsocr-analyze[pdf]'"
 
 MOST_NODES: Final = 1_000_000
 """Most nodes of a file's page tree; a larger tree is taken to be endless."""
+
+MOST_SECONDS: Final = 8.0
+"""Most CPU seconds that a file may take; a book of 10,000 pages takes 3."""
+
+_MOST_NEW_BYTES: Final = 400 * 2**20
+"""Most bytes of memory that the process may take in addition for a file."""
+
+_MOST_STREAM_BYTES: Final = 32 * 2**20
+"""Most bytes of a decompressed stream."""
+
+_SECONDS_BETWEEN_LOOKS: Final = 0.05
 
 _DEEPEST: Final = 200
 """Deepest nesting of page groups."""
@@ -68,29 +84,101 @@ def pdf_pages(path: Path, dpi: int) -> Iterator[tuple[int, int] | PageError]:
         The size of a page, or the error why it has none.
 
     Raises:
-        PageError: The file is missing, encrypted or damaged, so that no further page can be read.
+        PageError: The file is missing, encrypted or damaged, so that no further page can be read,
+            or it takes too much time or memory.
     """
     from pypdf.errors import DependencyError, PyPdfError
 
-    damage = (*_DAMAGE, PyPdfError, DependencyError, RecursionError)
-    silence = logging.NullHandler()  # pypdf would log about a damaged file on stderr
-    logging.getLogger("pypdf").addHandler(silence)
+    damage = (*_DAMAGE, PyPdfError, DependencyError, RecursionError, MemoryError, _TooMuch)
+    found: list[tuple[int, int] | PageError] = []
+    ended: BaseException | None = None
     try:
         # Given a path, pypdf would read the whole file at once.
-        with opened(path) as file:
-            pages = 0
+        with opened(path) as file, _within_limits():
             for page in _pages(path, file):
-                pages += 1
                 try:
-                    yield check_page(*_pixels(page, dpi))
+                    found.append(check_page(*_pixels(page, dpi)))
+                except _TooMuch:
+                    raise
                 except (PageError, *damage) as error:
-                    yield PageError(f"page {pages} of PDF {str(path)!r}: {_reason(error)}")
-            if not pages:
-                raise PageError(f"PDF {str(path)!r} has no pages")
+                    text = f"page {len(found) + 1} of PDF {str(path)!r}: {_reason(error)}"
+                    found.append(PageError(text))
     except damage as error:
-        raise PageError(f"cannot read PDF {str(path)!r}: {_reason(error)}") from error
+        ended = error
+    yield from found
+    if ended is not None:
+        raise PageError(f"cannot read PDF {str(path)!r}: {_reason(ended)}") from ended
+    if not found:
+        raise PageError(f"PDF {str(path)!r} has no pages")
+
+
+class _TooMuch(BaseException):
+    """A file takes too much; not an Exception, which pypdf might take for damage and go on."""
+
+    def __str__(self) -> str:
+        seconds, mebibytes = f"{MOST_SECONDS:g} s", f"{_MOST_NEW_BYTES >> 20} MiB of memory"
+        return f"reading it takes more than {seconds} or {mebibytes}"
+
+
+@contextlib.contextmanager
+def _within_limits() -> Iterator[None]:
+    """Raises `_TooMuch` in the body when it has worked for too long or taken too much memory.
+
+    pypdf limits single streams, but not their number, and takes them apart in Python, where another
+    thread can end it. Its messages about a damaged file are dropped.
+    """
+    from pypdf import Configuration, apply_configuration
+
+    reader, ends = threading.get_ident(), MOST_SECONDS + _seconds_of(threading.get_ident())
+    most_bytes = _memory_bytes() + _MOST_NEW_BYTES
+    is_over, turn = threading.Event(), threading.Lock()
+
+    def watch() -> None:
+        while not is_over.wait(_SECONDS_BETWEEN_LOOKS):
+            if _seconds_of(reader) > ends or _memory_bytes() > most_bytes:
+                with turn:
+                    if not is_over.is_set():
+                        raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+                        raise_in(ctypes.c_ulong(reader), ctypes.py_object(_TooMuch))
+                return
+
+    limits = Configuration(
+        brotli_maximum_output_length=_MOST_STREAM_BYTES,
+        lzw_maximum_output_length=_MOST_STREAM_BYTES,
+        maximum_declared_stream_length=_MOST_STREAM_BYTES,
+        run_length_maximum_output_length=_MOST_STREAM_BYTES,
+        stream_decoding_work_maximum_length=4 * _MOST_STREAM_BYTES,
+        zlib_maximum_output_length=_MOST_STREAM_BYTES,
+    )
+    silence = logging.NullHandler()
+    logging.getLogger("pypdf").addHandler(silence)
+    watcher = threading.Thread(target=watch, daemon=True)
+    try:
+        with apply_configuration(limits):
+            watcher.start()
+            try:
+                yield
+            finally:
+                with turn:
+                    is_over.set()
+                watcher.join()  # what it has raised is raised here at the latest
     finally:
         logging.getLogger("pypdf").removeHandler(silence)
+
+
+def _seconds_of(thread: int) -> float:
+    """CPU seconds of a thread; where they are not known, seconds by the clock."""
+    clock_of = getattr(time, "pthread_getcpuclockid", None)
+    return time.monotonic() if clock_of is None else time.clock_gettime(clock_of(thread))
+
+
+def _memory_bytes() -> int:
+    """Memory of this process, or where the system does not tell, 0."""
+    try:
+        with opened(Path("/proc/self/statm")) as file:
+            return int(file.read().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return 0
 
 
 class _Node(NamedTuple):
@@ -182,6 +270,6 @@ def _reason(error: BaseException) -> str:
         return error.strerror
     text = " ".join(str(error).split())
     text = "".join(character if character.isprintable() else "?" for character in text)
-    if isinstance(error, PageError):
+    if isinstance(error, PageError | _TooMuch):
         return text
     return f"{text[:160]} ({type(error).__name__})" if text else type(error).__name__
