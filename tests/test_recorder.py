@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import re
 import types
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
 from torch.overrides import _get_current_function_mode_stack
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from tracing import (
     Calls,
     but_copies,
@@ -1033,3 +1034,44 @@ def test_attention_that_is_not_causal_skips_nothing():
     [kernel] = trace_of(Calls(F.scaled_dot_product_attention), *[meta(2, 4, 8)] * 3).kernels
     assert kernel.dimensions.skippable_scores == 0
     assert kernel.work.macs > 0
+
+
+class _Watching(TorchDispatchMode):
+    """Other code's mode, which wants to see every operator."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class _CalledAgain(torch.nn.Module):
+    """Calls with equal arguments: outputs alone, and outputs with copies or other memory inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        outputs = []
+        for _ in range(3):
+            outputs.append(self.linear(x))
+            outputs.append(self.linear(x.transpose(0, 1)))  # copies its input
+            outputs.append(x @ x[:1].transpose(1, 2))  # expands one operand
+            outputs.append(torch.softmax(x, -1, dtype=torch.float32))
+            outputs.append(torch.nn.functional.scaled_dot_product_attention(x, x, x))
+            outputs.append(torch.einsum("bij,bkj->bik", x, x))
+        return outputs
+
+
+def test_operators_that_are_not_run_again_are_recorded_as_if_they_were():
+    traces = []
+    for watching in (contextlib.nullcontext(), _Watching()):
+        model = _CalledAgain().to(device="meta", dtype=torch.bfloat16)
+        x = torch.empty(4, 6, 8, device="meta", dtype=torch.bfloat16)
+        with torch.no_grad(), watching, Recorder(model) as recorder:
+            trace = recorder.begin()
+            outputs = model(x)
+        layouts = [(output.shape, output.stride(), output.dtype) for output in outputs]
+        traces.append((layouts, trace.kernels, trace.peak, trace.free, trace.unknown))
+    assert traces[0][0] == traces[1][0]
+    assert traces[0][1] == traces[1][1]
+    assert traces[0][2:] == traces[1][2:]

@@ -7,12 +7,12 @@ PyTorch longer than anything else in a pass. A model runs the same few hundred c
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import torch
 
-__all__ = ["run_on_meta", "tensors_in"]
+__all__ = ["Output", "call_of", "described", "run_on_meta", "tensors_in"]
 
 _TENSORS: Final = (torch.Tensor, torch.nn.Parameter)
 _VALUES: Final = (
@@ -20,17 +20,18 @@ _VALUES: Final = (
     torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
 _MOST_CALLS: Final = 1 << 16
-_CALLS: Final[dict[Any, tuple[_Output, ...]]] = {}
+_CALLS: Final[dict[Any, tuple[Output, ...]]] = {}
 
 
-class _Output(NamedTuple):
-    """A tensor with memory of its own."""
+class Output(NamedTuple):
+    """A tensor on `meta` with memory of its own."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
 
     def make(self) -> torch.Tensor:
+        """A new such tensor."""
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="meta")
 
 
@@ -39,15 +40,13 @@ def run_on_meta(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     # Other code's modes, below, want to see every operator.
     if torch._C._len_torch_dispatch_stack() or not _makes_new_tensors(func):
         return func(*args, **kwargs)
-    parts: list[Any] = [func, torch.get_default_dtype()]
-    if not (_describe(args, parts) and _describe(kwargs.items(), parts)):
+    call = call_of(func, args, kwargs)
+    if call is None:
         return func(*args, **kwargs)
-    call = tuple(parts)
     known = _CALLS.get(call)
     if known is None:
         output = func(*args, **kwargs)
-        outputs = list(tensors_in([output]))
-        found = _described(outputs, [*tensors_in(args), *tensors_in(kwargs.values())])
+        found = described([output], [*args, *kwargs.values()])
         # An undefined tensor among the outputs is None, and no tensor.
         if found is not None and len(found) == len(func._schema.returns):
             if len(_CALLS) >= _MOST_CALLS:
@@ -56,6 +55,19 @@ def run_on_meta(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return output
     made = tuple(output.make() for output in known)
     return made[0] if len(made) == 1 else made
+
+
+def call_of(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+    """A call and all that its outputs may depend on; None if that is unclear.
+
+    Args:
+        func: What is called.
+        args: Its arguments: plain tensors on `meta`, values, and tuples or lists of these.
+        kwargs: Its keyword arguments.
+    """
+    parts: list[Any] = [func, torch.get_default_dtype()]
+    is_clear = _describe(args, parts) and _describe(kwargs.items(), parts)
+    return tuple(parts) if is_clear else None
 
 
 @functools.cache
@@ -99,18 +111,21 @@ def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
             yield from tensors_in(value)
 
 
-def _described(
-    outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
-) -> tuple[_Output, ...] | None:
-    """What makes these outputs again; None if they share memory or have more than they show."""
+def described(outputs: Iterable[Any], inputs: Iterable[Any]) -> tuple[Output, ...] | None:
+    """What makes these outputs again; None if they share memory or have more than they show.
+
+    Args:
+        outputs: What a call returned, possibly in tuples and lists.
+        inputs: Its arguments, likewise.
+    """
     found = []
-    used = {tensor.untyped_storage()._cdata for tensor in inputs}
-    for output in outputs:
+    used = {tensor.untyped_storage()._cdata for tensor in tensors_in(inputs)}
+    for output in tensors_in(outputs):
         if type(output) is not torch.Tensor or not output.is_meta:
             return None
         if output.layout is not torch.strided or output.is_conj() or output.is_neg():
             return None
-        described = _Output(tuple(output.shape), output.stride(), output.dtype)
+        described = Output(tuple(output.shape), output.stride(), output.dtype)
         memory = output.untyped_storage()
         if memory._cdata in used or output.storage_offset():
             return None

@@ -20,7 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import CUDA, Kernel, KernelsOf
+from dsocr_analyze.running.known_outputs import Output, call_of, described, tensors_in
 from dsocr_analyze.running.known_shapes import KnownShapes
+from dsocr_analyze.running.known_values import known_value
 from dsocr_analyze.running.unused_imports import uses_compiler
 from dsocr_analyze.trace.call import Call, Rule
 from dsocr_analyze.trace.complex_rules import complex_rule
@@ -66,6 +68,12 @@ class Recorder:
         self._memory = LiveTensors(())
         self._repetition: Repetition | None = None
         self._kernels: dict[Any, tuple[list[Kernel], int] | None] = {}
+        self._outputs: dict[Any, Output] = {}
+        """Outputs of whole operators that have run, by call."""
+        self._skips = False
+        """Whether such an operator need not run again."""
+        self._scratch_inside = 0
+        """Bytes of scratch that the last whole operator took."""
         self.inside_operator = 0
         """Number of operators now running that are recorded as a whole."""
         self.inside_kernel = 0
@@ -89,6 +97,7 @@ class Recorder:
             # A global hook or another mode would miss calls that are not run again.
             if self._alike and not (_has_any_global_hook() or _is_watched()):
                 self._repetition = Repetition(self._alike, self._memory)
+            self._skips = not (torch.is_grad_enabled() or _is_watched())
             operators = _OperatorsBesideDynamo if uses_compiler() else _Operators
             stack.enter_context(operators(self))
             stack.enter_context(Composites(self._composite, self._kernels_of))
@@ -100,6 +109,7 @@ class Recorder:
         self._repetition = None
         self._memory.clear()
         self._kernels.clear()
+        self._outputs.clear()
         refuse_functions(error)
 
     def begin(self) -> Trace:
@@ -216,12 +226,48 @@ class Recorder:
         Returns:
             The result of `run`.
         """
-        with self._inside(is_kernel=is_kernel):
-            output = run()
+        output = self._output_of(name, args, kwargs, run, is_kernel)
         if not self.inside_operator:
             with torch._C.DisableTorchFunction():
                 self._record(name, RULES[name], args, kwargs, output)
         return output
+
+    def _output_of(
+        self,
+        name: str,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        run: Callable[[], Any],
+        is_kernel: bool,
+    ) -> Any:
+        """The output of `run`, which runs on `meta` only if no equal call has run before.
+
+        It runs every time if there is more to it than an output without known values: other
+        memory, copies, or other code that watches.
+        """
+        call = None if self.inside_operator or not self._skips else self._call(name, args, kwargs)
+        known = None if call is None else self._outputs.get(call)
+        if known is not None:
+            with torch._C._DisableTorchDispatch():
+                return known.make()
+        kernels, births = len(self.trace.kernels), self._memory.births
+        self._scratch_inside = 0
+        with self._inside(is_kernel=is_kernel):
+            output = run()
+        is_all = len(self.trace.kernels) == kernels and not self._scratch_inside
+        if call is not None and is_all and self._memory.births <= births + 1:
+            with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+                found = described([output], [*args, *kwargs.values()])
+            if found and isinstance(output, torch.Tensor):
+                self._outputs[call] = found[0]
+        return output
+
+    def _call(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+        with torch._C.DisableTorchFunction():
+            tensors = list(tensors_in([*args, *kwargs.values()]))
+            if all(known_value(tensor) is not None for tensor in tensors):
+                return None  # the output's value is known, too
+            return call_of(name, args, kwargs)
 
     def record_inside(
         self, operator: _Operator, args: Any, kwargs: dict[str, Any], output: Any
@@ -238,6 +284,7 @@ class Recorder:
             for tensor in outputs:
                 self._memory.add(tensor)
             taken = scratch_bytes(name, Call(args, outputs, kwargs), self._kernels_of)
+            self._scratch_inside += taken
             self._note_alive(self._memory.nbytes + taken, self._modules.path)
 
     def record(self, operator: _Operator, args: Any, kwargs: dict[str, Any], output: Any) -> None:
