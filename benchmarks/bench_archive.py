@@ -28,7 +28,7 @@ COMMAND = """
 import resource, sys, time
 start = time.perf_counter()
 from dsocr_analyze.cli import main
-code = main(["archive", sys.argv[1], "--quiet"])
+code = main(["archive", sys.argv[1]])
 seconds = time.perf_counter() - start
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(code, seconds, peak / (1 << 20 if sys.platform == "darwin" else 1 << 10))
