@@ -7,6 +7,7 @@ import logging as python_logging
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -450,6 +451,31 @@ class TestAForkedProcess:
             assert signal.getsignal(signal.SIGINT) is not before
             self.assert_forked_elsewhere(check)
             assert signal.getsignal(signal.SIGINT) is not before
+
+    @pytest.mark.exhaustive
+    @pytest.mark.parametrize("seconds", [0.2, 0.7, 1.5, 3.0])
+    def test_forked_while_a_first_analysis_is_importing_runs_one_of_its_own(self, seconds):
+        code = f"""
+import os, threading, time
+import dsocr_analyze
+def run():
+    return dsocr_analyze.analyze(page="a4", mode="tiny").total.flops
+thread = threading.Thread(target=run)
+thread.start()
+time.sleep({seconds})
+child = os.fork()
+if not child:
+    os._exit(0 if run() else 1)
+ended, deadline = 0, time.monotonic() + 60
+while not ended and time.monotonic() < deadline:
+    ended, status = os.waitpid(child, os.WNOHANG)
+    time.sleep(0.05)
+if not ended:
+    os.kill(child, 9)
+thread.join()
+raise SystemExit(0 if ended and status == 0 else 1)
+"""
+        assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
     def test_forked_by_the_busy_thread_itself_goes_on_with_its_turn(self):
         before = settings()

@@ -51,4 +51,7 @@ def __getattr__(name: str) -> Any:
         module, attribute = _PLACES[name]
     except KeyError:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    return getattr(importlib.import_module(module), attribute)
+    from dsocr_analyze.forking import importing
+
+    with importing():
+        return getattr(importlib.import_module(module), attribute)

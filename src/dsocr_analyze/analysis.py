@@ -18,6 +18,7 @@ from dsocr_analyze.architectures.planning import (
     planned,
 )
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.forking import importing
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.workload import Workload
@@ -91,8 +92,8 @@ def analyze(
     directory = _directory(model, architecture)
     workload = planned(directory.architecture, **asked)
     if engine == "trace":
-        # Imported here because it imports torch.
-        from dsocr_analyze.session import DeepSeekOCRSession
+        with importing():  # here because it imports torch
+            from dsocr_analyze.session import DeepSeekOCRSession
 
         return DeepSeekOCRSession.from_directory(
             directory, dtype=dtype, flash_attention=flash_attention,

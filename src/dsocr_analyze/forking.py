@@ -1,21 +1,34 @@
 """Forks: a forked process finds nothing half done by the threads that it does not have.
 
 Of all threads, only the one that forks exists in the new process. Another's locks would stay held
-there, and its temporary changes of the process would stay in force.
+there, and its temporary changes of the process would stay in force. Python's own locks on modules
+that another thread is importing cannot be freed, so a fork waits for those imports.
 """
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401  # see `_wait_for_imports`
 import contextlib
+import logging  # noqa: F401  # likewise
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any, Final
 
-__all__ = ["is_forked", "undone"]
+__all__ = ["importing", "is_forked", "undone"]
+
+_MOST_SECONDS: Final = 60.0
+"""Longest wait of a fork; without an end, two threads might wait for each other."""
 
 _changes: list[tuple[int, Callable[[], None]]] = []
 """By thread, what undoes each change of the process in force, the latest last."""
+
+_importing: list[int] = []
+"""The threads that import something, once per import."""
+
+_imports = threading.Condition()
 
 _is_forked = False
 
@@ -41,14 +54,58 @@ def undone(undo: Callable[[], None]) -> Iterator[None]:
         _changes.remove(change)
 
 
-def _undo_changes_of_other_threads() -> None:
-    global _is_forked  # the process is
-    _is_forked, here = True, threading.get_ident()
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Other threads fork only after the body, which imports modules for the first time."""
+    with _imports:
+        _importing.append(threading.get_ident())
+    try:
+        yield
+    finally:
+        with _imports:
+            _importing.remove(threading.get_ident())
+            _imports.notify_all()
+
+
+def _wait_for_imports() -> None:
+    """Before a fork: waits for imports, and lets none begin until the fork is over.
+
+    Hooks run in reverse order, so that of a module imported above comes later: it takes a lock that
+    an import may need.
+    """
+    _imports.acquire()
+    here = threading.get_ident()
+    _imports.wait_for(lambda: all(each == here for each in _importing), _MOST_SECONDS)
+
+
+def _start_afresh() -> None:
+    """In a forked process: undoes the changes of the threads that it does not have."""
+    global _imports, _is_forked  # they are the process's
+    _imports, _is_forked, here = threading.Condition(), True, threading.get_ident()
+    _importing[:] = [each for each in _importing if each == here]
+    for lazy in _cached_properties():
+        lazy.lock = threading.RLock()
     for change in reversed(tuple(_changes)):
         if change[0] != here:
             change[1]()
             _changes.remove(change)
 
 
+def _cached_properties() -> Iterator[Any]:
+    """Cached properties of this package; before Python 3.12 each has one lock for all objects."""
+    if sys.version_info >= (3, 12):
+        return
+    for name, module in tuple(sys.modules.items()):
+        if name.startswith("dsocr_analyze.") and module is not None:
+            for found in tuple(vars(module).values()):
+                if isinstance(found, type):
+                    parts = tuple(vars(found).values())
+                    yield from (each for each in parts if isinstance(each, cached_property))
+
+
 if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_undo_changes_of_other_threads)
+    os.register_at_fork(
+        before=_wait_for_imports,
+        after_in_parent=lambda: _imports.release(),
+        after_in_child=_start_afresh,
+    )

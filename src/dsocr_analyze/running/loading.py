@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.forking import importing
 from dsocr_analyze.kernels import CUDA, KernelsOf
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.trust import require_trust
@@ -129,19 +130,8 @@ def _loaded(
     attention: str,
     random_weights: bool,
 ) -> LoadedModel:
-    if directory.has_code:
-        module = _of_its_code(directory, device, dtype, attention)
-    else:
-        with (
-            blamed_on(directory, "could not be built", str(device)),
-            building(device, dtype),
-            confined(directory),
-        ):
-            config, model_class = config_and_class(directory)
-            use_attention(config, attention)
-            config.use_cache = True
-            module = model_class(config)
-            module.tie_weights()  # part of the initialisation that `building` skips
+    with importing():  # transformers, and the model's files
+        module = _built(directory, device, dtype, attention)
     if directory.described is not None:
         check_stages(module, directory.described)
     module.eval()
@@ -152,6 +142,26 @@ def _loaded(
     elif is_real:
         draw_weights(module)
     return LoadedModel(module, directory, device, dtype, attention, has_weights)
+
+
+def _built(
+    directory: ModelDirectory, device: torch.device, dtype: torch.dtype, attention: str
+) -> torch.nn.Module:
+    """The model without values."""
+    if directory.has_code:
+        return _of_its_code(directory, device, dtype, attention)
+    with (
+        blamed_on(directory, "could not be built", str(device)),
+        building(device, dtype),
+        confined(directory),
+    ):
+        config, model_class = config_and_class(directory)
+        use_attention(config, attention)
+        config.use_cache = True
+        module: Any = model_class(config)
+        module.tie_weights()  # part of the initialisation that `building` skips
+        built: torch.nn.Module = module
+        return built
 
 
 def _of_its_code(
