@@ -1075,3 +1075,38 @@ def test_operators_that_are_not_run_again_are_recorded_as_if_they_were():
     assert traces[0][0] == traces[1][0]
     assert traces[0][1] == traces[1][1]
     assert traces[0][2:] == traces[1][2:]
+
+
+class _Differentiating(torch.nn.Module):
+    """Makes the same product without and with gradients, and under a mode of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+        self.seen = []
+
+    def forward(self, x):
+        self.linear(x)
+        with torch.enable_grad():
+            (gradient,) = torch.autograd.grad(self.linear(x).sum(), self.linear.weight)
+        with _Listing(self.seen):
+            self.linear(x)
+        return gradient
+
+
+class _Listing(TorchDispatchMode):
+    def __init__(self, seen):
+        super().__init__()
+        self.seen = seen
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_an_operator_that_the_model_differentiates_or_watches_runs_again():
+    model = _Differentiating().to("meta")
+    with torch.no_grad(), Recorder(model) as recorder:
+        recorder.begin()
+        assert model(torch.empty(4, 8, device="meta")).shape == (8, 8)
+    assert "addmm" in model.seen

@@ -70,8 +70,8 @@ class Recorder:
         self._kernels: dict[Any, tuple[list[Kernel], int] | None] = {}
         self._outputs: dict[Any, Output] = {}
         """Outputs of whole operators that have run, by call."""
-        self._skips = False
-        """Whether such an operator need not run again."""
+        self._modes: int | None = None
+        """Dispatch modes below and including this one's; None if other code's are among them."""
         self._scratch_inside = 0
         """Bytes of scratch that the last whole operator took."""
         self.inside_operator = 0
@@ -97,9 +97,10 @@ class Recorder:
             # A global hook or another mode would miss calls that are not run again.
             if self._alike and not (_has_any_global_hook() or _is_watched()):
                 self._repetition = Repetition(self._alike, self._memory)
-            self._skips = not (torch.is_grad_enabled() or _is_watched())
+            is_watched = _is_watched()
             operators = _OperatorsBesideDynamo if uses_compiler() else _Operators
             stack.enter_context(operators(self))
+            self._modes = None if is_watched else torch._C._len_torch_dispatch_stack()
             stack.enter_context(Composites(self._composite, self._kernels_of))
             self._exit = stack.pop_all()
         return self
@@ -245,7 +246,7 @@ class Recorder:
         It runs every time if there is more to it than an output without known values: other
         memory, copies, or other code that watches.
         """
-        call = None if self.inside_operator or not self._skips else self._call(name, args, kwargs)
+        call = self._call(name, args, kwargs) if self._may_skip() else None
         known = None if call is None else self._outputs.get(call)
         if known is not None:
             with torch._C._DisableTorchDispatch():
@@ -261,6 +262,13 @@ class Recorder:
             if found and isinstance(output, torch.Tensor):
                 self._outputs[call] = found[0]
         return output
+
+    def _may_skip(self) -> bool:
+        """Whether an output alone is enough: no one differentiates it or watches its operators."""
+        if self.inside_operator or torch.is_grad_enabled():
+            return False
+        # The model's own code may have entered a mode since.
+        return self._modes == torch._C._len_torch_dispatch_stack()
 
     def _call(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
         with torch._C.DisableTorchFunction():
