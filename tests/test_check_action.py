@@ -250,6 +250,7 @@ class TestShownText:
             "0123abc", "deadbeef", "1234567", "in " + "0123456789" * 4, "us/model@" + "a" * 40,
             "/approve", "- /lgtm cancel", "  /retest", "bors r+", "- bors try", "!merge",
             "retest this please", "ok to test", "Closes: GH-3", "all@x.org", "CVE-2026-12345",
+            "    |", "-     |",
         ],
     )  # fmt: skip
     def test_what_could_be_obeyed_is_fenced(self, comment, line):

@@ -179,8 +179,10 @@ def is_plain(line: str) -> bool:
     """Whether a line has only words and numbers of a check outside single code spans."""
     outside = _SPAN.sub(" ", _OPENING.sub("", line))
     is_single = "``" not in line  # two spans that touch are one span of another kind
+    is_indented = " " * 4 in line  # may make a block of code
     parts = filter(None, _BETWEEN.split(outside))
-    return is_single and all(part in WORDS or _NUMBER.fullmatch(part) for part in parts)
+    is_known = all(part in WORDS or _NUMBER.fullmatch(part) for part in parts)
+    return is_single and not is_indented and is_known
 
 
 def post(api: Api, number: int, body: str) -> None:
