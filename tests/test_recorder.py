@@ -1017,17 +1017,26 @@ def test_what_a_causal_kernel_may_skip_is_noted_beside(call):
 
 
 def test_flash_attention_may_skip_what_lies_behind_its_last_query():
-    def causal(recorder):
+    def causal():
         return recorded_flash_attention(recorder)(
             meta(2, 3, 4, 8), meta(2, 5, 4, 8), meta(2, 5, 4, 6), causal=True
         )
 
-    net = Calls(lambda: None)
+    net = Calls(causal)
     with Recorder(net) as recorder:
         trace = recorder.begin()
-        assert causal(recorder).shape == (2, 3, 4, 6)
+        assert net().shape == (2, 3, 4, 6)
     [kernel] = trace.kernels
     assert kernel.dimensions == Attention(2, 4, 4, 3, 5, 8, 6, skippable_scores=2 * 4 * (2 + 1))
+
+
+def test_what_runs_around_the_model_is_not_counted_but_its_memory_is():
+    net, given = torch.nn.Linear(8, 4, bias=False, device="meta"), meta(2, 8)
+    with Recorder(net) as recorder:
+        trace = recorder.begin()
+        net(given * 2)
+    assert [kernel.operator for kernel in trace.kernels] == ["linear"]
+    assert trace.peak.nbytes == 4 * (2 * 8 + 2 * 4)
 
 
 def test_attention_that_is_not_causal_skips_nothing():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Architecture",
-    "CacheUse",
     "ClosedForms",
     "Composition",
     "CropGrids",
+    "GenerateUse",
     "ModelDimensions",
     "NotModelled",
     "PageInViews",
@@ -282,21 +282,20 @@ class ClosedForms:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheUse:
-    """How a model takes and returns its KV cache.
+class GenerateUse:
+    """How a model that transformers' `generate` runs is called.
 
     Attributes:
-        argument: Argument of the model's forward that takes it.
-        output: Attribute of forward's output that holds it.
-        is_given: Whether the prefill pass is called with an empty cache or creates its own.
-        carried: Other parts of the prefill pass's output that a decode step takes: by argument, the
-            attribute, or several attributes that form a tuple.
+        token: Id of every token that a pass would have chosen.
+        without: Arguments that are not passed to forward although `generate` would.
     """
 
-    argument: str = "past_key_values"
-    output: str = "past_key_values"
-    is_given: bool = True
-    carried: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
+    token: int
+    without: tuple[str, ...]
+
+
+def _made_by_generate(*_: Any) -> Any:
+    raise AssertionError("generate makes the inputs and the cache of its steps")
 
 
 @dataclass(frozen=True)
@@ -321,15 +320,16 @@ class Architecture:
         notes_of: Notes for a reader of a workload's figures.
         warnings_of: What is odd about a workload that runs, but may not be what was meant.
         prefill_inputs: Keyword arguments of the model's forward for one prefill pass, as
-            `generate` passes them, without the cache.
-        decode_inputs: The same for a decode step, from device, workload and the position of its
-            token.
+            `generate` passes them, without the cache; with `generate`, its own arguments.
+        generate: How transformers' `generate` runs it; None if it does not decode, or if the next
+            two make the arguments of each step.
+        decode_inputs: Keyword arguments of forward for a decode step, from device, workload and the
+            position of its token.
         decode_cache: The cache that a decode step finds, from the one an earlier pass left, if the
             steps in between do not run.
         without_window: A config with its sliding window switched off; None for a model without
             one.
         closed_forms: What is known without running it; None for a model that is only traced.
-        cache: How its forward takes and returns the KV cache.
         left_out_where_unknown: Inputs passed only if the model's forward names them.
         model_class: Class of transformers to build; None for the one named in the config.
         attention: Default attention implementation.
@@ -348,11 +348,11 @@ class Architecture:
     plan: Callable[..., Any]
     notes_of: Callable[[Any], list[str]]
     prefill_inputs: Callable[[torch.device, torch.dtype, Any], dict[str, Any]]
-    decode_inputs: Callable[[torch.device, Any, int], dict[str, Any]]
-    decode_cache: Callable[[Any, DecodeStep], Any]
+    decode_inputs: Callable[[torch.device, Any, int], dict[str, Any]] = _made_by_generate
+    decode_cache: Callable[[Any, DecodeStep], Any] = _made_by_generate
+    generate: GenerateUse | None = None
     without_window: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     closed_forms: ClosedForms | None = None
-    cache: CacheUse = CacheUse()
     left_out_where_unknown: frozenset[str] = frozenset()
     model_class: str | None = None
     attention: str = "eager"

@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
 
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.key_value_cache import GrowingCache
-from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.forking import undone
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.confinement import confined
+from dsocr_analyze.running.generate_calls import GenerateCalls
 from dsocr_analyze.running.loading import LoadedModel
 from dsocr_analyze.workload import AnyWorkload, DecodeStep
 
@@ -71,42 +72,38 @@ class Generation(Generic[Record]):
         begin: Callable[[], Record],
         on_progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._model, self._workload, self._architecture = model, workload, architecture
-        self._begin, self._on_progress = begin, on_progress
-        self._named = _named_arguments(model.module)
-        inputs = architecture.prefill_inputs(model.device, model.dtype, workload)
-        self._inputs: dict[str, Any] | None = self._accepted(inputs)
-        self.inputs_bytes = _bytes_of(self._inputs)
+        self._model, self._begin, self._on_progress = model, begin, on_progress
+        self._decodes = architecture.decode is not None
+        named = inspect.signature(model.module.forward).parameters
+        inputs = {
+            name: value
+            for name, value in architecture.prefill_inputs(
+                model.device, model.dtype, workload
+            ).items()
+            if name in named or name not in architecture.left_out_where_unknown
+        }
+        self.inputs_bytes = _bytes_of(inputs)
         self.kv_cache_bytes = 0
         self.steps: dict[int, Step[Record]] = {}
         self.goes_back = False
-        self._first_cache: Any = None
+        use = architecture.generate
+        self._calls: ForwardCalls | GenerateCalls
+        if use is None:
+            self._calls = ForwardCalls(model, workload, architecture, inputs)
+        else:
+            self._calls = GenerateCalls(model.module, inputs, workload.max_new_tokens, use)
+        self._first_state: Any = None
         self._restore_first: Callable[[], None] = lambda: None
-        self._cache: Any = None
-        self._carried: dict[str, Any] = {}
         self._ran = 0
 
     def prefill(self) -> Record:
         """Runs the prefill pass, which is possible once."""
-        inputs, self._inputs = self._inputs, None
-        assert inputs is not None, "it runs once"
-        use = self._architecture.cache
-        decodes = self._architecture.decode is not None
-        if decodes and use.is_given:
-            config = getattr(self._model.module, "config", None)
-            inputs[use.argument] = empty_cache(self._model.directory, config)
         self._on_progress("prefill pass")
         record = self._begin()
-        output = self._output(inputs)
-        if decodes:
-            self._cache = _part_of(output, use.output)
-            self.kv_cache_bytes = _cache_bytes(self._cache)
-            self._carried = {
-                argument: _part_of(output, named)
-                if isinstance(named, str)
-                else tuple(_part_of(output, name) for name in named)
-                for argument, named in use.carried.items()
-            }
+        with confined(self._model.directory):
+            self._calls.prefill()
+        if self._decodes:
+            self.kv_cache_bytes = _cache_bytes(self._calls.cache)
         return record
 
     def step(self, number: int) -> Record:
@@ -119,7 +116,8 @@ class Generation(Generic[Record]):
         self._on_progress(f"decode step {number + 1}")
         self._begin()  # a record to discard
         if number < self._ran:
-            self._cache, self._ran = copy.deepcopy(self._first_cache), 1
+            self._calls.restore(self._first_state)
+            self._ran = 1
             self._restore_first()
         if number > self._ran and self.goes_back:
             # Its side effects on the model may matter as well, such as rotary angles.
@@ -127,75 +125,84 @@ class Generation(Generic[Record]):
         record = self._call(number)
         if number == 0 and self.goes_back:
             self._begin()  # another record to discard
-            self._first_cache = copy.deepcopy(self._cache)
+            self._first_state = self._calls.state()
             self._restore_first = _restorer(self._model.module)
-        return Step(record, _cache_bytes(self._cache))
+        return Step(record, _cache_bytes(self._calls.cache))
 
     def _call(self, number: int) -> Record:
         """Runs a step over the cache as the preceding steps would leave it."""
-        model, architecture = self._model, self._architecture
-        step = DecodeStep(self._workload.seq_len, number + 1, model.sliding_window)
-        if number > self._ran:
-            self._cache = architecture.decode_cache(self._cache, step)
-        inputs = self._accepted(
-            architecture.decode_inputs(model.device, self._workload, step.position)
-        )
-        inputs |= {**self._carried, architecture.cache.argument: self._cache}
+        with confined(self._model.directory):
+            run = self._calls.prepare(number)
+            record = self._begin()
+            run()
         self._ran = number + 1
-        record = self._begin()
-        self._cache = _part_of(self._output(inputs), architecture.cache.output)
         return record
 
-    def _output(self, inputs: dict[str, Any]) -> Any:
-        with confined(self._model.directory):
-            return self._model.module(**inputs)
 
-    def _accepted(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Drops the optional inputs that the model's forward does not name."""
-        optional = self._architecture.left_out_where_unknown - self._named
-        return {name: value for name, value in inputs.items() if name not in optional}
-
-
-def _named_arguments(model: torch.nn.Module) -> frozenset[str]:
-    return frozenset(inspect.signature(model.forward).parameters)
-
-
-def _part_of(output: Any, name: str) -> Any:
-    """An attribute of a model's output.
-
-    Raises:
-        ConfigError: The output has no such attribute.
-    """
-    found = getattr(output, name, None)
-    if found is None:
-        there = (
-            [key for key, value in output.items() if value is not None]
-            if isinstance(output, dict)
-            else []
-        )
-        raise ConfigError(
-            f"the model's output, a {type(output).__name__}, has no {name!r}; it has"
-            f" {', '.join(there) or 'no named parts'}"
-        )
-    return found
-
-
-def empty_cache(directory: ModelDirectory, config: Any = None) -> Any:
-    """An empty cache; for vendor code, of the transformers class it was written for.
+class ForwardCalls:
+    """The passes of an architecture that knows the arguments of its own forward.
 
     Args:
-        directory: The model's directory.
-        config: The model's config object; for a model described by a stages file, it determines
-            the cache's layers (such as sliding-window ones), like `generate` of transformers 5.
+        model: The model.
+        workload: The workload.
+        architecture: The model's architecture.
+        inputs: The prefill pass's inputs without a cache.
     """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        workload: AnyWorkload,
+        architecture: Architecture,
+        inputs: Mapping[str, Any],
+    ) -> None:
+        self._model, self._workload, self._architecture = model, workload, architecture
+        self._inputs = dict(inputs)
+        self._ready = 0
+        self.cache: Any = None
+
+    def prefill(self) -> None:
+        """Runs the prefill pass, which is possible once."""
+        inputs, self._inputs = self._inputs, {}
+        if self._architecture.decode is None:
+            self._model.module(**inputs)
+            return
+        empty = empty_cache(self._model.directory)
+        self.cache = self._model.module(**inputs, past_key_values=empty).past_key_values
+
+    def prepare(self, number: int) -> Callable[[], None]:
+        """Returns the decode step with this number, ready to run; it is no earlier than the last.
+
+        Steps in between leave tokens in the cache, all zeros.
+        """
+        model, architecture = self._model, self._architecture
+        step = DecodeStep(self._workload.seq_len, number + 1, model.sliding_window)
+        if number > self._ready:
+            self.cache = architecture.decode_cache(self.cache, step)
+        inputs = architecture.decode_inputs(model.device, self._workload, step.position)
+        self._ready = number + 1
+        return partial(self._step, inputs)
+
+    def state(self) -> Any:
+        """What `restore` takes to go back to where this was called."""
+        return copy.deepcopy((self.cache, self._ready))
+
+    def restore(self, state: Any) -> None:
+        """Goes back; the state remains usable."""
+        self.cache, self._ready = copy.deepcopy(state)
+
+    def _step(self, inputs: dict[str, Any]) -> None:
+        cache, self.cache = self.cache, None
+        self.cache = self._model.module(**inputs, past_key_values=cache).past_key_values
+
+
+def empty_cache(directory: ModelDirectory) -> Any:
+    """An empty cache; for vendor code, of the transformers class it was written for."""
     if directory.is_reference:
         return GrowingCache()
     from transformers import DynamicCache
 
-    takes_config = "config" in inspect.signature(DynamicCache.__init__).parameters
-    if directory.described is None or config is None or not takes_config:
-        return DynamicCache()
-    return DynamicCache(config=config)
+    return DynamicCache()
 
 
 @contextlib.contextmanager

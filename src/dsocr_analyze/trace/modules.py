@@ -60,6 +60,11 @@ class RunningModules:
         self.calls = calls
 
     @property
+    def is_running(self) -> bool:
+        """Whether a module's forward is running, rather than code around the model."""
+        return bool(self._stack)
+
+    @property
     def modules(self) -> Iterable[torch.nn.Module]:
         """Every module of the model once, while attached."""
         return self._paths
@@ -105,7 +110,9 @@ class RunningModules:
         if isinstance(module, torch.jit.ScriptModule):
             return  # runs outside Python: its operators are recorded, its forward is not followed
         self._own_forwards[module] = vars(module).get("forward")
-        vars(module)["forward"] = functools.partial(self._forward, run, module, module.forward)
+        wrapper = functools.partial(self._forward, run, module, module.forward)
+        vars(wrapper)["__wrapped__"] = module.forward  # whose signature `generate` looks at
+        vars(module)["forward"] = wrapper
 
     def _hook(self, module: torch.nn.Module) -> None:
         # A ScriptModule only refuses hooks registered by name; its __call__ runs them.

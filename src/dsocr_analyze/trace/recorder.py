@@ -328,21 +328,23 @@ class Recorder:
     def _record(
         self, name: str, rule: Rule | None, args: Any, kwargs: dict[str, Any], output: Any
     ) -> None:
+        is_counted = self._modules.is_running  # not what `generate` does around the model
         if name in FREE:
-            self.trace.free[name] += 1
+            if is_counted:
+                self.trace.free[name] += 1
             if not name.startswith(_ALLOCATIONS):
                 return
         outputs = _tensors_of(output)
         refuse_uncountable(name, outputs)
         path = self._modules.path
         found = None
-        if rule is not None and outputs:
+        if rule is not None and outputs and is_counted:
             found = self._kernels_of_call(name, rule, args, kwargs, outputs)
         taken = 0
         if found is not None:
             kernels, taken = found
             self.trace.kernels += [kernel.at(path) for kernel in kernels]
-        elif name not in FREE:
+        elif name not in FREE and is_counted:
             self.trace.unknown[name] += 1
         arguments = (*args, *kwargs.values()) if kwargs else args
         for tensor in outputs:

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.architectures.any_model.description import Description, read_description
-from dsocr_analyze.architectures.architecture import Architecture, CacheUse
+from dsocr_analyze.architectures.architecture import Architecture, GenerateUse
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload import Lengths
 from dsocr_analyze.workload.workload import LARGEST_COUNT, check_count
 
 if TYPE_CHECKING:
     import torch
-
-    from dsocr_analyze.workload import DecodeStep
 
 __all__ = ["described_architecture"]
 
@@ -33,7 +31,11 @@ def described_architecture(path: Path) -> Architecture:
         ConfigError: It cannot be read, or does not describe a model.
     """
     description = read_description(path)
-    prompt, decode = description.prompt, description.decode
+    prompt = description.prompt
+    generate = None
+    if description.decodes:
+        assert prompt is not None, "what decodes has a prompt"
+        generate = GenerateUse(prompt.fill, prompt.without)
     return Architecture(
         name=description.name,
         title=description.name,
@@ -48,10 +50,8 @@ def described_architecture(path: Path) -> Architecture:
         plan=partial(_plan, description),
         notes_of=partial(_notes, description),
         prefill_inputs=partial(_prefill_inputs, description),
-        decode_inputs=partial(_decode_inputs, description),
-        decode_cache=_lengthened,
-        cache=CacheUse() if decode is None else decode.cache,
-        left_out_where_unknown=_usual_arguments(description),
+        generate=generate,
+        left_out_where_unknown=frozenset({"attention_mask"} - set(description.inputs)),
         model_class=description.model_class,
         attention=description.attention,
     )
@@ -97,26 +97,22 @@ def _plan(
             arguments=["batch_size"],
         )
     check_count("max_new_tokens", max_new_tokens, 1, LARGEST_COUNT, " tokens")
-    return Lengths(seq_len, batch_size, 0 if description.decode is None else max_new_tokens)
+    return Lengths(seq_len, batch_size, max_new_tokens if description.decodes else 0)
 
 
 def _notes(description: Description, _: Lengths) -> list[str]:
     notes = [f"{description.name} has no closed forms: its figures come from the trace alone"]
-    if description.decode is None:
+    if description.has_decode_table:
         notes.append(
-            "the model does not decode: its stages form one pass, and no token is generated"
+            f"'decode' in {description.file} is not used: generate() chooses the cache and the"
+            " arguments of every step"
+        )
+    if not description.decodes:
+        notes.append(
+            f"{description.file} has no stage with the role 'decode': the model's stages form one"
+            " pass of its forward, and generate() is not called"
         )
     return notes
-
-
-def _usual_arguments(description: Description) -> frozenset[str]:
-    """Arguments passed by default, unless the model's forward does not name them."""
-    if description.prompt is None:
-        return frozenset()
-    family = description.prompt.argument.removesuffix("input_ids")
-    usual = {f"{family}attention_mask", f"{family}position_ids", "cache_position", "use_cache"}
-    asked = {*description.inputs, *(description.decode.inputs if description.decode else ())}
-    return frozenset(usual - asked)
 
 
 def _prefill_inputs(
@@ -126,19 +122,3 @@ def _prefill_inputs(
     from dsocr_analyze.architectures.any_model.inputs import prefill_inputs
 
     return prefill_inputs(description, device, dtype, lengths)
-
-
-def _decode_inputs(
-    description: Description, device: torch.device, lengths: Lengths, position: int
-) -> dict[str, Any]:
-    # Imported here because it imports torch.
-    from dsocr_analyze.architectures.any_model.inputs import decode_inputs
-
-    return decode_inputs(description, device, lengths, position)
-
-
-def _lengthened(cache: Any, step: DecodeStep) -> Any:
-    # Imported here because it imports torch.
-    from dsocr_analyze.architectures.any_model.decode_cache import lengthened
-
-    return lengthened(cache, step)

@@ -1,54 +1,76 @@
-"""Extends a transformers cache (version 4 or 5) to the length that a later decode step finds."""
+"""Extends whatever cache a model keeps by tokens of decode steps that do not run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
-from dsocr_analyze.workload import DecodeStep
+__all__ = ["Lengths", "lengthened", "lengths_of"]
 
-__all__ = ["lengthened"]
+Lengths: TypeAlias = tuple[Any, ...]
+"""Sizes of a cache's tensors, nested like the cache; empty unless it is a tuple."""
 
 
-def lengthened(cache: Any, step: DecodeStep) -> Any:
-    """Extends the cache with zeros to the length that the step finds.
+def lengths_of(cache: Any) -> Lengths:
+    """The sizes of a cache's tensors, if it is a tuple of tensors or of such tuples."""
+    if not isinstance(cache, tuple):
+        return ()
+    return tuple(
+        tuple(each.shape) if isinstance(each, torch.Tensor) else lengths_of(each) for each in cache
+    )
 
-    Every layer takes them like any tokens: a sliding window drops the oldest. Layers without keys
-    stay unchanged.
+
+def lengthened(cache: Any, tokens: int, before: Lengths) -> Any:
+    """Extends the cache by tokens that are all zeros.
+
+    A cache of transformers takes them like any tokens: a sliding window drops the oldest. One that
+    is allocated as a whole, or that holds a state, stays as it is.
 
     Args:
-        cache: The cache after an earlier pass, with no more tokens than that: a transformers cache,
-            or keys and values, `[B, heads, K, head_dim]` each, by layer. May be modified.
-        step: The step.
+        cache: The cache after one decode step at least. May be modified.
+        tokens: Tokens by which it grows.
+        before: Its sizes after the prefill pass, which show where a tuple grows.
     """
     if isinstance(cache, tuple):
-        return tuple(_longer_layer(layer, step.cached_tokens) for layer in cache)
+        return tuple(
+            _longer(each, tokens, then)
+            if isinstance(each, torch.Tensor)
+            else lengthened(each, tokens, then)
+            for each, then in zip(cache, before, strict=True)
+        )
     own = getattr(cache, "self_attention_cache", cache)
-    missing = step.cached_tokens - int(own.get_seq_length())
-    if missing > 0:
-        for layer, keys, values in list(_layers_of(own)):
-            own.update(_zeros_like(keys, missing), _zeros_like(values, missing), layer)
+    for layer, keys, values in list(_growing_layers(own)):
+        own.update(_zeros_like(keys, tokens), _zeros_like(values, tokens), layer)
+    for layer in getattr(own, "layers", ()):
+        indexer = getattr(layer, "indexer_keys", None)
+        if indexer is not None:
+            layer.update_indexer(indexer.new_zeros((len(indexer), tokens, *indexer.shape[2:])))
     return cache
 
 
-def _longer_layer(layer: Any, tokens: int) -> Any:
-    """A layer with padded keys and values; its other contents (of an encoder) stay."""
-    keys, values, *rest = layer
-    missing = tokens - keys.shape[-2]
-    padded = (torch.nn.functional.pad(held, (0, 0, 0, missing)) for held in (keys, values))
-    return (*padded, *rest)
+def _longer(held: torch.Tensor, tokens: int, before: tuple[int, ...]) -> torch.Tensor:
+    """A tensor that grows in the dimension in which it has grown since the prefill pass."""
+    for dim, then in enumerate(before):
+        if held.shape[dim] > then:
+            zeros = held.new_zeros((*held.shape[:dim], tokens, *held.shape[dim + 1 :]))
+            return torch.cat([held, zeros], dim=dim)
+    return held
 
 
-def _layers_of(cache: Any) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-    """Index, keys and values of every layer that has any."""
-    if hasattr(cache, "key_cache"):  # transformers 4
-        pairs = list(zip(cache.key_cache, cache.value_cache, strict=True))
-    else:
+def _growing_layers(cache: Any) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+    """Index, keys and values of every layer that takes tokens."""
+    from transformers import DynamicCache
+
+    if hasattr(cache, "layers"):  # transformers 5
         pairs = [
             (getattr(each, "keys", None), getattr(each, "values", None)) for each in cache.layers
         ]
+    elif isinstance(cache, DynamicCache):
+        pairs = list(zip(cache.key_cache, cache.value_cache, strict=True))
+    else:
+        return
     for number, (keys, values) in enumerate(pairs):
         if isinstance(keys, torch.Tensor) and isinstance(values, torch.Tensor) and keys.dim() == 4:
             yield number, keys, values

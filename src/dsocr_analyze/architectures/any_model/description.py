@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from dsocr_analyze.architectures.any_model.toml_table import REQUIRED, TomlTable, read_toml
-from dsocr_analyze.architectures.architecture import CacheUse, Stage
+from dsocr_analyze.architectures.architecture import Stage
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
@@ -17,7 +17,6 @@ __all__ = [
     "BATCH",
     "KEYS",
     "TOKENS",
-    "Decode",
     "Description",
     "Input",
     "Prompt",
@@ -94,28 +93,13 @@ class Prompt:
         argument: Argument of forward that takes their ids.
         fill: Id of all tokens not listed in `placed`.
         placed: Ids of specific tokens.
-        without: Arguments to omit although they are usually passed.
+        without: Arguments that are not passed to forward although `generate` would.
     """
 
     tokens: int
     argument: str
     fill: int
     placed: tuple[Run, ...]
-    without: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Decode:
-    """How a decode step is called.
-
-    Attributes:
-        cache: How forward takes and returns the cache.
-        inputs: Its other inputs, by argument.
-        without: Arguments to omit although they are usually passed.
-    """
-
-    cache: CacheUse
-    inputs: Mapping[str, Input]
     without: tuple[str, ...]
 
 
@@ -131,8 +115,8 @@ class Description:
         routed_expert: Pattern of the paths of routed experts; None without experts.
         stages: Stages in order.
         prompt: The prompt; None for a model that reads no tokens.
-        inputs: Other inputs of the prefill pass, by argument.
-        decode: How a decode step is called; None for a model that does not decode.
+        inputs: Other inputs, by argument.
+        has_decode_table: Whether it has a table that nothing uses since `generate` decodes.
     """
 
     file: str
@@ -143,7 +127,12 @@ class Description:
     stages: tuple[Stage, ...]
     prompt: Prompt | None
     inputs: Mapping[str, Input]
-    decode: Decode | None
+    has_decode_table: bool
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the model decodes."""
+        return self.stages[-1].role == "decode"
 
 
 def read_description(path: Path) -> Description:
@@ -154,7 +143,6 @@ def read_description(path: Path) -> Description:
     """
     top = read_toml(path)
     stages = _stages(top)
-    decodes = stages[-1].role == "decode"
     found = Description(
         file=top.file,
         name=top.text("name"),
@@ -162,9 +150,9 @@ def read_description(path: Path) -> Description:
         attention=top.choice("attention", _ATTENTIONS, _ATTENTIONS[0]),
         routed_expert=_routed_expert(top),
         stages=stages,
-        prompt=_prompt(top, is_needed=decodes),
-        inputs=_inputs(top, in_decode=False),
-        decode=_decode(top, decodes=decodes),
+        prompt=_prompt(top, is_needed=stages[-1].role == "decode"),
+        inputs=_inputs(top),
+        has_decode_table=top.table("decode") is not None,
     )
     top.done()
     if found.prompt is None and not found.inputs:
@@ -260,26 +248,24 @@ def _placed(table: TomlTable, kinds: tuple[type, ...], right: str) -> tuple[Run,
     return tuple(runs)
 
 
-def _inputs(parent: TomlTable, *, in_decode: bool) -> dict[str, Input]:
+def _inputs(parent: TomlTable) -> dict[str, Input]:
     table = parent.table("inputs")
     if table is None:
         return {}
-    return {key: _input(table, key, value, in_decode) for key, value in table.items()}
+    return {key: _input(table, key, value) for key, value in table.items()}
 
 
-def _input(table: TomlTable, key: str, value: Any, in_decode: bool) -> Input:
+def _input(table: TomlTable, key: str, value: Any) -> Input:
     if isinstance(value, dict):
-        return _tensor(TomlTable(table.file, table.path(key), value), in_decode)
+        return _tensor(TomlTable(table.file, table.path(key), value))
     if isinstance(value, list):
-        return tuple(
-            _input(table, f"{key}[{index}]", item, in_decode) for index, item in enumerate(value)
-        )
+        return tuple(_input(table, f"{key}[{index}]", item) for index, item in enumerate(value))
     if isinstance(value, bool | int | float | str):
         return value
     raise table.refusal(key, "a table that describes a tensor, a number, a text or a list of these")
 
 
-def _tensor(table: TomlTable, in_decode: bool) -> TensorInput:
+def _tensor(table: TomlTable) -> TensorInput:
     shape, values = _shape(table), table.value("values", None, list, "numbers, in lists")
     if (shape is None) == (values is None):
         raise ConfigError(
@@ -288,11 +274,6 @@ def _tensor(table: TomlTable, in_decode: bool) -> TensorInput:
         )
     numbers = list(_numbers(table, values)) if values is not None else []
     dtype = table.choice("dtype", _DTYPES, _usual_dtype(numbers))
-    if in_decode and dtype == MODEL_DTYPE:
-        raise ConfigError(
-            f"{table.file}: '{table.path('dtype')}' is missing or {MODEL_DTYPE!r}; give one of"
-            f" {', '.join(_DTYPES[1:])}"
-        )
     found = TensorInput(
         shape=shape,
         values=None if values is None else tuple(values),
@@ -350,42 +331,3 @@ def _usual_dtype(numbers: list[Number]) -> str:
     if numbers and all(isinstance(number, int) for number in numbers):
         return "int64"
     return MODEL_DTYPE
-
-
-# --- decode steps ----------------------------------------------------------------------------
-
-
-def _decode(top: TomlTable, *, decodes: bool) -> Decode | None:
-    table = top.table("decode")
-    if not decodes:
-        if table is not None:
-            raise ConfigError(
-                f"{top.file}: 'decode' describes a decode step, but no stage has the role 'decode';"
-                " give a stage that role, or leave out the table"
-            )
-        return None
-    if table is None:
-        return Decode(CacheUse(), {}, ())
-    argument = table.text("cache", CacheUse().argument)
-    decode = Decode(
-        cache=CacheUse(
-            argument=argument,
-            output=table.text("cache_output", argument),
-            is_given=table.flag("cache_given", True),
-            carried=_carried(table),
-        ),
-        inputs=_inputs(table, in_decode=True),
-        without=table.texts("without", []),
-    )
-    table.done()
-    return decode
-
-
-def _carried(decode: TomlTable) -> dict[str, str | tuple[str, ...]]:
-    table = decode.table("carried")
-    if table is None:
-        return {}
-    return {
-        key: tuple(table.texts(key)) if isinstance(value, list) else table.text(key)
-        for key, value in table.items()
-    }

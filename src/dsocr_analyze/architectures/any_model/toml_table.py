@@ -92,10 +92,6 @@ class TomlTable:
             raise self.refusal(key, f"one of {', '.join(choices)}")
         return found
 
-    def flag(self, key: str, default: bool) -> bool:
-        """True or false."""
-        return bool(self.value(key, default, bool, "true or false"))
-
     def whole(
         self, key: str, default: Any = REQUIRED, *, least: int = 0, most: int | None = None
     ) -> int:

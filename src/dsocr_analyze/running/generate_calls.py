@@ -1,0 +1,225 @@
+"""The passes of a model as transformers' own `generate` runs them, one by one.
+
+`generate` is called and stopped right before its first pass. By then it has run an encoder, made
+the cache and chosen every argument (`logits_to_keep`, masks, positions), so that nothing here
+depends on the model or on the version. The following passes use the model's own functions for
+their arguments, as the loop inside `generate` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import torch
+
+from dsocr_analyze.architectures.any_model.decode_cache import Lengths, lengthened, lengths_of
+from dsocr_analyze.architectures.architecture import GenerateUse
+from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.forking import undone
+
+__all__ = ["GenerateCalls"]
+
+_PREPARE: Final = "prepare_inputs_for_generation"
+_OF_ONE_PASS: Final = ("next_sequence_length", "is_first_iteration")
+"""Arguments of `_PREPARE` in transformers 5 that are not kept from pass to pass."""
+
+_CACHES: Final = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")
+"""What models call the cache that `generate` keeps for them."""
+
+
+class GenerateCalls:
+    """The passes that `generate` runs for a prompt.
+
+    Args:
+        model: A model of transformers.
+        inputs: Keyword arguments of `generate`: what a processor returns.
+        new_tokens: Tokens to generate.
+        use: How it is called.
+
+    Raises:
+        ConfigError: The model cannot generate.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        inputs: Mapping[str, Any],
+        new_tokens: int,
+        use: GenerateUse,
+    ) -> None:
+        can_generate = getattr(model, "can_generate", None)
+        if can_generate is None or not can_generate():
+            raise ConfigError(
+                f"{type(model).__name__} is no class that transformers' generate() runs; give a"
+                " 'class' that is, or leave out the stage with the role 'decode' to count one pass"
+            )
+        self._model = model
+        self._inputs: dict[str, Any] = dict(inputs)
+        self._new_tokens, self._use = new_tokens, use
+        self._owner: Any = model
+        self._ids = torch.empty(0)
+        self._one_pass: dict[str, Any] = {}
+        self._kwargs: dict[str, Any] = {}
+        self._output: Any = None
+        self._prefilled: Lengths = ()
+        self._ready = 0
+        """The decode step whose arguments `_kwargs` are."""
+
+    @property
+    def cache(self) -> Any:
+        """The cache as it is now; None without one."""
+        return next((self._kwargs[name] for name in _CACHES if name in self._kwargs), None)
+
+    def prefill(self) -> None:
+        """Runs everything up to the first token's logits, which is possible once."""
+        inputs = self._stopped_generate()
+        self._returned(self._owner(**inputs, return_dict=True))
+        self._prefilled = lengths_of(self.cache)
+
+    def prepare(self, number: int) -> Callable[[], None]:
+        """Returns the decode step with this number, ready to run; it is no earlier than the last.
+
+        Steps in between leave tokens in the cache, all zeros.
+        """
+        if number > 0 == self._ready and self._prefilled:
+            self.prepare(0)()  # shows where this cache grows
+        missing = number - self._ready
+        if missing:
+            self._kwargs = self._updated(missing)
+            for name in _CACHES:
+                if name in self._kwargs:
+                    cache = lengthened(self._kwargs[name], missing, self._prefilled)
+                    self._kwargs[name] = cache
+            self._ready = number
+        new = self._ids.new_full((len(self._ids), number + 1), self._use.token)
+        of_pass = {"next_sequence_length": 1} if self._one_pass else {}
+        inputs = self._arguments(torch.cat([self._ids, new], dim=1), of_pass)
+        return functools.partial(self._step, inputs)
+
+    def state(self) -> Any:
+        """What `restore` takes to go back to where this was called."""
+        return copy.deepcopy((self._kwargs, self._output, self._ready))
+
+    def restore(self, state: Any) -> None:
+        """Goes back; the state remains usable."""
+        self._kwargs, self._output, self._ready = copy.deepcopy(state)
+
+    def _step(self, inputs: dict[str, Any]) -> None:
+        # With other kernels for experts than a prefill, since transformers 5.
+        optimized = getattr(self._owner, "_optimize_model_for_decode", contextlib.nullcontext)
+        with optimized():
+            output = self._owner(**inputs, return_dict=True)
+        self._ready += 1
+        self._returned(output)
+
+    def _stopped_generate(self) -> dict[str, Any]:
+        """Runs `generate` until its first pass, whose arguments of forward are returned."""
+        given, self._inputs = self._inputs, {}
+        generate: Any = self._model.generate
+        start = given.get("decoder_input_ids")
+        if start is not None:
+            # Some models' own accepts no prompt for the decoder and makes one of a fixed length.
+            from transformers import GenerationMixin
+
+            # The first token starts the decoder already: another one would be put before it.
+            first = int(start[0, 0])
+            generate = functools.partial(
+                GenerationMixin.generate, self._model, decoder_start_token_id=first
+            )
+        with _stopping(self._model):
+            try:
+                generate(**given, max_new_tokens=self._new_tokens, do_sample=False, num_beams=1)
+            except _FirstPass as stopped:
+                self._owner, self._ids, kwargs = stopped.owner, stopped.ids, stopped.kwargs
+            else:
+                raise ConfigError(
+                    f"generate() of {type(self._model).__name__} is a loop of its own, whose passes"
+                    " cannot be told apart; leave out the stage with the role 'decode' to count"
+                    " one pass"
+                )
+        self._one_pass = {name: kwargs.pop(name) for name in _OF_ONE_PASS if name in kwargs}
+        self._kwargs = kwargs
+        return self._arguments(self._ids, self._one_pass)
+
+    def _arguments(self, ids: torch.Tensor, of_pass: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of forward for a pass."""
+        made = getattr(self._owner, _PREPARE)(ids, **of_pass, **self._kwargs)
+        return {name: value for name, value in made.items() if name not in self._use.without}
+
+    def _returned(self, output: Any) -> None:
+        self._output = output
+        self._kwargs = self._after(self._kwargs)
+
+    def _after(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """What `generate` keeps after one more pass with the last output."""
+        is_encoder_decoder = self._owner.config.is_encoder_decoder
+        updated: dict[str, Any] = self._owner._update_model_kwargs_for_generation(
+            self._output, dict(kwargs), is_encoder_decoder=is_encoder_decoder
+        )
+        return updated
+
+    def _updated(self, passes: int) -> dict[str, Any]:
+        """What it keeps after some more passes: what one adds, all of them add."""
+        before, after = self._kwargs, self._after(self._kwargs)
+        if passes > 1:
+            before, after = after, self._after(after)
+        return {
+            name: _continued(before.get(name), value, passes - 2) for name, value in after.items()
+        }
+
+
+def _continued(before: Any, after: Any, times: int) -> Any:
+    """A value after the same change that made `after` of `before` some more times.
+
+    Integers change by the same difference; a tensor that has grown grows on, its last entries
+    changing as the last two do.
+    """
+    if times <= 0 or not isinstance(after, torch.Tensor) or not isinstance(before, torch.Tensor):
+        return after
+    is_whole = not after.is_floating_point() and after.dtype != torch.bool
+    if before.shape == after.shape:
+        return after + (after - before) * times if is_whole else after
+    dim = next(dim for dim, size in enumerate(before.shape) if size != after.shape[dim])
+    last = after.narrow(dim, -1, 1)
+    steps = torch.arange(1, times + 1, device=after.device)
+    steps = steps.view([-1 if each == dim else 1 for each in range(after.dim())])
+    change = last - before.narrow(dim, -1, 1) if is_whole else torch.zeros_like(last)
+    return torch.cat([after, (last + change * steps).to(after.dtype)], dim=dim)
+
+
+class _FirstPass(BaseException):
+    """Ends `generate` before its first pass."""
+
+    def __init__(self, owner: Any, ids: torch.Tensor, **kwargs: Any) -> None:
+        super().__init__()
+        self.owner, self.ids, self.kwargs = owner, ids, kwargs
+
+
+@contextlib.contextmanager
+def _stopping(model: torch.nn.Module) -> Iterator[None]:
+    """While the body runs, the first pass of `generate` is not run but raised.
+
+    The model inside another one may be what generates, such as BLIP-2's language model.
+    """
+    generating = [module for module in model.modules() if hasattr(module, _PREPARE)]
+
+    def restore() -> None:
+        for module in generating:
+            vars(module).pop(_PREPARE, None)
+
+    with undone(restore):
+        for module in generating:
+            vars(module)[_PREPARE] = _stop_of(module)
+        yield
+
+
+def _stop_of(owner: torch.nn.Module) -> Callable[..., None]:
+    @functools.wraps(getattr(owner, _PREPARE))  # `generate` looks at its signature
+    def stop(input_ids: torch.Tensor, **kwargs: Any) -> None:
+        raise _FirstPass(owner, input_ids, **kwargs)
+
+    return stop
