@@ -72,7 +72,8 @@ class GenerateCalls:
     @property
     def cache(self) -> Any:
         """The cache as it is now; None without one."""
-        return next((self._kwargs[name] for name in _CACHES if name in self._kwargs), None)
+        kept = (self._kwargs.get(name) for name in _CACHES)
+        return next((cache for cache in kept if cache is not None), None)
 
     def prefill(self) -> None:
         """Runs everything up to the first token's logits, which is possible once."""
