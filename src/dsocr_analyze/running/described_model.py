@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
@@ -13,10 +14,17 @@ from dsocr_analyze.architectures.config_keys import shown
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.model.directory import ModelDirectory
 
-__all__ = ["check_stages", "config_and_class", "use_attention"]
+__all__ = ["check_attention", "check_stages", "config_and_class", "use_attention"]
 
 _MOST_LAYERS: Final = 256
 """More than published models have (Llama 3.1 405B: 126)."""
+
+FLASH_ATTENTION: Final = "flash_attention_2"
+_SUPPORT: Final[Mapping[str, tuple[str, ...]]] = {
+    "sdpa": ("_supports_sdpa",),
+    FLASH_ATTENTION: ("_supports_flash_attn", "_supports_flash_attn_2"),
+}
+"""What a model's class says of an attention implementation, by transformers 5 and 4."""
 
 _MOST_EXPERTS: Final = 1024
 """Per layer; more than published models have (Qwen3-Next: 512)."""
@@ -94,6 +102,30 @@ def use_attention(config: Any, attention: str) -> None:
     for part in list(vars(config).values()):
         if isinstance(part, PretrainedConfig):
             use_attention(part, attention)
+
+
+def check_attention(module: torch.nn.Module, attention: str) -> None:
+    """Raises if transformers' code would run other attention than it is asked for, or fail.
+
+    Raises:
+        ConfigError: A model in it has no such attention, or the package for it is missing.
+    """
+    from transformers import PreTrainedModel
+    from transformers.utils import is_flash_attn_2_available
+
+    is_flash = attention == FLASH_ATTENTION
+    way_out = "leave out --use-flash-attn 1" if is_flash else 'give attention = "eager"'
+    for each in module.modules():
+        if isinstance(each, PreTrainedModel) and not any(
+            getattr(each, flag, False) for flag in _SUPPORT.get(attention, ("config",))
+        ):
+            raise ConfigError(
+                f"{type(each).__name__} of the installed transformers has no {attention}; {way_out}"
+            )
+    if is_flash and not is_flash_attn_2_available():
+        raise ConfigError(
+            f"transformers' own code needs the package flash-attn for {attention}; {way_out}"
+        )
 
 
 def check_stages(module: torch.nn.Module, architecture: Architecture) -> None:

@@ -40,6 +40,9 @@ class GenerateCalls:
         new_tokens: Tokens to generate.
         use: How it is called.
 
+    Attributes:
+        ready: Number of the decode step that comes next.
+
     Raises:
         ConfigError: The model cannot generate.
     """
@@ -66,8 +69,7 @@ class GenerateCalls:
         self._kwargs: dict[str, Any] = {}
         self._output: Any = None
         self._prefilled: Lengths = ()
-        self._ready = 0
-        """The decode step whose arguments `_kwargs` are."""
+        self.ready = 0
 
     @property
     def cache(self) -> Any:
@@ -86,16 +88,16 @@ class GenerateCalls:
 
         Steps in between leave tokens in the cache, all zeros.
         """
-        if number > 0 == self._ready and self._prefilled:
+        if number > 0 == self.ready and self._prefilled:
             self.prepare(0)()  # shows where this cache grows
-        missing = number - self._ready
+        missing = number - self.ready
         if missing:
             self._kwargs = self._updated(missing)
             for name in _CACHES:
                 if name in self._kwargs:
                     cache = lengthened(self._kwargs[name], missing, self._prefilled)
                     self._kwargs[name] = cache
-            self._ready = number
+            self.ready = number
         new = self._ids.new_full((len(self._ids), number + 1), self._use.token)
         of_pass = {"next_sequence_length": 1} if self._one_pass else {}
         inputs = self._arguments(torch.cat([self._ids, new], dim=1), of_pass)
@@ -103,18 +105,18 @@ class GenerateCalls:
 
     def state(self) -> Any:
         """What `restore` takes to go back to where this was called."""
-        return copy.deepcopy((self._kwargs, self._output, self._ready))
+        return copy.deepcopy((self._kwargs, self._output, self.ready))
 
     def restore(self, state: Any) -> None:
         """Goes back; the state remains usable."""
-        self._kwargs, self._output, self._ready = copy.deepcopy(state)
+        self._kwargs, self._output, self.ready = copy.deepcopy(state)
 
     def _step(self, inputs: dict[str, Any]) -> None:
         # With other kernels for experts than a prefill, since transformers 5.
         optimized = getattr(self._owner, "_optimize_model_for_decode", contextlib.nullcontext)
         with optimized():
             output = self._owner(**inputs, return_dict=True)
-        self._ready += 1
+        self.ready += 1
         self._returned(output)
 
     def _stopped_generate(self) -> dict[str, Any]:

@@ -94,7 +94,6 @@ class Generation(Generic[Record]):
             self._calls = GenerateCalls(model.module, inputs, workload.max_new_tokens, use)
         self._first_state: Any = None
         self._restore_first: Callable[[], None] = lambda: None
-        self._ran = 0
 
     def prefill(self) -> Record:
         """Runs the prefill pass, which is possible once."""
@@ -115,11 +114,10 @@ class Generation(Generic[Record]):
     def _run(self, number: int) -> Step[Record]:
         self._on_progress(f"decode step {number + 1}")
         self._begin()  # a record to discard
-        if number < self._ran:
+        if number < self._calls.ready:
             self._calls.restore(self._first_state)
-            self._ran = 1
             self._restore_first()
-        if number > self._ran and self.goes_back:
+        if number > self._calls.ready and self.goes_back:
             # Its side effects on the model may matter as well, such as rotary angles.
             self._call(number - 1)
         record = self._call(number)
@@ -135,7 +133,6 @@ class Generation(Generic[Record]):
             run = self._calls.prepare(number)
             record = self._begin()
             run()
-        self._ran = number + 1
         return record
 
 
@@ -147,6 +144,10 @@ class ForwardCalls:
         workload: The workload.
         architecture: The model's architecture.
         inputs: The prefill pass's inputs without a cache.
+
+    Attributes:
+        cache: The cache as it is now.
+        ready: Number of the decode step that comes next.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class ForwardCalls:
     ) -> None:
         self._model, self._workload, self._architecture = model, workload, architecture
         self._inputs = dict(inputs)
-        self._ready = 0
+        self.ready = 0
         self.cache: Any = None
 
     def prefill(self) -> None:
@@ -177,19 +178,19 @@ class ForwardCalls:
         """
         model, architecture = self._model, self._architecture
         step = DecodeStep(self._workload.seq_len, number + 1, model.sliding_window)
-        if number > self._ready:
+        if number > self.ready:
             self.cache = architecture.decode_cache(self.cache, step)
         inputs = architecture.decode_inputs(model.device, self._workload, step.position)
-        self._ready = number + 1
+        self.ready = number + 1
         return partial(self._step, inputs)
 
     def state(self) -> Any:
         """What `restore` takes to go back to where this was called."""
-        return copy.deepcopy((self.cache, self._ready))
+        return copy.deepcopy((self.cache, self.ready))
 
     def restore(self, state: Any) -> None:
         """Goes back; the state remains usable."""
-        self.cache, self._ready = copy.deepcopy(state)
+        self.cache, self.ready = copy.deepcopy(state)
 
     def _step(self, inputs: dict[str, Any]) -> None:
         cache, self.cache = self.cache, None
