@@ -489,6 +489,37 @@ class TestModel:
         assert cpu.total.batch.matrix_flops == meta.total.batch.matrix_flops
         assert cpu.operator_ledger.unknown == {}
 
+    @pytest.mark.parametrize(
+        ("attention", "arguments", "message"),
+        [
+            ('attention = "sdpa"\n', {}, 'has no sdpa; give attention = "eager"'),
+            ("", {"flash_attention": True}, "no flash_attention_2; leave out --use-flash-attn 1"),
+        ],
+    )
+    def test_attention_that_a_class_lacks_is_refused(self, tmp_path, attention, arguments, message):
+        """Asked for it, transformers would raise, or its code run another one in silence."""
+        mamba = {
+            "model_type": "mamba",
+            "architectures": ["MambaForCausalLM"],
+            "num_hidden_layers": 1,
+        }
+        stages = LLAMA.stages.replace('"model"', '"backbone"')
+        with pytest.raises(ConfigError, match=f"MambaForCausalLM of .* {message}"):
+            session_of(
+                replace(LLAMA, config=mamba, stages=attention + stages), tmp_path, **arguments
+            )
+
+    def test_flash_attention_of_transformers_needs_its_package(self, tmp_path):
+        with pytest.raises(ConfigError, match="needs the package flash-attn"):
+            session_of(LLAMA, tmp_path, flash_attention=True)
+
+    def test_what_generate_cannot_run_is_refused(self, tmp_path):
+        config = {**LLAMA.config, "architectures": ["LlamaModel"]}
+        stages = LLAMA.stages.replace('"model"', '"layers"').replace('"lm_head"', '"norm"')
+        session = session_of(replace(LLAMA, config=config, stages=stages), tmp_path)
+        with pytest.raises(ConfigError, match=r"cannot run LlamaModel; .* leave out the stage"):
+            session.analyze(max_new_tokens=1)
+
     def test_what_the_model_raises_is_the_models(self, tmp_path):
         small = replace(
             LLAMA, stages=LLAMA.stages + "\n[inputs.pixel_values]\nshape = [1, 3, 64]\n"

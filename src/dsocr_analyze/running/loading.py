@@ -20,7 +20,12 @@ from dsocr_analyze.model.trust import require_trust
 from dsocr_analyze.model.versions import require_transformers
 from dsocr_analyze.running.building import building
 from dsocr_analyze.running.confinement import confined
-from dsocr_analyze.running.described_model import check_stages, config_and_class, use_attention
+from dsocr_analyze.running.described_model import (
+    check_attention,
+    check_stages,
+    config_and_class,
+    use_attention,
+)
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.source_package import import_file, importable
 from dsocr_analyze.running.unused_imports import without_unused_imports
@@ -134,6 +139,8 @@ def _loaded(
         module = _built(directory, device, dtype, attention)
     if directory.described is not None:
         check_stages(module, directory.described)
+        if not directory.has_code:
+            check_attention(module, attention)
     module.eval()
     is_real = device.type != "meta"
     has_weights = is_real and not random_weights and bool(directory.weight_files())
