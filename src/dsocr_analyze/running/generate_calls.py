@@ -57,8 +57,8 @@ class GenerateCalls:
         can_generate = getattr(model, "can_generate", None)
         if can_generate is None or not can_generate():
             raise ConfigError(
-                f"transformers' generate() cannot run {type(model).__name__}; give a 'class' that it"
-                " can, or leave out the stage with the role 'decode' to count one pass"
+                f"transformers' generate() cannot run {type(model).__name__}; give a 'class' that"
+                " it can, or leave out the stage with the role 'decode' to count one pass"
             )
         self._model = model
         self._inputs: dict[str, Any] = dict(inputs)
