@@ -35,7 +35,9 @@ def building(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
         for name in dir(torch.nn.init):
             if name.endswith("_") and not name.startswith("_"):
                 stack.enter_context(answered(torch.nn.init, name, _leave_as_is))
-        stack.enter_context(answered(PreTrainedModel, "init_weights", _do_nothing))
+        for name in _DRAWING:
+            if hasattr(PreTrainedModel, name):
+                stack.enter_context(answered(PreTrainedModel, name, _do_nothing))
         # transformers rejects flash attention if the package is missing, which meta does not need.
         for name, answer in _ATTENTION_CHECKS.items():
             if hasattr(PreTrainedModel, name):
@@ -82,6 +84,9 @@ def _keep_config(_: Any, config: Any, *__: Any, **___: Any) -> Any:
 def _keep_attention(_: Any, attention: str | None, *__: Any, **___: Any) -> str:
     return attention or "eager"  # the default in configs of transformers 4
 
+
+_DRAWING: Final = ("_initialize_weights", "initialize_weights")
+"""What `init_weights` of transformers 4 and 5 draws values with; pruning and ties stay."""
 
 _ATTENTION_CHECKS: Final[dict[str, Callable[..., Any]]] = {
     "_autoset_attn_implementation": _keep_config,  # transformers 4

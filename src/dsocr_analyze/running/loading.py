@@ -6,6 +6,7 @@ names the config and model classes, as for `transformers.AutoModel`.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,6 +28,7 @@ from dsocr_analyze.running.described_model import (
     use_attention,
 )
 from dsocr_analyze.running.failures import blamed_on
+from dsocr_analyze.running.known_values import KnownValues
 from dsocr_analyze.running.source_package import import_file, importable
 from dsocr_analyze.running.unused_imports import without_unused_imports
 from dsocr_analyze.running.weights import draw_weights, load_weights
@@ -160,15 +162,15 @@ def _built(
     with (
         blamed_on(directory, "could not be built", str(device)),
         building(device, dtype),
+        # Constructors read values, too, such as rates of dropping paths from a range.
+        KnownValues() if device.type == "meta" else contextlib.nullcontext(),
         confined(directory),
     ):
         config, model_class = config_and_class(directory)
         use_attention(config, attention)
         config.use_cache = True
-        module: Any = model_class(config)
-        module.tie_weights()  # part of the initialisation that `building` skips
-        built: torch.nn.Module = module
-        return built
+        module: torch.nn.Module = model_class(config)
+        return module
 
 
 def _of_its_code(
@@ -184,7 +186,7 @@ def _of_its_code(
             config.use_cache = True
             module = model_class(config)
             if getattr(config, "tie_word_embeddings", False) and hasattr(module, "tie_weights"):
-                # transformers ties weights in the initialisation that `building` skips.
+                # As `from_pretrained` does, even if the constructor does not.
                 module.tie_weights()
     if not isinstance(module, torch.nn.Module):
         raise ConfigError(
