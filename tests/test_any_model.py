@@ -431,6 +431,10 @@ class TestModel:
         small = replace(LLAMA, config={**LLAMA.config, "architectures": ["LlamaConfig"]})
         assert "has no model class 'LlamaConfig'" in self.refused(tmp_path, small)
 
+    def test_the_width_of_experts_is_not_their_number(self, tmp_path):
+        small = replace(LLAMA, config={**LLAMA.config, "shared_experts_intermediate_size": 2048})
+        assert DeepSeekOCRSession.from_directory(self.directory(tmp_path, small)) is not None
+
     def test_no_class_at_all(self, tmp_path):
         small = replace(LLAMA, config={**LLAMA.config, "architectures": []})
         assert "give 'class' in the stages file" in self.refused(tmp_path, small)

@@ -72,7 +72,8 @@ def _refuse_endless_stacks(config: Any, path: str) -> None:
             f" {_MOST_LAYERS}, since each of them is traced"
         )
     for name, part in vars(config).items():
-        if "experts" in name and isinstance(part, int) and part > _MOST_EXPERTS:
+        counts = "experts" in name and "size" not in name  # not how wide they are
+        if counts and isinstance(part, int) and part > _MOST_EXPERTS:
             raise ConfigError(
                 f"config.json of {path!r} has {name} {shown(part)}; give at most {_MOST_EXPERTS},"
                 " since each expert is traced"
