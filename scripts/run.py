@@ -40,6 +40,7 @@ EXHAUSTIVE = ("-m", "exhaustive and not gpu and not benchmark", "--dist", "works
 # Minutes are few: what the versions could change, and the figures that were recorded outside.
 NEWEST_TESTS = (
     "tests/test_versions.py",
+    "tests/test_failing_passes.py",
     "tests/test_golden.py::test_every_stage_counts_what_was_recorded",
     "tests/test_golden.py::test_parameters_are_the_checkpoints",
     "tests/test_key_value_cache.py",
@@ -112,7 +113,8 @@ TASKS = {
         "run tests of the built-in reference and of lone configs under the newest transformers",
         lock="newest.txt",
         commands=(
-            (*PYTEST, "tests/test_confinement.py"),  # all of it would take five minutes
+            # All of these would take ten minutes.
+            (*PYTEST, "tests/test_confinement.py", "tests/test_ties.py"),
             (*PYTEST, "-m", "not gpu and not benchmark", *NEWEST_TESTS),
         ),
         environment=NEWEST,

@@ -310,7 +310,7 @@ class TestMeasured:
 
     def test_what_it_raises_is_one_line_that_names_it(self, tmp_path, image):
         path = infer_like.write(tmp_path / "m", EXTRA="None")
-        with pytest.raises(ModelCodeError, match=r"failed in infer\(\) on cpu: TypeError"):
+        with pytest.raises(ModelCodeError, match=r"failed in infer\(\) on cpu: .*TypeError: "):
             measured(path, question(image, tmp_path))
 
     def test_one_that_does_not_generate_is_refused(self, tmp_path, image):

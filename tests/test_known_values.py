@@ -164,7 +164,7 @@ class TestRefusals:
         message = str(error.value)
         assert "Tensor.tolist" in message
         assert "(2, 3)" in message
-        assert "on the cpu or a CUDA device" in message
+        assert "give device='cpu' or a CUDA device" in message
         assert "\n" not in message
 
     def test_a_question_about_two_tensors_of_which_one_is_unknown(self):

@@ -64,7 +64,7 @@ class TestCodeThatFails:
 
     def test_by_asking_for_a_value_is_told_where_there_are_values(self, tmp_path):
         model = model_that(tmp_path, "return self.scale.sum().item()")
-        with pytest.raises(ModelCodeError, match="run it on the cpu or a CUDA device"):
+        with pytest.raises(ModelCodeError, match="give device='cpu' or a CUDA device"):
             trace_passes(model, WORKLOAD, DEFAULT)
 
     def test_by_filling_the_memory_is_a_matter_of_the_device(self, tmp_path):

@@ -71,6 +71,7 @@ def tree(
     stages: options.StagesOption = None,
     hf_config: options.HfConfigOption = None,
     trust_remote_code: options.TrustOption = False,
+    device: options.DeviceOption = "meta",
     dtype: options.DtypeOption = "bfloat16",
     use_flash_attn: options.FlashOption = 0,
     mode: options.ModeOption = None,
@@ -113,9 +114,8 @@ def tree(
     flash_attention = options.switch("--use-flash-attn", use_flash_attn)
     with announced_steps() as announce:
         announce("importing torch, building the model")
-        session = Engine(
-            "trace", directory, dtype, flash_attention, trust_remote_code=trust_remote_code
-        ).session
+        engine = Engine("trace", directory, dtype, flash_attention, device, trust_remote_code)
+        session = engine.session
         if workload is not None:
             announce("tracing a page")
         shown = _leaves(session, architecture, stage) if leaves else _tree(
@@ -131,7 +131,7 @@ def tree(
         )
         text = dump_json(document)
     else:
-        text = _text(source, shown, output, is_folded=folded, output_format=output_format)
+        text = _text(source, shown, output, device, is_folded=folded, output_format=output_format)
     _show(context, text, output)
 
 
@@ -213,6 +213,7 @@ def _text(
     source: ModelSource,
     shown: Leaves | TreeNode,
     output: Path | None,
+    device: str,
     *,
     is_folded: bool,
     output_format: str,
@@ -225,7 +226,7 @@ def _text(
     from dsocr_analyze.report.layout import wrap
     from dsocr_analyze.report.tables import model_text
 
-    opening = f"Ran: {model_text(source)} on meta"
+    opening = f"Ran: {model_text(source)} on {device}"
     return "\n".join([*wrap(opening, width or len(opening)), "", drawn])
 
 

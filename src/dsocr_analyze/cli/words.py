@@ -16,6 +16,7 @@ OPTIONS: Final[dict[str, str]] = {
     "corrections": "--corrections",
     "crop_mode": "--crop-mode",
     "device": "--device",
+    "device='cpu'": "--device cpu",
     "dtype": "--dtype",
     "flash_attention": "--use-flash-attn",
     "gpu": "--gpu",

@@ -219,17 +219,23 @@ def measure_inference(
     with (
         exclusive(),
         kept_memory(device),
-        blamed_on(model.directory, f"failed in infer() on {device}", str(device)),
+        blamed_on(
+            model.directory,
+            f"failed in infer() on {device}",
+            str(device),
+            model.module,
+            on_progress,
+        ) as announce,
         left_as_it_was(model.module),
         inferring(model),
     ):
-        on_progress("memory of the prefill pass")
+        announce("memory of the prefill pass")
         scale = _Scale(device)
         if device.type == "cuda":  # the first pass also allocates what libraries keep
             _Call(model, _run, 1).run(tokenizer, question, save_results=False)
         _Call(model, scale.run, 1).run(tokenizer, question, save_results=False)
         clock = StageClock(model.module, architecture.stages, timer_of(device))
-        watch = _Stopwatch(clock, on_progress)
+        watch = _Stopwatch(clock, announce)
         call = _Call(model, watch.run, question.most_tokens)
         with clock.attached():
             call.run(tokenizer, question, save_results=question.save_results)

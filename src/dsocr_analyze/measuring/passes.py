@@ -125,7 +125,7 @@ def measure_pages(
     clock = StageClock(model.module, architecture.stages, timer)
     repeats: list[list[dict[str, float]]] = [[] for _ in workloads]
     reference: list[list[float]] = [[] for _ in workloads]
-    with _ready(model, protocol):
+    with _ready(model, protocol) as announce:
         for number in range(-protocol.warmups, protocol.repeats):
             name = f"warm-up {number + protocol.warmups + 1} of {protocol.warmups}"
             if number >= 0:
@@ -133,12 +133,12 @@ def measure_pages(
             on_progress(name)
             for place, workload in enumerate(workloads):
                 busy = _reference_seconds(model, timer)
-                seconds = _repeat(model, workload, architecture, clock, protocol.steps)
+                seconds = _repeat(model, workload, architecture, clock, protocol.steps, announce)
                 if number >= 0:
                     reference[place].append(busy)
                     repeats[place].append(seconds)
         on_progress("memory of the prefill pass")
-        peaks = [_peak_bytes(model, workload, architecture) for workload in workloads]
+        peaks = [_peak_bytes(model, workload, architecture, announce) for workload in workloads]
     return [_measured(architecture, *page) for page in zip(repeats, reference, peaks, strict=True)]
 
 
@@ -158,18 +158,18 @@ def _measured(
 
 
 @contextlib.contextmanager
-def _ready(model: LoadedModel, protocol: Protocol) -> Iterator[None]:
-    """Context in which passes are measured."""
+def _ready(model: LoadedModel, protocol: Protocol) -> Iterator[Callable[[str], None]]:
+    """Context in which passes are measured; to be told each pass as it starts."""
     device = model.device
     with (
         exclusive(),
         kept_memory(device),
-        blamed_on(model.directory, f"failed on {device}", str(device)),
+        blamed_on(model.directory, f"failed on {device}", str(device), model.module) as announce,
         left_as_it_was(model.module),
         running_unwatched(device, flash_attention, has_weights=model.has_weights),
         torch.autocast(device.type, torch.bfloat16, enabled=protocol.autocast),
     ):
-        yield
+        yield announce
 
 
 def _repeat(
@@ -178,11 +178,12 @@ def _repeat(
     architecture: Architecture,
     clock: StageClock,
     steps: int,
+    announce: Callable[[str], None],
 ) -> dict[str, float]:
     """Seconds by stage of one prefill pass and of a decode step after it."""
     safe_point()
     clock.is_decoding = False
-    generation = Generation(model, workload, architecture, clock.begin)
+    generation = Generation(model, workload, architecture, clock.begin, announce)
     with clock.attached():
         seconds = _seconds_of(generation.prefill)
         clock.is_decoding = True
@@ -203,8 +204,13 @@ def _seconds_of(run: Callable[[], Laps]) -> dict[str, float]:
     return laps.seconds()
 
 
-def _peak_bytes(model: LoadedModel, workload: AnyWorkload, architecture: Architecture) -> int:
-    generation = Generation(model, workload, architecture, lambda: None)
+def _peak_bytes(
+    model: LoadedModel,
+    workload: AnyWorkload,
+    architecture: Architecture,
+    announce: Callable[[str], None],
+) -> int:
+    generation = Generation(model, workload, architecture, lambda: None, announce)
     return allocated_at_most(model.device, generation.prefill)
 
 

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.running.known_outputs import run_on_meta, tensors_in
-from dsocr_analyze.running.known_values import known_value, set_known_value
+from dsocr_analyze.running.known_values import WITH_VALUES, known_value, set_known_value
 from dsocr_analyze.running.uncounted import uncounted
 
 __all__ = ["KnownShapes"]
@@ -80,7 +80,8 @@ def _value_of(func: Any, tensor: torch.Tensor) -> torch.Tensor:
         raise ModelCodeError(
             f"the model's code calls {func.overloadpacket.__name__} on a tensor of shape"
             f" {tuple(tensor.shape)} that has no values on meta, and its result depends on them;"
-            " run it on the cpu or a CUDA device"
+            f" {WITH_VALUES}",
+            arguments=["device='cpu'"],
         )
     value: torch.Tensor = known()
     return value

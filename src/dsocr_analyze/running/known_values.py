@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -25,7 +25,10 @@ from dsocr_analyze.running.known_outputs import tensors_in
 from dsocr_analyze.running.uncounted import uncounted
 from dsocr_analyze.running.uniform_routing import TOP_K, routed_uniformly
 
-__all__ = ["KnownValues", "known_value", "set_known_value"]
+__all__ = ["WITH_VALUES", "KnownValues", "known_value", "set_known_value"]
+
+WITH_VALUES: Final = "give device='cpu' or a CUDA device, where every tensor has values"
+"""What to do about a value that does not exist on `meta`."""
 
 _ATTRIBUTE = "_dsocr_known_value"
 
@@ -179,8 +182,8 @@ class KnownValues(TorchFunctionMode):
             name = func.__name__ if func.__name__ != "__bool__" else "__bool__ (perhaps in an `if`)"
             raise ModelCodeError(
                 f"the model's code reads a value with Tensor.{name} from a tensor of shape"
-                f" {tuple(asked.shape)} that has no values on meta; run it on the cpu or a CUDA"
-                " device",
+                f" {tuple(asked.shape)} that has no values on meta; {WITH_VALUES}",
+                arguments=["device='cpu'"],
             )
         with uncounted():
             # Copied, since the model may modify the answer.

@@ -88,12 +88,18 @@ def trace_passes(
     flash = recorded_flash_attention(recorder)
     with (
         exclusive(),
-        blamed_on(model.directory, f"failed on {model.device}", str(model.device)),
+        blamed_on(
+            model.directory,
+            f"failed on {model.device}",
+            str(model.device),
+            model.module,
+            on_progress,
+        ) as announce,
         left_as_it_was(model.module),
         running(model.device, flash, has_weights=model.has_weights),
     ):
         # Must come before the recorder replaces forward.
-        generation = Generation(model, workload, architecture, recorder.begin, on_progress)
+        generation = Generation(model, workload, architecture, recorder.begin, announce)
         with recorder:
             prefill = generation.prefill()
             if architecture.decode is not None:
