@@ -517,6 +517,18 @@ class TestModel:
         with pytest.raises(ConfigError, match="needs the package flash-attn"):
             session_of(LLAMA, tmp_path, flash_attention=True)
 
+    def test_an_argument_that_forward_would_swallow_is_refused(self, tmp_path):
+        small = MODELS["clip_encoder"]
+        stages = small.stages + "\n[inputs.pixel_value]\nshape = [1]\n"
+        with pytest.raises(ConfigError, match=r"takes no 'pixel_value'; .* pixel_values"):
+            session_of(replace(small, stages=stages), tmp_path).analyze()
+
+    def test_a_quantized_config_is_counted_without_it_and_that_is_said(self, tmp_path):
+        quantized = {**LLAMA.config, "quantization_config": {"quant_method": "fp8"}}
+        report = session_of(replace(LLAMA, config=quantized), tmp_path).analyze(max_new_tokens=1)
+        [warning] = report.warnings
+        assert "'quantization_config' in config.json has no effect" in warning
+
     def test_what_generate_cannot_run_is_refused(self, tmp_path):
         config = {**LLAMA.config, "architectures": ["LlamaModel"]}
         stages = LLAMA.stages.replace('"model"', '"layers"').replace('"lm_head"', '"norm"')

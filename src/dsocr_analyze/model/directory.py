@@ -42,6 +42,10 @@ __all__ = ["ModelDirectory", "read_config"]
 
 _Role = Literal["AutoConfig", "AutoModel"]
 
+_NOT_QUANTIZED: Final = (
+    "'quantization_config' in config.json has no effect: the model is counted without it"
+)
+
 _READS_CONFIG: Final = (
     "closed forms assume that the directory's code, which is not the published code, builds the"
     " model in config.json; a trace shows what it runs"
@@ -212,10 +216,11 @@ class ModelDirectory:
 
     @cached_property
     def config_findings(self) -> ConfigFindings:
-        """Findings about keys of the config; empty for an unknown model."""
+        """Findings about keys of the config; without closed forms, only that it is quantized."""
         architecture = self.recognized
         if architecture is None or architecture.closed_forms is None:
-            return ConfigFindings((), ())
+            is_quantized = self.config.get("quantization_config") is not None
+            return ConfigFindings((_NOT_QUANTIZED,) if is_quantized else (), ())
         with self._named_config():
             return architecture.forms.config_findings(self.config, self.code)
 

@@ -14,6 +14,7 @@ import torch
 
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.key_value_cache import GrowingCache
+from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.forking import undone
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.confinement import confined
@@ -74,7 +75,11 @@ class Generation(Generic[Record]):
     ) -> None:
         self._model, self._begin, self._on_progress = model, begin, on_progress
         self._decodes = architecture.decode is not None
-        named = inspect.signature(model.module.forward).parameters
+        named = [
+            name
+            for name, each in inspect.signature(model.module.forward).parameters.items()
+            if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        ]
         inputs = {
             name: value
             for name, value in architecture.prefill_inputs(
@@ -82,6 +87,12 @@ class Generation(Generic[Record]):
             ).items()
             if name in named or name not in architecture.left_out_where_unknown
         }
+        unknown = inputs.keys() - set(named)
+        if architecture.generate is None and named and unknown:  # some take and ignore any
+            raise ConfigError(
+                f"forward of {type(model.module).__name__} takes no {min(unknown)!r}; leave it out"
+                f" of the stages file, or name one of {', '.join(named)}"
+            )
         self.inputs_bytes = _bytes_of(inputs)
         self.kv_cache_bytes = 0
         self.steps: dict[int, Step[Record]] = {}
