@@ -25,7 +25,7 @@ FOUNDATIONS: Final[tuple[tuple[str, ...], ...]] = (
     ("interruption", "forking"),
     ("errors", "escaping"),
     ("input_files", "output_files", "own_folder"),
-    ("names",),
+    ("names", "toml_table"),
     ("version",),
     ("dtypes",),
     ("kernels",),

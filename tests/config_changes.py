@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from dsocr_analyze.architectures.config_keys import shown
+from dsocr_analyze.escaping import shown
 
 
 def at(config, path):

@@ -18,7 +18,6 @@ from sampling import every, sampled
 
 from dsocr_analyze import analytic
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.config_keys import shown
 from dsocr_analyze.architectures.config_rules import (
     Conditional,
     Duplicate,
@@ -30,6 +29,7 @@ from dsocr_analyze.architectures.config_rules import (
 from dsocr_analyze.architectures.deepseek_ocr.config_table import CONFIG_TABLE
 from dsocr_analyze.architectures.deepseek_ocr.published import PUBLISHED_SECTIONS
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.escaping import shown
 from dsocr_analyze.model.directory import read_config
 from dsocr_analyze.session import DeepSeekOCRSession
 

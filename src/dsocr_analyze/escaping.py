@@ -16,6 +16,7 @@ __all__ = [
     "as_json",
     "as_markdown",
     "as_mermaid",
+    "shown",
     "visible",
     "visible_lines",
 ]
@@ -122,3 +123,11 @@ def as_mermaid(text: str) -> str:
 def as_graphviz(text: str) -> str:
     """The text for a label of a Graphviz diagram, within double quotes."""
     return visible(text).replace("\\", "\\\\").replace('"', '\\"')
+
+
+def shown(value: object) -> str:
+    """A value of a JSON or TOML file as it stands there, on one line and at a readable length."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**40 else "a huge number"
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.escaping import shown
 
-__all__ = ["LARGEST_WIDTH", "MOST_LAYERS", "ConfigKeys", "shown"]
+__all__ = ["LARGEST_WIDTH", "MOST_LAYERS", "ConfigKeys"]
 
 LARGEST_WIDTH: Final = 1_048_576
 """Most features per token accepted."""
@@ -176,11 +177,3 @@ class ConfigKeys:
         if not isinstance(value, str) or value not in choices:
             raise self.refusal(key, f"one of {', '.join(choices)}")
         return value
-
-
-def shown(value: object) -> str:
-    """The value as in the JSON file, on one line and shortened to a readable length."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    text = repr(value) if not isinstance(value, int) or abs(value) < 10**40 else "a huge number"
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from dsocr_analyze.architectures.config_keys import shown
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.escaping import shown
 
 __all__ = [
     "Code",

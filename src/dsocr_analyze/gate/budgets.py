@@ -9,10 +9,10 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any, Final
 
-from dsocr_analyze.architectures.any_model.toml_table import REQUIRED, TomlTable
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.gate.document import Level
 from dsocr_analyze.report.reading import LARGEST_NUMBER
+from dsocr_analyze.toml_table import REQUIRED, TomlTable
 
 __all__ = [
     "LEVELS",

@@ -18,9 +18,9 @@ from dsocr_analyze.architectures import (
     architecture_of,
     recognized_architecture,
 )
-from dsocr_analyze.architectures.config_keys import shown
 from dsocr_analyze.architectures.config_rules import ConfigFindings
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError
+from dsocr_analyze.escaping import shown
 from dsocr_analyze.figures import ModelSource
 from dsocr_analyze.input_files import (
     CODE_BYTES,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from dsocr_analyze.architectures.config_keys import shown
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.escaping import shown
 
 __all__ = ["check_loads_nothing"]
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 import torch
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.config_keys import shown
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.escaping import shown
 from dsocr_analyze.model.directory import ModelDirectory
 
 __all__ = ["check_attention", "check_stages", "config_and_class", "use_attention"]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from dsocr_analyze.architectures.any_model.toml_table import REQUIRED, TomlTable, read_toml
 from dsocr_analyze.architectures.architecture import Stage
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.toml_table import REQUIRED, TomlTable, read_toml
 from dsocr_analyze.workload.workload import LARGEST_COUNT
 
 __all__ = [

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from dsocr_analyze.architectures.config_keys import shown
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.escaping import shown
 from dsocr_analyze.input_files import SETTINGS_BYTES, read_text
 
 __all__ = ["REQUIRED", "TomlTable", "read_toml"]
