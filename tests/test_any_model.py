@@ -464,6 +464,24 @@ class TestModel:
         assert session.analyze().total == alone.total
         assert session.model_source.source == "config"
 
+    @pytest.mark.skipif(not IS_5, reason="transformers 4 refuses this key in its own file")
+    def test_the_directory_says_which_cache_is_made(self, tmp_path):
+        """A static one has room for all new tokens from the beginning."""
+        stages, config = LLAMA.write(tmp_path)
+        config.rename(tmp_path / "config.json")
+        (tmp_path / "generation_config.json").write_text('{"cache_implementation": "static"}')
+        session = DeepSeekOCRSession.from_local(tmp_path, stages=stages)
+        traces = session.trace(session.plan(max_new_tokens=10))
+        room = 2 * 2 * 32 * 2 * (TOKENS + 9)  # keys and values of two layers
+        assert {traces.kv_cache_bytes, *traces.step_cache_bytes} == {room}
+
+    def test_a_generation_config_that_is_none_is_refused(self, tmp_path):
+        stages, config = LLAMA.write(tmp_path)
+        (tmp_path / "generation_config.json").write_text("[]")
+        config.rename(tmp_path / "config.json")
+        with pytest.raises(ConfigError, match=r"generation_config\.json"):
+            DeepSeekOCRSession.from_local(tmp_path, stages=stages)
+
     @pytest.mark.exhaustive
     def test_tied_weights_are_counted_once(self, tmp_path):
         tied = replace(LLAMA, config={**LLAMA.config, "tie_word_embeddings": True})

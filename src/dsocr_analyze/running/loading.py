@@ -16,7 +16,7 @@ import torch
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.forking import importing
 from dsocr_analyze.kernels import CUDA, KernelsOf
-from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.model.directory import ModelDirectory, read_config
 from dsocr_analyze.model.trust import require_trust
 from dsocr_analyze.model.versions import require_transformers
 from dsocr_analyze.running.building import building
@@ -138,11 +138,17 @@ def _loaded(
     random_weights: bool,
 ) -> LoadedModel:
     with importing():  # transformers, and the model's files
+        from transformers import GenerationConfig
+
         module = _built(directory, device, dtype, attention)
     if directory.described is not None:
         check_stages(module, directory.described)
         if not directory.has_code:
             check_attention(module, attention)
+        how = directory.path / "generation_config.json"  # of which `generate` takes its cache
+        if how.is_file():
+            with blamed_on(directory, f"has a {how.name} that transformers refuses"):
+                vars(module)["generation_config"] = GenerationConfig.from_dict(read_config(how))
     module.eval()
     is_real = device.type != "meta"
     has_weights = is_real and not random_weights and bool(directory.weight_files())
