@@ -37,6 +37,9 @@ _FLOATS: Final = ("float32", "float16", "bfloat16", "float64")
 _WHOLES: Final = ("int64", "int32", "int16", "int8", "uint8")
 _DTYPES: Final = (MODEL_DTYPE, *_FLOATS, *_WHOLES, "bool")
 
+_DTYPES_OF_KINDS: Final = {"b": "bool", "i": "int64", "f": MODEL_DTYPE}
+"""By the kinds of data that numpy tells apart."""
+
 _ROLES: Final = ("prefill", "decode")
 _SIZE: Final = f'a whole number from 1, "{BATCH}", "{TOKENS}" or "{KEYS}"'
 
@@ -272,8 +275,8 @@ def _tensor(table: TomlTable) -> TensorInput:
             f"{table.file}: '{table.path('shape')}' and 'values' are both"
             f" {'missing' if shape is None else 'given'}; give one of them"
         )
-    numbers = list(_numbers(table, values)) if values is not None else []
-    dtype = table.choice("dtype", _DTYPES, _usual_dtype(numbers))
+    usual_dtype = MODEL_DTYPE if values is None else _usual_dtype(table, values)
+    dtype = table.choice("dtype", _DTYPES, usual_dtype)
     found = TensorInput(
         shape=shape,
         values=None if values is None else tuple(values),
@@ -307,27 +310,14 @@ def _shape(table: TomlTable) -> tuple[Size, ...] | None:
     return tuple(found)
 
 
-def _numbers(table: TomlTable, values: Any) -> list[Number]:
-    """All numbers in nested lists, which must be rectangular."""
-    if isinstance(values, bool | int | float):
-        return [values]
-    if not isinstance(values, list) or not values or len({_form(item) for item in values}) > 1:
+def _usual_dtype(table: TomlTable, values: list[Any]) -> str:
+    """Default type of numbers in nested lists, which must be rectangular: their type in Python."""
+    import numpy as np
+
+    try:
+        found = np.array(values)
+    except ValueError:  # lists of different lengths
+        found = np.array([])
+    if not found.size or found.dtype.kind not in _DTYPES_OF_KINDS:
         raise table.refusal("values", "numbers, in lists of equal lengths")
-    return [number for item in values for number in _numbers(table, item)]
-
-
-def _form(value: Any) -> tuple[int, ...] | None:
-    """Sizes of nested lists, judged by their first items."""
-    if not isinstance(value, list):
-        return ()
-    inner = _form(value[0]) if value else None
-    return None if inner is None else (len(value), *inner)
-
-
-def _usual_dtype(numbers: list[Number]) -> str:
-    """Default type of some values: their type in Python, or the model's if there are none."""
-    if numbers and all(isinstance(number, bool) for number in numbers):
-        return "bool"
-    if numbers and all(isinstance(number, int) for number in numbers):
-        return "int64"
-    return MODEL_DTYPE
+    return _DTYPES_OF_KINDS[found.dtype.kind]
