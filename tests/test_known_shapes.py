@@ -93,3 +93,9 @@ def test_a_grouped_product_counts_every_row_once(rows, dtype):
     matrices = min(rows, 4)
     assert kernel.total.bytes_read == (rows * 16 + matrices * 16 * 8) * dtype.itemsize + 4 * 4
     assert kernel.total.bytes_written == rows * 8 * dtype.itemsize
+
+
+def test_a_slice_between_known_numbers_is_known():
+    with running(META):
+        numbers = torch.arange(4, device=META)
+        assert numbers[numbers[2] :].tolist() == [2, 3]

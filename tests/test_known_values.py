@@ -21,6 +21,11 @@ def on_meta(*size):
     return torch.arange(*size, device="meta")
 
 
+def _with_items_set(tensor, index, value):
+    tensor[index] = value
+    return tensor
+
+
 @pytest.mark.usefixtures("known")
 class TestAnswers:
     @pytest.mark.parametrize(
@@ -54,6 +59,11 @@ class TestAnswers:
             (lambda: on_meta(3).to("cpu"), [0, 1, 2]),
             (lambda: on_meta(3).to(torch.ones(1)), [0, 1, 2]),
             (lambda: on_meta(3).cpu() + 1, [1, 2, 3]),
+            (lambda: on_meta(2).expand_as(meta(2)), [0, 1]),
+            (lambda: on_meta(2).view_as(other=meta(2)), [0, 1]),
+            (lambda: on_meta(2).view(1, 2).reshape_as(meta(2)), [0, 1]),
+            (lambda: _with_items_set(on_meta(4), on_meta(4) > 2, -1), [0, 1, 2, -1]),
+            (lambda: _with_items_set(on_meta(4), slice(1, 3), on_meta(2) + 5), [0, 5, 6, 3]),
         ],
     )
     def test_what_follows_from_ranges_and_constants(self, make, expected):
@@ -175,7 +185,8 @@ class TestRefusals:
         "write",
         [
             lambda x: x.add_(meta(3).long()),
-            lambda x: x.__setitem__(0, 5),
+            lambda x: x.__setitem__(0, meta().long()),
+            lambda x: x.__setitem__(meta(3) > 0, 5),
             lambda x: x[0].fill_(5),
             lambda x: x.view(-1)[1:].mul_(2),
             lambda x: x.detach().add_(1),

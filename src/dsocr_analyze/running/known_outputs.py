@@ -103,12 +103,14 @@ def _describe(arguments: Iterable[Any], parts: list[Any]) -> bool:
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """The tensors among values, or in tuples and lists among them."""
+    """The tensors among values, or in tuples, lists and slices among them."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
         elif isinstance(value, tuple | list):
             yield from tensors_in(value)
+        elif isinstance(value, slice):
+            yield from tensors_in((value.start, value.stop, value.step))
 
 
 def described(outputs: Iterable[Any], inputs: Iterable[Any]) -> tuple[Output, ...] | None:

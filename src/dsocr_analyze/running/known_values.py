@@ -48,6 +48,13 @@ _FILL_ARGUMENT = {torch.full: 1, torch.full_like: 1, torch.Tensor.new_full: 2}
 
 _REPEATS = frozenset({torch.repeat_interleave, torch.Tensor.repeat_interleave})
 
+_SHAPED_AS = {
+    torch.Tensor.expand_as: torch.Tensor.expand,
+    torch.Tensor.reshape_as: torch.Tensor.reshape,
+    torch.Tensor.view_as: torch.Tensor.view,
+}
+"""Functions that take another tensor's shape alone, and those that take the shape itself."""
+
 _WITHOUT_VALUE = (
     "empty",
     "new_empty",
@@ -154,6 +161,9 @@ class KnownValues(TorchFunctionMode):
             if result.is_meta:
                 set_known_value(result, _once(_filled(tuple(result.shape), result.dtype, fill)))
             return result
+        if func in _SHAPED_AS:
+            func, args = _SHAPED_AS[func], (first, kwargs.get("other", args[-1]).shape)
+            kwargs = {}
         # Before the call, which may overwrite the inputs of the computation.
         computed = _deferred(func, args, kwargs)
         seen = [] if computed is None else list(tensors_in((*args, *kwargs.values())))
@@ -171,6 +181,8 @@ class KnownValues(TorchFunctionMode):
                 for index, item in enumerate(result):
                     if isinstance(item, torch.Tensor) and item.is_meta:
                         set_known_value(item, _pick(computed, index))
+        elif func is torch.Tensor.__setitem__ and computed is not None:
+            set_known_value(args[0], computed)
         elif getattr(func, "__name__", "") == "__set__" and hasattr(first, _ATTRIBUTE):
             delattr(first, _ATTRIBUTE)  # assigning `.data` leaves the version unchanged
         return result
@@ -275,7 +287,7 @@ def _without_device(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, A
 
 
 class _Deferred:
-    """A function's result, computed on demand.
+    """A function's result, computed on demand; of an assignment to items, the tensor after it.
 
     Args:
         func: The function.
@@ -296,7 +308,8 @@ class _Deferred:
             if self.writes:
                 args = [_copied(value) for value in args]
                 kwargs = {name: _copied(value) for name, value in kwargs.items()}
-            self._results.append(self._func(*args, **kwargs))
+            result = self._func(*args, **kwargs)
+            self._results.append(args[0] if self._func is torch.Tensor.__setitem__ else result)
         return self._results[0]
 
 
@@ -339,6 +352,9 @@ def _frozen(argument: Any) -> _Compute:
     if type(argument) in (tuple, list):
         items, kind = [_frozen(item) for item in argument], type(argument)
         return lambda: kind(item() for item in items)
+    if isinstance(argument, slice):
+        ends = [_frozen(end) for end in (argument.start, argument.stop, argument.step)]
+        return lambda: slice(*(end() for end in ends))
     if isinstance(argument, torch.device) or (isinstance(argument, str) and argument == "meta"):
         return lambda: torch.device("cpu")
     return lambda: argument
