@@ -64,6 +64,7 @@ class TestAnswers:
             (lambda: on_meta(2).view(1, 2).reshape_as(meta(2)), [0, 1]),
             (lambda: _with_items_set(on_meta(4), on_meta(4) > 2, -1), [0, 1, 2, -1]),
             (lambda: _with_items_set(on_meta(4), slice(1, 3), on_meta(2) + 5), [0, 5, 6, 3]),
+            (lambda: meta(2) == 0, [False, False]),
         ],
     )
     def test_what_follows_from_ranges_and_constants(self, make, expected):
@@ -162,6 +163,8 @@ class TestRefusals:
             lambda: torch.bernoulli(torch.ones(1, device="meta")),
             lambda: torch.nn.functional.dropout(torch.ones(1, device="meta"), training=True),
             lambda: torch.full_like(meta(1), 2).mul_(meta(1)),
+            lambda: meta(3) == 1,
+            lambda: _with_items_set(torch.ones(3, device="meta"), meta(3) > 0, 0.0) == 0,
         ],
     )
     def test_what_follows_from_nothing(self, make):

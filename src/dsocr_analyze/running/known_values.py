@@ -4,7 +4,8 @@ A tensor on `meta` has no values, yet a model's control flow needs some: "is the
 many tokens went to each expert?", "do the positions increase?". `KnownValues` lazily tracks tensors
 whose values are known anyway (ranges, constants, blank or filled pixels, and anything computed only
 from known values), and computes such an answer on the CPU. MoE routing, whose values do not exist,
-is taken as uniform: the choices are dealt to the experts in turn.
+is taken as uniform: the choices are dealt to the experts in turn. A computed float is taken to be 0
+nowhere.
 
 A value is forgotten when its tensor's version changes, even if the write was through a view or in
 a scripted function.
@@ -43,6 +44,7 @@ _FILLED_WITH = {
     torch.ones_like: 1,
     torch.Tensor.new_ones: 1,
 }
+_EQUALITY = frozenset({torch.eq, torch.Tensor.eq, torch.Tensor.__eq__})
 _FILL_ARGUMENT = {torch.full: 1, torch.full_like: 1, torch.Tensor.new_full: 2}
 """Position of the fill value among the arguments."""
 
@@ -221,11 +223,17 @@ def _with_output_size(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _fill(func: Any, args: Any, kwargs: dict[str, Any]) -> bool | int | float | complex | None:
     """The number that fills a new tensor; None if `func` does not fill with a number."""
+    if func in _EQUALITY and kwargs == {} and _is_computed_float(args[0]):
+        return False if type(args[1]) in (int, float) and args[1] == 0 else None
     value = _FILLED_WITH.get(func)
     place = _FILL_ARGUMENT.get(func)
     if place is not None:
         value = args[place] if len(args) > place else kwargs.get("fill_value")
     return value if isinstance(value, bool | int | float | complex) else None
+
+
+def _is_computed_float(tensor: torch.Tensor) -> bool:
+    return tensor.is_meta and tensor.is_floating_point() and not hasattr(tensor, _ATTRIBUTE)
 
 
 def _filled(
