@@ -67,7 +67,7 @@ class GenerateCalls:
         self._ids = torch.empty(0)
         self._one_pass: dict[str, Any] = {}
         self._kwargs: dict[str, Any] = {}
-        self._output: Any = None
+        self._before: dict[str, Any] = {}
         self._prefilled: Lengths = ()
         self.ready = 0
 
@@ -88,28 +88,33 @@ class GenerateCalls:
 
         Steps in between leave tokens in the cache, all zeros.
         """
-        if number > 0 == self.ready and self._prefilled:
-            self.prepare(0)()  # shows where this cache grows
+        if number > 0 == self.ready:
+            self.prepare(0)()  # shows what grows, and where
         missing = number - self.ready
         if missing:
-            self._kwargs = self._updated(missing)
+            self._kwargs = {
+                name: _continued(self._before.get(name), value, missing)
+                for name, value in self._kwargs.items()
+            }
             for name in _CACHES:
-                if name in self._kwargs:
+                if self._kwargs.get(name) is not None:
                     cache = lengthened(self._kwargs[name], missing, self._prefilled)
                     self._kwargs[name] = cache
             self.ready = number
         new = self._ids.new_full((len(self._ids), number + 1), self._use.token)
-        of_pass = {"next_sequence_length": 1} if self._one_pass else {}
-        inputs = self._arguments(torch.cat([self._ids, new], dim=1), of_pass)
+        of_pass = {"next_sequence_length": 1 if self._kwargs["use_cache"] else None}
+        inputs = self._arguments(
+            torch.cat([self._ids, new], dim=1), of_pass if self._one_pass else {}
+        )
         return functools.partial(self._step, inputs)
 
     def state(self) -> Any:
         """What `restore` takes to go back to where this was called."""
-        return copy.deepcopy((self._kwargs, self._output, self.ready))
+        return copy.deepcopy((self._before, self._kwargs, self.ready))
 
     def restore(self, state: Any) -> None:
         """Goes back; the state remains usable."""
-        self._kwargs, self._output, self.ready = copy.deepcopy(state)
+        self._before, self._kwargs, self.ready = copy.deepcopy(state)
 
     def _step(self, inputs: dict[str, Any]) -> None:
         # With other kernels for experts than a prefill, since transformers 5.
@@ -154,25 +159,11 @@ class GenerateCalls:
         return {name: value for name, value in made.items() if name not in self._use.without}
 
     def _returned(self, output: Any) -> None:
-        self._output = output
-        self._kwargs = self._after(self._kwargs)
-
-    def _after(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """What `generate` keeps after one more pass with the last output."""
-        is_encoder_decoder = self._owner.config.is_encoder_decoder
-        updated: dict[str, Any] = self._owner._update_model_kwargs_for_generation(
-            self._output, dict(kwargs), is_encoder_decoder=is_encoder_decoder
+        """Keeps what `generate` keeps after a pass."""
+        self._before = self._kwargs
+        self._kwargs = self._owner._update_model_kwargs_for_generation(
+            output, dict(self._kwargs), is_encoder_decoder=self._owner.config.is_encoder_decoder
         )
-        return updated
-
-    def _updated(self, passes: int) -> dict[str, Any]:
-        """What it keeps after some more passes: what one adds, all of them add."""
-        before, after = self._kwargs, self._after(self._kwargs)
-        if passes > 1:
-            before, after = after, self._after(after)
-        return {
-            name: _continued(before.get(name), value, passes - 2) for name, value in after.items()
-        }
 
 
 def _continued(before: Any, after: Any, times: int) -> Any:

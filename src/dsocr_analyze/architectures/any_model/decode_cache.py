@@ -9,17 +9,19 @@ import torch
 
 __all__ = ["Lengths", "lengthened", "lengths_of"]
 
-Lengths: TypeAlias = tuple[Any, ...]
-"""Sizes of a cache's tensors, nested like the cache; empty unless it is a tuple."""
+Lengths: TypeAlias = Any
+"""Sizes of a cache's tensors, nested like the cache; of one of transformers, tokens by layer."""
 
 
 def lengths_of(cache: Any) -> Lengths:
-    """The sizes of a cache's tensors, if it is a tuple of tensors or of such tuples."""
-    if not isinstance(cache, tuple):
-        return ()
-    return tuple(
-        tuple(each.shape) if isinstance(each, torch.Tensor) else lengths_of(each) for each in cache
-    )
+    """The sizes of a cache by which `lengthened` sees where it has grown."""
+    if isinstance(cache, tuple | list):
+        return tuple(
+            tuple(each.shape) if isinstance(each, torch.Tensor) else lengths_of(each)
+            for each in cache
+        )
+    own = getattr(cache, "self_attention_cache", cache)
+    return {layer: own.get_seq_length(layer) for layer, *_ in _growing_layers(own)}
 
 
 def lengthened(cache: Any, tokens: int, before: Lengths) -> Any:
@@ -31,10 +33,11 @@ def lengthened(cache: Any, tokens: int, before: Lengths) -> Any:
     Args:
         cache: The cache after one decode step at least. May be modified.
         tokens: Tokens by which it grows.
-        before: Its sizes after the prefill pass, which show where a tuple grows.
+        before: Its sizes after the prefill pass. What has not grown since, such as the keys of an
+            image, stays as it is.
     """
-    if isinstance(cache, tuple):
-        return tuple(
+    if isinstance(cache, tuple | list):
+        return type(cache)(
             _longer(each, tokens, then)
             if isinstance(each, torch.Tensor)
             else lengthened(each, tokens, then)
@@ -42,7 +45,8 @@ def lengthened(cache: Any, tokens: int, before: Lengths) -> Any:
         )
     own = getattr(cache, "self_attention_cache", cache)
     for layer, keys, values in list(_growing_layers(own)):
-        own.update(_zeros_like(keys, tokens), _zeros_like(values, tokens), layer)
+        if own.get_seq_length(layer) > before.get(layer, 0):
+            own.update(_zeros_like(keys, tokens), _zeros_like(values, tokens), layer)
     for layer in getattr(own, "layers", ()):
         indexer = getattr(layer, "indexer_keys", None)
         if indexer is not None:
