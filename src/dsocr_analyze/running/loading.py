@@ -174,7 +174,6 @@ def _built(
     ):
         config, model_class = config_and_class(directory)
         use_attention(config, attention)
-        config.use_cache = True
         module: torch.nn.Module = model_class(config)
         return module
 
