@@ -11,6 +11,10 @@ from typing import Any
 import torch
 import transformers
 
+from dsocr_analyze.architectures import described_architecture
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.session import DeepSeekOCRSession
+
 TRANSFORMERS = tuple(int(part) for part in transformers.__version__.split(".")[:2])
 IS_5 = TRANSFORMERS >= (5, 0)
 
@@ -35,7 +39,7 @@ class Small:
     Attributes:
         config: Its config.json.
         stages: Stages, inputs and the rest of its file, without the name.
-        forward: What the prefill pass is called with besides ids, by hand: on a device.
+        forward: What it is called with besides ids, by hand: on a device.
         ids: Its prompt.
         is_there: Whether the installed transformers has it, in this form.
         decodes: Whether it has a decode step.
@@ -56,12 +60,37 @@ class Small:
         return stages, config
 
     def inputs(self, device: torch.device) -> dict[str, Any]:
-        """What its prefill pass is called with."""
+        """What its `generate` is called with, or its forward if it does not decode."""
         given = self.forward(device)
         if self.ids:
             ids = torch.tensor([self.ids], device=device)
             given |= {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         return given
+
+
+def session_of(small: Small, folder: Path, **arguments: Any) -> DeepSeekOCRSession:
+    """A session of a model, with its files in a folder."""
+    stages, config = small.write(folder)
+    directory = ModelDirectory.of_config(config, described_architecture(stages))
+    return DeepSeekOCRSession.from_directory(directory, **arguments)
+
+
+def grouped_mm_flops(left: Any, right: Any, *_: Any, **__: Any) -> int:
+    """2 M K N of rows [M, K] that meet one matrix [K, N] each; torch's counter knows none."""
+    assert len(left) == 2
+    assert len(right) == 3
+    return 2 * left[0] * left[1] * right[2]
+
+
+FORMULAS: dict[Any, Callable[..., int]] = {}
+"""Of operators that torch's counter lacks."""
+if hasattr(torch.ops.aten, "_grouped_mm"):
+    FORMULAS[torch.ops.aten._grouped_mm] = grouped_mm_flops
+
+
+def has_class(name: str) -> bool:
+    """Whether the installed transformers has a class."""
+    return hasattr(transformers, name)
 
 
 TEXT_STAGES = """

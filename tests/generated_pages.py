@@ -1,0 +1,381 @@
+"""Small models of pages and sound whose own `generate` is the witness of what the tool counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from any_models import CLIP_VISION, DECODER, IMAGE, IS_5, Small, has_class
+from generated_models import TWO_STAGES
+
+
+@dataclass(frozen=True)
+class Given:
+    """An argument of `generate` for one prompt; of a batch, each prompt has its own.
+
+    Attributes:
+        shape: Its sizes.
+        fill: All its numbers.
+        dtype: Its type, or `model`.
+        values: The numbers, instead of shape and fill.
+    """
+
+    shape: tuple[int, ...] = ()
+    fill: float = 0.5
+    dtype: str = "model"
+    values: tuple[Any, ...] | None = None
+
+    def toml(self) -> str:
+        """Keys of its table in a stages file."""
+        if self.values is not None:
+            return f'values = {_nested(self.values)}\nrepeat = "batch"\n'
+        return (
+            f'shape = {list(self.shape)}\nfill = {self.fill}\ndtype = "{self.dtype}"\n'
+            'repeat = "batch"\n'
+        )
+
+    def tensor(self, device: torch.device) -> torch.Tensor:
+        """It, made by hand."""
+        if self.values is not None:
+            return torch.tensor(self.values, device=device)
+        dtype = torch.float32 if self.dtype == "model" else getattr(torch, self.dtype)
+        return torch.full(self.shape, self.fill, dtype=dtype, device=device)
+
+
+def _nested(value: Any) -> Any:
+    return [_nested(each) for each in value] if isinstance(value, tuple) else value
+
+
+def reader(
+    config: dict[str, Any],
+    given: dict[str, Given],
+    *,
+    image_tokens: int = 0,
+    text_tokens: int = 8,
+    decoder: bool = False,
+    start: int = 0,
+    is_there: bool = True,
+) -> Small:
+    """A model that reads more than a prompt.
+
+    Args:
+        config: Its config.json.
+        given: What else `generate` takes.
+        image_tokens: Tokens of its prompt that stand for the image, after two others.
+        text_tokens: All others.
+        decoder: Whether the prompt, of one token, is the decoder's; `given` has the encoder's.
+        start: That token.
+        is_there: Whether the installed transformers runs it.
+    """
+    ids = (0, 0, *[IMAGE] * image_tokens, *[0] * (text_tokens - 2))
+    prompt = f"tokens = {len(ids)}\n"
+    if image_tokens:
+        prompt += f"placed = [{{ value = {IMAGE}, start = 2, count = {image_tokens} }}]\n"
+    if decoder:
+        ids = ()
+        prompt = f'tokens = 1\nfill = {start}\nargument = "decoder_input_ids"\n'
+    inputs = "".join(f"[inputs.{name}]\n{each.toml()}\n" for name, each in given.items())
+
+    def forward(device: torch.device) -> dict[str, Any]:
+        made = {name: each.tensor(device) for name, each in given.items()}
+        if decoder:
+            made["decoder_input_ids"] = torch.tensor([[start]], device=device)
+        return made
+
+    return Small(
+        config,
+        f"{TWO_STAGES}\n[prompt]\n{prompt}\n{inputs}",
+        forward,
+        ids,
+        is_there=is_there and has_class(config["architectures"][0]),
+    )
+
+
+SOURCE = {
+    "input_ids": Given((1, 9), 5, "int64"),
+    "attention_mask": Given((1, 9), 1, "int64"),
+}
+
+
+def translator(model_type: str, model_class: str, **config: Any) -> Small:
+    """A model of an encoder and a decoder of text."""
+    return reader(
+        {"model_type": model_type, "architectures": [model_class], "vocab_size": 128,
+         "pad_token_id": 1, "decoder_start_token_id": 0, **config},
+        SOURCE,
+        decoder=True,
+        start=config.get("decoder_start_token_id", 0),
+    )  # fmt: skip
+
+
+_T5 = {
+    "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4, "eos_token_id": 2,
+}  # fmt: skip
+_BART = {
+    "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 96, "decoder_ffn_dim": 96,
+    "max_position_embeddings": 64, "bos_token_id": 0, "eos_token_id": 2,
+}  # fmt: skip
+_M2M = {**_BART, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
+_ENCODER_DECODERS = {
+    "t5": translator("t5", "T5ForConditionalGeneration", **_T5),
+    "mt5": translator("mt5", "MT5ForConditionalGeneration", **_T5),
+    "umt5": translator("umt5", "UMT5ForConditionalGeneration", **_T5),
+    "longt5": translator("longt5", "LongT5ForConditionalGeneration", **_T5, local_radius=4),
+    "switch": translator(
+        "switch_transformers", "SwitchTransformersForConditionalGeneration", **_T5,
+        num_decoder_layers=2, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1,
+        num_experts=4),
+    "bart": translator("bart", "BartForConditionalGeneration", **_BART),
+    "bart_start": translator("bart", "BartForConditionalGeneration", **{
+        **_BART, "decoder_start_token_id": 2, "forced_bos_token_id": 0}),
+    "mbart": translator("mbart", "MBartForConditionalGeneration", **_BART),
+    "plbart": translator("plbart", "PLBartForConditionalGeneration", **_BART),
+    "pegasus": translator("pegasus", "PegasusForConditionalGeneration", **_BART),
+    "marian": translator("marian", "MarianMTModel", **_BART, decoder_vocab_size=128),
+    "blenderbot": translator("blenderbot", "BlenderbotForConditionalGeneration", **_BART),
+    "m2m_100": translator("m2m_100", "M2M100ForConditionalGeneration", **_M2M),
+    "bert2bert": translator(
+        "encoder-decoder", "EncoderDecoderModel",
+        encoder={"model_type": "bert", **DECODER},
+        decoder={"model_type": "bert", **DECODER, "is_decoder": True, "add_cross_attention": True}),
+    "t5gemma": translator(
+        "t5gemma", "T5GemmaForConditionalGeneration",
+        encoder={**DECODER, "head_dim": 16}, decoder={
+            **DECODER, "head_dim": 16, "sliding_window": 4, "cross_attention_hidden_size": 64}),
+}  # fmt: skip
+
+PICTURE = {"pixel_values": Given((1, 3, 32, 32))}
+_VIT = {**CLIP_VISION, "hidden_size": 64}
+_OCR = {
+    "model_type": "vision-encoder-decoder", "architectures": ["VisionEncoderDecoderModel"],
+    "decoder_start_token_id": 0, "pad_token_id": 1,
+}  # fmt: skip
+_PAGE_READERS = {
+    "trocr": reader({
+        **_OCR,
+        "encoder": {"model_type": "vit", **_VIT},
+        "decoder": {
+            "model_type": "trocr", "vocab_size": 128, "d_model": 32, "decoder_layers": 2,
+            "decoder_attention_heads": 4, "decoder_ffn_dim": 48, "max_position_embeddings": 64,
+            "cross_attention_hidden_size": 64},
+    }, PICTURE, decoder=True),
+    "trocr_deit": reader({
+        **_OCR,
+        "encoder": {"model_type": "deit", **_VIT},
+        "decoder": {
+            "model_type": "trocr", "vocab_size": 128, "d_model": 64, "decoder_layers": 2,
+            "decoder_attention_heads": 4, "decoder_ffn_dim": 48, "max_position_embeddings": 64},
+    }, PICTURE, decoder=True),
+    "donut": reader({
+        **_OCR,
+        "encoder": {
+            "model_type": "donut-swin", "image_size": [32, 48], "patch_size": 4, "embed_dim": 16,
+            "depths": [1, 1], "num_heads": [2, 2], "window_size": 4},
+        "decoder": {
+            "model_type": "mbart", **_BART, "d_model": 32, "vocab_size": 128,
+            "is_decoder": True, "add_cross_attention": True},
+    }, {"pixel_values": Given((1, 3, 32, 48))}, decoder=True),
+    "pix2struct": reader({
+        "model_type": "pix2struct", "architectures": ["Pix2StructForConditionalGeneration"],
+        "decoder_start_token_id": 0,
+        "text_config": {"vocab_size": 128, "hidden_size": 32, "d_kv": 8, "d_ff": 48,
+                        "num_layers": 2, "num_heads": 4, "pad_token_id": 1},
+        "vision_config": {"hidden_size": 32, "patch_embed_hidden_size": 48, "d_ff": 48, "d_kv": 8,
+                          "num_hidden_layers": 2, "num_attention_heads": 4, "seq_len": 16},
+    }, {"flattened_patches": Given((1, 16, 50), 1.0), "attention_mask": Given((1, 16), 1, "int64")},
+        decoder=True),
+}  # fmt: skip
+_SOUND = {"input_features": Given((1, 16, 40))}
+_WHISPER = {
+    **_BART, "vocab_size": 128, "num_mel_bins": 16, "max_source_positions": 20,
+    "max_target_positions": 64, "decoder_start_token_id": 0, "pad_token_id": 1,
+}  # fmt: skip
+_SPEECH = {
+    "whisper": reader(
+        {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"],
+         **_WHISPER},
+        _SOUND, decoder=True),
+    "speech_to_text": reader({
+        "model_type": "speech_to_text", "architectures": ["Speech2TextForConditionalGeneration"],
+        **_BART, "vocab_size": 128, "input_feat_per_channel": 16, "conv_channels": 32,
+        "max_source_positions": 60, "max_target_positions": 64, "decoder_start_token_id": 0,
+        "pad_token_id": 1,
+    }, {"input_features": Given((1, 40, 16)), "attention_mask": Given((1, 40), 1, "int64")},
+        decoder=True),
+    "qwen2_audio": reader({
+        "model_type": "qwen2_audio", "architectures": ["Qwen2AudioForConditionalGeneration"],
+        "audio_token_index": IMAGE, "audio_token_id": IMAGE,
+        "text_config": {"model_type": "qwen2", **DECODER},
+        "audio_config": {"model_type": "qwen2_audio_encoder", "num_mel_bins": 16, "d_model": 32,
+                         "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 48,
+                         "max_source_positions": 20},
+    }, {"input_features": Given((1, 16, 40)),
+        "feature_attention_mask": Given((1, 40), 1, "int64")}, image_tokens=10 if IS_5 else 1),
+    "moonshine": reader({
+        "model_type": "moonshine", "architectures": ["MoonshineForConditionalGeneration"],
+        "vocab_size": 128, "hidden_size": 32, "intermediate_size": 48,
+        "encoder_num_hidden_layers": 2, "decoder_num_hidden_layers": 2,
+        "encoder_num_attention_heads": 4, "decoder_num_attention_heads": 4,
+        "decoder_start_token_id": 0, "pad_token_id": 1,
+    }, {"input_values": Given((1, 2000)), "attention_mask": Given((1, 2000), 1, "int64")},
+        decoder=True),
+    "voxtral": reader({
+        "model_type": "voxtral", "architectures": ["VoxtralForConditionalGeneration"],
+        "audio_token_id": IMAGE, "text_config": {"model_type": "llama", **DECODER},
+        "audio_config": {"vocab_size": 128, "hidden_size": 32, "intermediate_size": 128,
+                         "num_hidden_layers": 2, "num_attention_heads": 4, "num_mel_bins": 16,
+                         "max_source_positions": 20},
+    }, {"input_features": Given((1, 16, 40))}, image_tokens=5),
+}  # fmt: skip
+
+_CLIP = {"model_type": "clip_vision_model", **CLIP_VISION, "projection_dim": 24}
+_LLAMA = {"model_type": "llama", **DECODER}
+_IMAGE = {"image_token_index": IMAGE, "image_token_id": IMAGE}
+_SIGLIP = {**CLIP_VISION, "model_type": "siglip_vision_model"}
+_SPLIT = {"do_image_splitting": False}
+
+
+def sees(
+    model_type: str, prefix: str, image_tokens: int, given: dict[str, Given], **config: Any
+) -> Small:
+    """A model of vision and language, by default with Llama's decoder."""
+    return reader(
+        {"model_type": model_type, "architectures": [f"{prefix}ForConditionalGeneration"],
+         **_IMAGE, "text_config": _LLAMA, **config},
+        given,
+        image_tokens=image_tokens,
+        # One token for a whole image: version 5 wants as many as the image has features.
+        is_there=image_tokens != 1 or model_type == "mllama" or not IS_5,
+    )  # fmt: skip
+
+
+_IDEFICS_VISION = {**CLIP_VISION, "hidden_size": 32, "embed_dim": 32}
+_VISION_LANGUAGE = {
+    "llava": sees("llava", "Llava", 16, PICTURE, vision_config=_CLIP,
+                  vision_feature_layer=-2, image_seq_length=16),
+    "llava_grown": sees("llava", "Llava", 1, PICTURE, vision_config=_CLIP,
+                        vision_feature_layer=-2),
+    "vipllava": sees("vipllava", "VipLlava", 16, PICTURE, image_seq_length=16,
+                     vision_config=_CLIP, vision_feature_layers=[-2, -1, 0]),
+    "llava_next": sees(
+        "llava_next", "LlavaNext", 52,
+        {"pixel_values": Given((1, 3, 3, 32, 32)), "image_sizes": Given(values=((32, 64),))},
+        vision_config=_CLIP, image_grid_pinpoints=[[32, 64], [64, 32], [64, 64]],
+        image_seq_length=16),
+    "llava_onevision": sees(
+        "llava_onevision", "LlavaOnevision", 52,
+        {"pixel_values": Given((1, 3, 3, 32, 32)), "image_sizes": Given(values=((32, 64),))},
+        vision_config=_SIGLIP, image_grid_pinpoints=[[32, 64], [64, 32], [64, 64]],
+        vision_feature_select_strategy="full", vision_feature_layer=-1,
+        text_config={"model_type": "qwen2", **DECODER}),
+    "pixtral": sees(
+        "llava", "Llava", 16,
+        PICTURE | ({"image_sizes": Given(values=((32, 32),))} if IS_5 else {}),
+        vision_config={"model_type": "pixtral", **CLIP_VISION, "head_dim": 12},
+        vision_feature_select_strategy="full", vision_feature_layer=-1, image_seq_length=16,
+        text_config={"model_type": "mistral", **DECODER, "head_dim": 16}),
+    "paligemma": sees(
+        "paligemma", "PaliGemma", 16, PICTURE, vision_config=_SIGLIP, projection_dim=64,
+        text_config={"model_type": "gemma", **DECODER, "head_dim": 16}),
+    "paligemma2": sees(
+        "paligemma", "PaliGemma", 16, PICTURE, vision_config=_SIGLIP, projection_dim=64,
+        text_config={"model_type": "gemma2", **DECODER, "head_dim": 16, "sliding_window": 20}),
+    "idefics": reader({
+        "model_type": "idefics", "architectures": ["IdeficsForVisionText2Text"], **DECODER,
+        "additional_vocab_size": 2, "cross_layer_interval": 1, "use_resampler": False,
+        "vision_config": {"embed_dim": 32, "image_size": 32, "patch_size": 8,
+                          "num_hidden_layers": 2, "num_attention_heads": 4,
+                          "intermediate_size": 48, "hidden_act": "gelu"},
+        "perceiver_config": {"resampler_n_latents": 4, "resampler_depth": 1,
+                             "resampler_n_heads": 2, "resampler_head_dim": 8},
+    }, {"pixel_values": Given((1, 1, 3, 32, 32)),
+        "image_attention_mask": Given((1, 8, 1), 1, "int64")}),
+    "idefics_resampler": reader({
+        "model_type": "idefics", "architectures": ["IdeficsForVisionText2Text"], **DECODER,
+        "additional_vocab_size": 2, "cross_layer_interval": 1, "use_resampler": True,
+        "vision_config": {"embed_dim": 32, "image_size": 32, "patch_size": 8,
+                          "num_hidden_layers": 2, "num_attention_heads": 4,
+                          "intermediate_size": 48, "hidden_act": "gelu"},
+        "perceiver_config": {"resampler_n_latents": 4, "resampler_depth": 1,
+                             "resampler_n_heads": 2, "resampler_head_dim": 8},
+    }, {"pixel_values": Given((1, 1, 3, 32, 32)),
+        "image_attention_mask": Given((1, 8, 1), 1, "int64")}),
+    "idefics2": sees(
+        "idefics2", "Idefics2", 4, {"pixel_values": Given((1, 1, 3, 32, 32))},
+        vision_config=_IDEFICS_VISION,
+        perceiver_config={"hidden_size": 64, "resampler_n_latents": 4, "resampler_depth": 1,
+                          "resampler_n_heads": 2, "resampler_head_dim": 8,
+                          "num_key_value_heads": 1},
+        text_config={"model_type": "mistral", **DECODER, "pad_token_id": 0}),
+    "idefics3": sees(
+        "idefics3", "Idefics3", 4, {"pixel_values": Given((1, 1, 3, 32, 32))}, scale_factor=2,
+        vision_config=_IDEFICS_VISION, text_config={**_LLAMA, "pad_token_id": 0}),
+    "smolvlm": sees(
+        "smolvlm", "SmolVLM", 4, {"pixel_values": Given((1, 1, 3, 32, 32))}, scale_factor=2,
+        vision_config=_IDEFICS_VISION, text_config={**_LLAMA, "pad_token_id": 0}),
+    "mllama": sees(
+        "mllama", "Mllama", 1,
+        {"pixel_values": Given((1, 1, 4, 3, 32, 32)),
+         "aspect_ratio_ids": Given((1, 1), 1, "int64"),
+         "aspect_ratio_mask": Given((1, 1, 4), 1, "int64"),
+         "cross_attention_mask": Given((1, 9, 1, 4), 1, "int64")},
+        vision_config={"hidden_size": 32, "num_hidden_layers": 2, "num_global_layers": 1,
+                       "attention_heads": 4, "intermediate_size": 48, "vision_output_dim": 64,
+                       "image_size": 32, "patch_size": 8, "intermediate_layers_indices": [0]},
+        text_config={**DECODER, "num_hidden_layers": 3, "cross_attention_layers": [1],
+                     "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 1,
+                     "rope_scaling": {"rope_type": "default"}}),
+    "blip2": sees(
+        "blip-2", "Blip2", 4, PICTURE, num_query_tokens=4,
+        vision_config={**CLIP_VISION, "qkv_bias": True},
+        qformer_config={"vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 2,
+                        "num_attention_heads": 4, "intermediate_size": 48,
+                        "encoder_hidden_size": 48},
+        text_config={"model_type": "opt", "vocab_size": 128, "hidden_size": 64, "ffn_dim": 96,
+                     "num_hidden_layers": 2, "num_attention_heads": 4, "word_embed_proj_dim": 64,
+                     "max_position_embeddings": 64}),
+    "blip2_t5": sees(
+        "blip-2", "Blip2", 4, PICTURE, num_query_tokens=4,
+        vision_config={**CLIP_VISION, "qkv_bias": True},
+        qformer_config={"vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 2,
+                        "num_attention_heads": 4, "intermediate_size": 48,
+                        "encoder_hidden_size": 48},
+        text_config={"model_type": "t5", "vocab_size": 128, "decoder_start_token_id": 0, **_T5}),
+    "git": reader({
+        "model_type": "git", "architectures": ["GitForCausalLM"], **DECODER,
+        "vision_config": CLIP_VISION,
+    }, PICTURE),
+    "fuyu": reader({
+        "model_type": "fuyu", "architectures": ["FuyuForCausalLM"], **DECODER, "patch_size": 4,
+        "image_size": 32, "num_channels": 3, "pad_token_id": 0,
+        "text_config": {"model_type": "persimmon", **DECODER, "num_key_value_heads": 4},
+    }, {}),
+    "gemma3_vision": sees(
+        "gemma3", "Gemma3", 4,
+        {**PICTURE, "token_type_ids": Given(values=((0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0),))},
+        vision_config=_SIGLIP, mm_tokens_per_image=4,
+        text_config={**DECODER, "head_dim": 16, "sliding_window": 14}),
+    "internvl": sees(
+        "internvl", "InternVL", 4, PICTURE, downsample_ratio=0.5,
+        vision_config={"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+                       "intermediate_size": 64, "image_size": [32, 32], "patch_size": [8, 8]}),
+    "mistral3": sees(
+        "mistral3", "Mistral3", 4,
+        {"pixel_values": Given((1, 3, 32, 32)), "image_sizes": Given(values=((32, 32),))},
+        vision_config={"model_type": "pixtral", **CLIP_VISION, "head_dim": 12},
+        text_config={"model_type": "mistral", **DECODER, "head_dim": 16}),
+    "florence2": reader({
+        "model_type": "florence2", "architectures": ["Florence2ForConditionalGeneration"],
+        "image_token_id": IMAGE, "decoder_start_token_id": 0,
+        "text_config": {"model_type": "bart", **_BART, "vocab_size": 128, "pad_token_id": 1},
+        "vision_config": {"depths": [1, 1], "patch_size": [7, 3], "patch_stride": [4, 2],
+                          "patch_padding": [3, 1], "patch_prenorm": [False, True],
+                          "embed_dim": [16, 32], "num_heads": [2, 4], "num_groups": [2, 4],
+                          "window_size": 4, "projection_dim": 64, "drop_path_rate": 0.0},
+    }, {**PICTURE, "input_ids": Given(values=((*[IMAGE] * 17, 5, 5, 5),)),
+        "attention_mask": Given((1, 20), 1, "int64")}, decoder=True),
+}  # fmt: skip
+
+READERS = {**_ENCODER_DECODERS, **_PAGE_READERS, **_SPEECH, **_VISION_LANGUAGE}

@@ -1,0 +1,238 @@
+"""What the tool counts of a generation is what torch counts of the model's own `generate()`."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+import transformers
+from any_models import FORMULAS, IS_5, PROMPT, TEXT_STAGES, Small, session_of
+from generated_models import TEXT_MODELS
+from generated_pages import READERS
+from sampling import named, sampled
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import GenerationMixin, LogitsProcessor
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from dsocr_analyze.errors import ModelCodeError
+from dsocr_analyze.running.described_model import use_attention
+from dsocr_analyze.trace.passes import trace_passes
+from dsocr_analyze.trace.summary import growing_work
+
+MODELS = {**TEXT_MODELS, **READERS}
+REFUSED_ON_META = ("switch", "smolvlm")
+"""What they run depends on values: which expert is the best, which images are blank."""
+
+
+@dataclass
+class Counted:
+    """What is counted of a generation.
+
+    Attributes:
+        flops: FLOPs of matrix operators: of all up to the first token, then of each step.
+        cache_bytes: Bytes of the cache's floating numbers after each of these.
+        params: Parameters of the model, tied ones once.
+    """
+
+    flops: list[int]
+    cache_bytes: list[int]
+    params: int
+
+
+class FirstToken(LogitsProcessor):
+    """Generates token 0, so that no drawn weights decide what a step embeds."""
+
+    def __call__(self, input_ids, scores):
+        forced = torch.full_like(scores, -torch.inf)
+        forced[:, 0] = 0
+        return forced
+
+
+def real_model(small: Small) -> torch.nn.Module:
+    values = copy.deepcopy(small.config)
+    config = CONFIG_MAPPING[values["model_type"]].from_dict(values)
+    use_attention(config, "eager")
+    torch.manual_seed(0)
+    model = getattr(transformers, values["architectures"][0])(config)
+    return model.bfloat16().eval().requires_grad_(False)
+
+
+def really_generated(small: Small, batch: int, new_tokens: int) -> Counted:
+    """What torch counts while the model itself generates on the CPU."""
+    model = real_model(small)
+    given = {
+        name: (value.bfloat16() if value.is_floating_point() else value).repeat(
+            batch, *[1] * (value.dim() - 1)
+        )
+        for name, value in small.inputs(torch.device("cpu")).items()
+    }
+    counter = FlopCounterMode(display=False, custom_mapping=FORMULAS)
+    totals, cache_bytes = [], []
+
+    def before(*_):
+        totals.append(counter.get_total_flops())
+
+    def after(_module, _args, kwargs, output):
+        totals.append(counter.get_total_flops())
+        cache_bytes.append(cache_bytes_among(kwargs | dict(output)))
+
+    sample = GenerationMixin._sample
+
+    def hooked_sample(self, *args, **kwargs):
+        self.register_forward_pre_hook(before)
+        self.register_forward_hook(after, with_kwargs=True)
+        return sample(self, *args, **kwargs)
+
+    # torch counts no flash kernel of a CPU, which some classes call however they are asked.
+    with pytest.MonkeyPatch.context() as patch, counter, sdpa_kernel(SDPBackend.MATH):
+        patch.setattr(GenerationMixin, "_sample", hooked_sample)
+        model.generate(
+            **given,
+            max_new_tokens=new_tokens,
+            min_new_tokens=new_tokens,
+            do_sample=False,
+            num_beams=1,
+            eos_token_id=None,
+            pad_token_id=1,
+            logits_processor=[FirstToken()],
+        )
+    assert len(totals) == 2 * new_tokens
+    starts, ends = [0, *totals[2::2]], totals[1::2]
+    return Counted(
+        [end - start for start, end in zip(starts, ends, strict=True)],
+        cache_bytes,
+        sum(each.numel() for each in model.parameters()),
+    )
+
+
+def cache_bytes_among(kept) -> int:
+    caches = [kept.get(name) for name in ("past_key_values", "cache_params", "state")]
+    return floating_bytes(caches, set())
+
+
+def floating_bytes(value, seen: set[int]) -> int:
+    if id(value) in seen or isinstance(value, type):
+        return 0
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        return value.nbytes if value.is_floating_point() else 0
+    parts = vars(value) if hasattr(value, "__dict__") else value
+    if isinstance(parts, dict):
+        parts = parts.values()
+    elif not isinstance(parts, list | tuple):
+        return 0
+    return sum(floating_bytes(each, seen) for each in parts)
+
+
+def told(small: Small, folder, batch: int, steps, new_tokens: int, **arguments) -> Counted:
+    """What the tool says of the prefill pass and of some steps of the same generation."""
+    session = session_of(small, folder, **arguments)
+    workload = session.plan(batch_size=batch, max_new_tokens=new_tokens)
+    traces = trace_passes(session.loaded, workload, session.architecture, step_numbers=steps)
+    return Counted(
+        [2 * growing_work(each, None).macs for each in (traces.prefill, *traces.decode_steps)],
+        [traces.kv_cache_bytes, *traces.step_cache_bytes],
+        sum(each.numel() for each in session.model.parameters()),
+    )
+
+
+def present(name: str) -> Small:
+    if not MODELS[name].is_there:
+        pytest.skip(f"the installed transformers has no {name} that generates")
+    return MODELS[name]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.cuda.amp.autocast:FutureWarning")  # Nemotron's
+@sampled("batch", [1, 3], named(1))
+@sampled("name", sorted({*MODELS} - {*REFUSED_ON_META}), named("llama", "mamba", "t5", "llava"))
+def test_every_pass_costs_what_generate_runs(tmp_path, name, batch):
+    small = present(name)
+    real = really_generated(small, batch, 4)
+    assert told(small, tmp_path, batch, range(3), 4) == real
+    report = session_of(small, tmp_path).analyze(batch_size=batch, max_new_tokens=4)
+    assert report.total.matrix_flops == real.flops[0]
+    assert report.total.decode_step.matrix_flops == real.flops[1]
+    assert report.total.batch.matrix_flops == sum(real.flops)
+    assert report.memory.kv_cache_bytes == real.cache_bytes[-1]
+    assert report.total.params == real.params
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", REFUSED_ON_META)
+def test_what_meta_cannot_tell_is_refused_and_a_cpu_can(tmp_path, name):
+    small = present(name)
+    with pytest.raises(ModelCodeError, match=r"no values on meta.*give device=.cpu"):
+        told(small, tmp_path, 1, range(3), 4)
+    real = really_generated(small, 1, 4)
+    assert told(small, tmp_path, 1, range(3), 4, device="cpu", dtype="bfloat16") == real
+
+
+JUMPS = (
+    "gemma2", "gemma3", "gpt_bigcode", "gpt_oss", "idefics", "mamba", "mistral", "mllama", "mpt",
+    "phi3", "qwen2_audio", "recurrent_gemma", "rwkv", "t5", "whisper", "zamba",
+)  # fmt: skip
+"""Windows that fill up, caches as large as the whole answer, and each other way to grow."""
+
+
+@sampled("name", JUMPS, named("gemma2"))
+def test_a_step_after_many_that_do_not_run_costs_what_it_costs_after_them(tmp_path, name):
+    small = present(name)
+    real = really_generated(small, 1, 40)
+    shown = (0, 1, 39)
+    assert told(small, tmp_path, 1, (0, 38), 40) == Counted(
+        [real.flops[number] for number in shown],
+        [real.cache_bytes[number] for number in shown],
+        real.params,
+    )
+    report = session_of(small, tmp_path).analyze(max_new_tokens=40)
+    assert report.total.batch.matrix_flops == sum(real.flops)
+    assert report.memory.kv_cache_bytes == real.cache_bytes[-1]
+
+
+class TestOneRowOfLogits:
+    """A published model's prefill computes the logits of one token, as `generate` asks."""
+
+    LLAMA = Small(
+        {
+            "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 128256,
+            "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
+            "max_position_embeddings": 131072, "tie_word_embeddings": True, "rope_theta": 500000.0,
+            "rope_scaling": {
+                "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+            },
+        },
+        TEXT_STAGES + PROMPT,
+    )  # fmt: skip
+    """Llama-3.2-1B."""
+
+    def test_flops(self, tmp_path):
+        tokens, d, kv, inner, layers, vocabulary = 2048, 2048, 512, 8192, 16, 128256
+        layer = tokens * (2 * d * d + 2 * d * kv + 3 * d * inner) + 2 * tokens * tokens * d
+        # Of the angles, one product per position and half a head's width, which 4.46 makes with a
+        # matrix operator.
+        angles = 0 if IS_5 else tokens * 32
+        report = session_of(self.LLAMA, tmp_path).analyze(seq_len=tokens, max_new_tokens=2)
+        assert report.total.macs == layers * layer + d * vocabulary + angles
+        assert report.total.matrix_flops == 4_536_010_932_224 - (131_072 if IS_5 else 0)
+        assert report.total.params == 1_235_814_400
+
+    def test_peak(self, tmp_path):
+        """Of SDPA: the weights of eager attention are larger than all logits."""
+        tokens, d, vocabulary = 2048, 2048, 128256
+        keep = "logits_to_keep" if IS_5 else "num_logits_to_keep"
+        stages = f'attention = "sdpa"\n{self.LLAMA.stages}\n'
+        one, every = (
+            session_of(replace(self.LLAMA, stages=stages + more), tmp_path).analyze(
+                seq_len=tokens, max_new_tokens=2
+            )
+            for more in ("", f"[inputs]\n{keep} = 0\n")
+        )
+        difference = every.total.matrix_flops - one.total.matrix_flops
+        assert difference == 2 * (tokens - 1) * d * vocabulary
+        logits = 2 * tokens * vocabulary
+        assert one.memory.peak_activation_bytes < logits < every.memory.peak_activation_bytes
