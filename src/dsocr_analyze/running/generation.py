@@ -88,7 +88,8 @@ class Generation(Generic[Record]):
             if name in named or name not in architecture.left_out_where_unknown
         }
         unknown = inputs.keys() - set(named)
-        if architecture.generate is None and named and unknown:  # some take and ignore any
+        is_bare = model.directory.described is not None and architecture.generate is None
+        if is_bare and named and unknown:  # some take and ignore any
             raise ConfigError(
                 f"forward of {type(model.module).__name__} takes no {min(unknown)!r}; leave it out"
                 f" of the stages file, or name one of {', '.join(named)}"
