@@ -83,7 +83,7 @@ class TestWitness:
         for stage in session.architecture.stages:
             if stage.role == "vision":
                 own = {path: by_module.get(f"{root}.{path}", 0) for path in stage.prefixes}
-                inside = sum(flops for path, flops in before.items() if stage.owns(path))
+                inside = sum(flops for path, flops in before.items() if stage.claim(path))
                 assert report.stages[stage.name].matrix_flops == sum(own.values()) - inside > 0
                 before |= own
 
@@ -273,6 +273,23 @@ class TestStagesFile:
         assert "\n" not in message
         return message.removeprefix(f"{file}: ")
 
+    @pytest.mark.parametrize("order", ["inner first", "outer first"])
+    def test_the_longest_matching_path_wins_in_any_order(self, order, tmp_path):
+        """Of Llama: 2 x 64 heads' numbers in q, 2 x 32 in k and v, for 64 of the model's."""
+        inner = '[[stages]]\nname = "inner"\nprefixes = ["model.layers.0.self_attn"]\n'
+        outer = '[[stages]]\nname = "outer"\nprefixes = ["model.layers.0"]\n'
+        parts = inner + outer if order == "inner first" else outer + inner
+        session = session_of(Small(LLAMA.config, parts + LLAMA.stages), tmp_path)
+        attention, layer = 2 * 64 * 64 + 2 * 32 * 64, 3 * 96 * 64 + 2 * 64
+        owned = {name: sum(found.values()) for name, found in session.own_params.items()}
+        assert (owned["inner"], owned["outer"]) == (attention, layer)
+        report = session.analyze(max_new_tokens=2)
+        tokens = 24
+        assert report.stages["outer"].matrix_flops == 2 * 3 * 96 * 64 * tokens
+        assert report.stages["inner"].matrix_flops > 2 * attention * tokens
+        assert session.architecture.owner_of("model.layers.0.self_attn.q_proj") == "inner"
+        assert session.architecture.owner_of("model.layers.0x") == "prefill"
+
     GOOD = 'name = "x"\n' + LLAMA.stages
 
     @pytest.mark.parametrize(
@@ -285,8 +302,8 @@ class TestStagesFile:
             ('prefixes = ["model"]', 'prefix = ["model"]',
              "'stages[0].prefix' is unknown; the known keys are"),
             ('prefixes = ["model"]', 'prefixes = "model"', "'stages[0].prefixes' is 'model'; give"),
-            ('prefixes = ["lm_head"]', 'prefixes = ["model.norm"]',
-             "'stages[1].prefixes' has 'model.norm', which stage 'prefill' already owns"),
+            ('prefixes = ["lm_head"]', 'prefixes = ["model"]',
+             "'stages[1].prefixes' has 'model', which stage 'prefill' already owns; give it"),
             ('role = "decode"', 'role = "step"',
              "'stages[1].role' is 'step'; give one of prefill, decode"),
             ('role = "decode"', "", "the roles of 'stages' are prefill, none; give one stage"),

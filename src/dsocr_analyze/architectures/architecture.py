@@ -40,6 +40,7 @@ __all__ = [
     "Role",
     "Served",
     "Stage",
+    "owner_among",
 ]
 
 Role = Literal["vision", "prefill", "decode"]
@@ -63,9 +64,16 @@ class Stage:
     role: Role
     notes: tuple[str, ...] = ()
 
-    def owns(self, path: str) -> bool:
-        """Whether the stage owns the module or parameter at `path`, matching whole components."""
-        return any(path == prefix or path.startswith(prefix + ".") for prefix in self.prefixes)
+    def claim(self, path: str) -> int:
+        """Length of its longest prefix that is `path` or lies above it; 0 without one."""
+        held = f"{path}."
+        return max((len(each) for each in self.prefixes if held.startswith(f"{each}.")), default=0)
+
+
+def owner_among(stages: Sequence[Stage], path: str) -> Stage | None:
+    """The stage that owns the module or parameter at `path`: the one with the longest prefix."""
+    owner = max(stages, key=lambda stage: stage.claim(path), default=None)
+    return owner if owner is not None and owner.claim(path) else None
 
 
 class ModelDimensions(Protocol):
@@ -392,7 +400,5 @@ class Architecture:
 
     def owner_of(self, path: str) -> str | None:
         """Name of the stage that owns the module or parameter at `path`, or None."""
-        for stage in self.stages:
-            if stage.owns(path):
-                return stage.name
-        return None
+        owner = owner_among(self.stages, path)
+        return None if owner is None else owner.name

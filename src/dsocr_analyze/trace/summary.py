@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from dsocr_analyze.architectures.architecture import Stage
+from dsocr_analyze.architectures.architecture import Stage, owner_among
 from dsocr_analyze.figures import Ledger, StageFigures
 from dsocr_analyze.kernels import Kernel, Work, merged, total_work
 from dsocr_analyze.trace.passes import PassTraces
@@ -65,9 +65,10 @@ def stage_figures(
 
 def _booked_to(path: str, stages: Sequence[Stage]) -> str:
     """Name of the stage to which the module at `path` belongs in the prefill pass."""
-    owners = (stage.name for stage in stages if stage.role == "vision" and stage.owns(path))
-    rest = next(stage.name for stage in stages if stage.role == "prefill")
-    return next(owners, rest)
+    owner = owner_among(stages, path)
+    if owner is None or owner.role != "vision":
+        owner = next(stage for stage in stages if stage.role == "prefill")
+    return owner.name
 
 
 def _outermost_calls(stage: Stage, calls: Counter[str]) -> int:

@@ -135,7 +135,7 @@ class Description:
     @property
     def decodes(self) -> bool:
         """Whether the model decodes."""
-        return self.stages[-1].role == "decode"
+        return any(stage.role == "decode" for stage in self.stages)
 
 
 def read_description(path: Path) -> Description:
@@ -184,10 +184,10 @@ def _stages(top: TomlTable) -> tuple[Stage, ...]:
         if any(stage.name == other.name for other in stages):
             raise table.refusal("name", "another name: two stages cannot share one")
         for other in stages:
-            for prefix in filter(other.owns, stage.prefixes):
+            for prefix in filter(other.prefixes.__contains__, stage.prefixes):
                 raise ConfigError(
                     f"{top.file}: '{table.path('prefixes')}' has {prefix!r}, which stage"
-                    f" {other.name!r} already owns; put the stage with the longer path first"
+                    f" {other.name!r} already owns; give it to one of them"
                 )
         stages.append(stage)
     roles = [stage.role for stage in stages]
