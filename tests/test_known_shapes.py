@@ -28,6 +28,8 @@ FUNCTIONS = {
     "bincount": lambda mask, x: torch.bincount(mask.sum(1)),
     "arange": lambda mask, x: torch.arange(mask.sum(), device=mask.device),
     "expand": lambda mask, x: x[:, :1].expand(-1, mask.sum()),
+    "slice": lambda mask, x: x[mask[0].sum() - 1 :],
+    "what a slice asks": lambda mask, x: x[mask[mask.sum() - 4 :].nonzero()[:, 0]],
     "for": lambda mask, x: torch.cat([x[:count] for count in mask.sum(1)]),
 }
 

@@ -26,8 +26,33 @@ def _with_items_set(tensor, index, value):
     return tensor
 
 
+def or_in_place(mask, also):
+    mask[0] |= also
+    return mask
+
+
 @pytest.mark.usefixtures("known")
 class TestAnswers:
+    @pytest.mark.parametrize(
+        ("write", "expected"),
+        [
+            (lambda x: x[0].fill_(5), [5, 1, 2]),
+            (lambda x: x.view(-1)[1:].mul_(2), [0, 2, 4]),
+            (lambda x: x[:2].unsqueeze(0)[:, 1].add_(6), [0, 7, 2]),
+            (lambda x: x[1:].__setitem__(0, 9), [0, 9, 2]),
+        ],
+    )
+    def test_what_a_write_through_a_view_leaves(self, write, expected):
+        x = on_meta(3)
+        before = x + 0
+        write(x)
+        assert x.tolist() == expected
+        assert before.tolist() == [0, 1, 2]
+
+    def test_a_mask_that_is_widened_in_place(self):
+        mask = on_meta(3) == 1
+        assert or_in_place(mask, ~torch.any(mask > 1)).tolist() == [True, True, False]
+
     @pytest.mark.parametrize(
         ("make", "expected"),
         [
@@ -190,8 +215,6 @@ class TestRefusals:
             lambda x: x.add_(meta(3).long()),
             lambda x: x.__setitem__(0, meta().long()),
             lambda x: x.__setitem__(meta(3) > 0, 5),
-            lambda x: x[0].fill_(5),
-            lambda x: x.view(-1)[1:].mul_(2),
             lambda x: x.detach().add_(1),
             lambda x: torch.add(meta(3).long(), 1, out=x),
             lambda x: setattr(x, "data", meta(3).long()),

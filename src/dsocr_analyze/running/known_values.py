@@ -173,6 +173,8 @@ class KnownValues(TorchFunctionMode):
         result = func(*args, **kwargs)
         if computed is not None:
             computed.writes = versions != [_version(tensor) for tensor in seen]
+            if computed.writes and isinstance(first, torch.Tensor) and first._base is not None:
+                _follow_through_view(first, first._base, versions[0], computed)
         if isinstance(result, torch.Tensor):
             if result.is_meta:
                 _follow(result, computed)
@@ -248,6 +250,30 @@ def _follow(result: torch.Tensor, computed: _Compute | None) -> None:
         set_known_value(result, computed)
     elif hasattr(result, _ATTRIBUTE) and known_value(result) is None:
         delattr(result, _ATTRIBUTE)
+
+
+def _follow_through_view(
+    view: torch.Tensor, base: torch.Tensor, version: int, computed: _Compute
+) -> None:
+    """Follows a write to a view of a tensor whose value was known.
+
+    Args:
+        view: The view.
+        base: The tensor.
+        version: Its version before.
+        computed: The view's new value.
+    """
+    known = getattr(base, _ATTRIBUTE, None)
+    if known is None or known[0] != version or not base.is_contiguous():
+        return
+    compute, place = known[1], (view.shape, view.stride(), view.storage_offset())
+
+    def whole() -> torch.Tensor:
+        value: torch.Tensor = compute().clone(memory_format=torch.contiguous_format)
+        value.as_strided(*place).copy_(computed())
+        return value
+
+    set_known_value(base, _once(whole))
 
 
 def _follow_routing(choices: torch.Tensor, args: Any, kwargs: dict[str, Any]) -> None:
