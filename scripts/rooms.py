@@ -48,6 +48,7 @@ ROOMS: Final = (
     ("hardware",),
     ("timing",),
     ("measuring",),
+    ("drafting",),
     ("report",),
     ("pictures",),
     ("columns",),

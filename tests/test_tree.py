@@ -175,9 +175,12 @@ def test_tree_of_an_unknown_architecture_has_no_stages(tmp_path, capsys):
     assert "[0-1] x 2: Layer" in capsys.readouterr().out
     assert main([*arguments, "--leaves", "--format", "json"]) == 0
     assert list(json.loads(capsys.readouterr().out)["stages"]) == ["other"]
-    for needs_one in ((), ("--stage", "sam")):  # how its forward is called, what sam owns
-        assert main([*arguments, *needs_one]) == 2
-        assert "no known architecture" in capsys.readouterr().err
+    assert main(arguments) == 0
+    assert "no pass was traced, which takes a stages file" in capsys.readouterr().out
+    for needs_one in ("--trace", "--seq-len=9", "--stage=sam"):  # how to call it, what sam owns
+        assert main([*arguments, needs_one]) == 2
+        option = needs_one.partition("=")[0]
+        assert f"{option} takes a stages file; give" in capsys.readouterr().err.replace(" sam", "")
 
 
 # The reference -----------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ __all__ = [
     "foreign_model",
     "plan_workload",
     "recognized_architecture",
+    "undescribed",
 ]
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
@@ -106,6 +107,14 @@ def described_architecture(path: Path) -> Architecture:
     from dsocr_analyze.architectures import any_model
 
     return any_model.described_architecture(path)
+
+
+def undescribed(config: Mapping[str, Any], model_class: str | None = None) -> Architecture:
+    """An architecture without stages, of which only the modules can be shown; see `any_model`."""
+    # Imported here because few runs need it and the import takes time.
+    from dsocr_analyze.architectures import any_model
+
+    return any_model.undescribed(config, model_class)
 
 
 def recognized_architecture(config: Mapping[str, Any]) -> Architecture | None:

@@ -36,12 +36,13 @@ COMMANDS: Final = (
     "sweep",
     "archive",
     "trust",
+    "stages",
     "tree",
     "docs",
 )
 """In the order of the help. Each is the function of its name in the module of its name."""
 
-_SHORT: Final = frozenset({"fit", "devices", "trust", "tree"})
+_SHORT: Final = frozenset({"fit", "devices", "trust", "stages", "tree"})
 """Those that, like the main job, end after one pass at most. Garbage is collected in all others,
 which loop: the program itself is started without (`__main__.py`)."""
 

@@ -45,10 +45,6 @@ WhatArgument = Annotated[
     ),
 ]
 FormatOption = Annotated[str, options.format_option(*FORMATS)]
-OutputOption = Annotated[
-    Path | None,
-    typer.Option("--output", metavar="FILE", help="Write to this file instead of stdout."),
-]
 
 
 @time_options.of_a_page(runtime="serving", concurrency="1")
@@ -73,7 +69,7 @@ def compare(
     prompt_pages: options.PromptPagesOption = 1,
     engine: many_options.EngineOption = "analytic",
     output_format: FormatOption = "table",
-    output: OutputOption = None,
+    output: options.OutputFileOption = None,
     html_file: html.HtmlOption = None,
     plot: compared_picture.PlotOption = None,
     quantity: compared_picture.QuantityOption = None,

@@ -73,7 +73,7 @@ StagesOption = Annotated[
         "--stages",
         metavar="FILE",
         help="TOML file that defines the stages and inputs of another model (docs/any-model.md);"
-        " it is traced, without closed forms.",
+        " it is traced, without closed forms. The command stages drafts one.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -82,10 +82,14 @@ HfConfigOption = Annotated[
     typer.Option(
         "--hf-config",
         metavar="FILE",
-        help="With --stages, instead of --model: config.json of a model that transformers"
-        " implements.",
+        help="Instead of --model: config.json of a model that transformers implements; to trace"
+        " it, give --stages too.",
         rich_help_panel=_MODEL,
     ),
+]
+OutputFileOption = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="FILE", help="Write to this file instead of stdout."),
 ]
 ConfigsOption = Annotated[
     list[Path] | None,
@@ -412,7 +416,7 @@ def model_directory_from(
     if hf_config is not None:
         raise WorkloadError(
             f"--hf-config {hf_config} only names a model; define its stages and inputs too:"
-            " --stages FILE"
+            f" --stages FILE, which dsocr-analyze stages --hf-config {hf_config} drafts"
         )
     values = None if config is None else read_config(config)
     if model not in (None, "reference"):
@@ -464,11 +468,7 @@ def _described(
         raise WorkloadError(f"--stages {stages} describes an architecture; leave out --arch {arch}")
     architecture = architectures.described_architecture(stages)
     if hf_config is not None:
-        for option, value in (("--model", model), ("--config", config)):
-            if value is not None:
-                raise WorkloadError(
-                    f"--hf-config {hf_config} is the whole model; leave out {option} {value}"
-                )
+        refuse_beside(hf_config, model, config)
         return ModelDirectory.of_config(hf_config, architecture)
     if model in (None, "reference"):
         raise WorkloadError(
@@ -476,6 +476,15 @@ def _described(
         )
     directory = ModelDirectory.read(Path(str(model)), architecture)
     return directory if config is None else directory.with_config(read_config(config), config)
+
+
+def refuse_beside(hf_config: Path, model: str | None, config: Path | None) -> None:
+    """Raise if there is another model besides the one that is a config alone."""
+    for option, value in (("--model", model), ("--config", config)):
+        if value is not None:
+            raise WorkloadError(
+                f"--hf-config {hf_config} is the whole model; leave out {option} {value}"
+            )
 
 
 def _architecture_from(

@@ -14,6 +14,7 @@ from dsocr_analyze.cli.counting import Engine
 from dsocr_analyze.cli.printing import terminal_width
 from dsocr_analyze.cli.progress import announced_steps
 from dsocr_analyze.cli.prompt import PromptOption, text_tokens_from
+from dsocr_analyze.cli.stages import undescribed_model
 from dsocr_analyze.cli.used_options import options_used
 from dsocr_analyze.cli.warnings import StrictOption, print_config_findings, warn_of_sizes
 from dsocr_analyze.errors import WorkloadError
@@ -57,10 +58,6 @@ FoldOption = Annotated[
     typer.Option("--fold/--no-fold", help="One line for a run of equal layers (not in JSON)."),
 ]
 FormatOption = Annotated[str, options.format_option(*FORMATS)]
-OutputOption = Annotated[
-    Path | None,
-    typer.Option("--output", metavar="FILE", help="Write to this file instead of stdout."),
-]
 
 
 def tree(
@@ -91,7 +88,7 @@ def tree(
     leaves: LeavesOption = False,
     folded: FoldOption = True,
     output_format: FormatOption = "text",
-    output: OutputOption = None,
+    output: options.OutputFileOption = None,
     strict: StrictOption = False,
     debug: options.DebugOption = False,
 ) -> None:
@@ -99,7 +96,10 @@ def tree(
     output_format = options.chosen("--format", output_format, FORMATS)
     if depth is not None and depth < 0:
         raise WorkloadError(f"--depth {depth} is too small; give 0 or more")
-    directory = options.model_directory_from(
+    undescribed = None if stages else undescribed_model(model, arch, config, hf_config)
+    if undescribed is not None:
+        trace = _refuse_untraceable(context, stage)
+    directory = undescribed or options.model_directory_from(
         model, arch, config, trust_remote_code=trust_remote_code, stages=stages,
         hf_config=hf_config,
     )  # fmt: skip
@@ -122,16 +122,12 @@ def tree(
             session, _owner_of(architecture), depth, stage, workload
         )  # fmt: skip
     source = directory.source(architecture.name if architecture else None)
+    untraced = "; no pass was traced, which takes a stages file" if undescribed else ""
     if output_format == "json":
-        from dsocr_analyze.report.json_text import dump_json
-        from dsocr_analyze.report.tree_document import tree_document
-
-        document = tree_document(
-            source, shown, stage=stage, workload=workload, options=options_used(context)
-        )
-        text = dump_json(document)
+        text = _json(context, source, shown, stage, workload)
     else:
-        text = _text(source, shown, output, device, is_folded=folded, output_format=output_format)
+        how = f"on {device}{untraced}"
+        text = _text(source, shown, output, how, is_folded=folded, output_format=output_format)
     _show(context, text, output)
 
 
@@ -150,6 +146,38 @@ def _workload(context: typer.Context, directory: ModelDirectory) -> AnyWorkload:
     workload = options.any_workload_from(directory.architecture, **given, max_new_tokens=1)
     warn_of_sizes(context, directory, workload)
     return workload
+
+
+def _refuse_untraceable(context: typer.Context, stage: str | None) -> bool:
+    """Raise for options that need a stages file if there is none; otherwise False."""
+    sources = {name: context.get_parameter_source(name) for name in ("trace", *_OF_THE_PAGE)}
+    given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
+    asked = [
+        each.opts[0]
+        for each in context.command.params
+        if each.name in given and context.params[each.name] is not False
+    ]
+    asked += [] if stage is None else [f"--stage {stage}"]
+    if asked:
+        raise WorkloadError(
+            f"{asked[0]} takes a stages file; give --stages FILE (dsocr-analyze stages drafts one),"
+            f" or leave {asked[0]} out to see the modules alone"
+        )
+    return False
+
+
+def _json(
+    context: typer.Context,
+    source: ModelSource,
+    shown: Leaves | TreeNode,
+    stage: str | None,
+    workload: AnyWorkload | None,
+) -> str:
+    from dsocr_analyze.report.json_text import dump_json
+    from dsocr_analyze.report.tree_document import tree_document
+
+    used = options_used(context)
+    return dump_json(tree_document(source, shown, stage=stage, workload=workload, options=used))
 
 
 def _refuse_page(context: typer.Context) -> None:
@@ -213,12 +241,12 @@ def _text(
     source: ModelSource,
     shown: Leaves | TreeNode,
     output: Path | None,
-    device: str,
+    how: str,
     *,
     is_folded: bool,
     output_format: str,
 ) -> str:
-    """The tree or the leaves; as text, with the model's name above and fitted to the terminal."""
+    """The tree or the leaves; as text, under what it is of, fitted to the terminal."""
     width = terminal_width() if output is None else None
     drawn = _drawn(shown, width, is_folded=is_folded, output_format=output_format)
     if output_format != "text":
@@ -226,7 +254,7 @@ def _text(
     from dsocr_analyze.report.layout import wrap
     from dsocr_analyze.report.tables import model_text
 
-    opening = f"Ran: {model_text(source)} on {device}"
+    opening = f"Ran: {model_text(source)} {how}"
     return "\n".join([*wrap(opening, width or len(opening)), "", drawn])
 
 

@@ -29,6 +29,7 @@ OPTIONS: Final[dict[str, str]] = {
     "mean_new_tokens": "--mean-new-tokens",
     "minimum_dpi": "--minimum-dpi",
     "mode": "--mode",
+    "model_class": "--class",
     "new_tokens_from": "--new-tokens-from",
     "page": "--page",
     "page_dpi": "--page-dpi",

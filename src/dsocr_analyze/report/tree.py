@@ -48,7 +48,7 @@ def tree_text(root: FoldedNode, width: int | None = None) -> str:
         shown = _columns_that_fit(rows, width)
     room = None if width is None else width - sum(_width_of(rows, each) + 2 for each in shown[1:])
     legend = _LEGEND + (_TRACED_LEGEND if is_traced else "")
-    left_out = [name for each, name in enumerate(names) if each not in shown]
+    left_out = [names[each] for each in _told(rows) if each not in shown]
     if left_out:
         legend += (
             f"\nleft out at {width} columns: {', '.join(left_out)}; a file and JSON have them all"
@@ -61,12 +61,18 @@ def _columns_that_fit(rows: list[list[str]], width: int | None) -> list[int]:
     """Indices of the columns that fit, in order; always includes the first."""
     shown: list[int] = []
     used = 0
-    for column in (each for each in _WANTED if each < len(rows[0])):
+    told = _told(rows)
+    for column in (each for each in _WANTED if each in told):
         needed = _width_of(rows, column) + (2 if shown else 0)
         if width is None or not shown or used + needed <= width:
             shown.append(column)
             used += needed
     return sorted(shown)
+
+
+def _told(rows: list[list[str]]) -> list[int]:
+    """Indices of the columns that say something: without a stages file, no module has a stage."""
+    return [each for each in range(len(rows[0])) if any(row[each] for row in rows[1:])]
 
 
 def _width_of(rows: list[list[str]], column: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,7 @@ from dsocr_analyze.workload.workload import LARGEST_COUNT, check_count
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["described_architecture"]
+__all__ = ["as_architecture", "described_architecture", "undescribed"]
 
 _MOST_IDS: Final = 1 << 24
 """Of all prompts together; their values may be asked for, and then fill 128 MiB."""
@@ -30,7 +31,22 @@ def described_architecture(path: Path) -> Architecture:
     Raises:
         ConfigError: It cannot be read, or does not describe a model.
     """
-    description = read_description(path)
+    return as_architecture(read_description(path))
+
+
+def undescribed(config: Mapping[str, Any], model_class: str | None = None) -> Architecture:
+    """An architecture without stages or inputs, of which only the modules can be shown.
+
+    Args:
+        config: The model's parsed `config.json`.
+        model_class: Class of transformers to build; None for the one named in the config.
+    """
+    name = str(config.get("model_type"))
+    return as_architecture(Description("", name, model_class, "eager", None, (), None, {}, False))
+
+
+def as_architecture(description: Description) -> Architecture:
+    """The architecture that a stages file describes, from what was read of it."""
     prompt = description.prompt
     generate = None
     if description.decodes:

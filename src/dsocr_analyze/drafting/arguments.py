@@ -1,0 +1,234 @@
+"""Arguments of a model's forward, described from their names and the config.
+
+What a processor would return for one picture or recording that fills the model's usual size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from dsocr_analyze.architectures.any_model.description import (
+    BATCH,
+    MODEL_DTYPE,
+    TOKENS,
+    Input,
+    Run,
+    Size,
+    TensorInput,
+)
+
+__all__ = ["DESCRIBED", "PICTURE_OR_SOUND", "Config", "alternatives", "tensor"]
+
+_PICTURE_PIXELS: Final = 448
+"""Pixels a side where the config sets none, rounded down to whole patches."""
+
+_AUDIO_FRAMES: Final = 1000
+_AUDIO_SAMPLES: Final = 160_000
+"""Ten seconds, at 100 frames or 16,000 samples per second, where the config sets no length."""
+
+_OF_PICTURES: Final = ("vision_config", "vq_config", "encoder", "backbone_config")
+_OF_SOUND: Final = ("audio_config", "audio_encoder_config", "encoder_config", "encoder")
+
+DESCRIBED: Final = frozenset(
+    {"input_ids", "decoder_input_ids", "pixel_values", "input_features", "input_values",
+     "image_grid_thw", "image_sizes", "pixel_attention_mask", "image_attention_mask",
+     "spatial_shapes", "aspect_ratio_ids", "aspect_ratio_mask", "cross_attention_mask",
+     "feature_attention_mask", "input_features_mask", "qformer_input_ids", "bbox",
+     "mm_token_type_ids", "image_embeds_position_mask", "flattened_patches", "attention_mask"}
+)  # fmt: skip
+"""Arguments that have a rule here or are made of the prompt."""
+
+PICTURE_OR_SOUND: Final = re.compile(
+    "pixel_values|input_features|input_values|patches|visual_embeds|visual_feats|audio_values"
+)
+"""In the names of arguments that carry a picture, a film or a recording."""
+
+
+class Config:
+    """A config and the configs of its parts, asked for the first key that is set."""
+
+    def __init__(self, *parts: Any) -> None:
+        self._parts = [part for part in parts if part is not None]
+
+    def part(self, names: tuple[str, ...]) -> Config:
+        """The first of the parts, before the config itself."""
+        top = self._parts[-1]
+        found = [getattr(top, name, None) for name in names]
+        return Config(*[each for each in found if hasattr(each, "to_dict")][:1], top)
+
+    def first(self, *keys: str) -> Any:
+        """The first value that is set."""
+        for part in self._parts:
+            for key in keys:
+                value = getattr(part, key, None)
+                if value is not None:
+                    return value
+        return None
+
+    def number(self, *keys: str, default: int) -> int:
+        """The same, if it is a whole number; of a list, the first of its numbers."""
+        value = self.first(*keys)
+        value = value[0] if isinstance(value, list | tuple) and value else value
+        return value if isinstance(value, int) and value > 0 else default
+
+    def sides(self, *keys: str, default: int) -> tuple[int, int]:
+        """Height and width."""
+        value = self.first(*keys)
+        if isinstance(value, dict):
+            value = [value.get("height"), value.get("width")]
+        if isinstance(value, list | tuple) and len(value) == 2 and all(value):
+            return int(value[0]), int(value[1])
+        one = self.number(*keys, default=default)
+        return one, one
+
+
+def tensor(
+    *shape: Size,
+    fill: float = 1,
+    dtype: str = MODEL_DTYPE,
+    placed: tuple[Run, ...] = (),
+    repeated: bool = False,
+) -> TensorInput:
+    """A filled tensor."""
+    return TensorInput(shape, None, dtype, fill, placed, repeated)
+
+
+def _values(*rows: list[int]) -> TensorInput:
+    """Whole numbers, a row for a picture of each prompt."""
+    return TensorInput(None, rows, "int64", 1, (), True)
+
+
+def alternatives(names: frozenset[str], config: Any, submodules: Any) -> list[dict[str, Input]]:
+    """Inputs besides the prompt, likeliest first; the model tells which it takes.
+
+    Args:
+        names: Arguments of its forward.
+        config: Its config.
+        submodules: Arguments of the forwards of its modules.
+    """
+    top = Config(config)
+    if "pixel_values" in names:
+        found = list(_pictures(names, top.part(_OF_PICTURES), submodules))
+    elif "input_features" in names or "input_values" in names:
+        found = list(_sounds(names, top.part(_OF_SOUND)))
+    elif "flattened_patches" in names:
+        found = [_flattened(top.part(_OF_PICTURES))]
+    else:
+        found = [{}]
+    return [{**each, **_others(names)} for each in found]
+
+
+def _pictures(
+    names: frozenset[str], config: Config, submodules: frozenset[str]
+) -> Iterator[dict[str, Input]]:
+    channels = config.number("num_channels", "in_channels", "in_chans", default=3)
+    height, width = config.sides("image_size", "img_size", "input_size", "resolution", default=0)
+    patch = config.number("patch_size", "spatial_patch_size", default=14)
+    if not height:
+        height = width = _PICTURE_PIXELS // (2 * patch) * 2 * patch or 2 * patch
+    if "image_grid_thw" in names:
+        merged = config.number("spatial_merge_size", default=2)
+        rows, columns = (max(side // (patch * merged), 1) * merged for side in (height, width))
+        frames = config.number("temporal_patch_size", default=2)
+        for numbers in (
+            [channels * frames * patch**2],
+            [channels * patch**2],
+            [channels, patch, patch],
+        ):
+            pixels = tensor(rows * columns, *numbers, fill=0.5, repeated=True)
+            yield {"pixel_values": pixels, "image_grid_thw": _values([1, rows, columns])}
+        return
+    picture = (channels, height, width)
+    if "spatial_shapes" in names:
+        rows, columns = height // patch, width // patch
+        yield {
+            "pixel_values": tensor("batch", rows * columns, channels * patch**2, fill=0.5),
+            "pixel_attention_mask": tensor("batch", rows * columns, dtype="int64"),
+            "spatial_shapes": _values([rows, columns]),
+        }
+    if "aspect_ratio_ids" in names:
+        yield _tiles(picture, config)
+    points = config.first("image_grid_pinpoints")
+    if "image_sizes" in names and isinstance(points, list | tuple) and points:
+        most = max(points, key=lambda point: point[0] * point[1])
+        views = 1 + (most[0] // height) * (most[1] // width)
+        yield {
+            "pixel_values": tensor("batch", views, *picture, fill=0.5),
+            "image_sizes": _values([*most]),
+        }
+    masks: dict[str, Input] = {}
+    if "pixel_attention_mask" in names:
+        masks["pixel_attention_mask"] = tensor("batch", 1, height, width, dtype="int64")
+    if "image_attention_mask" in names:
+        masks["image_attention_mask"] = tensor("batch", TOKENS, 1, dtype="int64")
+    if masks:
+        yield {"pixel_values": tensor("batch", 1, *picture, fill=0.5), **masks}
+    sizes = {"image_sizes": _values([height, width])} if "image_sizes" in names else {}
+    plain: dict[str, Input] = {"pixel_values": tensor("batch", *picture, fill=0.5)}
+    ways = [plain, {**plain, **sizes}] if sizes else [plain]
+    yield from reversed(ways) if "image_sizes" in submodules else ways
+    frames = config.number("num_frames", default=1)
+    yield {"pixel_values": tensor("batch", frames, *picture, fill=0.5)}
+
+
+def _tiles(picture: tuple[int, ...], config: Config) -> dict[str, Input]:
+    """A picture cut into as many tiles as the model takes at most."""
+    tiles = config.number("max_num_tiles", default=4)
+    ratios = config.first("supported_aspect_ratios") or [[1, 1]]
+    wide, high = max(ratios, key=lambda ratio: ratio[0] * ratio[1])
+    here = tensor("batch", 1, tiles, fill=0, dtype="int64", placed=(Run(1, 0, wide * high),))
+    return {
+        "pixel_values": tensor("batch", 1, tiles, *picture, fill=0.5),
+        "aspect_ratio_ids": tensor("batch", 1, fill=1 + ratios.index([wide, high]), dtype="int64"),
+        "aspect_ratio_mask": here,
+        "cross_attention_mask": tensor("batch", TOKENS, 1, tiles, dtype="int64"),
+    }
+
+
+def _sounds(names: frozenset[str], config: Config) -> Iterator[dict[str, Input]]:
+    bands = config.number(
+        "num_mel_bins", "feature_size", "input_feat_per_channel", "feature_projection_input_dim",
+        "input_feat_size", "input_dim", default=80,
+    )  # fmt: skip
+    if "input_values" in names:
+        frames = config.number("max_length", default=_AUDIO_FRAMES)
+        spectrogram = tensor("batch", frames, bands, fill=0.5)
+        samples = tensor("batch", _AUDIO_SAMPLES, fill=0.5)
+        ways = [spectrogram, samples] if config.first("num_mel_bins") else [samples, spectrogram]
+        ways.append(tensor("batch", 1, _AUDIO_SAMPLES, fill=0.5))
+        for each in ways:
+            yield {"input_values": each}
+        return
+    positions = config.number("max_source_positions", default=0)
+    for shape, frames in (
+        ((bands, 2 * positions), 2 * positions),
+        ((_AUDIO_FRAMES, bands), _AUDIO_FRAMES),
+        ((bands, _AUDIO_FRAMES), _AUDIO_FRAMES),
+    ):
+        if frames:
+            masks: dict[str, Input] = {
+                name: tensor("batch", frames, dtype="int64")
+                for name in ("feature_attention_mask", "input_features_mask")
+                if name in names
+            }
+            yield {"input_features": tensor("batch", *shape, fill=0.5), **masks}
+
+
+def _flattened(config: Config) -> dict[str, Input]:
+    """Patches in rows, each after the numbers of its row and column."""
+    width = config.number("patch_embed_hidden_size", default=768)
+    patches = config.number("seq_len", default=2048)
+    return {"flattened_patches": tensor("batch", patches, 2 + width, fill=1)}
+
+
+def _others(names: frozenset[str]) -> dict[str, Input]:
+    rules: dict[str, Input] = {
+        "qformer_input_ids": tensor("batch", 32, fill=1, dtype="int64"),
+        "bbox": tensor("batch", TOKENS, 4, fill=0, dtype="int64"),
+    }
+    return {name: rule for name, rule in rules.items() if name in names}
+
+
+assert BATCH == "batch", "the shapes above say it"

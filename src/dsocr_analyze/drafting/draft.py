@@ -1,0 +1,299 @@
+"""Drafts a stages file: stages and inputs, tried out by a first pass on `meta`."""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import transformers
+
+from dsocr_analyze.architectures.any_model import undescribed
+from dsocr_analyze.architectures.any_model.description import (
+    Description,
+    Input,
+    Prompt,
+    read_description,
+)
+from dsocr_analyze.drafting.arguments import (
+    DESCRIBED,
+    PICTURE_OR_SOUND,
+    alternatives,
+    tensor,
+)
+from dsocr_analyze.drafting.classes import class_for, is_masked
+from dsocr_analyze.drafting.first_pass import Tried, said, tried
+from dsocr_analyze.drafting.parts import (
+    beside_the_text,
+    routed_expert_of,
+    stages_of,
+    text_embedding,
+)
+from dsocr_analyze.drafting.prompt_ids import (
+    TOKENS_AROUND,
+    first_id,
+    ids_of,
+    media_token,
+    text_id,
+)
+from dsocr_analyze.drafting.toml_text import toml_text
+from dsocr_analyze.errors import AnalyzeError, ModelCodeError
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.running.loading import LoadedModel, load_model
+
+__all__ = ["drafted"]
+
+_FIRST_GUESS: Final = 7
+"""Tokens of a picture in the first try, which hardly any model makes."""
+
+_MOST_TRIES: Final = 12
+"""Of numbers of tokens, for each way to describe the picture."""
+
+_NO_VALUES: Final = ("no values on meta", "meta tensor")
+"""What says that a device could run what fails here."""
+
+
+def drafted(
+    directory: ModelDirectory,
+    model_class: str | None = None,
+    *,
+    trust_remote_code: bool = False,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> str:
+    """The text of a stages file that runs as it is.
+
+    Args:
+        directory: The model; it needs no stages file.
+        model_class: Class to build; None for the config's, or else one that generates.
+        trust_remote_code: The user agreed to execute the directory's Python files, if any.
+        on_progress: Called with what begins.
+
+    Raises:
+        ConfigError: The config describes no model that transformers can build.
+        ModelCodeError: Nothing describes one of its inputs, or it ran with no inputs tried.
+    """
+    chosen = model_class or class_for(directory.config)
+    directory = replace(directory, described=undescribed(directory.config, chosen))
+    directory.check_values()
+    model = load_model(
+        directory,
+        device=torch.device("meta"),
+        dtype=torch.bfloat16,
+        trust_remote_code=trust_remote_code,
+    )
+    on_progress("trying its inputs out")
+    drafter = _Drafter(model, chosen)
+    try:
+        return drafter.text()
+    except ModelCodeError as failure:
+        if not drafter.generates or any(each in said(failure) for each in _NO_VALUES):
+            raise
+        try:
+            return replace(drafter, may_generate=False).text()
+        except ModelCodeError:
+            raise failure from None
+
+
+@dataclass(frozen=True)
+class _Drafter:
+    """Drafts one model's file.
+
+    Attributes:
+        model: The model on `meta`.
+        model_class: Class to name in the file; None if the config names it.
+        may_generate: Whether to let it generate, if it can.
+    """
+
+    model: LoadedModel
+    model_class: str | None
+    may_generate: bool = True
+
+    @property
+    def module(self) -> Any:
+        return self.model.module
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Arguments of its forward."""
+        return frozenset(inspect.signature(self.module.forward).parameters)
+
+    @property
+    def generates(self) -> bool:
+        """Whether `generate` runs it."""
+        can: bool = self.may_generate and self.module.can_generate()
+        return can and not is_masked(self.module)
+
+    def text(self) -> str:
+        """The file's text, read back before it is given away."""
+        self._refuse_undescribed()
+        found, notes = self._found()
+        text = toml_text(found, self._opening(), notes, routed_expert_of(self.module))
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "draft.toml"
+            file.write_text(text, encoding="utf-8")
+            read = replace(read_description(file), file=found.file, routed_expert=None)
+        assert read == found, "what was tried is not what was written"
+        return text
+
+    def _opening(self) -> list[str]:
+        lines = [
+            f"Drafted for {type(self.module).__name__} of transformers {transformers.__version__}.",
+            "Numbers are the config's or examples: change them to your workload's.",
+        ]
+        if not self.may_generate:
+            lines.append("generate() does not run this model: one pass of its forward is counted.")
+        return lines
+
+    def _refuse_undescribed(self) -> None:
+        """Raises if forward cannot do without an argument that no rule describes."""
+        parameters = inspect.signature(self.module.forward).parameters
+        needed = [
+            name
+            for name, each in parameters.items()
+            if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
+        ]
+        main = self.module.main_input_name
+        needed += [main] if isinstance(main, str) else main
+        missing = {name for name in needed if name not in DESCRIBED}
+        if missing:
+            raise ModelCodeError(
+                f"{type(self.module).__name__} takes {', '.join(sorted(missing))}, which no rule of"
+                " a draft describes; write its stages file by hand (docs/any-model.md)"
+            )
+
+    def _found(self) -> tuple[Description, dict[str, str]]:
+        """The first description with which the model runs."""
+        parameters = {name for name, _ in self.module.named_parameters()}
+        towers = [
+            self.module.get_submodule(path)
+            for path, kind in beside_the_text(self.module, has_towers=self._has_towers)
+            if kind in ("vision", "encoder") and path not in parameters
+        ]
+        submodules = frozenset(
+            name for each in towers for name in inspect.signature(each.forward).parameters
+        )
+        failures = list[AnalyzeError]()
+        ways = alternatives(self.names, self.module.config, submodules)
+        for way in ways:
+            guess, seen = self._with_tokens(way)
+            if guess is not None:
+                return guess, self._notes(guess, seen)
+            assert seen.failure is not None, "else it is the one"
+            failures.append(seen.failure)
+        raise ModelCodeError(
+            f"{type(self.module).__name__} ran with none of the inputs that could be drafted; write"
+            f" its stages file by hand (docs/any-model.md); with the likeliest, {failures[0]}",
+            arguments=failures[0].arguments,
+        ) from failures[0]
+
+    def _with_tokens(self, inputs: dict[str, Input]) -> tuple[Description | None, Tried]:
+        """The description with as many tokens as the text model is handed rows."""
+        embedding = text_embedding(self.module)
+        width = 0 if embedding is None else int(embedding.weight.shape[-1])
+        token = media_token(self.module.config, inputs)
+        if token is None or not self._reads_text:
+            # An encoder of pictures or sound may share its forward with one of text.
+            reads_both = self._is_seq2seq and self._reads_text and inputs
+            guess = self._description(inputs, None, 0, has_text=not reads_both)
+            seen = tried(self.model, guess, width)
+            if seen.failure is not None and reads_both:
+                guess = self._description(inputs, None, 0)
+                seen = tried(self.model, guess, width)
+            return (guess if seen.failure is None else None), seen
+        waiting, done = [_FIRST_GUESS], dict[int, tuple[Description, Tried]]()
+        while waiting and len(done) < _MOST_TRIES:
+            count = waiting.pop(0)
+            guess = self._description(inputs, token, count)
+            done[count] = guess, tried(self.model, guess, width)
+            seen = done[count][1]
+            if seen.failure is None and count in seen.put:
+                return guess, seen
+            found = seen.counts(width, {count, count + TOKENS_AROUND})
+            waiting += [each for each in found if each not in (*done, *waiting)]
+            if not waiting and 1 not in done:
+                waiting.append(1)
+        if 1 in done:
+            # Its picture is attended to from outside, or the model makes many tokens of it.
+            guess, seen = done[1]
+            grown = [TOKENS_AROUND + rows for rows in seen.put]
+            if seen.failure is None and (not grown or {*grown} & {*seen.computed}):
+                return guess, seen
+        failed = [seen for _, seen in done.values() if seen.failure is not None]
+        unfit = ModelCodeError(f"it puts other rows in the place of {[*done]} tokens")
+        return None, (failed or [Tried(unfit)])[0]
+
+    @property
+    def _reads_text(self) -> bool:
+        return "input_ids" in self.names
+
+    @property
+    def _is_seq2seq(self) -> bool:
+        """Whether a decoder reads what an encoder makes of the inputs."""
+        if self.generates and hasattr(self.module, "language_model"):
+            return False  # generate() hands the inputs on to that model, which starts its decoder
+        is_both: bool = self.module.config.is_encoder_decoder
+        return is_both and "decoder_input_ids" in self.names
+
+    @property
+    def _has_towers(self) -> bool:
+        takes_more = any(map(PICTURE_OR_SOUND.search, self.names))
+        return takes_more and (self._reads_text or "decoder_input_ids" in self.names)
+
+    def _description(
+        self, inputs: dict[str, Input], token: int | None, count: int, *, has_text: bool = True
+    ) -> Description:
+        """A description with `count` tokens of a picture, and with text if it may read any."""
+        config = self.module.config
+        placed, tokens = ids_of(config, token, count, has_picture="pixel_values" in inputs)
+        prompt: Prompt | None = None
+        given = dict(inputs)
+        if self._is_seq2seq:
+            prompt = Prompt(1, "decoder_input_ids", first_id(self.module), (), ())
+            if self._reads_text and has_text:
+                ids = tensor("batch", tokens, fill=text_id(config), dtype="int64", placed=placed)
+                mask = tensor("batch", tokens, dtype="int64")
+                given = {"input_ids": ids, "attention_mask": mask, **given}
+        elif self._reads_text:
+            prompt = Prompt(tokens, "input_ids", text_id(config), placed, ())
+        images = tuple(replace(run, value=1) for run in placed if run.value == token)
+        for name in ("mm_token_type_ids", "image_embeds_position_mask"):
+            if name in self.names:
+                given[name] = tensor("batch", "tokens", fill=0, dtype="int64", placed=images)
+        return Description(
+            file="the draft",
+            name=str(self.module.config.model_type),
+            model_class=self.model_class,
+            attention="eager",
+            routed_expert=None,
+            stages=stages_of(self.module, has_towers=self._has_towers, decodes=self.generates),
+            prompt=prompt,
+            inputs=given,
+            has_decode_table=False,
+        )
+
+    def _notes(self, found: Description, seen: Tried) -> dict[str, str]:
+        """What to say about the inputs."""
+        notes = {
+            "pixel_values": "of one picture, in the config's size",
+            "input_features": "of one recording",
+            "input_values": "of one recording: ten seconds of sound",
+            "image_grid_thw": "its frames, and its rows and columns of patches",
+            "image_sizes": "height and width of the picture",
+            "input_ids": "the text that the encoder reads",
+        }
+        prompt = found.prompt
+        if prompt is not None and prompt.argument != "input_ids":
+            notes["prompt"] = "with which decoding starts"
+        elif prompt is not None:
+            counts = [run.count for run in prompt.placed if run.count in seen.put]
+            notes["prompt"] = (
+                f"{counts[0]} stand for the picture or recording, {prompt.tokens - counts[0]} for"
+                " text around it"
+                if counts
+                else "change it to your prompt's"
+            )
+        return notes
