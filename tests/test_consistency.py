@@ -1,5 +1,6 @@
 """Commands that fit together: one spelling, one help text; names in any case; what was meant."""
 
+import itertools
 import os
 import re
 from collections import defaultdict
@@ -434,8 +435,13 @@ class TestConfigs:
                 in err
             )
 
-    @pytest.mark.parametrize("command", [(), ("tree",), ("fit",), ("--engine", "analytic")])
-    @pytest.mark.parametrize("option", ["--model", "--config"])
+    @pytest.mark.parametrize(
+        ("command", "option"),
+        [
+            *itertools.product([(), ("fit",), ("--engine", "analytic")], ["--model", "--config"]),
+            (("tree",), "--config"),  # with --model it shows the modules
+        ],
+    )
     def test_a_llama_directory_is_told_what_it_is(self, capsys, tmp_path, command, option):
         (tmp_path / "llama").mkdir()
         (tmp_path / "llama/config.json").write_text(

@@ -25,6 +25,7 @@ schemas = functools.cache(documents.schemas)
 NO_DOCUMENT = {
     "calibrate": "writes a profile, which is TOML",
     "docs": "writes Markdown",
+    "stages": "writes a stages file, which is TOML",
     "trust": "prints digests, as sha256sum does",
 }
 """Commands that write no JSON document, and what they write instead."""

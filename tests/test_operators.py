@@ -411,6 +411,21 @@ CASES = {
         (meta(3, 5),),
         one("sort", vector=15 * 3, read=4 * 15, written=(4 + 8) * 15),
     ),
+    "bucketize": (  # 3 boundaries: 2 comparisons tell 4 places apart
+        lambda x, at: torch.bucketize(x, at),
+        [meta(2, 5), meta(3)],
+        one("bucketize", vector=20, read=4 * 13, written=8 * 10),
+    ),
+    "searchsorted": (
+        lambda at, x: torch.searchsorted(at, x),
+        [meta(2, 7), meta(2, 5)],
+        one("searchsorted", vector=30, read=4 * 24, written=8 * 10),
+    ),
+    "weights by norm": (
+        lambda v, g: torch._weight_norm(v, g, 2),
+        [meta(4, 3, 5), meta(1, 1, 5)],
+        one("_weight_norm_interface", vector=180, read=4 * 65, written=4 * 65),
+    ),
     "argsort over the first dimension": (
         lambda x: torch.sort(x, stable=True, dim=0),
         (meta(2, 5),),

@@ -202,7 +202,7 @@ class TestOtherThreads:
         called = []
 
         class Model(PreTrainedModel):
-            def _initialize_weights(self, module, *args):
+            def _init_weights(self, module):
                 called.append(module)
 
             def tie_weights(self, *args, **kwargs):

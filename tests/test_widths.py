@@ -77,7 +77,7 @@ level = "warn"
 PRINTED_FROM_DOCUMENTS = {"measure", "infer", "calibrate"}
 """Commands whose work takes long: what they print is printed from one run's document."""
 
-WITHOUT_TABLES = {"check", "trust", "tree", "docs"}
+WITHOUT_TABLES = {"check", "trust", "tree", "docs", "stages"}
 
 
 def test_no_command_is_missing():

@@ -141,7 +141,8 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
         which = foreign_model(config) or f"its model_type is {config.get('model_type')!r}"
     raise ConfigError(
         f"config.json describes no known architecture: {which}; the known ones are {known}; to"
-        " trace another, describe it with stages=FILE (docs/any-model.md)",
+        " trace another, describe it with stages=FILE (docs/any-model.md), which"
+        " `dsocr-analyze stages` drafts",
         arguments=["stages"],
     )
 

@@ -147,8 +147,10 @@ def _loaded(
             check_attention(module, attention)
         how = directory.path / "generation_config.json"  # of which `generate` takes its cache
         if how.is_file():
+            read_config(how)  # a JSON object, and not too large
             with blamed_on(directory, f"has a {how.name} that transformers refuses"):
-                vars(module)["generation_config"] = GenerationConfig.from_dict(read_config(how))
+                found = GenerationConfig.from_pretrained(directory.path, local_files_only=True)
+            vars(module)["generation_config"] = found
     module.eval()
     is_real = device.type != "meta"
     has_weights = is_real and not random_weights and bool(directory.weight_files())

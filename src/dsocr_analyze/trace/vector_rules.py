@@ -102,6 +102,13 @@ def _unique_flops(call: Call) -> int:
     return elements * (max(elements - 1, 0).bit_length() + 1)
 
 
+def _search_flops(boundaries: int) -> Count:
+    """ceil(log2(n + 1)) comparisons per value, among the n boundaries of that argument."""
+    return lambda call: (
+        int(call.outputs[0].numel()) * int(call.args[boundaries].shape[-1]).bit_length()
+    )
+
+
 # --- interpolation and pooling ---------------------------------------------------------------
 
 
@@ -187,6 +194,14 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
             dimensions=_batch_norm,
         ),
         "native_batch_norm cudnn_batch_norm miopen_batch_norm",
+    ),
+    (
+        Rule(
+            "normalization",
+            "square, sum, and a product: 3 per element",
+            vector_flops=_per_input(3),
+        ),
+        "_weight_norm_interface",
     ),
     (
         Rule(
@@ -365,6 +380,14 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
             vector_flops=_unique_flops,
         ),
         "_unique2 unique_dim",
+    ),
+    (
+        Rule("routing", "a binary search per element", vector_flops=_search_flops(1)),
+        "bucketize",
+    ),
+    (
+        Rule("routing", "a binary search per element", vector_flops=_search_flops(0)),
+        "searchsorted",
     ),
     # interpolation and pooling
     (
