@@ -23,8 +23,8 @@ from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.trace.summary import growing_work
 
 MODELS = {**TEXT_MODELS, **READERS}
-REFUSED_ON_META = ("switch", "smolvlm")
-"""What they run depends on values: which expert is the best, which images are blank."""
+REFUSED_ON_META = ("switch",)
+"""What it runs depends on values: which expert is the best."""
 
 
 @dataclass
