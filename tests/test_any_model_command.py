@@ -18,6 +18,11 @@ ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/any-model.md").read_text(encoding="utf-8")
 EXAMPLE = ROOT / "examples/any_model"
 BLOCKS = dict(re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL))
+COMMANDS = [
+    line.removeprefix("dsocr-analyze ")
+    for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+    for line in block.replace("\\\n", "").splitlines()
+]
 
 needs_4 = pytest.mark.skipif(IS_5, reason="the example is written for transformers 4")
 
@@ -32,12 +37,20 @@ class TestDocumentation:
         monkeypatch.setenv("COLUMNS", "100")
         monkeypatch.chdir(tmp_path)
         (tmp_path / "examples").symlink_to(ROOT / "examples")
-        command = BLOCKS["console"].replace("\\\n", "").removeprefix("dsocr-analyze ")
-        assert main(shlex.split(command)) == 0
+        assert main(shlex.split(COMMANDS[0])) == 0
         printed = {line.rstrip() for line in capsys.readouterr().out.splitlines()}
         shown = BLOCKS["text"].splitlines()
         assert len(shown) > 8
         assert [line for line in shown if line.rstrip() not in printed] == []
+
+    @pytest.mark.exhaustive
+    def test_every_other_command_runs_as_it_stands(self, capsys, monkeypatch, tmp_path):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "config.json").write_text((EXAMPLE / "config.json").read_text())
+        drafts, runs = COMMANDS[1:]
+        for command in (drafts, runs):
+            assert main(shlex.split(command)) == 0, command
+        assert "a prompt of 288 tokens" in capsys.readouterr().out
 
     @pytest.mark.exhaustive
     @needs_4
