@@ -40,6 +40,7 @@ EXHAUSTIVE = ("-m", "exhaustive and not gpu and not benchmark", "--dist", "works
 # Minutes are few: what the versions could change, and the figures that were recorded outside.
 NEWEST_TESTS = (
     "tests/test_versions.py",
+    "tests/test_any_model.py",
     "tests/test_failing_passes.py",
     "tests/test_generate_witness.py",
     "tests/test_golden.py::test_every_stage_counts_what_was_recorded",

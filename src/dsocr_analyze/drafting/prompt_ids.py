@@ -48,11 +48,12 @@ def ids_of(
         return ((Run(end, tokens - 1, 1),) if has_picture and end else ()), tokens
     runs, start, whole = list[Run](), _BEFORE, Config(config)
     first, last = whole.first(*_BEGINS), whole.first(*_ENDS)
-    if isinstance(first, int):
+    known = range(text.number("vocab_size", default=2**31))  # a default may lie beyond them
+    if first in known:
         runs.append(Run(first, start, 1))
         start += 1
     runs.append(Run(token, start, count))
-    if isinstance(last, int):
+    if last in known:
         runs.append(Run(last, start + count, 1))
     return tuple(runs), count + TOKENS_AROUND
 
