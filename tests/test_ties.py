@@ -255,6 +255,13 @@ class TestCheckpoints:
         assert ("does not fit the model" if IS_5 else "which the model does not have") in message
         assert "save_pretrained()" in message
 
+    def test_the_same_in_another_format_beside_it_is_not_read(self, tmp_path):
+        values = self.saved(tmp_path, config_of("LlamaForCausalLM"))
+        save_file(values, tmp_path / "model.safetensors")
+        save_file({"tok_embeddings.weight": torch.ones(2)}, tmp_path / "consolidated.safetensors")
+        loaded = self.load(tmp_path).model.embed_tokens.weight
+        assert torch.equal(loaded, values["model.embed_tokens.weight"])
+
     def test_buffers_of_older_checkpoints_are_ignored(self, tmp_path):
         values = self.saved(tmp_path, config_of("LlamaForCausalLM"))
         old = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.full((8,), 9.0)}

@@ -314,8 +314,9 @@ class ModelDirectory:
         )
 
     def weight_files(self) -> list[Path]:
-        """The directory's safetensors files."""
-        return sorted(self.path.glob("*.safetensors"))
+        """The directory's safetensors files: those of transformers, if some are in its names."""
+        found = sorted(self.path.glob("*.safetensors"))
+        return [file for file in found if file.name.startswith("model")] or found
 
     @property
     def tokenizer_file(self) -> Path:
