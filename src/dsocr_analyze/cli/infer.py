@@ -209,7 +209,7 @@ def _session(
 
 def _tokenizer(directory: ModelDirectory) -> Any:
     """The directory's tokenizer, or a stand-in if it has none."""
-    from dsocr_analyze.running.tokenizer import load_tokenizer, stand_in_tokenizer
+    from dsocr_analyze.measuring.tokenizer import load_tokenizer, stand_in_tokenizer
 
     has_own = is_regular(directory.tokenizer_file)
     return load_tokenizer(directory) if has_own else stand_in_tokenizer()
@@ -226,8 +226,8 @@ def _inferred(
 ) -> InferenceReport:
     """The time of one call, and the cost of its passes."""
     from dsocr_analyze.measuring.inference import measure_inference
+    from dsocr_analyze.measuring.tokenizer import text_tokens
     from dsocr_analyze.report.inference import inference_report
-    from dsocr_analyze.running.tokenizer import text_tokens
 
     loaded, architecture = session.loaded, session.architecture
     measured = measure_inference(loaded, tokenizer, question, architecture, on_progress=announce)
@@ -292,7 +292,7 @@ def predicted_seconds(
 
 
 def _notes(session: DeepSeekOCRSession) -> tuple[str, ...]:
-    from dsocr_analyze.running.infer_call import stands_in_for_torchvision
+    from dsocr_analyze.measuring.infer_call import stands_in_for_torchvision
 
     notes = [
         "FLOPs, bytes and memory are counted for the passes without autocast; infer() runs them in"

@@ -15,6 +15,7 @@ from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.errors import ConfigError, ModelCodeError, PageError, WorkloadError
 from dsocr_analyze.input_files import opened
 from dsocr_analyze.interruption import safe_point
+from dsocr_analyze.measuring.infer_call import inferring
 from dsocr_analyze.measuring.kept_memory import kept_memory
 from dsocr_analyze.measuring.memory import allocated_at_most
 from dsocr_analyze.measuring.stage_clock import Laps, StageClock
@@ -22,7 +23,6 @@ from dsocr_analyze.measuring.timers import timer_of
 from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.failures import blamed_on
 from dsocr_analyze.running.generation import left_as_it_was
-from dsocr_analyze.running.infer_call import inferring
 from dsocr_analyze.running.loading import LoadedModel
 from dsocr_analyze.running.process_settings import replaced
 from dsocr_analyze.workload import ViewBatch, Workload

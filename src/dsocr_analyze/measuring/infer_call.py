@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from dsocr_analyze.running import picture_transforms
+from dsocr_analyze.measuring import picture_transforms
 from dsocr_analyze.running.forward import running_unwatched
 from dsocr_analyze.running.generation import flash_attention
 from dsocr_analyze.running.loading import LoadedModel
