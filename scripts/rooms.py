@@ -29,7 +29,7 @@ FOUNDATIONS: Final[tuple[tuple[str, ...], ...]] = (
     ("version",),
     ("dtypes",),
     ("kernels",),
-    ("scratch",),
+    ("scratch", "device"),
 )
 """The rooms that any other may use; the diagram leaves them out."""
 

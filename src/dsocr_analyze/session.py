@@ -16,6 +16,7 @@ from dsocr_analyze.agreement import Agreement, compare
 from dsocr_analyze.analytic import UNIFORM_ROUTING_NOTE, figures_of_composition
 from dsocr_analyze.architectures import DEFAULT, described_architecture
 from dsocr_analyze.architectures.planning import Asked, ImagePath, PageSize, given_or_planned
+from dsocr_analyze.device import parse_device, require_flash_attention
 from dsocr_analyze.dtypes import Dtype, dtype_named
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.figures import (
@@ -29,7 +30,6 @@ from dsocr_analyze.figures import (
 from dsocr_analyze.kernels import total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.build import build_report
-from dsocr_analyze.running.device import parse_device, require_flash_attention
 from dsocr_analyze.running.exclusive import exclusive
 from dsocr_analyze.running.loading import LoadedModel, load_model
 from dsocr_analyze.trace.passes import PassTraces, RunStep, trace_passes
