@@ -202,6 +202,10 @@ class TestOtherThreads:
         called = []
 
         class Model(PreTrainedModel):
+            def __init__(self, config):
+                super().__init__(config)
+                self.weight = torch.nn.Parameter(torch.ones(1))  # else there is nothing to draw
+
             def _init_weights(self, module):
                 called.append(module)
 

@@ -14,12 +14,20 @@ from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.escaping import shown
 from dsocr_analyze.model.directory import ModelDirectory
 
-__all__ = ["check_attention", "check_stages", "config_and_class", "use_attention"]
+__all__ = [
+    "FLASH_ATTENTION",
+    "check_attention",
+    "check_stages",
+    "config_and_class",
+    "use_attention",
+]
 
 _MOST_LAYERS: Final = 256
 """More than published models have (Llama 3.1 405B: 126)."""
 
 FLASH_ATTENTION: Final = "flash_attention_2"
+"""transformers' name of it."""
+
 _SUPPORT: Final[Mapping[str, tuple[str, ...]]] = {
     "sdpa": ("_supports_sdpa",),
     FLASH_ATTENTION: ("_supports_flash_attn", "_supports_flash_attn_2"),

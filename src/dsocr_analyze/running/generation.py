@@ -227,27 +227,17 @@ def left_as_it_was(model: torch.nn.Module) -> Iterator[None]:
 
 def _restorer(model: torch.nn.Module) -> Callable[[], None]:
     """Returns a function that restores all modules' current attributes, buffers and hooks."""
-    # `model.modules()` passes every module through a generator per level above it.
-    found = {model: None}
-    waiting = [model]
-    while waiting:
-        children = [child for child in waiting.pop()._modules.values() if child is not None]
-        waiting += [child for child in children if child not in found]
-        found.update(dict.fromkeys(children))
-    before = [
-        (module, dict(vars(module)), dict(module._buffers), dict(module._forward_hooks))
-        for module in found
+    before: list[tuple[dict[Any, Any], dict[Any, Any]]] = [
+        (table, dict(table))
+        for module in model.modules()
+        # transformers 5 adds hooks to the layers whose outputs a pass asks for.
+        for table in (vars(module), module._buffers, module._forward_hooks)
     ]
 
     def restore() -> None:
-        for module, attributes, buffers, hooks in before:
-            vars(module).clear()
-            vars(module).update(attributes)
-            module._buffers.clear()
-            module._buffers.update(buffers)
-            # transformers 5 adds hooks to the layers whose outputs a pass asks for.
-            module._forward_hooks.clear()
-            module._forward_hooks.update(hooks)
+        for table, content in before:
+            table.clear()
+            table.update(content)
 
     return restore
 

@@ -22,6 +22,7 @@ from dsocr_analyze.model.versions import require_transformers
 from dsocr_analyze.running.building import building
 from dsocr_analyze.running.confinement import confined
 from dsocr_analyze.running.described_model import (
+    FLASH_ATTENTION,
     check_attention,
     check_stages,
     config_and_class,
@@ -34,9 +35,6 @@ from dsocr_analyze.running.unused_imports import without_unused_imports
 from dsocr_analyze.running.weights import draw_weights, load_weights
 
 __all__ = ["LoadedModel", "kernels_of_cpu", "load_model"]
-
-_ATTENTION_IMPLEMENTATIONS: Final = {False: "eager", True: "flash_attention_2"}
-"""transformers' name of the attention implementation, without and with flash attention."""
 
 _WINDOW: Final = "_ring_window"
 """Attribute of the config where Unlimited-OCR's code looks for its window; `infer()` sets it.
@@ -120,7 +118,7 @@ def load_model(
         require_trust(directory)
     if directory.described is None:
         require_transformers(directory)
-    attention = _ATTENTION_IMPLEMENTATIONS[flash_attention]
+    attention = FLASH_ATTENTION if flash_attention else "eager"
     if directory.described is not None and not flash_attention:
         attention = directory.described.attention
     with without_unused_imports():

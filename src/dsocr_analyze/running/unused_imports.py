@@ -21,6 +21,7 @@ import importlib.util
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from dsocr_analyze.forking import undone
@@ -131,27 +132,24 @@ def _listed(size: Any) -> Any:
     return list(map(_listed, size)) if isinstance(size, tuple | list) else size
 
 
-class _NoExpressions(_StandIn):
-    """torch's operators on symbols, of which a kernel imports one that numbers don't need."""
+def _of_one_function(module: str, function: str) -> _StandIn:
+    """Stands in for a module of which one function is imported, and not called for any pass."""
+    stand_in = _StandIn(module)
 
-    def __init__(self) -> None:
-        super().__init__("torch.utils._sympy.functions")
+    def real(*args: Any, **kwargs: Any) -> Any:
+        return getattr(stand_in.give_way(), function)(*args, **kwargs)
 
-    def Max(self, *values: Any) -> Any:  # noqa: N802  # its name
-        return self.give_way().Max(*values)
-
-
-class _NoScipy(_StandIn):
-    """scipy's optimizers, of which transformers imports one function."""
-
-    def __init__(self) -> None:
-        super().__init__("scipy.optimize")
-
-    def linear_sum_assignment(self, *args: Any, **kwargs: Any) -> Any:
-        return self.give_way().linear_sum_assignment(*args, **kwargs)
+    vars(stand_in)[function] = real
+    return stand_in
 
 
-_STAND_INS: Final = (_NoCompiler, _NoSympy, _NoSymbols, _NoExpressions, _NoScipy)
+_STAND_INS: Final[tuple[Callable[[], _StandIn], ...]] = (
+    _NoCompiler,
+    _NoSympy,
+    _NoSymbols,
+    partial(_of_one_function, "torch.utils._sympy.functions", "Max"),
+    partial(_of_one_function, "scipy.optimize", "linear_sum_assignment"),
+)
 
 
 class _RealParts(importlib.abc.MetaPathFinder):

@@ -56,7 +56,8 @@ class _Prompts:
             tensor = torch.tensor(list(described.values), dtype=dtype, device=self.device)
         else:
             assert described.shape is not None, "either is given"
-            shape = [self._size(size) for size in described.shape]
+            named = {BATCH: self.batch, TOKENS: self.tokens, KEYS: self.tokens}
+            shape = [named[each] if isinstance(each, str) else each for each in described.shape]
             if described.placed:
                 row = _row(self.file, key, shape[-1], described.fill, described.placed)
                 tensor = torch.tensor(row, dtype=dtype, device=self.device)
@@ -66,10 +67,6 @@ class _Prompts:
         if described.is_repeated and self.batch > 1:
             tensor = tensor.repeat(self.batch, *[1] * (tensor.dim() - 1))
         return tensor
-
-    def _size(self, size: int | str) -> int:
-        named = {BATCH: self.batch, TOKENS: self.tokens, KEYS: self.tokens}
-        return named[size] if isinstance(size, str) else size
 
 
 def prefill_inputs(
