@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from dsocr_analyze.architectures.any_model.description import (
-    BATCH,
     MODEL_DTYPE,
     TOKENS,
     Input,
@@ -229,6 +228,3 @@ def _others(names: frozenset[str]) -> dict[str, Input]:
         "bbox": tensor("batch", TOKENS, 4, fill=0, dtype="int64"),
     }
     return {name: rule for name, rule in rules.items() if name in names}
-
-
-assert BATCH == "batch", "the shapes above say it"

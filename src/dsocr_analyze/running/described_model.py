@@ -26,8 +26,6 @@ _MOST_LAYERS: Final = 256
 """More than published models have (Llama 3.1 405B: 126)."""
 
 FLASH_ATTENTION: Final = "flash_attention_2"
-"""transformers' name of it."""
-
 _SUPPORT: Final[Mapping[str, tuple[str, ...]]] = {
     "sdpa": ("_supports_sdpa",),
     FLASH_ATTENTION: ("_supports_flash_attn", "_supports_flash_attn_2"),

@@ -63,9 +63,7 @@ def running(
             stack.enter_context(KnownValues())
             stack.enter_context(KnownShapes())
         else:
-            stack.enter_context(_Interruptible())
-            if device.type != "cuda":
-                stack.enter_context(_CudaMeans(device))
+            stack.enter_context(_OnDevice(device))
             if not has_weights:
                 stack.enter_context(UniformRouting())
         yield
@@ -136,18 +134,8 @@ def _modules_calling_flash_attention() -> list[types.ModuleType]:
     return [modeling_flash_attention_utils, *own]
 
 
-class _Interruptible(TorchFunctionMode):
-    """Ends a pass at its next function call if an interruption is pending."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        safe_point()
-        return func(*args, **(kwargs or {}))
-
-
-class _CudaMeans(TorchFunctionMode):
-    """Makes `.cuda()` move to the device under analysis."""
+class _OnDevice(TorchFunctionMode):
+    """Ends a pass at its next call if interrupted; `.cuda()` moves to the device under analysis."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -156,7 +144,8 @@ class _CudaMeans(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is torch.Tensor.cuda:
+        safe_point()
+        if func is torch.Tensor.cuda and self._device.type != "cuda":
             return args[0].to(self._device)
         return func(*args, **(kwargs or {}))
 

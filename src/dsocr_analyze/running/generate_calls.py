@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import torch
 
-from dsocr_analyze.architectures.any_model.decode_cache import Lengths, lengthened, lengths_of
+from dsocr_analyze.architectures.any_model.decode_cache import lengthened, lengths_of
 from dsocr_analyze.architectures.architecture import GenerateUse
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.forking import undone
+from dsocr_analyze.running.process_settings import replaced
 
 __all__ = ["GenerateCalls"]
 
@@ -54,8 +54,7 @@ class GenerateCalls:
         new_tokens: int,
         use: GenerateUse,
     ) -> None:
-        can_generate = getattr(model, "can_generate", None)
-        if can_generate is None or not can_generate():
+        if not getattr(model, "can_generate", bool)():
             raise ConfigError(
                 f"transformers' generate() cannot run {type(model).__name__}; give a 'class' that"
                 " it can, or leave out the stage with the role 'decode' to count one pass"
@@ -68,7 +67,7 @@ class GenerateCalls:
         self._one_pass: dict[str, Any] = {}
         self._kwargs: dict[str, Any] = {}
         self._before: dict[str, Any] = {}
-        self._prefilled: Lengths = ()
+        self._prefilled: Any = ()
         self.ready = 0
 
     @property
@@ -199,15 +198,10 @@ def _stopping(model: torch.nn.Module) -> Iterator[None]:
 
     The model inside another one may be what generates, such as BLIP-2's language model.
     """
-    generating = [module for module in model.modules() if hasattr(module, _PREPARE)]
-
-    def restore() -> None:
-        for module in generating:
-            vars(module).pop(_PREPARE, None)
-
-    with undone(restore):
-        for module in generating:
-            vars(module)[_PREPARE] = _stop_of(module)
+    with contextlib.ExitStack() as stack:
+        for module in model.modules():
+            if hasattr(module, _PREPARE):
+                stack.enter_context(replaced(module, _PREPARE, _stop_of(module)))
         yield
 
 

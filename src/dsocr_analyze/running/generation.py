@@ -80,13 +80,9 @@ class Generation(Generic[Record]):
             for name, each in inspect.signature(model.module.forward).parameters.items()
             if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
         ]
-        inputs = {
-            name: value
-            for name, value in architecture.prefill_inputs(
-                model.device, model.dtype, workload
-            ).items()
-            if name in named or name not in architecture.left_out_where_unknown
-        }
+        inputs = architecture.prefill_inputs(model.device, model.dtype, workload)
+        for name in architecture.left_out_where_unknown - set(named):
+            inputs.pop(name, None)
         unknown = inputs.keys() - set(named)
         is_bare = model.directory.described is not None and architecture.generate is None
         if is_bare and named and unknown:  # some take and ignore any

@@ -225,17 +225,14 @@ def _with_output_size(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _fill(func: Any, args: Any, kwargs: dict[str, Any]) -> bool | int | float | complex | None:
     """The number that fills a new tensor; None if `func` does not fill with a number."""
-    if func in _EQUALITY and kwargs == {} and _is_computed_float(args[0]):
-        return False if type(args[1]) in (int, float) and args[1] == 0 else None
+    if func in _EQUALITY and not kwargs and args[0].is_meta and args[0].is_floating_point():
+        is_known = hasattr(args[0], _ATTRIBUTE) or type(args[1]) not in (int, float) or args[1] != 0
+        return None if is_known else False
     value = _FILLED_WITH.get(func)
     place = _FILL_ARGUMENT.get(func)
     if place is not None:
         value = args[place] if len(args) > place else kwargs.get("fill_value")
     return value if isinstance(value, bool | int | float | complex) else None
-
-
-def _is_computed_float(tensor: torch.Tensor) -> bool:
-    return tensor.is_meta and tensor.is_floating_point() and not hasattr(tensor, _ATTRIBUTE)
 
 
 def _filled(

@@ -48,10 +48,6 @@ def undescribed(config: Mapping[str, Any], model_class: str | None = None) -> Ar
 def as_architecture(description: Description) -> Architecture:
     """The architecture that a stages file describes, from what was read of it."""
     prompt = description.prompt
-    generate = None
-    if description.decodes:
-        assert prompt is not None, "what decodes has a prompt"
-        generate = GenerateUse(prompt.fill, prompt.without)
     return Architecture(
         name=description.name,
         title=description.name,
@@ -66,7 +62,9 @@ def as_architecture(description: Description) -> Architecture:
         plan=partial(_plan, description),
         notes_of=partial(_notes, description),
         prefill_inputs=partial(_prefill_inputs, description),
-        generate=generate,
+        generate=GenerateUse(prompt.fill, prompt.without)
+        if description.decodes and prompt
+        else None,
         left_out_where_unknown=frozenset({"attention_mask"} - set(description.inputs)),
         model_class=description.model_class,
         attention=description.attention,

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
-__all__ = ["Lengths", "lengthened", "lengths_of"]
-
-Lengths: TypeAlias = Any
-"""Sizes of a cache's tensors, nested like the cache; of one of transformers, tokens by layer."""
+__all__ = ["lengthened", "lengths_of"]
 
 
-def lengths_of(cache: Any) -> Lengths:
-    """The sizes of a cache by which `lengthened` sees where it has grown."""
+def lengths_of(cache: Any) -> Any:
+    """Sizes of a cache's tensors, nested like it, or tokens by layer of one of transformers."""
     if isinstance(cache, tuple | list):
         return tuple(
             tuple(each.shape) if isinstance(each, torch.Tensor) else lengths_of(each)
@@ -24,7 +21,7 @@ def lengths_of(cache: Any) -> Lengths:
     return {layer: own.get_seq_length(layer) for layer, *_ in _growing_layers(own)}
 
 
-def lengthened(cache: Any, tokens: int, before: Lengths) -> Any:
+def lengthened(cache: Any, tokens: int, before: Any) -> Any:
     """Extends the cache by tokens that are all zeros.
 
     A cache of transformers takes them like any tokens: a sliding window drops the oldest. One that
@@ -46,11 +43,11 @@ def lengthened(cache: Any, tokens: int, before: Lengths) -> Any:
     own = getattr(cache, "self_attention_cache", cache)
     for layer, keys, values in list(_growing_layers(own)):
         if own.get_seq_length(layer) > before.get(layer, 0):
-            own.update(_zeros_like(keys, tokens), _zeros_like(values, tokens), layer)
+            own.update(_zeros(keys, -2, tokens), _zeros(values, -2, tokens), layer)
     for layer in getattr(own, "layers", ()):
         indexer = getattr(layer, "indexer_keys", None)
         if indexer is not None:
-            layer.update_indexer(indexer.new_zeros((len(indexer), tokens, *indexer.shape[2:])))
+            layer.update_indexer(_zeros(indexer, 1, tokens))
     return cache
 
 
@@ -58,8 +55,7 @@ def _longer(held: torch.Tensor, tokens: int, before: tuple[int, ...]) -> torch.T
     """A tensor that grows in the dimension in which it has grown since the prefill pass."""
     for dim, then in enumerate(before):
         if held.shape[dim] > then:
-            zeros = held.new_zeros((*held.shape[:dim], tokens, *held.shape[dim + 1 :]))
-            return torch.cat([held, zeros], dim=dim)
+            return torch.cat([held, _zeros(held, dim, tokens)], dim=dim)
     return held
 
 
@@ -80,6 +76,8 @@ def _growing_layers(cache: Any) -> Iterator[tuple[int, torch.Tensor, torch.Tenso
             yield number, keys, values
 
 
-def _zeros_like(held: torch.Tensor, tokens: int) -> torch.Tensor:
-    """`[B, heads, K, head_dim]` -> `[B, heads, tokens, head_dim]` of zeros."""
-    return held.new_zeros((*held.shape[:2], tokens, held.shape[-1]))
+def _zeros(held: torch.Tensor, dim: int, tokens: int) -> torch.Tensor:
+    """Zeros like a tensor, of some tokens along a dimension."""
+    shape = list(held.shape)
+    shape[dim] = tokens
+    return held.new_zeros(shape)

@@ -1,4 +1,4 @@
-"""The contents of a stages file: a model's stages, its inputs, and how it decodes."""
+"""The contents of a stages file: a model's stages and its inputs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ __all__ = [
 BATCH: Final = "batch"
 TOKENS: Final = "tokens"
 KEYS: Final = "keys"
-"""Sizes set by a workload: prompts per batch, tokens passed to a pass, and all positions up to
-the last of these."""
+"""Sizes set by a workload: prompts per batch, and tokens per prompt by either name."""
 
 _ATTENTIONS: Final = ("eager", "sdpa")
 MODEL_DTYPE: Final = "model"
@@ -93,7 +92,7 @@ class Prompt:
 
     Attributes:
         tokens: Default number of tokens.
-        argument: Argument of forward that takes their ids.
+        argument: Argument of `generate` that takes their ids.
         fill: Id of all tokens not listed in `placed`.
         placed: Ids of specific tokens.
         without: Arguments that are not passed to forward although `generate` would.
