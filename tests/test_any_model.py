@@ -475,7 +475,7 @@ class TestModel:
         ("attention", "arguments", "message"),
         [
             ('attention = "sdpa"\n', {}, 'has no sdpa; give attention = "eager"'),
-            ("", {"flash_attention": True}, "no flash_attention_2; leave out --use-flash-attn 1"),
+            ("", {"flash_attention": True}, "no flash_attention_2; give flash_attention=False"),
         ],
     )
     def test_attention_that_a_class_lacks_is_refused(self, tmp_path, attention, arguments, message):

@@ -177,18 +177,18 @@ class _Drafter:
             name for each in towers for name in inspect.signature(each.forward).parameters
         )
         failures = list[AnalyzeError]()
-        ways = alternatives(self.names, self.module.config, submodules)
-        for way in ways:
+        for way in alternatives(self.names, self.module.config, submodules):
             guess, seen = self._with_tokens(way)
             if guess is not None:
                 return guess, self._notes(guess, seen)
             assert seen.failure is not None, "else it is the one"
             failures.append(seen.failure)
+        likeliest, *_ = failures
         raise ModelCodeError(
             f"{type(self.module).__name__} ran with none of the inputs that could be drafted; write"
-            f" its stages file by hand (docs/any-model.md); with the likeliest, {failures[0]}",
-            arguments=failures[0].arguments,
-        ) from failures[0]
+            f" its stages file by hand (docs/any-model.md); with the likeliest, {likeliest}",
+            arguments=likeliest.arguments,
+        ) from likeliest
 
     def _with_tokens(self, inputs: dict[str, Input]) -> tuple[Description | None, Tried]:
         """The description with as many tokens as the text model is handed rows."""

@@ -117,22 +117,24 @@ def check_attention(module: torch.nn.Module, attention: str) -> None:
     Raises:
         ConfigError: A model in it has no such attention, or the package for it is missing.
     """
-    from transformers import PreTrainedModel
-    from transformers.utils import is_flash_attn_2_available
+    import transformers
 
     is_flash = attention == FLASH_ATTENTION
-    way_out = "leave out --use-flash-attn 1" if is_flash else 'give attention = "eager"'
-    for each in module.modules():
-        if isinstance(each, PreTrainedModel) and not any(
-            getattr(each, flag, False) for flag in _SUPPORT.get(attention, ("config",))
-        ):
-            raise ConfigError(
-                f"{type(each).__name__} of the installed transformers has no {attention}; {way_out}"
-            )
-    if is_flash and not is_flash_attn_2_available():
-        raise ConfigError(
-            f"transformers' own code needs the package flash-attn for {attention}; {way_out}"
-        )
+    way_out = "give flash_attention=False" if is_flash else 'give attention = "eager"'
+    supports = _SUPPORT.get(attention, ("config",))
+    lacking = [
+        type(each).__name__
+        for each in module.modules()
+        if isinstance(each, transformers.PreTrainedModel)
+        and not any(getattr(each, flag, 0) for flag in supports)
+    ]
+    if lacking:
+        said = f"{lacking[0]} of the installed transformers has no {attention}"
+    elif is_flash and not transformers.utils.is_flash_attn_2_available():
+        said = f"transformers' own code needs the package flash-attn for {attention}"
+    else:
+        return
+    raise ConfigError(f"{said}; {way_out}", arguments=["flash_attention"])
 
 
 def check_stages(module: torch.nn.Module, architecture: Architecture) -> None:

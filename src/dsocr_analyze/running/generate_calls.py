@@ -97,8 +97,7 @@ class GenerateCalls:
             }
             for name in _CACHES:
                 if self._kwargs.get(name) is not None:
-                    cache = lengthened(self._kwargs[name], missing, self._prefilled)
-                    self._kwargs[name] = cache
+                    self._kwargs[name] = lengthened(self._kwargs[name], missing, self._prefilled)
             self.ready = number
         new = self._ids.new_full((len(self._ids), number + 1), self._use.token)
         of_pass = {"next_sequence_length": 1 if self._kwargs["use_cache"] else None}
@@ -133,9 +132,8 @@ class GenerateCalls:
             from transformers import GenerationMixin
 
             # The first token starts the decoder already: another one would be put before it.
-            first = int(start[0, 0])
             generate = functools.partial(
-                GenerationMixin.generate, self._model, decoder_start_token_id=first
+                GenerationMixin.generate, self._model, decoder_start_token_id=int(start[0, 0])
             )
         with _stopping(self._model):
             try:
