@@ -93,6 +93,12 @@ DECODERS = {
 }  # fmt: skip
 
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_LATENT = {
+    "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1,
+    "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
+    "v_head_dim": 12,
+}  # fmt: skip
 MIXTURES = {
     "granitemoe": llama_like(
         "granitemoe", "GraniteMoe", num_local_experts=4, num_experts_per_tok=2
@@ -102,11 +108,10 @@ MIXTURES = {
         "vocab_size": 128, "hidden_size": 64, "num_hidden_layers": 2, "kv_channels": 16,
         "num_key_value_heads": 2, "num_attention_heads": 4, "intermediate_size": 96,
         "num_local_experts": 4, "num_experts_per_tok": 2}),
-    "deepseek_v3": llama_like(
-        "deepseek_v3", "DeepseekV3", num_key_value_heads=4, n_routed_experts=4,
-        num_experts_per_tok=2, moe_intermediate_size=32, n_group=2, topk_group=1,
-        first_k_dense_replace=1, q_lora_rank=24, kv_lora_rank=16, qk_rope_head_dim=8,
-        qk_nope_head_dim=16, v_head_dim=12),
+    "deepseek_v3": llama_like("deepseek_v3", "DeepseekV3", **_LATENT),
+    "deepseek_v32": llama_like(
+        "deepseek_v32", "DeepseekV32", **_LATENT, index_topk=8, index_head_dim=16,
+        index_n_heads=2, head_dim=8),
     "qwen3_moe": llama_like("qwen3_moe", "Qwen3Moe", head_dim=16, **_EXPERTS),
     "gpt_oss": llama_like(
         "gpt_oss", "GptOss", head_dim=16, num_local_experts=4, num_experts_per_tok=2,

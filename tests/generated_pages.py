@@ -252,6 +252,21 @@ def sees(
 
 
 _IDEFICS_VISION = {**CLIP_VISION, "hidden_size": 32, "embed_dim": 32}
+
+
+def _idefics(*, use_resampler: bool) -> Small:
+    return reader({
+        "model_type": "idefics", "architectures": ["IdeficsForVisionText2Text"], **DECODER,
+        "additional_vocab_size": 2, "cross_layer_interval": 1, "use_resampler": use_resampler,
+        "vision_config": {"embed_dim": 32, "image_size": 32, "patch_size": 8,
+                          "num_hidden_layers": 2, "num_attention_heads": 4,
+                          "intermediate_size": 48, "hidden_act": "gelu"},
+        "perceiver_config": {"resampler_n_latents": 4, "resampler_depth": 1,
+                             "resampler_n_heads": 2, "resampler_head_dim": 8},
+    }, {"pixel_values": Given((1, 1, 3, 32, 32)),
+        "image_attention_mask": Given((1, 8, 1), 1, "int64")})  # fmt: skip
+
+
 _VISION_LANGUAGE = {
     "llava": sees("llava", "Llava", 16, PICTURE, vision_config=_CLIP,
                   vision_feature_layer=-2, image_seq_length=16),
@@ -282,26 +297,8 @@ _VISION_LANGUAGE = {
     "paligemma2": sees(
         "paligemma", "PaliGemma", 16, PICTURE, vision_config=_SIGLIP, projection_dim=64,
         text_config={"model_type": "gemma2", **DECODER, "head_dim": 16, "sliding_window": 20}),
-    "idefics": reader({
-        "model_type": "idefics", "architectures": ["IdeficsForVisionText2Text"], **DECODER,
-        "additional_vocab_size": 2, "cross_layer_interval": 1, "use_resampler": False,
-        "vision_config": {"embed_dim": 32, "image_size": 32, "patch_size": 8,
-                          "num_hidden_layers": 2, "num_attention_heads": 4,
-                          "intermediate_size": 48, "hidden_act": "gelu"},
-        "perceiver_config": {"resampler_n_latents": 4, "resampler_depth": 1,
-                             "resampler_n_heads": 2, "resampler_head_dim": 8},
-    }, {"pixel_values": Given((1, 1, 3, 32, 32)),
-        "image_attention_mask": Given((1, 8, 1), 1, "int64")}),
-    "idefics_resampler": reader({
-        "model_type": "idefics", "architectures": ["IdeficsForVisionText2Text"], **DECODER,
-        "additional_vocab_size": 2, "cross_layer_interval": 1, "use_resampler": True,
-        "vision_config": {"embed_dim": 32, "image_size": 32, "patch_size": 8,
-                          "num_hidden_layers": 2, "num_attention_heads": 4,
-                          "intermediate_size": 48, "hidden_act": "gelu"},
-        "perceiver_config": {"resampler_n_latents": 4, "resampler_depth": 1,
-                             "resampler_n_heads": 2, "resampler_head_dim": 8},
-    }, {"pixel_values": Given((1, 1, 3, 32, 32)),
-        "image_attention_mask": Given((1, 8, 1), 1, "int64")}),
+    "idefics": _idefics(use_resampler=False),
+    "idefics_resampler": _idefics(use_resampler=True),
     "idefics2": sees(
         "idefics2", "Idefics2", 4, {"pixel_values": Given((1, 1, 3, 32, 32))},
         vision_config=_IDEFICS_VISION,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -171,8 +172,8 @@ def test_what_meta_cannot_tell_is_refused_and_a_cpu_can(tmp_path, name):
 
 
 JUMPS = (
-    "gemma2", "gemma3", "gpt_bigcode", "gpt_oss", "idefics", "mamba", "mistral", "mllama", "mpt",
-    "phi3", "qwen2_audio", "recurrent_gemma", "rwkv", "t5", "whisper", "zamba",
+    "deepseek_v32", "gemma2", "gemma3", "gpt_bigcode", "gpt_oss", "idefics", "mamba", "mistral",
+    "mllama", "mpt", "phi3", "qwen2_audio", "recurrent_gemma", "rwkv", "t5", "whisper", "zamba",
 )  # fmt: skip
 """Windows that fill up, caches as large as the whole answer, and each other way to grow."""
 
@@ -190,6 +191,14 @@ def test_a_step_after_many_that_do_not_run_costs_what_it_costs_after_them(tmp_pa
     report = session_of(small, tmp_path).analyze(max_new_tokens=40)
     assert report.total.batch.matrix_flops == sum(real.flops)
     assert report.memory.kv_cache_bytes == real.cache_bytes[-1]
+
+
+def test_the_page_says_how_many_models_these_are():
+    page = (Path(__file__).parent.parent / "docs/any-model.md").read_text(encoding="utf-8")
+    present = sum(small.is_there for small in MODELS.values())
+    version = transformers.__version__.rpartition(".")[0]
+    words = "small models under transformers" if not IS_5 else "under"
+    assert f"{present} {words} {version}" in " ".join(page.split())
 
 
 class TestOneRowOfLogits:
