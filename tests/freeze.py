@@ -1,0 +1,260 @@
+"""What is true now, frozen: every figure of many cases, so that a rewrite can show it kept them.
+
+`tests/data/freeze` holds one file per group of cases, each a JSON object from a case's name to its
+value. Modules that are alike are one entry, and their records are a digest beside the total work
+and the calls of each operator, so that a difference names the module and the quantity.
+
+    python tests/freeze.py           every difference from what is frozen
+    python tests/freeze.py --write   freezes what is true now; read the difference first
+
+A figure that is meant to change is listed in `EXPECTED`, with its reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import lzma
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dsocr_analyze.kernels import Kernel, Work
+
+DATA = Path(__file__).parent / "data" / "freeze"
+
+Value = Any
+"""A JSON value."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Differences that are meant.
+
+    Attributes:
+        group: The group of cases.
+        case: Pattern of the names of the cases (as of files: `*`, `?`, `[...]`).
+        place: Pattern of the places within them, whose parts are joined by ` | `.
+        reason: Why these figures change.
+    """
+
+    group: str
+    case: str
+    place: str
+    reason: str
+
+
+EXPECTED: tuple[Expected, ...] = ()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One place of a case that has another value than it had."""
+
+    group: str
+    case: str
+    place: str
+    then: Value
+    now: Value
+
+    def __str__(self) -> str:
+        return (
+            f"{self.case}\n    {self.place or '(all of it)'}:"
+            f"\n      then {_short(self.then)}\n      now  {_short(self.now)}"
+        )
+
+    def is_meant_by(self, expected: Expected) -> bool:
+        return (
+            expected.group == self.group
+            and fnmatchcase(self.case, expected.case)
+            and fnmatchcase(self.place, expected.place)
+        )
+
+
+def _short(value: Value) -> str:
+    text = "nothing" if value is None else json.dumps(value)
+    return text if len(text) <= 400 else f"{text[:400]}..."
+
+
+# --- comparing ----------------------------------------------------------------------------------
+
+
+def differences(group: str, case: str, then: Value, now: Value) -> list[Difference]:
+    """Every place at which two values of a case differ."""
+    return [
+        Difference(group, case, " | ".join(place), one, other)
+        for place, one, other in _unequal(then, now, ())
+    ]
+
+
+def _unequal(
+    then: Value, now: Value, place: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Value, Value]]:
+    if isinstance(then, dict) and isinstance(now, dict):
+        for key in [*then, *(key for key in now if key not in then)]:
+            yield from _unequal(then.get(key), now.get(key), (*place, key))
+    elif isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+        for number, pair in enumerate(zip(then, now, strict=True)):
+            yield from _unequal(*pair, (*place, str(number)))
+    elif then != now or type(then) is not type(now):
+        yield place, then, now
+
+
+def unexpected(found: Iterable[Difference]) -> list[Difference]:
+    """The differences that no entry of `EXPECTED` means."""
+    return [each for each in found if not any(each.is_meant_by(entry) for entry in EXPECTED)]
+
+
+def unused(group: str, found: Iterable[Difference]) -> list[Expected]:
+    """Entries of `EXPECTED` for a group that mean none of the differences of all its cases."""
+    known = list(found)
+    entries = [entry for entry in EXPECTED if entry.group == group]
+    return [entry for entry in entries if not any(each.is_meant_by(entry) for each in known)]
+
+
+# --- values -------------------------------------------------------------------------------------
+
+
+def records(kernels: Iterable[Kernel]) -> Value:
+    """The multiset of records of every module, by path; without paths and stages."""
+    return folded(own_records(kernels))
+
+
+def own_records(kernels: Iterable[Kernel]) -> dict[str, Value]:
+    by_path: dict[str, list[tuple[Any, ...]]] = {}
+    for kernel in kernels:
+        by_path.setdefault(kernel.path, []).append(kernel[:7])
+    return {path: _multiset(tuple(rows)) for path, rows in by_path.items()}
+
+
+@cache
+def _multiset(rows: tuple[tuple[Any, ...], ...]) -> dict[str, Value]:
+    """Total work, calls by operator, and a digest of the records."""
+    calls: Counter[tuple[Any, ...]] = Counter()
+    operators: Counter[str] = Counter()
+    total = [0] * len(Work._fields)
+    for *row, count in rows:
+        kind, operator, dimensions, dtype, output_dtype, each = row
+        shape = type(dimensions).__name__, *map(int, dimensions)
+        calls[kind, operator, shape, dtype, output_dtype, tuple(map(_exact, each))] += count
+        operators[operator] += count
+        total = [sum_ + count * one for sum_, one in zip(total, each, strict=True)]
+    return {
+        **{name: count for name, count in zip(Work._fields, map(_exact, total), strict=True)
+           if count},
+        "operators": " ".join(f"{name}*{count}" for name, count in sorted(operators.items())),
+        "records": digest(sorted(calls.items())),
+    }  # fmt: skip
+
+
+def _exact(count: Any) -> Value:
+    """A whole number as such; any other to as many digits as no order of operations changes."""
+    return int(count) if count == int(count) else float(f"{count:.10g}")
+
+
+def digest(value: Any) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:8]
+
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+
+
+def folded(by_path: Mapping[str, Value]) -> dict[str, dict[str, Value]]:
+    """Values by path, those of repeated modules together.
+
+    Returns:
+        For each path, with its numbers replaced by `*`, the distinct values by the numbers that
+        have it; `all` for a path without numbers.
+    """
+    groups: dict[str, dict[str, list[tuple[int, ...]]]] = {}
+    for path, value in by_path.items():
+        pattern, numbers = _pattern(path)
+        groups.setdefault(pattern, {}).setdefault(json.dumps(value), []).append(numbers)
+    return {
+        pattern: {_listed(members): json.loads(value) for value, members in values.items()}
+        for pattern, values in sorted(groups.items())
+    }
+
+
+@cache
+def _pattern(path: str) -> tuple[str, tuple[int, ...]]:
+    return _NUMBER.sub("*", path) or "(model)", tuple(map(int, _NUMBER.findall(path)))
+
+
+def _listed(members: list[tuple[int, ...]]) -> str:
+    """Numbers as ranges of the last one: `0-11` for layers, `1:0-63 2:0-63` for their experts."""
+    runs: list[list[int | tuple[int, ...]]] = []
+    for *above, last in sorted(filter(None, members)):
+        before = tuple(above)
+        if runs and runs[-1][0] == before and runs[-1][2] == last - 1:
+            runs[-1][2] = last
+        else:
+            runs.append([before, last, last])
+    return " ".join(
+        "".join(f"{number}:" for number in above) + (f"{first}-{last}" if last != first else f"{first}")
+        for above, first, last in runs
+    ) or "all"  # fmt: skip
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def frozen(group: str) -> dict[str, Value]:
+    """The values of a group's cases, by name."""
+    return json.loads(lzma.decompress((DATA / f"{group}.json.xz").read_bytes()))
+
+
+def write(group: str, values: Mapping[str, Value]) -> int:
+    """Freezes the values of all cases of a group; returns the bytes of its file."""
+    DATA.mkdir(exist_ok=True)
+    text = json.dumps(values, separators=(",", ":"))
+    # Cases repeat each other from afar: gzip, which looks back 32 KiB, makes six times as much.
+    return (DATA / f"{group}.json.xz").write_bytes(lzma.compress(text.encode()))
+
+
+def main() -> int:
+    from frozen_cases import GROUPS
+
+    parser = argparse.ArgumentParser(description="Compare with what is frozen.")
+    parser.add_argument("--write", action="store_true", help="freeze what is true now")
+    parser.add_argument("groups", nargs="*", help=f"some of {', '.join(GROUPS)}")
+    arguments = parser.parse_args()
+    say, exit_code = sys.stdout.write, 0
+    for group in arguments.groups or GROUPS:
+        start = time.process_time()
+        values = {name: value_of() for name, value_of in GROUPS[group]().items()}
+        seconds = time.process_time() - start
+        say(f"{group}: {len(values)} cases in {seconds:.0f} s of CPU\n")
+        if arguments.write:
+            say(f"  {write(group, values):,} bytes\n")
+            continue
+        found = differences_of_group(group, values)
+        for each in unexpected(found):
+            say(f"{each}\n")
+        for entry in unused(group, found):
+            say(f"no longer differs: {entry}\n")
+        exit_code |= bool(unexpected(found) or unused(group, found))
+    return exit_code
+
+
+def differences_of_group(group: str, values: Mapping[str, Value]) -> list[Difference]:
+    """All differences of a whole group, cases that came or went among them."""
+    then = frozen(group)
+    names = [*then, *(name for name in values if name not in then)]
+    return [
+        each
+        for name in names
+        for each in differences(group, name, then.get(name), values.get(name))
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
