@@ -198,10 +198,11 @@ def _listed(members: list[tuple[int, ...]]) -> str:
             runs[-1][2] = last
         else:
             runs.append([before, last, last])
-    return " ".join(
-        "".join(f"{number}:" for number in above) + (f"{first}-{last}" if last != first else f"{first}")
+    listed = [
+        "".join(f"{number}:" for number in above) + "-".join(map(str, sorted({first, last})))
         for above, first, last in runs
-    ) or "all"  # fmt: skip
+    ]
+    return " ".join(listed) or "all"
 
 
 # --- files --------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from dsocr_analyze.cli import main
 
 BENCHMARK = Path(__file__).parent / "data" / "bench_vllm.json"
 
-_LEFT_OUT = ("created", "versions", "code_digest")
+_LEFT_OUT = ("created", "kept", "versions", "code_digest")
 """Keys of a document that are not of figures: when, with what, and by which code."""
 
 _FOLDED = 40
@@ -129,7 +129,7 @@ def _table(arguments: tuple[Any, ...]) -> Value:
 
 
 def _run(arguments: tuple[Any, ...]) -> tuple[int, str]:
-    """Exit code and what is printed; 1 also means a budget exceeded, or a page that does not fit."""
+    """Exit code and what is printed; 1 means that a budget is exceeded, or that no page fits."""
     told = io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(told):
         code = main([str(argument) for argument in arguments])

@@ -1,4 +1,4 @@
-"""Every figure is what it was when it was frozen; `freeze.py` says of what, and how to change it."""
+"""Every figure is what it was when it was frozen; `freeze.py` says how that is changed."""
 
 from __future__ import annotations
 
