@@ -16,11 +16,12 @@ import argparse
 import hashlib
 import json
 import lzma
+import math
 import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -104,8 +105,24 @@ def _unequal(
     elif isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
         for number, pair in enumerate(zip(then, now, strict=True)):
             yield from _unequal(*pair, (*place, str(number)))
-    elif then != now or type(then) is not type(now):
+    elif type(then) is not type(now) or not _is_same(then, now):
         yield place, then, now
+
+
+def _is_same(then: Value, now: Value) -> bool:
+    """Whether leaves are equal; floats but for the order of their operations."""
+    return math.isclose(then, now, rel_tol=1e-9) if isinstance(then, float) else then == now
+
+
+def told(found: Iterable[Difference]) -> str:
+    """Differences, those at one place of several cases together."""
+    by_place: dict[str, list[Difference]] = {}
+    for each in found:
+        by_place.setdefault(each.place, []).append(each)
+    return "\n".join(
+        f"{alike[0]}" + (f"\n      and in {len(alike) - 1} more cases" if alike[1:] else "")
+        for alike in by_place.values()
+    )
 
 
 def unexpected(found: Iterable[Difference]) -> list[Difference]:
@@ -221,6 +238,14 @@ def write(group: str, values: Mapping[str, Value]) -> int:
     return (DATA / f"{group}.json.xz").write_bytes(lzma.compress(text.encode()))
 
 
+def value_now(value: Callable[[], Value]) -> Value:
+    """A case's value, or the error that it ends in, which is another value than any frozen one."""
+    try:
+        return value()
+    except Exception as error:  # noqa: BLE001  # the other cases are compared all the same
+        return {"raised": f"{type(error).__name__}: {error}"}
+
+
 def main() -> int:
     from frozen_cases import GROUPS
 
@@ -231,15 +256,18 @@ def main() -> int:
     say, exit_code = sys.stdout.write, 0
     for group in arguments.groups or GROUPS:
         start = time.process_time()
-        values = {name: value_of() for name, value_of in GROUPS[group]().items()}
+        cases = GROUPS[group]()
+        values = {
+            name: value() if arguments.write else value_now(value) for name, value in cases.items()
+        }
         seconds = time.process_time() - start
         say(f"{group}: {len(values)} cases in {seconds:.0f} s of CPU\n")
         if arguments.write:
             say(f"  {write(group, values):,} bytes\n")
             continue
         found = differences_of_group(group, values)
-        for each in unexpected(found):
-            say(f"{each}\n")
+        if unexpected(found):
+            say(f"{told(unexpected(found))}\n")
         for entry in unused(group, found):
             say(f"no longer differs: {entry}\n")
         exit_code |= bool(unexpected(found) or unused(group, found))

@@ -13,8 +13,10 @@ from freeze import (
     folded,
     frozen,
     records,
+    told,
     unexpected,
     unused,
+    value_now,
 )
 from frozen_cases import GROUPS
 
@@ -38,17 +40,13 @@ FEW = {
 """Cases of each group that the default run tries."""
 
 
-def told(found):
-    return f"{len(found)} differences\n" + "\n".join(map(str, found[:40]))
-
-
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_few_cases_are_as_frozen(group):
     then, cases = frozen(group), GROUPS[group]()
     found = [
         each
         for name in FEW[group]
-        for each in unexpected(differences(group, name, then[name], cases[name]()))
+        for each in unexpected(differences(group, name, then[name], value_now(cases[name])))
     ]
     assert not found, told(found)
 
@@ -57,7 +55,8 @@ def test_a_few_cases_are_as_frozen(group):
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_case_is_as_frozen(group):
     """All at once, so that an expected difference that no longer exists is found as well."""
-    found = differences_of_group(group, {name: value() for name, value in GROUPS[group]().items()})
+    values = {name: value_now(value) for name, value in GROUPS[group]().items()}
+    found = differences_of_group(group, values)
     assert not unexpected(found), told(unexpected(found))
     assert not unused(group, found)
 
@@ -86,6 +85,21 @@ def test_a_difference_has_a_place_and_both_values():
 
 def test_whole_numbers_and_floats_differ():
     assert differences("pages", "a page", {"peak": 3}, {"peak": 3.0})
+
+
+def test_floats_may_differ_by_the_order_of_operations():
+    assert not differences("pages", "a page", {"part": 0.1 + 0.2}, {"part": 0.3})
+    assert differences("pages", "a page", {"part": 0.3}, {"part": 0.3 * (1 + 1e-8)})
+
+
+def test_a_case_that_raises_differs():
+    found = differences("pages", "a page", {"peak": 3}, value_now(lambda: 1 // 0))
+    assert "ZeroDivisionError" in told(found)
+
+
+def test_alike_differences_of_many_cases_are_told_once():
+    found = [differences("pages", f"page {n}", {"peak": 1}, {"peak": 2})[0] for n in range(5)]
+    assert told(found) == f"{found[0]}\n      and in 4 more cases"
 
 
 def test_what_came_and_what_went_differ():
