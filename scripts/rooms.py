@@ -29,7 +29,7 @@ FOUNDATIONS: Final[tuple[tuple[str, ...], ...]] = (
     ("version",),
     ("dtypes",),
     ("kernels",),
-    ("scratch", "device"),
+    ("device",),
 )
 """The rooms that any other may use; the diagram leaves them out."""
 
@@ -38,6 +38,7 @@ ROOMS: Final = (
     ("workload",),
     ("row_files",),
     ("figures",),
+    ("tape",),
     ("costs",),
     ("architectures",),
     ("model",),

@@ -1,0 +1,1 @@
+"""A network's forward, written once, from which all that it costs follows."""

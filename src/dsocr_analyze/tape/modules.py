@@ -1,0 +1,89 @@
+"""Forwards of modules that every network is built from: those of torch, and RMSNorm."""
+
+from __future__ import annotations
+
+from dsocr_analyze.dtypes import FLOAT32
+from dsocr_analyze.kernels import Convolution, Gemm, Rows, Work
+from dsocr_analyze.tape.polynomial import Size
+from dsocr_analyze.tape.tape import Tape
+from dsocr_analyze.tape.tensor import Operand, Tensor
+
+__all__ = ["conv2d", "conv2d_side", "embedding", "layer_norm", "linear", "rms_norm"]
+
+
+def linear(
+    t: Tape, x: Operand, rows: Size, d_in: Size, d_out: Size, *, bias: bool = False
+) -> Operand:
+    """`torch.nn.Linear`: `[rows, d_in] -> [rows, d_out]`."""
+    weight = t.weight(d_in * d_out)
+    biases = t.weight(d_out, "bias") if bias else None
+    return t.product("linear", Gemm(1, rows, d_out, d_in), x, weight, biases)
+
+
+def embedding(t: Tape, index: Operand, rows: int, d: int) -> Operand:
+    """`torch.nn.Embedding`: rows of a table `[rows, d]`."""
+    t.weight(rows * d)
+    return t.gather("embedding", index, index.n * d, t.dtype)
+
+
+def layer_norm(t: Tape, x: Operand, rows: Size, d: int, *, channels_first: bool = False) -> Operand:
+    """`torch.nn.LayerNorm` (Ba et al. 2016, eq. 4) in one kernel: 5 FLOPs per element.
+
+    Args:
+        t: The tape.
+        x: `[rows, d]`.
+        rows: Tokens.
+        d: Features per token.
+        channels_first: Whether features are stored channel by channel; the kernel copies them.
+    """
+    if channels_first:
+        x = t.clone(x)
+    weights = t.weight(d).nbytes + t.weight(d, "bias").nbytes
+    work = Work(0, 5 * x.n, 0, x.nbytes + weights, x.nbytes)
+    t.record("normalization", "native_layer_norm", Rows(rows, d), x.dtype, x.dtype, work)
+    output, *_ = Tensor(t, x.n, x.dtype), Tensor(t, rows, FLOAT32), Tensor(t, rows, FLOAT32)
+    t.hold(x)
+    return output  # and not the means and deviations, which the kernel returns as well
+
+
+def rms_norm(t: Tape, x: Operand, rows: Size, d: Size) -> Operand:
+    """`x / sqrt(mean(x^2) + eps) w` in fp32, operator by operator.
+
+    Source: Zhang and Sennrich 2019, eq. 4; `DeepseekV2RMSNorm` (`modeling_deepseekv2.py`).
+    """
+    wide = t.cast(x, FLOAT32)
+    variance = t.reduce("mean", t.map("pow", wide), rows, d)
+    wide = t.map("mul", wide, t.map("rsqrt", t.map("add", variance)))
+    weighted: Operand = t.map("mul", t.cast(wide, x.dtype), t.weight(d))
+    t.hold(variance, wide)
+    return weighted
+
+
+def conv2d_side(side: int, kernel: int, stride: int, padding: int) -> int:
+    """Pixels per side of a convolution's output."""
+    return (side + 2 * padding - kernel) // stride + 1
+
+
+def conv2d(
+    t: Tape,
+    x: Operand,
+    N: Size,
+    side: int,
+    d_in: int,
+    d_out: int,
+    kernel: int,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    bias: bool = False,
+) -> Operand:
+    """`torch.nn.Conv2d` on N square images: `[N, d_in, side, side] -> [N, d_out, ...]`."""
+    positions, taps = conv2d_side(side, kernel, stride, padding) ** 2, kernel * kernel
+    weights = t.weight(d_in * d_out * taps).nbytes
+    if bias:
+        weights += t.weight(d_out, "bias").nbytes
+    n = N * positions * d_out
+    work = Work(n * (d_in * taps), n if bias else 0, n, x.nbytes + weights, n * x.dtype.nbytes)
+    shape = Convolution(N, positions, d_in, d_out, taps)
+    t.record("convolution", "conv2d", shape, x.dtype, x.dtype, work)
+    return Tensor(t, n, x.dtype)

@@ -1,0 +1,369 @@
+"""Sizes that are not numbers yet: polynomials in the sizes of a workload.
+
+A forward uses only `+ - *` on sizes and asks whether one exceeds a number, so it runs on these
+unchanged, and yields how its costs depend on the sizes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+from dsocr_analyze.tape.integers import maximum
+
+__all__ = ["Bounds", "Polynomial", "Size", "Symbol", "Values", "highest", "worth_comparing"]
+
+Size: TypeAlias = Any
+"""An integer or a `Polynomial`; spelled `Any` because both support the same operators."""
+
+
+class Symbol(str):
+    """The name of a size, with all that is known of it.
+
+    Attributes:
+        least: Its least value.
+        most: Its largest value, or a polynomial that it never exceeds; None for no limit.
+        function: What computes it from other sizes, if it is derived.
+        sizes: These sizes.
+        multiple: What divides it.
+    """
+
+    __slots__ = ("function", "least", "most", "multiple", "sizes")
+
+    least: int
+    multiple: int
+    most: Size | None
+    function: Callable[..., Any] | None
+    sizes: tuple[Size, ...]
+
+    def __new__(
+        cls,
+        name: str,
+        least: int = 1,
+        most: Size | None = None,
+        function: Callable[..., Any] | None = None,
+        sizes: tuple[Size, ...] = (),
+        multiple: int = 1,
+    ) -> Symbol:
+        """A name with these attributes."""
+        symbol = super().__new__(cls, name)
+        symbol.least, symbol.most, symbol.function, symbol.sizes = least, most, function, sizes
+        symbol.multiple = multiple
+        return symbol
+
+
+_Monomial: TypeAlias = tuple[Symbol, ...]
+"""The sizes multiplied, in order; empty for the constant."""
+
+
+class Polynomial:
+    """A polynomial with integer coefficients.
+
+    Args:
+        terms: Nonzero coefficients, by monomial.
+    """
+
+    __slots__ = ("terms",)
+
+    def __init__(self, terms: Mapping[_Monomial, int]) -> None:
+        self.terms = terms
+
+    @classmethod
+    def size(
+        cls, name: str, *, least: int = 1, most: Size | None = None, multiple: int = 1
+    ) -> Polynomial:
+        """A size of which only the limits are known, and what divides it."""
+        return cls({(Symbol(name, least, most, multiple=multiple),): 1})
+
+    @classmethod
+    def of(cls, value: Size) -> Polynomial:
+        """An integer as a polynomial; a polynomial unchanged."""
+        if isinstance(value, Polynomial):
+            return value
+        return cls({(): value} if value else {})
+
+    @classmethod
+    def sum(cls, sizes: Iterable[Size]) -> Polynomial:
+        """The sum of many sizes."""
+        terms: dict[_Monomial, int] = {}
+        for size in sizes:
+            added = size.terms if isinstance(size, Polynomial) else {(): size}
+            for monomial, coefficient in added.items():
+                terms[monomial] = terms.get(monomial, 0) + coefficient
+        return cls({monomial: each for monomial, each in terms.items() if each})
+
+    @property
+    def least(self) -> int | None:
+        """A value that no sizes within their limits fall below; None if there is none."""
+        most = (-self).most
+        return None if most is None else -most
+
+    @property
+    def most(self) -> int | None:
+        """A value that no sizes within their limits exceed; None if there is none."""
+        total = 0
+        for monomial, coefficient in self.terms.items():
+            if coefficient < 0:
+                total += coefficient * math.prod(size.least for size in monomial)
+                continue
+            for size in monomial:
+                most = size.most.most if isinstance(size.most, Polynomial) else size.most
+                if most is None:
+                    return None
+                coefficient *= most
+            total += coefficient
+        return total
+
+    def __add__(self, other: Polynomial | int) -> Polynomial:
+        terms = dict(self.terms)
+        added = other.terms if isinstance(other, Polynomial) else {(): other}
+        for monomial, coefficient in added.items():
+            total = terms.get(monomial, 0) + coefficient
+            if total:
+                terms[monomial] = total
+            else:
+                terms.pop(monomial, None)
+        return Polynomial(terms)
+
+    __radd__ = __add__
+
+    def __mul__(self, other: Polynomial | int) -> Polynomial:
+        if not isinstance(other, Polynomial):
+            return Polynomial({m: a * other for m, a in self.terms.items()} if other else {})
+        terms: dict[_Monomial, int] = {}
+        for left, a in self.terms.items():
+            for right, b in other.terms.items():
+                monomial = tuple(sorted(left + right)) if left and right else left or right
+                terms[monomial] = terms.get(monomial, 0) + a * b
+        return Polynomial({monomial: each for monomial, each in terms.items() if each})
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Polynomial:
+        return self * -1
+
+    def __sub__(self, other: Polynomial | int) -> Polynomial:
+        return self + -other
+
+    def __rsub__(self, other: int) -> Polynomial:
+        return -self + other
+
+    def __floordiv__(self, divisor: int) -> Polynomial:
+        """The quotient; raises ArithmeticError unless the division is exact for every size.
+
+        A coefficient is a fraction if the sizes that it multiplies are known to make up for it.
+        """
+        terms: dict[_Monomial, Any] = {}
+        for monomial, each in self.terms.items():
+            if each * math.prod(size.multiple for size in monomial) % divisor:
+                raise ArithmeticError(f"{self} is not a multiple of {divisor} for every size")
+            terms[monomial] = Fraction(each, divisor) if each % divisor else each // divisor
+        return Polynomial(terms)
+
+    def __gt__(self, other: Size) -> bool:
+        """Whether a size is above another; raises ArithmeticError if their limits don't decide."""
+        difference = Polynomial.of(self - other)
+        least, most = difference.least, difference.most
+        if least is not None and least > 0:
+            return True
+        if most is not None and most <= 0:
+            return False
+        raise ArithmeticError(f"whether {self} is above {other} depends on the sizes")
+
+    def __bool__(self) -> bool:
+        return bool(self.terms)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same polynomial; raises ArithmeticError if the sizes decide."""
+        if not isinstance(other, Polynomial | int):
+            return NotImplemented
+        if self.terms == Polynomial.of(other).terms:
+            return True
+        if isinstance(other, Polynomial):
+            return False
+        least, most = self.least, self.most
+        if (least is None or least <= other) and (most is None or most >= other):
+            raise ArithmeticError(f"whether {self} is {other} depends on the sizes")
+        return False
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.terms.items()))
+
+    def __str__(self) -> str:
+        """As a reader writes it: highest degree first, `2 B T d - 3 T + 1`."""
+        terms = sorted(self.terms.items(), key=lambda term: (-len(term[0]), term[0]))
+        text = "".join(_written(monomial, coefficient) for monomial, coefficient in terms)
+        return text.removeprefix(" + ").replace(" - ", "-", text.startswith(" - ")) or "0"
+
+    __repr__ = __str__
+
+
+def _written(monomial: _Monomial, coefficient: int) -> str:
+    powers = Counter(monomial)
+    names = [name if n == 1 else f"{name}^{n}" for name, n in powers.items()]
+    number = [] if abs(coefficient) == 1 and names else [str(abs(coefficient))]
+    return f" {'-' if coefficient < 0 else '+'} {' '.join(number + names)}"
+
+
+def worth_comparing(sizes: Iterable[Size]) -> tuple[Polynomial, ...]:
+    """Those that may be the largest for some values; drops those that another always covers."""
+    found: list[Polynomial] = []
+    for size in dict.fromkeys(map(Polynomial.of, sizes)):
+        if not any(_is_covered(size, by) for by in found):
+            found = [each for each in found if not _is_covered(each, size)]
+            found.append(size)
+    return tuple(found)
+
+
+def _is_covered(size: Polynomial, by: Polynomial) -> bool:
+    """Whether every term that `by` lacks is covered by terms of which it is a factor.
+
+    The other factors must be at least 1, so a size that may be 0 covers nothing that lacks it.
+    """
+    difference = Polynomial.sum([by, -size])
+    lacking = [_within(m, a) for m, a in difference.terms.items() if a < 0]
+    if not lacking:
+        return True
+    more = {m: a for m, a in difference.terms.items() if a > 0}
+    difference = Polynomial.sum([Polynomial(more), *lacking])
+    # In units of the sizes' least values, every size that can't be 0 is at least 1.
+    terms = {
+        monomial: coefficient * math.prod(max(1, each.least) for each in monomial)
+        for monomial, coefficient in difference.terms.items()
+    }
+    more = {monomial: each for monomial, each in terms.items() if each > 0}
+    for monomial, each in terms.items():
+        if each > 0:
+            continue
+        lacked = -each
+        for larger in more:
+            if _divides(monomial, larger):
+                taken = min(lacked, more[larger])
+                more[larger] -= taken
+                lacked -= taken
+        if lacked:
+            return False
+    return True
+
+
+def _within(monomial: _Monomial, coefficient: int) -> Polynomial:
+    """A negative term, or one no larger, in which a size gives way to what it never exceeds."""
+    term = Polynomial({monomial: coefficient})
+    for place, size in enumerate(monomial):
+        if isinstance(size.most, Polynomial):
+            rest = Polynomial({monomial[:place] + monomial[place + 1 :]: coefficient})
+            return rest * size.most
+    return term
+
+
+def _divides(monomial: _Monomial, larger: _Monomial) -> bool:
+    """Whether the one is a factor of the other, and the rest is never 0."""
+    left = list(larger)
+    for size in monomial:
+        if size not in left:
+            return False
+        left.remove(size)
+    return all(size.least > 0 for size in left)
+
+
+class Values:
+    """Values of sizes and their products, each computed once.
+
+    Args:
+        sizes: Integers, or integer arrays `[n]`, by name.
+    """
+
+    def __init__(self, sizes: Mapping[str, Any]) -> None:
+        self._values: dict[tuple[str, ...], Any] = {(name,): value for name, value in sizes.items()}
+
+    def of(self, size: Size) -> Any:
+        """Evaluates a size to an integer or an array `[n]`."""
+        if not isinstance(size, Polynomial):
+            return size
+        number, array = 0, None
+        for monomial, coefficient in size.terms.items():
+            term = coefficient * self._product(monomial)
+            if isinstance(term, int):
+                number += term
+            elif array is None:
+                array = term
+            else:
+                array += term
+        if array is None:
+            return number
+        if number:
+            array += number
+        return array
+
+    def _product(self, monomial: _Monomial) -> Any:
+        if not monomial:
+            return 1
+        if monomial not in self._values:
+            if len(monomial) == 1:
+                self._values[monomial] = self._derived(monomial[0])
+            else:
+                rest, last = self._product(monomial[:-1]), self._product(monomial[-1:])
+                self._values[monomial] = rest * last
+        return self._values[monomial]
+
+    def _derived(self, size: Symbol) -> Any:
+        if size.function is None:
+            raise KeyError(f"no value for {size}")
+        return size.function(*map(self.of, size.sizes))
+
+
+class Bounds(Values):
+    """Bounds of sizes whenever others are no larger than these integers.
+
+    The bound of a polynomial is the sum of its terms' amounts, so none of its partial sums exceeds
+    it either.
+
+    Args:
+        sizes: Integers, by name.
+        limit: What no bound may exceed.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], limit: int) -> None:
+        super().__init__(sizes)
+        self._limit = limit
+
+    def of(self, size: Size) -> int:
+        """What neither a size nor any sum of some of its terms exceeds.
+
+        Raises:
+            OverflowError: It is above the limit, or that of a size that it is derived from is.
+        """
+        terms = Polynomial.of(size).terms
+        most: int = sum(abs(each) * self._product(monomial) for monomial, each in terms.items())
+        if most > self._limit:
+            raise OverflowError(f"{size} may exceed {self._limit}")
+        return most
+
+    def _derived(self, size: Symbol) -> Any:
+        # A function without a stated limit grows with each of its sizes; these need bounds anyway.
+        most = super()._derived(size)
+        return most if size.most is None else self.of(size.most)
+
+
+def highest(sizes: Sequence[Polynomial], values: Values) -> Any:
+    """The largest of several polynomials.
+
+    Args:
+        sizes: At least one polynomial.
+        values: Values of their sizes.
+
+    Returns:
+        An integer, or an array `[n]`.
+    """
+    # Terms common to all are evaluated once.
+    shared = Polynomial({
+        monomial: min(size.terms[monomial] for size in sizes)
+        for monomial in sizes[0].terms
+        if all(monomial in size.terms for size in sizes)
+    })  # fmt: skip
+    rests = [values.of(each - shared) for each in sizes]
+    return values.of(shared) + functools.reduce(maximum, rests)

@@ -1,0 +1,250 @@
+"""A tape whose sizes may be polynomials: the same forwards, run once for many workloads.
+
+It keeps sums instead of records, and every level that memory may peak at instead of the highest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from dsocr_analyze.dtypes import Dtype
+from dsocr_analyze.kernels import Dimensions, Kind, Work
+from dsocr_analyze.tape.integers import minimum
+from dsocr_analyze.tape.polynomial import Polynomial, Size, Symbol, worth_comparing
+from dsocr_analyze.tape.tape import Forward, Tape
+from dsocr_analyze.tape.tensor import Operand, Tensor, View, described, made
+
+__all__ = ["SymbolicTape"]
+
+
+class _Span(NamedTuple):
+    """What one call did: its work, the levels of memory above those before it, its outputs."""
+
+    work: Work
+    levels: tuple[Size, ...]
+    outputs: Any
+
+
+class SymbolicTape(Tape):
+    """A tape of sizes that may be polynomials; it declares no weights.
+
+    Args:
+        dtype: Type of weights and features.
+        stages: Name of the stage that begins at a module's path.
+        levels: Whether to follow memory.
+        spans: What calls have done on other tapes of this type, for this one to use and add to.
+    """
+
+    def __init__(
+        self,
+        dtype: Dtype,
+        stages: Mapping[str, str] | None = None,
+        *,
+        levels: bool = True,
+        spans: dict[Any, Any] | None = None,
+    ) -> None:
+        super().__init__(dtype, stages, records=False)
+        self._works: dict[str, list[Work]] = {}
+        self._levels: dict[str, list[Size]] = {}
+        self._has_grown = False
+        self._follows_levels = levels
+        self._known: dict[Any, _Span] = {} if spans is None else spans
+        self._derived: dict[tuple[str, tuple[Size, ...]], Polynomial] = {}
+
+    def work(self, *stages: str) -> Work:
+        """The work of stages."""
+        works = [each for stage in stages for each in self._works.get(stage, ())]
+
+        def total(count: str) -> Size:
+            return Polynomial.sum(getattr(each, count) for each in works)
+
+        return Work(*map(total, Work._fields))
+
+    def levels(self, stage: str) -> tuple[Size, ...]:
+        """Bytes alive in a stage: those that may be the most for some sizes."""
+        return _highest_of(self._levels.get(stage, []))
+
+    # --- modules and repetition
+
+    def call(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
+        """Calls a child; like `torch.nn.Module`, holds its inputs until it returns."""
+        path, stage = self.path, self.stage
+        self._enter(name)
+        if self.stage != stage:
+            self._note_level(stage)
+        output = forward(self, *inputs, **options)
+        if self.stage != stage:
+            self._note_level(self.stage)
+        self.path, self.stage = path, stage
+        return output
+
+    def again(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
+        """Like `call`, but copies what an equal call did: same forward, sizes and options.
+
+        For forwards that do nothing but run operators and return new tensors.
+        """
+        path, stage = self.path, self.stage
+        self._enter(name)
+        span = self._span_of(forward, inputs, options)
+        self._add(span.work, self._times)
+        self._reach(span.levels)
+        self.path, self.stage = path, stage
+        return self._made(span.outputs)
+
+    def _span_of(self, forward: Forward, inputs: tuple[Any, ...], options: dict[str, Any]) -> _Span:
+        """What a call does, run apart from all others unless it has been run before."""
+        sizes = tuple((x.n, x.dtype) if isinstance(x, Tensor | View) else x for x in inputs)
+        key = (forward, sizes, tuple(options.items()))
+        span = self._known.get(key)
+        if span is None:
+            self._note_level(self.stage)
+            outer = self.alive, self._works, self._levels, self._times
+            self.alive, self._works, self._levels, self._times = 0, {}, {}, 1
+            output = forward(self, *inputs, **options)
+            self._note_level(self.stage)
+            outputs = described(output)
+            del output
+            self.check_nothing_is_left()
+            span = _Span(self.work(self.stage), self.levels(self.stage), outputs)
+            self._known[key] = span
+            self.alive, self._works, self._levels, self._times = outer
+        return span
+
+    def each(
+        self,
+        name: str,
+        start: Size,
+        stop: Size,
+        forward: Forward,
+        *inputs: Any,
+        least: int = 0,
+        most: Size | None = None,
+    ) -> list[Operand]:
+        """Calls equal children, `name.start` to below `name.stop`; returns all their outputs.
+
+        The last of them meets the outputs of the others. If there may be none, neither do its
+        levels of memory count then.
+        """
+        count = stop - start
+        if isinstance(count, int):
+            if not count:
+                return []
+            least = count
+        work, levels, (n, dtype) = self._span_of(forward, inputs, {})
+        self._add(work, self._times * count)
+        output = n * dtype.nbytes
+        if least:
+            self._reach((count - 1) * output + level for level in levels)
+        else:
+            number = self.derived(f"number of {name}", _same, count, most=most)
+            self._reach(
+                self.derived(f"level of {name}", _level_of_last, number, output, level)
+                for level in levels
+            )
+        return [self._made((count * n, dtype))]
+
+    def idle_each(self, name: str, start: Size, stop: Size, forward: Forward, *inputs: Any) -> None:
+        """Equal children that exist but are not called cost nothing."""
+
+    def idle(self, name: str, forward: Forward, *inputs: Any) -> None:
+        """A child that exists but is not called costs nothing."""
+
+    def turns(self, count: Size) -> Iterator[Size]:
+        """Equal turns: the first is noted for all; the last one meets what others left alive.
+
+        Yields:
+            How many turns are skipped before this one.
+        """
+        times = self._times
+        self._times = times * count
+        yield 0
+        if count > 1:
+            self._times = 0
+            yield count - 2
+        self._times = times
+
+    # --- sizes, memory and work
+
+    def derived(
+        self,
+        name: str,
+        function: Callable[..., Size],
+        *sizes: Size,
+        least: int = 0,
+        most: Size | None = None,
+    ) -> Size:
+        """A new size; `name` says which in formulas.
+
+        Without `most`, the function grows with each of its sizes.
+        """
+        if all(isinstance(size, int) for size in sizes):
+            return function(*sizes)
+        key = (name, sizes)
+        if key not in self._derived:
+            taken = {each for each, _ in self._derived}
+            own = name
+            while own in taken:
+                own += "'"
+            symbol = Symbol(own, least, most, function, sizes)
+            self._derived[key] = Polynomial({(symbol,): 1})
+        return self._derived[key]
+
+    def allocated(self, nbytes: Size) -> None:
+        """Notes that a tensor of `nbytes` is alive."""
+        self.alive += nbytes
+        self._has_grown = True
+
+    def freed(self, nbytes: Size) -> None:
+        """Notes that a tensor of `nbytes` is gone."""
+        self._note_level(self.stage)
+        self.alive -= nbytes
+
+    def _note_level(self, stage: str) -> None:
+        """Notes the bytes alive before any is freed; no level on the way there is higher."""
+        if self._has_grown and self._follows_levels:
+            self._levels.setdefault(stage, []).append(self.alive)
+        self._has_grown = False
+
+    def _reach(self, levels: Any) -> None:
+        if self._follows_levels:
+            self._levels.setdefault(self.stage, []).extend(self.alive + each for each in levels)
+
+    def _made(self, outputs: Any) -> Any:
+        """New tensors like those described, on top of which a call has reached its levels."""
+        self._note_level(self.stage)
+        output = made(self, outputs)
+        self._has_grown = False
+        return output
+
+    def _add(self, work: Work, times: Size) -> None:
+        if not isinstance(times, int) or times:
+            works = self._works.setdefault(self.stage, [])
+            works.append(work if isinstance(times, int) and times == 1 else work.times(times))
+
+    def record(
+        self,
+        kind: Kind,
+        operator: str,
+        shape: Dimensions,
+        dtype: Dtype,
+        output: Dtype,
+        work: Work,
+    ) -> None:
+        """Adds the work of one operator to the stage that is running."""
+        self._add(work, self._times)
+
+
+def _same(size: Any) -> Any:
+    return size
+
+
+def _level_of_last(count: Any, output: Any, level: Any) -> Any:
+    """What the last of equal calls adds to memory, with the outputs of the others; 0 for none."""
+    return minimum(count, 1) * ((count - 1) * output + level)
+
+
+def _highest_of(levels: list[Size]) -> tuple[Size, ...]:
+    if all(isinstance(level, int) for level in levels):
+        return (max(levels, default=0),)
+    return worth_comparing(levels)

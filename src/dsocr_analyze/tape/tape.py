@@ -1,0 +1,395 @@
+"""A tape: a network's forward, written once as plain Python, yields all that it costs.
+
+A forward is a function of a tape and of tensors, in the order of the vendor's code and with its
+names. An operator is a method of the tape: it notes a kernel record at the module that is running
+and returns its output. A tensor is a number of elements and a type; its memory is alive until
+Python drops the last reference to it, so its lifetime is that of the names that refer to it, as in
+PyTorch. Sizes are integers, or polynomials in the sizes of a workload (`polynomial.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from dsocr_analyze.dtypes import FLOAT16, FLOAT32, Dtype
+from dsocr_analyze.figures import Peak
+from dsocr_analyze.kernels import Attention, Dimensions, Elements, Gemm, Kernel, Kind, Rows, Work
+from dsocr_analyze.tape.polynomial import Size
+from dsocr_analyze.tape.tensor import Operand, Tensor, View, described, made
+
+__all__ = ["Forward", "Tape"]
+
+Forward: TypeAlias = Callable[..., Any]
+"""A forward: takes the tape, then what it computes from."""
+
+
+class _Span(NamedTuple):
+    """What one call left on the tape, for `Tape.again` to copy.
+
+    `above` is the most bytes that were alive beyond those before; `outputs` describes what it made.
+    """
+
+    path: str
+    times: int
+    is_noted: bool
+    kernels: list[Kernel]
+    calls: list[tuple[str, str, int]]
+    weights: list[tuple[str, str, Size]]
+    savings: list[Size]
+    above: int
+    peak_path: str
+    outputs: Any
+
+
+class Tape:
+    """Runs forwards, and notes what they run, what they need and what they hold.
+
+    Args:
+        dtype: Type of weights and features.
+        stages: Name of the stage that begins at a module's path.
+        stage: Name of the stage of everything else.
+        records: Whether to note more than memory.
+        spans: What calls left on other tapes of this type, for this one to copy and add to.
+
+    Attributes:
+        path: Path of the module whose forward is running.
+        kernels: One record per operator, each with the number of equal calls it stands for.
+        calls: Path and stage of every module call, and how many equal calls it stands for.
+        weights: Module path, name and elements of every parameter, as often as it is used.
+        savings: Multiply-accumulates that causal kernels may skip.
+        alive: Bytes of all tensors alive.
+    """
+
+    def __init__(
+        self,
+        dtype: Dtype,
+        stages: Mapping[str, str] | None = None,
+        stage: str = "",
+        *,
+        records: bool = True,
+        spans: dict[Any, Any] | None = None,
+    ) -> None:
+        self.dtype, self.stage, self.path = dtype, stage, ""
+        self.kernels: list[Kernel] = []
+        self.calls: list[tuple[str, str, int]] = []
+        self.weights: list[tuple[str, str, Size]] = []
+        self.savings: list[Size] = []
+        self.alive: Size = 0
+        self._most: Size = 0
+        self._most_at = ""
+        self._stages = stages or {}
+        self._times = 1
+        self._is_idle = False  # is the module that runs one that only declares its weights?
+        self._follows_memory_alone = not records
+        self._spans: dict[Any, _Span] = {} if spans is None else spans
+
+    # --- modules and repetition
+
+    def call(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
+        """Calls a child; like `torch.nn.Module`, holds its inputs until it returns."""
+        path, stage = self.path, self.stage
+        self._enter(name)
+        if self._is_noted:
+            self.calls.append((self.path, self.stage, self._times))
+        output = forward(self, *inputs, **options)
+        self.path, self.stage = path, stage
+        return output
+
+    @property
+    def _is_noted(self) -> bool:
+        return not (self._is_idle or self._follows_memory_alone)
+
+    def _enter(self, name: str) -> None:
+        self.path = f"{self.path}.{name}" if self.path and name else self.path or name
+        self.stage = self._stages.get(self.path, self.stage)
+
+    def again(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
+        """Like `call`, but copies the records of an equal call: same forward, sizes and options.
+
+        For forwards that do nothing but run operators and return new tensors.
+        """
+        sizes = tuple((x.n, x.dtype) if isinstance(x, Tensor | View) else x for x in inputs)
+        key = (forward, sizes, tuple(options.items()), self._is_idle)
+        span = self._spans.get(key)
+        if span is None or self._is_noted > span.is_noted:
+            output, self._spans[key] = self._run_once(name, forward, *inputs, **options)
+            return output
+        path, stage = self.path, self.stage
+        self._enter(name)
+        if not self._follows_memory_alone:
+            self._copy(span)
+        if not self._is_idle:
+            self._reached(self.alive + span.above, self.path + span.peak_path[len(span.path) :])
+        self.path, self.stage = path, stage
+        return made(self, span.outputs)
+
+    def _run_once(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
+        """Calls a child; returns its output, and what it left."""
+        lists: list[list[Any]] = [self.kernels, self.calls, self.weights, self.savings]
+        marks, alive = [len(each) for each in lists], self.alive
+        outer, outer_at, self._most = self._most, self._most_at, 0
+        output = self.call(name, forward, *inputs, **options)
+        most, at, self._most, self._most_at = self._most, self._most_at, outer, outer_at
+        self._reached(most, at)
+        path = f"{self.path}.{name}" if self.path else name
+        left: list[Any] = [each[mark:] for each, mark in zip(lists, marks, strict=True)]
+        held: list[Any] = [most - alive, at, described(output)]
+        return output, _Span(path, self._times, self._is_noted, *left, *held)
+
+    def _copy(self, span: _Span) -> None:
+        """Copies what an equal call left, to the module that is running."""
+        old, path, stage = len(span.path), self.path, self.stage
+        before, now = span.times, self._times
+        new = tuple.__new__  # as a named tuple's own, in half the time
+        self.kernels += [
+            new(Kernel, (kind, operator, shape, dtype, output, work, calls // before * now,
+                         path + below[old:], stage))
+            for kind, operator, shape, dtype, output, work, calls, below, _ in span.kernels
+        ]  # fmt: skip
+        self.calls += [
+            (path + below[old:], stage, times // before * now) for below, _, times in span.calls
+        ]
+        self.weights += [(path + below[old:], name, n) for below, name, n in span.weights]
+        self.savings += span.savings
+
+    def each(
+        self,
+        name: str,
+        start: Size,
+        stop: Size,
+        forward: Forward,
+        *inputs: Any,
+        least: int = 0,
+        most: Size | None = None,
+    ) -> list[Operand]:
+        """Calls equal children, `name.start` to below `name.stop`; returns their outputs.
+
+        `least` and `most` say how many there are, where their number is not known yet.
+        """
+        return [self.again(f"{name}.{i}", forward, *inputs) for i in range(start, stop)]
+
+    def idle_each(self, name: str, start: Size, stop: Size, forward: Forward, *inputs: Any) -> None:
+        """Declares the weights of equal children that exist but are not called."""
+        for i in range(start, stop):
+            self.idle(f"{name}.{i}", forward, *inputs)
+
+    def turns(self, count: Size) -> Iterator[Size]:
+        """Equal turns: the first is noted for all; the last one meets what others left alive.
+
+        Yields:
+            How many turns are skipped before this one.
+        """
+        times, follows_memory_alone = self._times, self._follows_memory_alone
+        self._times = times * count
+        yield 0
+        if count > 1:
+            self._follows_memory_alone = True
+            yield count - 2
+        self._times, self._follows_memory_alone = times, follows_memory_alone
+
+    def idle(self, name: str, forward: Forward, *inputs: Any) -> None:
+        """Declares the weights of a child that exists but is not called."""
+        before, self._is_idle = self._is_idle, True
+        self.call(name, forward, *inputs)
+        self._is_idle = before
+
+    # --- memory
+
+    def allocated(self, nbytes: Size) -> None:
+        """Notes that a tensor of `nbytes` is alive."""
+        self.alive += nbytes
+        if not self._is_idle:
+            self._reached(self.alive, self.path)
+
+    def freed(self, nbytes: Size) -> None:
+        """Notes that a tensor of `nbytes` is gone."""
+        self.alive -= nbytes
+
+    def _reached(self, nbytes: Size, path: str) -> None:
+        if nbytes > self._most:
+            self._most, self._most_at = nbytes, path
+
+    @property
+    def peak(self) -> Peak:
+        """The most bytes alive so far, and the module that first reached them."""
+        return Peak(self._most, self._most_at)
+
+    def check_nothing_is_left(self) -> None:
+        """Raises RuntimeError unless every tensor is gone, as after a whole forward.
+
+        A debugger or profiler that keeps frames keeps the tensors that they refer to.
+        """
+        if self.alive != 0:
+            raise RuntimeError(
+                f"{self.alive} bytes of tensors are still alive after a forward, so its peak is"
+                " wrong: a debugger, profiler or tracer keeps Python's frames; run without it"
+            )
+
+    def empty(self, n: Size, dtype: Dtype) -> Operand:
+        """A tensor that no operator of its own writes."""
+        return Tensor(self, n, dtype)
+
+    def view(self, x: Operand, n: Size) -> View:
+        """n elements in the memory of `x`: some of them, or a tensor expanded without a copy."""
+        return View(n, x.dtype, x.base if isinstance(x, View) else x)
+
+    def input(self, n: Size, dtype: Dtype) -> View:
+        """An input of the model, which is alive throughout and is no activation."""
+        return View(n, dtype)
+
+    def host(self, n: Size, dtype: Dtype) -> View:
+        """A tensor in the host's memory."""
+        return View(n, dtype)
+
+    def weight(self, n: Size, name: str = "weight") -> View:
+        """A parameter of the module that is running."""
+        if not self._follows_memory_alone:
+            self.weights.append((self.path, name, n))
+        return View(n, self.dtype)
+
+    def hold(self, *tensors: Operand | None) -> None:
+        """Marks names that the vendor's code keeps up to here, and which therefore stay alive."""
+
+    def derived(
+        self,
+        name: str,
+        function: Callable[..., Size],
+        *sizes: Size,
+        least: int = 0,
+        most: Size | None = None,
+    ) -> Size:
+        """A size that is no polynomial of others, computed from integers or arrays.
+
+        Without `most`, what it never exceeds, the function grows with each of the sizes.
+        """
+        return function(*sizes)
+
+    def skippable(self, macs: Size) -> None:
+        """Notes multiply-accumulates that a causal kernel may skip."""
+        if self._is_noted:
+            self.savings.append(macs * self._times)
+
+    # --- operators
+
+    def record(
+        self, kind: Kind, operator: str, shape: Dimensions, dtype: Dtype, output: Dtype, work: Work
+    ) -> None:
+        """Notes one operator at the module that is running."""
+        if self._is_noted:
+            self.kernels.append(
+                Kernel(kind, operator, shape, dtype.name, output.name, work, self._times,
+                       self.path, self.stage)
+            )  # fmt: skip
+
+    def product(
+        self, operator: str, gemm: Gemm, a: Operand, b: Operand, bias: View | None = None
+    ) -> Operand:
+        """Matrix products `[batch, m, k] x [batch, k, n]`, plus a bias, of what is in memory."""
+        n, dtype = gemm.batch * gemm.m * gemm.n, a.dtype
+        flops, biases = (0, 0) if bias is None else (n, bias.nbytes)
+        work = Work(n * gemm.k, flops, n, a.nbytes + b.nbytes + biases, n * dtype.nbytes)
+        self.record("gemm", operator, gemm, dtype, dtype, work)
+        return Tensor(self, n, dtype)
+
+    def attention(self, operator: str, shape: Attention, *inputs: Operand) -> Operand:
+        """Fused attention over queries, keys and values, separate or in one tensor, and a mask.
+
+        6 FLOPs per score (scale, and a softmax of five), 7 with a mask; no score leaves the kernel.
+        """
+        queries = shape.batch * shape.heads * shape.queries
+        scores = queries * shape.keys
+        n, dtype = queries * shape.value_dim, inputs[0].dtype
+        macs = scores * (shape.head_dim + shape.value_dim)
+        flops, read = scores * (7 if shape.masked else 6), sum(x.nbytes for x in inputs)
+        work = Work(macs, flops, n, read, n * dtype.nbytes)
+        self.record("attention", operator, shape, dtype, dtype, work)
+        return Tensor(self, n, dtype)
+
+    def map(
+        self,
+        operator: str,
+        *inputs: Operand,
+        n: Size | None = None,
+        flops: int = 1,
+        output: Dtype | None = None,
+        kind: Kind = "elementwise",
+        into: Operand | None = None,
+    ) -> Operand:
+        """Computes every output element independently, with `flops` for each.
+
+        Number and type of elements are the first input's unless given; a new tensor, or `into` one.
+        """
+        n = inputs[0].n if n is None else n
+        dtype = inputs[0].dtype
+        output = output or dtype
+        work = Work(0, flops * n, 0, sum(x.nbytes for x in inputs), n * output.nbytes)
+        self.record(kind, operator, Elements(n), dtype, output, work)
+        return into or Tensor(self, n, output)
+
+    def reduce(self, operator: str, x: Operand, rows: Size, width: Size) -> Operand:
+        """Reduces rows of `width` elements to one element each: one FLOP per input element."""
+        work = Work(0, x.n, 0, x.nbytes, rows * x.dtype.nbytes)
+        self.record("reduction", operator, Rows(rows, width), x.dtype, x.dtype, work)
+        return Tensor(self, rows, x.dtype)
+
+    def rows(
+        self,
+        kind: Kind,
+        operator: str,
+        x: Operand,
+        shape: Rows,
+        *outputs: tuple[Size, Dtype],
+        flops: Size,
+    ) -> list[Operand]:
+        """Softmax, sorting, top k: independent rows, with several outputs."""
+        written = sum(n * dtype.nbytes for n, dtype in outputs)
+        work = Work(0, flops, 0, x.nbytes, written)
+        self.record(kind, operator, shape, x.dtype, outputs[0][1], work)
+        return [Tensor(self, n, dtype) for n, dtype in outputs]
+
+    def softmax(self, x: Operand, rows: Size, width: Size) -> Operand:
+        """Softmax in fp32: 5 FLOPs per score; a cast comes first, except for fp16's fused one."""
+        if x.dtype not in (FLOAT16, FLOAT32):
+            x = self.cast(x, FLOAT32)
+        shape, scores = Rows(rows, width), (x.n, FLOAT32)
+        return self.rows("softmax", "softmax", x, shape, scores, flops=5 * x.n)[0]
+
+    def move(
+        self,
+        operator: str,
+        *inputs: Operand,
+        n: Size | None = None,
+        dtype: Dtype | None = None,
+        read: Size | None = None,
+        written: Size | None = None,
+        into: Operand | None = None,
+    ) -> Operand:
+        """Moves bytes: those of inputs and output, unless given; elements as for `map`."""
+        n = inputs[0].n if n is None else n
+        output = dtype or inputs[0].dtype
+        source = inputs[0].dtype if inputs else output
+        read = sum(x.nbytes for x in inputs) if read is None else read
+        written = n * output.nbytes if written is None else written
+        self.record("movement", operator, Elements(n), source, output, Work(0, 0, 0, read, written))
+        return into or Tensor(self, n, output)
+
+    def clone(self, x: Operand, n: Size | None = None) -> Operand:
+        """A contiguous copy of `x`, expanded to n elements if given."""
+        return self.move("clone", x, n=n)
+
+    def cat(self, *inputs: Operand) -> Operand:
+        """A concatenation."""
+        return self.move("cat", *inputs, n=sum(x.n for x in inputs))
+
+    def cast(self, x: Operand, dtype: Dtype) -> Operand:
+        """`x` in another type; `x` itself if it has that type."""
+        return x if x.dtype == dtype else self.move("_to_copy", x, dtype=dtype)
+
+    def fill(self, operator: str, n: Size, dtype: Dtype) -> Operand:
+        """A range or a constant, which is only written."""
+        return self.move(operator, n=n, dtype=dtype)
+
+    def gather(self, operator: str, index: Operand, n: Size, dtype: Dtype) -> Operand:
+        """n elements of a table in whole rows (`embedding`, `index`); reads those and `index`."""
+        return self.move(operator, n=n, dtype=dtype, read=n * dtype.nbytes + index.nbytes)
