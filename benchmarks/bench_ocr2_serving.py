@@ -25,10 +25,9 @@ from conditions import print_environment
 from dsocr_analyze.architectures import architecture_named
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.deepseek_ocr_2.network import NETWORK
-from dsocr_analyze.architectures.ocr_family.serving import served_views
+from dsocr_analyze.architectures.ocr_family.served import views
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
-from dsocr_analyze.kernels import CUDA
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.assumptions import Assumptions, estimated_preprocessing
 from dsocr_analyze.timing.output_lengths import OutputLengths
@@ -43,12 +42,12 @@ CONCURRENCY, PAGE = 10, "a4"
 class Before(type(NETWORK)):  # type: ignore[misc]  # a class that is known by its only instance
     """The encoder's mask is written row by row in every call, as the model's own code does."""
 
-    def served_sections(self, *args: Any) -> Any:
-        return self.sections(*args, CUDA)
+    def encode(self, *args: Any, is_served: bool = False) -> None:
+        super().encode(*args)
 
 
 def before_the_change(after: Architecture) -> Architecture:
-    served = dataclasses.replace(after.forms.served, views=partial(served_views, Before()))
+    served = dataclasses.replace(after.forms.served, views=partial(views, Before()))
     forms = dataclasses.replace(after.forms, served=served)
     return dataclasses.replace(after, closed_forms=forms)
 

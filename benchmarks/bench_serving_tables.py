@@ -66,9 +66,9 @@ from serving_cases import LIMIT, SAVED, Case, save, saved_cases, sentence
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import BFLOAT16
+from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware import Device, device
 from dsocr_analyze.hardware.devices import Gpu
-from dsocr_analyze.hardware.kernel_times.experts import experts_touched
 from dsocr_analyze.hardware.kernel_times.machine import Machine
 from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm, Kernel
 from dsocr_analyze.kernels import Rows as RowsOf
@@ -300,7 +300,7 @@ class Tables:
             return self.products and self.products.find(sizes.m, sizes.n, sizes.k)
         if isinstance(sizes, Experts):
             given = (sizes.tokens, sizes.experts, sizes.top_k)
-            touched = float(experts_touched(*(np.array(float(each)) for each in given)))
+            touched = float(expected_experts(*(np.array(float(each)) for each in given)))
             each = sizes.tokens * sizes.top_k / touched
             return self.experts and self.experts.find(touched, sizes.hidden * sizes.inter, each)
         if isinstance(sizes, Attention) and not sizes.masked:

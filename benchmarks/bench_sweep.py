@@ -30,7 +30,7 @@ ARRAYS = 64
 OPERATIONS = 500
 """Additions and multiplications by numpy per chunk, in each round."""
 
-LIMIT = 1_700
+LIMIT = 600
 """Operations by numpy in the time that a sweep takes for as many workloads."""
 
 

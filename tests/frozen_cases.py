@@ -23,12 +23,11 @@ from dsocr_analyze.architectures import ARCHITECTURES, plan_workload
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import PageFigures
-from dsocr_analyze.kernels import CUDA, KernelsOf, total_work
+from dsocr_analyze.kernels import total_work
 from dsocr_analyze.workload import Workload
 
 Cases = Mapping[str, Callable[[], Value]]
 
-CPU = KernelsOf("cpu", threads=2)
 
 PAGES: dict[str, dict[str, dict[str, Any]]] = {
     ONE: {
@@ -111,7 +110,6 @@ class Case:
         dtype: Type of weights and activations.
         flash: FlashAttention instead of eager attention.
         batch: Pages per batch.
-        kernels_of: Whose kernels run.
     """
 
     architecture: str
@@ -121,14 +119,12 @@ class Case:
     dtype: str
     flash: bool
     batch: int
-    kernels_of: KernelsOf = CUDA
 
     @property
     def name(self) -> str:
         parts = (
             self.architecture, self.variant or "published", self.page, self.dtype,
             "flash" if self.flash else "eager", f"batch {self.batch}",
-            *([] if self.kernels_of == CUDA else [self.kernels_of.device]),
         )  # fmt: skip
         return " / ".join(parts)
 
@@ -154,8 +150,6 @@ def published_cases() -> Iterator[Case]:
         for dtype, flash in (("float16", False), ("float16", True), ("bfloat16", True)):
             if dtype == "float16" or architecture == UNLIMITED:  # refused if attention is flash
                 yield Case(architecture, None, mode, pages[mode], dtype, flash, 1)
-        for dtype in ("bfloat16", "float32"):
-            yield Case(architecture, None, mode, pages[mode], dtype, False, 1, CPU)
 
 
 def small_cases() -> Iterator[Case]:
@@ -168,7 +162,6 @@ def small_cases() -> Iterator[Case]:
             for turn, way in enumerate(ways[:2] if "activation" in variant else ways):
                 page = (number + turn) % len(pages)
                 yield Case(architecture, variant, f"page {page}", pages[page], *way)
-            yield Case(architecture, variant, "page 0", pages[0], "float32", False, 1, CPU)
 
 
 def page_value(case: Case) -> Value:
@@ -186,7 +179,7 @@ def _answered(value: Callable[[Case], Value], case: Case) -> Value:
 def _page(case: Case) -> Value:
     figures = page_figures(
         directory(case.architecture, case.variant), case.workload,
-        dtype=case.dtype, flash_attention=case.flash, kernels_of=case.kernels_of,
+        dtype=case.dtype, flash_attention=case.flash,
     )  # fmt: skip
     return figures_value(figures)
 
@@ -266,12 +259,11 @@ def forms_value(case: Case) -> Value:
     dtype, flash = dtype_named(case.dtype), case.flash
     arguments = (dimensions, workload, dtype, flash)
     steps = {
-        f"{batch} over {cached}{', full' if full else ''}{', cpu' if of is CPU else ''}": records(
-            forms.step_kernels(dimensions, batch, cached, dtype, flash, full, of)
+        f"{batch} over {cached}{', full' if full else ''}": records(
+            forms.step_kernels(dimensions, batch, cached, dtype, flash, full)
         )
-        for batch, cached, full, of in (
-            (case.batch, workload.seq_len, False, CUDA), (7, 1, False, CUDA),
-            (64, 700, True, CUDA), (2, 45, False, CPU),
+        for batch, cached, full in (
+            (case.batch, workload.seq_len, False), (7, 1, False), (64, 700, True),
         )
     }  # fmt: skip
     return {

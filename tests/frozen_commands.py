@@ -123,9 +123,17 @@ def _table(arguments: tuple[Any, ...]) -> Value:
         header, *rows = (folder / "rows.csv").read_text().splitlines()
     names = header.split(",")
     return {"exit code": code} | {
-        f"row {number}": dict(zip(names, row.split(","), strict=True))
+        f"row {number}": dict(zip(names, map(_number, row.split(",")), strict=True))
         for number, row in enumerate(rows)
     }
+
+
+def _number(text: str) -> str | float:
+    """A float, whose last digits may differ, as a number; anything else as it is written."""
+    try:
+        return float(text) if "." in text else text
+    except ValueError:
+        return text
 
 
 def _run(arguments: tuple[Any, ...]) -> tuple[int, str]:

@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.costs.activations import ACTIVATIONS
 from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.tape.activations import ACTIVATIONS
 
 ONE, TWO, UNLIMITED = ARCHITECTURES
 """Names of DeepSeek-OCR, DeepSeek-OCR-2 and Unlimited-OCR."""

@@ -16,9 +16,8 @@ from hand_built import CREATED, FIGURES, STAGES
 from dsocr_analyze import analytic
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import MoEGate
-from dsocr_analyze.costs.moe import experts_touched
 from dsocr_analyze.dtypes import BFLOAT16
-from dsocr_analyze.figures import ExpertsTouched
+from dsocr_analyze.figures import ExpertsTouched, expected_experts
 from dsocr_analyze.kernels import total_work
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.comparison import compare
@@ -71,7 +70,7 @@ class TestExpectation:
     )  # fmt: skip
     def test_it_is_the_mean_of_drawn_routings(self, tokens, experts, per_token):
         counts = distinct(drawn(experts, tokens, per_token, 2000, seed=tokens), experts)
-        assert is_mean_of(experts_touched(tokens, experts, per_token), counts)
+        assert is_mean_of(expected_experts(tokens, experts, per_token), counts)
 
     def test_the_draws_tell_other_formulas_from_it(self):
         tokens, experts, per_token = 8, 64, 6
@@ -79,7 +78,7 @@ class TestExpectation:
         evenly = min(experts, tokens * per_token)
         # As if a token could choose an expert twice.
         with_repeats = experts * (1 - (1 - 1 / experts) ** (tokens * per_token))
-        for wrong in (evenly, with_repeats, experts_touched(tokens + 1, experts, per_token)):
+        for wrong in (evenly, with_repeats, expected_experts(tokens + 1, experts, per_token)):
             assert not is_mean_of(wrong, counts)
 
     @pytest.mark.parametrize(
@@ -90,7 +89,7 @@ class TestExpectation:
         routings = list(product(combinations(range(experts), per_token), repeat=tokens))
         touched = sum(len(set().union(*routing)) for routing in routings)
         mean = Fraction(touched, len(routings))
-        assert experts_touched(tokens, experts, per_token) == pytest.approx(float(mean), rel=1e-12)
+        assert expected_experts(tokens, experts, per_token) == pytest.approx(float(mean), rel=1e-12)
 
     @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
     @pytest.mark.parametrize(
@@ -111,20 +110,20 @@ class TestExpectation:
         size = experts // groups
         if method != "greedy":  # it is limited: no token leaves its groups
             assert max(len(set(row // size)) for row in choices.reshape(-1, per_token)) <= chosen
-        assert is_mean_of(experts_touched(tokens, experts, per_token), distinct(choices, experts))
+        assert is_mean_of(expected_experts(tokens, experts, per_token), distinct(choices, experts))
 
     def test_arrays_and_integers_give_the_same(self):
         tokens = np.array([1, 2, 50, 10**6])
-        found = experts_touched(tokens, 64, 6)
-        assert found.tolist() == [experts_touched(n, 64, 6) for n in tokens.tolist()]
+        found = expected_experts(tokens, 64, 6)
+        assert found.tolist() == [expected_experts(n, 64, 6) for n in tokens.tolist()]
         assert found[-1] == 64
 
     def test_it_never_exceeds_the_even_split_and_is_it_for_one_token(self):
         for experts, per_token in ((64, 6), (8, 8), (5, 1), (160, 8)):
             for tokens in range(1, 40):
                 even = min(experts, tokens * per_token)
-                assert experts_touched(tokens, experts, per_token) <= even + 1e-12
-            assert experts_touched(1, experts, per_token) == pytest.approx(per_token, rel=1e-14)
+                assert expected_experts(tokens, experts, per_token) <= even + 1e-12
+            assert expected_experts(1, experts, per_token) == pytest.approx(per_token, rel=1e-14)
 
 
 # Two layers of 8 experts, 3 of which a token passes, d = 320, f = 72.

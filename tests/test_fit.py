@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family.memory import _logits_bytes
 from dsocr_analyze.cli import main
-from dsocr_analyze.costs.lm_head import logits_bytes
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.figures import BytesAlive, Memory, Peak
@@ -153,8 +154,9 @@ class TestParts:
         assert self.need().prefill == self.need(order="one at a time").prefill
 
     def test_logits_are_cast_unless_they_are_in_fp32(self):
-        assert logits_bytes(3, 10, 2) == 3 * 10 * (2 + 4)
-        assert logits_bytes(3, 10, 4) == 3 * 10 * 4
+        few = replace(DIMENSIONS, decoder=replace(DIMENSIONS.decoder, vocab_size=10))
+        assert _logits_bytes(few, Pass(1, 3), BFLOAT16) == 3 * 10 * (2 + 4)
+        assert _logits_bytes(few, Pass(1, 3), FLOAT32) == 3 * 10 * 4
         assert self.need(FLOAT32).decode.logits_bytes == 129_280 * 4
 
     def test_before_the_decoder_runs_nothing_is_cached(self):

@@ -10,6 +10,7 @@ import pytest
 
 from dsocr_analyze.cli import main
 from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware import device
 from dsocr_analyze.hardware.devices import gpu_aliases, gpu_catalogue, gpu_named
 from dsocr_analyze.hardware.kernel_times.coefficients import (
@@ -17,7 +18,6 @@ from dsocr_analyze.hardware.kernel_times.coefficients import (
     OPTIONAL,
     coefficients_of,
 )
-from dsocr_analyze.hardware.kernel_times.experts import experts_touched
 from dsocr_analyze.hardware.profile import EXTRAPOLATED_BAND, all_profiles, profile_from_file
 from dsocr_analyze.hardware.weight_types import WEIGHT_ONLY_ERROR
 
@@ -119,9 +119,9 @@ class TestProperties:
         )
 
     def test_expected_experts_are_those_of_independent_choices(self):
-        touched = experts_touched(np.array([1.0, 2.0, 1e6]), np.array(64.0), np.array(6.0))
+        touched = expected_experts(np.array([1.0, 2.0, 1e6]), np.array(64.0), np.array(6.0))
         assert touched == pytest.approx([6, 64 * (1 - (58 / 64) ** 2), 64])
-        assert experts_touched(np.array(1.0), np.array(8.0), np.array(8.0)) == pytest.approx(8)
+        assert expected_experts(np.array(1.0), np.array(8.0), np.array(8.0)) == pytest.approx(8)
 
     @pytest.mark.parametrize(
         ("tokens", "experts", "top_k", "touched"),
@@ -130,7 +130,7 @@ class TestProperties:
     )
     def test_expected_experts_by_hand(self, tokens, experts, top_k, touched):
         sizes = (np.array(float(size)) for size in (tokens, experts, top_k))
-        assert experts_touched(*sizes) == pytest.approx(touched, rel=1e-12)
+        assert expected_experts(*sizes) == pytest.approx(touched, rel=1e-12)
 
     @pytest.mark.parametrize("name", EVERY)
     def test_every_token_of_the_models_experts_is_plausible(self, name):
@@ -139,7 +139,7 @@ class TestProperties:
         seconds = timed.grouped_experts_seconds(
             tokens, 1280, 896, 64, 6, dtype=native(timed), cold=True
         )
-        touched = experts_touched(tokens.astype(float), np.array(64.0), np.array(6.0))
+        touched = expected_experts(tokens.astype(float), np.array(64.0), np.array(6.0))
         weights = touched * 3 * 1280 * 896 * 2
         assert (seconds >= weights / (timed.gpu.bandwidth_gb_s * 1e9)).all()
         # One token more may leave a slower tile.

@@ -18,19 +18,19 @@ from sampling import every, first, named, sampled
 from dsocr_analyze.analytic import page_figures
 from dsocr_analyze.architectures import ARCHITECTURES, plan_workload
 from dsocr_analyze.architectures.deepseek_ocr_2.encoder_dimensions import EncoderDimensions
-from dsocr_analyze.architectures.deepseek_ocr_2.encoder_lifetimes import replay_encoder
+from dsocr_analyze.architectures.deepseek_ocr_2.qwen2_encoder import qwen2_encoder
 from dsocr_analyze.architectures.deepseek_ocr_2.reference import deepencoderv2
-from dsocr_analyze.architectures.ocr_family.composition import decode_steps_work, decode_work
+from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family.passes import step
 from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
-from dsocr_analyze.costs.lifetimes import Lifetimes
-from dsocr_analyze.costs.sums import combined
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, dtype_named
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.hardware.timed_device import device
-from dsocr_analyze.kernels import CUDA
+from dsocr_analyze.kernels import NO_WORK, Work, total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.running.building import building
 from dsocr_analyze.session import DeepSeekOCRSession
+from dsocr_analyze.tape.tape import Tape
 from dsocr_analyze.timing.runtimes import SERVERS
 from dsocr_analyze.timing.serving import ServedModel
 from dsocr_analyze.trace.single_module import trace_module
@@ -103,7 +103,9 @@ def test_golden_decode_steps(row, is_on):
     for golden in row["decode_steps"] if is_on else [row["decode_step_1000_without_ring"]]:
         number = golden["step"]
         upto, before = (
-            decode_steps_work(1, row["seq_len"], steps, dimensions, BFLOAT16, flash=False)
+            UNLIMITED.forms.compose(
+                dimensions, planned(UNLIMITED.name, row, max_new_tokens=steps + 1), BFLOAT16, False
+            ).batch
             for steps in (number, number - 1)
         )
         assert upto.minus(before).matrix_flops == golden["total"]
@@ -279,60 +281,27 @@ def test_the_engines_agree_on_everything(name, seed):
     assert not figures.ledger.unknown
 
 
-@pytest.mark.exhaustive
-@sampled("name", [OCR2.name, UNLIMITED.name], first(1))
-def test_many_pages_cost_what_each_costs(name):
-    architecture, draw = ARCHITECTURES[name], random.Random(name)
-    dimensions = DIRECTORY[name].dimensions()
-    mode = architecture.modes[architecture.default_mode]
-    pages = [
-        architecture.plan(
-            page=(draw.randint(100, 5000), draw.randint(100, 5000)),
-            text_tokens=draw.randint(1, 900),
-            max_new_tokens=draw.choice([1, 2, 100, 128, 129, 130, 5000]),
-            batch_size=draw.choice([1, 2, 7]),
-        )
-        for _ in range(40)
-    ]
-
-    def each(value):
-        return np.array([value(page) for page in pages])
-
-    totals = architecture.forms.page_totals(
-        dimensions,
-        base_size=mode.base_size,
-        whole_resolution=mode.base_size,
-        local_resolution=mode.image_size,
-        columns=each(lambda page: page.grid[0]),
-        rows=each(lambda page: page.grid[1]),
-        text_tokens=each(lambda page: page.text_tokens),
-        max_new_tokens=each(lambda page: page.max_new_tokens),
-        batch_size=each(lambda page: page.batch_size),
-    )
-    for index, page in enumerate(pages):
-        one = architecture.forms.compose(dimensions, page, BFLOAT16, False, CUDA)
-        assert tuple(int(count[index]) for count in totals.batch) == tuple(one.batch)
-        assert int(totals.kv_cache_bytes[index]) == one.memory.kv_cache_bytes
-        assert int(totals.peak_activation_bytes[index]) == one.memory.peak.nbytes
-        assert int(totals.visual_tokens[index]) == page.visual_tokens
-        for stage, work in totals.stages.items():
-            found = tuple(int(np.broadcast_to(count, len(pages))[index]) for count in work)
-            assert found == tuple(one.stages[stage].work), stage
-
-
 def test_decode_steps_under_a_window_are_summed_exactly():
+    """Five steps over a growing cache, then all over as many tokens: the prompt and the window."""
     dimensions = small_unlimited(random.Random(3)).dimensions()
-    window = 5
-    decoder = dataclasses.replace(dimensions.decoder, sliding_window=window)
+    decoder = dataclasses.replace(dimensions.decoder, sliding_window=5)
     dimensions = dataclasses.replace(dimensions, decoder=decoder)
-    prompt = 9
-    steps = []
-    for number in range(1, 20):
-        is_full = number > window
-        cached = prompt + window - 1 if is_full else prompt + number - 1
-        steps.append(decode_work(2, cached, dimensions, FLOAT32, flash=False, overwrites=is_full))
-        found = decode_steps_work(2, prompt, number, dimensions, FLOAT32, flash=False)
-        assert found == combined(steps)
+    forms, prompt = UNLIMITED.forms, 3 + 6
+    totals = forms.page_totals(
+        dimensions, base_size=64, whole_resolution=64, text_tokens=6, batch_size=2,
+        max_new_tokens=np.arange(1, 21), dtype=FLOAT32,
+    )  # fmt: skip
+    assert totals.seq_len == prompt
+    columns = [np.broadcast_to(count, 20).tolist() for count in totals.batch]
+    steps = [Work(*counts).minus(totals.prefill) for counts in zip(*columns, strict=True)]
+    expected = NO_WORK
+    for number, found in enumerate(steps):
+        assert found == expected._replace(activations=0)
+        is_full = number >= 5
+        cached = prompt + 4 if is_full else prompt + number
+        p = Pass(2, 1, cached, overwrites=is_full)
+        kernels = step(*forms.page_totals.args, dimensions, p, FLOAT32).kernels
+        expected = expected.plus(total_work(kernel.total for kernel in kernels))
 
 
 # --- memory of the encoder -------------------------------------------------------------------
@@ -357,10 +326,11 @@ def test_the_encoders_peak(seed):
         )
     features = torch.empty(views, width, q, q, device=META, dtype=torch_dtype)
     trace, _ = trace_module(module, META, features)
-    lives = Lifetimes(dtype, CUDA)
-    held = replay_encoder(lives, views, q * q, encoder)
-    assert lives.peak.nbytes == trace.peak.nbytes
-    assert lives.alive == held
+    t = Tape(dtype, records=False)
+    encoded = t.call("", qwen2_encoder, t.input(features.numel(), dtype), views, q, encoder)
+    assert t.peak.nbytes == trace.peak.nbytes
+    # The encoded queries are half of the last layer's output.
+    assert t.alive == 2 * encoded.nbytes == 2 * features.numel() * dtype.nbytes
 
 
 # --- refusals --------------------------------------------------------------------------------

@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.costs import served as rules
+from dsocr_analyze.architectures.ocr_family import fusions
+from dsocr_analyze.architectures.ocr_family.fusions import FUSIONS
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.hardware import device
 from dsocr_analyze.kernels import Kernel, Work, total_work
-from dsocr_analyze.timing.kernel_seconds import Precision
+from dsocr_analyze.tape.record_tape import RecordTape
+from dsocr_analyze.timing.kernel_seconds import UNQUANTIZED, Precision
 from dsocr_analyze.timing.runtimes import SERVERS
 from dsocr_analyze.timing.serving import ServedModel
 
@@ -133,16 +135,11 @@ class TestFusions:
     def test_every_operator_that_the_model_does_not_have_is_a_fusion_that_is_explained(self):
         composed = DEFAULT.forms.compose(REFERENCE, planned(), BFLOAT16, True)
         own = {kernel.operator for stage in composed.stages.values() for kernel in stage.kernels}
-        fusions = {fusion.operator for fusion in rules.FUSIONS}
-        assert self.served_operators() - own == fusions
-        assert len(fusions) == len(rules.FUSIONS)
-        assert all(fusion.replaces for fusion in rules.FUSIONS)
-
-    def test_every_fusion_has_a_function_of_its_name(self):
-        assert {fusion.operator for fusion in rules.FUSIONS} <= set(rules.__all__)
+        assert self.served_operators() - own == set(FUSIONS)
+        assert all(FUSIONS.values())
 
     def test_what_stays_in_16_bits_is_launched(self):
-        assert self.served_operators() >= rules.UNQUANTIZED
+        assert self.served_operators() >= UNQUANTIZED
 
     def test_launches_of_the_published_model_by_hand(self):
         """A step: 1 lookup, 12 layers of 7 kernels, 1 dense MLP of 3, 11 mixtures of 6, 4 at last.
@@ -155,16 +152,19 @@ class TestFusions:
         assert sum(kernel.calls for kernel in placed) == 2 + 1 + 12 * 7 + 3 + 11 * 6 + 4
 
     def test_bytes_of_a_fused_norm_and_of_attention_by_hand(self):
-        [norm] = rules.fused_add_rms_norm(10, 8, BFLOAT16)
+        t = RecordTape(BFLOAT16)
+        fusions.fused_add_rms_norm(t, t.input(10 * 8, BFLOAT16), 10, 8)
+        # 3 sequences, 1 query over 50 keys, 4 query heads and 2 key heads of 16, keys in 8 bits.
+        heads = dataclasses.replace(SMALL.decoder, heads=4, kv_heads=2, head_dim=16)
+        fusions.paged_attention(t, t.input(3 * 4 * 16, BFLOAT16), 3, 1, 50, heads, 8)
+        # Keys and values of 5 tokens, 64 elements each, from 16 to 4 bits, and their places.
+        fusions.cache_write(t, t.input(5 * 64, BFLOAT16), 5, 4)
+        norm, attention, write = t.kernels
         assert norm.work.bytes_read == 2 * (10 * 8 * 2 + 8)
         assert norm.work.bytes_written == 2 * 10 * 8 * 2
-        # 3 sequences, 1 query over 50 keys, 4 query heads and 2 key heads of 16, keys in 8 bits.
-        [attention] = rules.paged_attention(3, 1, 50, 4, 2, 16, BFLOAT16, 8)
         assert attention.work.bytes_read == 3 * 4 * 16 * 2 + 2 * 3 * 2 * 50 * 16
         assert attention.work.bytes_written == 3 * 4 * 16 * 2
         assert attention.work.macs == 2 * 3 * 4 * 50 * 16
-        # Keys and values of 5 tokens, 64 elements each, from 16 to 4 bits, and their places.
-        [write] = rules.cache_write(5, 64, BFLOAT16, 4)
         assert write.work.bytes_read == 5 * 64 * 2 + 5 * 8
         assert write.work.bytes_written == 5 * 64 // 2
 

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 from command_line import run
+from drawn_passes import Case
 from sampling import first, sampled
+from taped_passes import noted, taped
+from traced_passes import traced
 
 from dsocr_analyze.architectures import ARCHITECTURES, architecture_of
 from dsocr_analyze.architectures.ocr_family.config_table import (
@@ -24,21 +27,13 @@ from dsocr_analyze.architectures.ocr_family.dimensions import (
     check_projector,
 )
 from dsocr_analyze.architectures.ocr_family.network import Network
-from dsocr_analyze.architectures.ocr_family.projector import projector_params
+from dsocr_analyze.architectures.ocr_family.projector import projector
 from dsocr_analyze.architectures.ocr_family.relative import relative
 from dsocr_analyze.architectures.ocr_family.repetition import alike
+from dsocr_analyze.architectures.ocr_family.sam import sam
 from dsocr_analyze.architectures.ocr_family.stages import PROJECTOR, SAM
-from dsocr_analyze.architectures.ocr_family.vision import (
-    projector_sections,
-    sam_params,
-    sam_sections,
-    token_side,
-)
-from dsocr_analyze.architectures.ocr_family.vision_lifetimes import (
-    ViewFeatures,
-    replay_projector,
-    replay_sam,
-)
+from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
+from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.workload import Mode
@@ -132,39 +127,20 @@ class Toy(Network):
     crop = CropRule(tile=128, most=4)
     base_size, image_size, text_tokens = 192, 128, 3
 
-    def sections(self, N, R, dimensions, dtype, kernels_of):
-        q = token_side(R, dimensions.sam)
-        return {
-            SAM: sam_sections(N, R, dimensions.sam, dtype, kernels_of),
-            # Features lie channel by channel, view by view.
-            PROJECTOR: projector_sections(N, q, dimensions.projector, dtype, are_apart=True),
-        }
-
-    def params(self, dimensions):
-        return {
-            SAM: sam_params(dimensions.sam),
-            PROJECTOR: projector_params(dimensions.projector),
-        }
+    def encode(self, t, features, pixels, view, c, *, is_served=False):
+        N, q = view.count, tokens_per_side(view.resolution)
+        features.spatial = t.again("sam_model", sam, pixels, N, view.resolution, c.sam)
+        features.tokens = features.spatial  # frees the previous page's tokens first
+        # Features lie channel by channel, view by view.
+        features.tokens = t.again(
+            "projector", projector, features.tokens, N, q, c.projector, are_apart=True
+        )
 
     def whole_tokens(self, q):
         return q * q + 1
 
     def local_tokens(self, q, columns, rows):
         return q * q * columns * rows
-
-    def whole_layout(self, q, dimensions, dtype):
-        return ()
-
-    def local_layout(self, columns, rows, q, dimensions, dtype):
-        return ()
-
-    def replay_views(self, lives, view, dimensions, before):
-        n = view.count * token_side(view.resolution, dimensions.sam) ** 2
-        spatial = replay_sam(lives, view.count, view.resolution, dimensions.sam)
-        lives.free(before.spatial, before.tokens)
-        copied = view.count > 1
-        tokens = replay_projector(lives, n, dimensions.projector, is_copied=copied)
-        return ViewFeatures(spatial, 0, tokens)
 
 
 @pytest.fixture
@@ -201,6 +177,20 @@ def test_both_engines(toy, page, batch_size):
     assert agreement.agrees
     assert agreement.warnings == []
     assert list(figures.stages) == ["sam", "projector", "prefill", "decode"]
+
+
+@sampled("flash", [False, True], first(1), ids=["eager", "flash"])
+@pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT32], ids=["bf16", "fp32"])
+@sampled("page", [(500, 300), (100, 100), (200, 900)], first(1))
+def test_every_step_is_that_of_its_code(toy, page, dtype, flash):
+    directory = ModelDirectory.read(toy.reference)
+    workload = toy.plan(page=page, batch_size=3, max_new_tokens=2)
+    case = Case(toy.name, directory, workload, dtype, flash, (0, 1))
+    for number, theirs in traced(case).items():
+        ours = taped(case, number)
+        assert ours.tape.levels == theirs.levels
+        figures = noted(ours)
+        assert {name: figures[name] for name in theirs.figures} == theirs.figures
 
 
 def test_its_directory_is_found(toy):

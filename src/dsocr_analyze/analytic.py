@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.figures import Ledger, PageFigures, Provenance
-from dsocr_analyze.kernels import CUDA, KernelsOf
 from dsocr_analyze.version import VERSION
 from dsocr_analyze.workload.workload import position_warnings
 
@@ -35,7 +34,6 @@ def page_figures(
     *,
     dtype: str = "bfloat16",
     flash_attention: bool = False,
-    kernels_of: KernelsOf = CUDA,
 ) -> PageFigures:
     """A workload's figures, all from closed forms.
 
@@ -44,7 +42,6 @@ def page_figures(
         workload: The page.
         dtype: Type of weights and activations.
         flash_attention: FlashAttention-2 in the decoder instead of eager attention.
-        kernels_of: Device whose kernels are counted.
 
     Raises:
         ConfigError: The config lacks a key, or describes something without a closed form.
@@ -53,9 +50,7 @@ def page_figures(
     architecture = directory.architecture
     element = dtype_named(dtype)
     dimensions = directory.dimensions()
-    composition = architecture.forms.compose(
-        dimensions, workload, element, flash_attention, kernels_of
-    )
+    composition = architecture.forms.compose(dimensions, workload, element, flash_attention)
     return figures_of_composition(
         composition,
         workload,
@@ -65,7 +60,6 @@ def page_figures(
             device="none",
             dtype=element,
             attention=attention_name(flash_attention=flash_attention),
-            kernels_of=kernels_of.device,
             versions={"tool": VERSION},
         ),
         warnings=[

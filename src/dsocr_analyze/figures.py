@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.kernels import (
     NO_WORK,
     Attention,
     Kernel,
-    KernelDevice,
     Kind,
     Work,
     WorkShare,
@@ -43,6 +42,7 @@ __all__ = [
     "Provenance",
     "Source",
     "StageFigures",
+    "expected_experts",
 ]
 
 Engine = Literal["trace", "analytic"]
@@ -85,7 +85,6 @@ class Provenance:
         device: Device it ran on; `none` for the analytic engine.
         dtype: Type of weights and activations.
         attention: The decoder's attention implementation, by its name in transformers.
-        kernels_of: Device whose kernels are counted; CUDA if nothing ran on a device.
         versions: Versions of this program and of the packages used, by name.
     """
 
@@ -94,7 +93,6 @@ class Provenance:
     device: str
     dtype: Dtype
     attention: str
-    kernels_of: KernelDevice
     versions: Mapping[str, str]
 
 
@@ -156,6 +154,21 @@ class ExpertsTouched:
     def bytes_beyond_counted(self) -> float:
         """Bytes of weights of the expected experts minus those of the counted ones."""
         return (self.layers * self.expected - self.counted) * self.weights_bytes
+
+
+def expected_experts(tokens: Any, experts: Any, per_token: Any) -> Any:
+    """Expected number of experts with a token: `E (1 - (1 - k/E)^n)`, a float.
+
+    Each token chooses k different experts, independently and uniformly, so it misses a given expert
+    with probability 1 - k/E. Groups change nothing if they are chosen uniformly too: a token still
+    takes k/E of the experts on average.
+
+    Args:
+        tokens: n; like the others, a number or an array.
+        experts: Routed experts E.
+        per_token: Experts per token k.
+    """
+    return experts * (1 - (1 - per_token / experts) ** tokens)
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ same records, so the two lists can be compared record by record; everything else
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 __all__ = [
-    "CUDA",
     "KINDS",
     "NO_WORK",
     "Attention",
@@ -21,7 +21,6 @@ __all__ = [
     "Gemm",
     "Kernel",
     "KernelDevice",
-    "KernelsOf",
     "Kind",
     "Rows",
     "Work",
@@ -155,20 +154,6 @@ KernelDevice = Literal["cuda", "cpu"]
 """Kind of device whose kernels are known."""
 
 
-class KernelsOf(NamedTuple):
-    """Whose kernels run; they differ in the copies they make and the scratch memory they take."""
-
-    device: KernelDevice
-    threads: int = 1
-    """Threads of a CPU's pool, each with its own scratch memory."""
-    has_16_bits: bool = True
-    """Whether oneDNN computes in 16 bits on this CPU; if not, ATen's own kernels do."""
-
-
-CUDA = KernelsOf("cuda")
-"""Assumed when nothing runs on a device."""
-
-
 class Gemm(NamedTuple):
     """`batch` matrix products `[m, k] x [k, n]`."""
 
@@ -275,13 +260,18 @@ def total_work(works: Iterable[Work]) -> Work:
 
 def merged(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
     """Merges equal records, adding up their calls, in the order of first occurrence."""
-    calls: dict[Kernel, int] = {}
-    for kernel in kernels:
-        one = kernel if kernel.calls == 1 else kernel._replace(calls=1)
-        calls[one] = calls.get(one, 0) + kernel.calls
-    return tuple(
-        one if count == 1 else one._replace(calls=count) for one, count in calls.items() if count
-    )
+    listed = list(kernels)
+    records = Counter((kernel.path, kernel.operator) for kernel in listed)
+    found: list[Kernel] = []
+    places: dict[tuple[object, ...], int] = {}
+    for kernel in listed:
+        if records[kernel.path, kernel.operator] > 1:  # of most modules' operators there is one
+            place = places.setdefault((*kernel[:6], *kernel[7:]), len(found))
+            if place < len(found):
+                found[place] = kernel._replace(calls=found[place].calls + kernel.calls)
+                continue
+        found.append(kernel)
+    return tuple(kernel for kernel in found if kernel.calls)
 
 
 def with_ancestors(own: Mapping[str, Work]) -> dict[str, Work]:

@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsocr_analyze.architectures.config_rules import Code, ConfigFindings
-    from dsocr_analyze.costs.integers import Count
-    from dsocr_analyze.costs.operators import Kernels
     from dsocr_analyze.dtypes import Dtype
     from dsocr_analyze.figures import BytesAlive, ExpertsTouched, Memory, Parameters, StageFigures
-    from dsocr_analyze.kernels import Kernel, KernelsOf, Work
+    from dsocr_analyze.kernels import Kernel, Work
+    from dsocr_analyze.tape.polynomial import Size
     from dsocr_analyze.workload import DecodeStep, Mode, Workload
 
 __all__ = [
@@ -126,9 +125,8 @@ class PageTotals:
     """What n workloads cost; every count is an integer (for all alike) or an array `[n]`.
 
     Attributes:
-        stages: Work by stage: one step for the decode stage, otherwise the stage's part of the
-            prefill pass.
-        prefill: The whole prefill pass of the batch.
+        prefill: The whole prefill pass of the batch; as in the others, output elements of matrix
+            operators are not counted.
         decode_step: One step of the batch over a cache of `seq_len` tokens.
         batch: The prefill pass and all decode steps of the batch.
         visual_tokens: Visual tokens per page.
@@ -140,19 +138,18 @@ class PageTotals:
             weights and inputs.
     """
 
-    stages: Mapping[str, Work]
     prefill: Work
     decode_step: Work
     batch: Work
-    visual_tokens: Count
-    seq_len: Count
-    kv_cache_bytes: Count
+    visual_tokens: Size
+    seq_len: Size
+    kv_cache_bytes: Size
     decode_step_bytes_read_expected: Any
-    peak_activation_bytes: Count
+    peak_activation_bytes: Size
 
-    def counts(self) -> Iterator[Count]:
+    def counts(self) -> Iterator[Size]:
         """Yields every count except expected values."""
-        for work in (*self.stages.values(), self.prefill, self.decode_step, self.batch):
+        for work in (self.prefill, self.decode_step, self.batch):
             yield from work
         yield from (
             self.visual_tokens, self.seq_len, self.kv_cache_bytes, self.peak_activation_bytes
@@ -221,15 +218,17 @@ class Served:
         quantizable_params: Number of weights that are stored in the quantized type.
         activation_bytes: Bytes of tensors alive at once in one page's prefill pass, besides weights
             and inputs, from dimensions, workload and type.
+        inputs_bytes: Bytes of a workload's inputs, from it and a type.
     """
 
     check: Callable[[Any], None]
-    views: Callable[[Count, Count, Any, Dtype], Mapping[str, Kernels]]
-    prompt: Callable[[Count, Count, Count, Any, Dtype, int], Kernels]
-    step: Callable[[Count, Count, Any, Dtype, int], Kernels]
+    views: Callable[[Size, Size, Any, Dtype], Mapping[str, tuple[Kernel, ...]]]
+    prompt: Callable[[Size, Size, Size, Any, Dtype, int], tuple[Kernel, ...]]
+    step: Callable[[Size, Size, Any, Dtype, int], tuple[Kernel, ...]]
     cache_elements: Callable[[Any], int]
     quantizable_params: Callable[[Any], int]
     activation_bytes: Callable[[Any, Workload, Dtype], int]
+    inputs_bytes: Callable[[Workload, Dtype], int]
 
 
 @dataclass(frozen=True)
@@ -241,12 +240,11 @@ class ClosedForms:
             (default: the reference's); raises ConfigError.
         config_findings: What a config's keys other than dimensions do, for the code that reads it.
         not_modelled: Operators that the closed forms leave out.
-        compose: The closed forms of a workload, from dimensions, workload, type, whether attention
-            is FlashAttention, and whose kernels run; raises ConfigError if a part has none.
+        compose: The closed forms of a workload, from dimensions, workload, type and whether
+            attention is FlashAttention; raises ConfigError if a part has none.
         step_kernels: The records of one decode step with the expected number of routed experts,
-            from dimensions, batch, cached tokens, type, whether attention is FlashAttention,
-            whether the new token overwrites an additional one in a full window, and whose kernels
-            run.
+            from dimensions, batch, cached tokens, type, whether attention is FlashAttention, and
+            whether the new token overwrites an additional one in a full window.
         page_totals: The closed forms of many workloads at once, from dimensions and, by keyword,
             `base_size`, `whole_resolution`, `local_resolution`, `columns`, `rows`, `text_tokens`,
             `max_new_tokens`, `batch_size` (each an integer for all workloads, or an array `[n]`),
@@ -272,7 +270,7 @@ class ClosedForms:
     dimensions: Callable[..., Any]
     config_findings: Callable[[Mapping[str, Any], Code], ConfigFindings]
     not_modelled: tuple[NotModelled, ...]
-    compose: Callable[[Any, Workload, Dtype, bool, KernelsOf], Composition]
+    compose: Callable[[Any, Workload, Dtype, bool], Composition]
     step_kernels: Callable[..., Sequence[Kernel]]
     page_totals: Callable[..., PageTotals]
     crop_grids: CropGrids

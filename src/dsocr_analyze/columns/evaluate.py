@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import PageTotals
     from dsocr_analyze.columns.counted_model import CountedModel
     from dsocr_analyze.columns.setting import Setting
-    from dsocr_analyze.costs.integers import Count
+    from dsocr_analyze.tape.polynomial import Size
 
 __all__ = ["Costs", "Workloads", "evaluate"]
 
@@ -45,8 +45,8 @@ class Costs:
     """
 
     n: int
-    grid_columns: Count
-    grid_rows: Count
+    grid_columns: Size
+    grid_rows: Size
     totals: PageTotals
 
 

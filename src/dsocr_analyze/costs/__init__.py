@@ -1,1 +1,1 @@
-"""Closed forms, one file per layer family, over integers or arrays of integers. No torch."""
+"""Closed forms that pages of the documentation are checked by, and nothing else. No torch."""

@@ -10,7 +10,7 @@ from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.kernels import Kind
 
-__all__ = ["ACTIVATIONS", "activation", "activation_flops", "gelu", "quick_gelu"]
+__all__ = ["activation", "activation_flops", "gelu", "quick_gelu"]
 
 
 class _Step(NamedTuple):

@@ -7,7 +7,7 @@ from dsocr_analyze.costs.operators import Kernels
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.kernels import Convolution, Kernel, Work
 
-__all__ = ["conv2d", "conv2d_params", "conv2d_side"]
+__all__ = ["conv2d", "conv2d_side"]
 
 
 def conv2d_side(side: Count, kernel: int, stride: int = 1, padding: int = 0) -> Count:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dsocr_analyze.costs.integers import Count, is_one_token, several
 from dsocr_analyze.costs.kv_cache import append, overwrite
-from dsocr_analyze.costs.linear import linear, linear_params
+from dsocr_analyze.costs.linear import linear
 from dsocr_analyze.costs.operators import (
     Kernels,
     attention,
@@ -24,16 +24,9 @@ from dsocr_analyze.costs.operators import (
 from dsocr_analyze.costs.rope import llama_tables, rotation
 from dsocr_analyze.costs.sums import ModuleKernels, repeated
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
-from dsocr_analyze.kernels import CUDA, Attention, KernelsOf
+from dsocr_analyze.kernels import Attention
 
-__all__ = [
-    "causal_savable_macs",
-    "decoder_attention",
-    "decoder_attention_params",
-    "flash_attention",
-    "masked_softmax",
-    "position_check",
-]
+__all__ = ["decoder_attention", "flash_attention", "masked_softmax"]
 
 
 def decoder_attention(
@@ -50,7 +43,6 @@ def decoder_attention(
     bias: bool = False,
     is_masked: bool = True,
     overwrites: bool = False,
-    kernels_of: KernelsOf = CUDA,
 ) -> ModuleKernels:
     """Attention of T new tokens over K = cached + T keys, including its rotary tables.
 
@@ -67,7 +59,6 @@ def decoder_attention(
         bias: Whether the four projections have biases.
         is_masked: Whether eager attention adds a mask.
         overwrites: Whether a new token replaces one in the cache, which already held K tokens.
-        kernels_of: Whose kernels run.
 
     Returns:
         Own kernels, the four projections and `rotary_emb`.
@@ -78,7 +69,7 @@ def decoder_attention(
     if flash:
         attended = _flash(B, T, K, heads, kv_heads, D, dtype)
     else:
-        attended = _eager(B, T, K, heads, kv_heads, D, dtype, kernels_of, is_masked=is_masked)
+        attended = _eager(B, T, K, heads, kv_heads, D, dtype, is_masked=is_masked)
     held = linear(n, d, key_value, dtype, bias=bias)
     kept = overwrite(B, key_value, dtype) if overwrites else append(B, cached, key_value, dtype)
     return {
@@ -112,7 +103,6 @@ def _eager(
     kv_heads: int,
     D: int,
     dtype: Dtype,
-    kernels_of: KernelsOf,
     *,
     is_masked: bool,
 ) -> Kernels:
@@ -146,7 +136,7 @@ def _eager(
         *shared,
         *product("matmul", B * heads, T, K, D, dtype, right=keys),
         *elementwise("div", B * T * K * heads, dtype),
-        *masked_softmax(B, T, K, heads, dtype, kernels_of, is_masked=is_masked),
+        *masked_softmax(B, T, K, heads, dtype, is_masked=is_masked),
         *shared,
         *product("matmul", B * heads, T, D, K, dtype, right=keys),
         *merge,
@@ -159,7 +149,6 @@ def masked_softmax(
     K: Count,
     heads: int,
     dtype: Dtype,
-    kernels_of: KernelsOf = CUDA,
     *,
     is_masked: bool = True,
 ) -> Kernels:
@@ -171,14 +160,13 @@ def masked_softmax(
         K: Keys.
         heads: H.
         dtype: Type of the scores before and after.
-        kernels_of: Whose kernels run.
         is_masked: Whether there is a mask.
     """
     scores = B * T * K * heads
     masked = elementwise("add", scores, dtype, read=dtype.nbytes * (scores + B * T * K))
     return (
         *(masked if is_masked else ()),
-        *softmax(B * T * heads, K, dtype, kernels_of),
+        *softmax(B * T * heads, K, dtype),
         *cast(scores, FLOAT32, dtype),
     )
 
@@ -217,27 +205,6 @@ def position_check(B: Count, T: Count) -> Kernels:
     )
 
 
-def causal_savable_macs(B: Count, T: Count, heads: int, head_dims: int) -> Count:
-    """MACs of a prompt's attention above the diagonal: B H T (T - 1) / 2 scores.
-
-    Args:
-        B: Batch.
-        T: Tokens of the prompt.
-        heads: H.
-        head_dims: MACs per score: features of a key plus those of a value.
-    """
-    return _skippable_scores(B, T, heads) * head_dims
-
-
 def _skippable_scores(B: Count, T: Count, heads: int) -> Count:
     """Scores of T new tokens with those after them."""
     return B * (T * (T - 1) // 2) * heads
-
-
-def decoder_attention_params(d: int, heads: int, kv_heads: int, D: int, *, bias: bool) -> int:
-    """Parameters of the four projections."""
-    return (
-        linear_params(d, heads * D, bias=bias)
-        + 2 * linear_params(d, kv_heads * D, bias=bias)
-        + linear_params(heads * D, d, bias=bias)
-    )

@@ -6,7 +6,7 @@ from dsocr_analyze.costs.integers import Count
 from dsocr_analyze.costs.operators import Kernels, moved
 from dsocr_analyze.dtypes import INT64, Dtype
 
-__all__ = ["embedding", "embedding_params"]
+__all__ = ["embedding"]
 
 
 def embedding(rows: Count, d: Count, dtype: Dtype) -> Kernels:
@@ -19,8 +19,3 @@ def embedding(rows: Count, d: Count, dtype: Dtype) -> Kernels:
     """
     taken = rows * (d * dtype.nbytes)
     return moved("embedding", rows * d, taken + INT64.nbytes * rows, taken, dtype)
-
-
-def embedding_params(rows: int, d: int) -> int:
-    """Parameters: the table `[rows, d]`."""
-    return rows * d

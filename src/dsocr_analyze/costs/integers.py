@@ -16,7 +16,6 @@ __all__ = [
     "is_integer",
     "is_nothing",
     "is_one_token",
-    "largest",
     "maximum",
     "minimum",
     "several",
@@ -59,13 +58,6 @@ def maximum(a: Any, b: Any) -> Any:
     import numpy as np
 
     return np.maximum(a, b)
-
-
-def largest(counts: Any) -> int:
-    """The largest of an integer array; the integer itself; 0 for an empty array."""
-    if is_integer(counts):
-        return int(counts)
-    return int(counts.max()) if len(counts) else 0
 
 
 def minimum(a: Any, b: Any) -> Any:

@@ -7,7 +7,7 @@ from dsocr_analyze.costs.operators import Kernels
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.kernels import Gemm, Kernel, Work
 
-__all__ = ["linear", "linear_params"]
+__all__ = ["linear"]
 
 
 def linear(rows: Count, d_in: Count, d_out: Count, dtype: Dtype, *, bias: bool = False) -> Kernels:
@@ -30,8 +30,3 @@ def linear(rows: Count, d_in: Count, d_out: Count, dtype: Dtype, *, bias: bool =
         bytes_written=rows * (dtype.nbytes * d_out),
     )
     return (Kernel("gemm", "linear", Gemm(1, rows, d_out, d_in), dtype.name, dtype.name, work),)
-
-
-def linear_params(d_in: int, d_out: int, *, bias: bool = False) -> int:
-    """Parameters: the weight `[d_out, d_in]` and the bias `[d_out]`."""
-    return d_in * d_out + (d_out if bias else 0)

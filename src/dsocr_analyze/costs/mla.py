@@ -15,15 +15,14 @@ from dataclasses import dataclass
 from dsocr_analyze.costs.decoder_attention import flash_attention, masked_softmax
 from dsocr_analyze.costs.integers import Count, is_one_token, several
 from dsocr_analyze.costs.kv_cache import append
-from dsocr_analyze.costs.linear import linear, linear_params
-from dsocr_analyze.costs.normalization import rms_norm, rms_norm_params
+from dsocr_analyze.costs.linear import linear
+from dsocr_analyze.costs.normalization import rms_norm
 from dsocr_analyze.costs.operators import Kernels, addition, copy, elementwise, moved, product
 from dsocr_analyze.costs.rope import RopeVariant, dynamic_update, rotation, table_rows, tables
 from dsocr_analyze.costs.sums import ModuleKernels, repeated
 from dsocr_analyze.dtypes import Dtype
-from dsocr_analyze.kernels import CUDA, KernelsOf
 
-__all__ = ["LatentHeads", "mla_attention", "mla_params"]
+__all__ = ["LatentHeads", "mla_attention"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,6 @@ def mla_attention(
     *,
     flash: bool,
     is_masked: bool = True,
-    kernels_of: KernelsOf = CUDA,
 ) -> ModuleKernels:
     """Latent attention of T new tokens over K = cached + T keys, including its rotary tables.
 
@@ -82,7 +80,6 @@ def mla_attention(
         dtype: Type of features and weights.
         flash: FlashAttention over up-projected keys and values, instead of absorption.
         is_masked: Whether absorbed attention adds a mask.
-        kernels_of: Whose kernels run.
 
     Returns:
         Own kernels and those of the called children.
@@ -92,7 +89,7 @@ def mla_attention(
     if flash:
         attended = _flash(B, T, cached, latent, dtype)
     else:
-        attended = _absorbed(B, T, cached, latent, dtype, kernels_of, is_masked=is_masked)
+        attended = _absorbed(B, T, cached, latent, dtype, is_masked=is_masked)
     modules: ModuleKernels = {
         "": (
             *table_rows(n, P, dtype),
@@ -106,17 +103,17 @@ def mla_attention(
     }
     if flash:
         modules["kv_b_proj"] = linear(n, r, H * (latent.nope + latent.value), dtype)
-    modules["rotary_emb"] = _rotary(cached + T, latent, dtype, kernels_of)
+    modules["rotary_emb"] = _rotary(cached + T, latent, dtype)
     modules["o_proj"] = linear(n, H * latent.value, d, dtype, bias=latent.bias)
     return modules
 
 
-def _rotary(K: Count, latent: LatentHeads, dtype: Dtype, kernels_of: KernelsOf) -> Kernels:
+def _rotary(K: Count, latent: LatentHeads, dtype: Dtype) -> Kernels:
     """The tables of K positions and, for "dynamic", new frequencies beyond the trained length."""
     update: Kernels = ()
     if latent.variant == "dynamic":
-        update = repeated(dynamic_update(latent.rope, kernels_of), 1 * (latent.trained_length < K))
-    return update + tables(latent.variant, K, latent.rope, dtype, kernels_of)
+        update = repeated(dynamic_update(latent.rope), 1 * (latent.trained_length < K))
+    return update + tables(latent.variant, K, latent.rope, dtype)
 
 
 def _queries(n: Count, d: int, latent: LatentHeads, dtype: Dtype) -> ModuleKernels:
@@ -137,7 +134,6 @@ def _absorbed(
     cached: Count,
     latent: LatentHeads,
     dtype: Dtype,
-    kernels_of: KernelsOf,
     *,
     is_masked: bool,
 ) -> Kernels:
@@ -181,7 +177,7 @@ def _absorbed(
         *product("matmul", B * H, T, K, r, dtype, right=B * K * r),
         *addition(scores, dtype),
         *elementwise("mul", scores, dtype),
-        *masked_softmax(B, T, K, H, dtype, kernels_of, is_masked=is_masked),
+        *masked_softmax(B, T, K, H, dtype, is_masked=is_masked),
         *product("einsum", B, T * H, r, K, dtype),
         *expanded(H * r * value, B),
         *product("matmul", B * H, T, value, r, dtype, right=H * r * value),
@@ -219,25 +215,4 @@ def _flash(B: Count, T: Count, cached: Count, latent: LatentHeads, dtype: Dtype)
         *(2 * append(B, cached, H * query, dtype) if is_one_token(T) else ()),
         *flash_attention(B, T, cached + T, H, H, query, dtype),
         *unpadding,
-    )
-
-
-def mla_params(d: int, latent: LatentHeads) -> int:
-    """Parameters of all projections and of the latents' norms."""
-    H, r, bias = latent.heads, latent.kv_rank, latent.bias
-    width = H * latent.query
-    if latent.q_rank is None:
-        queries = linear_params(d, width)
-    else:
-        queries = (
-            linear_params(d, latent.q_rank, bias=bias)
-            + rms_norm_params(latent.q_rank)
-            + linear_params(latent.q_rank, width)
-        )
-    return (
-        queries
-        + linear_params(d, r + latent.rope, bias=bias)
-        + rms_norm_params(r)
-        + linear_params(r, H * (latent.nope + latent.value))
-        + linear_params(H * latent.value, d, bias=bias)
     )

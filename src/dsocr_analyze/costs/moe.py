@@ -1,8 +1,7 @@
 """Mixture of experts: the router, the routed experts and the shared ones.
 
 Routing is uniform: the B T k choices are dealt to the E experts in turn, so min(E, B T k) of them
-are touched and the remainder goes to the first ones. No routing touches more; `experts_touched`
-gives the number expected under independent choices.
+are touched and the remainder goes to the first ones. No routing touches more.
 
 Source: DeepSeek-V2 (2405.04434), eq. 20 to 29 and section 2.2.2; DeepSeek-V3 (2412.19437), eq. 12
 to 16; `MoEGate` and `DeepseekV2MoE` (`modeling_deepseekv2.py`).
@@ -11,10 +10,10 @@ to 16; `MoEGate` and `DeepseekV2MoE` (`modeling_deepseekv2.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from dsocr_analyze.costs.integers import Count, ceil_log2, minimum
-from dsocr_analyze.costs.linear import linear, linear_params
+from dsocr_analyze.costs.integers import Count, ceil_log2
+from dsocr_analyze.costs.linear import linear
 from dsocr_analyze.costs.operators import (
     Kernels,
     addition,
@@ -29,18 +28,11 @@ from dsocr_analyze.costs.operators import (
     transferred,
 )
 from dsocr_analyze.costs.sums import ModuleKernels, under
-from dsocr_analyze.costs.swiglu import swiglu, swiglu_params
+from dsocr_analyze.costs.swiglu import swiglu
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
-from dsocr_analyze.kernels import CUDA, Kernel, KernelsOf, Rows, Work
+from dsocr_analyze.kernels import Kernel, Rows, Work
 
-__all__ = [
-    "Routing",
-    "experts_touched",
-    "gate",
-    "moe",
-    "moe_params",
-    "routed_experts",
-]
+__all__ = ["Routing", "gate", "moe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,27 +56,6 @@ class Routing:
     groups: int = 1
     top_groups: int = 1
     normalized: bool = False
-
-
-def evenly_touched(n: Count, routing: Routing) -> Count:
-    """Experts with a token if the n k choices of n tokens spread evenly."""
-    touched: Count = minimum(routing.experts, n * routing.per_token)
-    return touched
-
-
-def experts_touched(n: Any, experts: Any, per_token: Any) -> Any:
-    """Expected number of experts with a token: `E (1 - (1 - k/E)^n)`, a float.
-
-    Each token chooses k different experts, independently and uniformly, so it misses a given expert
-    with probability 1 - k/E. Groups change nothing if they are chosen uniformly too: a token still
-    takes k/E of the experts on average.
-
-    Args:
-        n: Tokens; like the others, a number or an array.
-        experts: Routed experts E.
-        per_token: Experts per token k.
-    """
-    return experts * (1 - (1 - per_token / experts) ** n)
 
 
 def gate(n: Count, d: int, routing: Routing, dtype: Dtype) -> Kernels:
@@ -191,10 +162,6 @@ def moe(
     routing: Routing,
     dtype: Dtype,
     act: str = "silu",
-    *,
-    each_expert: bool = False,
-    touched: int | None = None,
-    kernels_of: KernelsOf = CUDA,
 ) -> ModuleKernels:
     """`y = sum_i g_i E_i(x) + E_shared(x)`, the tokens sorted by expert.
 
@@ -206,74 +173,29 @@ def moe(
         routing: Experts and method.
         dtype: Type of features and weights.
         act: The experts' activation.
-        each_expert: Whether to list routed experts one by one (no array) instead of together.
-        touched: Number of experts that run if listed; default: as many as possible.
-        kernels_of: Whose kernels run.
 
     Returns:
-        Own kernels, `gate`, `experts` (all as one) or each touched expert with its children,
-        and `shared_experts` with its children.
+        Own kernels, `gate`, and each touched expert and `shared_experts` with their children.
     """
-    if each_expert:
-        experts = under("experts", routed_experts(n, d, f, routing, dtype, act, touched=touched))
-    else:
-        experts = {"experts": _all_experts(n, d, f, routing, dtype, act)}
+    experts = under("experts", _routed_experts(n, d, f, routing, dtype, act))
     shared: ModuleKernels = {}
     sharing: Kernels = ()
     if shared_f:
         shared = under("shared_experts", swiglu(n, d, shared_f, dtype, act))
         sharing = addition(n * d, dtype)
     return {
-        "": (*_dispatch(n, d, routing, dtype, kernels_of), *sharing),
+        "": (*_dispatch(n, d, routing, dtype), *sharing),
         "gate": gate(n, d, routing, dtype),
         **experts,
         **shared,
     }
 
 
-def _all_experts(n: Count, d: int, f: int, routing: Routing, dtype: Dtype, act: str) -> Kernels:
-    """All routed experts as one over n k tokens, reading the weights of every touched expert."""
-    together = swiglu(n * routing.per_token, d, f, dtype, act)
-    further = dtype.nbytes * linear_params(d, f) * (evenly_touched(n, routing) - 1)
-
-    def projection(name: str) -> Kernels:
-        return tuple(
-            kernel._replace(work=kernel.work._replace(bytes_read=kernel.work.bytes_read + further))
-            for kernel in together[name]
-        )
-
-    return (
-        *projection("gate_proj"),
-        *together["act_fn"],
-        *projection("up_proj"),
-        *together[""],
-        *projection("down_proj"),
-    )
-
-
-def routed_experts(
-    n: int,
-    d: int,
-    f: int,
-    routing: Routing,
-    dtype: Dtype,
-    act: str = "silu",
-    *,
-    touched: int | None = None,
+def _routed_experts(
+    n: int, d: int, f: int, routing: Routing, dtype: Dtype, act: str
 ) -> ModuleKernels:
-    """Kernels of each touched expert: `0.gate_proj`, ... for n tokens (no array).
-
-    Args:
-        n: Tokens, B T.
-        d: Width.
-        f: Hidden width per expert.
-        routing: Experts and choices per token.
-        dtype: Type of features and weights.
-        act: The experts' activation.
-        touched: Experts over which the choices spread evenly; default: as many as possible.
-    """
-    if touched is None:
-        touched = evenly_touched(n, routing)
+    """Kernels of each touched expert: `0.gate_proj`, ... for n tokens."""
+    touched = min(routing.experts, n * routing.per_token)
     tokens, longer = divmod(n * routing.per_token, touched)
     modules: ModuleKernels = {}
     long = swiglu(tokens + 1, d, f, dtype, act)
@@ -283,7 +205,7 @@ def routed_experts(
     return modules
 
 
-def _dispatch(n: Count, d: int, routing: Routing, dtype: Dtype, kernels_of: KernelsOf) -> Kernels:
+def _dispatch(n: Count, d: int, routing: Routing, dtype: Dtype) -> Kernels:
     """Sorts tokens by expert and back, and sums their results in fp32 (2 n k d FLOPs).
 
     Operators: a count of tokens per expert (a table `[n, E]` of ones, summed), read by the host; a
@@ -300,7 +222,7 @@ def _dispatch(n: Count, d: int, routing: Routing, dtype: Dtype, kernels_of: Kern
         *filled("new_zeros", n * E, INT64),
         *moved("scatter", n * E, index, index, INT64),
         *reduction("sum", E, n, INT64),
-        *transferred(E, INT64, kernels_of),
+        *transferred(E, INT64),
         *_sort(choices),
         *elementwise("floor_divide", choices, INT64),
         *moved("index", features, size + index, size, dtype),
@@ -321,11 +243,3 @@ def _sort(choices: Count) -> Kernels:
         bytes_written=2 * INT64.nbytes * choices,
     )
     return (Kernel("routing", "sort", Rows(1, choices), INT64.name, INT64.name, work),)
-
-
-def moe_params(d: int, f: int, shared_f: int, routing: Routing) -> int:
-    """Parameters: router (and, for noaux_tc, one bias per expert), routed and shared experts."""
-    router = linear_params(d, routing.experts)
-    correction = routing.experts if routing.method == "noaux_tc" else 0
-    shared = swiglu_params(d, shared_f) if shared_f else 0
-    return router + correction + routing.experts * swiglu_params(d, f) + shared

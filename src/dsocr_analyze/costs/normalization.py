@@ -10,14 +10,7 @@ from dsocr_analyze.costs.operators import Kernels, cast, copy, elementwise, redu
 from dsocr_analyze.dtypes import FLOAT32, Dtype
 from dsocr_analyze.kernels import Kernel, Rows, Work
 
-__all__ = [
-    "layer_norm",
-    "layer_norm_2d",
-    "layer_norm_fp32",
-    "layer_norm_params",
-    "rms_norm",
-    "rms_norm_params",
-]
+__all__ = ["layer_norm", "layer_norm_2d", "layer_norm_fp32", "rms_norm"]
 
 
 def layer_norm(rows: Count, d: int, dtype: Dtype, *, channels_first: bool = False) -> Kernels:
@@ -60,11 +53,6 @@ def layer_norm_fp32(rows: Count, d: int, dtype: Dtype) -> Kernels:
         *_layer_norm(rows, d, FLOAT32, dtype),
         *cast(elements, FLOAT32, dtype),
     )
-
-
-def layer_norm_params(d: int) -> int:
-    """Parameters: weight and bias `[d]`."""
-    return 2 * d
 
 
 def layer_norm_2d(N: Count, channels: int, pixels: Count, dtype: Dtype) -> Kernels:
@@ -125,8 +113,3 @@ def rms_norm(rows: Count, d: int, dtype: Dtype) -> Kernels:
         *cast(elements, FLOAT32, dtype),
         *elementwise("mul", elements, dtype, read=dtype.nbytes * (elements + d)),
     )
-
-
-def rms_norm_params(d: int) -> int:
-    """Parameters: the weight `[d]`."""
-    return d

@@ -11,12 +11,10 @@ from typing import TypeAlias
 from dsocr_analyze.costs.integers import Count
 from dsocr_analyze.dtypes import FLOAT16, FLOAT32, INT64, Dtype
 from dsocr_analyze.kernels import (
-    CUDA,
     Attention,
     Elements,
     Gemm,
     Kernel,
-    KernelsOf,
     Kind,
     Rows,
     Work,
@@ -169,18 +167,17 @@ def reduction(
     return (Kernel("reduction", operator, Rows(rows, width), dtype.name, written.name, work),)
 
 
-def softmax(rows: Count, width: Count, dtype: Dtype, kernels_of: KernelsOf = CUDA) -> Kernels:
+def softmax(rows: Count, width: Count, dtype: Dtype) -> Kernels:
     """Normalises rows of scores in fp32: maximum, difference, exponential, sum, quotient.
 
-    Scores of another type are cast first; only CUDA's kernel reads fp16 directly.
+    Scores of another type are cast first; CUDA's kernel reads fp16 directly.
 
     Args:
         rows: Rows.
         width: Scores per row.
         dtype: Type of the scores read; the output is fp32.
-        kernels_of: Whose kernels run.
     """
-    if dtype != FLOAT32 and not (kernels_of.device == "cuda" and dtype == FLOAT16):
+    if dtype not in (FLOAT16, FLOAT32):
         return cast(rows * width, dtype, FLOAT32) + softmax(rows, width, FLOAT32)
     scores = rows * width
     work = Work(
@@ -258,16 +255,13 @@ def cast(elements: Count, dtype: Dtype, output: Dtype) -> Kernels:
     return moved("_to_copy", elements, read, written, dtype, output=output)
 
 
-def transferred(elements: Count, dtype: Dtype, kernels_of: KernelsOf) -> Kernels:
-    """A tensor moved between host and device; nothing if the CPU is both.
+def transferred(elements: Count, dtype: Dtype) -> Kernels:
+    """A tensor moved between host and device.
 
     Args:
         elements: Number of elements.
         dtype: Their type.
-        kernels_of: Whose kernels run.
     """
-    if kernels_of.device == "cpu":
-        return ()
     size = elements * dtype.nbytes
     return moved("transfer", elements, size, size, dtype)
 

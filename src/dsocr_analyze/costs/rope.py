@@ -21,7 +21,6 @@ from dsocr_analyze.costs.operators import (
     transferred,
 )
 from dsocr_analyze.dtypes import FLOAT32, INT64, Dtype
-from dsocr_analyze.kernels import CUDA, KernelsOf
 
 __all__ = ["RopeVariant", "dynamic_update", "llama_tables", "rotation", "table_rows", "tables"]
 
@@ -48,9 +47,7 @@ def llama_tables(B: Count, T: Count, D: int, dtype: Dtype) -> Kernels:
     )
 
 
-def tables(
-    variant: RopeVariant, K: Count, D: int, dtype: Dtype, kernels_of: KernelsOf = CUDA
-) -> Kernels:
+def tables(variant: RopeVariant, K: Count, D: int, dtype: Dtype) -> Kernels:
     """Cosines and sines of positions 0 .. K - 1, recomputed whenever K has grown.
 
     A range of K, divided by the factor for "linear"; the outer product with the frequencies; both
@@ -61,11 +58,10 @@ def tables(
         K: Positions, including cached ones.
         D: Rotary features per head.
         dtype: Type of the features.
-        kernels_of: Whose kernels run.
     """
     half = D // 2
     return (
-        *(_yarn_frequencies(half, kernels_of) if variant == "yarn" else ()),
+        *(_yarn_frequencies(half) if variant == "yarn" else ()),
         *filled("arange", K, FLOAT32),
         *(elementwise("div", K, FLOAT32) if variant == "linear" else ()),
         *elementwise("mul", half * K, FLOAT32, read=FLOAT32.nbytes * (K + half)),
@@ -97,7 +93,7 @@ def _each(operators: str, elements: int, *, inputs: int = 1) -> Kernels:
     )
 
 
-def _yarn_frequencies(half: int, kernels_of: KernelsOf) -> Kernels:
+def _yarn_frequencies(half: int) -> Kernels:
     """YaRN's blend of kept and interpolated frequencies (Peng et al. 2023, eq. 17 to 23).
 
     Two sets of periods `base^(2 i / D)` and their reciprocals, one set stretched first; a weight
@@ -112,12 +108,12 @@ def _yarn_frequencies(half: int, kernels_of: KernelsOf) -> Kernels:
         *_each("mul reciprocal mul", half),
         *numbers,
         *_each("sub div clamp rsub rsub", half),
-        *transferred(half, FLOAT32, kernels_of),
+        *transferred(half, FLOAT32),
         *_each("mul mul add", half, inputs=2),
     )
 
 
-def dynamic_update(D: int, kernels_of: KernelsOf = CUDA) -> Kernels:
+def dynamic_update(D: int) -> Kernels:
     """New frequencies for a length beyond the trained one ("dynamic" only, NTK-aware scaling).
 
     `1 / base^(2 i / D)` for i = 0 .. D/2 - 1: a range and a cast on the host, their transfer, then
@@ -125,13 +121,12 @@ def dynamic_update(D: int, kernels_of: KernelsOf = CUDA) -> Kernels:
 
     Args:
         D: Rotary features per head.
-        kernels_of: Whose kernels run; the CPU is the host.
     """
     half = D // 2
     return (
         *filled("arange", half, INT64),
         *cast(half, INT64, FLOAT32),
-        *transferred(half, FLOAT32, kernels_of),
+        *transferred(half, FLOAT32),
         *_each("div pow reciprocal mul", half),
     )
 

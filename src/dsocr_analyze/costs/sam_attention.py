@@ -7,7 +7,7 @@ ViTDet (Li et al. 2022) for the windows.
 from __future__ import annotations
 
 from dsocr_analyze.costs.integers import Count, ceil_div
-from dsocr_analyze.costs.linear import linear, linear_params
+from dsocr_analyze.costs.linear import linear
 from dsocr_analyze.costs.operators import (
     Kernels,
     attention,
@@ -21,15 +21,9 @@ from dsocr_analyze.costs.operators import (
 from dsocr_analyze.costs.position_table import linear_resize
 from dsocr_analyze.costs.sums import ModuleKernels, repeated
 from dsocr_analyze.dtypes import FLOAT32, INT64, Dtype
-from dsocr_analyze.kernels import CUDA, Attention, KernelsOf
+from dsocr_analyze.kernels import Attention
 
-__all__ = [
-    "grid_attention",
-    "grid_attention_params",
-    "relative_positions",
-    "window_count",
-    "window_partition",
-]
+__all__ = ["grid_attention", "relative_positions", "window_count", "window_partition"]
 
 
 def window_count(g: Count, window: int) -> Count:
@@ -95,7 +89,6 @@ def grid_attention(
     heads: int,
     table: int,
     dtype: Dtype,
-    kernels_of: KernelsOf = CUDA,
 ) -> ModuleKernels:
     """`softmax(q k^T / sqrt(D) + q R_h + q R_w) v` over N grids of g x g tokens.
 
@@ -110,7 +103,6 @@ def grid_attention(
         heads: H; D = d / H.
         table: Rows of each of the two learned tables.
         dtype: Type of features and weights.
-        kernels_of: Whose kernels run.
 
     Returns:
         Own kernels, `qkv` and `proj`.
@@ -123,7 +115,7 @@ def grid_attention(
     products = product("einsum", g, N * g * heads, g, D, dtype)
     # Copies made by reshaping: q, k and v with heads next to the batch, if both exceed one; the
     # first term if there is more than one matrix; the second term always. CUDA's attention writes
-    # [N, T, H, D], so merging heads is a view; the CPU's writes the layout of its queries.
+    # [N, T, H, D], so merging heads is a view.
     many = 1 * (N != 1)
     queries = copy("clone", tokens * d, dtype)
     split_heads = repeated(copy("clone", 3 * tokens * d, dtype), many) if heads > 1 else ()
@@ -143,16 +135,9 @@ def grid_attention(
         *laid_out,
         *elementwise("add", tokens * (heads * T), dtype, read=2 * dtype.nbytes * term),
         *attention("scaled_dot_product_attention", shape, dtype),
-        *(repeated(queries, many) if heads > 1 and kernels_of.device == "cpu" else ()),
     )
     return {
         "": own,
         "qkv": linear(tokens, d, 3 * d, dtype, bias=True),
         "proj": linear(tokens, d, d, dtype, bias=True),
     }
-
-
-def grid_attention_params(d: int, heads: int, table: int) -> int:
-    """Parameters: q, k, v and output projections with bias, and two tables `[table, d / H]`."""
-    D = d // heads
-    return linear_params(d, 3 * d, bias=True) + linear_params(d, d, bias=True) + 2 * table * D

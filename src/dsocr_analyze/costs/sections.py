@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dsocr_analyze.costs.integers import Count, is_integer
-from dsocr_analyze.costs.sums import ModuleKernels, combined, multiplied, work_of_modules
-from dsocr_analyze.kernels import Kernel, Work
+from dsocr_analyze.costs.integers import Count
+from dsocr_analyze.costs.sums import ModuleKernels
+from dsocr_analyze.kernels import Kernel
 
-__all__ = ["Expansion", "Section", "sections_work"]
+__all__ = ["Expansion", "Section"]
 
 
 class Section(NamedTuple):
@@ -26,19 +26,6 @@ class Section(NamedTuple):
     """What one of them, with its children, runs in one call."""
     calls: Count = 1
     """Calls of each."""
-
-
-def sections_work(sections: Iterable[Section]) -> Work:
-    """Work of all sections."""
-    return combined(
-        multiplied(_repeated(work_of_modules(section.modules), section.calls), len(section.paths))
-        for section in sections
-        if section.paths
-    )
-
-
-def _repeated(work: Work, calls: Count) -> Work:
-    return work if is_integer(calls) and calls == 1 else multiplied(work, calls)
 
 
 @dataclass

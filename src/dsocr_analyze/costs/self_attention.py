@@ -6,13 +6,13 @@ Source: Vaswani et al. 2017, eq. 1; `NoTPAttention` (`deepencoder.py`).
 from __future__ import annotations
 
 from dsocr_analyze.costs.integers import Count
-from dsocr_analyze.costs.linear import linear, linear_params
+from dsocr_analyze.costs.linear import linear
 from dsocr_analyze.costs.operators import attention
 from dsocr_analyze.costs.sums import ModuleKernels
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.kernels import Attention
 
-__all__ = ["self_attention", "self_attention_params"]
+__all__ = ["self_attention"]
 
 
 def self_attention(N: Count, T: Count, d: int, heads: int, dtype: Dtype) -> ModuleKernels:
@@ -37,8 +37,3 @@ def self_attention(N: Count, T: Count, d: int, heads: int, dtype: Dtype) -> Modu
         "qkv_proj": linear(N * T, d, 3 * d, dtype, bias=True),
         "out_proj": linear(N * T, d, d, dtype, bias=True),
     }
-
-
-def self_attention_params(d: int) -> int:
-    """Parameters: q, k, v and output projections with bias."""
-    return linear_params(d, 3 * d, bias=True) + linear_params(d, d, bias=True)

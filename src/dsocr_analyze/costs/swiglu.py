@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dsocr_analyze.costs.activations import activation
 from dsocr_analyze.costs.integers import Count
-from dsocr_analyze.costs.linear import linear, linear_params
+from dsocr_analyze.costs.linear import linear
 from dsocr_analyze.costs.operators import elementwise
 from dsocr_analyze.costs.sums import ModuleKernels
 from dsocr_analyze.dtypes import Dtype
 
-__all__ = ["swiglu", "swiglu_params"]
+__all__ = ["swiglu"]
 
 
 def swiglu(rows: Count, d: int, f: int, dtype: Dtype, act: str = "silu") -> ModuleKernels:
@@ -37,8 +37,3 @@ def swiglu(rows: Count, d: int, f: int, dtype: Dtype, act: str = "silu") -> Modu
         "up_proj": widening,
         "down_proj": linear(rows, f, d, dtype),
     }
-
-
-def swiglu_params(d: int, f: int) -> int:
-    """Parameters of the three projections."""
-    return 3 * linear_params(d, f)

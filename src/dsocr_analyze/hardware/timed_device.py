@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware.devices import Gpu, catalogue_name
 from dsocr_analyze.hardware.kernel_times import coefficients as records
 from dsocr_analyze.hardware.profile import (
@@ -24,7 +25,6 @@ from dsocr_analyze.hardware.weight_types import (
     dtype_name,
     product_types,
 )
-from dsocr_analyze.kernels import CUDA, KernelsOf
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,11 +84,6 @@ class Device:
     def cpu(self) -> CpuKernels | None:
         """Measured kernel families if it is a CPU, which no other formula applies to; else None."""
         return self.profile.cpu
-
-    @property
-    def kernels_of(self) -> KernelsOf:
-        """The kind of kernels that it runs."""
-        return CUDA if self.cpu is None else KernelsOf("cpu", self.cpu.threads)
 
     @property
     def host(self) -> MeasuredHost | None:
@@ -374,7 +369,7 @@ class Device:
                                 top_k=top_k)  # fmt: skip
         if (k > E).any():
             raise WorkloadError("top_k must be at most experts")
-        expected = formula.experts_touched(T, E, k)
+        expected = expected_experts(T, E, k)
         with_tokens = expected if touched is None else _arrays(touched=touched)[0]
         c = cast("records.ExpertsCoefficients", fitted.coefficients)
         sizes = formula.ExpertSizes(

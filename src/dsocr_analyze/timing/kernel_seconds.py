@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dsocr_analyze.costs.integers import is_nothing, is_one_token
-from dsocr_analyze.costs.served import UNQUANTIZED
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.weight_types import product_types
 from dsocr_analyze.kernels import Attention, Convolution, Experts, Gemm, Kernel
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ACTIVATION_PRODUCTS",
     "NATIVE",
+    "UNQUANTIZED",
     "KernelSeconds",
     "KindError",
     "Precision",
@@ -40,6 +40,9 @@ __all__ = [
 
 ACTIVATION_PRODUCTS: Final = frozenset({"matmul", "bmm", "baddbmm", "einsum"})
 """Products without weights: their inputs were just written, and may still be in L2."""
+
+UNQUANTIZED: Final = frozenset({"router", "last_logits"})
+"""Products of a served decoder that keep 16-bit weights when others are quantized."""
 
 _RECORDED_SIZE: Final = 2
 """Bytes of a weight in records of products in 16 bits."""
@@ -407,12 +410,12 @@ def _flops_per_second(device: Device, dtype: str) -> float:
 
 def _expert_weights(members: Sequence[Kernel], width: Shape) -> Floats:
     """Weights of the experts that the tokens touch, in expectation."""
-    from dsocr_analyze.hardware.kernel_times.experts import experts_touched
+    from dsocr_analyze.figures import expected_experts
 
     tokens, hidden, inter, experts, top_k = _columns(
         members, width, "tokens", "hidden", "inter", "experts", "top_k"
     )
-    touched: Floats = experts_touched(tokens, experts, top_k) * 3 * hidden * inter
+    touched: Floats = expected_experts(tokens, experts, top_k) * 3 * hidden * inter
     return touched
 
 

@@ -315,7 +315,7 @@ class _Eager:
         model = self.model
         composed = model.architecture.forms.compose(
             model.dimensions, replace(self.workload, batch_size=batch), model.dtype,
-            model.flash_attention, model.device.kernels_of,
+            model.flash_attention,
         )  # fmt: skip
         return {name: stage.kernels for name, stage in composed.stages.items()}
 
@@ -340,7 +340,6 @@ class _Eager:
         def step(cached: int, *, overwrites: bool = False) -> Span:
             kernels = model.architecture.forms.step_kernels(
                 model.dimensions, batch, cached, model.dtype, model.flash_attention, overwrites,
-                model.device.kernels_of,
             )  # fmt: skip
             return eager_step(kernels, model.device, self.assumptions.host, batch)
 

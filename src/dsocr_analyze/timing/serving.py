@@ -177,14 +177,12 @@ class ServedModel:
 
     def fixed_bytes(self, workload: Workload) -> int:
         """Bytes of the weights and of a prefill pass of this page alone."""
-        memory = self.architecture.forms.memory(self.dimensions, workload, self.dtype, True)
+        served = self.architecture.forms.served
         # A prompt goes through the decoder in chunks.
         text_tokens = self.server.chunk_tokens - workload.visual_tokens
         chunk = replace(workload, text_tokens=max(1, min(workload.text_tokens, text_tokens)))
-        activations = self.architecture.forms.served.activation_bytes(
-            self.dimensions, chunk, self.dtype
-        )
-        return self.weights_bytes + activations + memory.inputs_bytes
+        activations = served.activation_bytes(self.dimensions, chunk, self.dtype)
+        return self.weights_bytes + activations + served.inputs_bytes(workload, self.dtype)
 
     def page_bytes(self, T: Any, longest: Any) -> Any:
         """Bytes of a page's cache with T prompt tokens and `longest` generated ones."""

@@ -9,11 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.architectures.deepseek_ocr_2.stages import ENCODER
-from dsocr_analyze.costs.decoder_attention import decoder_attention_params
-from dsocr_analyze.costs.embedding import embedding_params
 from dsocr_analyze.costs.integers import Count, is_integer
 from dsocr_analyze.costs.linear import linear
-from dsocr_analyze.costs.normalization import rms_norm, rms_norm_params
+from dsocr_analyze.costs.normalization import rms_norm
 from dsocr_analyze.costs.operators import (
     Kernels,
     addition,
@@ -26,14 +24,14 @@ from dsocr_analyze.costs.operators import (
 from dsocr_analyze.costs.rope import llama_tables, rotation
 from dsocr_analyze.costs.sections import Section
 from dsocr_analyze.costs.sums import ModuleKernels, repeated, under
-from dsocr_analyze.costs.swiglu import swiglu, swiglu_params
+from dsocr_analyze.costs.swiglu import swiglu
 from dsocr_analyze.dtypes import BOOL, INT64, Dtype
-from dsocr_analyze.kernels import CUDA, Attention, KernelsOf
+from dsocr_analyze.kernels import Attention
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.deepseek_ocr_2.encoder_dimensions import EncoderDimensions
 
-__all__ = ["encoder_params", "encoder_sections"]
+__all__ = ["encoder_sections"]
 
 _ENCODER: Final = ENCODER.prefixes[0]
 _MODEL: Final = "model.model"
@@ -45,7 +43,6 @@ def encoder_sections(
     q: Count,
     encoder: EncoderDimensions,
     dtype: Dtype,
-    kernels_of: KernelsOf = CUDA,
     *,
     has_mask: bool = False,
 ) -> list[Section]:
@@ -56,13 +53,12 @@ def encoder_sections(
         q: Tokens per side.
         encoder: Dimensions.
         dtype: Type of features and weights.
-        kernels_of: Whose kernels run.
         has_mask: Whether the mask exists already, from an earlier call.
     """
     n, d = q * q, encoder.width
     T = 2 * n
     norm = rms_norm(N * T, d, dtype)
-    mask = () if has_mask else _mixed_mask(N, n, dtype, kernels_of)
+    mask = () if has_mask else _mixed_mask(N, n, dtype)
     frame: ModuleKernels = {
         "": _tokens_and_queries(N, n, d, dtype),
         "model": (),
@@ -97,7 +93,7 @@ def _tokens_and_queries(N: Count, n: Count, d: int, dtype: Dtype) -> Kernels:
     )
 
 
-def _mixed_mask(N: Count, n: Count, dtype: Dtype, kernels_of: KernelsOf) -> Kernels:
+def _mixed_mask(N: Count, n: Count, dtype: Dtype) -> Kernels:
     """The additive mask `[N, 1, T, T]`, written view by view and row by row.
 
     For each view: the lowest number everywhere; the positions of image tokens and of queries; zero
@@ -108,14 +104,13 @@ def _mixed_mask(N: Count, n: Count, dtype: Dtype, kernels_of: KernelsOf) -> Kern
         N: Views.
         n: Image tokens per view; also the number of queries.
         dtype: Type of features.
-        kernels_of: Whose kernels run; the CPU's need no tensor for a number.
     """
     T = 2 * n
     found = (
         *elementwise("eq", T, INT64, output=BOOL),
         *moved("nonzero", n, T * BOOL.nbytes, n * INT64.nbytes, BOOL, output=INT64),
     )
-    zero = filled("scalar_tensor", 1, dtype) if kernels_of.device != "cpu" else ()
+    zero = filled("scalar_tensor", 1, dtype)
     view = (
         *filled("full", T * T, dtype),
         *2 * found,
@@ -177,17 +172,3 @@ def _attention(N: Count, T: Count, encoder: EncoderDimensions, dtype: Dtype) -> 
         "v_proj": held,
         "o_proj": linear(n, H * D, d, dtype),
     }
-
-
-def encoder_params(encoder: EncoderDimensions) -> int:
-    """Parameters of the layers, the norm and the tables of queries."""
-    d, H, kv, D = encoder.width, encoder.heads, encoder.kv_heads, encoder.head_dim
-    biases = (H + 2 * kv) * D
-    layer = (
-        decoder_attention_params(d, H, kv, D, bias=False)
-        + biases
-        + 2 * rms_norm_params(d)
-        + swiglu_params(d, encoder.intermediate_size)
-    )
-    queries = sum(embedding_params(rows, d) for rows in encoder.queries)
-    return encoder.layers * layer + rms_norm_params(d) + queries

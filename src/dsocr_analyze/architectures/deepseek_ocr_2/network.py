@@ -7,38 +7,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from dsocr_analyze.architectures.deepseek_ocr_2.encoder import encoder_params, encoder_sections
 from dsocr_analyze.architectures.deepseek_ocr_2.encoder_dimensions import VIEW_SIZES
-from dsocr_analyze.architectures.deepseek_ocr_2.encoder_lifetimes import replay_encoder
+from dsocr_analyze.architectures.deepseek_ocr_2.qwen2_encoder import qwen2_encoder
 from dsocr_analyze.architectures.deepseek_ocr_2.stages import ENCODER
 from dsocr_analyze.architectures.ocr_family.crop_grid import CropRule
 from dsocr_analyze.architectures.ocr_family.network import Network
-from dsocr_analyze.architectures.ocr_family.projector import projector_params
+from dsocr_analyze.architectures.ocr_family.projector import projector
+from dsocr_analyze.architectures.ocr_family.sam import sam
 from dsocr_analyze.architectures.ocr_family.stages import PROJECTOR, SAM
 from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
-from dsocr_analyze.architectures.ocr_family.vision import (
-    projector_sections,
-    sam_params,
-    sam_sections,
-    token_side,
-)
-from dsocr_analyze.architectures.ocr_family.vision_lifetimes import (
-    ViewFeatures,
-    replay_projector,
-    replay_sam,
-)
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.kernels import CUDA
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Stage
     from dsocr_analyze.architectures.deepseek_ocr_2.encoder_dimensions import OCR2Dimensions
-    from dsocr_analyze.costs.integers import Count
-    from dsocr_analyze.costs.lifetimes import Lifetimes
-    from dsocr_analyze.costs.operators import Kernels
-    from dsocr_analyze.costs.sections import Section
-    from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.kernels import KernelsOf
+    from dsocr_analyze.architectures.ocr_family.network import ViewFeatures
+    from dsocr_analyze.tape.polynomial import Size
+    from dsocr_analyze.tape.tape import Tape
+    from dsocr_analyze.tape.tensor import Operand
     from dsocr_analyze.workload import ViewBatch
 
 __all__ = ["NETWORK"]
@@ -68,66 +53,38 @@ class _OCR2(Network):
         else:
             _check_view("image_size", image_size)
 
-    def sections(
-        self, N: Count, R: Count, dimensions: OCR2Dimensions, dtype: Dtype, kernels_of: KernelsOf
-    ) -> dict[Stage, list[Section]]:
-        """SAM on pixels, the encoder on its features, the projector on the encoded queries."""
-        q = token_side(R, dimensions.sam)
-        return {
-            SAM: sam_sections(N, R, dimensions.sam, dtype, kernels_of),
-            ENCODER: encoder_sections(N, q, dimensions.encoder, dtype, kernels_of),
-            # The encoded queries follow the image tokens of their view.
-            PROJECTOR: projector_sections(N, q, dimensions.projector, dtype, are_apart=True),
-        }
+    def encode(
+        self,
+        t: Tape,
+        features: ViewFeatures,
+        pixels: Operand,
+        view: ViewBatch,
+        c: OCR2Dimensions,
+        *,
+        is_served: bool = False,
+    ) -> None:
+        """SAM on pixels, the encoder on its features, the projector on the encoded queries.
 
-    def served_sections(
-        self, N: Count, R: Count, dimensions: OCR2Dimensions, dtype: Dtype
-    ) -> dict[Stage, list[Section]]:
-        """The same, but engines build the encoder's mask once and keep it (vLLM pull 49531)."""
-        sections = self.sections(N, R, dimensions, dtype, CUDA)
-        q = token_side(R, dimensions.sam)
-        kept = encoder_sections(N, q, dimensions.encoder, dtype, has_mask=True)
-        return {**sections, ENCODER: kept}
+        Serving engines build the encoder's mask once and keep it (vLLM pull 49531).
+        """
+        N, q = view.count, tokens_per_side(view.resolution)
+        features.spatial = t.again("sam_model", sam, pixels, N, view.resolution, c.sam)
+        features.semantic = t.again(
+            "qwen2_model", qwen2_encoder, features.spatial, N, q, c.encoder, has_mask=is_served
+        )
+        features.tokens = features.semantic  # frees the previous page's tokens first
+        # The encoded queries follow the image tokens of their view.
+        features.tokens = t.again(
+            "projector", projector, features.tokens, N, q, c.projector, are_apart=True
+        )
 
-    def params(self, dimensions: OCR2Dimensions) -> dict[Stage, int]:
-        """Parameters of both encoders and the projector."""
-        return {
-            SAM: sam_params(dimensions.sam),
-            ENCODER: encoder_params(dimensions.encoder),
-            PROJECTOR: projector_params(dimensions.projector),
-        }
-
-    def whole_tokens(self, q: Count) -> Count:
+    def whole_tokens(self, q: Size) -> Size:
         """`q q + 1`: there are no newlines; a separator ends the page."""
         return q * q + 1
 
-    def local_tokens(self, q: Count, columns: Count, rows: Count) -> Count:
+    def local_tokens(self, q: Size, columns: Size, rows: Size) -> Size:
         """`q q` per view."""
         return q * q * columns * rows
-
-    def whole_layout(self, q: Count, dimensions: OCR2Dimensions, dtype: Dtype) -> Kernels:
-        """Nothing: tokens keep their layout."""
-        return ()
-
-    def local_layout(
-        self, columns: Count, rows: Count, q: Count, dimensions: OCR2Dimensions, dtype: Dtype
-    ) -> Kernels:
-        """Nothing: views are concatenated."""
-        return ()
-
-    def replay_views(
-        self, lives: Lifetimes, view: ViewBatch, dimensions: OCR2Dimensions, before: ViewFeatures
-    ) -> ViewFeatures:
-        """SAM, encoder and projector; the encoder's output includes its image tokens."""
-        N, q = view.count, token_side(view.resolution, dimensions.sam)
-        spatial = replay_sam(lives, N, view.resolution, dimensions.sam)
-        lives.free(before.spatial)
-        semantic = replay_encoder(lives, N, q * q, dimensions.encoder)
-        lives.free(before.semantic)
-        lives.path = "model"
-        lives.free(before.tokens)
-        projected = replay_projector(lives, N * q * q, dimensions.projector, is_copied=N > 1)
-        return ViewFeatures(spatial, semantic, projected)
 
 
 NETWORK: Final = _OCR2()

@@ -8,30 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsocr_analyze.architectures.ocr_family.layout import features_joined, newlines, picture
+from dsocr_analyze.architectures.ocr_family.clip import clip
 from dsocr_analyze.architectures.ocr_family.network import Network
-from dsocr_analyze.architectures.ocr_family.projector import projector_params
+from dsocr_analyze.architectures.ocr_family.projector import projector
+from dsocr_analyze.architectures.ocr_family.sam import sam
 from dsocr_analyze.architectures.ocr_family.stages import CLIP, PROJECTOR, SAM
-from dsocr_analyze.architectures.ocr_family.vision import (
-    clip_params,
-    clip_sections,
-    projector_sections,
-    sam_params,
-    sam_sections,
-    token_side,
-)
-from dsocr_analyze.architectures.ocr_family.vision_lifetimes import ViewFeatures, replay_views
+from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
+from dsocr_analyze.dtypes import INT64
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Stage
     from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
-    from dsocr_analyze.costs.integers import Count
-    from dsocr_analyze.costs.lifetimes import Lifetimes
-    from dsocr_analyze.costs.operators import Kernels
-    from dsocr_analyze.costs.sections import Section
-    from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.kernels import KernelsOf
-    from dsocr_analyze.workload import ViewBatch, Workload
+    from dsocr_analyze.architectures.ocr_family.network import ViewFeatures
+    from dsocr_analyze.tape.polynomial import Size
+    from dsocr_analyze.tape.tape import Tape
+    from dsocr_analyze.tape.tensor import Operand
+    from dsocr_analyze.workload import ViewBatch
 
 __all__ = ["ClipNetwork"]
 
@@ -42,76 +33,53 @@ class ClipNetwork(Network):
     vision = (SAM, CLIP, PROJECTOR)
     separators = ("model.image_newline", "model.view_seperator")
 
-    def sections(
-        self, N: Count, R: Count, dimensions: ModelDimensions, dtype: Dtype, kernels_of: KernelsOf
-    ) -> dict[Stage, list[Section]]:
+    def encode(
+        self,
+        t: Tape,
+        features: ViewFeatures,
+        pixels: Operand,
+        view: ViewBatch,
+        c: ModelDimensions,
+        *,
+        is_served: bool = False,
+    ) -> None:
         """SAM on pixels, CLIP on its features, the projector on both."""
-        q = token_side(R, dimensions.sam)
-        return {
-            SAM: sam_sections(N, R, dimensions.sam, dtype, kernels_of),
-            CLIP: clip_sections(N, q, dimensions.clip, dtype),
-            PROJECTOR: projector_sections(N, q, dimensions.projector, dtype),
-        }
+        N, q = view.count, tokens_per_side(view.resolution)
+        features.spatial = t.again("sam_model", sam, pixels, N, view.resolution, c.sam)
+        features.semantic = t.again("vision_model", clip, features.spatial, N, q, c.clip)
+        patches = t.view(features.semantic, N * q * q * c.clip.width)
+        features.tokens = t.cat(patches, features.spatial)
+        del patches
+        features.tokens = t.again("projector", projector, features.tokens, N, q, c.projector)
 
-    def params(self, dimensions: ModelDimensions) -> dict[Stage, int]:
-        """Parameters of both encoders and the projector."""
-        return {
-            SAM: sam_params(dimensions.sam),
-            CLIP: clip_params(dimensions.clip),
-            PROJECTOR: projector_params(dimensions.projector),
-        }
+    def lay_out(
+        self,
+        t: Tape,
+        features: ViewFeatures,
+        view: ViewBatch,
+        grid: tuple[int, int],
+        c: ModelDimensions,
+    ) -> None:
+        """As one picture, with a newline after each of its rows.
 
-    def whole_tokens(self, q: Count) -> Count:
+        Local views take a copy unless there is one column or one token per side. Their grid is a
+        tensor on the host: its sides are multiplied by q, the rows twice.
+        """
+        assert features.tokens is not None
+        (columns, rows), q, d = grid, tokens_per_side(view.resolution), c.decoder.hidden_size
+        if view.count > 1:
+            for _ in range(3):
+                t.map("mul", t.host(1, INT64), into=t.host(1, INT64))
+        if columns > 1 and q > 1:
+            features.tokens = t.clone(features.tokens)
+        newline = t.weight(d, "image_newline")
+        n = rows * q * (columns * q + 1) * d
+        features.tokens = t.move("cat", features.tokens, newline, n=n)
+
+    def whole_tokens(self, q: Size) -> Size:
         """`q (q + 1) + 1`: a newline ends each of q rows, and a separator ends the page."""
         return q * (q + 1) + 1
 
-    def local_tokens(self, q: Count, columns: Count, rows: Count) -> Count:
+    def local_tokens(self, q: Size, columns: Size, rows: Size) -> Size:
         """`(q w + 1) (q h)`: the views form one picture, and a newline ends each of its rows."""
         return (q * columns + 1) * (q * rows)
-
-    def whole_layout(self, q: Count, dimensions: ModelDimensions, dtype: Dtype) -> Kernels:
-        """Joins both features before the projector; afterwards adds a newline to each of q rows."""
-        d_in, d = _widths(dimensions)
-        return features_joined(1, q, d_in, dtype) + newlines(q, q, d, dtype)
-
-    def local_layout(
-        self, columns: Count, rows: Count, q: Count, dimensions: ModelDimensions, dtype: Dtype
-    ) -> Kernels:
-        """The same, with all views laid out as one picture."""
-        d_in, d = _widths(dimensions)
-        joined = features_joined(columns * rows, q, d_in, dtype)
-        return joined + picture(columns, rows, q, d, dtype)
-
-    def replay_views(
-        self, lives: Lifetimes, view: ViewBatch, dimensions: ModelDimensions, before: ViewFeatures
-    ) -> ViewFeatures:
-        """SAM, CLIP and projector."""
-        return replay_views(lives, view, dimensions, before)
-
-    def replay_layout(
-        self,
-        lives: Lifetimes,
-        views: tuple[ViewFeatures, ...],
-        dimensions: ModelDimensions,
-        workload: Workload,
-    ) -> tuple[ViewFeatures, ...]:
-        """Adds a newline to each row; the global view, which comes last, is laid out first."""
-        d, laid_out = dimensions.decoder.hidden_size, list(views)
-        for index in reversed(range(len(views))):
-            view = workload.views[index]
-            q = token_side(view.resolution, dimensions.sam)
-            columns, rows = workload.grid if view is workload.local_views else (1, 1)
-            tokens = views[index].tokens
-            if columns > 1 and q > 1:
-                picture = lives.features(rows * q * columns * q * d)
-                lives.free(tokens)
-                tokens = picture
-            with_newlines = lives.features(rows * q * (columns * q + 1) * d)
-            lives.free(tokens)
-            laid_out[index] = views[index]._replace(tokens=with_newlines)
-        return tuple(laid_out)
-
-
-def _widths(dimensions: ModelDimensions) -> tuple[int, int]:
-    """Features before and after the projector."""
-    return dimensions.clip.width + dimensions.sam.out_channels, dimensions.decoder.hidden_size

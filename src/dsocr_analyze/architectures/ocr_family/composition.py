@@ -1,193 +1,162 @@
-"""The closed forms of a whole workload, composed from layer families.
-
-`compose` evaluates one workload, with Python integers throughout; `totals.page_totals` evaluates
-the same functions on arrays.
-"""
+"""The figures of a workload, from the tapes of its passes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dsocr_analyze.architectures.architecture import Composition
-from dsocr_analyze.architectures.ocr_family.decoder import (
-    cache_width,
-    decoder_params,
-    decoder_savable_macs,
-    decoder_sections,
-    experts_touched,
-    head_params,
+from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family.memory import memory_of
+from dsocr_analyze.architectures.ocr_family.mixture import experts_touched
+from dsocr_analyze.architectures.ocr_family.passes import (
+    owned_params,
+    prefill,
+    step,
+    total_of,
+    work_of_step,
 )
-from dsocr_analyze.architectures.ocr_family.layout import blank_sum, page_layout, pixel_sum
-from dsocr_analyze.architectures.ocr_family.peak import peak
 from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
-from dsocr_analyze.architectures.ocr_family.vision import token_side
-from dsocr_analyze.costs.integers import Count, largest, maximum, minimum
-from dsocr_analyze.costs.kv_cache import cache_bytes
-from dsocr_analyze.costs.operators import Kernels
-from dsocr_analyze.costs.sections import Expansion, sections_work
-from dsocr_analyze.costs.sums import combined, multiplied, repeated
-from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.figures import ExpertsTouched, Memory, Parameters, StageFigures
-from dsocr_analyze.kernels import CUDA, Kernel, KernelsOf, Work, merged, total_work
+from dsocr_analyze.figures import ExpertsTouched, StageFigures
+from dsocr_analyze.kernels import NO_WORK, Kernel, Work, merged
+from dsocr_analyze.tape.integers import largest, maximum
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Stage
     from dsocr_analyze.architectures.ocr_family.dimensions import (
         DecoderDimensions,
         RelativeDimensions,
     )
     from dsocr_analyze.architectures.ocr_family.network import Network
+    from dsocr_analyze.architectures.ocr_family.passes import OwnedParams
+    from dsocr_analyze.dtypes import Dtype
+    from dsocr_analyze.tape.polynomial import Size
+    from dsocr_analyze.tape.tape import Tape
     from dsocr_analyze.workload import Workload
 
-__all__ = [
-    "check_positions",
-    "compose",
-    "decode_steps_work",
-    "decode_work",
-    "experts_by_stage",
-    "is_dynamic",
-    "kept_tokens",
-    "memory",
-    "model_params",
-    "prefill_work",
-    "step_kernels",
-]
-
-_CHANNELS = 3
-
-
-# --- one workload ----------------------------------------------------------------------------
+__all__ = ["check_positions", "compose", "experts_by_stage", "step_kernels"]
 
 
 @lru_cache(maxsize=4)  # a page is composed for its report, and again for its seconds
 def compose(
     network: Network,
-    dimensions: RelativeDimensions,
+    c: RelativeDimensions,
     workload: Workload,
     dtype: Dtype,
     flash_attention: bool,
-    kernels_of: KernelsOf = CUDA,
 ) -> Composition:
-    """The closed forms of a workload.
+    """The figures of a workload.
 
     Args:
         network: The relative.
-        dimensions: Its dimensions.
+        c: Its dimensions.
         workload: Page, text, batch and new tokens.
         dtype: Type of weights and activations.
         flash_attention: FlashAttention instead of the decoder's eager attention.
-        kernels_of: Whose kernels run.
 
     Raises:
         ConfigError: A part of the model has no closed form.
     """
-    batch, seq_len = workload.batch_size, workload.seq_len
-    check_positions(dimensions.decoder, seq_len, workload.max_new_tokens)
+    check_positions(c.decoder, workload.seq_len, workload.max_new_tokens)
     if flash_attention:
-        network.check_flash(dimensions)
-    params = model_params(network, dimensions)
-    expansions = _expanded(network, dimensions, workload, dtype, flash_attention, kernels_of)
-    experts = experts_by_stage(dimensions, workload, dtype)
-    stages = {
-        stage.name: _stage_figures(
-            stage, expansions[stage.name], params[stage.name], experts.get(stage.name)
+        network.check_flash(c)
+    pages, held = prefill(network, c, workload, dtype, flash=flash_attention)
+    first = step(network, c, _pass_of_step(c, workload, 0, flash=flash_attention), dtype)
+    params, experts = owned_params(network, c), experts_by_stage(c, workload, dtype)
+    return Composition(
+        stages=_figures_by_stage(network, pages, first, params, experts),
+        parameters=params.whole,
+        batch=total_of(pages.kernels).plus(
+            _steps_work(network, c, workload, dtype, first, flash=flash_attention)
+        ),
+        causal_savable_flops=2 * sum(pages.savings),
+        memory=memory_of(network, c, workload, dtype, held),
+    )
+
+
+def _pass_of_step(c: RelativeDimensions, workload: Workload, number: int, *, flash: bool) -> Pass:
+    """The decode step of this number, from 0."""
+    cached, window = workload.seq_len + number, c.sliding_window
+    if window is None or number < window:
+        return Pass(workload.batch_size, 1, cached, flash=flash)
+    others = workload.seq_len + window - 1
+    return Pass(workload.batch_size, 1, others, flash=flash, overwrites=True)
+
+
+def _steps_work(
+    network: Network,
+    c: RelativeDimensions,
+    workload: Workload,
+    dtype: Dtype,
+    first: Tape,
+    *,
+    flash: bool,
+) -> Work:
+    """Work of all decode steps, summed exactly: within a stretch it is affine in the cache.
+
+    Args:
+        network: The relative.
+        c: Its dimensions.
+        workload: The workload.
+        dtype: Type of weights and features.
+        first: The first step.
+        flash: FlashAttention instead of the eager product.
+    """
+
+    def work(number: int) -> Work:
+        if not number:
+            return total_of(first.kernels)
+        return work_of_step(network, c, _pass_of_step(c, workload, number, flash=flash), dtype)
+
+    steps, total = workload.max_new_tokens - 1, NO_WORK
+    cuts = {min(cut, steps) for cut in (0, *c.step_cuts(workload.seq_len), steps)}
+    for start, stop in pairwise(sorted(cuts)):
+        n = stop - start
+        begin = work(start)
+        more = work(start + 1).minus(begin) if n > 1 else NO_WORK
+        total = total.plus(begin.times(n)).plus(more.times(n * (n - 1) // 2))
+    return total
+
+
+def _figures_by_stage(
+    network: Network,
+    pages: Tape,
+    first: Tape,
+    params: OwnedParams,
+    experts: Mapping[str, ExpertsTouched],
+) -> dict[str, StageFigures]:
+    """Every stage's records and calls, from the tapes of the prefill pass and the first step."""
+    kernels: dict[str, list[Kernel]] = {stage.name: [] for stage in network.stages}
+    calls: dict[str, dict[str, int]] = {stage.name: {} for stage in network.stages}
+    for tape in (pages, first):
+        for kernel in tape.kernels:
+            kernels[kernel.stage].append(kernel)
+        for path, name, times in tape.calls:
+            calls[name][path] = calls[name].get(path, 0) + times
+    return {
+        stage.name: StageFigures(
+            name=stage.name,
+            params=params.by_stage[stage.name],
+            calls=calls[stage.name][stage.prefixes[0] if stage.role == "vision" else ""],
+            kernels=merged(kernels[stage.name]),
+            module_calls=calls[stage.name],
+            notes=stage.notes,
+            experts=experts.get(stage.name),
         )
         for stage in network.stages
     }
-    *prefill, _ = stages.values()
-    prefill_pass = total_work(stage.work for stage in prefill)
-    steps = decode_steps_work(
-        batch,
-        seq_len,
-        workload.max_new_tokens - 1,
-        dimensions,
-        dtype,
-        flash=flash_attention,
-        kernels_of=kernels_of,
-    )
-    return Composition(
-        stages=stages,
-        parameters=Parameters(
-            total=sum(params.values()),
-            unassigned=dict.fromkeys(network.separators, dimensions.decoder.hidden_size),
-        ),
-        batch=prefill_pass.plus(steps),
-        causal_savable_flops=2
-        * decoder_savable_macs(batch, seq_len, dimensions.decoder, flash=flash_attention),
-        memory=memory(network, dimensions, workload, dtype, flash_attention, kernels_of),
-    )
-
-
-def _expanded(
-    network: Network,
-    dimensions: RelativeDimensions,
-    workload: Workload,
-    dtype: Dtype,
-    flash_attention: bool,
-    kernels_of: KernelsOf,
-) -> dict[str, Expansion]:
-    """Every module of every stage, by stage name."""
-    batch, seq_len = workload.batch_size, workload.seq_len
-    expansions = {stage.name: Expansion() for stage in network.stages}
-    for view in workload.views:
-        sections = network.sections(view.count, view.resolution, dimensions, dtype, kernels_of)
-        for stage, parts in sections.items():
-            expansions[stage.name].add(parts, times=workload.pages, stage=stage.name)
-    for stage, new, cached in ((PREFILL, seq_len, 0), (DECODE, 1, seq_len)):
-        parts = decoder_sections(
-            batch,
-            new,
-            cached,
-            dimensions.decoder,
-            dtype,
-            flash=flash_attention,
-            each_expert=True,
-            kernels_of=kernels_of,
-        )
-        expansions[stage.name].add(parts, stage=stage.name)
-    expansions[PREFILL.name].kernels += [
-        kernel._replace(path="model", stage=PREFILL.name)
-        for kernel in _page_layout(network, workload, dimensions, dtype)
-    ]
-    return expansions
-
-
-def experts_by_stage(
-    dimensions: RelativeDimensions, workload: Workload, dtype: Dtype
-) -> dict[str, ExpertsTouched]:
-    """Routed experts that a workload touches, by stage that has any: its prompts, and a step."""
-    batch = workload.batch_size
-    tokens = {PREFILL.name: batch * workload.seq_len, DECODE.name: batch}
-    found = {name: experts_touched(n, dimensions, dtype) for name, n in tokens.items()}
-    return {name: experts for name, experts in found.items() if experts is not None}
-
-
-def _stage_figures(
-    stage: Stage, expansion: Expansion, params: int, experts: ExpertsTouched | None
-) -> StageFigures:
-    calls = expansion.module_calls
-    root = "" if stage.role != "vision" else stage.prefixes[0]
-    return StageFigures(
-        name=stage.name,
-        params=params,
-        calls=calls[root],
-        kernels=merged(expansion.kernels),
-        module_calls=calls,
-        notes=stage.notes,
-        experts=experts,
-    )
 
 
 def step_kernels(
-    dimensions: RelativeDimensions,
+    network: Network,
+    c: RelativeDimensions,
     batch: int,
     cached: int,
     dtype: Dtype,
     flash_attention: bool,
     overwrites: bool = False,
-    kernels_of: KernelsOf = CUDA,
 ) -> tuple[Kernel, ...]:
     """The records of an expected decode step over caches of `cached` tokens.
 
@@ -196,215 +165,23 @@ def step_kernels(
     The records are those of `compose`, except that a batch runs the number of experts touched by
     independent choices, rounded to a whole number, instead of the maximum.
     """
-    expansion = Expansion()
-    experts = experts_touched(batch, dimensions, dtype)
-    parts = decoder_sections(
-        batch,
-        1,
-        cached,
-        dimensions.decoder,
-        dtype,
-        flash=flash_attention,
-        each_expert=True,
-        kernels_of=kernels_of,
-        touched=None if experts is None else round(experts.expected),
-        overwrites=overwrites,
-    )
-    expansion.add(parts, stage=DECODE.name)
-    return merged(expansion.kernels)
+    experts = experts_touched(batch, c.decoder, dtype)
+    touched = None if experts is None else round(experts.expected)
+    p = Pass(batch, 1, cached, flash=flash_attention, overwrites=overwrites, touched=touched)
+    return merged(step(network, c, p, dtype).kernels)
 
 
-def _page_layout(
-    network: Network, workload: Workload, dimensions: RelativeDimensions, dtype: Dtype
-) -> Kernels:
-    """What the model itself does between its parts."""
-    columns, rows = workload.grid
-    pages = workload.prompt_pages
-    whole = workload.global_view.resolution
-    first_look = pixel_sum(pages, whole, dtype)
-    parts: list[Kernels] = pages * [
-        network.whole_layout(token_side(whole, dimensions.sam), dimensions, dtype),
-    ]
-    d = dimensions.decoder.hidden_size
-    parts.append(page_layout(workload.seq_len, workload.visual_tokens, d, dtype, pages=pages))
-    if workload.local_views is None:
-        parts.append(blank_sum(workload.base_size))
-    else:
-        local = workload.local_views.resolution
-        q = token_side(local, dimensions.sam)
-        parts.append(pixel_sum(columns * rows, local, dtype))
-        parts.append(network.local_layout(columns, rows, q, dimensions, dtype))
-    each = [kernel for part in parts for kernel in part]
-    return (*first_look, *repeated(each, workload.batch_size))
+def experts_by_stage(
+    c: RelativeDimensions, workload: Workload, dtype: Dtype
+) -> dict[str, ExpertsTouched]:
+    """Routed experts that a workload touches, by stage that has any: its prompts, and a step."""
+    batch = workload.batch_size
+    tokens = {PREFILL.name: batch * workload.seq_len, DECODE.name: batch}
+    found = {name: experts_touched(n, c.decoder, dtype) for name, n in tokens.items()}
+    return {name: experts for name, experts in found.items() if experts is not None}
 
 
-def model_params(network: Network, dimensions: RelativeDimensions) -> dict[str, int]:
-    """Parameters by owning stage; the separators belong to none (the empty name)."""
-    return {
-        **{stage.name: params for stage, params in network.params(dimensions).items()},
-        PREFILL.name: decoder_params(dimensions.decoder),
-        DECODE.name: head_params(dimensions.decoder),
-        "": len(network.separators) * dimensions.decoder.hidden_size,
-    }
-
-
-# --- memory ----------------------------------------------------------------------------------
-
-
-def memory(
-    network: Network,
-    dimensions: RelativeDimensions,
-    workload: Workload,
-    dtype: Dtype,
-    flash_attention: bool,
-    kernels_of: KernelsOf = CUDA,
-) -> Memory:
-    """Bytes that a workload holds in memory; arguments as for `compose`."""
-    decoder, prompt = dimensions.decoder, workload.seq_len
-    width = cache_width(decoder, flash=flash_attention)
-
-    def cache(tokens: int) -> int:
-        return cache_bytes(workload.batch_size, tokens, decoder.layers, width, dtype.nbytes)
-
-    return Memory(
-        weights_bytes=sum(model_params(network, dimensions).values()) * dtype.nbytes,
-        inputs_bytes=_inputs_bytes(workload, dtype),
-        prefill_cache_bytes=cache(prompt),
-        kv_cache_bytes=cache(prompt + kept_tokens(decoder, workload.max_new_tokens - 1)),
-        peak=peak(
-            network,
-            dimensions,
-            workload,
-            dtype,
-            flash_attention=flash_attention,
-            kernels_of=kernels_of,
-        ),
-    )
-
-
-def _inputs_bytes(workload: Workload, dtype: Dtype) -> int:
-    """Pixels, token ids, positions, the padding and image masks, and the crop grid.
-
-    If there are no local views, a blank fp32 patch replaces them.
-    """
-    pages = workload.prompt_pages
-    pixels = pages * sum(_CHANNELS * view.count * view.resolution**2 for view in workload.views)
-    page = pixels * dtype.nbytes + workload.seq_len * (3 * INT64.nbytes + BOOL.nbytes)
-    if workload.local_views is None:
-        page += _CHANNELS * workload.base_size**2 * FLOAT32.nbytes
-    return workload.batch_size * (page + pages * len(workload.grid) * INT64.nbytes)
-
-
-# --- parts, for integers or arrays -----------------------------------------------------------
-
-
-def prefill_work(
-    B: Count, T: Count, dimensions: RelativeDimensions, dtype: Dtype, *, flash: bool
-) -> Work:
-    """Work of embedding, layers, norm and head over a prompt, without the page's layout.
-
-    Args:
-        B: Batch.
-        T: Tokens of the prompt.
-        dimensions: The model.
-        dtype: Type of weights and features.
-        flash: FlashAttention instead of the eager product.
-    """
-    return sections_work(decoder_sections(B, T, 0, dimensions.decoder, dtype, flash=flash))
-
-
-def decode_work(
-    B: Count,
-    cached: Count,
-    dimensions: RelativeDimensions,
-    dtype: Dtype,
-    *,
-    flash: bool,
-    kernels_of: KernelsOf = CUDA,
-    overwrites: bool = False,
-) -> Work:
-    """Work of one decode step: one new token per sequence over a cache of `cached` tokens.
-
-    Args:
-        B: Batch.
-        cached: Tokens in the cache.
-        dimensions: The model.
-        dtype: Type of weights and features.
-        flash: FlashAttention instead of the eager product.
-        kernels_of: Whose kernels run.
-        overwrites: Whether the new token overwrites an additional one in the cache.
-    """
-    return sections_work(
-        decoder_sections(
-            B, 1, cached, dimensions.decoder, dtype, flash=flash, kernels_of=kernels_of,
-            overwrites=overwrites,
-        )
-    )  # fmt: skip
-
-
-def kept_tokens(decoder: DecoderDimensions, generated: Count) -> Count:
-    """How many of the generated tokens the cache keeps."""
-    return (
-        generated if decoder.sliding_window is None else minimum(generated, decoder.sliding_window)
-    )
-
-
-def decode_steps_work(
-    B: Count,
-    first: Count,
-    steps: Count,
-    dimensions: RelativeDimensions,
-    dtype: Dtype,
-    *,
-    flash: bool,
-    kernels_of: KernelsOf = CUDA,
-) -> Work:
-    """Work of `steps` decode steps over caches of `first`, `first + 1`, ... tokens, summed exactly.
-
-    A step's work is affine in the cache's length K: `a + b K`, so m steps from K0 on cost
-    `m a + b (m K0 + m (m - 1) / 2)`. With latent attention, "dynamic" rotary positions add a
-    constant to every step beyond the trained length; those steps are summed separately, as are
-    those after a sliding window is full, which all cost the same.
-
-    Args:
-        B: Batch.
-        first: Tokens in the first step's cache, which are those of the prompt.
-        steps: Number of steps m.
-        dimensions: The model.
-        dtype: Type of weights and features.
-        flash: FlashAttention instead of the eager product.
-        kernels_of: Whose kernels run.
-    """
-    decoder = dimensions.decoder
-    trained = decoder.max_position_embeddings
-
-    def step(cached: Count, *, overwrites: bool = False) -> Work:
-        return decode_work(
-            B, cached, dimensions, dtype, flash=flash, kernels_of=kernels_of, overwrites=overwrites
-        )
-
-    parts = []
-    if decoder.sliding_window is not None:
-        full = step(first + decoder.sliding_window - 1, overwrites=True)
-        kept = kept_tokens(decoder, steps)
-        parts.append(multiplied(full, steps - kept))
-        steps = kept
-    base, slope = step(0), step(1).minus(step(0))
-    parts.append(multiplied(base, steps))
-    if is_dynamic(decoder):
-        slope = step(trained + 1).minus(step(trained))
-        update = step(trained).minus(combined((base, multiplied(slope, trained))))
-        parts.append(multiplied(update, steps - minimum(steps, maximum(0, trained - first))))
-    parts.append(multiplied(slope, steps * first + steps * (steps - 1) // 2))
-    return combined(parts)
-
-
-def is_dynamic(decoder: DecoderDimensions) -> bool:
-    """Whether decode steps cost more beyond the trained length: "dynamic" and latent."""
-    return decoder.use_mla and decoder.rope_scaling == "dynamic"
-
-
-def check_positions(decoder: DecoderDimensions, seq_len: Count, max_new_tokens: Count) -> None:
+def check_positions(decoder: DecoderDimensions, seq_len: Size, max_new_tokens: Size) -> None:
     """Rejects "dynamic" positions beyond the trained length if no closed form applies.
 
     Args:

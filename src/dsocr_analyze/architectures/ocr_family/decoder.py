@@ -1,58 +1,31 @@
-"""The decoder composed: layers, norm and head, for a prompt or for one new token."""
+"""The decoder's forward on a tape, in the order and with the names of `modeling_deepseekv2.py`.
+
+Plain attention is transformers' `LlamaAttention`; with `use_mla` it is DeepSeek-V2's latent
+attention. B is the batch, T the new tokens per sequence, `past` the tokens in the cache before the
+pass (0 in a prefill pass), K all of them, d the width.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.architectures.architecture import NotModelled
-from dsocr_analyze.costs.decoder_attention import (
-    causal_savable_macs,
-    decoder_attention,
-    decoder_attention_params,
-)
-from dsocr_analyze.costs.embedding import embedding, embedding_params
-from dsocr_analyze.costs.integers import Count, is_one_token
-from dsocr_analyze.costs.kv_cache import latent_width, mha_width
-from dsocr_analyze.costs.lm_head import lm_head, lm_head_params
-from dsocr_analyze.costs.mla import LatentHeads, mla_attention, mla_params
-from dsocr_analyze.costs.moe import Routing, evenly_touched, moe, moe_params
-from dsocr_analyze.costs.moe import experts_touched as expected_experts
-from dsocr_analyze.costs.normalization import rms_norm, rms_norm_params
-from dsocr_analyze.costs.operators import (
-    Kernels,
-    addition,
-    cast,
-    elementwise,
-    filled,
-    moved,
-    reduction,
-)
-from dsocr_analyze.costs.sections import Section
-from dsocr_analyze.costs.sums import ModuleKernels, under
-from dsocr_analyze.costs.swiglu import swiglu, swiglu_params
-from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
-from dsocr_analyze.figures import ExpertsTouched
-from dsocr_analyze.kernels import CUDA, KernelsOf
+from dsocr_analyze.architectures.ocr_family.attention import attention
+from dsocr_analyze.architectures.ocr_family.latent_attention import latent_attention
+from dsocr_analyze.architectures.ocr_family.llama import swiglu
+from dsocr_analyze.architectures.ocr_family.mixture import mixture
+from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64
+from dsocr_analyze.kernels import Gemm
+from dsocr_analyze.tape.modules import rms_norm
+from dsocr_analyze.tape.polynomial import Size
+from dsocr_analyze.tape.tape import Tape
+from dsocr_analyze.tape.tensor import Operand, View
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.dimensions import (
-        DecoderDimensions,
-        RelativeDimensions,
-    )
+    from dsocr_analyze.architectures.ocr_family.attention import Pass
+    from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
 
-__all__ = [
-    "NOT_MODELLED",
-    "cache_width",
-    "decoder_params",
-    "decoder_savable_macs",
-    "decoder_sections",
-    "expert_params",
-    "experts_touched",
-    "head_params",
-    "routing_of",
-]
-
-_LAYERS: Final = "model.layers"
+__all__ = ["NOT_MODELLED", "decoder", "lm_head"]
 
 NOT_MODELLED: Final = (
     NotModelled(
@@ -61,282 +34,98 @@ NOT_MODELLED: Final = (
         "plain attention with 'dynamic' positions asks each layer for the longest position",
     ),
 )
-"""The model's only operators without a closed form."""
+"""The model's only operators that no forward here has."""
 
 
-def decoder_sections(
-    B: Count,
-    T: Count,
-    cached: Count,
-    decoder: DecoderDimensions,
-    dtype: Dtype,
-    *,
-    flash: bool,
-    each_expert: bool = False,
-    kernels_of: KernelsOf = CUDA,
-    touched: int | None = None,
-    overwrites: bool = False,
-) -> list[Section]:
-    """Embedding, layers, norm and head of T new tokens over K = cached + T keys.
-
-    Args:
-        B: Batch.
-        T: New tokens: the whole prompt (`cached` 0), or 1 in a decode step.
-        cached: Tokens in the cache.
-        decoder: Dimensions.
-        dtype: Type of features and weights.
-        flash: FlashAttention instead of the eager product.
-        each_expert: Whether to list routed experts one by one (no arrays) instead of together.
-        kernels_of: Whose kernels run.
-        touched: Number of a layer's experts that run if listed; default: as many as possible.
-        overwrites: Whether the new token replaces one in a cache that already held K.
-    """
-    n, d = B * T, decoder.hidden_size
-    norm = rms_norm(n, d, dtype)
-    is_masked = decoder.masks_steps or not is_one_token(T)
-    head = lm_head(n, d, decoder.vocab_size, dtype)
-    first: ModuleKernels = {
-        "": head[""],
-        "model": _mask(B, T, cached + T, dtype, flash=flash) if is_masked else (),
-        "model.embed_tokens": embedding(n, d, dtype),
-    }
-    last: ModuleKernels = {"model.norm": norm, "lm_head": head["lm_head"]}
-    attention = _attention(
-        B, T, cached, decoder, dtype, flash, kernels_of, is_masked=is_masked, overwrites=overwrites
-    )
-    common: ModuleKernels = {
-        "": 2 * addition(n * d, dtype),
-        "input_layernorm": norm,
-        **under("self_attn", attention),
-        "post_attention_layernorm": norm,
-    }
-    dense = [index for index in range(decoder.layers) if not decoder.is_moe(index)]
-    mixed = [index for index in range(decoder.layers) if decoder.is_moe(index)]
-    sections = [Section(("",), first)]
-    if dense:
-        mlp = swiglu(n, d, decoder.intermediate_size, dtype, decoder.hidden_act)
-        sections.append(_layers(dense, common | under("mlp", mlp)))
-    if mixed:
-        mixture = _mixture(
-            n, decoder, dtype, each_expert=each_expert, touched=touched, kernels_of=kernels_of
+def decoder(t: Tape, embeds: Operand, p: Pass, c: DecoderDimensions) -> tuple[Operand, list[Any]]:
+    """`DeepseekV2Model`: embeddings `[B, T, d]` to normed features, and the cache by layer."""
+    mask = None
+    is_masked = c.masks_steps or not p.past
+    if is_masked and p.flash:
+        _flash_mask(t, p)
+    elif is_masked:
+        mask = _causal_mask(t, p)
+    hidden, cache = embeds, []
+    for index in range(c.layers):
+        hidden, *kept = t.again(
+            f"layers.{index}", _layer, hidden, mask, p, c, is_moe=c.is_moe(index)
         )
-        sections.append(_layers(mixed, common | under("mlp", mixture)))
-    sections.append(Section(("",), last))
-    return sections
+        cache.append(kept)
+    hidden = t.call("norm", rms_norm, hidden, p.tokens, c.hidden_size)
+    t.hold(mask)
+    return hidden, cache
 
 
-def _layers(indexes: list[int], modules: ModuleKernels) -> Section:
-    return Section(tuple(f"{_LAYERS}.{index}" for index in indexes), modules)
+def lm_head(t: Tape, hidden: Operand, p: Pass, c: DecoderDimensions) -> Operand:
+    """The head: logits `[B, T, V]` of every position."""
+    n, d, V = p.tokens, c.hidden_size, c.vocab_size
+    weight = View(V * d, t.dtype) if c.tie_word_embeddings else t.weight(V * d)
+    return t.product("linear", Gemm(1, n, V, d), hidden, weight)
 
 
-def _mask(B: Count, T: Count, K: Count, dtype: Dtype, *, flash: bool) -> Kernels:
-    """Operators on the mask `[B, K]` that separates tokens from padding.
+# --- masks
 
-    FlashAttention checks whether it holds a zero. Eager attention adds `[B, 1, T, K]`: ones and
-    zeros in the features' type, subtracted from one, replaced by the lowest number wherever that is
-    nonzero; for a prompt, the same again over the causal mask.
-    """
-    if flash:
-        return (
-            *elementwise("eq", B * K, INT64, output=BOOL),
-            *reduction("any", 1, B * K, BOOL),
-        )
-    scores = B * T * K
-    size = dtype.nbytes * scores
-    filling = size + BOOL.nbytes * scores
-    padding = (
-        *moved("_to_copy", scores, INT64.nbytes * B * K, size, INT64, output=dtype),
-        *elementwise("rsub", scores, dtype),
-        *cast(scores, dtype, BOOL),
-        *moved("masked_fill", scores, filling, size, dtype),
+
+def _flash_mask(t: Tape, p: Pass) -> None:
+    """Whether the mask `[B, K]` hides anything, which it does not."""
+    n = p.B * p.keys
+    t.reduce("any", t.map("eq", t.input(n, INT64), output=BOOL), 1, n)
+
+
+def _causal_mask(t: Tape, p: Pass) -> Operand:
+    """The additive mask `[B, 1, T, K]`; a decode step's hides padding alone."""
+    n = p.tokens * p.keys
+    if p.past:
+        return _padding(t, p, n)
+    causal = _triangle(t, p.T)
+    padding = _padding(t, p, n)
+    mask: Operand = t.move("masked_fill", causal, t.cast(padding, BOOL), n=n)
+    t.hold(causal, padding)
+    return mask
+
+
+def _triangle(t: Tape, T: Size) -> Operand:
+    """`[T, T]`: the lowest number above the diagonal, zero elsewhere."""
+    mask = t.fill("full", T * T, FLOAT32)
+    index = t.fill("arange", T, INT64)
+    t.move("masked_fill", mask, _not_after(t, index, T), into=mask)
+    mask = t.cast(mask, t.dtype)
+    t.hold(index)
+    return mask
+
+
+def _not_after(t: Tape, index: Operand, T: Size) -> Operand:
+    flags: Operand = t.map("lt", index, t.map("add", index), n=T * T, output=BOOL)
+    return flags
+
+
+def _padding(t: Tape, p: Pass, n: Size) -> Operand:
+    """The mask of ones and zeros `[B, K]` as n zeros and lowest numbers."""
+    visible = t.move("_to_copy", t.input(p.B * p.keys, INT64), n=n, dtype=t.dtype)
+    hidden = t.map("rsub", visible)
+    mask: Operand = t.move("masked_fill", hidden, t.cast(hidden, BOOL))
+    t.hold(visible)
+    return mask
+
+
+# --- a layer
+
+
+def _layer(
+    t: Tape, x: Operand, mask: Operand | None, p: Pass, c: DecoderDimensions, *, is_moe: bool
+) -> tuple[Any, ...]:
+    """`DeepseekV2DecoderLayer`: features `[B, T, d]`, and what the layer keeps."""
+    n, d = p.tokens, c.hidden_size
+    attend = latent_attention if c.use_mla else attention
+    attended, *kept = t.call(
+        "self_attn", attend, t.call("input_layernorm", rms_norm, x, n, d), mask, p, c
     )
-    if is_one_token(T):
-        return padding
-    filling = dtype.nbytes * T * K + BOOL.nbytes * scores
-    return (
-        *_causal_mask(T, dtype),
-        *padding,
-        *cast(scores, dtype, BOOL),
-        *moved("masked_fill", scores, filling, size, dtype),
-    )
-
-
-def _causal_mask(T: Count, dtype: Dtype) -> Kernels:
-    """`[T, T]`: the lowest number (fp32), cleared by a comparison of two ranges, and cast.
-
-    One of the ranges is shifted.
-    """
-    square = T * T
-    cleared = (FLOAT32.nbytes + BOOL.nbytes) * square
-    return (
-        *filled("full", square, FLOAT32),
-        *filled("arange", T, INT64),
-        *elementwise("add", T, INT64),
-        *elementwise("lt", square, INT64, read=2 * INT64.nbytes * T, output=BOOL),
-        *moved("masked_fill", square, cleared, FLOAT32.nbytes * square, FLOAT32),
-        *cast(square, FLOAT32, dtype),
-    )
-
-
-def _attention(
-    B: Count,
-    T: Count,
-    cached: Count,
-    decoder: DecoderDimensions,
-    dtype: Dtype,
-    flash: bool,
-    kernels_of: KernelsOf,
-    *,
-    is_masked: bool,
-    overwrites: bool,
-) -> ModuleKernels:
-    d = decoder.hidden_size
-    if decoder.use_mla:
-        latent = _latent_heads(decoder)
-        return mla_attention(
-            B, T, cached, d, latent, dtype, flash=flash, is_masked=is_masked, kernels_of=kernels_of
-        )
-    return decoder_attention(
-        B,
-        T,
-        cached,
-        d,
-        decoder.heads,
-        decoder.kv_heads,
-        decoder.head_dim,
-        dtype,
-        flash=flash,
-        bias=decoder.attention_bias,
-        is_masked=is_masked,
-        overwrites=overwrites,
-        kernels_of=kernels_of,
-    )
-
-
-def _mixture(
-    n: Count,
-    decoder: DecoderDimensions,
-    dtype: Dtype,
-    *,
-    each_expert: bool,
-    touched: int | None,
-    kernels_of: KernelsOf,
-) -> ModuleKernels:
-    return moe(
-        n,
-        decoder.hidden_size,
-        decoder.moe_intermediate_size,
-        decoder.shared_intermediate_size,
-        routing_of(decoder),
-        dtype,
-        decoder.hidden_act,
-        each_expert=each_expert,
-        touched=touched,
-        kernels_of=kernels_of,
-    )
-
-
-def _latent_heads(decoder: DecoderDimensions) -> LatentHeads:
-    """Dimensions of latent attention."""
-    return LatentHeads(
-        heads=decoder.heads,
-        q_rank=decoder.q_lora_rank,
-        kv_rank=decoder.kv_lora_rank,
-        nope=decoder.qk_nope_head_dim,
-        rope=decoder.qk_rope_head_dim,
-        value=decoder.v_head_dim,
-        variant=decoder.rope_scaling or "default",  # type: ignore[arg-type]  # checked
-        trained_length=decoder.max_position_embeddings,
-        bias=decoder.attention_bias,
-    )
-
-
-def routing_of(decoder: DecoderDimensions) -> Routing:
-    """How tokens choose experts, for a decoder with experts."""
-    return Routing(
-        experts=decoder.n_routed_experts or 0,
-        per_token=decoder.num_experts_per_tok,
-        scoring=decoder.scoring_func,  # type: ignore[arg-type]  # checked when read
-        method=decoder.topk_method,  # type: ignore[arg-type]  # checked when read
-        groups=decoder.n_group,
-        top_groups=decoder.topk_group,
-        normalized=decoder.norm_topk_prob,
-    )
-
-
-def cache_width(decoder: DecoderDimensions, *, flash: bool) -> int:
-    """Elements that one layer caches per token."""
-    if not decoder.use_mla:
-        return mha_width(decoder.kv_heads, decoder.head_dim)
-    if flash:
-        return mha_width(decoder.heads, decoder.head_dim)
-    return latent_width(decoder.kv_lora_rank, decoder.qk_rope_head_dim)
-
-
-def decoder_savable_macs(B: Count, T: Count, decoder: DecoderDimensions, *, flash: bool) -> Count:
-    """MACs of all layers' prompt attention above the diagonal."""
-    head_dims = 2 * decoder.head_dim
-    if decoder.use_mla and not flash:
-        head_dims = decoder.qk_rope_head_dim + 2 * decoder.kv_lora_rank
-    return decoder.layers * causal_savable_macs(B, T, decoder.heads, head_dims)
-
-
-def decoder_params(decoder: DecoderDimensions) -> int:
-    """Parameters of embedding, layers and norm."""
-    d = decoder.hidden_size
-    if decoder.use_mla:
-        attention = mla_params(d, _latent_heads(decoder))
+    x = t.map("add", x, attended)
+    del attended
+    normed = t.call("post_attention_layernorm", rms_norm, x, n, d)
+    if is_moe:
+        y = t.call("mlp", mixture, normed, p, c)
     else:
-        attention = decoder_attention_params(
-            d, decoder.heads, decoder.kv_heads, decoder.head_dim, bias=decoder.attention_bias
-        )
-    common = attention + 2 * rms_norm_params(d)
-    mixed = decoder.moe_layers
-    mixture = 0
-    if mixed:
-        mixture = moe_params(
-            d, decoder.moe_intermediate_size, decoder.shared_intermediate_size, routing_of(decoder)
-        )
-    dense = swiglu_params(d, decoder.intermediate_size)
-    return (
-        embedding_params(decoder.vocab_size, d)
-        + decoder.layers * common
-        + (decoder.layers - mixed) * dense
-        + mixed * mixture
-        + rms_norm_params(d)
-    )
-
-
-def head_params(decoder: DecoderDimensions) -> int:
-    """Parameters of the head."""
-    return lm_head_params(decoder.hidden_size, decoder.vocab_size, tied=decoder.tie_word_embeddings)
-
-
-def expert_params(dimensions: RelativeDimensions) -> int:
-    """Parameters of one routed expert; 0 in a dense decoder."""
-    decoder = dimensions.decoder
-    return swiglu_params(decoder.hidden_size, decoder.moe_intermediate_size)
-
-
-def experts_touched(
-    n: Count, dimensions: RelativeDimensions, dtype: Dtype
-) -> ExpertsTouched | None:
-    """Routed experts that n tokens of one pass touch under an even split; None without experts.
-
-    Args:
-        n: Tokens; if this is an array, so is every count that depends on it.
-        dimensions: The model.
-        dtype: Type of weights.
-    """
-    layers = dimensions.decoder.moe_layers
-    if not layers:
-        return None
-    routing = routing_of(dimensions.decoder)
-    even = evenly_touched(n, routing)
-    return ExpertsTouched(
-        layers=layers,
-        weights_bytes=expert_params(dimensions) * dtype.nbytes,
-        even=even,
-        expected=expected_experts(n, routing.experts, routing.per_token),
-        counted=layers * even,
-    )
+        y = t.call("mlp", swiglu, normed, n, d, c.intermediate_size, c.hidden_act)
+    del normed
+    return t.map("add", x, y), *kept

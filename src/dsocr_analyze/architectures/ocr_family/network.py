@@ -1,7 +1,7 @@
 """What distinguishes one relative of DeepSeek-OCR from another: its vision side and its tokens.
 
-The relatives share SAM, the projector and the decoder. `composition`, `totals`, `peak` and
-`serving` compose a workload's closed forms from these, and ask a `Network` for the rest.
+The relatives share SAM, the projector and the decoder. `page` and `served` run them on a tape and
+ask a `Network` for the rest.
 """
 
 from __future__ import annotations
@@ -12,22 +12,32 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dsocr_analyze.architectures.ocr_family.crop_grid import CropRule
 from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
 from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
-from dsocr_analyze.kernels import CUDA
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from dsocr_analyze.architectures.architecture import Stage
-    from dsocr_analyze.architectures.ocr_family.vision_lifetimes import ViewFeatures
-    from dsocr_analyze.costs.integers import Count
-    from dsocr_analyze.costs.lifetimes import Lifetimes
-    from dsocr_analyze.costs.operators import Kernels
-    from dsocr_analyze.costs.sections import Section
-    from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.kernels import KernelsOf
+    from dsocr_analyze.tape.polynomial import Size
+    from dsocr_analyze.tape.tape import Tape
+    from dsocr_analyze.tape.tensor import Operand
     from dsocr_analyze.workload import ViewBatch, Workload
 
-__all__ = ["Network"]
+__all__ = ["Network", "ViewFeatures"]
+
+
+class ViewFeatures:
+    """What one vision call leaves.
+
+    Attributes:
+        spatial: SAM's features.
+        semantic: The second encoder's, if there is one.
+        tokens: The projector's output, and finally the tokens as laid out.
+    """
+
+    __slots__ = ("semantic", "spatial", "tokens")
+
+    def __init__(self) -> None:
+        self.spatial: Operand | None = None
+        self.semantic: Operand | None = None
+        self.tokens: Operand | None = None
 
 
 class Network(ABC):
@@ -56,6 +66,11 @@ class Network(ABC):
         """All stages, in order."""
         return (*self.vision, PREFILL, DECODE)
 
+    @property
+    def begins(self) -> dict[str, str]:
+        """Names of the vision stages, by the path of the module at which each begins."""
+        return {prefix: stage.name for stage in self.vision for prefix in stage.prefixes}
+
     def check_sizes(  # noqa: B027  # most run every size
         self, base_size: int, image_size: int, crop_mode: bool
     ) -> None:
@@ -75,36 +90,47 @@ class Network(ABC):
             f"out tokens for {workload.image_size}"
         ]
 
-    # --- the vision side
+    # --- forwards
 
     @abstractmethod
-    def sections(
-        self, N: Count, R: Count, dimensions: Any, dtype: Dtype, kernels_of: KernelsOf
-    ) -> Mapping[Stage, list[Section]]:
-        """The vision stages in one call on N views.
+    def encode(
+        self,
+        t: Tape,
+        features: ViewFeatures,
+        pixels: Operand,
+        view: ViewBatch,
+        c: Any,
+        *,
+        is_served: bool = False,
+    ) -> None:
+        """The vision stages in one call.
 
         Args:
-            N: Views.
-            R: Pixels per side.
-            dimensions: The model.
-            dtype: Type of weights and features.
-            kernels_of: Whose kernels run.
+            t: The tape; the model's own forward runs.
+            features: What the call before has left, replaced name by name.
+            pixels: The views' pixels `[N, 3, R, R]`.
+            view: The views.
+            c: The model's dimensions.
+            is_served: Whether a serving engine runs them.
         """
 
-    def served_sections(
-        self, N: Count, R: Count, dimensions: Any, dtype: Dtype
-    ) -> Mapping[Stage, list[Section]]:
-        """The same as serving engines run them; arguments as for `sections`."""
-        return self.sections(N, R, dimensions, dtype, CUDA)
+    def lay_out(  # noqa: B027  # most only concatenate views
+        self, t: Tape, features: ViewFeatures, view: ViewBatch, grid: tuple[int, int], c: Any
+    ) -> None:
+        """Lays the projector's output out as tokens of a page.
 
-    @abstractmethod
-    def params(self, dimensions: Any) -> Mapping[Stage, int]:
-        """Parameters of the vision stages."""
+        Args:
+            t: The tape; the model's own forward runs.
+            features: What the vision stages left.
+            view: The views.
+            grid: Columns and rows of views; (1, 1) for the global view.
+            c: The model's dimensions.
+        """
 
     # --- tokens
 
     @abstractmethod
-    def whole_tokens(self, q: Count) -> Count:
+    def whole_tokens(self, q: Size) -> Size:
         """Tokens of the whole page's view, including those that end the page.
 
         Args:
@@ -112,7 +138,7 @@ class Network(ABC):
         """
 
     @abstractmethod
-    def local_tokens(self, q: Count, columns: Count, rows: Count) -> Count:
+    def local_tokens(self, q: Size, columns: Size, rows: Size) -> Size:
         """Tokens of local views.
 
         Args:
@@ -132,65 +158,7 @@ class Network(ABC):
             crop_mode: Whether the page is cropped.
             grid: Columns and rows of local views.
         """
-        whole = self.whole_tokens(tokens_per_side(base_size if crop_mode else image_size))
-        if not crop_mode or grid == (1, 1):
-            return whole
-        return whole + self.local_tokens(tokens_per_side(image_size), *grid)
-
-    # --- between the parts
-
-    @abstractmethod
-    def whole_layout(self, q: Count, dimensions: Any, dtype: Dtype) -> Kernels:
-        """What the model itself does to the features of the whole page's view.
-
-        Args:
-            q: Tokens per side.
-            dimensions: The model.
-            dtype: Type of features.
-        """
-
-    @abstractmethod
-    def local_layout(
-        self, columns: Count, rows: Count, q: Count, dimensions: Any, dtype: Dtype
-    ) -> Kernels:
-        """What it does to the features of local views.
-
-        Args:
-            columns: Columns of views.
-            rows: Rows of views.
-            q: Tokens per side of a view.
-            dimensions: The model.
-            dtype: Type of features.
-        """
-
-    # --- lifetimes of tensors
-
-    @abstractmethod
-    def replay_views(
-        self, lives: Lifetimes, view: ViewBatch, dimensions: Any, before: ViewFeatures
-    ) -> ViewFeatures:
-        """The vision stages on N views.
-
-        Args:
-            lives: The tensors alive.
-            view: The views.
-            dimensions: The model.
-            before: What the previous page's views left, freed name by name.
-        """
-
-    def replay_layout(
-        self,
-        lives: Lifetimes,
-        views: tuple[ViewFeatures, ...],
-        dimensions: Any,
-        workload: Workload,
-    ) -> tuple[ViewFeatures, ...]:
-        """Lays a page's views out as tokens; unchanged unless a relative overrides this.
-
-        Args:
-            lives: The tensors alive; the model's own forward runs.
-            views: What the vision stages left of each call's views.
-            dimensions: The model.
-            workload: The page.
-        """
-        return views
+        tokens = self.whole_tokens(tokens_per_side(base_size if crop_mode else image_size))
+        if crop_mode and grid != (1, 1):
+            tokens += self.local_tokens(tokens_per_side(image_size), *grid)
+        return int(tokens)

@@ -1,219 +1,169 @@
-"""All variants of the projector from the encoders' features to the decoder's width.
+"""The projector from the encoders' features to the decoder's width, in all its variants.
 
-Source: `MlpProjector` (`deepencoder.py`).
+Source: `MlpProjector` (`deepencoder.py`), in whose order operators and names stand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import TYPE_CHECKING
+import itertools
+from typing import TYPE_CHECKING, Any
 
-from dsocr_analyze.costs.activations import gelu
-from dsocr_analyze.costs.integers import Count, ceil_div, several
-from dsocr_analyze.costs.linear import linear, linear_params
-from dsocr_analyze.costs.normalization import layer_norm, layer_norm_params
-from dsocr_analyze.costs.operators import Kernels, addition, copy, moved
-from dsocr_analyze.costs.sums import ModuleKernels, joined, repeated, under
-from dsocr_analyze.dtypes import Dtype
+from dsocr_analyze.tape.activations import activation
+from dsocr_analyze.tape.modules import layer_norm, linear
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.dimensions import ProjectorDimensions
+    from collections.abc import Sequence
 
-__all__ = ["projector", "projector_params"]
+    from dsocr_analyze.architectures.ocr_family.dimensions import ProjectorDimensions
+    from dsocr_analyze.tape.polynomial import Size
+    from dsocr_analyze.tape.tape import Tape
+    from dsocr_analyze.tape.tensor import Operand
+
+__all__ = ["projector"]
 
 
 def projector(
-    N: Count,
-    g: Count,
-    dimensions: ProjectorDimensions,
-    dtype: Dtype,
+    t: Tape,
+    x: Any,
+    N: Size,
+    q: int,
+    c: ProjectorDimensions,
     *,
     are_apart: bool = False,
-) -> ModuleKernels:
-    """`[N, g g, d_in] -> [N, g' g', n_embed]`; a pair of maps for the `low_high_*` variants.
+) -> Operand:
+    """`[N, q q, d_in] -> [N, q' q', n_embed]` (`MlpProjector`).
 
     Args:
+        t: The tape.
+        x: Features; with `conv_fusion` both maps of each view, `[N, 2, q q, d_in]`; for the
+            `low_high_*` variants a pair of maps.
         N: Views.
-        g: Tokens per side of a view.
-        dimensions: Variant and widths.
-        dtype: Type of features and weights.
+        q: Tokens per side of a view.
+        c: Variant and widths.
         are_apart: Whether views are slices of longer sequences in memory; a linear layer first
             copies those of several views.
-
-    Returns:
-        Own kernels and those of the children, under the vendor's names.
     """
-    parts: list[ModuleKernels] = [{"": ()}]
-    d = dimensions.input_channels
-    if dimensions.token_pooling:
-        parts.append(_token_pooling(N, g, d, dtype))
-        g = g // 2
-    n = N * g * g
-    if dimensions.conv_fusion:
-        # One map of each view's pair; with several views they are not contiguous.
-        gathered = repeated(copy("clone", n * d, dtype), several(N) * several(g))
-        fusion_layer = linear(n, d, d, dtype, bias=True)
-        parts.append({"fusion_layer": gathered + fusion_layer, "": addition(n * d, dtype)})
-    if dimensions.projector_type.endswith("downsample_mlp_gelu"):
-        parts.append(_downsampled(N, g, dimensions, dtype))
-    else:
-        copies = several(N) * 1 if are_apart else 0
-        parts.append(_per_token(n, dimensions, dtype, copies))
-    return joined(*parts)
-
-
-def _per_token(
-    n: Count, dimensions: ProjectorDimensions, dtype: Dtype, copies: Count
-) -> ModuleKernels:
-    """The variants that process each of n tokens independently, after pooling and fusion.
-
-    Args:
-        n: Tokens.
-        dimensions: Variant and widths.
-        dtype: Type of features and weights.
-        copies: 1 if a linear layer first copies the input, otherwise 0.
-    """
-    kind, width = dimensions.projector_type, dimensions.n_embed
-    if kind == "identity":
-        return {"layers": ()}
-    if kind == "linear":
-        d = dimensions.input_channels
-        laid_out = repeated(copy("clone", n * d, dtype), copies)
-        return {"layers": laid_out + linear(n, d, width, dtype, bias=True)}
-    if kind == "mlp_gelu":
-        widths = [dimensions.input_channels, *[width] * dimensions.depth]
-        laid_out = repeated(copy("clone", n * widths[0], dtype), copies)
-        return under("layers", _mlp(n, widths, dtype, laid_out=laid_out))
-    concatenated = copy("cat", n * width, dtype)
+    kind, d, widths = c.projector_type, c.input_channels, [c.n_embed] * c.depth
+    if c.token_pooling:
+        q = q // 2
+        patches = _patches(t, x, N * q * q * 4 * d, q)  # alive to the end, as in the vendor's code
+        x = t.call("token_pooling_layer", linear, patches, N * q * q, 4 * d, d, bias=True)
+    n, is_many = N * q * q, q > 1 and N > 1
+    if c.conv_fusion:
+        high, low = t.view(x, n * d), t.view(x, n * d)
+        x = t.map("add", t.call("fusion_layer", _linear, high, n, d, d, is_many), low)
+    are_apart = are_apart and is_many and not (c.token_pooling or c.conv_fusion)
     if kind == "low_high_split_mlp_gelu":
-        halves = _mlp(n, [width // 2] * dimensions.depth, dtype, gelu_first=True)
-        return {
-            **under("high_layers", halves),
-            **under("low_layers", halves),
-            "": concatenated,
-        }
-    projections = {
-        f"{name}_up_proj": repeated(copy("clone", n * d_in, dtype), copies)
-        + linear(n, d_in, d_out, dtype, bias=True)
-        for name, d_in, d_out in _up_projections(dimensions)
-    }
-    behind = _mlp(n, [width] * dimensions.depth, dtype, gelu_first=True)
-    return {**projections, "": concatenated, **under("layers", behind)}
+        halves = [c.n_embed // 2] * c.depth
+        high_x = t.call("high_layers", _mlp, x[0], n, halves, gelu_first=True)
+        low_x = t.call("low_layers", _mlp, x[1], n, halves, gelu_first=True)
+        return t.cat(high_x, low_x)
+    if kind.endswith("downsample_mlp_gelu"):
+        x = _grid(t, x, N, q, c)
+        x = t.move("im2col", x)
+        return _downsampled(t, x, N, q, c)
+    if "split" in kind:
+        high_x, low_x = _up_projections(t, x, n, c, are_apart)
+        x = t.cat(high_x, low_x)
+        output: Operand = t.call("layers", _mlp, x, n, widths, gelu_first=True)
+        t.hold(high_x, low_x)
+    elif kind == "mlp_gelu":
+        output = t.call("layers", _mlp, x, n, [d, *widths], is_apart=are_apart)
+    elif kind == "linear":
+        output = t.call("layers", _linear, x, n, d, c.n_embed, are_apart)
+    else:
+        output = t.call("layers", _identity, x)
+    return output
 
 
-def _up_projections(dimensions: ProjectorDimensions) -> list[tuple[str, int, int]]:
-    """Name, input width and output width of the two maps' projections."""
-    width = dimensions.n_embed
-    if isinstance(dimensions.input_dim, tuple):
-        high_in, low_in = dimensions.input_dim
-        high_out = int(width * dimensions.channel_div)
-        return [("high", high_in, high_out), ("low", low_in, width - high_out)]
-    return [(name, dimensions.input_dim, width // 2) for name in ("high", "low")]
+def _patches(t: Tape, x: Operand, n: Size, side: int) -> Operand:
+    """2 x 2 neighbours concatenated, n elements: channels first, then cells first."""
+    patches = t.clone(t.view(x, n))
+    return t.clone(patches) if side > 1 else patches
+
+
+def _up_projections(
+    t: Tape, x: Any, n: Size, c: ProjectorDimensions, are_apart: bool
+) -> tuple[Operand, Operand]:
+    """Both feature maps at their share of `n_embed`."""
+    if isinstance(c.input_dim, tuple):
+        high_in, low_in = c.input_dim
+        high_out = int(c.n_embed * c.channel_div)
+        x = t.view(x, n * high_in), t.view(x, n * low_in)
+    else:
+        high_in = low_in = c.input_dim
+        high_out = c.n_embed // 2
+    low_out = c.n_embed - high_out
+    high_x = t.call("high_up_proj", _linear, x[0], n, high_in, high_out, are_apart)
+    low_x = t.call("low_up_proj", _linear, x[1], n, low_in, low_out, are_apart)
+    return high_x, low_x
+
+
+def _grid(t: Tape, x: Operand, N: Size, q: int, c: ProjectorDimensions) -> Operand:
+    """`[N, q q, d]` padded with zeros to whole cells."""
+    side = q + -q % c.downsample_ratio
+    if side > q:
+        x = t.move("constant_pad_nd", x, n=N * side * side * c.input_channels)
+    return x
+
+
+def _downsampled(t: Tape, x: Operand, N: Size, q: int, c: ProjectorDimensions) -> Operand:
+    """The layers on cells of ratio x ratio tokens, which are stored channel by channel.
+
+    A norm copies them; a linear layer only those of several views.
+    """
+    cells, inner = -(-q // c.downsample_ratio), c.n_embed * c.mlp_ratio
+    gathered = c.input_channels * c.downsample_ratio**2
+    widths = [gathered, *[inner] * max(c.depth - 1, 1), c.n_embed]
+    norm_first = c.projector_type.startswith("normlayer")
+    output: Operand = t.call(
+        "layers",
+        _mlp,
+        x,
+        N * cells * cells,
+        widths,
+        is_apart=cells > 1 and (norm_first or N > 1),
+        norm_first=norm_first,
+    )
+    return output
 
 
 def _mlp(
-    n: Count,
+    t: Tape,
+    x: Operand,
+    n: Size,
     widths: Sequence[int],
-    dtype: Dtype,
     *,
-    laid_out: Kernels = (),
+    is_apart: bool = False,
     norm_first: bool = False,
     gelu_first: bool = False,
-) -> ModuleKernels:
+) -> Operand:
     """A `Sequential` of linear layers through `widths` with GELUs in between.
 
     Args:
+        t: The tape.
+        x: `[n, d]`.
         n: Tokens.
         widths: Features in, between and out.
-        dtype: Type of features and weights.
-        laid_out: Copy of the input made by the first layer.
+        is_apart: Whether the first layer copies its input.
         norm_first: Whether a LayerNorm precedes them.
         gelu_first: Whether a GELU precedes them.
     """
-    children: list[Kernels] = []
+    names = map(str, itertools.count())
     if norm_first:
-        children.append(layer_norm(n, widths[0], dtype))
-    for index, (d_in, d_out) in enumerate(pairwise(widths)):
+        x = t.call(next(names), layer_norm, x, n, widths[0], channels_first=is_apart)
+        is_apart = False
+    for index, (d_in, d_out) in enumerate(itertools.pairwise(widths)):
         if index or gelu_first:
-            children.append(gelu(n * d_in, dtype))
-        children.append(linear(n, d_in, d_out, dtype, bias=True))
-    if children:
-        children[0] = laid_out + children[0]
-    return {"": (), **{str(index): kernels for index, kernels in enumerate(children)}}
+            x = t.call(next(names), activation, x, "gelu")
+        x = t.call(next(names), _linear, x, n, d_in, d_out, is_apart and not index)
+    return x
 
 
-def _token_pooling(N: Count, g: Count, d: int, dtype: Dtype) -> ModuleKernels:
-    """Merges 2 x 2 neighbours into one token: two copies, then a linear 4 d -> d."""
-    side = g // 2
-    cells = N * side * side
-    return {
-        "": repeated(copy("clone", 4 * cells * d, dtype), 1 + (side > 1)),
-        "token_pooling_layer": linear(cells, 4 * d, d, dtype, bias=True),
-    }
+def _linear(t: Tape, x: Operand, n: Size, d_in: int, d_out: int, is_apart: bool) -> Operand:
+    """A linear layer, which first copies rows that are not evenly spaced in memory."""
+    return linear(t, t.clone(x) if is_apart else x, n, d_in, d_out, bias=True)
 
 
-def _gathered(dimensions: ProjectorDimensions) -> int:
-    """Features of ratio x ratio tokens together."""
-    return dimensions.input_channels * dimensions.downsample_ratio**2
-
-
-def _downsampled_widths(dimensions: ProjectorDimensions) -> list[int]:
-    inner = dimensions.n_embed * dimensions.mlp_ratio
-    hidden = [inner] * max(dimensions.depth - 1, 1)
-    return [_gathered(dimensions), *hidden, dimensions.n_embed]
-
-
-def _downsampled(
-    N: Count, g: Count, dimensions: ProjectorDimensions, dtype: Dtype
-) -> ModuleKernels:
-    """Concatenates ratio x ratio tokens (zero-padded to whole cells), then applies an MLP."""
-    d = dimensions.input_channels
-    cells = ceil_div(g, dimensions.downsample_ratio)
-    side = cells * dimensions.downsample_ratio
-    inner, padded = N * g * g * d, N * side * side * d
-    padding = moved("constant_pad_nd", padded, inner * dtype.nbytes, padded * dtype.nbytes, dtype)
-    norm_first = dimensions.projector_type.startswith("normlayer")
-    # Cells are stored channel by channel: a norm copies them, a linear only those of several views.
-    is_copied = several(cells) * (1 if norm_first else several(N))
-    mlp = _mlp(
-        N * cells * cells,
-        _downsampled_widths(dimensions),
-        dtype,
-        laid_out=repeated(copy("clone", padded, dtype), is_copied),
-        norm_first=norm_first,
-    )
-    return {
-        "": (*repeated(padding, 1 * (side != g)), *copy("im2col", padded, dtype)),
-        **under("layers", mlp),
-    }
-
-
-def projector_params(dimensions: ProjectorDimensions) -> int:
-    """Parameters of the variant, each counted once, and of pooling and fusion."""
-    kind, width, depth = dimensions.projector_type, dimensions.n_embed, dimensions.depth
-    d_in = dimensions.input_channels
-    params = linear_params(4 * d_in, d_in, bias=True) if dimensions.token_pooling else 0
-    if dimensions.conv_fusion:
-        params += linear_params(d_in, d_in, bias=True)
-    if kind == "identity":
-        return params
-    if kind == "linear":
-        widths = [d_in, width]
-    elif kind == "mlp_gelu":
-        widths = [d_in, *[width] * depth]
-    elif kind == "low_high_split_mlp_gelu":
-        return params + 2 * (depth - 1) * linear_params(width // 2, width // 2, bias=True)
-    elif kind.endswith("downsample_mlp_gelu"):
-        widths = _downsampled_widths(dimensions)
-        if kind.startswith("normlayer"):
-            params += layer_norm_params(widths[0])
-    else:
-        widths = [width] * depth
-        params += sum(
-            linear_params(wide_in, wide_out, bias=True)
-            for _, wide_in, wide_out in _up_projections(dimensions)
-        )
-    return params + sum(
-        linear_params(wide_in, wide_out, bias=True) for wide_in, wide_out in pairwise(widths)
-    )
+def _identity(t: Tape, x: Operand) -> Operand:
+    return x

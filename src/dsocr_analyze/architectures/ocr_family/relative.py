@@ -7,33 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 from dsocr_analyze.architectures.architecture import Architecture, ClosedForms, Served
 from dsocr_analyze.architectures.config_rules import KeyTable, findings_of
-from dsocr_analyze.architectures.ocr_family.bytes_alive import (
-    decode_bytes_alive,
-    prefill_bytes_alive,
-)
+from dsocr_analyze.architectures.ocr_family import served
 from dsocr_analyze.architectures.ocr_family.composition import (
     compose,
     experts_by_stage,
-    memory,
-    model_params,
     step_kernels,
 )
 from dsocr_analyze.architectures.ocr_family.crop_grid_codes import crop_grids
-from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED, expert_params
+from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED
 from dsocr_analyze.architectures.ocr_family.dimensions import dimensions_of
+from dsocr_analyze.architectures.ocr_family.memory import (
+    decode_bytes_alive,
+    inputs_bytes,
+    memory,
+    prefill_bytes_alive,
+)
+from dsocr_analyze.architectures.ocr_family.mixture import expert_params
 from dsocr_analyze.architectures.ocr_family.page_in_views import page_in_views
+from dsocr_analyze.architectures.ocr_family.passes import model_params
 from dsocr_analyze.architectures.ocr_family.plan import plan_workload
 from dsocr_analyze.architectures.ocr_family.preprocessing import pixel_work, pixel_work_of_pages
 from dsocr_analyze.architectures.ocr_family.recognition import recognizes
-from dsocr_analyze.architectures.ocr_family.serving import (
-    cache_elements,
-    check_served,
-    quantizable_params,
-    served_activation_bytes,
-    served_prompt,
-    served_step,
-    served_views,
-)
 from dsocr_analyze.architectures.ocr_family.size_warnings import size_warnings
 from dsocr_analyze.architectures.ocr_family.stages import ROUTED_EXPERT
 from dsocr_analyze.architectures.ocr_family.totals import page_totals
@@ -118,14 +112,14 @@ def _closed_forms(
         config_findings=lambda config, code: findings_of(config, config_table, code),
         not_modelled=NOT_MODELLED,
         compose=partial(compose, network),
-        step_kernels=step_kernels,
+        step_kernels=partial(step_kernels, network),
         page_totals=partial(page_totals, network),
         crop_grids=crop_grids(network.crop),
-        parameter_count=lambda dimensions: sum(model_params(network, dimensions).values()),
+        parameter_count=partial(model_params, network),
         memory=partial(memory, network),
         prefill_bytes_alive=partial(prefill_bytes_alive, network),
         decode_bytes_alive=partial(decode_bytes_alive, network),
-        expert_params=expert_params,
+        expert_params=lambda dimensions: expert_params(dimensions.decoder),
         experts_touched=experts_by_stage,
         repeats=repeats,
         served=_served(network),
@@ -137,13 +131,14 @@ def _closed_forms(
 
 def _served(network: Network) -> Served:
     return Served(
-        check=check_served,
-        views=partial(served_views, network),
-        prompt=served_prompt,
-        step=served_step,
-        cache_elements=cache_elements,
-        quantizable_params=quantizable_params,
-        activation_bytes=partial(served_activation_bytes, network),
+        check=served.check,
+        views=partial(served.views, network),
+        prompt=served.prompt,
+        step=served.step,
+        cache_elements=served.cache_elements,
+        quantizable_params=served.quantizable_params,
+        activation_bytes=partial(served.activation_bytes, network),
+        inputs_bytes=inputs_bytes,
     )
 
 

@@ -1,41 +1,33 @@
-"""The cost of many pages at once: the composition of `compose`, evaluated on arrays.
+"""The cost of many pages at once: what `compose` says of each, evaluated on arrays.
 
-A page is its views, its text and its batch. Vision depends only on the views, the decoder only on
-batch and length, so each is evaluated once per distinct value and looked up for every page.
+A page is its views, its text and its batch. Views depend on their sizes alone and are run once per
+distinct set; the decoder is run on symbols, and its polynomials are evaluated once per distinct
+batch and length.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dsocr_analyze.architectures.architecture import PageTotals
-from dsocr_analyze.architectures.ocr_family.composition import (
-    check_positions,
-    decode_steps_work,
-    decode_work,
-    is_dynamic,
-    kept_tokens,
-    prefill_work,
+from dsocr_analyze.architectures.ocr_family.composition import check_positions
+from dsocr_analyze.architectures.ocr_family.lookup import combinations, looked_up, taken
+from dsocr_analyze.architectures.ocr_family.mixture import experts_touched
+from dsocr_analyze.architectures.ocr_family.symbolic_passes import (
+    Look,
+    Prompt,
+    Step,
+    changes_with_length,
+    looks,
+    prompt,
+    step,
 )
-from dsocr_analyze.architectures.ocr_family.decoder import cache_width, experts_touched
-from dsocr_analyze.architectures.ocr_family.layout import blank_sum, page_layout, pixel_sum
-from dsocr_analyze.architectures.ocr_family.many_peaks import (
-    PromptPeaks,
-    ViewPeaks,
-    peak_of,
-    prompt_peaks,
-    view_peaks,
-)
-from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
-from dsocr_analyze.architectures.ocr_family.vision import token_side
-from dsocr_analyze.costs.integers import Count, is_nothing, largest
-from dsocr_analyze.costs.kv_cache import cache_bytes
-from dsocr_analyze.costs.lookup import looked_up
-from dsocr_analyze.costs.sections import sections_work
-from dsocr_analyze.costs.sums import combined, multiplied, work_of
 from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.kernels import CUDA, Work
+from dsocr_analyze.kernels import NO_WORK, Work
+from dsocr_analyze.tape.integers import largest, maximum, minimum
+from dsocr_analyze.tape.polynomial import Bounds, Values, highest
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
@@ -54,15 +46,14 @@ _LEAST: Final = {
     "max_new_tokens": 1,
 }
 
-_LARGEST: Final = 2**63 - 1
+_VIEWS: Final = ("base_size", "whole_resolution", "local_resolution", "columns", "rows")
 
-_HEADROOM: Final = 4
-"""Intermediate sums exceed results, and some costs shrink with size, by less than this factor."""
+_LARGEST: Final = 2**63 - 1
 
 
 def page_totals(
     network: Network,
-    dimensions: RelativeDimensions,
+    c: RelativeDimensions,
     *,
     base_size: Any,
     whole_resolution: Any,
@@ -84,7 +75,7 @@ def page_totals(
 
     Args:
         network: The relative.
-        dimensions: Its dimensions.
+        c: Its dimensions.
         base_size: Pixels per side of the blank patch of a page without local views.
         whole_resolution: Pixels per side of the whole page's view.
         text_tokens: Tokens besides the visual ones, including BOS.
@@ -117,16 +108,18 @@ def page_totals(
             f"arrays of {', '.join(map(str, sorted(lengths)))} pages; give arrays of one length"
         )
     if flash_attention:
-        network.check_flash(dimensions)
-    evaluation = _Evaluation(network, dimensions, dtype, flash_attention)
-    if lengths and lengths != {0} and evaluation.exceeds_int64(pages):
-        pages = {
-            name: values if isinstance(values, int) else values.astype(object)
-            for name, values in pages.items()
-        }
-    totals = evaluation.totals(**pages)
-    check_positions(dimensions.decoder, totals.seq_len, pages["max_new_tokens"])
-    return totals
+        network.check_flash(c)
+    model = _Model(network, c, dtype, flash_attention)
+    found, index = _looks(looks(network, c, dtype), [pages[name] for name in _VIEWS])
+    counts = [pages[name] for name in ("text_tokens", "batch_size", "max_new_tokens")]
+    is_exact = bool(lengths) and lengths != {0} and model.exceeds_int64(found, *counts)
+    if is_exact:
+        counts = [n if isinstance(n, int) else n.astype(object) for n in counts]
+    look = _columns(found, index, is_exact=is_exact)
+    text, B, new = counts
+    T = look.visual_tokens + text
+    check_positions(c.decoder, T, new)
+    return model.totals(look, T, B, new - 1)
 
 
 def _checked(name: str, values: Any) -> Any:
@@ -158,168 +151,241 @@ def _checked(name: str, values: Any) -> Any:
     return values
 
 
-class _Evaluation:
-    """The composition for one model, type and attention."""
+# --- views -----------------------------------------------------------------------------------
 
-    def __init__(
-        self, network: Network, dimensions: RelativeDimensions, dtype: Dtype, flash: bool
-    ) -> None:
-        self.network = network
-        self.dimensions = dimensions
-        self.dtype = dtype
-        self.flash = flash
-        self.d = dimensions.decoder.hidden_size
 
-    def exceeds_int64(self, pages: dict[str, Any]) -> bool:
-        """Whether int64 might overflow, judged from the largest value of every argument at once."""
-        most = {name: largest(values) for name, values in pages.items()}
-        bounds = list(self.totals(**most).counts())
-        if is_dynamic(self.dimensions.decoder):
-            beyond = self.dimensions.decoder.max_position_embeddings + 1
-            bounds.extend(self._step(most["batch_size"], beyond))
-        return _HEADROOM * max(bounds) > _LARGEST
+def _looks(look: Callable[..., Look], sizes: list[Any]) -> tuple[list[Look], Any]:
+    """What each distinct set of views costs, and the place of each page's set among them.
 
-    def totals(
-        self,
-        *,
-        base_size: Count,
-        whole_resolution: Count,
-        local_resolution: Count,
-        columns: Count,
-        rows: Count,
-        text_tokens: Count,
-        batch_size: Count,
-        max_new_tokens: Count,
-    ) -> PageTotals:
-        """Costs of all pages, from checked arguments."""
-        visual = self._visual_tokens(whole_resolution, local_resolution, columns, rows)
-        T = visual + text_tokens
-        first_look, layout, *vision, seen = looked_up(
-            self._views, base_size, whole_resolution, local_resolution, columns, rows
-        )
-        prompt, held = looked_up(self._prompt, batch_size, T)
-        placing = work_of(page_layout(T, visual, self.d, self.dtype))
-        pages = multiplied(combined((layout, placing)), batch_size)
-        works = {
-            stage.name: multiplied(work, batch_size)
-            for stage, work in zip(self.network.vision, vision, strict=True)
-        }
-        works[PREFILL.name] = combined((prompt, pages, first_look))
-        prefill = combined(works.values())
-        works[DECODE.name], steps = self._decode(batch_size, T, max_new_tokens - 1)
-        decoder = self.dimensions.decoder
-        return PageTotals(
-            stages={stage.name: works[stage.name] for stage in self.network.stages},
-            prefill=prefill,
-            decode_step=works[DECODE.name],
-            batch=combined((prefill, steps)),
-            visual_tokens=visual,
-            seq_len=T,
-            kv_cache_bytes=cache_bytes(
-                batch_size,
-                T + kept_tokens(decoder, max_new_tokens - 1),
-                decoder.layers,
-                cache_width(decoder, flash=self.flash),
-                self.dtype.nbytes,
-            ),
-            decode_step_bytes_read_expected=self._expected(batch_size, works[DECODE.name]),
-            peak_activation_bytes=peak_of(
-                ViewPeaks(*seen),
-                PromptPeaks(*held),
-                batch_size,
-                batch_size * T * self.d * self.dtype.nbytes,
-            ),
-        )
+    Args:
+        look: Returns what a set costs.
+        sizes: `ViewSizes`, each an integer for all pages or an array.
+    """
+    arrays = [each for each in sizes if not isinstance(each, int)]
+    if not arrays:
+        return [look(tuple(sizes))], None
+    import numpy as np
 
-    def _expected(self, B: Count, step: Work) -> Any:
-        """Bytes a decode step reads if it touches the expected number of experts."""
-        experts = experts_touched(B, self.dimensions, self.dtype)
-        return step.bytes_read + (0.0 if experts is None else experts.bytes_beyond_counted)
+    found = combinations(arrays) if len(arrays[0]) else None
+    chosen, index = (arrays, np.arange(len(arrays[0]))) if found is None else found
+    listed, n = iter([each.tolist() for each in chosen]), len(chosen[0])
+    columns = [n * [each] if isinstance(each, int) else next(listed) for each in sizes]
+    return [look(each) for each in zip(*columns, strict=True)], index
 
-    def _visual_tokens(self, whole: Count, local: Count, columns: Count, rows: Count) -> Count:
-        """Tokens of the global view and, for cropped pages, of the local views."""
-        tokens = self.network.whole_tokens(token_side(whole, self.dimensions.sam))
-        is_cut = 1 * (columns * rows > 1)
-        if is_nothing(is_cut):
-            return tokens
-        side = token_side(local, self.dimensions.sam)
-        return tokens + is_cut * self.network.local_tokens(side, columns, rows)
 
-    def _views(
-        self, base: Count, whole: Count, local: Count, columns: Count, rows: Count
-    ) -> list[Any]:
-        """Everything that depends only on a page's views.
+def _columns(found: list[Look], index: Any, *, is_exact: bool) -> Look:
+    """What each page's views cost: integers that are the same for all, or arrays `[n]`."""
+    if index is None:
+        return found[0]
+    import numpy as np
 
-        Returns:
-            The first check of the pixels (once per batch), the layout, the vision stages, and the
-            bytes they hold.
-        """
-        sam, dtype = self.dimensions.sam, self.dtype
-        N = columns * rows
-        is_cut = 1 * (N > 1)
-        look = work_of(pixel_sum(1, whole, dtype))
-        calls = [self._vision(1, whole)]
-        layout = [
-            work_of(self.network.whole_layout(token_side(whole, sam), self.dimensions, dtype)),
-            multiplied(work_of(blank_sum(base)), 1 - is_cut),
-        ]
-        if not is_nothing(is_cut):
-            calls.append([multiplied(work, is_cut) for work in self._vision(N, local)])
-            side = token_side(local, sam)
-            picture = self.network.local_layout(columns, rows, side, self.dimensions, dtype)
-            layout.append(multiplied(work_of((*picture, *pixel_sum(N, local, dtype))), is_cut))
-        vision = (combined(works) for works in zip(*calls, strict=True))
-        held = view_peaks(self.network, self.dimensions, dtype, whole, local, columns, rows)
-        return [look, combined(layout), *vision, held]
+    if not found:
+        none = np.array([], np.int64)
+        return Look(none, none, none, none, NO_WORK, NO_WORK, NO_WORK)
 
-    def _vision(self, N: Count, R: Count) -> list[Work]:
-        """Work of the vision stages in one call on N views."""
-        sections = self.network.sections(N, R, self.dimensions, self.dtype, CUDA)
-        return [sections_work(sections[stage]) for stage in self.network.vision]
+    def column(values: tuple[int, ...]) -> Any:
+        if len(set(values)) == 1:
+            return values[0]
+        return taken(np.array(values, object if is_exact else np.int64), index)
 
-    def _prompt(self, B: Count, T: Count) -> list[Any]:
-        """Work of a prompt in the decoder, and the bytes it holds."""
-        decoder = self.dimensions.decoder
-        return [
-            prefill_work(B, T, self.dimensions, self.dtype, flash=self.flash),
-            prompt_peaks(decoder, self.dtype, B, T, flash=self.flash),
-        ]
+    def columns(each: tuple[Any, ...]) -> Any:
+        if isinstance(each[0], tuple):
+            return tuple(column(values) for values in zip(*each, strict=True))
+        return column(each)
 
-    def _step(self, B: Count, cached: Count) -> Work:
-        return decode_work(B, cached, self.dimensions, self.dtype, flash=self.flash)
+    return Look(*map(columns, zip(*found, strict=True)))
 
-    def _decode(self, B: Count, T: Count, steps: Count) -> tuple[Work, Work]:
-        """Work of one step over T cached tokens, and of `steps` steps starting there.
 
-        A step is affine in the cache's length, except with "dynamic" rotary positions, and until a
-        sliding window is full.
-        """
-        if is_dynamic(self.dimensions.decoder):
-            (step,) = looked_up(lambda *bt: [self._step(*bt)], B, T)
-            return step, decode_steps_work(
-                B, T, steps, self.dimensions, self.dtype, flash=self.flash
+# --- decoder ---------------------------------------------------------------------------------
+class _Model(NamedTuple):
+    """A model, and how it runs.
+
+    Attributes:
+        network: The relative.
+        c: Its dimensions.
+        dtype: Type of weights and features.
+        flash: FlashAttention instead of the eager product.
+        is_bound: Whether arguments are the largest of many, and what is found bounds their values.
+    """
+
+    network: Network
+    c: RelativeDimensions
+    dtype: Dtype
+    flash: bool
+    is_bound: bool = False
+
+    def exceeds_int64(self, found: list[Look], text: Any, B: Any, new: Any) -> bool:
+        """Whether a value may not fit, judged from the largest value of every argument at once."""
+        views: Look = Look(*(
+            tuple(map(max, zip(*each, strict=True))) if isinstance(each[0], tuple) else max(each)
+            for each in zip(*found, strict=True)
+        ))  # fmt: skip
+        model = self._replace(is_bound=True)
+        try:
+            totals = model.totals(
+                views, views.visual_tokens + largest(text), largest(B), largest(new) - 1
             )
-        decoder = self.dimensions.decoder
-        base, slope = looked_up(self._affine, B)
-        growing = kept_tokens(decoder, steps)
-        lengths = growing * T + growing * (growing - 1) // 2
-        parts = [multiplied(base, growing), multiplied(slope, lengths)]
-        if decoder.sliding_window is not None:
-            full, more = looked_up(self._affine_when_full, B)
-            others = T + decoder.sliding_window - 1
-            rest = steps - growing
-            parts += [multiplied(full, rest), multiplied(more, rest * others)]
-        return combined((base, multiplied(slope, T))), combined(parts)
+        except OverflowError:
+            return True
+        works = totals.prefill, totals.decode_step, totals.batch
+        sums = [count for work in works for count in (work.flops, work.bytes_moved)]
+        most_of_all: int = max(*sums, *totals.counts())
+        return most_of_all > _LARGEST
 
-    def _affine(self, B: Count) -> list[Work]:
-        """Work of a step over an empty cache, and the work added per cached token."""
-        base = self._step(B, 0)
-        return [base, combined((self._step(B, 1), multiplied(base, -1)))]
+    def totals(self, look: Look, T: Any, B: Any, steps: Any) -> PageTotals:
+        """The cost of pages.
 
-    def _affine_when_full(self, B: Count) -> list[Work]:
-        """The same for steps that overwrite a token; the cache length excludes that token."""
-        base, next_one = (
-            decode_work(B, cached, self.dimensions, self.dtype, flash=self.flash, overwrites=True)
-            for cached in (0, 1)
+        Args:
+            look: What their views cost.
+            T: Tokens of their prompts.
+            B: Pages per batch.
+            steps: Decode steps.
+        """
+        find = _direct if self.is_bound else looked_up
+        found = find(self._prompts, B, T)
+        prompts, first_step, (layers, head) = found[:5], Work(*found[5:10]), found[10:]
+        *linear, beyond_counted = find(self._steps, B)
+        prefill = Work(*(
+            _dot((prompt, 1), (batch, 1), (page, B), (token, B * T))
+            for prompt, batch, page, token in zip(
+                prompts, look.per_batch, look.per_page, look.per_token, strict=True
+            )
+        ))  # fmt: skip
+        stretches = [factor for stretch in self._stretches(T, steps) for factor in stretch]
+        batch = Work(*(
+            _dot((count, 1), *zip(linear[place::5], stretches, strict=True))
+            for place, count in enumerate(prefill)
+        ))  # fmt: skip
+        window = self.c.sliding_window
+        kept = T + (steps if window is None else minimum(steps, window))
+        any_prompt = self._prompt(int(largest(B) > 1), 0)
+        held = _dot((look.alone, 1), (look.several - look.alone, minimum(B - 1, 1)))
+        embedded = B * T * (self.c.decoder.hidden_size * self.dtype.nbytes)
+        return PageTotals(
+            prefill=prefill,
+            decode_step=first_step,
+            batch=batch,
+            visual_tokens=look.visual_tokens,
+            seq_len=T,
+            kv_cache_bytes=self._values(B=B, T=kept).of(any_prompt.cache_bytes),
+            decode_step_bytes_read_expected=first_step.bytes_read + 1.0 * beyond_counted,
+            peak_activation_bytes=maximum(maximum(embedded + held, look.left + layers), head),
         )
-        return [base, combined((next_one, multiplied(base, -1)))]
+
+    def _values(self, **sizes: Any) -> Values:
+        return Bounds(sizes, _LARGEST) if self.is_bound else Values(sizes)
+
+    # --- by kind: 1 for several prompts, and 2 more for each pass beyond the trained length
+
+    def _prompt(self, several: int, beyond: int) -> Prompt:
+        return prompt(
+            self.network, self.c, self.dtype,
+            flash=self.flash, is_several=several > 0, is_long=beyond > 1,
+        )  # fmt: skip
+
+    def _step(self, several: int, beyond: int, *, overwrites: bool = False) -> Step:
+        return step(
+            self.network, self.c, self.dtype, flash=self.flash, is_several=several > 0,
+            is_long=beyond > 0, overwrites=overwrites,
+        )  # fmt: skip
+
+    def _prompts(self, B: Any, T: Any) -> list[Any]:
+        """Work of prompts without views, and of their first step; bytes alive: layers, head."""
+        kind = 1 * (B > 1)
+        if changes_with_length(self.c):
+            trained = self.c.max_positions
+            kind = kind + 2 * (trained < T + 1) + 2 * (trained < T)
+        return self._by_kind(self._prompts_of_kind, kind, B, T)
+
+    def _prompts_of_kind(self, kind: int, B: Any, T: Any) -> list[Any]:
+        beyond, several = divmod(kind, 2)
+        pass_, step = self._prompt(several, beyond), self._step(several, beyond)
+        values = self._values(B=B, T=T)
+        # Sizes derived in a step, such as its experts, are named like those of a prompt.
+        values_of_step = self._values(B=B, T=T)
+        return [
+            *map(values.of, pass_.work),
+            *map(values_of_step.of, step.over("T")),
+            highest(pass_.layers, values),
+            highest(pass_.head, values),
+        ]
+
+    def _steps(self, B: Any) -> list[Any]:
+        """Work of steps in each stretch, without cached tokens and for each of them.
+
+        Last, the bytes of the expected number of experts beyond those that are counted.
+        """
+        experts = experts_touched(B, self.c.decoder, self.dtype)
+        beyond = 0 if experts is None else experts.bytes_beyond_counted
+        return [*self._by_kind(self._steps_of_kind, 1 * (B > 1), B), beyond]
+
+    def _steps_of_kind(self, several: int, B: Any) -> list[Any]:
+        values, steps = self._values(B=B), [self._step(several, 0)]
+        if self.c.sliding_window is not None:
+            steps.append(self._step(several, 0, overwrites=True))
+        elif changes_with_length(self.c):
+            steps.append(self._step(several, 1))
+        return [values.of(count) for each in steps for work in each for count in work]
+
+    def _stretches(self, T: Any, steps: Any) -> list[tuple[Any, Any]]:
+        """Steps whose work is affine in the cache: how many, and tokens in the caches of all."""
+        window, trained = self.c.sliding_window, self.c.max_positions
+        if window is not None:
+            growing = minimum(steps, window)
+            full = steps - growing
+            return [(growing, _cached(T, growing)), (full, full * (T + window - 1))]
+        if not changes_with_length(self.c):
+            return [(steps, _cached(T, steps))]
+        if self.is_bound:  # shorter prompts have more steps in the first stretch
+            return 2 * [(steps, _cached(T, steps))]
+        short = minimum(steps, maximum(trained - T, 0))
+        long = steps - short
+        return [(short, _cached(T, short)), (long, _cached(T + short, long))]
+
+    def _by_kind(self, function: Callable[..., list[Any]], kind: Any, *sizes: Any) -> list[Any]:
+        """`function(kind, *sizes)`, element by element; the largest of all kinds for a bound."""
+        if self.is_bound:
+            kinds = [each for each in range(kind + 1) if each % 2 <= kind % 2]
+            bounds = [function(each, *sizes) for each in kinds]
+            return [max(each) for each in zip(*bounds, strict=True)]
+        if isinstance(kind, int):
+            return function(kind, *sizes)
+        import numpy as np
+
+        pages = np.bincount(kind.astype(np.int64), minlength=1)
+        # Most pages are alike; the others overwrite their rows below.
+        common = int(pages.argmax())
+        found = function(common, *sizes)
+        for other in np.flatnonzero(pages).tolist():
+            if other == common:
+                continue
+            rows = np.flatnonzero(kind == other)
+            some = function(other, *(n if isinstance(n, int) else n[rows] for n in sizes))
+            dtype = next(n.dtype for n in sizes if not isinstance(n, int))
+            for place, values in enumerate(some):
+                if isinstance(found[place], int):
+                    found[place] = np.full(len(kind), found[place], dtype)
+                found[place][rows] = values
+        return found
+
+
+def _direct(function: Callable[..., list[Any]], *sizes: Any) -> list[Any]:
+    return function(*sizes)
+
+
+def _cached(first: Any, steps: Any) -> Any:
+    """Cached tokens that steps find, summed: `steps first + steps (steps - 1) / 2`.
+
+    Either `steps` or `steps - 1` is halved before the product, which might not fit otherwise.
+    """
+    return steps * first + (steps >> 1) * ((steps - 1) | 1)
+
+
+def _dot(*factors: tuple[Any, Any]) -> Any:
+    """The sum of products; those that are 0 for all pages are not added."""
+    total: Any = 0
+    for a, b in factors:
+        if not any(isinstance(each, int) and each == 0 for each in (a, b)):
+            product = a if isinstance(b, int) and b == 1 else a * b
+            total = product if isinstance(total, int) and total == 0 else total + product
+    return total

@@ -4,49 +4,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from dsocr_analyze.architectures.ocr_family.projector import projector
-from dsocr_analyze.architectures.ocr_family.stages import CLIP, PROJECTOR, SAM
+from dsocr_analyze.architectures.ocr_family.stages import CLIP, SAM
 from dsocr_analyze.costs.activations import gelu, quick_gelu
-from dsocr_analyze.costs.conv2d import conv2d, conv2d_params, conv2d_side
-from dsocr_analyze.costs.embedding import embedding, embedding_params
-from dsocr_analyze.costs.integers import Count, ceil_div
-from dsocr_analyze.costs.linear import linear, linear_params
-from dsocr_analyze.costs.normalization import layer_norm, layer_norm_2d, layer_norm_params
+from dsocr_analyze.costs.conv2d import conv2d, conv2d_side
+from dsocr_analyze.costs.embedding import embedding
+from dsocr_analyze.costs.integers import Count
+from dsocr_analyze.costs.linear import linear
+from dsocr_analyze.costs.normalization import layer_norm, layer_norm_2d
 from dsocr_analyze.costs.operators import Kernels, addition, copy, elementwise, moved
 from dsocr_analyze.costs.position_table import bicubic_resize
 from dsocr_analyze.costs.sam_attention import (
     grid_attention,
-    grid_attention_params,
     window_count,
     window_partition,
 )
 from dsocr_analyze.costs.sections import Section
-from dsocr_analyze.costs.self_attention import self_attention, self_attention_params
+from dsocr_analyze.costs.self_attention import self_attention
 from dsocr_analyze.costs.sums import ModuleKernels, repeated, under
 from dsocr_analyze.dtypes import Dtype
-from dsocr_analyze.kernels import CUDA, KernelsOf
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.ocr_family.dimensions import (
         ClipDimensions,
-        ProjectorDimensions,
         SamDimensions,
     )
 
-__all__ = [
-    "clip_params",
-    "clip_sections",
-    "grid_side",
-    "projector_sections",
-    "sam_params",
-    "sam_sections",
-    "token_side",
-]
+__all__ = ["clip_sections", "sam_sections"]
 
 _CHANNELS: Final = 3
 _SAM: Final = SAM.prefixes[0]
 _CLIP: Final = CLIP.prefixes[0]
-_PROJECTOR: Final = PROJECTOR.prefixes[0]
 
 
 def grid_side(R: Count, sam: SamDimensions) -> Count:
@@ -54,14 +41,7 @@ def grid_side(R: Count, sam: SamDimensions) -> Count:
     return R // sam.patch
 
 
-def token_side(R: Count, sam: SamDimensions) -> Count:
-    """Tokens q per side after the two stride-2 convolutions: `ceil(g / 4)`."""
-    return ceil_div(grid_side(R, sam), 4)
-
-
-def sam_sections(
-    N: Count, R: Count, sam: SamDimensions, dtype: Dtype, kernels_of: KernelsOf = CUDA
-) -> list[Section]:
+def sam_sections(N: Count, R: Count, sam: SamDimensions, dtype: Dtype) -> list[Section]:
     """SAM's encoder (`ImageEncoderViT`) on `[N, 3, R, R]`.
 
     Args:
@@ -69,7 +49,6 @@ def sam_sections(
         R: Pixels per side.
         sam: Dimensions.
         dtype: Type of pixels, features and weights.
-        kernels_of: Whose kernels run.
     """
     g = grid_side(R, sam)
     windowed = [index for index in range(sam.layers) if not sam.is_global(index)]
@@ -78,7 +57,7 @@ def sam_sections(
     for indexes, is_global in ((windowed, False), (whole, True)):
         if indexes:
             paths = tuple(f"{_SAM}.blocks.{index}" for index in indexes)
-            sections.append(Section(paths, _sam_block(N, g, sam, dtype, kernels_of, is_global)))
+            sections.append(Section(paths, _sam_block(N, g, sam, dtype, is_global)))
     return sections
 
 
@@ -110,7 +89,7 @@ def _sam_frame(N: Count, R: Count, sam: SamDimensions, dtype: Dtype) -> ModuleKe
 
 
 def _sam_block(
-    N: Count, g: Count, sam: SamDimensions, dtype: Dtype, kernels_of: KernelsOf, is_global: bool
+    N: Count, g: Count, sam: SamDimensions, dtype: Dtype, is_global: bool
 ) -> ModuleKernels:
     """A pre-norm block: windows are padded, so attention runs on the padded tokens."""
     n, d = N * g * g, sam.width
@@ -118,11 +97,11 @@ def _sam_block(
     residual = addition(n * d, dtype)
     windowing: Kernels = ()
     if is_global:
-        attention = grid_attention(N, g, d, sam.heads, whole, dtype, kernels_of)
+        attention = grid_attention(N, g, d, sam.heads, whole, dtype)
     else:
         windowing = window_partition(N, g, sam.window, d, dtype)
         windows = N * window_count(g, sam.window) ** 2
-        attention = grid_attention(windows, sam.window, d, sam.heads, cut, dtype, kernels_of)
+        attention = grid_attention(windows, sam.window, d, sam.heads, cut, dtype)
     # The stream has the layout written by the patch convolution.
     norm = layer_norm(n, d, dtype, channels_first=True)
     return {
@@ -135,30 +114,6 @@ def _sam_block(
         "mlp.act": gelu(n * sam.mlp, dtype),
         "mlp.lin2": linear(n, sam.mlp, d, dtype, bias=True),
     }
-
-
-def sam_params(sam: SamDimensions) -> int:
-    """Parameters of SAM's encoder."""
-    d, middle, out = sam.width, *sam.downsample_channels
-    mlp = linear_params(d, sam.mlp, bias=True) + linear_params(sam.mlp, d, bias=True)
-    blocks = sum(
-        2 * layer_norm_params(d)
-        + grid_attention_params(
-            d,
-            sam.heads,
-            2 * (sam.position_grid if sam.is_global(index) else sam.window) - 1,
-        )
-        + mlp
-        for index in range(sam.layers)
-    )
-    convolutions = (
-        conv2d_params(_CHANNELS, d, sam.patch, bias=True)
-        + conv2d_params(d, sam.neck, 1)
-        + conv2d_params(sam.neck, sam.neck, 3)
-        + conv2d_params(sam.neck, middle, 3)
-        + conv2d_params(middle, out, 3)
-    )
-    return blocks + convolutions + sam.position_grid**2 * d + 2 * layer_norm_params(sam.neck)
 
 
 def clip_sections(N: Count, q: Count, clip: ClipDimensions, dtype: Dtype) -> list[Section]:
@@ -215,41 +170,3 @@ def _clip_embeddings(N: Count, q: Count, clip: ClipDimensions, dtype: Dtype) -> 
 
 def _clip_position_side(clip: ClipDimensions) -> int:
     return clip.image_size // clip.patch_size
-
-
-def clip_params(clip: ClipDimensions) -> int:
-    """Parameters of CLIP, including the patch convolution that never runs."""
-    d = clip.width
-    layer = (
-        2 * layer_norm_params(d)
-        + self_attention_params(d)
-        + linear_params(d, clip.mlp, bias=True)
-        + linear_params(clip.mlp, d, bias=True)
-    )
-    return (
-        d
-        + conv2d_params(_CHANNELS, d, clip.patch_size)
-        + embedding_params(clip.positions, d)
-        + layer_norm_params(d)
-        + clip.layers * layer
-    )
-
-
-def projector_sections(
-    N: Count,
-    q: Count,
-    dimensions: ProjectorDimensions,
-    dtype: Dtype,
-    *,
-    are_apart: bool = False,
-) -> list[Section]:
-    """The projector on `[N, q q, d_in]`.
-
-    Args:
-        N: Views.
-        q: Tokens per side.
-        dimensions: Variant and widths.
-        dtype: Type of features and weights.
-        are_apart: Whether views are slices of longer sequences in memory.
-    """
-    return [Section((_PROJECTOR,), projector(N, q, dimensions, dtype, are_apart=are_apart))]

@@ -7,7 +7,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dsocr_analyze.costs.moe import experts_touched
 from dsocr_analyze.hardware.kernel_times.coefficients import ExpertsCoefficients
 from dsocr_analyze.hardware.kernel_times.machine import Floats, Machine, overlapped, waves
 
@@ -18,7 +17,6 @@ __all__ = [
     "BY_TOKENS",
     "ExpertSizes",
     "experts_seconds",
-    "experts_touched",
 ]
 
 BEST_64: Final = 0

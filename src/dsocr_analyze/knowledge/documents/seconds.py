@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.costs.served import FUSIONS
+from dsocr_analyze.architectures.ocr_family.fusions import FUSIONS
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware.profile import all_profiles
 from dsocr_analyze.hardware.timed_device import Device, device
@@ -123,8 +123,8 @@ def seconds_page() -> str:
     parts = [
         _METHOD.strip(),
         "## Fusions of the serving engines",
-        table(("kernel", "replaces"), ((f"`{each.operator}`", each.replaces)
-                                           for each in FUSIONS)),
+        table(("kernel", "replaces"),
+              ((f"`{operator}`", what) for operator, what in FUSIONS.items())),
         f"## One page worked through\n\nA4 at 150 dpi in the default mode ({workload.seq_len} prompt"
         f" tokens, {_TOKENS} new tokens), bfloat16, {gpu.gpu.title}, `serving`."
         f"\n\nOne decode step of one sequence over {workload.seq_len + 1} keys:",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsocr_analyze.architectures.ocr_family import decoder as decoder_costs
+from dsocr_analyze.architectures.ocr_family import decoder_forms as decoder_costs
 from dsocr_analyze.architectures.ocr_family.decoder_dimensions import DecoderDimensions
 from dsocr_analyze.costs import moe as moe_costs
 from dsocr_analyze.costs.activations import activation_flops

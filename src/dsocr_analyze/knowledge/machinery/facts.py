@@ -15,7 +15,7 @@ import torch
 from dsocr_analyze.analytic import page_figures
 from dsocr_analyze.architectures import DEFAULT, architecture_named
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.ocr_family.decoder import decoder_sections
+from dsocr_analyze.architectures.ocr_family.decoder_forms import decoder_sections
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     ClipDimensions,
     DecoderDimensions,
@@ -253,7 +253,6 @@ class Facts:
             self.decoder,
             BFLOAT16,
             flash=False,
-            each_expert=True,
             overwrites=overwrites,
         )
 

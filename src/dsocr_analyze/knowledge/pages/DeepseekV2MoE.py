@@ -118,7 +118,6 @@ def _kernels(facts: Facts, T: int) -> ModuleKernels:
         routing_of(facts),
         BFLOAT16,
         decoder.hidden_act,
-        each_expert=True,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from dsocr_analyze.architectures.deepseek_ocr_2.encoder_dimensions import OCR2Dimensions
-from dsocr_analyze.architectures.ocr_family import projector as projector_costs
+from dsocr_analyze.architectures.ocr_family import projector_forms as projector_costs
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.knowledge.families.decoder import fallback_notes
 from dsocr_analyze.knowledge.machinery.cases import cases_of
@@ -64,7 +64,7 @@ def page(facts: Facts) -> Page:
         f" It has {len(variants)} variants;"
         f" {own.model_name} uses `{own.projector.projector_type}`. {joined.what}",
         blocks=(("projector", "vision-to-text projector"),),
-        layer="architectures.ocr_family.projector.projector",
+        layer="architectures.ocr_family.projector_forms.projector",
         inputs={"x": "N, q ** 2, c"},
         output="N, q ** 2, d",
         parameters=_parameters(own),

@@ -1,17 +1,15 @@
-"""Evaluates closed forms on arrays once per distinct combination of values.
+"""Evaluates functions of arrays once per distinct combination of values.
 
-Millions of pages share few distinct sizes and lengths, so a closed form over arrays costs one
+Millions of pages share few distinct sizes and lengths, so an evaluation over arrays costs one
 evaluation per distinct input plus one lookup per page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from dsocr_analyze.costs.integers import is_integer
-
-__all__ = ["distinct", "looked_up"]
+__all__ = ["combinations", "distinct", "looked_up", "taken"]
 
 _MOST_KEYS: Final = 1 << 24
 """Widest range of distinct values looked up in a table."""
@@ -20,39 +18,32 @@ _CHUNK: Final = 1 << 14
 """Elements evaluated at a time if there are many distinct values, so that arrays fit in cache."""
 
 
-Counts = TypeVar("Counts", bound=tuple[Any, ...])
-
-
-def looked_up(function: Callable[..., list[Counts]], *arguments: Any) -> list[Counts]:
+def looked_up(function: Callable[..., list[Any]], *arguments: Any) -> list[Any]:
     """Evaluates `function(*arguments)` once per distinct combination of the arrays' values.
 
     Args:
-        function: Closed forms over integers or arrays, computed elementwise.
+        function: A function of integers or arrays, computed element by element.
         arguments: Integers, and arrays of equal length.
 
     Returns:
-        The results of `function`: named tuples of counts, integers or arrays of that length.
+        The columns that `function` returns, integers or arrays of that length.
     """
-    arrays = [argument for argument in arguments if not is_integer(argument)]
+    arrays = [argument for argument in arguments if not isinstance(argument, int)]
     if not arrays or not len(arrays[0]) or arrays[0].dtype == object:
         return function(*arguments)
-    found = _combinations(arrays)
+    found = combinations(arrays)
     if found is None:
         return _in_chunks(function, arguments, len(arrays[0]))
     chosen, index = found
-    works = function(*_replaced(arguments, chosen))
-    return [
-        type(work)(*(c if is_integer(c) else _taken(c, index) for c in work))  # one per result
-        for work in works
-    ]
+    return [taken(column, index) for column in function(*_replaced(arguments, chosen))]
 
 
-def _taken(counts: Any, index: Any) -> Any:
-    """`counts[index]`, for an index known to be in range."""
-    return counts.take(index, mode="clip")
+def taken(column: Any, index: Any) -> Any:
+    """`column[index]`, for an index known to be in range; the integer itself if it is one."""
+    return column if isinstance(column, int) else column.take(index, mode="clip")
 
 
-def _combinations(arrays: list[Any]) -> tuple[list[Any], Any] | None:
+def combinations(arrays: list[Any]) -> tuple[list[Any], Any] | None:
     """Distinct combinations of the arrays' values, and each element's index among them.
 
     None if there are too many for a lookup to pay off.
@@ -102,26 +93,20 @@ def distinct(array: Any) -> tuple[Any, Any] | None:
 def _replaced(arguments: Iterable[Any], arrays: Iterable[Any]) -> list[Any]:
     """The arguments, with their arrays replaced, in order, by others."""
     new = iter(arrays)
-    return [argument if is_integer(argument) else next(new) for argument in arguments]
+    return [argument if isinstance(argument, int) else next(new) for argument in arguments]
 
 
-def _in_chunks(
-    function: Callable[..., list[Counts]], arguments: Iterable[Any], n: int
-) -> list[Counts]:
+def _in_chunks(function: Callable[..., list[Any]], arguments: Iterable[Any], n: int) -> list[Any]:
     """`function(*arguments)` in chunks small enough for their arrays to stay in the CPU cache."""
     import numpy as np
 
     parts = [
-        function(*(a if is_integer(a) else a[start : start + _CHUNK] for a in arguments))
+        function(*(a if isinstance(a, int) else a[start : start + _CHUNK] for a in arguments))
         for start in range(0, n, _CHUNK)
     ]
     if len(parts) == 1:
         return parts[0]
-    joined = []
-    for works in zip(*parts, strict=True):
-        counts: list[Any] = [
-            column[0] if is_integer(column[0]) else np.concatenate(column)
-            for column in zip(*works, strict=True)
-        ]
-        joined.append(type(works[0])(*counts))
-    return joined
+    return [
+        column[0] if isinstance(column[0], int) else np.concatenate(column)
+        for column in zip(*parts, strict=True)
+    ]

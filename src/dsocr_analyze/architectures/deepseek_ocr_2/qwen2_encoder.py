@@ -1,0 +1,190 @@
+"""Qwen2 as an encoder: a decoder over image tokens and an equal number of learned queries.
+
+Source: `Qwen2Decoder2Encoder`, `CustomQwen2Decoder` (`deepencoderv2.py`) and the Qwen2 classes of
+transformers 4.46, in whose order operators and names stand; Ainslie et al. 2023 (GQA).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from dsocr_analyze.architectures.ocr_family.llama import rotary_tables, rotated, swiglu
+from dsocr_analyze.dtypes import BOOL, INT64
+from dsocr_analyze.kernels import Attention
+from dsocr_analyze.tape.modules import linear, rms_norm
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.deepseek_ocr_2.encoder_dimensions import EncoderDimensions
+    from dsocr_analyze.tape.polynomial import Size
+    from dsocr_analyze.tape.tape import Tape
+    from dsocr_analyze.tape.tensor import Operand, View
+
+__all__ = ["qwen2_encoder"]
+
+_KINDS: Final = ("zeros", "ones")
+"""What `token_type_ids` are for image tokens and for queries, by the operators that make them."""
+
+
+def qwen2_encoder(
+    t: Tape, features: Operand, N: Size, q: int, c: EncoderDimensions, *, has_mask: bool = False
+) -> View:
+    """SAM's features `[N, d, q, q] -> [N, q q, d]`, the ends of sequences of `2 q q` tokens.
+
+    Args:
+        t: The tape.
+        features: SAM's features.
+        N: Views.
+        q: Tokens per side.
+        c: Dimensions.
+        has_mask: Whether the mask exists already, from an earlier call.
+    """
+    n, d = q * q, c.width
+    for size, rows in zip(c.view_sizes, c.queries, strict=True):
+        t.idle(f"query_{size}", _queries, rows, d)
+    param_img = t.input(n * d, t.dtype)
+    x_combined = t.move("cat", features, param_img, n=N * 2 * n * d)
+    kinds = [t.move(name, n=N * n, dtype=INT64, into=t.host(N * n, INT64)) for name in _KINDS]
+    token_type_ids = t.move("cat", *kinds, n=N * 2 * n, into=t.host(N * 2 * n, INT64))
+    outputs = t.call("model", _decoder, x_combined, token_type_ids, N, n, c, has_mask)
+    t.hold(x_combined)
+    return t.view(outputs[0], N * n * d)
+
+
+def _queries(t: Tape, rows: int, d: int) -> None:
+    """A table of queries, whose module is never called."""
+    t.weight(rows * d)
+
+
+# --- the model -------------------------------------------------------------------------------
+
+
+def _decoder(t: Tape, *inputs: object) -> tuple[Operand, list[Operand]]:
+    """`CustomQwen2Decoder`."""
+    outputs: tuple[Operand, list[Operand]] = t.call("model", _model, *inputs)
+    return outputs
+
+
+def _model(
+    t: Tape,
+    inputs_embeds: Operand,
+    token_type_ids: View,
+    N: Size,
+    n: int,
+    c: EncoderDimensions,
+    has_mask: bool,
+) -> tuple[Operand, list[Operand]]:
+    """Layers and norm; also returns all keys and values (`CustomQwen2ModelInner`)."""
+    T = 2 * n
+    position_ids = t.fill("arange", T, INT64)
+    if has_mask:
+        mask: Operand = t.input(N * T * T, t.dtype)
+    else:
+        mask = _mixed_mask(t, token_type_ids, N, n)
+    hidden_states = inputs_embeds
+    tables = t.call("rotary_emb", rotary_tables, 1, T, c.head_dim)
+    cache: list[Operand] = []
+    for index in range(c.layers):
+        hidden_states, *pair = t.again(
+            f"layers.{index}", _layer, hidden_states, N, T, mask, *tables, c
+        )
+        cache += pair
+    hidden_states = t.call("norm", rms_norm, hidden_states, N * T, c.width)
+    t.hold(position_ids, mask, *tables)
+    return hidden_states, cache
+
+
+def _mixed_mask(t: Tape, token_type_ids: View, N: Size, n: int) -> Operand:
+    """The additive mask `[N, 1, T, T]`, written view by view (`CustomQwen2Decoder`)."""
+    T = 2 * n
+    masks: list[Operand] = []
+    for skipped in t.turns(N):  # the masks of views that are skipped are alive, too
+        masks += [t.empty(skipped * T * T, t.dtype), _mask_of_view(t, token_type_ids, n)]
+    return t.move("stack", *masks, n=N * T * T)
+
+
+def _mask_of_view(t: Tape, token_type_ids: View, n: int) -> Operand:
+    """Zero where a token may attend, the lowest number elsewhere, `[T, T]`.
+
+    Image tokens see each other; each query, in a row of its own, sees these and the queries up to
+    itself.
+    """
+    T = 2 * n
+    mask = t.fill("full", T * T, t.dtype)
+    for _ in _KINDS:
+        is_kind = t.map("eq", t.view(token_type_ids, T), output=BOOL, into=t.host(T, BOOL))
+        t.move("nonzero", is_kind, n=n, dtype=INT64, into=t.host(n, INT64))
+    _write_zero(t, t.view(mask, T * T), 2 * n, n * n)
+    row = t.view(mask, T)
+    for _ in t.turns(n):  # a query's write to the image tokens is the same in every row
+        _write_zero(t, row, n, n)
+    for query in range(1, n + 1):
+        _write_zero(t, row, query, query)
+    return mask
+
+
+def _write_zero(t: Tape, into: View, indices: int, places: int) -> None:
+    """Writes a zero to some places of a tensor, which `indices` select."""
+    zero = t.fill("scalar_tensor", 1, t.dtype)
+    size = t.dtype.nbytes
+    t.move(
+        "index_put",
+        zero,
+        n=into.n,
+        read=size + INT64.nbytes * indices,
+        written=size * places,
+        into=into,
+    )
+
+
+# --- a layer ---------------------------------------------------------------------------------
+
+
+def _layer(
+    t: Tape,
+    x: Operand,
+    N: Size,
+    T: int,
+    mask: Operand,
+    cos: Operand,
+    sin: Operand,
+    c: EncoderDimensions,
+) -> tuple[Operand, Operand, Operand]:
+    """`h = x + attention(norm(x))`, `h + mlp(norm(h))`; its output, keys and values.
+
+    Source: `Qwen2DecoderLayer`.
+    """
+    n, d = N * T, c.width
+    residual = x
+    x = t.call("input_layernorm", rms_norm, x, n, d)
+    x, key, value = t.call("self_attn", _attention, x, N, T, mask, cos, sin, c)
+    x = t.map("add", residual, x)
+    residual = x
+    x = t.call("post_attention_layernorm", rms_norm, x, n, d)
+    x = t.call("mlp", swiglu, x, n, d, c.intermediate_size)
+    return t.map("add", residual, x), key, value
+
+
+def _attention(
+    t: Tape,
+    x: Operand,
+    N: Size,
+    T: int,
+    mask: Operand,
+    cos: Operand,
+    sin: Operand,
+    c: EncoderDimensions,
+) -> tuple[Operand, Operand, Operand]:
+    """`softmax(q k^T / sqrt(D) + mask) v`; its output, keys and values (`Qwen2SdpaAttention`)."""
+    n, d, H, kv, D = N * T, c.width, c.heads, c.kv_heads, c.head_dim
+    query = t.call("q_proj", linear, x, n, d, H * D, bias=True)
+    key = t.call("k_proj", linear, x, n, d, kv * D, bias=True)
+    value = t.call("v_proj", linear, x, n, d, kv * D, bias=True)
+    query, key = rotated(t, query, cos, sin), rotated(t, key, cos, sin)
+    cached = key, value
+    if H > kv > 1:  # a single head is expanded without a copy
+        key, value = t.clone(key, n * H * D), t.clone(value, n * H * D)
+    shape = Attention(N, H, H, T, T, D, D, masked=True)
+    output = t.attention("scaled_dot_product_attention", shape, query, key, value, mask)
+    output = t.call("o_proj", linear, output, n, H * D, d)
+    t.hold(query, key, value)
+    return output, *cached

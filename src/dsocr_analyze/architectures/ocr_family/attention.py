@@ -1,0 +1,180 @@
+"""Plain attention of the decoder on a tape, eager and flash: transformers' `LlamaAttention`.
+
+Source: Vaswani et al. 2017, eq. 1; Ainslie et al. 2023 (grouped queries); Dao 2023.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dsocr_analyze.architectures.ocr_family.llama import rotary_tables, rotated
+from dsocr_analyze.dtypes import BOOL, INT64
+from dsocr_analyze.kernels import Attention, Gemm
+from dsocr_analyze.tape.modules import linear
+from dsocr_analyze.tape.polynomial import Size
+from dsocr_analyze.tape.tape import Tape
+from dsocr_analyze.tape.tensor import Operand
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
+
+__all__ = [
+    "Pass",
+    "attention",
+    "cached",
+    "flash_attention",
+    "product",
+    "scores_of_later_tokens",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """How a pass runs.
+
+    Attributes:
+        B: Sequences.
+        T: New tokens per sequence: a prompt's, or 1 in a decode step.
+        past: Tokens in the cache before; 0 in a prefill pass.
+        flash: FlashAttention instead of the eager product.
+        overwrites: Whether the new token replaces one more token of a full sliding window.
+        touched: Routed experts that run in each layer; None for as many as an even split touches.
+    """
+
+    B: Size
+    T: Size
+    past: Size = 0
+    flash: bool = False
+    overwrites: bool = False
+    touched: int | None = None
+
+    @property
+    def keys(self) -> Size:
+        """Keys that the last query sees."""
+        return self.past + self.T
+
+    @property
+    def tokens(self) -> Size:
+        """New tokens of all sequences."""
+        return self.B * self.T
+
+
+def attention(
+    t: Tape, x: Operand, mask: Operand | None, p: Pass, c: DecoderDimensions
+) -> tuple[Operand, Operand, Operand]:
+    """`LlamaAttention`: `[B, T, d]`, and all keys and values."""
+    n, d, H, kv, D = p.tokens, c.hidden_size, c.heads, c.kv_heads, c.head_dim
+    q = t.call("q_proj", linear, x, n, d, H * D, bias=c.attention_bias)
+    k = t.call("k_proj", linear, x, n, d, kv * D, bias=c.attention_bias)
+    v = t.call("v_proj", linear, x, n, d, kv * D, bias=c.attention_bias)
+    cos, sin = t.call("rotary_emb", rotary_tables, p.B, p.T, D)
+    q, k = rotated(t, q, cos, sin), rotated(t, k, cos, sin)
+    written = (k, v) if p.overwrites else ()  # the cache's own memory has other names
+    if p.past:
+        k, v = cached(t, k, v, p, kv * D)
+    if p.flash:
+        heads, weights = flash_attention(t, q, k, v, p, c), None
+    else:
+        keys, values = _repeated(t, k, v, p, c)
+        heads, weights = _eager(t, q, keys, values, mask, p, c)
+        t.hold(keys, values)
+    out = t.call("o_proj", linear, heads, n, H * D, d, bias=c.attention_bias)
+    t.hold(cos, sin, q, weights, *written)
+    return out, k, v
+
+
+def cached(
+    t: Tape, k: Operand, v: Operand, p: Pass, key_width: int, value_width: int | None = None
+) -> tuple[Operand, Operand]:
+    """Keys and values of all K tokens, appended to the cache or written over the oldest."""
+    if value_width is None:
+        value_width = key_width
+    if p.overwrites:
+        keys, values = (t.input(p.B * p.keys * w, t.dtype) for w in (key_width, value_width))
+        t.move("copy", k, into=keys)
+        t.move("copy", v, into=values)
+        return keys, values
+    return (
+        t.cat(t.input(p.B * p.past * key_width, t.dtype), k),
+        t.cat(t.input(p.B * p.past * value_width, t.dtype), v),
+    )
+
+
+def _repeated(
+    t: Tape, k: Operand, v: Operand, p: Pass, c: DecoderDimensions
+) -> tuple[Operand, Operand]:
+    """For the query heads that share them (`repeat_kv`); one for all is expanded in place."""
+    if not c.heads > c.kv_heads > 1:
+        return k, v
+    n = p.B * p.keys * (c.heads * c.head_dim)
+    return t.clone(k, n), t.clone(v, n)
+
+
+def _eager(
+    t: Tape,
+    q: Operand,
+    k: Operand,
+    v: Operand,
+    mask: Operand | None,
+    p: Pass,
+    c: DecoderDimensions,
+) -> tuple[Operand, Operand]:
+    """`softmax(q k^T / sqrt(D) + mask) v`, `[B, T, H, D]`, and its weights.
+
+    With several sequences and heads, a product first copies a factor that is not one batch of
+    matrices in memory: a prompt's queries, keys and values, and a key shared by all heads.
+    """
+    B, T, K, H, kv, D = p.B, p.T, p.keys, c.heads, c.kv_heads, c.head_dim
+    is_prompt, is_apart, is_repeated = not p.past, H > 1 and B > 1, H > kv > 1
+    queries = B * T * (H * D) if is_apart and is_prompt else None
+    shared = None
+    if is_apart and not is_repeated and (is_prompt or kv != H):
+        shared = B * K * (H * D)
+    if is_prompt:
+        t.skippable(scores_of_later_tokens(t, p, H) * (2 * D))
+    weights = t.map("div", product(t, Gemm(B * H, T, K, D), q, k, queries, shared))
+    if mask is not None:
+        weights = t.map("add", weights, mask)
+    weights = t.cast(t.softmax(weights, p.tokens * H, K), t.dtype)
+    heads = product(t, Gemm(B * H, T, D, K), weights, v, None, shared)
+    return (t.clone(heads) if H > 1 and is_prompt else heads), weights
+
+
+def product(
+    t: Tape,
+    gemm: Gemm,
+    a: Operand,
+    b: Operand,
+    copied_a: Size | None = None,
+    copied_b: Size | None = None,
+) -> Operand:
+    """`torch.matmul`, which first copies a factor if the size of its copy is given."""
+    copies = [t.clone(x, n) for x, n in ((a, copied_a), (b, copied_b)) if n is not None]
+    output = t.product("matmul", gemm, a, b)
+    t.hold(*copies)
+    return output
+
+
+def flash_attention(
+    t: Tape, q: Operand, k: Operand, v: Operand, p: Pass, c: DecoderDimensions
+) -> Operand:
+    """FlashAttention, causal (Dao 2023, alg. 1); a prompt's positions are checked first."""
+    if not p.past and not c.use_mla:
+        _check_positions(t, p.B * (p.T - 1))
+    D = c.head_dim
+    skippable = 0 if p.past else scores_of_later_tokens(t, p, c.heads)
+    t.skippable(skippable * (2 * D))
+    shape = Attention(p.B, c.heads, c.kv_heads, p.T, p.keys, D, D, skippable_scores=skippable)
+    return t.attention("flash_attention", shape, q, k, v)
+
+
+def _check_positions(t: Tape, steps: Size) -> None:
+    """Whether positions increase: one difference per pair of neighbours."""
+    before, after = t.input(steps, INT64), t.input(steps, INT64)
+    t.reduce("all", t.map("ge", t.map("sub", before, after), output=BOOL), 1, steps)
+
+
+def scores_of_later_tokens(t: Tape, p: Pass, H: int) -> Size:
+    """Scores of all heads above the diagonal."""
+    return p.B * t.derived("T (T - 1) / 2", lambda T: T * (T - 1) // 2, p.T) * H

@@ -1,0 +1,125 @@
+"""CLIP's vision transformer on SAM's features, which take the place of its own patches.
+
+Source: `VitModel` and its parts (`deepencoder.py`), in whose order operators and names stand;
+Vaswani et al. 2017, eq. 1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsocr_analyze.architectures.ocr_family.position_table import bicubic
+from dsocr_analyze.dtypes import FLOAT32, INT64
+from dsocr_analyze.kernels import Attention
+from dsocr_analyze.tape.activations import quick_gelu
+from dsocr_analyze.tape.modules import embedding, layer_norm, linear
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.ocr_family.dimensions import ClipDimensions
+    from dsocr_analyze.tape.polynomial import Size
+    from dsocr_analyze.tape.tape import Tape
+    from dsocr_analyze.tape.tensor import Operand
+
+__all__ = ["clip"]
+
+
+def clip(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -> Operand:
+    """SAM's features `[N, d, q, q] -> [N, 1 + q q, d]` (`VitModel`).
+
+    Args:
+        t: The tape.
+        features: SAM's features.
+        N: Views.
+        q: Tokens per side.
+        c: Dimensions.
+    """
+    x = t.call("embeddings", _embeddings, features, N, q, c)
+    hidden_states = t.call("pre_layrnorm", layer_norm, x, N * (q * q + 1), c.width)
+    output: Operand = t.call("transformer", _transformer, hidden_states, N, q * q + 1, c)
+    t.hold(x, hidden_states)
+    return output
+
+
+# --- embeddings ------------------------------------------------------------------------------
+
+
+def _embeddings(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -> Operand:
+    """The class token before the patches, plus positions (`CLIPVisionEmbeddings`)."""
+    d, positions = c.width, c.positions
+    t.idle("patch_embedding", _patch_embedding, c)
+    tokens = t.move("cat", t.weight(d, "class_embedding"), features, n=N * (q * q + 1) * d)
+    ids = t.input(positions, INT64)
+    embedded: Operand = t.map(
+        "add",
+        tokens,
+        _absolute_positions(t, t.call("position_embedding", embedding, ids, positions, d), q, c),
+    )
+    return embedded
+
+
+def _patch_embedding(t: Tape, c: ClipDimensions) -> None:
+    """A convolution that exists but never runs."""
+    t.weight(3 * c.width * c.patch_size**2)
+
+
+def _absolute_positions(t: Tape, abs_pos: Operand, q: int, c: ClipDimensions) -> Operand:
+    """`[1 + s s, d] -> [1 + q q, d]`, the class token's position first (`get_abs_pos`)."""
+    d, side = c.width, c.image_size // c.patch_size
+    if side == q:
+        return abs_pos
+    grid: Operand = t.view(abs_pos, side * side * d)
+    if side > 1:
+        grid = t.clone(grid)  # channels first
+    grid = t.cast(grid, FLOAT32)
+    patches = bicubic(t, grid, side, q, d)
+    joined = t.cat(t.view(abs_pos, d), patches)
+    t.hold(grid, patches)
+    return joined
+
+
+# --- layers ----------------------------------------------------------------------------------
+
+
+def _transformer(t: Tape, x: Operand, N: Size, T: int, c: ClipDimensions) -> Operand:
+    """All layers in turn, `[N, T, d]` (`NoTPTransformer`)."""
+    for index in range(c.layers):
+        x = t.again(f"layers.{index}", _layer, x, N, T, c)
+    return x
+
+
+def _layer(t: Tape, x: Operand, N: Size, T: int, c: ClipDimensions) -> Operand:
+    """`h = x + attention(norm(x))`, `h + mlp(norm(h))` (`NoTPTransformerBlock`)."""
+    n, d = N * T, c.width
+    residual = t.call("self_attn", _attention, t.call("layer_norm1", layer_norm, x, n, d), N, T, c)
+    h = t.map("add", x, residual)
+    out: Operand = t.map(
+        "add", h, t.call("mlp", _mlp, t.call("layer_norm2", layer_norm, h, n, d), n, c)
+    )
+    t.hold(residual)
+    return out
+
+
+def _attention(t: Tape, x: Operand, N: Size, T: int, c: ClipDimensions) -> Operand:
+    """`softmax(q k^T / sqrt(D)) v`, whose kernel merges the heads (`NoTPAttention`)."""
+    n, d, H, D = N * T, c.width, c.heads, c.head_dim
+    qkv = t.call("qkv_proj", linear, x, n, d, 3 * d, bias=True)
+    output: Operand = t.attention(
+        "scaled_dot_product_attention", Attention(N, H, H, T, T, D, D), qkv
+    )
+    output = t.call("out_proj", linear, output, n, d, d, bias=True)
+    t.hold(qkv)
+    return output
+
+
+def _mlp(t: Tape, x: Operand, n: Size, c: ClipDimensions) -> Operand:
+    """`W_2 quick_gelu(W_1 x)` (`NoTPFeedForward`)."""
+    output: Operand = t.call(
+        "fc2",
+        linear,
+        quick_gelu(t, t.call("fc1", linear, x, n, c.width, c.mlp, bias=True)),
+        n,
+        c.mlp,
+        c.width,
+        bias=True,
+    )
+    return output

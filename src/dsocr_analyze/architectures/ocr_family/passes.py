@@ -1,0 +1,169 @@
+"""The passes of a model, run on tapes."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from dsocr_analyze.architectures.architecture import owner_among
+from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family.page import whole_model
+from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
+from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
+from dsocr_analyze.dtypes import BFLOAT16, Dtype
+from dsocr_analyze.figures import Parameters, Peak
+from dsocr_analyze.kernels import Kernel, Work, total_work
+from dsocr_analyze.tape.polynomial import Polynomial
+from dsocr_analyze.tape.symbolic import SymbolicTape
+from dsocr_analyze.tape.tape import Tape
+from dsocr_analyze.workload import ViewBatch, Workload
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import Stage
+    from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
+    from dsocr_analyze.architectures.ocr_family.network import Network
+
+__all__ = [
+    "Held",
+    "OwnedParams",
+    "model_params",
+    "owned_params",
+    "prefill",
+    "step",
+    "total_of",
+    "work_of_step",
+]
+
+
+_MOST_SPANS: Final = 256
+"""Calls that are remembered, each with up to some hundred records."""
+
+
+class Held(NamedTuple):
+    """What a prefill pass holds: its peak, and the bytes of keys and values that it leaves."""
+
+    peak: Peak
+    cache_bytes: int
+
+
+def prefill(
+    network: Network,
+    c: RelativeDimensions,
+    workload: Workload,
+    dtype: Dtype,
+    *,
+    flash: bool,
+    records: bool = True,
+) -> tuple[Tape, Held]:
+    """The prefill pass: its tape, with records and weights unless left out, and its memory.
+
+    Raises:
+        RuntimeError: Something kept tensors alive, such as a debugger.
+    """
+    is_traced = sys.gettrace() is not None
+
+    def run(*, records: bool) -> tuple[Tape, Held]:
+        spans = {} if is_traced else _spans(network, c, dtype)
+        t = Tape(dtype, network.begins, PREFILL.name, records=records, spans=spans)
+        p = Pass(workload.batch_size, workload.seq_len, flash=flash)
+        cache = whole_model(t, network, c, p, workload)
+        cache_bytes = sum(keys.nbytes + values.nbytes for keys, values, *_ in cache)
+        del cache
+        if t.alive:
+            spans.clear()  # as wrong as this pass
+        t.check_nothing_is_left()
+        return t, Held(t.peak, cache_bytes)
+
+    tape, held = run(records=records)
+    if is_traced and held != _untraced(lambda: run(records=False)[1]):
+        # Before Python 3.13, variables that a tracer has looked at live on for a while.
+        raise RuntimeError(
+            f"the peak of {held.peak.nbytes} bytes is wrong: a debugger or tracer keeps tensors"
+            " alive; run without it"
+        )
+    return tape, held
+
+
+@lru_cache(maxsize=16)
+def _all_spans(network: Network, c: RelativeDimensions, dtype: Dtype) -> dict[Any, Any]:
+    return {}
+
+
+def _spans(network: Network, c: RelativeDimensions, dtype: Dtype) -> dict[Any, Any]:
+    """What modules have left on earlier tapes: pages with the same views run the same encoders."""
+    spans = _all_spans(network, c, dtype)
+    if len(spans) > _MOST_SPANS:
+        spans.clear()
+    return spans
+
+
+def _untraced(run: Callable[[], Held]) -> Held:
+    """What `run` returns in a thread of its own, which no tracer of this one sees."""
+    found: list[Held] = []
+    thread = threading.Thread(target=lambda: found.append(run()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def step(network: Network, c: RelativeDimensions, p: Pass, dtype: Dtype) -> Tape:
+    """A decode step."""
+    t = Tape(dtype, stage=DECODE.name)
+    whole_model(t, network, c, p, None)
+    t.check_nothing_is_left()
+    return t
+
+
+def total_of(kernels: Iterable[Kernel]) -> Work:
+    """Work of all calls of some records."""
+    works: dict[int, list[Work]] = {}
+    for kernel in kernels:
+        works.setdefault(kernel.calls, []).append(kernel.work)
+    return total_work(total_work(each).times(calls) for calls, each in works.items())
+
+
+def work_of_step(network: Network, c: RelativeDimensions, p: Pass, dtype: Dtype) -> Work:
+    """Work of a decode step, without its records."""
+    t = SymbolicTape(dtype, levels=False)
+    whole_model(t, network, c, p, None)
+    return Work(*(Polynomial.of(count).terms.get((), 0) for count in t.work("")))
+
+
+class OwnedParams(NamedTuple):
+    """Parameters of a model by the stage that owns them, and as a whole."""
+
+    by_stage: Mapping[str, int]
+    whole: Parameters
+
+
+@lru_cache
+def owned_params(network: Network, c: RelativeDimensions) -> OwnedParams:
+    """The parameters that a prefill pass of any page declares."""
+    size = network.base_size
+    tokens = network.whole_tokens(tokens_per_side(size))
+    page = Workload((size, size), size, size, False, (1, 1), (ViewBatch(1, size),), tokens, 1, 1, 1)
+    t, _ = prefill(network, c, page, BFLOAT16, flash=False)
+    # No prefix is longer than this, so modules that begin alike have one owner.
+    depth = max(prefix.count(".") + 1 for stage in network.stages for prefix in stage.prefixes)
+    by_stage = dict.fromkeys((stage.name for stage in network.stages), 0)
+    unassigned: dict[str, int] = {}
+    owners: dict[tuple[str, ...], Stage | None] = {}
+    for path, name, n in dict.fromkeys(t.weights):
+        begin = tuple(path.split(".", depth)[:depth])
+        if begin not in owners:
+            owners[begin] = owner_among(network.stages, ".".join(begin))
+        stage = owners[begin]
+        if stage is None:
+            unassigned[f"{path}.{name}"] = n
+        else:
+            by_stage[stage.name] += n
+    total = sum(by_stage.values()) + sum(unassigned.values())
+    return OwnedParams(by_stage, Parameters(total, unassigned))
+
+
+def model_params(network: Network, c: RelativeDimensions) -> int:
+    """Parameters of the whole model."""
+    return owned_params(network, c).whole.total

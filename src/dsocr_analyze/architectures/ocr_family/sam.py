@@ -1,0 +1,207 @@
+"""SAM's encoder: blocks over a grid of patches, global or in windows, then three convolutions.
+
+Source: `ImageEncoderViT` and its parts (`deepencoder.py`), in whose order operators and names
+stand; ViTDet (Li et al. 2022) for the windows; MViTv2 (Li et al. 2022), eq. 4.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsocr_analyze.architectures.ocr_family.position_table import bicubic, linear1d
+from dsocr_analyze.dtypes import FLOAT32, INT64
+from dsocr_analyze.kernels import Attention, Gemm
+from dsocr_analyze.tape.activations import activation
+from dsocr_analyze.tape.modules import conv2d, conv2d_side, layer_norm, linear
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.ocr_family.dimensions import SamDimensions
+    from dsocr_analyze.tape.polynomial import Size
+    from dsocr_analyze.tape.tape import Tape
+    from dsocr_analyze.tape.tensor import Operand
+
+__all__ = ["sam"]
+
+
+def sam(t: Tape, pixels: Operand, N: Size, R: int, c: SamDimensions) -> Operand:
+    """`[N, 3, R, R] -> [N, C, q, q]` (`ImageEncoderViT`).
+
+    Args:
+        t: The tape.
+        pixels: The views.
+        N: Views.
+        R: Pixels per side.
+        c: Dimensions.
+    """
+    g = R // c.patch
+    x = t.call("patch_embed", _patch_embed, pixels, N, R, c)
+    x = t.map("add", x, _absolute_positions(t, g, c))
+    for index in range(c.layers):
+        x = t.again(f"blocks.{index}", _block, x, N, g, c, is_global=c.is_global(index))
+    x = t.call("neck", _neck, x, N, g, c)
+    middle, out = c.downsample_channels
+    halved = conv2d_side(g, 3, 2, 1)
+    x2 = t.call("net_2", conv2d, x, N, g, c.neck, middle, 3, stride=2, padding=1)
+    x3: Operand = t.call(
+        "net_3", conv2d, t.clone(x2), N, halved, middle, out, 3, stride=2, padding=1
+    )
+    t.hold(x, x2)
+    return x3
+
+
+def _patch_embed(t: Tape, pixels: Operand, N: Size, R: int, c: SamDimensions) -> Operand:
+    """`[N, 3, R, R] -> [N, g, g, d]` (`PatchEmbed`), stored channel by channel."""
+    patches: Operand = t.call(
+        "proj", conv2d, pixels, N, R, 3, c.width, c.patch, stride=c.patch, bias=True
+    )
+    return patches
+
+
+def _absolute_positions(t: Tape, g: int, c: SamDimensions) -> Operand:
+    """`[g, g, d]` (`get_abs_pos_sam`)."""
+    side, d = c.position_grid, c.width
+    abs_pos = t.weight(side * side * d, "pos_embed")
+    if side == g:
+        return abs_pos
+    grid = t.cast(abs_pos, FLOAT32)
+    return bicubic(t, grid, side, g, d)
+
+
+# --- a block ---------------------------------------------------------------------------------
+
+
+def _block(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, *, is_global: bool) -> Operand:
+    """`y = x + attention(norm(x))`, `y + mlp(norm(y))`, `[N, g, g, d]` (`Block`)."""
+    n, d = N * g * g, c.width
+    shortcut = x
+    x = t.call("norm1", layer_norm, x, n, d, channels_first=True)
+    if is_global:
+        x = t.call("attn", _attention, x, N, g, c, c.position_grid)
+    else:
+        windows = -(-g // c.window)
+        x = _window_partition(t, x, N, g, windows, c)
+        x = t.call("attn", _attention, x, N * windows**2, c.window, c, c.window)
+        x = _window_unpartition(t, x, N, g, windows, c)
+    x = t.map("add", shortcut, x)
+    updated: Operand = t.map(
+        "add",
+        x,
+        t.call("mlp", _mlp, t.call("norm2", layer_norm, x, n, d, channels_first=True), n, c),
+    )
+    t.hold(shortcut)
+    return updated
+
+
+def _mlp(t: Tape, x: Operand, n: Size, c: SamDimensions) -> Operand:
+    """`[n, d] -> [n, d]` (`MLPBlock`)."""
+    x = t.call("lin1", linear, x, n, c.width, c.mlp, bias=True)
+    x = t.call("act", activation, x, "gelu")
+    output: Operand = t.call("lin2", linear, x, n, c.mlp, c.width, bias=True)
+    return output
+
+
+def _window_partition(
+    t: Tape, x: Operand, N: Size, g: int, windows: int, c: SamDimensions
+) -> Operand:
+    """`[N, g, g, d]`, padded with zeros, to `windows^2` windows of each view."""
+    side = windows * c.window
+    if side > g:
+        x = t.move("constant_pad_nd", x, n=N * side * side * c.width)
+    return t.clone(x) if windows > 1 else x
+
+
+def _window_unpartition(
+    t: Tape, x: Operand, N: Size, g: int, windows: int, c: SamDimensions
+) -> Operand:
+    """Windows to `[N, g, g, d]`, without the padding."""
+    if windows > 1:
+        x = t.clone(x)
+    if windows * c.window > g:
+        x = t.clone(t.view(x, N * g * g * c.width))
+    return x
+
+
+# --- attention with relative positions -------------------------------------------------------
+
+
+def _attention(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, table_side: int) -> Operand:
+    """`softmax(q k^T / sqrt(D) + q R_h + q R_w) v` over N grids of g x g tokens (`Attention`).
+
+    Args:
+        t: The tape.
+        x: `[N, g, g, d]`.
+        N: Grids: the views, or all of their windows.
+        g: Tokens per side.
+        c: Dimensions.
+        table_side: Tokens per side for which the tables of relative positions are made.
+    """
+    d, H, D, T = c.width, c.heads, c.head_dim, g * g
+    fused = t.call("qkv", linear, x, N * T, d, 3 * d, bias=True)
+    # Heads go next to the batch: a copy if there are several of both.
+    qkv = t.clone(fused) if H > 1 and N > 1 else fused
+    rows, columns = _position_terms(t, t.view(qkv, N * T * d), N, g, c, 2 * table_side - 1)
+    bias = t.map("add", rows, columns, n=N * H * T * T)
+    shape = Attention(N, H, H, T, T, D, D, masked=True)
+    attended = t.attention("scaled_dot_product_attention", shape, qkv, bias)
+    output: Operand = t.call("proj", linear, attended, N * T, d, d, bias=True)
+    t.hold(fused, qkv, rows, columns, bias)
+    return output
+
+
+def _position_terms(
+    t: Tape, q: Operand, N: Size, g: int, c: SamDimensions, length: int
+) -> tuple[Operand, Operand]:
+    """`q R_h` and `q R_w`, `[N, H, g g, g]` each (`add_decomposed_rel_pos`).
+
+    Each product needs its own axis of the queries first: a copy for rows; for columns only if the
+    heads are not next to the batch yet. Products are laid out like the scores: again a copy.
+    """
+    H, D = c.heads, c.head_dim
+    is_many, is_strided = H > 1 or N > 1, H > 1 and not N > 1
+    Rh = _relative_positions(t, "rel_pos_h", length, g, D)
+    Rw = _relative_positions(t, "rel_pos_w", length, g, D)
+    product = Gemm(g, N * g * H, g, D)
+    rows = t.product("einsum", product, t.clone(q) if is_many else q, Rh)
+    columns = t.product("einsum", product, t.clone(q) if is_strided else q, Rw)
+    if is_many:
+        rows = t.clone(rows)
+    columns = t.clone(columns)
+    t.hold(Rh, Rw)
+    return rows, columns
+
+
+def _relative_positions(t: Tape, name: str, length: int, g: int, D: int) -> Operand:
+    """`R[i, j] = table[i - j + g - 1]`, `[g, g, D]`, from `length` rows (`get_rel_pos`)."""
+    table: Operand = t.weight(length * D, name)
+    if length != 2 * g - 1:
+        columns = t.cast(table, FLOAT32)
+        table = linear1d(t, columns, 2 * g - 1, D)
+        t.hold(columns)
+    queries = t.map("mul", t.fill("arange", g, INT64), output=FLOAT32)
+    keys = t.map("mul", t.fill("arange", g, INT64), output=FLOAT32)
+    distance = t.map("add", t.map("sub", queries, keys, n=g * g))
+    R = t.gather("index", t.cast(distance, INT64), g * g * D, t.dtype)
+    t.hold(table, queries, keys, distance)
+    return R
+
+
+# --- neck ------------------------------------------------------------------------------------
+
+
+def _neck(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions) -> Operand:
+    """`[N, d, g, g] -> [N, neck, g, g]`."""
+    x = t.call("0", conv2d, x, N, g, c.width, c.neck, 1)
+    x = t.call("1", _layer_norm_2d, x, N * g * g, c.neck)
+    x = t.call("2", conv2d, x, N, g, c.neck, c.neck, 3, padding=1)
+    output: Operand = t.call("3", _layer_norm_2d, x, N * g * g, c.neck)
+    return output
+
+
+def _layer_norm_2d(t: Tape, x: Operand, pixels: Size, channels: int) -> Operand:
+    """`(x - mean) / sqrt(var + eps) w + b` over channels, operator by operator (`LayerNorm2d`)."""
+    u = t.reduce("mean", x, pixels, channels)
+    s = t.reduce("mean", t.map("pow", t.map("sub", x, u)), pixels, channels)
+    x = t.map("div", t.map("sub", x, u), t.map("sqrt", t.map("add", s)))
+    output: Operand = t.map("add", t.map("mul", x, t.weight(channels)), t.weight(channels, "bias"))
+    t.hold(u, s, x)
+    return output

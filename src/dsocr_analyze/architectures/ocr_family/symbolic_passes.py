@@ -1,0 +1,280 @@
+"""The passes of a model for many workloads at once: decoder passes on symbols, views on integers.
+
+The symbols are B, prompts in a batch, T, tokens of a prompt, and K, tokens in the cache before a
+decode step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family.page import embedded_page, whole_model
+from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
+from dsocr_analyze.kernels import Work
+from dsocr_analyze.tape.polynomial import Polynomial, Size, Symbol
+from dsocr_analyze.tape.symbolic import SymbolicTape
+from dsocr_analyze.workload import ViewBatch, Workload
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
+    from dsocr_analyze.architectures.ocr_family.network import Network
+    from dsocr_analyze.dtypes import Dtype
+
+__all__ = [
+    "Look",
+    "Prompt",
+    "Step",
+    "ViewSizes",
+    "affine",
+    "changes_with_length",
+    "looks",
+    "prompt",
+    "step",
+]
+
+_SHORTEST: Final = 3
+"""Shortest prompt, in tokens: one of a view, the separator and BOS."""
+
+_MOST_SPANS: Final = 4096
+"""Calls of vision modules that are remembered, each a kilobyte."""
+
+
+def changes_with_length(c: RelativeDimensions) -> bool:
+    """Whether passes change in kind beyond the trained length; plain attention is refused there."""
+    return c.decoder.rope_scaling == "dynamic" and c.decoder.use_mla
+
+
+def _compared(work: Work) -> Work:
+    """What tables of many workloads show: no output elements of matrix operators."""
+    return work._replace(activations=0)
+
+
+def _batch(is_several: bool) -> Size:
+    return Polynomial.size("B", least=2) if is_several else 1
+
+
+# --- the decoder -----------------------------------------------------------------------------
+
+
+class Prompt(NamedTuple):
+    """A prefill pass without its views, in terms of B and T.
+
+    Attributes:
+        work: Its work.
+        layers: The most bytes alive while the embeddings are; what views left comes on top.
+        head: The most bytes alive after that.
+        cache_bytes: Keys and values that it leaves.
+    """
+
+    work: Work
+    layers: tuple[Size, ...]
+    head: tuple[Size, ...]
+    cache_bytes: Size
+
+
+@lru_cache(maxsize=256)
+def prompt(
+    network: Network,
+    c: RelativeDimensions,
+    dtype: Dtype,
+    *,
+    flash: bool,
+    is_several: bool,
+    is_long: bool,
+) -> Prompt:
+    """A prefill pass without its views.
+
+    Args:
+        network: The relative.
+        c: Its dimensions.
+        dtype: Type of weights and features.
+        flash: FlashAttention instead of the eager product.
+        is_several: Whether there is more than one prompt.
+        is_long: Whether prompts are longer than the trained length, if that changes anything.
+    """
+    least, most = _SHORTEST, None
+    if changes_with_length(c):
+        trained = c.max_positions
+        least, most = (trained + 1, None) if is_long else (_SHORTEST, max(_SHORTEST, trained))
+    T = Polynomial.size("T", least=least, most=most)
+    t = SymbolicTape(dtype, {"model": "model"})
+    cache = whole_model(t, network, c, Pass(_batch(is_several), T, flash=flash), None)
+    cache_bytes = sum(keys.nbytes + values.nbytes for keys, values, *_ in cache)
+    del cache
+    t.check_nothing_is_left()
+    return Prompt(_compared(t.work("model", "")), t.levels("model"), t.levels(""), cache_bytes)
+
+
+class Step(NamedTuple):
+    """A decode step: its work over an empty cache, and what each cached token adds to it."""
+
+    base: Work
+    slope: Work
+
+    def over(self, name: str) -> Work:
+        """Work over a cache of as many tokens as the size of this name."""
+        cached: Size = Polynomial.size(name)
+        return self.base.plus(self.slope.times(cached))
+
+
+@lru_cache(maxsize=256)
+def step(
+    network: Network,
+    c: RelativeDimensions,
+    dtype: Dtype,
+    *,
+    flash: bool,
+    is_several: bool,
+    is_long: bool,
+    overwrites: bool = False,
+) -> Step:
+    """A decode step, in terms of B; arguments as for `prompt` and `Pass`."""
+    least, most = 1, None
+    if changes_with_length(c):
+        trained = c.max_positions
+        least, most = (max(1, trained), None) if is_long else (1, max(1, trained - 1))
+    K = Polynomial.size("K", least=least, most=most)
+    t = SymbolicTape(dtype, levels=False)
+    p = Pass(_batch(is_several), 1, K, flash=flash, overwrites=overwrites)
+    whole_model(t, network, c, p, None)
+    parts = [affine(Polynomial.of(count), "K") for count in _compared(t.work(""))]
+    return Step(Work(*(base for base, _ in parts)), Work(*(slope for _, slope in parts)))
+
+
+def affine(size: Polynomial, name: str) -> tuple[Size, Size]:
+    """A polynomial without the terms of a size, and these divided by it.
+
+    Raises:
+        ArithmeticError: Another term depends on the size.
+    """
+    base: dict[tuple[Symbol, ...], int] = {}
+    slope: dict[tuple[Symbol, ...], int] = {}
+    for monomial, coefficient in size.terms.items():
+        rest = tuple(each for each in monomial if each != name)
+        if len(monomial) - len(rest) > 1 or any(_depends_on(name, each) for each in rest):
+            raise ArithmeticError(f"{size} is not affine in {name}")
+        (base if len(rest) == len(monomial) else slope)[rest] = coefficient
+    return Polynomial(base), Polynomial(slope)
+
+
+def _depends_on(name: str, size: Symbol) -> bool:
+    return any(
+        each == name or _depends_on(name, each)
+        for argument in size.sizes
+        for monomial in Polynomial.of(argument).terms
+        for each in monomial
+    )
+
+
+# --- views -----------------------------------------------------------------------------------
+
+ViewSizes: TypeAlias = tuple[int, int, int, int, int]
+"""Pixels per side of the blank patch, of the global view and of local views; their grid."""
+
+
+class Look(NamedTuple):
+    """What a page's views cost: integers, or for many pages arrays `[n]`.
+
+    Attributes:
+        visual_tokens: Tokens of the page.
+        alone: Most bytes alive besides embeddings, with one page in the batch.
+        several: The same with several.
+        left: Bytes that remain until the decoder has finished.
+        per_batch: Work for each batch, in the order of `Work`.
+        per_page: Work for each page.
+        per_token: Work for each token of a prompt.
+    """
+
+    visual_tokens: Any
+    alone: Any
+    several: Any
+    left: Any
+    per_batch: tuple[Any, ...]
+    per_page: tuple[Any, ...]
+    per_token: tuple[Any, ...]
+
+
+@lru_cache(maxsize=64)
+def looks(network: Network, c: RelativeDimensions, dtype: Dtype) -> Callable[[ViewSizes], Look]:
+    """Returns a cached function from the sizes of a page's views to what they cost.
+
+    Args:
+        network: The relative.
+        c: Its dimensions.
+        dtype: Type of weights and features.
+    """
+    spans: dict[Any, Any] = {}
+    B, T = _batch(is_several=True), Polynomial.size("T", least=_SHORTEST)
+
+    @lru_cache(maxsize=1 << 14)
+    def look(sizes: ViewSizes) -> Look:
+        if len(spans) > _MOST_SPANS:
+            spans.clear()
+        page = _page(network, sizes)
+        work, several, left = _looked(network, c, dtype, Pass(B, T), page, spans)
+        _, alone, _ = _looked(network, c, dtype, Pass(1, page.seq_len), page, spans)
+        parts = (
+            tuple(_coefficient(count, *names) for count in work)
+            for names in ((), ("B",), ("B", "T"))
+        )
+        return Look(page.visual_tokens, alone, several, left, *parts)
+
+    return look
+
+
+def _looked(
+    network: Network,
+    c: RelativeDimensions,
+    dtype: Dtype,
+    p: Pass,
+    page: Workload,
+    spans: dict[Any, Any],
+) -> tuple[Work, int, int]:
+    """Work of a page's views; bytes alive besides embeddings: the most, and those left."""
+    t = SymbolicTape(dtype, {"embed_tokens": "embed_tokens"}, spans=spans)
+    embeds, seen = embedded_page(t, network, c, p, page)
+    embedded = embeds.nbytes
+    left = t.alive - embedded
+    del embeds, seen
+    t.check_nothing_is_left()
+    most = max(_number(level - embedded) for level in t.levels(""))
+    return _compared(t.work("")), most, _number(left)
+
+
+def _coefficient(size: Size, *names: str) -> int:
+    terms: Mapping[Any, int] = Polynomial.of(size).terms
+    return terms.get(names, 0)
+
+
+def _number(size: Size) -> int:
+    """A size that depends on no other."""
+    terms = dict(Polynomial.of(size).terms)
+    number = terms.pop((), 0)
+    if terms:
+        raise ArithmeticError(f"{size} depends on other sizes")
+    return number
+
+
+def _page(network: Network, sizes: ViewSizes) -> Workload:
+    """A page with these views."""
+    base, whole, local, columns, rows = sizes
+    is_cut = columns * rows > 1
+    seen = ViewBatch(1, whole)
+    tokens = network.whole_tokens(tokens_per_side(whole))
+    if is_cut:
+        tokens += network.local_tokens(tokens_per_side(local), columns, rows)
+    return Workload(
+        page=(1, 1),
+        base_size=base,
+        image_size=local if is_cut else whole,
+        crop_mode=is_cut,
+        grid=(columns, rows),
+        views=(ViewBatch(columns * rows, local), seen) if is_cut else (seen,),
+        visual_tokens=tokens,
+        text_tokens=1,
+        batch_size=1,
+        max_new_tokens=1,
+    )
