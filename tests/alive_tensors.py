@@ -9,6 +9,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from dsocr_analyze.running.forward import running
+from dsocr_analyze.running.generation import empty_cache, left_as_it_was
+from dsocr_analyze.session import DeepSeekOCRSession
+from dsocr_analyze.workload import Workload
+
 
 class Alive(TorchDispatchMode):
     """Bytes of the tensors that operators have made and nothing has freed, at each one made.
@@ -49,3 +54,14 @@ class Alive(TorchDispatchMode):
     @staticmethod
     def _key(tensor: torch.Tensor) -> int:
         return tensor.untyped_storage()._cdata
+
+
+def held_by_prefill(session: DeepSeekOCRSession, workload: Workload) -> int:
+    """The most bytes that a prefill pass holds without its weights and inputs, by the witness."""
+    model = session.loaded
+    with left_as_it_was(model.module), running(model.device, has_weights=model.has_weights):
+        inputs = session.architecture.prefill_inputs(model.device, model.dtype, workload)
+        cache = empty_cache(model.directory)
+        with torch.no_grad(), Alive() as alive:
+            model.module(**inputs, past_key_values=cache)
+    return max(nbytes for _, nbytes in alive.curve)

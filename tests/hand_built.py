@@ -79,7 +79,6 @@ FIGURES = PageFigures(
         device="none",
         dtype=BFLOAT16,
         attention="eager",
-        kernels_of="cuda",
         versions={"tool": "0.1.0"},
     ),
     stages=STAGES,

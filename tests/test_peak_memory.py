@@ -1,4 +1,4 @@
-"""Peak activation against the allocator: small models that really run on the CPU."""
+"""Peak activation against an outside witness: small models that really run on the CPU."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import shutil
 
 import pytest
 import torch
-from allocator import allocated_by_prefill
+from alive_tensors import held_by_prefill
 from both_engines import LATENT, small_directory
 from sampling import first, named, sampled
 from vendor_checkout import VENDOR, needs_vendor
 
+from dsocr_analyze.dtypes import INT64
 from dsocr_analyze.session import DeepSeekOCRSession
 
 TOLERANCE = {"float32": 0.02, "bfloat16": 0.05}
@@ -41,11 +42,14 @@ dtypes = sampled("dtype", ["float32", "bfloat16"], first(1))
 
 
 def peaks(session: DeepSeekOCRSession, page: dict) -> tuple[int, int, int]:
-    """Peak by the allocator, by the trace and by the closed forms."""
+    """Peak by the witness, by the trace and by the closed forms."""
     workload = session.plan(max_new_tokens=1, **page)
-    allocated = allocated_by_prefill(session, workload)
-    _, agreement = session.figures(workload)
-    return allocated, agreement.peak.traced, agreement.peak.analytic
+    held = held_by_prefill(session, workload)
+    figures, agreement = session.figures(workload)
+    if figures.memory.peak.path.endswith(".mlp"):
+        # Beside a GPU, the number of tokens per expert is on the host from here on.
+        held -= INT64.nbytes * session.model.config.n_routed_experts
+    return held, agreement.peak.traced, agreement.peak.analytic
 
 
 @dtypes
@@ -53,9 +57,8 @@ def peaks(session: DeepSeekOCRSession, page: dict) -> tuple[int, int, int]:
 def test_of_the_reference(model, page, dtype):
     directory = small_directory(**model)
     session = DeepSeekOCRSession.from_directory(directory, device="cpu", dtype=dtype)
-    allocated, traced, analytic = peaks(session, page)
-    assert traced == pytest.approx(allocated, rel=TOLERANCE[dtype])
-    assert analytic == pytest.approx(allocated, rel=TOLERANCE[dtype])
+    held, traced, analytic = peaks(session, page)
+    assert held == traced == analytic
 
 
 @needs_vendor
@@ -76,9 +79,8 @@ def test_of_the_published_code(model, page, dtype, tmp_path):
     session = DeepSeekOCRSession.from_local(
         tmp_path, device="cpu", dtype=dtype, trust_remote_code=True
     )
-    allocated, traced, analytic = peaks(session, page)
-    assert traced == pytest.approx(allocated, rel=TOLERANCE[dtype])
-    assert analytic == pytest.approx(allocated, rel=TOLERANCE[dtype])
+    held, traced, analytic = peaks(session, page)
+    assert held == traced == analytic
 
 
 @pytest.mark.gpu

@@ -140,7 +140,7 @@ def test_an_equal_call_of_an_alike_module_is_not_run_again(monkeypatch):
     session = DeepSeekOCRSession.from_local()
     ran = forwards_run(monkeypatch, session)
     assert ran["NoTPTransformerBlock"] < 6  # of 24
-    assert ran["DeepseekV2MoE"] < 6  # of 11 in each of two passes
+    assert ran["DeepseekV2MoE"] < 6  # of 11 in each of three passes
 
 
 @pytest.mark.exhaustive
@@ -148,7 +148,8 @@ def test_whoever_watches_operators_sees_all_of_them(monkeypatch):
     session = DeepSeekOCRSession.from_local()
     with FlopCounterMode(display=False):
         ran = forwards_run(monkeypatch, session)
-    assert ran == {"NoTPTransformerBlock": 24, "DeepseekV2MoE": 22}
+    # A prefill pass, a decode step, and one over a longer cache, which shows how a step grows.
+    assert ran == {"NoTPTransformerBlock": 24, "DeepseekV2MoE": 3 * 11}
 
 
 def test_alike_modules_share_a_name():

@@ -24,7 +24,6 @@ from transformers.utils import logging
 from dsocr_analyze import analytic
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.interruption import held
-from dsocr_analyze.kernels import CUDA
 from dsocr_analyze.running.building import building
 from dsocr_analyze.running.exclusive import exclusive, is_running_thread
 from dsocr_analyze.running.forward import running
@@ -306,7 +305,7 @@ class TestOtherThreads:
 
             return elsewhere(asked_with_a_mode)
 
-        composites = Composites(lambda name, args, kwargs, run, is_kernel: run(), CUDA)
+        composites = Composites(lambda name, args, kwargs, run, is_kernel: run())
         assert composites._opened(asked, (), {}) is False
         assert composites._opened(asked_elsewhere, (), {}) is True
 

@@ -35,6 +35,7 @@ from dsocr_analyze.running.loading import LoadedModel, load_model
 from dsocr_analyze.trace.passes import PassTraces, RunStep, trace_passes
 from dsocr_analyze.trace.summary import (
     batch_work,
+    causal_savable_flops,
     experts_run,
     growing_work,
     ledger_of,
@@ -267,8 +268,10 @@ class DeepSeekOCRSession:
                 arguments=["batch_size", "the analytic engine"],
             )
         # The second step of a stretch shows how a step grows with the cache.
-        numbers = {0}.union(*(stretch[:2] for stretch in self._declared_stretches(workload)))
-        return trace(step_numbers=sorted(numbers))
+        starts = [stretch[:2] for stretch in self._declared_stretches(workload)]
+        is_growing = max(map(len, starts[:1]), default=0) > 1  # later ones may overwrite a window
+        numbers, is_eager = sorted({0}.union(*starts)), self.loaded.attention == "eager"
+        return trace(step_numbers=numbers, with_longer_step=is_eager and not is_growing)
 
     def _stretches(self, workload: AnyWorkload, traces: PassTraces) -> list[range]:
         """Ranges of decode steps within which a step's work is linear in the cache length."""
@@ -317,7 +320,7 @@ class DeepSeekOCRSession:
             *self.architecture.warnings_of(workload),
             *doubts,
         ]
-        traced = self._traced(workload, traces, analytic)
+        traced = self._traced(workload, traces)
         agreement = None
         if analytic is not None:
             agreement = compare(
@@ -346,7 +349,6 @@ class DeepSeekOCRSession:
             workload,
             self.dtype,
             self.loaded.attention != "eager",
-            self.loaded.kernels_of,
         )
         warnings = position_warnings(workload, dimensions.max_positions)
         return figures_of_composition(
@@ -423,9 +425,7 @@ class DeepSeekOCRSession:
             return None, [f"no analytic figures to compare the trace with: {error}"]
         return figures, list(figures.warnings)
 
-    def _traced(
-        self, workload: AnyWorkload, traces: PassTraces, analytic: PageFigures | None
-    ) -> PageFigures:
+    def _traced(self, workload: AnyWorkload, traces: PassTraces) -> PageFigures:
         stages = self._with_experts(
             workload, stage_figures(traces, self.architecture.stages, self.own_params)
         )
@@ -433,9 +433,9 @@ class DeepSeekOCRSession:
         prefill = [stage for name, stage in stages.items() if decode is None or name != decode.name]
         prefill_pass = total_work(stage.work for stage in prefill)
         causal = sum(stage.causal_savable_flops for stage in prefill)
-        if analytic is not None and self.loaded.attention == "eager":
-            # Eager attention computes every score, then masks; only the config says it is causal.
-            causal = analytic.causal_savable_flops
+        if isinstance(workload, Workload) and self.loaded.attention == "eager":
+            # It computes every score, then masks: no record says that it is causal.
+            causal += causal_savable_flops(traces, workload, self.architecture.routed_expert)
         return PageFigures(
             workload=workload,
             provenance=self._provenance,
@@ -517,7 +517,6 @@ class DeepSeekOCRSession:
             device=str(self.loaded.device),
             dtype=self.dtype,
             attention=self.loaded.attention,
-            kernels_of=self.loaded.kernels_of.device,
             versions={
                 "tool": VERSION,
                 "torch": str(torch.__version__),

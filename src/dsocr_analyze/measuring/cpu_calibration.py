@@ -29,7 +29,7 @@ from dsocr_analyze.hardware.cpu.contributions import (
 from dsocr_analyze.hardware.cpu.kernels import CACHED_BYTES, CpuKernels, Family
 from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.profile import Profile
-from dsocr_analyze.kernels import Gemm, Kernel, KernelsOf
+from dsocr_analyze.kernels import Gemm, Kernel
 from dsocr_analyze.measuring.cpu_passes import TimedPasses, shallow_network
 from dsocr_analyze.measuring.cpu_samples import KernelsAlone, MeasuredKernel
 from dsocr_analyze.measuring.kept_memory import give_back_memory, kept_memory
@@ -201,7 +201,6 @@ def _tiny_step(deadline: float) -> tuple[list[Kernel], float]:
     workload = DEFAULT.plan(page=(64, 64), crop_mode=False, image_size=64, max_new_tokens=64)
     composed = DEFAULT.forms.compose(
         DEFAULT.forms.dimensions(directory.config), workload, dtype_named("float32"), False,
-        KernelsOf("cpu", torch.get_num_threads()),
     )  # fmt: skip
     began = 0.0
 

@@ -174,7 +174,7 @@ def _timed_by(model: LoadedModel, page: PageOfPass, deadline: float) -> _Run:
         page=page.page, base_size=page.base_size, image_size=page.image_size or page.base_size,
         crop_mode=bool(page.image_size), max_new_tokens=_STEPS + 1,
     )  # fmt: skip
-    recorder = Recorder(model.module, kernels_of=model.kernels_of)
+    recorder = Recorder(model.module)
     clock = _OperatorClock(recorder, deadline)
 
     def begin() -> Trace:
@@ -184,8 +184,8 @@ def _timed_by(model: LoadedModel, page: PageOfPass, deadline: float) -> _Run:
         return trace
 
     with exclusive(), left_as_it_was(model.module), running(model.device), clock:
-        generation = Generation(model, workload, DEFAULT, begin)
         with recorder:
+            generation = Generation(model, workload, DEFAULT, begin)
             traces = [generation.prefill(), *map(generation.step, range(_STEPS))]
         clock.finish()
     found: _Run = defaultdict(list)

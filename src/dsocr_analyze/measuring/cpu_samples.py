@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.kernels import Kernel, KernelsOf
+from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.measuring.cpu_kernels import sample_makers
 from dsocr_analyze.measuring.kept_memory import give_back_memory
 from dsocr_analyze.trace.recorder import Recorder
@@ -124,7 +124,7 @@ def _is_held_out(group: str) -> bool:
 def _record_of(call: Callable[[], Any]) -> Kernel | None:
     """The trace's record of a call; None if it is not a single kernel."""
     module = FunctionModule(call)
-    recorder = Recorder(module, kernels_of=KernelsOf("cpu", torch.get_num_threads()))
+    recorder = Recorder(module)
     with torch.no_grad(), recorder:
         trace = recorder.begin()
         module()

@@ -14,11 +14,11 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.costs.moe import experts_touched
 from dsocr_analyze.dtypes import BFLOAT16
+from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware.kernel_times.fitting import SEED
 from dsocr_analyze.hardware.kernel_times.rows import Rows, held_out_groups
-from dsocr_analyze.kernels import CUDA, Attention, Convolution, Elements, Experts, Gemm, Kernel
+from dsocr_analyze.kernels import Attention, Convolution, Elements, Experts, Gemm, Kernel
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.kernel_seconds import ACTIVATION_PRODUCTS
 
@@ -149,7 +149,7 @@ def _columns(cases: Sequence[Case]) -> dict[str, np.ndarray[tuple[int, ...], np.
     columns["cold"] = column(case.cold for case in cases)
     if isinstance(cases[0].sizes, Experts):
         columns["touched"] = np.asarray(
-            experts_touched(*(columns[name] for name in ("tokens", "experts", "top_k")))
+            expected_experts(*(columns[name] for name in ("tokens", "experts", "top_k")))
         )
         columns |= {"gated": np.ones(len(cases)), "fallback": np.zeros(len(cases))}
     return columns
@@ -174,7 +174,7 @@ def _launched() -> tuple[Kernel, ...]:
                 base_size=mode.base_size, image_size=mode.image_size, crop_mode=mode.crop_mode,
             )  # fmt: skip
             T, visual = workload.seq_len, workload.visual_tokens
-            stages = forms.compose(dimensions, workload, BFLOAT16, False, CUDA).stages.values()
+            stages = forms.compose(dimensions, workload, BFLOAT16, False).stages.values()
             for kernels in (
                 *(stage.kernels for stage in stages),
                 *(kernels for view in workload.views for kernels in

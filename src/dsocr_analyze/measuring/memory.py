@@ -17,8 +17,8 @@ __all__ = ["allocated_at_most"]
 def allocated_at_most(device: torch.device, function: Callable[[], Any]) -> int:
     """Peak bytes of a call, including its result but not earlier allocations.
 
-    On CUDA, bytes that tensors requested, not what the allocator keeps in its pool; on the CPU,
-    from the profiler's record of every allocation.
+    On CUDA, bytes that tensors and kernels requested, not what the allocator keeps in its pool; on
+    the CPU, from the profiler's record of every allocation. Scratch inside kernels is included.
 
     Args:
         device: The device that it allocates on.

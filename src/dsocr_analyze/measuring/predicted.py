@@ -82,7 +82,6 @@ def _composed(
 ) -> tuple[dict[str, Sequence[Kernel]], int]:
     composed = forms.compose(
         model.directory.dimensions(), workload, _dtype_of(model), model.attention != "eager",
-        model.kernels_of,
     )  # fmt: skip
     records: dict[str, Sequence[Kernel]] = {
         name: stage.kernels for name, stage in composed.stages.items()

@@ -121,7 +121,7 @@ def _metadata(provenance: Provenance, created: datetime) -> Metadata:
         device=provenance.device,
         dtype=provenance.dtype.name,
         attention=provenance.attention,
-        kernels_of=provenance.kernels_of,
+        kernels_of="cuda",
         conventions=CONVENTIONS,
         created=created.isoformat(timespec="seconds"),
     )

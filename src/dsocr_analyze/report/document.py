@@ -318,8 +318,8 @@ class Metadata(Struct, frozen=True, kw_only=True):
         device: Device the model ran on; none for the analytic engine.
         dtype: Data type of weights and activations.
         attention: The decoder's attention implementation.
-        kernels_of: Device type whose kernels are counted, since devices differ in copies and
-            scratch memory; cuda for meta and for the analytic engine. Null if unknown.
+        kernels_of: Device type whose kernels are counted: cuda, wherever the pass ran. Reports of
+            earlier versions may say cpu; null if unknown.
         conventions: How each quantity is counted.
         created: Time of writing, ISO 8601, UTC: all that differs between identical runs.
     """

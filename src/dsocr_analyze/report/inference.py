@@ -92,8 +92,9 @@ class InferenceReport(PageOpening, frozen=True, kw_only=True):
         tokens: Tokens generated.
         tokens_per_second: tokens over infer_seconds.
         weights_bytes: Bytes of all parameters.
-        peak_bytes: Most bytes that the prefill pass holds in addition to weights and inputs; the
-            counted peak serves as the prediction.
+        peak_bytes: Most bytes that the prefill pass takes in addition to weights and inputs; the
+            counted peak of tensors serves as the prediction, so scratch inside kernels is beyond
+            it.
         predicted_for: The GPU that seconds are predicted for; null if none are predicted.
         differences: How the passes that `infer()` ran differ from those that are counted.
         notes: Caveats about the figures.
@@ -317,12 +318,13 @@ def _page_table(report: InferenceReport) -> Table:
 
 
 def _memory_table(report: InferenceReport) -> Table:
+    taken, tensors = report.peak_bytes.measured, report.peak_bytes.predicted or 0
+    peak = map(bytes_text, (taken, tensors, taken - tensors))
     rows = (
         ("weights", "-", bytes_text(report.weights_bytes), "-"),
-        ("peak of the prefill pass without weights and inputs",
-         *_cells(report.peak_bytes, bytes_text)),
-    )  # fmt: skip
-    return Table("Memory", ("what", "measured", "counted", "error"), rows)
+        ("peak of the prefill pass without weights and inputs", *peak),
+    )
+    return Table("Memory", ("what", "taken", "tensors, counted", "scratch and other copies"), rows)
 
 
 def _cells(figure: Compared, text: Callable[[float], str]) -> tuple[str, str, str]:

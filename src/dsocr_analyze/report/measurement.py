@@ -52,14 +52,16 @@ class MeasuredBytes(Struct, frozen=True, kw_only=True):
     """Most bytes that the prefill pass held in addition to weights and inputs.
 
     Attributes:
-        measured: From the device's allocator.
-        predicted: From closed forms, or from a trace if there are none.
-        error: predicted / measured - 1.
+        measured: What the process took from the device's allocator.
+        predicted: Of tensors, under CUDA's kernels: from closed forms, or from a trace if there are
+            none.
+        besides: measured - predicted: scratch inside kernels, and on a CPU the tensors that only
+            its kernels make or leave out.
     """
 
     measured: int
     predicted: int
-    error: float
+    besides: int
 
 
 class Measurement(PageOpening, frozen=True, kw_only=True):
@@ -126,8 +128,7 @@ def measured_seconds(samples: Samples, predicted: float | None) -> MeasuredSecon
 
 def measured_bytes(measured: int, predicted: int) -> MeasuredBytes:
     """Measured and predicted bytes."""
-    error = predicted / measured - 1 if measured else 0.0
-    return MeasuredBytes(measured=measured, predicted=predicted, error=error)
+    return MeasuredBytes(measured=measured, predicted=predicted, besides=measured - predicted)
 
 
 def measurement_tables(measurement: Measurement) -> list[Table]:
@@ -150,8 +151,8 @@ def measurement_tables(measurement: Measurement) -> list[Table]:
         ),
         Table(
             "Peak memory of the prefill pass, without weights and inputs",
-            ("measured", "predicted", "error"),
-            ((bytes_text(peak.measured), bytes_text(peak.predicted), _signed(peak.error)),),
+            ("taken by the process", "tensors, predicted", "scratch and other copies"),
+            (tuple(map(bytes_text, (peak.measured, peak.predicted, peak.besides))),),
             label_columns=0,
         ),
     ]

@@ -119,6 +119,20 @@ class Generation(Generic[Record]):
             self.steps[number] = self._run(number)
         return self.steps[number].record
 
+    def longer_step(self) -> Record:
+        """Returns the record of a step over one cached token more than the last that has run.
+
+        Even a full sliding window grows for it: it runs as the first step after a longer prompt.
+        """
+        assert isinstance(self._calls, ForwardCalls), "generate makes its own steps"
+        self._on_progress("decode step over a longer cache")
+        self._begin()  # a record to discard
+        with confined(self._model.directory):
+            run = self._calls.prepare_longer()
+            record = self._begin()
+            run()
+        return record
+
     def _run(self, number: int) -> Step[Record]:
         self._on_progress(f"decode step {number + 1}")
         self._begin()  # a record to discard
@@ -190,6 +204,15 @@ class ForwardCalls:
             self.cache = architecture.decode_cache(self.cache, step)
         inputs = architecture.decode_inputs(model.device, self._workload, step.position)
         self.ready = number + 1
+        return partial(self._step, inputs)
+
+    def prepare_longer(self) -> Callable[[], None]:
+        """Returns a step over all that the last one has read and written, ready to run."""
+        model, architecture = self._model, self._architecture
+        keys, *_ = next(iter(self.cache))
+        step = DecodeStep(keys.shape[-2], 1, model.sliding_window)
+        self.cache = architecture.decode_cache(self.cache, step)
+        inputs = architecture.decode_inputs(model.device, self._workload, step.position)
         return partial(self._step, inputs)
 
     def state(self) -> Any:

@@ -15,7 +15,6 @@ import torch
 
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.forking import importing
-from dsocr_analyze.kernels import CUDA, KernelsOf
 from dsocr_analyze.model.directory import ModelDirectory, read_config
 from dsocr_analyze.model.trust import require_trust
 from dsocr_analyze.model.versions import require_transformers
@@ -34,7 +33,7 @@ from dsocr_analyze.running.source_package import import_file, importable
 from dsocr_analyze.running.unused_imports import without_unused_imports
 from dsocr_analyze.running.weights import draw_weights, load_weights
 
-__all__ = ["LoadedModel", "kernels_of_cpu", "load_model"]
+__all__ = ["LoadedModel", "load_model"]
 
 _WINDOW: Final = "_ring_window"
 """Attribute of the config where Unlimited-OCR's code looks for its window; `infer()` sets it.
@@ -60,21 +59,6 @@ class LoadedModel:
         """Generated tokens that the decoder keeps in its cache; None if it keeps all."""
         window: int | None = getattr(getattr(self.module, "config", None), _WINDOW, None)
         return window
-
-    @property
-    def kernels_of(self) -> KernelsOf:
-        """Whose kernels run it; on `meta`, CUDA's are assumed."""
-        if self.device.type != "cpu":
-            return CUDA
-        return kernels_of_cpu(self.dtype)
-
-
-def kernels_of_cpu(dtype: torch.dtype) -> KernelsOf:
-    """This CPU's kernels, for a model in this type; in float32, bfloat16 is asked for autocast."""
-    ask = torch.ops.mkldnn
-    is_half = dtype is torch.float16
-    supports = ask._is_mkldnn_fp16_supported if is_half else ask._is_mkldnn_bf16_supported
-    return KernelsOf("cpu", torch.get_num_threads(), bool(supports()))
 
 
 def load_model(

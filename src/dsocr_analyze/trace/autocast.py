@@ -14,8 +14,6 @@ from typing import Any, Final
 
 import torch
 
-from dsocr_analyze.kernels import KernelDevice
-
 __all__ = ["Autocast"]
 
 _LOWER: Final = frozenset(
@@ -50,12 +48,10 @@ _WIDEST: Final = frozenset(
 class Autocast:
     """Casts a function's arguments as autocast does while a region is active in this thread.
 
-    Args:
-        device: Device whose regions count; for `meta`, CUDA's.
+    The region is that of the arguments' device; for `meta`, CUDA's.
     """
 
-    def __init__(self, device: KernelDevice) -> None:
-        self._device = device
+    def __init__(self) -> None:
         self._weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         """Weights cast in the outermost region and their casts, kept until it ends."""
 
@@ -63,7 +59,7 @@ class Autocast:
         """Whether a region is active."""
         if self._weights and not _nesting():
             self._weights.clear()
-        return torch.is_autocast_enabled(self._device)
+        return torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
 
     def arguments(
         self, func: Any, args: Any, kwargs: dict[str, Any], *, is_recorded_whole: bool
@@ -80,9 +76,12 @@ class Autocast:
         tensors = [tensor for tensor in _tensors((args, kwargs)) if _is_eligible(tensor)]
         if not tensors or not (is_recorded_whole or tensors[0].is_meta):
             return args, kwargs
+        device = "cpu" if tensors[0].is_cpu else "cuda"
+        if not torch.is_autocast_enabled(device):
+            return args, kwargs
         if name in _LOWER:
-            return self._cast_all(args, kwargs, torch.get_autocast_dtype(self._device))
-        if self._device == "cpu":
+            return self._cast_all(args, kwargs, torch.get_autocast_dtype(device))
+        if device == "cpu":
             return args, kwargs
         if name in _WIDE:
             return self._cast_all(args, kwargs, torch.float32)

@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from dsocr_analyze.kernels import KernelsOf
 from dsocr_analyze.running.process_settings import replaced
 from dsocr_analyze.trace.autocast import Autocast
 from dsocr_analyze.trace.matrix_rules import is_contraction
@@ -92,14 +91,12 @@ class Composites(TorchFunctionMode):
         record: Receives the operator's name, its arguments in schema order, its remaining keyword
             arguments, a function that runs it, and whether it is a single kernel on the device,
             without intermediate results; returns the output.
-        kernels_of: Whose kernels are counted.
     """
 
-    def __init__(self, record: Record, kernels_of: KernelsOf) -> None:
+    def __init__(self, record: Record) -> None:
         super().__init__()
         self._record = record
-        self._kernels_of = kernels_of
-        self._autocast = Autocast(kernels_of.device)
+        self._autocast = Autocast()
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -123,15 +120,11 @@ class Composites(TorchFunctionMode):
             return func(*args, **kwargs)
         if name == "scaled_dot_product_attention":
             return self._record(
-                name,
-                ordered,
-                rest,
-                lambda: _as_cuda_lays_it_out(func(*args, **kwargs)),
-                self._kernels_of.device == "cuda",
+                name, ordered, rest, lambda: _as_cuda_lays_it_out(func(*args, **kwargs)), True
             )
         if name in _SOFTMAXES:
             return self._softmax(name, func, ordered, rest)
-        is_fused = name == "rms_norm" and self._kernels_of.device == "cuda"
+        is_fused = name == "rms_norm"
         return self._record(name, ordered, rest, lambda: func(*args, **kwargs), is_fused)
 
     def _softmax(self, name: str, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -144,7 +137,7 @@ class Composites(TorchFunctionMode):
         dtype = next((argument for argument in given if isinstance(argument, torch.dtype)), None)
         if dtype in (None, scores.dtype):
             return self._record(name, args, kwargs, lambda: func(*args, **kwargs), False)
-        if (self._kernels_of.device, scores.dtype, dtype) == ("cuda", torch.float16, torch.float32):
+        if (scores.dtype, dtype) == (torch.float16, torch.float32):
             return self._record(name, args, kwargs, lambda: func(*args, **kwargs), True)
         wide = scores.to(dtype)
         return self._record(name, [wide, *dims], {}, lambda: func(wide, *dims), False)
@@ -186,11 +179,11 @@ def _is_one_product(equation: Any, operands: list[torch.Tensor]) -> bool:
 
 
 def _as_cuda_lays_it_out(output: torch.Tensor) -> torch.Tensor:
-    """Lays attention's output [B, H, T, D] on `meta` out as [B, T, H, D] in memory.
+    """Lays attention's output [B, H, T, D] out as [B, T, H, D] in memory.
 
-    CUDA's fused kernels do that, so merging heads is a view; `meta` puts heads first, which would
-    make it a copy. (The CPU's kernel uses the layout of its queries.)
+    CUDA's fused kernels do that, so merging heads is a view; `meta` puts heads first, and the CPU's
+    kernel uses the layout of its queries, which would make it a copy.
     """
-    if not output.is_meta or output.dim() != 4 or output.transpose(1, 2).is_contiguous():
+    if output.is_cuda or output.dim() != 4 or output.transpose(1, 2).is_contiguous():
         return output
     return output.transpose(1, 2).contiguous().transpose(1, 2)

@@ -45,15 +45,21 @@ class LiveTensors:
         # Keep the storages themselves: once one is freed, another may get its address.
         self._existing = {storage._cdata: storage for storage in storages}
         self._live: dict[int, _Storage] = {}
+        self._on_host: dict[int, _Storage] = {}
         self._freed: list[_Storage] = []
         self._nbytes = 0
         self.births = 0
         """Storages counted so far."""
 
+    @property
+    def device(self) -> torch.device | None:
+        """The device whose memory counts; None for every device."""
+        return self._device
+
     def clear(self) -> None:
         """Starts over: tensors alive now don't count from here on."""
+        self._book_freed()
         self._live.clear()
-        self._freed.clear()
         self._nbytes = 0
 
     @property
@@ -62,12 +68,49 @@ class LiveTensors:
         self._book_freed()
         return self._nbytes
 
-    def add(self, tensor: torch.Tensor) -> None:
-        """Counts a tensor's memory as alive until its storage is freed."""
+    def add(self, tensor: torch.Tensor) -> bool:
+        """Counts a tensor's memory as alive until its storage is freed.
+
+        Returns:
+            Whether it counts from now on: it is on the device, and was not alive before.
+        """
         self._book_freed()
         storage = tensor.untyped_storage()
-        if storage._cdata not in self._live and storage._cdata not in self._existing:
-            self._add(storage, storage.nbytes())
+        if any(storage._cdata in known for known in (self._live, self._existing, self._on_host)):
+            return False
+        return self._add(storage, storage.nbytes())
+
+    def replace(self, old: torch.Tensor, new: torch.Tensor) -> None:
+        """Counts a tensor in place of another, whose memory would have been its own."""
+        self._book_freed()
+        living = self._live.pop(old.untyped_storage()._cdata, None)
+        if living is not None:
+            self._nbytes -= living.nbytes
+        self.add(new)
+
+    def put_on_host(self, tensor: torch.Tensor) -> None:
+        """Leaves out a tensor on the CPU that would be on the host beside a GPU.
+
+        Those that count already are on the device, and those that no trace counts have no place.
+        """
+        if tensor.is_nested or tensor.layout is not torch.strided:
+            return
+        self._book_freed()
+        storage = tensor.untyped_storage()
+        if any(storage._cdata in known for known in (self._live, self._existing, self._on_host)):
+            return
+        self._on_host[storage._cdata] = self._watched(storage, 0)
+
+    def place_of(self, tensor: torch.Tensor) -> tuple[torch.device, bool]:
+        """Where a tensor's memory is: its device, and whether that is the host beside a GPU."""
+        return tensor.device, self.is_on_host(tensor)
+
+    def is_on_host(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor was put on the host; one without memory of its own never is."""
+        if tensor.is_nested or tensor.layout is not torch.strided:
+            return False
+        self._book_freed()
+        return tensor.untyped_storage()._cdata in self._on_host
 
     def grow(self, storage: torch.UntypedStorage, before: int) -> int:
         """Counts a storage's growth from `before` bytes.
@@ -77,7 +120,7 @@ class LiveTensors:
         Returns:
             Bytes alive while it grew: the old memory was freed after the new one was filled.
         """
-        if self._device not in (None, storage.device):
+        if self._device not in (None, storage.device) or storage._cdata in self._on_host:
             return self.nbytes
         while_growing = self.nbytes + storage.nbytes()
         grown = storage.nbytes() - before
@@ -89,14 +132,18 @@ class LiveTensors:
             self._nbytes += grown
         return while_growing
 
-    def _add(self, storage: torch.UntypedStorage, nbytes: int) -> None:
+    def _add(self, storage: torch.UntypedStorage, nbytes: int) -> bool:
         if not nbytes or self._device not in (None, storage.device):
-            return
+            return False
         self.births += 1
+        self._live[storage._cdata] = self._watched(storage, nbytes)
+        self._nbytes += nbytes
+        return True
+
+    def _watched(self, storage: torch.UntypedStorage, nbytes: int) -> _Storage:
         living = _Storage(storage, self._freed.append)
         living.key, living.nbytes, living.birth = storage._cdata, nbytes, self.births
-        self._live[living.key] = living
-        self._nbytes += nbytes
+        return living
 
     def made_since(self, births: int, tensor: torch.Tensor) -> int | None:
         """Bytes of the tensor's storage; None if it was made before the count `births`."""
@@ -111,3 +158,5 @@ class LiveTensors:
             if self._live.get(storage.key) is storage:
                 del self._live[storage.key]
                 self._nbytes -= storage.nbytes
+            elif self._on_host.get(storage.key) is storage:
+                del self._on_host[storage.key]

@@ -24,7 +24,7 @@ from dsocr_analyze.trace.matrix_rules import MATRIX_RULES
 from dsocr_analyze.trace.movement_rules import MOVEMENT_RULES
 from dsocr_analyze.trace.vector_rules import VECTOR_RULES
 
-__all__ = ["FREE", "RULES", "copy_of", "kernel_of"]
+__all__ = ["FREE", "RULES", "copied_operands", "copy_of", "kernel_of"]
 
 RULES: Final[dict[str, Rule]] = {
     name: rule
@@ -72,6 +72,17 @@ def kernel_of(name: str, rule: Rule, call: Call) -> Kernel:
             bytes_written=rule.bytes_written(call),
         ),
     )
+
+
+def copied_operands(name: str, call: Call) -> list[torch.Tensor]:
+    """Operands that a kernel copies first because it needs them contiguous.
+
+    Layer norm does so on every device (`expect_contiguous` in `layer_norm_cpu` and
+    `layer_norm_cuda` of ATen).
+    """
+    if name != "native_layer_norm":
+        return []
+    return [tensor for tensor in call.tensors() if not tensor.is_contiguous()]
 
 
 def copy_of(tensor: torch.Tensor) -> Kernel:

@@ -42,6 +42,8 @@ class PassTraces:
         kv_cache_bytes: Size of the cache after the prefill pass.
         inputs_bytes: Size of the prefill pass's inputs.
         step_cache_bytes: Size of the cache after each step.
+        longer_step: A step over one cached token more than the last of `decode_steps`, if asked
+            for.
     """
 
     prefill: Trace
@@ -50,6 +52,7 @@ class PassTraces:
     kv_cache_bytes: int
     inputs_bytes: int
     step_cache_bytes: tuple[int, ...] = ()
+    longer_step: Trace | None = None
 
 
 def trace_passes(
@@ -58,8 +61,10 @@ def trace_passes(
     architecture: Architecture,
     *,
     step_numbers: Sequence[int] = (0,),
+    with_longer_step: bool = False,
     explore: Callable[[RunStep], object] | None = None,
     repeats: Alike | None = None,
+    with_levels: bool = False,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> PassTraces:
     """Runs the workload's prefill pass and some decode steps under the recorder.
@@ -71,20 +76,20 @@ def trace_passes(
         step_numbers: Decode steps to run, ascending from 0. Step i finds the cache that the i steps
             before it would leave, filled with zeros for those that do not run. None runs if the
             model does not decode.
+        with_longer_step: Whether to run another step after those, over one cached token more.
         explore: Runs further steps in any order, choosing each by what earlier ones showed.
         repeats: Maps module paths to the name that equal modules share, if declared: on `meta`,
             their equal calls are recorded once. None runs every module.
+        with_levels: Whether to keep the traces' `levels`; if so, every module runs.
         on_progress: Called with the name of each step as it starts.
 
     Raises:
         ModelCodeError: The model's code raised.
         DeviceError: The device ran out of memory.
     """
-    recorder = Recorder(
-        model.module,
-        repeats if model.device.type == "meta" else None,
-        kernels_of=model.kernels_of,
-    )
+    alike = repeats if model.device.type == "meta" else None
+    recorder = Recorder(model.module, alike, with_levels=with_levels)
+    longer_step = None
     flash = recorded_flash_attention(recorder)
     with (
         exclusive(),
@@ -97,17 +102,18 @@ def trace_passes(
         ) as announce,
         left_as_it_was(model.module),
         running(model.device, flash, has_weights=model.has_weights),
+        recorder,  # which sees on a CPU what inputs are the host's
     ):
-        # Must come before the recorder replaces forward.
         generation = Generation(model, workload, architecture, recorder.begin, announce)
-        with recorder:
-            prefill = generation.prefill()
-            if architecture.decode is not None:
-                generation.goes_back = explore is not None
-                for number in step_numbers:
-                    generation.step(number)
-                if explore is not None:
-                    explore(generation.step)
+        prefill = generation.prefill()
+        if architecture.decode is not None:
+            generation.goes_back = explore is not None
+            for number in step_numbers:
+                generation.step(number)
+            if explore is not None:
+                explore(generation.step)
+            if with_longer_step:
+                longer_step = generation.longer_step()
     steps = dict(sorted(generation.steps.items()))
     return PassTraces(
         prefill,
@@ -116,6 +122,7 @@ def trace_passes(
         generation.kv_cache_bytes,
         generation.inputs_bytes,
         tuple(step.cache_bytes for step in steps.values()),
+        longer_step,
     )
 
 

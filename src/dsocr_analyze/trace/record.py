@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import NO_WORK, Kernel, Work
 
-__all__ = ["Trace"]
+__all__ = ["Level", "Trace"]
+
+
+class Level(NamedTuple):
+    """Bytes alive right after a tensor was made.
+
+    Attributes:
+        path: Module whose own forward called the operator that made it.
+        operator: The operator, as in its kernel record. Of one recorded as a whole, such as an
+            einsum, any tensor between its copies and its output is made under its name, too.
+        nbytes: Bytes of the device's tensors alive, this one included, not counting those alive
+            before the pass.
+    """
+
+    path: str
+    operator: str
+    nbytes: int
 
 
 @dataclass
@@ -24,6 +40,10 @@ class Trace:
         calls: Paths of called modules, one item per call.
         shapes: Input and output shapes of each module's first call, by path.
         peak: The most bytes of tensors alive at once, not counting those alive before the pass.
+        levels: If asked for, one entry for each new piece of the device's memory, in order: as soon
+            as an operator has returned it (several outputs one after the other), or has copied an
+            operand that it needs contiguous. Views, tensors written in place, empty tensors and
+            those on the host make none; enlarged memory makes one while both sizes are alive.
     """
 
     kernels: list[Kernel] = field(default_factory=list)
@@ -32,6 +52,7 @@ class Trace:
     calls: list[str] = field(default_factory=list)
     shapes: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     peak: Peak = field(default_factory=lambda: Peak(0, ""))
+    levels: list[Level] = field(default_factory=list)
 
     def own_work(self) -> dict[str, Work]:
         """Own work of every module that has any, by path in the order of first operators."""

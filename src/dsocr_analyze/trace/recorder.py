@@ -19,7 +19,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from dsocr_analyze.figures import Peak
-from dsocr_analyze.kernels import CUDA, Kernel, KernelsOf
+from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.running.known_outputs import Output, call_of, described, tensors_in
 from dsocr_analyze.running.known_shapes import KnownShapes
 from dsocr_analyze.running.known_values import known_value
@@ -27,17 +27,17 @@ from dsocr_analyze.running.unused_imports import uses_compiler
 from dsocr_analyze.trace.call import Call, Rule
 from dsocr_analyze.trace.complex_rules import complex_rule
 from dsocr_analyze.trace.composites import Composites
+from dsocr_analyze.trace.cpu_as_cuda import cpu_as_cuda
 from dsocr_analyze.trace.memory import LiveTensors
 from dsocr_analyze.trace.modules import RunningModules
-from dsocr_analyze.trace.operators import FREE, RULES, copy_of, kernel_of
-from dsocr_analyze.trace.record import Trace
+from dsocr_analyze.trace.operators import FREE, RULES, copied_operands, copy_of, kernel_of
+from dsocr_analyze.trace.record import Level, Trace
 from dsocr_analyze.trace.refusals import (
     refuse_functions,
     refuse_higher_order,
     refuse_uncountable,
 )
 from dsocr_analyze.trace.repetition import Alike, Occasion, Repetition, Span, moved
-from dsocr_analyze.trace.scratch import copied_operands, scratch_bytes
 
 __all__ = ["Recorder"]
 
@@ -50,30 +50,26 @@ class Recorder:
         alike: Maps the path of a module to the name that alike modules share, or to None if it must
             always run. On `meta`, equal calls of alike modules are recorded once and repeated.
             Without it everything runs.
-        kernels_of: Whose kernels are counted; on `meta`, CUDA's are assumed.
+        with_levels: Whether to keep the trace's `levels`; if so, everything runs.
     """
 
     def __init__(
-        self,
-        model: torch.nn.Module,
-        alike: Alike | None = None,
-        *,
-        kernels_of: KernelsOf = CUDA,
+        self, model: torch.nn.Module, alike: Alike | None = None, *, with_levels: bool = False
     ) -> None:
         self.trace = Trace()
-        self._kernels_of = kernels_of
+        self._with_levels = with_levels
         self._model = model
-        self._alike = alike
+        self._alike = None if with_levels else alike
         self._modules = RunningModules(model)
         self._memory = LiveTensors(())
         self._repetition: Repetition | None = None
-        self._kernels: dict[Any, tuple[list[Kernel], int] | None] = {}
+        self._kernels: dict[Any, list[Kernel] | None] = {}
         self._outputs: dict[Any, Output] = {}
         """Outputs of whole operators that have run, by call."""
         self._modes: int | None = None
         """Dispatch modes below and including this one's; None if other code's are among them."""
-        self._scratch_inside = 0
-        """Bytes of scratch that the last whole operator took."""
+        self._whole = ""
+        """Name of the operator that was last recorded as a whole."""
         self.inside_operator = 0
         """Number of operators now running that are recorded as a whole."""
         self.inside_kernel = 0
@@ -98,10 +94,12 @@ class Recorder:
             if self._alike and not (_has_any_global_hook() or _is_watched()):
                 self._repetition = Repetition(self._alike, self._memory)
             is_watched = _is_watched()
+            if self._memory.device == torch.device("cpu"):
+                stack.enter_context(cpu_as_cuda(self._memory, self._transfer))
             operators = _OperatorsBesideDynamo if uses_compiler() else _Operators
             stack.enter_context(operators(self))
             self._modes = None if is_watched else torch._C._len_torch_dispatch_stack()
-            stack.enter_context(Composites(self._composite, self._kernels_of))
+            stack.enter_context(Composites(self._composite))
             self._exit = stack.pop_all()
         return self
 
@@ -172,7 +170,7 @@ class Recorder:
         trace.unknown.update(span.unknown)
         for noted, shapes in span.shapes:
             self._note_shapes(here(noted), shapes)
-        self._note_alive(self._memory.nbytes + span.peak.nbytes, here(span.peak.path))
+        self._note_alive(self._memory.nbytes + span.peak.nbytes, here(span.peak.path), "")
         with self._inside(is_kernel=True), torch._C.DisableTorchFunction():
             output = span.make_output()
             for tensor in output if isinstance(output, tuple) else (output,):
@@ -246,16 +244,16 @@ class Recorder:
         It runs every time if there is more to it than an output without known values: other
         memory, copies, or other code that watches.
         """
+        self._whole = self._whole if self.inside_operator else name
         call = self._call(name, args, kwargs) if self._may_skip() else None
         known = None if call is None else self._outputs.get(call)
         if known is not None:
             with torch._C._DisableTorchDispatch():
                 return known.make()
         kernels, births = len(self.trace.kernels), self._memory.births
-        self._scratch_inside = 0
         with self._inside(is_kernel=is_kernel):
             output = run()
-        is_all = len(self.trace.kernels) == kernels and not self._scratch_inside
+        is_all = len(self.trace.kernels) == kernels
         if call is not None and is_all and self._memory.births <= births + 1:
             with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
                 found = described([output], [*args, *kwargs.values()])
@@ -288,12 +286,10 @@ class Recorder:
             if name in _COPIES:
                 self._record(name, rule, args, kwargs, output)
                 return
-            outputs = _tensors_of(output)
-            for tensor in outputs:
-                self._memory.add(tensor)
-            taken = scratch_bytes(name, Call(args, outputs, kwargs), self._kernels_of)
-            self._scratch_inside += taken
-            self._note_alive(self._memory.nbytes + taken, self._modules.path)
+            if self._whole == "linear" and name == "add":
+                self._memory.replace(args[0], output)  # in place, if no dispatch mode watched
+                return
+            self._hold(self._whole, _tensors_of(output))
 
     def record(self, operator: _Operator, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         """Assigns one dispatched operator to the module whose forward is running."""
@@ -301,9 +297,18 @@ class Recorder:
             name, rule = operator.name, operator.rule
             if name in ("convolution", "_convolution"):
                 name = _convolution_name(args)
-            elif name in ("_to_copy", "copy") and _is_elsewhere(_source(name, args), output):
+            elif name in ("_to_copy", "copy") and self._moves(name, args, output):
                 name, rule = "transfer", RULES["transfer"]
             self._record(name, rule, args, kwargs, output)
+
+    def _moves(self, name: str, args: Any, target: torch.Tensor) -> bool:
+        """Whether a copy goes between host and device; `copy_` takes its target first."""
+        source, place = args[1] if name == "copy" else args[0], self._memory.place_of
+        return isinstance(source, torch.Tensor) and place(source) != place(target)
+
+    def _transfer(self, tensor: torch.Tensor, move: Callable[[], torch.Tensor]) -> torch.Tensor:
+        moved: torch.Tensor = self.record_whole("transfer", [tensor], {}, move)
+        return moved
 
     def run_growing(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Runs an operator that may enlarge the storage of its arguments, and records the growth.
@@ -322,7 +327,7 @@ class Recorder:
                 if held:
                     contents = torch.empty(held, dtype=torch.uint8, device="meta")
                     self._record("grow", RULES["grow"], (contents,), {}, contents)
-                self._note_alive(self._memory.grow(storage, held), self._modules.path)
+                self._note_alive(self._memory.grow(storage, held), self._modules.path, "grow")
         return output
 
     def _record(
@@ -337,21 +342,27 @@ class Recorder:
         outputs = _tensors_of(output)
         refuse_uncountable(name, outputs)
         path = self._modules.path
-        found = None
+        kernels: list[Kernel] | None = None
         if rule is not None and outputs and is_counted:
-            found = self._kernels_of_call(name, rule, args, kwargs, outputs)
-        taken = 0
-        if found is not None:
-            kernels, taken = found
+            kernels = self._kernels_of_call(name, rule, args, kwargs, outputs)
+        if kernels is not None:
             self.trace.kernels += [kernel.at(path) for kernel in kernels]
         elif name not in FREE and is_counted:
             self.trace.unknown[name] += 1
+        copied = 0
+        for copy in kernels[:-1] if kernels else ():
+            copied += copy.work.bytes_written
+            self._note_alive(self._memory.nbytes + copied, path, copy.operator)
         arguments = (*args, *kwargs.values()) if kwargs else args
-        for tensor in outputs:
-            # A tensor written in place existed before.
-            if not any(tensor is argument for argument in arguments):
-                self._memory.add(tensor)
-        self._note_alive(self._memory.nbytes + taken, path)
+        # A tensor written in place existed before.
+        made = [each for each in outputs if not any(each is argument for argument in arguments)]
+        self._hold(name, made, copied)
+
+    def _hold(self, name: str, made: list[torch.Tensor], copied: int = 0) -> None:
+        """Counts what an operator has made as alive, beside the copies that it still holds."""
+        for tensor in made:
+            if self._memory.add(tensor):
+                self._note_alive(self._memory.nbytes + copied, self._modules.path, name)
 
     def _kernels_of_call(
         self,
@@ -360,8 +371,8 @@ class Recorder:
         args: Any,
         kwargs: dict[str, Any],
         outputs: list[torch.Tensor],
-    ) -> tuple[list[Kernel], int] | None:
-        """The records of a call, its hidden copies first, and the extra bytes it holds meanwhile.
+    ) -> list[Kernel] | None:
+        """The records of a call, those of its hidden copies first.
 
         Computed once for calls with equal arguments and outputs. None if the rule does not cover
         complex numbers and there are some.
@@ -385,16 +396,16 @@ class Recorder:
             self._kernels[key] = self._made(name, rule, Call(args, outputs, kwargs))
         return self._kernels[key]
 
-    def _made(self, name: str, rule: Rule, call: Call) -> tuple[list[Kernel], int] | None:
+    def _made(self, name: str, rule: Rule, call: Call) -> list[Kernel] | None:
         covering = complex_rule(name, rule) if call.is_complex else rule
         if covering is None:
             return None
         copies = [copy_of(operand) for operand in copied_operands(name, call)]
-        taken = sum(copy.work.bytes_written for copy in copies)
-        taken += scratch_bytes(name, call, self._kernels_of)
-        return [*copies, kernel_of(name, covering, call)], taken
+        return [*copies, kernel_of(name, covering, call)]
 
-    def _note_alive(self, nbytes: int, path: str) -> None:
+    def _note_alive(self, nbytes: int, path: str, operator: str) -> None:
+        if self._with_levels:
+            self.trace.levels.append(Level(path, operator, nbytes))
         if nbytes > self.trace.peak.nbytes:
             self.trace.peak = Peak(nbytes, path)
 
@@ -433,15 +444,6 @@ def _is_watched() -> bool:
 def _is_transformed() -> bool:
     """Whether torch.func (vmap, grad, ...) is active: its tensors wrap the computed ones."""
     return bool(torch._C._are_functorch_transforms_active())
-
-
-def _source(name: str, args: Any) -> Any:
-    """The source of a copy, possibly a number; `copy_` takes its target first."""
-    return args[1] if name == "copy" else args[0]
-
-
-def _is_elsewhere(source: Any, target: torch.Tensor) -> bool:
-    return isinstance(source, torch.Tensor) and source.device != target.device
 
 
 def _shapes(value: Any) -> Any:

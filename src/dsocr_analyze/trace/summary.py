@@ -12,9 +12,11 @@ from dsocr_analyze.figures import Ledger, StageFigures
 from dsocr_analyze.kernels import Kernel, Work, merged, total_work
 from dsocr_analyze.trace.passes import PassTraces
 from dsocr_analyze.trace.record import Trace
+from dsocr_analyze.workload import Workload
 
 __all__ = [
     "batch_work",
+    "causal_savable_flops",
     "experts_run",
     "growing_work",
     "ledger_of",
@@ -131,6 +133,30 @@ def batch_work(
             growth = second.minus(growing_work(first, routed_expert))
             batch = batch.plus(growth.times(steps * (steps - 1) // 2))
     return batch
+
+
+def causal_savable_flops(
+    traces: PassTraces, workload: Workload, routed_expert: re.Pattern[str] | None
+) -> int:
+    """Matrix FLOPs of eager attention over the prompts that a causal kernel may skip.
+
+    A pair of a query and a key costs the same in the prefill pass as in a decode step, where one
+    more cached token is one more pair for every sequence. A prompt of T tokens has T (T - 1) / 2
+    pairs whose key comes after the query.
+
+    Args:
+        traces: The passes, with `longer_step` or with the first two steps, between which the cache
+            grows.
+        workload: The page, with T tokens in its prompt.
+        routed_expert: Pattern of the paths of routed experts; None for a model without any.
+    """
+    first, second = traces.decode_steps[0], traces.longer_step
+    if second is None:
+        second = traces.decode_steps[1]
+    else:
+        first = traces.decode_steps[-1]
+    growth = growing_work(second, routed_expert).minus(growing_work(first, routed_expert))
+    return growth.matrix_flops * (workload.seq_len * (workload.seq_len - 1) // 2)
 
 
 def step_stretches(new_tokens: int, cuts: Sequence[int]) -> list[range]:

@@ -1,0 +1,196 @@
+"""Brings a pass on the CPU to the convention of every report: kernels and memory are CUDA's.
+
+Where kernels differ, the CPU's results are given the form of CUDA's. And where the CPU is both host
+and device, this tells the host's tensors from the device's, by what the model's code asks for:
+
+* a tensor made without a device, or for the device `"cpu"` by that name, is on the host, and so is
+  what `.cpu()` or `.to("cpu")` return; what is computed from tensors of the host alone stays there;
+* a move between the two is a transfer, which makes a tensor of its own;
+* every other tensor is on the device. That includes what no name tells: a tensor for
+  `torch.device("cpu")`, which may be the model's own device, and one shared with numpy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dsocr_analyze.running.known_outputs import tensors_in
+from dsocr_analyze.running.unused_imports import uses_compiler
+from dsocr_analyze.trace.memory import LiveTensors
+
+__all__ = ["cpu_as_cuda"]
+
+Place = Literal["host", "device"]
+Transfer = Callable[[torch.Tensor, Callable[[], torch.Tensor]], torch.Tensor]
+"""Records the move of a tensor by a function that returns it where it goes."""
+
+
+@contextlib.contextmanager
+def cpu_as_cuda(memory: LiveTensors, transfer: Transfer) -> Iterator[None]:
+    """Runs the body's operators on the CPU as if they ran on CUDA.
+
+    Belongs below the modes that record operators, so that those see the results as CUDA's.
+
+    Args:
+        memory: The tensors alive, which learns those of the host.
+        transfer: Records a move between host and device.
+    """
+    named: list[Place] = []
+    results = _ResultsBesideDynamo if uses_compiler() else _Results
+    with results(memory, named), _Requests(memory, named, transfer):
+        yield
+
+
+class _Requests(TorchFunctionMode):
+    """Reads from a call where its results belong, and makes the moves that the CPU leaves out."""
+
+    def __init__(self, memory: LiveTensors, named: list[Place], transfer: Transfer) -> None:
+        super().__init__()
+        self._memory, self._named, self._transfer = memory, named, transfer
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if torch._C._are_functorch_transforms_active():
+            return func(*args, **kwargs)
+        if func in _MOVES:
+            destination = self._destination(func, args, kwargs)
+            if destination is None or destination == self._place_of(args[0]):
+                return func(*args, **kwargs)
+            return self._transfer(args[0], lambda: self._moved(destination, func, args, kwargs))
+        if func is torch.Tensor.__setitem__ and type(args[2]) in _NUMBERS:
+            return func(args[0], args[1], self._written(args[0], args[2]))
+        place = self._named_by(func, args, kwargs)
+        if place is None:
+            return func(*args, **kwargs)
+        with self._at(place):
+            result = func(*args, **kwargs)
+        if place == "host":  # `torch.tensor` makes it where no operator is seen
+            with torch._C.DisableTorchFunction():
+                for tensor in tensors_in([result]):
+                    self._memory.put_on_host(tensor)
+        return result
+
+    def _destination(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Place | None:
+        """Where a call of `.to` or the like moves its tensor; None if it names no device."""
+        if func in (torch.Tensor.cpu, torch.Tensor.cuda):
+            return "host" if func is torch.Tensor.cpu else "device"
+        for argument in (*args[1:], kwargs.get("device"), kwargs.get("other")):
+            if isinstance(argument, torch.Tensor):
+                return self._place_of(argument)
+            if isinstance(argument, str | torch.device):
+                return _place_named(argument)
+        return None
+
+    def _moved(self, place: Place, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        with self._at(place):
+            result = func(*args, **kwargs)
+            with torch._C.DisableTorchFunction():
+                is_same = result.untyped_storage()._cdata == args[0].untyped_storage()._cdata
+                return result.clone() if is_same else result
+
+    def _written(self, target: torch.Tensor, number: complex) -> Any:
+        """A number to write into a tensor: on a device other than the CPU, a tensor as well."""
+        if self._place_of(target) == "host":
+            return number
+        with self._at("device"):
+            return torch.scalar_tensor(number, dtype=target.dtype, device=target.device)
+
+    def _named_by(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Place | None:
+        """Where a call's results belong by its arguments; None if these do not say."""
+        device = kwargs.get("device")
+        if device is not None:
+            return _place_named(device)
+        if func in _device_constructors() and not any(tensors_in((*args, *kwargs.values()))):
+            return "host"
+        return None
+
+    def _place_of(self, tensor: torch.Tensor) -> Place:
+        with torch._C.DisableTorchFunction():
+            return "host" if self._memory.is_on_host(tensor) else "device"
+
+    @contextlib.contextmanager
+    def _at(self, place: Place) -> Iterator[None]:
+        self._named.append(place)
+        try:
+            yield
+        finally:
+            self._named.pop()
+
+
+class _Results(TorchDispatchMode):
+    """Places each operator's results, and gives them the form of CUDA's."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as in the recorder's own mode
+
+    def __init__(self, memory: LiveTensors, named: list[Place]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation
+        self._memory, self._named = memory, named
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        output = func(*args, **(kwargs or {}))
+        with torch._C.DisableTorchFunction():
+            statistics = _STATISTICS.get(func)
+            if statistics is not None:
+                output = (output[0], *(statistics(args[0], each) for each in output[1:]))
+            if self._is_on_host([*args, *(kwargs or {}).values()]):
+                for tensor in tensors_in([output]):
+                    self._memory.put_on_host(tensor)
+        return output
+
+    def _is_on_host(self, arguments: list[Any]) -> bool:
+        if self._named:
+            return self._named[-1] == "host"
+        given = list(tensors_in(arguments))
+        return bool(given) and all(map(self._memory.is_on_host, given))
+
+
+class _ResultsBesideDynamo(_Results):
+    """The same if torch.compile is in use, which must not compile this as well."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def _place_named(device: Any) -> Place:
+    return "host" if isinstance(device, str) and device.startswith("cpu") else "device"
+
+
+def _by_row(_: torch.Tensor, statistic: torch.Tensor) -> torch.Tensor:
+    """A layer norm's means or deviations: fp32 or wider."""
+    return statistic.to(torch.promote_types(statistic.dtype, torch.float32))
+
+
+def _by_channel(x: torch.Tensor, statistic: torch.Tensor) -> torch.Tensor:
+    """A batch norm's: likewise, and there even if it only applies statistics."""
+    wide = _by_row(x, statistic)
+    return wide if wide.numel() else wide.new_zeros(x.shape[1])
+
+
+_MOVES: Final = frozenset(
+    {torch.Tensor.cpu, torch.Tensor.cuda, torch.Tensor.to, torch.Tensor.type_as}
+)
+_NUMBERS: Final = (bool, int, float, complex)
+_STATISTICS: Final = {
+    torch.ops.aten.native_layer_norm.default: _by_row,
+    torch.ops.aten.native_batch_norm.default: _by_channel,
+}
+"""Operators whose statistics CUDA's kernels return in another form."""
