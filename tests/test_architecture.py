@@ -19,8 +19,22 @@ PACKAGE = "dsocr_analyze"
 STRANGERS = {
     ("trace", "costs"): "their agreement proves nothing if they share a formula",
     ("trace", "analytic"): "the same",
+    ("trace", "tape"): "the same",
 }
 """Rooms that must not import one another although one stands before the other."""
+
+WITNESSES = {"trace", "running", "agreement"}
+"""Rooms of the engine that runs a model, which proves nothing to forwards that know it."""
+
+SHARED = {
+    ("dsocr_analyze.architectures.architecture", "owner_among"): "finds a module's stage",
+    ("dsocr_analyze.forking", "undone"): "clears up after a failure",
+    **{
+        ("dsocr_analyze.kernels", name): "only adds records up"
+        for name in ("ancestors", "merged", "total_work", "with_ancestors")
+    },
+}
+"""Functions that both a trace and the forwards use, and why none is a formula of costs."""
 
 DOORS = {
     "dsocr_analyze": "the package's own names, each imported where it is first used",
@@ -34,6 +48,12 @@ PRIVATE_TO = {
     if folder.parent.name != "any_model"
 }
 """Rooms within a room, and who may name them: others ask the registry for an `Architecture`."""
+
+LEFT_TO_PAGES = ("costs", "_forms", "ocr_family.vision", "deepseek_ocr_2.encoder")
+"""Closed forms by which pages of the documentation are checked: the tape counts all else."""
+
+ARITHMETIC = "dsocr_analyze.costs.integers"
+"""Which costs nothing; predicted seconds use it, too."""
 
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 """Imports against a rule above, each with its reason."""
@@ -90,6 +110,35 @@ def imports() -> dict[str, set[str]]:
     return {module: set(imports_in(module, parsed(file), FILES)) for module, file in FILES.items()}
 
 
+def forwards() -> set[str]:
+    """The tape, and whatever uses it within the architectures."""
+    tape = {module for module in FILES if room_of(module) == "tape"}
+    users = {module for module, found in imports().items() if found & tape}
+    return tape | {module for module in users if room_of(module) == "architectures"}
+
+
+def reached_from(modules: set[str]) -> set[str]:
+    """What these import, directly or by way of others."""
+    found: set[str] = set()
+    left = [*modules]
+    while left:
+        new = imports()[left.pop()] - found
+        found |= new
+        left += new
+    return found
+
+
+def names_from(module: str) -> set[tuple[str, str]]:
+    """What a module imports of its own package, as `origin, name`."""
+    found = imported_from(module, nodes_in(parsed(FILES[module])), FILES)
+    return {(origin, alias.name) for origin, alias in found if origin in FILES}
+
+
+def is_type(origin: str, name: str) -> bool:
+    """Whether a name begins like a class or is written like a constant."""
+    return name.lstrip("_")[:1].isupper()
+
+
 def room_of(module: str) -> str:
     return module.split(".")[1] if "." in module else module
 
@@ -136,6 +185,25 @@ class TestImports:
     def test_every_exception_is_needed(self):
         for importer, imported in EXCEPTIONS:
             assert imported in imports()[importer]
+
+    def test_the_forwards_know_nothing_of_a_trace(self):
+        reached = reached_from(forwards())
+        assert {room_of(module) for module in reached}.isdisjoint(WITNESSES)
+
+    def test_a_trace_shares_types_with_the_forwards_and_no_formula(self):
+        used = {module: names_from(module) for module in FILES}
+        theirs = set().union(*(used[module] for module in FILES if room_of(module) == "trace"))
+        ours = set().union(*(used[module] for module in reached_from(forwards()) | forwards()))
+        shared = {(origin, name) for origin, name in theirs & ours if not is_type(origin, name)}
+        assert shared <= SHARED.keys(), "say why it is no formula"
+        assert shared >= SHARED.keys(), "no longer shared"
+
+    def test_only_pages_of_the_documentation_ask_closed_forms(self):
+        left = {each for each in FILES if room_of(each) == "costs" or each.endswith(LEFT_TO_PAGES)}
+        users = {module for module, found in imports().items() if found & (left - {ARITHMETIC})}
+        assert {room_of(module) for module in users - left} == {"knowledge"}
+        left.remove(f"{PACKAGE}.costs")
+        assert left <= reached_from({each for each in FILES if room_of(each) == "knowledge"})
 
     def test_no_file_imports_itself_by_way_of_others(self):
         assert cycles(imports()) == []

@@ -1,0 +1,90 @@
+"""Whole passes of the reference in a trace, step by step.
+
+A step is a piece of memory that an operator makes: the module that runs, the operator's name, and
+the bytes alive right after.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+import torch
+from drawn_passes import Case
+from taped_passes import Level
+
+from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
+from dsocr_analyze.kernels import merged
+from dsocr_analyze.running.loading import LoadedModel, load_model
+from dsocr_analyze.trace.passes import trace_passes
+from dsocr_analyze.trace.record import Trace
+
+
+def loaded(case: Case, device: str) -> LoadedModel:
+    return load_model(
+        case.directory,
+        device=torch.device(device),
+        dtype=getattr(torch, case.dtype.name),
+        flash_attention=case.flash,
+        sliding_window=case.dimensions.sliding_window,
+        trust_remote_code=True,
+    )
+
+
+class Traced(NamedTuple):
+    """What a trace says of a pass."""
+
+    levels: list[Level]
+    figures: dict[str, Any]
+
+
+def traced(case: Case) -> dict[int | None, Traced]:
+    """The passes of the reference on meta: the prefill pass as None, each decode step by number."""
+    model = loaded(case, "meta")
+    passes = trace_passes(
+        model, case.workload, case.arch, step_numbers=case.steps, with_levels=True
+    )
+    weights = {name: each.numel() for name, each in model.module.named_parameters()}
+    found = {None: _of_trace(case, passes.prefill, passes.kv_cache_bytes, weights)}
+    for number, trace, nbytes in zip(
+        passes.step_numbers, passes.decode_steps, passes.step_cache_bytes, strict=True
+    ):
+        found[number] = _of_trace(case, trace, nbytes, _of_decoder(weights), DECODE.name)
+    return found
+
+
+def _of_trace(
+    case: Case, trace: Trace, cache_bytes: int, weights: dict[str, int], stage: str = ""
+) -> Traced:
+    assert not trace.unknown
+    kernels = (each._replace(stage=stage or _stage_at(case, each.path)) for each in trace.kernels)
+    figures = {
+        "records": Counter({each: each.calls for each in merged(kernels)}),
+        "calls": Counter(trace.calls),
+        "weights": weights,
+        "cache": cache_bytes,
+        "peak": trace.peak,
+    }
+    return Traced(levels_of(trace), figures)
+
+
+def _stage_at(case: Case, path: str) -> str:
+    """The vision stage of a module, otherwise the prefill pass."""
+    for stage in case.network.vision:
+        if any(f"{path}.".startswith(f"{prefix}.") for prefix in stage.prefixes):
+            return stage.name
+    return PREFILL.name
+
+
+def _of_decoder(weights: dict[str, int]) -> dict[str, int]:
+    """Those that a decode step reaches."""
+    begins = ("model.embed_tokens.", "model.layers.", "model.norm.", "lm_head.")
+    return {name: n for name, n in weights.items() if name.startswith(begins)}
+
+
+def levels_of(trace: Trace) -> list[Level]:
+    """A trace's levels, allocations under one name."""
+    return [
+        Level(path, "empty" if name.startswith(("empty", "new_empty")) else name, nbytes)
+        for path, name, nbytes in trace.levels
+    ]
