@@ -11,6 +11,7 @@ from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.errors import KnowledgeError, OutputError
 from dsocr_analyze.knowledge.architecture_pages import PAGES
 from dsocr_analyze.knowledge.documents.corrections import corrections_page
+from dsocr_analyze.knowledge.documents.formulas import formulas_page
 from dsocr_analyze.knowledge.documents.index import index
 from dsocr_analyze.knowledge.documents.module_catalog import catalogue
 from dsocr_analyze.knowledge.documents.module_formulations import formulations
@@ -57,6 +58,7 @@ def documents(
     if first.facts.architecture is DEFAULT and first.facts.is_published:
         texts["corrections.md"] = corrections_page(first.pages, first.checked, first.facts)
         texts["seconds.md"] = seconds_page()
+        texts["formulas.md"] = formulas_page()
     return {path: f"{_written_from(path)}\n\n{text}" for path, text in texts.items()}
 
 
