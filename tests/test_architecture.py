@@ -52,9 +52,6 @@ PRIVATE_TO = {
 LEFT_TO_PAGES = ("costs", "_forms", "ocr_family.vision", "deepseek_ocr_2.encoder")
 """Closed forms by which pages of the documentation are checked: the tape counts all else."""
 
-ARITHMETIC = "dsocr_analyze.costs.integers"
-"""Which costs nothing; predicted seconds use it, too."""
-
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 """Imports against a rule above, each with its reason."""
 
@@ -200,7 +197,7 @@ class TestImports:
 
     def test_only_pages_of_the_documentation_ask_closed_forms(self):
         left = {each for each in FILES if room_of(each) == "costs" or each.endswith(LEFT_TO_PAGES)}
-        users = {module for module, found in imports().items() if found & (left - {ARITHMETIC})}
+        users = {module for module, found in imports().items() if found & left}
         assert {room_of(module) for module in users - left} == {"knowledge"}
         left.remove(f"{PACKAGE}.costs")
         assert left <= reached_from({each for each in FILES if room_of(each) == "knowledge"})

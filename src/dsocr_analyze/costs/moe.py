@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dsocr_analyze.costs.integers import Count, ceil_log2
+from dsocr_analyze.costs.integers import Count
 from dsocr_analyze.costs.linear import linear
 from dsocr_analyze.costs.operators import (
     Kernels,
@@ -31,6 +31,7 @@ from dsocr_analyze.costs.sums import ModuleKernels, under
 from dsocr_analyze.costs.swiglu import swiglu
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.kernels import Kernel, Rows, Work
+from dsocr_analyze.tape.integers import ceil_log2
 
 __all__ = ["Routing", "gate", "moe"]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dsocr_analyze.costs.integers import Count, ceil_div, maximum
+from dsocr_analyze.costs.integers import Count
 from dsocr_analyze.costs.operators import Kernels, cast
 from dsocr_analyze.costs.sums import repeated
 from dsocr_analyze.dtypes import FLOAT32, Dtype
 from dsocr_analyze.kernels import Elements, Kernel, Work
+from dsocr_analyze.tape.integers import ceil_div, maximum
 
 __all__ = ["bicubic_resize", "linear_resize"]
 

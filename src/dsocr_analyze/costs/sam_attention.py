@@ -6,7 +6,7 @@ ViTDet (Li et al. 2022) for the windows.
 
 from __future__ import annotations
 
-from dsocr_analyze.costs.integers import Count, ceil_div
+from dsocr_analyze.costs.integers import Count
 from dsocr_analyze.costs.linear import linear
 from dsocr_analyze.costs.operators import (
     Kernels,
@@ -22,13 +22,15 @@ from dsocr_analyze.costs.position_table import linear_resize
 from dsocr_analyze.costs.sums import ModuleKernels, repeated
 from dsocr_analyze.dtypes import FLOAT32, INT64, Dtype
 from dsocr_analyze.kernels import Attention
+from dsocr_analyze.tape.integers import ceil_div
 
 __all__ = ["grid_attention", "relative_positions", "window_count", "window_partition"]
 
 
 def window_count(g: Count, window: int) -> Count:
     """Windows per side after padding a grid of g tokens per side: `ceil(g / window)`."""
-    return ceil_div(g, window)
+    count: Count = ceil_div(g, window)
+    return count
 
 
 def window_partition(N: Count, g: Count, window: int, d: int, dtype: Dtype) -> Kernels:

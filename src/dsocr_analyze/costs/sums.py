@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from dsocr_analyze.costs.integers import Count, is_integer
+from dsocr_analyze.costs.integers import Count
 from dsocr_analyze.costs.operators import Kernels
 from dsocr_analyze.kernels import Kernel
 
@@ -25,7 +25,7 @@ forward runs no kernel; containers that are never called are not listed.
 
 def repeated(kernels: Iterable[Kernel], times: Count) -> Kernels:
     """The same kernels with `times` times the calls (an array if that depends on the workload)."""
-    if is_integer(times):
+    if isinstance(times, int):
         if times == 1:
             return tuple(kernels)
         if times == 0:

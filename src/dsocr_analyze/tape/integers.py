@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["ceil_log2", "largest", "maximum", "minimum", "quotient"]
+__all__ = ["ceil_div", "ceil_log2", "largest", "maximum", "minimum", "quotient"]
 
 
 def maximum(a: Any, b: Any) -> Any:
@@ -31,6 +31,11 @@ def minimum(a: Any, b: Any) -> Any:
 def quotient(dividend: Any, divisor: Any) -> Any:
     """`floor(dividend / divisor)`."""
     return dividend // divisor
+
+
+def ceil_div(dividend: Any, divisor: Any) -> Any:
+    """`ceil(dividend / divisor)`."""
+    return -(-dividend // divisor)
 
 
 def ceil_log2(n: Any) -> Any:

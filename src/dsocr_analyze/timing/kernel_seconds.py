@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dsocr_analyze.costs.integers import is_nothing, is_one_token
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.weight_types import product_types
 from dsocr_analyze.kernels import Attention, Convolution, Experts, Gemm, Kernel
@@ -335,8 +334,8 @@ def _group(kernel: Kernel) -> tuple[Any, ...]:
     if isinstance(dimensions, Experts):
         return _experts, kernel.dtype
     if isinstance(dimensions, Attention):
-        one = is_one_token(dimensions.queries)
-        causal = one or not is_nothing(dimensions.skippable_scores)
+        one = _is_integer(dimensions.queries, 1)
+        causal = one or not _is_integer(dimensions.skippable_scores, 0)
         price = _masked_attention if dimensions.masked else _attention
         return price, kernel.dtype, causal, one, kernel.operator
     return (_movement,)
@@ -385,7 +384,7 @@ def _reads_memory(kernel: Kernel, cold: bool) -> bool:
     """Whether it is priced as reading device memory even if all its bytes would fit in L2."""
     sizes = kernel.dimensions
     if isinstance(sizes, Attention):
-        return not sizes.masked and is_one_token(sizes.queries)
+        return not sizes.masked and _is_integer(sizes.queries, 1)
     if isinstance(sizes, Gemm):
         return cold and kernel.operator not in ACTIVATION_PRODUCTS
     return cold and isinstance(sizes, Convolution | Experts)
@@ -543,3 +542,8 @@ def _movement(
     seconds: Any = device.elementwise_seconds(np.maximum(1.0, _bytes(members, width)))
     native = device.gpu.tensor_dtype
     return seconds, _error("movement", native, device.fitted("movement", native))
+
+
+def _is_integer(size: object, value: int) -> bool:
+    """Whether a size is this integer, rather than another one or an array."""
+    return isinstance(size, int) and size == value

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from dsocr_analyze.costs.integers import ceil_div, is_integer, minimum
 from dsocr_analyze.hardware.weight_types import STORED_BITS
+from dsocr_analyze.tape.integers import ceil_div, minimum
 from dsocr_analyze.timing.kernel_seconds import NATIVE, Precision, kernel_seconds
 from dsocr_analyze.timing.span import Span, span_of_kernels
 from dsocr_analyze.timing.stream import Stretch, stretch_times
@@ -164,7 +164,7 @@ class ServedModel:
         hidden = (server.hidden_step_us + server.hidden_sequence_us * B) * _US
         serial = (server.step_us + server.sequence_us * B) * _US
         span = span.plus(Span(host=maximum_of_zero(hidden - span.seconds) + serial))
-        return span.at(0) if is_integer(B) and is_integer(K) else span
+        return span.at(0) if isinstance(B, int) and isinstance(K, int) else span
 
     def keys(self, T: Any, generated: Any) -> Any:
         """Keys of a sequence with T prompt tokens and `generated` more; arrays or integers.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.architectures.deepseek_ocr_2.stages import ENCODER
-from dsocr_analyze.costs.integers import Count, is_integer
+from dsocr_analyze.costs.integers import Count
 from dsocr_analyze.costs.linear import linear
 from dsocr_analyze.costs.normalization import rms_norm
 from dsocr_analyze.costs.operators import (
@@ -137,15 +137,8 @@ def _written(elements: Count, indices: Count, written: Count, dtype: Dtype) -> K
 
 
 def _rows_of_queries(T: Count, n: Count, dtype: Dtype) -> Kernels:
-    """Zeros in the rows of n queries: i of them in the i-th row.
-
-    Over arrays, one kernel stands for all rows with their total work, since each row differs.
-    """
-    if is_integer(n):
-        return tuple(kernel for i in range(1, n + 1) for kernel in _written(T, i, i, dtype))
-    places = n * (n + 1) // 2
-    read = dtype.nbytes * n + INT64.nbytes * places
-    return moved("index_put", T, read, dtype.nbytes * places, dtype)
+    """Zeros in the rows of n queries: i of them in the i-th row."""
+    return tuple(kernel for i in range(1, n + 1) for kernel in _written(T, i, i, dtype))
 
 
 def _attention(N: Count, T: Count, encoder: EncoderDimensions, dtype: Dtype) -> ModuleKernels:

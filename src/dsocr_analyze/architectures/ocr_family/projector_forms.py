@@ -10,12 +10,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dsocr_analyze.costs.activations import gelu
-from dsocr_analyze.costs.integers import Count, ceil_div, several
+from dsocr_analyze.costs.integers import Count, several
 from dsocr_analyze.costs.linear import linear
 from dsocr_analyze.costs.normalization import layer_norm
 from dsocr_analyze.costs.operators import Kernels, addition, copy, moved
 from dsocr_analyze.costs.sums import ModuleKernels, joined, repeated, under
 from dsocr_analyze.dtypes import Dtype
+from dsocr_analyze.tape.integers import ceil_div
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.ocr_family.dimensions import ProjectorDimensions
