@@ -66,7 +66,9 @@ def test_a_draft_runs_as_it_is(name, capsys, tmp_path, monkeypatch):
         capsys, "--hf-config", file, "--stages", stages, "--max-new-tokens", 3, "-q",
         "--json", "report.json",
     )  # fmt: skip
-    assert (code, err) == (0, "")
+    assert code == 0
+    # An operator without a rule is said, and is no matter of the draft.
+    assert all("warning: unknown operator" in line for line in err.splitlines())
     report = json.loads((tmp_path / "report.json").read_text())
     assert [stage["name"] for stage in found["stages"]] == list(report["stages"])
     assert report["unassigned"]["params"] == 0

@@ -171,7 +171,7 @@ class TestRefused:
 
     def test_a_command_ends_in_one_line(self, capsys):
         with tracing(keeper([], lambda frame: "ocr_family" in frame.f_code.co_filename)):
-            code = main(["--engine", "analytic"])
+            code = main(["--engine", "analytic", "--page", "1111x2222"])  # not counted before
         output = capsys.readouterr()
         assert (code, output.out) == (70, "")
         assert output.err.count("\n") == 1

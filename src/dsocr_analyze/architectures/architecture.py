@@ -125,8 +125,7 @@ class PageTotals:
     """What n workloads cost; every count is an integer (for all alike) or an array `[n]`.
 
     Attributes:
-        prefill: The whole prefill pass of the batch; as in the others, output elements of matrix
-            operators are not counted.
+        prefill: The whole prefill pass of the batch.
         decode_step: One step of the batch over a cache of `seq_len` tokens.
         batch: The prefill pass and all decode steps of the batch.
         visual_tokens: Visual tokens per page.

@@ -47,11 +47,6 @@ def changes_with_length(c: RelativeDimensions) -> bool:
     return c.decoder.rope_scaling == "dynamic" and c.decoder.use_mla
 
 
-def _compared(work: Work) -> Work:
-    """What tables of many workloads show: no output elements of matrix operators."""
-    return work._replace(activations=0)
-
-
 def _batch(is_several: bool) -> Size:
     return Polynomial.size("B", least=2) if is_several else 1
 
@@ -105,7 +100,7 @@ def prompt(
     cache_bytes = sum(keys.nbytes + values.nbytes for keys, values, *_ in cache)
     del cache
     t.check_nothing_is_left()
-    return Prompt(_compared(t.work("model", "")), t.levels("model"), t.levels(""), cache_bytes)
+    return Prompt(t.work("model", ""), t.levels("model"), t.levels(""), cache_bytes)
 
 
 class Step(NamedTuple):
@@ -140,7 +135,7 @@ def step(
     t = SymbolicTape(dtype, levels=False)
     p = Pass(_batch(is_several), 1, K, flash=flash, overwrites=overwrites)
     whole_model(t, network, c, p, None)
-    parts = [affine(Polynomial.of(count), "K") for count in _compared(t.work(""))]
+    parts = [affine(Polynomial.of(count), "K") for count in t.work("")]
     return Step(Work(*(base for base, _ in parts)), Work(*(slope for _, slope in parts)))
 
 
@@ -241,7 +236,7 @@ def _looked(
     del embeds, seen
     t.check_nothing_is_left()
     most = max(_number(level - embedded) for level in t.levels(""))
-    return _compared(t.work("")), most, _number(left)
+    return t.work(""), most, _number(left)
 
 
 def _coefficient(size: Size, *names: str) -> int:
