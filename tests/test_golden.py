@@ -174,11 +174,6 @@ def small_config():
     return {**SMALL, **({"language_config": {**nested, **SMALL}} if nested else {})}
 
 
-def but_bytes(work):
-    """Counts that no copy changes."""
-    return (work.macs, work.vector_flops, work.activations)
-
-
 @pytest.mark.exhaustive
 def test_the_cpu_runs_what_meta_counts():
     workload = DEFAULT.plan(page=(100, 100), image_size=128, crop_mode=False, text_tokens=3)
@@ -190,16 +185,11 @@ def test_the_cpu_runs_what_meta_counts():
     assert decode_flops(computed) == decode_flops(everywhere)
     expected, got = stages_of(everywhere), stages_of(computed)
     for name, stage in expected.items():
-        assert but_bytes(got[name].work) == but_bytes(stage.work), name
+        assert got[name].work == stage.work, name
     assert computed.kv_cache_bytes == everywhere.kv_cache_bytes
-    # The CPU is its own host, and its attention lays windows out otherwise.
-    own, other = (ledger_of(traces.prefill).counted for traces in (computed, everywhere))
-    by_device = {"transfer", "clone"}
-    assert {name: own[name] for name in own.keys() - by_device} == {
-        name: other[name] for name in other.keys() - by_device
-    }
-    assert "transfer" in other.keys() - own.keys()
-    assert ledger_of(computed.prefill).unknown == {}
+    own, other = (ledger_of(traces.prefill) for traces in (computed, everywhere))
+    assert own.counted == other.counted
+    assert own.unknown == {}
 
 
 DEVICES = ("meta", "cpu")
