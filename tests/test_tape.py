@@ -245,3 +245,17 @@ def test_parameters_are_the_same_for_any_workload(seed):
     longer = dataclasses.replace(w, batch_size=w.batch_size + 1, text_tokens=w.text_tokens + 40)
     other = dataclasses.replace(case, workload=longer, flash=False)
     assert noted(taped(other))["weights"] == noted(taped(case))["weights"]
+
+
+def test_what_may_be_skipped_is_copied_for_as_many_calls():
+    """5 products once, then in three equal turns."""
+
+    def forward(t):
+        t.skippable(5)
+        return t.empty(1, FLOAT32)
+
+    t = Tape(FLOAT32)
+    t.again("a", forward)
+    for _ in t.turns(3):
+        t.again("b", forward)
+    assert t.savings == [5, 15]

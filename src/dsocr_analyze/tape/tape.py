@@ -151,7 +151,7 @@ class Tape:
             (path + below[old:], stage, times // before * now) for below, _, times in span.calls
         ]
         self.weights += [(path + below[old:], name, n) for below, name, n in span.weights]
-        self.savings += span.savings
+        self.savings += [macs // before * now for macs in span.savings]
 
     def each(
         self,
