@@ -1,4 +1,4 @@
-"""The analytic engine: a page's figures from closed forms alone, without torch or a model."""
+"""The analytic engine: a page's figures from its networks' forwards, without torch or a model."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def mixture(t: Tape, x: Operand, p: Pass, c: DecoderDimensions) -> Operand:
     """`DeepseekV2MoE`: `y = sum_i g_i E_i(x) + E_shared(x)` (2405.04434, eq. 20)."""
     n, d = p.tokens, c.hidden_size
     chosen, weights = t.call("gate", _gate, x, n, c)
-    y: Operand = _routed(t, x, chosen, weights, p, c)
+    y: Operand = _routed(t, chosen, weights, p, c)
     if c.shared_intermediate_size:
         shared = c.shared_intermediate_size
         y = t.map("add", y, t.call("shared_experts", swiglu, x, n, d, shared, c.hidden_act))
@@ -110,14 +110,7 @@ def _within_best_groups(
     return masked, best, chosen, mask
 
 
-def _routed(
-    t: Tape,
-    x: Operand,
-    chosen: Operand,
-    weights: Operand,
-    p: Pass,
-    c: DecoderDimensions,
-) -> Any:
+def _routed(t: Tape, chosen: Operand, weights: Operand, p: Pass, c: DecoderDimensions) -> Any:
     """`moe_infer`: tokens sorted by expert, each expert on its share, sorted back and summed."""
     n, d = p.tokens, c.hidden_size
     E, k = c.n_routed_experts or 0, c.num_experts_per_tok

@@ -129,6 +129,7 @@ def work_of_step(network: Network, c: RelativeDimensions, p: Pass, dtype: Dtype)
     """Work of a decode step, without its records."""
     t = SymbolicTape(dtype, levels=False)
     whole_model(t, network, c, p, None)
+    t.check_nothing_is_left()
     return Work(*(Polynomial.of(count).terms.get((), 0) for count in t.work("")))
 
 
