@@ -321,6 +321,9 @@ class TestParser:
                 "--reserved '10%' is invalid; did you mean 0.1? give"
                 " a number from 0 to 1; see dsocr-analyze fit --help",
             ),
+            (("fit", "--reserved", "0,5"), "--reserved '0,5' is invalid; did you mean 0.5?"),
+            (("fit", "--reserved", "0,5%"), "did you mean 0.005?"),
+            (("fit", "--reserved", "5,0"), "--reserved '5,0' is invalid; give a number from"),
             (
                 ("fit", "--batch-size", "many"),
                 "--batch-size 'many' is invalid; give a whole"

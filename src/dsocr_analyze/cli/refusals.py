@@ -158,7 +158,7 @@ def _value_given(error: Any) -> str | None:
 
 def _number_meant(value: str, *, is_part: bool, choices: Sequence[str]) -> str | None:
     """The number meant by informal spellings such as 1k, 10% or true, as this program takes it."""
-    plain = value.strip().lower().replace(",", "").replace("_", "")
+    plain = value.strip().lower().replace(",", "." if is_part else "").replace("_", "")
     switched = _SWITCHED.get(plain)
     if switched is not None and switched in choices:
         return switched
@@ -166,10 +166,11 @@ def _number_meant(value: str, *, is_part: bool, choices: Sequence[str]) -> str |
     if found is None or choices:
         return None
     number = float(found["digits"])
-    if found["unit"] == "%":
-        return f"{number / 100:g}" if is_part and number <= 100 else None
     if is_part:
-        return f"{number / 100:g}" if not found["unit"] and 1 < number <= 100 else None
+        part = number / 100 if found["unit"] == "%" else number
+        return f"{part:g}" if found["unit"] in ("", "%") and part <= 1 else None
+    if found["unit"] == "%":
+        return None
     whole = number * _THOUSANDS.get(found["unit"], 1)
     return str(int(whole)) if whole == int(whole) else None
 
