@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -23,6 +24,7 @@ from transformers.utils import logging
 
 from dsocr_analyze import analytic
 from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.forking import importing, undone
 from dsocr_analyze.interruption import held
 from dsocr_analyze.running.building import building
 from dsocr_analyze.running.exclusive import exclusive, is_running_thread
@@ -399,29 +401,82 @@ class TestAForkedProcess:
         thread.join()
         assert not failures
 
-    @pytest.mark.parametrize("name", ["importing", "building", "running on meta"])
-    def test_finds_every_setting_as_it_was(self, name, tmp_path):
-        context, _ = contexts(vendor_like.write(tmp_path / "m"))[name]
-        before, entered, leave = settings(), threading.Event(), threading.Event()
+    @staticmethod
+    @contextlib.contextmanager
+    def busy_in(context):
+        """Meanwhile, another thread stays in a context."""
+        entered, leave = threading.Event(), threading.Event()
 
         def stay():
             with context():
                 entered.set()
                 leave.wait()
 
-        def check():
-            assert settings() == before
-            assert _entered() == "entered"
-
         with ThreadPoolExecutor(1) as pool:
             stays = pool.submit(stay)
             try:
                 assert entered.wait(60)
-                self.assert_forked(check)
+                yield
             finally:
                 leave.set()
             stays.result()
+
+    @pytest.mark.parametrize("name", ["importing", "building", "running on meta"])
+    def test_finds_every_setting_as_it_was(self, name, tmp_path):
+        context, _ = contexts(vendor_like.write(tmp_path / "m"))[name]
+        before = settings()
+
+        def check():
+            assert settings() == before
+            assert _entered() == "entered"
+
+        with self.busy_in(context):
+            self.assert_forked(check)
         assert settings() == before
+
+    def test_undoes_a_change_once_even_if_it_is_forked_itself(self):
+        times = []
+
+        def check():
+            assert times == [1]
+
+        def check_and_fork():
+            check()
+            self.assert_forked(check)
+
+        with self.busy_in(lambda: undone(lambda: times.append(1))):
+            self.assert_forked(check_and_fork)
+
+    def test_begins_after_the_imports_of_other_threads(self):
+        entered, ended = threading.Event(), []
+
+        def imports():
+            with importing():
+                entered.set()
+                time.sleep(0.1)
+                ended.append(True)
+
+        def check():
+            assert ended
+
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(imports)
+            assert entered.wait(60)
+            self.assert_forked(check)
+
+    def test_runs_a_model_in_one_thread(self):
+        threads = torch.get_num_threads()
+
+        def check():
+            with exclusive():
+                assert torch.get_num_threads() == 1
+            assert torch.get_num_threads() == 2
+
+        torch.set_num_threads(2)
+        try:
+            self.assert_forked(check)
+        finally:
+            torch.set_num_threads(threads)
 
     def test_analyzes_with_the_session_of_a_busy_thread(self):
         # A view of so many pixels that torch computes with several threads whether any is not 0.
