@@ -1,5 +1,6 @@
 """A CUDA GPU is calibrated: what is measured, what is launched, and what is fitted to it."""
 
+import contextlib
 import functools
 import itertools
 import json
@@ -29,6 +30,7 @@ from dsocr_analyze.measuring.gpu_calibration import calibrated_gpu, calibrated_p
 from dsocr_analyze.measuring.gpu_calls import KernelCalls
 from dsocr_analyze.measuring.gpu_cases import MOVED_BYTES, Case, gpu_cases, rows_of
 from dsocr_analyze.measuring.gpu_host import step_times
+from dsocr_analyze.measuring.gpu_kernels import GpuKernels
 from dsocr_analyze.measuring.gpu_peaks import FoundGpu, described_gpu, found_gpu
 
 HOST = MeasuredHost(launch_us=7.5, sync_us=31, step_us=900, graph_us=8, link_gb_s=11)
@@ -261,6 +263,53 @@ class TestCalls:
         assert calls.framework("generation_attention").startswith("flash-attn 2.7.4, torch ")
         for kind in ("encoder_attention", "masked_attention"):
             assert calls.framework(kind).endswith("scaled_dot_product_attention")
+
+
+class FakeGpu:
+    """Every call of its only kernel takes 0.1 ms, captured in a graph or not."""
+
+    def __init__(self):
+        self.launched, self.captured, self.now = [], None, 0.0
+        self.timer = SimpleNamespace(mark=lambda: self.now, seconds=lambda start, end: end - start)
+
+    def call(self, number):
+        if self.captured is None:
+            self.launched.append(number)
+            self.now += 1e-4
+        else:
+            self.captured.append(number)
+
+    def capture_begin(self):
+        self.captured = []
+
+    def capture_end(self):
+        self.captured, self.graph = None, self.captured
+
+    def replay(self):
+        for number in self.graph:
+            self.call(number)
+
+
+class TestSeconds:
+    @pytest.mark.parametrize(
+        ("copies", "alone", "together"),
+        [(1, [0, 0, 0], [0, 0, 0, 0, 0]), (3, [0, 1, 0], [0, 1, 2, 0, 1])],
+    )
+    def test_calls_of_half_a_millisecond_are_captured_and_repeated(
+        self, monkeypatch, copies, alone, together
+    ):
+        """Two calls warm up, and one is timed; the graph is replayed once, and then timed."""
+        gpu, kernels = FakeGpu(), object.__new__(GpuKernels)
+        kernels._device, kernels._timer = torch.device("cpu"), gpu.timer
+        kernels._stream, kernels._flushed = SimpleNamespace(synchronize=int), torch.ones(1)
+        kernels._calls = SimpleNamespace(call_of=lambda _: (gpu.call, copies))
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1 << 30, 1 << 30))
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: gpu)
+        for name in ("device", "stream"):
+            monkeypatch.setattr(torch.cuda, name, contextlib.nullcontext)
+        seconds = kernels.seconds(Case("gemm", Gemm(1, 1, 1, 1), True))
+        assert seconds == pytest.approx(1e-4)
+        assert gpu.launched == [*alone, *together * 6]
 
 
 class TestHostTimes:

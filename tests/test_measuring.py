@@ -42,6 +42,7 @@ from dsocr_analyze.measuring import (
     cpu_samples,
     machine,
     memory,
+    preprocessing,
 )
 from dsocr_analyze.measuring.cpu_calibration import fitted_families
 from dsocr_analyze.measuring.cpu_samples import MeasuredKernel
@@ -272,7 +273,6 @@ def test_what_a_pass_runs_is_what_a_trace_of_it_has(session, timed):
     assert any(each.is_held_out for each in kernels)
 
 
-@pytest.mark.exhaustive
 def test_operators_of_a_pass_take_no_longer_than_the_pass(session):
     began = time.perf_counter()
     run = cpu_passes._timed(session.loaded, cpu_passes.PageOfPass(128), math.inf)
@@ -811,8 +811,8 @@ def run_with(option, value):
     return itertools.chain.from_iterable(values.items())
 
 
-@pytest.mark.exhaustive
 def test_measure_says_what_it_measured(config, home, capsys):
+    """The witness of the command."""
     out = home / "measured.json"
     assert main(["measure", "--config", str(config), *RUN, "--json", str(out)]) == 0
     text = capsys.readouterr().out
@@ -825,6 +825,7 @@ def test_measure_says_what_it_measured(config, home, capsys):
     assert document["weights"] == "random"
     assert document["profile"] is None
     assert all(len(each["samples"]) == 2 for each in document["stages"].values())
+    assert len(document["reference"]["samples"]) == 2
     peak = document["peak"]
     assert peak["besides"] == peak["measured"] - peak["predicted"]
     assert peak["measured"] == pytest.approx(peak["predicted"], rel=0.05)
@@ -939,15 +940,25 @@ def test_calibrate_refuses_what_it_cannot_measure(home, capsys, arguments, messa
 # Preprocessing -------------------------------------------------------------------------------
 
 
-@pytest.mark.exhaustive
-def test_preprocessing_is_measured_per_prompt():
+def test_preprocessing_is_measured_per_prompt(monkeypatch):
     one = measured_preprocessing(DEFAULT.plan(page=(900, 1200)), (768, 1024), 2)
     assert len(one.seconds) == 2
     assert one.fastest > 0
-    threads = torch.get_num_threads()
+    threads, prepare, seen = torch.get_num_threads(), preprocessing._prepare, []
+
+    def noted(*page):
+        seen.append(torch.get_num_threads())
+        return prepare(*page)
+
+    monkeypatch.setattr(preprocessing, "_prepare", noted)
     squeezed = DEFAULT.plan(page=(90, 120), crop_mode=False, image_size=512)
-    measured_preprocessing(squeezed, (512, 512), 1)
-    assert torch.get_num_threads() == threads
+    torch.set_num_threads(2)
+    try:
+        measured_preprocessing(squeezed, (512, 512), 1)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert seen == [1, 1]
 
 
 @pytest.mark.parametrize(
