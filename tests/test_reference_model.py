@@ -389,6 +389,15 @@ def test_latent_attention_caches_latent_and_rotary_key_and_never_calls_the_up_pr
     assert calls == []
 
 
+def test_latent_attention_that_is_given_no_positions_goes_on_after_its_cache():
+    attention = randomised(modeling_deepseekv2.DeepseekV2Attention(tiny_config(**LATENT), 0))
+    x, mask, cache = normal(2, 7, 32), causal(7), modeling_deepseekv2.KeyValueCache()
+    whole, *_ = attention(x, mask, torch.arange(7)[None])
+    parts = [attention(x[:, first:end], mask[:, :, first:end, :end], past_key_value=cache)[0]
+             for first, end in ((0, 4), (4, 7))]  # fmt: skip
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-5, rtol=1e-4)
+
+
 def test_latent_softmax_scale_takes_yarns_magnitude_squared():
     scaling = {"type": "yarn", "factor": 4.0, "mscale_all_dim": 0.5}
     attention = modeling_deepseekv2.DeepseekV2Attention(

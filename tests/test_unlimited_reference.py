@@ -317,7 +317,6 @@ def slots_of(cache) -> list[int]:
     return [written.get(layer, 0) for layer in range(3)]
 
 
-@pytest.mark.exhaustive
 def test_a_cache_is_made_as_real_steps_leave_it():
     model = decoder(small(), torch.float32, vendor=False)
     first = Generation(model, tokens_of(1, 5), 5, WINDOW)
