@@ -292,6 +292,10 @@ class TestDidYouMean:
         if len(name) >= 6 and slip not in gpu_catalogue():
             assert near_to(slip, gpu_catalogue())
 
+    def test_what_is_far_behind_the_closest_is_not_meant(self):
+        names = ["abc", "abcdefgh", "abcdx"]  # 2 x 3 / 8 = 0.75, 2 x 5 / 13 = 0.77, 2 x 4 / 10
+        assert near_to("abcde", names) == ("abcdx", "abcdefgh")
+
     def test_nothing_close_is_nothing_said(self):
         assert did_you_mean("frobnicate", ["tiny", "base"]) == ""
 

@@ -27,6 +27,7 @@ from dsocr_analyze.gate.redefined import loosened_keys, redefinitions
 from dsocr_analyze.gate.report_keys import ReportKeys
 from dsocr_analyze.gate.text import text_lines
 from dsocr_analyze.gate.update import edited, edits_of
+from dsocr_analyze.gate.wording import equal_text, workload_summary
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.build import build_report
 from dsocr_analyze.report.document import (
@@ -207,6 +208,20 @@ class TestJudging:
             (Budget("total.flops", level="warn", max=flops - 1), "warned"),
         ]:
             assert judged(report, None, budget).outcome == outcome, budget
+
+    def test_limits_that_are_kept_are_counted(self, report):
+        kept, exceeded = Budget("total.*", max=10**18), Budget("total.flops", max=1)
+        [*figures] = ReportKeys(report).figures("total.*")
+        params = Budget("total.params", min=1)
+        for budgets, said in [
+            ((), "page: passed"),
+            ((params,), "page: passed; 1 limit kept"),
+            ((kept,), f"page: passed; {len(figures)} limits kept"),
+            ((params, exceeded), "page: FAILED; 1 limit kept"),
+        ]:
+            assert workload_summary(judged(report, None, *budgets)) == said
+        same = judged(report, report, params)
+        assert workload_summary(same) == f"page: passed; all {equal_text(same)}, 1 limit kept"
 
     def test_an_increase_is_held_to_an_exact_part_of_the_baseline(self):
         before, after = report_of(), report_of(num_experts_per_tok=7)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,14 @@ def test_a_file_that_another_writes_at_the_moment_stays(tmp_path):
         prepare_directory(tmp_path)
         assert temporary.read_text() == "half"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_no_file_stays_open(tmp_path):
+    opened = Path("/dev/fd")
+    before = len(list(opened.iterdir()))
+    write_files({tmp_path / "a": "a", tmp_path / "b": "b"})
+    prepare_directory(tmp_path)
+    assert len(list(opened.iterdir())) <= before
 
 
 def test_files_of_other_names_kinds_and_links_stay(tmp_path):

@@ -121,6 +121,23 @@ class TestScale:
         assert Scale(10**12, "TB").text(0) == "0.000"
 
 
+class TestTexts:
+    @pytest.mark.parametrize(
+        ("text", "widest", "lines"),
+        [
+            ("one, two, three", "one, two,", ["one, two,", "three"]),
+            ("alpha beta, gamma", "gamma", ["alpha", "beta,", "gamma"]),
+            ("page of 640 x 900", "640 x 900", ["page of", "640 x 900"]),
+            ("alpha-beta/gamma", "alpha-beta/", ["alpha-beta/", "gamma"]),
+            ("abababababab", "abababa \u2026", ["abababa \u2026"]),
+        ],
+    )
+    def test_lines_break_after_commas_then_words_then_parts_of_words(self, text, widest, lines):
+        with drawing():
+            measure = Picture("", "").measure
+            assert measure.wrapped(text, measure.width(widest, 8), 8) == lines
+
+
 class TestStages:
     """compare --plot."""
 
@@ -441,6 +458,10 @@ class TestArchive:
         Path("pages.csv").write_text("width,height,max_new_tokens\n99,99,4\n99,99,5\n")
         picture, _ = draw("archive", "pages.csv")
         assert "new token" not in heading_of(picture)
+
+    def test_pages_are_counted_in_whole_numbers(self, draw):
+        picture, _ = draw("archive", self.listed((99, 99), (99, 99)))
+        assert all(tick == int(tick) for tick in picture.axes.get_yticks())
 
     @pytest.mark.exhaustive
     def test_names_of_files_are_only_names(self, draw):

@@ -8,11 +8,14 @@ from pathlib import Path
 import jsonschema
 import msgspec
 import pytest
+import torch
 from both_engines import small_directory
 from sampling import first, sampled
 
 from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.cli.documents import schemas
+from dsocr_analyze.device import parse_device
+from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.report.json_text import dump_json
 from dsocr_analyze.trace import operators, recorder
 
@@ -148,6 +151,28 @@ def test_two_runs_differ_in_nothing_but_the_timestamp(session, report):
     metadata = msgspec.structs.replace(again.metadata, created=report.metadata.created)
     assert dump_json(msgspec.structs.replace(again, metadata=metadata)) == dump_json(report)
     assert dt.datetime.fromisoformat(report.metadata.created).tzinfo == dt.UTC
+
+
+def test_every_step_is_announced():
+    session = DeepSeekOCRSession.from_directory(small_directory(num_hidden_layers=1))
+    told = []
+    workload = session.plan(page=(600, 500), crop_mode=False, image_size=64, max_new_tokens=2)
+    session.figures(workload, on_progress=told.append)
+    assert told == [
+        "prefill pass", "decode step 1", "decode step over a longer cache", "analytic engine",
+    ]  # fmt: skip
+
+
+def test_a_gpu_is_there_if_torch_can_use_it(monkeypatch):
+    """The driver names GPUs that a torch for another version of CUDA cannot use."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert parse_device("cuda:1") == torch.device("cuda", 1)
+    with pytest.raises(DeviceError, match=r"'cuda:2' does not exist \(2 here\)"):
+        parse_device("cuda:2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match=r"'cuda' does not exist \(no CUDA GPU here\)"):
+        parse_device("cuda")
 
 
 class TestAgreement:
