@@ -274,7 +274,7 @@ class Values:
     """Values of sizes and their products, each computed once.
 
     Args:
-        sizes: Integers, or integer arrays `[n]`, by name.
+        sizes: Integers, or integer arrays that broadcast, by name.
     """
 
     def __init__(self, sizes: Mapping[str, Any]) -> None:
@@ -284,15 +284,18 @@ class Values:
         """Evaluates a size to an integer or an array `[n]`."""
         if not isinstance(size, Polynomial):
             return size
-        number, array = 0, None
+        number: int | Fraction = 0
+        array = None
         for monomial, coefficient in size.terms.items():
             term = coefficient * self._product(monomial)
-            if isinstance(term, int):
+            if isinstance(term, int | Fraction):
                 number += term
             elif array is None:
                 array = term
-            else:
+            elif array.shape == term.shape:
                 array += term
+            else:
+                array = array + term
         if array is None:
             return number
         if number:

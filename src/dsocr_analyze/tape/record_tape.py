@@ -1,17 +1,61 @@
-"""A tape that keeps records but follows no memory, so that sizes may be arrays."""
+"""A tape that keeps records but follows no memory, so that sizes need not be compared."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
 
-from dsocr_analyze.tape.polynomial import Size
-from dsocr_analyze.tape.tape import Tape
+from dsocr_analyze.dtypes import Dtype
+from dsocr_analyze.kernels import Kernel, Work
+from dsocr_analyze.tape.polynomial import Polynomial, Size, Symbol, Values
+from dsocr_analyze.tape.tape import Forward, Tape
+from dsocr_analyze.tape.tensor import Tensor, View, described, made
 
-__all__ = ["RecordTape"]
+__all__ = ["RecordTape", "evaluated"]
+
+_Records = Callable[..., tuple[Kernel, ...]]
 
 
 class RecordTape(Tape):
-    """A tape for sizes that cannot be compared: integers, or arrays of integers."""
+    """A tape for sizes that are integers or polynomials.
+
+    Equal calls of `again` in one module are noted once, at the first of them.
+
+    Args:
+        dtype: Type of weights and features.
+        stages: Name of the stage that begins at a module's path.
+        stage: Name of the stage of everything else.
+    """
+
+    def __init__(
+        self, dtype: Dtype, stages: Mapping[str, str] | None = None, stage: str = ""
+    ) -> None:
+        super().__init__(dtype, stages, stage)
+        self._equal: dict[Any, list[Any]] = {}
+
+    def call(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
+        """Calls a child."""
+        outer, self._equal = self._equal, {}
+        output = super().call(name, forward, *inputs, **options)
+        for places, _, calls in self._equal.values():
+            for place in places if calls > 1 else ():
+                kernel = self.kernels[place]
+                self.kernels[place] = kernel._replace(calls=kernel.calls * calls)
+        self._equal = outer
+        return output
+
+    def again(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
+        """Like `call`; the records of an equal call before stand for this one as well."""
+        sizes = tuple((x.n, x.dtype) if isinstance(x, Tensor | View) else x for x in inputs)
+        key = (forward, sizes, tuple(options.items()), self._times)
+        if equal := self._equal.get(key):
+            equal[-1] += 1
+            return made(self, equal[1])
+        first = len(self.kernels)
+        output = self.call(name, forward, *inputs, **options)
+        self._equal[key] = [range(first, len(self.kernels)), described(output), 1]
+        return output
 
     def turns(self, count: Size) -> Iterator[Size]:
         """Equal turns, noted once for all; none for 0."""
@@ -21,8 +65,41 @@ class RecordTape(Tape):
             yield 0
         self._times = times
 
+    def derived(
+        self, name: str, function: Callable[..., Size], *sizes: Size, **limits: Any
+    ) -> Size:
+        """A size that is no polynomial of others: a new symbol, unless they are integers."""
+        if all(isinstance(size, int) for size in sizes):
+            return function(*sizes)
+        return Polynomial({(Symbol(name, function=function, sizes=sizes),): 1})
+
     def allocated(self, nbytes: Size) -> None:
         """Nothing."""
 
     def freed(self, nbytes: Size) -> None:
         """Nothing."""
+
+
+def evaluated(records: _Records, sizes: Mapping[str, Any], *rest: Any) -> tuple[Kernel, ...]:
+    """The records of a forward for arrays: it runs on symbols, and equal sizes are computed once.
+
+    Args:
+        records: Returns the records, from the sizes and the rest.
+        sizes: Integers, or integer arrays that broadcast, by name.
+        rest: All else.
+    """
+    if all(isinstance(size, int) for size in sizes.values()):
+        return records(*sizes.values(), *rest)
+    of = lru_cache(maxsize=None, typed=True)(Values(sizes).of)
+    return tuple(
+        each._replace(
+            dimensions=type(each.dimensions)(*map(of, each.dimensions)),
+            work=Work(*map(of, each.work)),
+        )
+        for each in _on_symbols(records, tuple(sizes), *rest)
+    )
+
+
+@lru_cache(maxsize=64)
+def _on_symbols(records: _Records, names: tuple[str, ...], *rest: Any) -> tuple[Kernel, ...]:
+    return records(*map(Polynomial.size, names), *rest)

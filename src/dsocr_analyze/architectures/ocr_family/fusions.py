@@ -2,7 +2,7 @@
 
 A fusion does the same matrix work as what it replaces, except for logits that nobody reads and the
 small products behind tables of angles; it saves bytes and launches. n is the tokens, d the width;
-sizes of a workload may be arrays.
+sizes of a workload may be symbols.
 
 Source: vLLM (`model_executor/layers`), whose classes are named below, and SGLang's layers of the
 same names.
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from dsocr_analyze.architectures.ocr_family.attention import Pass, scores_of_later_tokens
 from dsocr_analyze.dtypes import FLOAT32, INT64, Dtype
 from dsocr_analyze.kernels import Attention, Experts, Gemm, Rows, Work
 
@@ -125,7 +126,7 @@ def paged_attention(
     """
     H, kv, D = c.heads, c.kv_heads, c.head_dim
     pages = _cached(t, B * K * (2 * kv * D), cache_bits)
-    skipped = H * (T * (T - 1) // 2) * B
+    skipped = scores_of_later_tokens(t, Pass(B, T), H)
     shape = Attention(B, H, kv, T, K, D, D, skippable_scores=skipped)
     return t.attention("paged_attention", shape, q, pages)
 

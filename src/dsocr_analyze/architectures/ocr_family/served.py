@@ -3,11 +3,12 @@
 The encoders run as in the model's own code: engines neither compile them nor capture them in graphs
 (`vllm/model_executor/models/deepseek_ocr.py`). Each prompt runs alone, and each step runs all
 sequences together, as the fused kernels of `fusions`. B is the sequences, T the new tokens of each,
-K the keys that they see: integers, or arrays of them.
+K the keys that they see: integers, or arrays of them, for which a forward runs once on symbols.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
@@ -28,13 +29,15 @@ from dsocr_analyze.architectures.ocr_family.fusions import (
     silu_and_mul,
 )
 from dsocr_analyze.architectures.ocr_family.network import ViewFeatures
-from dsocr_analyze.architectures.ocr_family.page import model, pixels_of
+from dsocr_analyze.architectures.ocr_family.page import embedded_page, pixels_of
 from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
+from dsocr_analyze.architectures.ocr_family.symbolic_passes import prompt as symbolic_prompt
 from dsocr_analyze.dtypes import BFLOAT16, INT64, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.kernels import Kernel, merged
 from dsocr_analyze.tape.modules import embedding, linear
-from dsocr_analyze.tape.record_tape import RecordTape
+from dsocr_analyze.tape.polynomial import Values, highest
+from dsocr_analyze.tape.record_tape import RecordTape, evaluated
 from dsocr_analyze.tape.tape import Tape
 from dsocr_analyze.tape.tensor import Operand
 from dsocr_analyze.workload import ViewBatch, Workload
@@ -80,11 +83,12 @@ def check(c: RelativeDimensions) -> None:
 # --- forwards --------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=128)  # pages of a mode share a few grids, whatever the GPU
 def views(
     network: Network, N: int, R: int, c: RelativeDimensions, dtype: Dtype
 ) -> dict[str, tuple[Kernel, ...]]:
     """Kernels of one vision call on N views of R pixels per side, by stage, whatever their path."""
-    t, view = Tape(dtype, network.begins), ViewBatch(N, R)
+    t, view = RecordTape(dtype, network.begins), ViewBatch(N, R)
     t.call("model", network.encode, ViewFeatures(), pixels_of(t, view), view, c, is_served=True)
     return {
         stage.name: merged(each.at("") for each in t.kernels if each.stage == stage.name)
@@ -105,6 +109,12 @@ def prompt(
         dtype: Type of features.
         cache_bits: Bits per cached element.
     """
+    return evaluated(_prompt, {"T": T, "K": K, "visual": visual}, c, dtype, cache_bits)
+
+
+def _prompt(
+    T: Size, K: Size, visual: Size, c: RelativeDimensions, dtype: Dtype, cache_bits: int
+) -> tuple[Kernel, ...]:
     t = RecordTape(dtype, stage=PREFILL.name)
     placed_features(t, t.input(visual * c.decoder.hidden_size, dtype))
     _fused(t, 1, T, K, c.decoder, cache_bits)
@@ -115,6 +125,12 @@ def step(
     B: Size, K: Size, c: RelativeDimensions, dtype: Dtype, cache_bits: int
 ) -> tuple[Kernel, ...]:
     """Kernels of one decode step of B sequences over K keys each, including the new token's."""
+    return evaluated(_step, {"B": B, "K": K}, c, dtype, cache_bits)
+
+
+def _step(
+    B: Size, K: Size, c: RelativeDimensions, dtype: Dtype, cache_bits: int
+) -> tuple[Kernel, ...]:
     t = RecordTape(dtype, stage=DECODE.name)
     _fused(t, B, 1, K, c.decoder, cache_bits)
     return tuple(t.kernels)
@@ -164,15 +180,30 @@ def _mixture(t: Tape, x: Operand, n: Size, c: DecoderDimensions) -> Operand:
 # --- memory ----------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=4096)  # a search for the largest batch asks for the same again and again
 def activation_bytes(
     network: Network, c: RelativeDimensions, workload: Workload, dtype: Dtype
 ) -> int:
     """Peak of the prefill pass without its logits, of which engines keep only the last row."""
-    t, p = Tape(dtype, records=False), Pass(workload.batch_size, workload.seq_len, flash=True)
-    t.call("model", model, network, c, p, workload)
+    B, T = workload.batch_size, workload.seq_len
+    page = replace(workload, text_tokens=1, max_new_tokens=1)
+    most, left = _bytes_besides_embeddings(network, c, page, dtype)
+    decoder = symbolic_prompt(network, c, dtype, flash=True, is_several=B > 1, is_long=False)
+    layers: int = highest(decoder.layers, Values({"B": B, "T": T}))
+    return max(most + B * T * c.decoder.hidden_size * dtype.nbytes, left + layers)
+
+
+@lru_cache(maxsize=4096)  # pages of all lengths have few kinds of views
+def _bytes_besides_embeddings(
+    network: Network, c: RelativeDimensions, page: Workload, dtype: Dtype
+) -> tuple[int, int]:
+    """Bytes alive until the decoder begins: the most, and those that are left then."""
+    t, p = Tape(dtype, records=False), Pass(page.batch_size, page.seq_len)
+    embeds, seen = embedded_page(t, network, c, p, page)
+    embedded = embeds.nbytes
+    left = t.alive - embedded
+    del embeds, seen
     t.check_nothing_is_left()
-    return t.peak.nbytes
+    return t.peak.nbytes - embedded, left
 
 
 def cache_elements(c: RelativeDimensions) -> int:
