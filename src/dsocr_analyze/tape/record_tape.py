@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial, wraps
+from typing import Any, TypeVar, cast
 
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.kernels import Kernel, Work
@@ -12,9 +12,9 @@ from dsocr_analyze.tape.polynomial import Polynomial, Size, Symbol, Values
 from dsocr_analyze.tape.tape import Forward, Tape
 from dsocr_analyze.tape.tensor import Tensor, View, described, made
 
-__all__ = ["RecordTape", "evaluated"]
+__all__ = ["RecordTape", "for_arrays"]
 
-_Records = Callable[..., tuple[Kernel, ...]]
+_Records = TypeVar("_Records", bound=Callable[..., tuple[Kernel, ...]])
 
 
 class RecordTape(Tape):
@@ -80,26 +80,30 @@ class RecordTape(Tape):
         """Nothing."""
 
 
-def evaluated(records: _Records, sizes: Mapping[str, Any], *rest: Any) -> tuple[Kernel, ...]:
-    """The records of a forward for arrays: it runs on symbols, and equal sizes are computed once.
+def for_arrays(*names: str) -> Callable[[_Records], _Records]:
+    """Lets a function from sizes to records take arrays: it runs once, on symbols of these names.
 
-    Args:
-        records: Returns the records, from the sizes and the rest.
-        sizes: Integers, or integer arrays that broadcast, by name.
-        rest: All else.
+    Records for arrays `[n]`, or for arrays that broadcast, share what is equal, computed once.
     """
-    if all(isinstance(size, int) for size in sizes.values()):
-        return records(*sizes.values(), *rest)
-    of = lru_cache(maxsize=None, typed=True)(Values(sizes).of)
-    return tuple(
-        each._replace(
-            dimensions=type(each.dimensions)(*map(of, each.dimensions)),
-            work=Work(*map(of, each.work)),
-        )
-        for each in _on_symbols(records, tuple(sizes), *rest)
-    )
 
+    def decorated(records: _Records) -> _Records:
+        on_symbols = lru_cache(maxsize=64)(partial(records, *map(Polynomial.size, names)))
 
-@lru_cache(maxsize=64)
-def _on_symbols(records: _Records, names: tuple[str, ...], *rest: Any) -> tuple[Kernel, ...]:
-    return records(*map(Polynomial.size, names), *rest)
+        @wraps(records)
+        def evaluated(*arguments: Any) -> tuple[Kernel, ...]:
+            sizes, rest = arguments[: len(names)], arguments[len(names) :]
+            if all(isinstance(size, int) for size in sizes):
+                return records(*arguments)
+            values = Values(dict(zip(names, sizes, strict=True)))
+            of = lru_cache(maxsize=None, typed=True)(values.of)
+            return tuple(
+                each._replace(
+                    dimensions=type(each.dimensions)(*map(of, each.dimensions)),
+                    work=Work(*map(of, each.work)),
+                )
+                for each in on_symbols(*rest)
+            )
+
+        return cast("_Records", evaluated)
+
+    return decorated

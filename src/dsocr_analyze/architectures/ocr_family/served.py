@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
+from dsocr_analyze.architectures.ocr_family import symbolic_passes
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.decoder import decoder
 from dsocr_analyze.architectures.ocr_family.fusions import (
@@ -29,15 +30,14 @@ from dsocr_analyze.architectures.ocr_family.fusions import (
     silu_and_mul,
 )
 from dsocr_analyze.architectures.ocr_family.network import ViewFeatures
-from dsocr_analyze.architectures.ocr_family.page import embedded_page, pixels_of
+from dsocr_analyze.architectures.ocr_family.page import pixels_of
 from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
-from dsocr_analyze.architectures.ocr_family.symbolic_passes import prompt as symbolic_prompt
 from dsocr_analyze.dtypes import BFLOAT16, INT64, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.kernels import Kernel, merged
 from dsocr_analyze.tape.modules import embedding, linear
 from dsocr_analyze.tape.polynomial import Values, highest
-from dsocr_analyze.tape.record_tape import RecordTape, evaluated
+from dsocr_analyze.tape.record_tape import RecordTape, for_arrays
 from dsocr_analyze.tape.tape import Tape
 from dsocr_analyze.tape.tensor import Operand
 from dsocr_analyze.workload import ViewBatch, Workload
@@ -96,6 +96,7 @@ def views(
     }
 
 
+@for_arrays("T", "K", "visual")
 def prompt(
     T: Size, K: Size, visual: Size, c: RelativeDimensions, dtype: Dtype, cache_bits: int
 ) -> tuple[Kernel, ...]:
@@ -109,28 +110,17 @@ def prompt(
         dtype: Type of features.
         cache_bits: Bits per cached element.
     """
-    return evaluated(_prompt, {"T": T, "K": K, "visual": visual}, c, dtype, cache_bits)
-
-
-def _prompt(
-    T: Size, K: Size, visual: Size, c: RelativeDimensions, dtype: Dtype, cache_bits: int
-) -> tuple[Kernel, ...]:
     t = RecordTape(dtype, stage=PREFILL.name)
     placed_features(t, t.input(visual * c.decoder.hidden_size, dtype))
     _fused(t, 1, T, K, c.decoder, cache_bits)
     return tuple(t.kernels)
 
 
+@for_arrays("B", "K")
 def step(
     B: Size, K: Size, c: RelativeDimensions, dtype: Dtype, cache_bits: int
 ) -> tuple[Kernel, ...]:
     """Kernels of one decode step of B sequences over K keys each, including the new token's."""
-    return evaluated(_step, {"B": B, "K": K}, c, dtype, cache_bits)
-
-
-def _step(
-    B: Size, K: Size, c: RelativeDimensions, dtype: Dtype, cache_bits: int
-) -> tuple[Kernel, ...]:
     t = RecordTape(dtype, stage=DECODE.name)
     _fused(t, B, 1, K, c.decoder, cache_bits)
     return tuple(t.kernels)
@@ -186,24 +176,20 @@ def activation_bytes(
     """Peak of the prefill pass without its logits, of which engines keep only the last row."""
     B, T = workload.batch_size, workload.seq_len
     page = replace(workload, text_tokens=1, max_new_tokens=1)
-    most, left = _bytes_besides_embeddings(network, c, page, dtype)
-    decoder = symbolic_prompt(network, c, dtype, flash=True, is_several=B > 1, is_long=False)
-    layers: int = highest(decoder.layers, Values({"B": B, "T": T}))
+    most, left = _bytes_of_views(network, c, page, dtype)
+    whole = symbolic_passes.prompt(network, c, dtype, flash=True, is_several=B > 1, is_long=False)
+    layers: int = highest(whole.layers, Values({"B": B, "T": T}))
     return max(most + B * T * c.decoder.hidden_size * dtype.nbytes, left + layers)
 
 
-@lru_cache(maxsize=4096)  # pages of all lengths have few kinds of views
-def _bytes_besides_embeddings(
+@lru_cache(maxsize=4096)  # prompts of all lengths have a few kinds of pages
+def _bytes_of_views(
     network: Network, c: RelativeDimensions, page: Workload, dtype: Dtype
 ) -> tuple[int, int]:
-    """Bytes alive until the decoder begins: the most, and those that are left then."""
-    t, p = Tape(dtype, records=False), Pass(page.batch_size, page.seq_len)
-    embeds, seen = embedded_page(t, network, c, p, page)
-    embedded = embeds.nbytes
-    left = t.alive - embedded
-    del embeds, seen
-    t.check_nothing_is_left()
-    return t.peak.nbytes - embedded, left
+    """Bytes alive besides embeddings: the most until the decoder begins, and those left then."""
+    p = Pass(page.batch_size, page.seq_len)
+    _, most, left = symbolic_passes.looked(network, c, dtype, p, page, {})
+    return most, left
 
 
 def cache_elements(c: RelativeDimensions) -> int:

@@ -30,6 +30,7 @@ __all__ = [
     "ViewSizes",
     "affine",
     "changes_with_length",
+    "looked",
     "looks",
     "prompt",
     "step",
@@ -209,8 +210,8 @@ def looks(network: Network, c: RelativeDimensions, dtype: Dtype) -> Callable[[Vi
         if len(spans) > _MOST_SPANS:
             spans.clear()
         page = _page(network, sizes)
-        work, several, left = _looked(network, c, dtype, Pass(B, T), page, spans)
-        _, alone, _ = _looked(network, c, dtype, Pass(1, page.seq_len), page, spans)
+        work, several, left = looked(network, c, dtype, Pass(B, T), page, spans)
+        _, alone, _ = looked(network, c, dtype, Pass(1, page.seq_len), page, spans)
         parts = (
             tuple(_coefficient(count, *names) for count in work)
             for names in ((), ("B",), ("B", "T"))
@@ -220,7 +221,7 @@ def looks(network: Network, c: RelativeDimensions, dtype: Dtype) -> Callable[[Vi
     return look
 
 
-def _looked(
+def looked(
     network: Network,
     c: RelativeDimensions,
     dtype: Dtype,
