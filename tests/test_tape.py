@@ -12,7 +12,9 @@ from taped_passes import noted, taped
 
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.figures import Peak
+from dsocr_analyze.kernels import merged
 from dsocr_analyze.tape.modules import linear
+from dsocr_analyze.tape.record_tape import RecordTape
 from dsocr_analyze.tape.tape import Tape
 from dsocr_analyze.tape.tensor import View
 
@@ -236,6 +238,19 @@ def test_again_is_equal_to_call_and_nothing_is_left(seed, n):
         for name in ("calls", "weights", "savings", "peak", "alive"):
             assert getattr(copied, name) == getattr(called, name)
     assert run(size=n + 1, spans=spans).weights == called.weights
+
+
+@given(seed=st.integers(0, 10**9), n=st.integers(1, 10**6))
+def test_records_of_equal_calls_stand_for_all_of_them(seed, n):
+    module = tree(random.Random(seed))
+
+    def records(t):
+        t.call("model", forward, t.input(n, t.dtype), module)
+        for _ in range(2):
+            t.again("alone", forward, t.input(n, t.dtype), module)
+        return merged(each.at("") for each in t.kernels)
+
+    assert records(RecordTape(BFLOAT16)) == records(Calling(BFLOAT16))
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -184,12 +184,31 @@ def taken(kernels, index):
     )
 
 
+def at(counts, row, column):
+    """Counts of one pair of arrays that broadcast to 2 x 3."""
+    return [int(np.broadcast_to(count, (2, 3))[row, column]) for count in counts]
+
+
 class TestArrays:
     def test_a_step_of_arrays_is_a_step_of_each(self):
         sequences, keys = np.array([1, 2, 64]), np.array([900, 1, 5000])
         together = SERVED.step(sequences, keys, SMALL, BFLOAT16, 8)
         for index, (B, K) in enumerate(zip(sequences, keys, strict=True)):
             assert taken(together, index) == SERVED.step(int(B), int(K), SMALL, BFLOAT16, 8)
+
+    def test_arrays_that_broadcast_are_steps_of_each_pair(self):
+        sequences, keys = np.array([[1, 2, 64]]), np.array([[900], [5000]])
+        together = SERVED.step(sequences, keys, SMALL, BFLOAT16, 4)
+        for row, column in np.ndindex(2, 3):
+            B, K = int(sequences[0, column]), int(keys[row, 0])
+            every = [
+                kernel._replace(
+                    dimensions=type(kernel.dimensions)(*at(kernel.dimensions, row, column)),
+                    work=Work(*at(kernel.work, row, column)),
+                )
+                for kernel in together
+            ]
+            assert tuple(every) == SERVED.step(B, K, SMALL, BFLOAT16, 4)
 
     def test_a_prompt_of_arrays_is_a_prompt_of_each(self):
         tokens, visual = np.array([100, 913, 5000]), np.array([90, 900, 4000])

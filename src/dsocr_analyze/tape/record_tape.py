@@ -32,7 +32,7 @@ class RecordTape(Tape):
         self, dtype: Dtype, stages: Mapping[str, str] | None = None, stage: str = ""
     ) -> None:
         super().__init__(dtype, stages, stage)
-        self._equal: dict[Any, list[Any]] = {}
+        self._equal: dict[Any, list[Any]] | None = None
 
     def call(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
         """Calls a child."""
@@ -47,6 +47,8 @@ class RecordTape(Tape):
 
     def again(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
         """Like `call`; the records of an equal call before stand for this one as well."""
+        if self._equal is None:  # no module is running
+            return self.call(name, forward, *inputs, **options)
         sizes = tuple((x.n, x.dtype) if isinstance(x, Tensor | View) else x for x in inputs)
         key = (forward, sizes, tuple(options.items()), self._times)
         if equal := self._equal.get(key):

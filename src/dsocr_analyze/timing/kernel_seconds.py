@@ -342,12 +342,14 @@ def _group(kernel: Kernel) -> tuple[Any, ...]:
 
 
 def _columns(members: Sequence[Kernel], width: Shape, *names: str) -> list[Floats]:
-    """Dimensions of some kernels, `[kernels, *width]` each."""
+    """Dimensions of some kernels, `[kernels, *width]` each, or `[kernels, 1, ...]` for integers."""
     import numpy as np
 
     def column(name: str) -> Floats:
-        values = [np.broadcast_to(getattr(each.dimensions, name), width) for each in members]
-        return np.asarray(values, dtype=np.float64)
+        sizes = [getattr(each.dimensions, name) for each in members]
+        if all(isinstance(size, int) for size in sizes):
+            return np.array(sizes, np.float64).reshape(-1, *[1] * len(width))
+        return np.asarray([np.broadcast_to(size, width) for size in sizes], np.float64)
 
     return [column(name) for name in names]
 
@@ -362,7 +364,10 @@ def _bytes(members: Sequence[Kernel], width: Shape) -> Floats:
 def _least(
     members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
 ) -> tuple[NDArray[np.bool_], tuple[Floats, Floats]]:
-    """Whether memory bounds kernels, and the least seconds of compute and of device memory."""
+    """Whether memory bounds kernels, and the least seconds of compute and of device memory.
+
+    Arrays that broadcast to `[kernels, *width]`.
+    """
     import numpy as np
 
     moved = _bytes(members, width) + _weight_bytes_besides(members, device, precision, width)
@@ -370,7 +375,7 @@ def _least(
     is_in_l2 = device.is_in_l2(moved, cold=_reads_memory(first, cold))
     memory: Floats = np.where(is_in_l2, 0.0, moved) / bandwidth
     if not isinstance(first.dimensions, Gemm | Convolution | Attention | Experts):
-        return np.ones((len(members), *width), np.bool_), (np.zeros_like(memory), memory)
+        return np.ones(1, np.bool_), (np.zeros(1), memory)
     macs = np.asarray([np.broadcast_to(each.work.macs, width) for each in members], np.float64)
     rate = _flops_per_second(device, _computed_in(first, device, precision))
     is_memory: NDArray[np.bool_] = moved / bandwidth > 2 * macs / rate
