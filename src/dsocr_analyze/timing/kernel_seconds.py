@@ -347,9 +347,8 @@ def _columns(members: Sequence[Kernel], width: Shape, *names: str) -> list[Float
 
     def column(name: str) -> Floats:
         sizes = [getattr(each.dimensions, name) for each in members]
-        if all(isinstance(size, int) for size in sizes):
-            return np.array(sizes, np.float64).reshape(-1, *[1] * len(width))
-        return np.asarray([np.broadcast_to(size, width) for size in sizes], np.float64)
+        shape = (1,) * len(width) if all(isinstance(size, int) for size in sizes) else width
+        return np.asarray([np.broadcast_to(size, shape) for size in sizes], np.float64)
 
     return [column(name) for name in names]
 
@@ -364,10 +363,7 @@ def _bytes(members: Sequence[Kernel], width: Shape) -> Floats:
 def _least(
     members: Sequence[Kernel], device: Device, precision: Precision, width: Shape, cold: bool
 ) -> tuple[NDArray[np.bool_], tuple[Floats, Floats]]:
-    """Whether memory bounds kernels, and the least seconds of compute and of device memory.
-
-    Arrays that broadcast to `[kernels, *width]`.
-    """
+    """Whether memory bounds kernels, and the least seconds of compute and memory; all broadcast."""
     import numpy as np
 
     moved = _bytes(members, width) + _weight_bytes_besides(members, device, precision, width)

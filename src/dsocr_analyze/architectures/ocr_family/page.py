@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
     from dsocr_analyze.workload import ViewBatch, Workload
 
-__all__ = ["Seen", "embedded_page", "head", "model", "pixels_of", "whole_model"]
+__all__ = ["Seen", "embedded_page", "head", "pixels_of", "whole_model"]
 
 _CHANNELS = 3
 
@@ -59,7 +59,7 @@ def whole_model(
 def _causal_lm(
     t: Tape, network: Network, c: RelativeDimensions, p: Pass, page: Workload | None
 ) -> list[Any]:
-    hidden, cache = t.call("model", model, network, c, p, page)
+    hidden, cache = t.call("model", _model, network, c, p, page)
     head(t, hidden, p, c)
     kept: list[Any] = cache
     return kept
@@ -71,7 +71,7 @@ def head(t: Tape, hidden: Operand, p: Pass, c: RelativeDimensions) -> Operand:
     return t.cast(logits, FLOAT32)
 
 
-def model(
+def _model(
     t: Tape, network: Network, c: RelativeDimensions, p: Pass, page: Workload | None
 ) -> tuple[Operand, list[Any]]:
     """The whole model but its head: normed features `[B, T, d]`, and the cache by layer."""
