@@ -11,19 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from dsocr_analyze.architectures.config_rules import Code, ConfigFindings
+from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.figures import BytesAlive, ExpertsTouched, Memory, Parameters, StageFigures
+from dsocr_analyze.kernels import Kernel, Work
+from dsocr_analyze.tape import Size
+from dsocr_analyze.workload import DecodeStep, Mode, Workload
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
-
-    from dsocr_analyze.architectures.config_rules import Code, ConfigFindings
-    from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.figures import BytesAlive, ExpertsTouched, Memory, Parameters, StageFigures
-    from dsocr_analyze.kernels import Kernel, Work
-    from dsocr_analyze.tape.polynomial import Size
-    from dsocr_analyze.workload import DecodeStep, Mode, Workload
 
 __all__ = [
     "Architecture",

@@ -54,7 +54,7 @@ def rms_norm(t: Tape, x: Operand, rows: Size, d: Size) -> Operand:
     wide = t.cast(x, FLOAT32)
     variance = t.reduce("mean", t.map("pow", wide), rows, d)
     wide = t.map("mul", wide, t.map("rsqrt", t.map("add", variance)))
-    weighted: Operand = t.map("mul", t.cast(wide, x.dtype), t.weight(d))
+    weighted = t.map("mul", t.cast(wide, x.dtype), t.weight(d))
     t.hold(variance, wide)
     return weighted
 

@@ -10,7 +10,7 @@ PyTorch. Sizes are integers, or polynomials in the sizes of a workload (`polynom
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from dsocr_analyze.dtypes import FLOAT16, FLOAT32, Dtype
 from dsocr_analyze.figures import Peak
@@ -19,6 +19,9 @@ from dsocr_analyze.tape.polynomial import Size
 from dsocr_analyze.tape.tensor import Operand, Tensor, View, described, made
 
 __all__ = ["Forward", "Tape"]
+
+_Inputs = ParamSpec("_Inputs")
+_Output = TypeVar("_Output")
 
 Forward: TypeAlias = Callable[..., Any]
 """A forward: takes the tape, then what it computes from."""
@@ -86,7 +89,13 @@ class Tape:
 
     # --- modules and repetition
 
-    def call(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
+    def call(
+        self,
+        name: str,
+        forward: Callable[Concatenate[Tape, _Inputs], _Output],
+        *inputs: _Inputs.args,
+        **options: _Inputs.kwargs,
+    ) -> _Output:
         """Calls a child; like `torch.nn.Module`, holds its inputs until it returns."""
         path, stage = self.path, self.stage
         self._enter(name)
@@ -104,7 +113,13 @@ class Tape:
         self.path = f"{self.path}.{name}" if self.path and name else self.path or name
         self.stage = self._stages.get(self.path, self.stage)
 
-    def again(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
+    def again(
+        self,
+        name: str,
+        forward: Callable[Concatenate[Tape, _Inputs], _Output],
+        *inputs: _Inputs.args,
+        **options: _Inputs.kwargs,
+    ) -> _Output:
         """Like `call`, but copies the records of an equal call: same forward, sizes and options.
 
         For forwards that do nothing but run operators and return new tensors.
@@ -114,17 +129,24 @@ class Tape:
         span = self._spans.get(key)
         if span is None or self._is_noted > span.is_noted:
             output, self._spans[key] = self._run_once(name, forward, *inputs, **options)
-            return output
-        path, stage = self.path, self.stage
-        self._enter(name)
-        if not self._follows_memory_alone:
-            self._copy(span)
-        if not self._is_idle:
-            self._reached(self.alive + span.above, self.path + span.peak_path[len(span.path) :])
-        self.path, self.stage = path, stage
-        return made(self, span.outputs)
+        else:
+            path, stage = self.path, self.stage
+            self._enter(name)
+            if not self._follows_memory_alone:
+                self._copy(span)
+            if not self._is_idle:
+                self._reached(self.alive + span.above, self.path + span.peak_path[len(span.path) :])
+            self.path, self.stage = path, stage
+            output = made(self, span.outputs)
+        return output
 
-    def _run_once(self, name: str, forward: Forward, *inputs: Any, **options: Any) -> Any:
+    def _run_once(
+        self,
+        name: str,
+        forward: Callable[Concatenate[Tape, _Inputs], _Output],
+        *inputs: _Inputs.args,
+        **options: _Inputs.kwargs,
+    ) -> tuple[_Output, _Span]:
         """Calls a child; returns its output, and what it left."""
         lists: list[list[Any]] = [self.kernels, self.calls, self.weights, self.savings]
         marks, alive = [len(each) for each in lists], self.alive

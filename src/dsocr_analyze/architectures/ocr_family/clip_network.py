@@ -6,23 +6,16 @@ Source: `DeepseekOCRModel.forward` (`modeling_deepseekocr.py`), `UnlimitedOCRMod
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dsocr_analyze.architectures.ocr_family.clip import clip
-from dsocr_analyze.architectures.ocr_family.network import Network
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
+from dsocr_analyze.architectures.ocr_family.network import Network, ViewFeatures
 from dsocr_analyze.architectures.ocr_family.projector import projector
 from dsocr_analyze.architectures.ocr_family.sam import sam
 from dsocr_analyze.architectures.ocr_family.stages import CLIP, PROJECTOR, SAM
 from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
 from dsocr_analyze.dtypes import INT64
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
-    from dsocr_analyze.architectures.ocr_family.network import ViewFeatures
-    from dsocr_analyze.tape.polynomial import Size
-    from dsocr_analyze.tape.tape import Tape
-    from dsocr_analyze.tape.tensor import Operand
-    from dsocr_analyze.workload import ViewBatch
+from dsocr_analyze.tape import Operand, Size, Tape
+from dsocr_analyze.workload import ViewBatch
 
 __all__ = ["ClipNetwork"]
 

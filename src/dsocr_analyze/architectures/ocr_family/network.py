@@ -7,18 +7,14 @@ ask a `Network` for the rest.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from dsocr_analyze.architectures.architecture import Stage
 from dsocr_analyze.architectures.ocr_family.crop_grid import CropRule
 from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
 from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Stage
-    from dsocr_analyze.tape.polynomial import Size
-    from dsocr_analyze.tape.tape import Tape
-    from dsocr_analyze.tape.tensor import Operand
-    from dsocr_analyze.workload import ViewBatch, Workload
+from dsocr_analyze.tape import Operand, Size, Tape
+from dsocr_analyze.workload import ViewBatch, Workload
 
 __all__ = ["Network", "ViewFeatures"]
 

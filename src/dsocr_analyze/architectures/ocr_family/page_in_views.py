@@ -6,14 +6,10 @@ Pillow's `ImageOps.contain`, which pads within `ImageOps.pad`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dsocr_analyze.architectures.architecture import PageInViews
+from dsocr_analyze.architectures.ocr_family.crop_grid import CropRule
 from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.crop_grid import CropRule
-    from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import Workload
 
 __all__ = ["page_in_views"]
 

@@ -6,25 +6,22 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from dsocr_analyze.architectures.architecture import owner_among
+from dsocr_analyze.architectures.architecture import Stage, owner_among
 from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
+from dsocr_analyze.architectures.ocr_family.network import Network
 from dsocr_analyze.architectures.ocr_family.page import whole_model
 from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
 from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
 from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.figures import Parameters, Peak
 from dsocr_analyze.kernels import Kernel, Work, total_work
+from dsocr_analyze.tape import Tape
 from dsocr_analyze.tape.polynomial import Polynomial
 from dsocr_analyze.tape.symbolic import SymbolicTape
-from dsocr_analyze.tape.tape import Tape
 from dsocr_analyze.workload import ViewBatch, Workload
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Stage
-    from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
-    from dsocr_analyze.architectures.ocr_family.network import Network
 
 __all__ = [
     "Held",

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.kernels import Elements, Work
-from dsocr_analyze.tape.tape import Tape
-from dsocr_analyze.tape.tensor import Operand, Tensor
+from dsocr_analyze.tape import Operand, Tape, Tensor
 
 __all__ = ["bicubic", "linear1d"]
 
@@ -34,5 +33,4 @@ def linear1d(t: Tape, columns: Operand, rows: int, d: int) -> Operand:
 def _interpolated(t: Tape, operator: str, table: Operand, n: int, flops: int) -> Operand:
     work = Work(0, flops, 0, table.nbytes, n * FLOAT32.nbytes)
     t.record("interpolation", operator, Elements(n), FLOAT32, FLOAT32, work)
-    resized: Operand = t.cast(Tensor(t, n, FLOAT32), t.dtype)
-    return resized
+    return t.cast(Tensor(t, n, FLOAT32), t.dtype)

@@ -6,13 +6,11 @@ that is cropped is resized once for its tiles and again, with padding, for the g
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dsocr_analyze.architectures.architecture import PixelWork
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.crop_grid import CropRule
-    from dsocr_analyze.workload import Workload
+from dsocr_analyze.architectures.ocr_family.crop_grid import CropRule
+from dsocr_analyze.workload import Workload
 
 __all__ = ["pixel_work", "pixel_work_of_pages"]
 

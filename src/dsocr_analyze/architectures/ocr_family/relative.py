@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsocr_analyze.architectures.architecture import Architecture, ClosedForms, Served
@@ -23,6 +25,7 @@ from dsocr_analyze.architectures.ocr_family.memory import (
     prefill_bytes_alive,
 )
 from dsocr_analyze.architectures.ocr_family.mixture import expert_params
+from dsocr_analyze.architectures.ocr_family.network import Network
 from dsocr_analyze.architectures.ocr_family.page_in_views import page_in_views
 from dsocr_analyze.architectures.ocr_family.passes import model_params
 from dsocr_analyze.architectures.ocr_family.plan import plan_workload
@@ -31,15 +34,10 @@ from dsocr_analyze.architectures.ocr_family.recognition import recognizes
 from dsocr_analyze.architectures.ocr_family.size_warnings import size_warnings
 from dsocr_analyze.architectures.ocr_family.stages import ROUTED_EXPERT
 from dsocr_analyze.architectures.ocr_family.totals import page_totals
+from dsocr_analyze.workload import DecodeStep, Mode, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
     import torch
-
-    from dsocr_analyze.architectures.ocr_family.network import Network
-    from dsocr_analyze.workload import DecodeStep, Mode, Workload
 
 __all__ = ["relative"]
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
-
-if TYPE_CHECKING:
-    from dsocr_analyze.workload import Workload
+from dsocr_analyze.workload import Workload
 
 __all__ = ["size_warnings"]
 

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
+from dsocr_analyze.architectures.ocr_family.network import Network
 from dsocr_analyze.architectures.ocr_family.page import embedded_page, whole_model
 from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
+from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.kernels import Work
-from dsocr_analyze.tape.polynomial import Polynomial, Size, Symbol
+from dsocr_analyze.tape import Size
+from dsocr_analyze.tape.polynomial import Polynomial, Symbol
 from dsocr_analyze.tape.symbolic import SymbolicTape
 from dsocr_analyze.workload import ViewBatch, Workload
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
-    from dsocr_analyze.architectures.ocr_family.network import Network
-    from dsocr_analyze.dtypes import Dtype
 
 __all__ = [
     "Look",

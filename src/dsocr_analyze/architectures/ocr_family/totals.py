@@ -8,12 +8,14 @@ batch and length.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dsocr_analyze.architectures.architecture import PageTotals
 from dsocr_analyze.architectures.ocr_family.composition import check_positions
+from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
 from dsocr_analyze.architectures.ocr_family.lookup import combinations, looked_up, taken
 from dsocr_analyze.architectures.ocr_family.mixture import experts_touched
+from dsocr_analyze.architectures.ocr_family.network import Network
 from dsocr_analyze.architectures.ocr_family.symbolic_passes import (
     Look,
     Prompt,
@@ -28,10 +30,6 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import NO_WORK, Work
 from dsocr_analyze.tape.integers import largest, maximum, minimum
 from dsocr_analyze.tape.polynomial import Bounds, Values, highest
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
-    from dsocr_analyze.architectures.ocr_family.network import Network
 
 __all__ = ["page_totals"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from dsocr_analyze.architectures.config_keys import ConfigKeys
 from dsocr_analyze.architectures.config_rules import Conditional, Duplicate, Harmless, Used
@@ -25,9 +25,7 @@ from dsocr_analyze.architectures.ocr_family.relative import relative
 from dsocr_analyze.architectures.ocr_family.repetition import alike
 from dsocr_analyze.architectures.unlimited_ocr.published import PUBLISHED_CODE
 from dsocr_analyze.errors import ConfigError
-
-if TYPE_CHECKING:
-    from dsocr_analyze.workload import DecodeStep
+from dsocr_analyze.workload import DecodeStep
 
 __all__ = ["UNLIMITED_OCR"]
 
