@@ -16,11 +16,12 @@ from dsocr_analyze.architectures.ocr_family.decoder_dimensions import (
     DecoderDimensions,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
-from dsocr_analyze.architectures.ocr_family.projector_dimensions import (
+from dsocr_analyze.architectures.ocr_family.vision_dimensions import (
     PROJECTOR_TYPES,
+    ClipDimensions,
     ProjectorDimensions,
+    SamDimensions,
 )
-from dsocr_analyze.architectures.ocr_family.vision_dimensions import ClipDimensions, SamDimensions
 from dsocr_analyze.errors import AnalyzeError, ConfigError
 from dsocr_analyze.model.directory import read_config
 

@@ -5,30 +5,33 @@ What a forward is written with is here; what runs it on other sizes is in module
 
 from dsocr_analyze.tape.activations import ACTIVATIONS, activation, quick_gelu
 from dsocr_analyze.tape.modules import (
+    bicubic,
     conv2d,
     conv2d_side,
     embedding,
     layer_norm,
     linear,
+    linear1d,
     rms_norm,
 )
 from dsocr_analyze.tape.polynomial import Size
 from dsocr_analyze.tape.tape import Tape
-from dsocr_analyze.tape.tensor import Operand, Tensor, View
+from dsocr_analyze.tape.tensor import Operand, View
 
 __all__ = [
     "ACTIVATIONS",
     "Operand",
     "Size",
     "Tape",
-    "Tensor",
     "View",
     "activation",
+    "bicubic",
     "conv2d",
     "conv2d_side",
     "embedding",
     "layer_norm",
     "linear",
+    "linear1d",
     "quick_gelu",
     "rms_norm",
 ]

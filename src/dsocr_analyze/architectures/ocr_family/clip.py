@@ -7,10 +7,18 @@ Vaswani et al. 2017, eq. 1.
 from __future__ import annotations
 
 from dsocr_analyze.architectures.ocr_family.dimensions import ClipDimensions
-from dsocr_analyze.architectures.ocr_family.position_table import bicubic
 from dsocr_analyze.dtypes import FLOAT32, INT64
 from dsocr_analyze.kernels import Attention
-from dsocr_analyze.tape import Operand, Size, Tape, embedding, layer_norm, linear, quick_gelu
+from dsocr_analyze.tape import (
+    Operand,
+    Size,
+    Tape,
+    bicubic,
+    embedding,
+    layer_norm,
+    linear,
+    quick_gelu,
+)
 
 __all__ = ["clip"]
 

@@ -18,11 +18,12 @@ from typing import Any, TypeVar
 from dsocr_analyze.architectures.config_keys import ConfigKeys
 from dsocr_analyze.architectures.config_rules import Code, KeyTable, findings_of
 from dsocr_analyze.architectures.ocr_family.decoder_dimensions import DecoderDimensions
-from dsocr_analyze.architectures.ocr_family.projector_dimensions import (
+from dsocr_analyze.architectures.ocr_family.vision_dimensions import (
     PAIR_PROJECTOR_TYPES,
+    ClipDimensions,
     ProjectorDimensions,
+    SamDimensions,
 )
-from dsocr_analyze.architectures.ocr_family.vision_dimensions import ClipDimensions, SamDimensions
 from dsocr_analyze.errors import ConfigError
 
 __all__ = [

@@ -14,7 +14,7 @@ from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
 from dsocr_analyze.architectures.ocr_family.network import Network
 from dsocr_analyze.architectures.ocr_family.page import whole_model
 from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
-from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
+from dsocr_analyze.architectures.ocr_family.views import tokens_per_side
 from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.figures import Parameters, Peak
 from dsocr_analyze.kernels import Kernel, Work, total_work

@@ -7,7 +7,6 @@ stand; ViTDet (Li et al. 2022) for the windows; MViTv2 (Li et al. 2022), eq. 4.
 from __future__ import annotations
 
 from dsocr_analyze.architectures.ocr_family.dimensions import SamDimensions
-from dsocr_analyze.architectures.ocr_family.position_table import bicubic, linear1d
 from dsocr_analyze.dtypes import FLOAT32, INT64
 from dsocr_analyze.kernels import Attention, Gemm
 from dsocr_analyze.tape import (
@@ -15,10 +14,12 @@ from dsocr_analyze.tape import (
     Size,
     Tape,
     activation,
+    bicubic,
     conv2d,
     conv2d_side,
     layer_norm,
     linear,
+    linear1d,
 )
 
 __all__ = ["sam"]

@@ -14,7 +14,7 @@ from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
 from dsocr_analyze.architectures.ocr_family.network import Network
 from dsocr_analyze.architectures.ocr_family.page import embedded_page, whole_model
-from dsocr_analyze.architectures.ocr_family.tokens import tokens_per_side
+from dsocr_analyze.architectures.ocr_family.views import tokens_per_side
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.kernels import Work
 from dsocr_analyze.tape import Size
