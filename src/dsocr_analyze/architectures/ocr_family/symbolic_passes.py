@@ -6,7 +6,7 @@ decode step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -25,7 +25,6 @@ from dsocr_analyze.workload import ViewBatch, Workload
 __all__ = [
     "Look",
     "Prompt",
-    "Step",
     "ViewSizes",
     "affine",
     "changes_with_length",
@@ -102,18 +101,6 @@ def prompt(
     return Prompt(t.work("model", ""), t.levels("model"), t.levels(""), cache_bytes)
 
 
-class Step(NamedTuple):
-    """A decode step: its work over an empty cache, and what each cached token adds to it."""
-
-    base: Work
-    slope: Work
-
-    def over(self, name: str) -> Work:
-        """Work over a cache of as many tokens as the size of this name."""
-        cached: Size = Polynomial.size(name)
-        return self.base.plus(self.slope.times(cached))
-
-
 @lru_cache(maxsize=256)
 def step(
     network: Network,
@@ -124,8 +111,11 @@ def step(
     is_several: bool,
     is_long: bool,
     overwrites: bool = False,
-) -> Step:
-    """A decode step, in terms of B; arguments as for `prompt` and `Pass`."""
+) -> tuple[Work, Work]:
+    """A decode step in terms of B: over an empty cache, and what each cached token adds to that.
+
+    Arguments as for `prompt` and `Pass`.
+    """
     least, most = 1, None
     if changes_with_length(c):
         trained = c.max_positions
@@ -134,8 +124,8 @@ def step(
     t = SymbolicTape(dtype, levels=False)
     p = Pass(_batch(is_several), 1, K, flash=flash, overwrites=overwrites)
     whole_model(t, network, c, p, None)
-    parts = [affine(Polynomial.of(count), "K") for count in t.work("")]
-    return Step(Work(*(base for base, _ in parts)), Work(*(slope for _, slope in parts)))
+    base, slope = zip(*(affine(Polynomial.of(count), "K") for count in t.work("")), strict=True)
+    return Work(*base), Work(*slope)
 
 
 def affine(size: Polynomial, name: str) -> tuple[Size, Size]:
@@ -177,23 +167,31 @@ class Look(NamedTuple):
         alone: Most bytes alive besides embeddings, with one page in the batch.
         several: The same with several.
         left: Bytes that remain until the decoder has finished.
-        per_batch: Work for each batch, in the order of `Work`.
+        per_batch: Work for each batch.
         per_page: Work for each page.
         per_token: Work for each token of a prompt.
     """
 
-    visual_tokens: Any
-    alone: Any
-    several: Any
-    left: Any
-    per_batch: tuple[Any, ...]
-    per_page: tuple[Any, ...]
-    per_token: tuple[Any, ...]
+    visual_tokens: Size
+    alone: Size
+    several: Size
+    left: Size
+    per_batch: Work
+    per_page: Work
+    per_token: Work
+
+    @classmethod
+    def of(cls, counts: Sequence[Size]) -> Look:
+        """The same from all counts in a row."""
+        works = (Work(*counts[start : start + 5]) for start in (4, 9, 14))
+        return cls(*counts[:4], *works)
 
 
 @lru_cache(maxsize=64)
-def looks(network: Network, c: RelativeDimensions, dtype: Dtype) -> Callable[[ViewSizes], Look]:
-    """Returns a cached function from the sizes of a page's views to what they cost.
+def looks(
+    network: Network, c: RelativeDimensions, dtype: Dtype
+) -> Callable[[ViewSizes], tuple[int, ...]]:
+    """Returns a cached function from the sizes of a page's views to the counts of a `Look`.
 
     Args:
         network: The relative.
@@ -204,17 +202,15 @@ def looks(network: Network, c: RelativeDimensions, dtype: Dtype) -> Callable[[Vi
     B, T = _batch(is_several=True), Polynomial.size("T", least=_SHORTEST)
 
     @lru_cache(maxsize=1 << 14)
-    def look(sizes: ViewSizes) -> Look:
+    def look(sizes: ViewSizes) -> tuple[int, ...]:
         if len(spans) > _MOST_SPANS:
             spans.clear()
         page = _page(network, sizes)
         work, several, left = _looked(network, c, dtype, Pass(B, T), page, spans)
         _, alone, _ = _looked(network, c, dtype, Pass(1, page.seq_len), page, spans)
-        parts = (
-            tuple(_coefficient(count, *names) for count in work)
-            for names in ((), ("B",), ("B", "T"))
-        )
-        return Look(page.visual_tokens, alone, several, left, *parts)
+        parts = ((), ("B",), ("B", "T"))
+        works = (_coefficient(count, *names) for names in parts for count in work)
+        return page.visual_tokens, alone, several, left, *works
 
     return look
 
