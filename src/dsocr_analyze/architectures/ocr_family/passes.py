@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from dsocr_analyze.architectures.architecture import Stage, owner_among
 from dsocr_analyze.architectures.ocr_family.attention import Pass
@@ -14,7 +14,6 @@ from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
 from dsocr_analyze.architectures.ocr_family.network import Network
 from dsocr_analyze.architectures.ocr_family.page import whole_model
 from dsocr_analyze.architectures.ocr_family.stages import DECODE, PREFILL
-from dsocr_analyze.architectures.ocr_family.views import tokens_per_side
 from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.figures import Parameters, Peak
 from dsocr_analyze.kernels import Kernel, Work, total_work
@@ -26,8 +25,10 @@ from dsocr_analyze.workload import ViewBatch, Workload
 __all__ = [
     "Held",
     "OwnedParams",
+    "ViewSizes",
     "model_params",
     "owned_params",
+    "page_with",
     "prefill",
     "step",
     "total_of",
@@ -128,6 +129,30 @@ def work_of_step(network: Network, c: RelativeDimensions, p: Pass, dtype: Dtype)
     return Work(*(Polynomial.of(count).terms.get((), 0) for count in t.work("")))
 
 
+ViewSizes: TypeAlias = tuple[int, int, int, int, int]
+"""Pixels per side of the blank patch, of the global view and of local views; their grid."""
+
+
+def page_with(network: Network, sizes: ViewSizes) -> Workload:
+    """A page with these views."""
+    base, whole, local, columns, rows = sizes
+    is_cut = columns * rows > 1
+    seen = ViewBatch(1, whole)
+    image_size = local if is_cut else whole
+    return Workload(
+        page=(1, 1),
+        base_size=base,
+        image_size=image_size,
+        crop_mode=is_cut,
+        grid=(columns, rows),
+        views=(ViewBatch(columns * rows, local), seen) if is_cut else (seen,),
+        visual_tokens=network.visual_tokens(whole, image_size, is_cut, (columns, rows)),
+        text_tokens=1,
+        batch_size=1,
+        max_new_tokens=1,
+    )
+
+
 class OwnedParams(NamedTuple):
     """Parameters of a model by the stage that owns them, and as a whole."""
 
@@ -138,9 +163,7 @@ class OwnedParams(NamedTuple):
 @lru_cache
 def owned_params(network: Network, c: RelativeDimensions) -> OwnedParams:
     """The parameters that a prefill pass of any page declares."""
-    size = network.base_size
-    tokens = network.whole_tokens(tokens_per_side(size))
-    page = Workload((size, size), size, size, False, (1, 1), (ViewBatch(1, size),), tokens, 1, 1, 1)
+    page = page_with(network, (*3 * (network.base_size,), 1, 1))
     t, _ = prefill(network, c, page, BFLOAT16, flash=False)
     # No prefix is longer than this, so modules that begin alike have one owner.
     depth = max(prefix.count(".") + 1 for stage in network.stages for prefix in stage.prefixes)

@@ -117,23 +117,19 @@ def _closed_forms(
         expert_params=lambda dimensions: expert_params(dimensions.decoder),
         experts_touched=experts_by_stage,
         repeats=alike,
-        served=_served(network),
+        served=Served(
+            check=served.check,
+            views=partial(served.views, network),
+            prompt=served.prompt,
+            step=served.step,
+            cache_elements=served.cache_elements,
+            quantizable_params=served.quantizable_params,
+            activation_bytes=partial(served.activation_bytes, network),
+            inputs_bytes=inputs_bytes,
+        ),
         page_in_views=partial(page_in_views, network.crop),
         pixel_work=partial(pixel_work, network.crop),
         pixel_work_of_pages=partial(pixel_work_of_pages, network.crop),
-    )
-
-
-def _served(network: Network) -> Served:
-    return Served(
-        check=served.check,
-        views=partial(served.views, network),
-        prompt=served.prompt,
-        step=served.step,
-        cache_elements=served.cache_elements,
-        quantizable_params=served.quantizable_params,
-        activation_bytes=partial(served.activation_bytes, network),
-        inputs_bytes=inputs_bytes,
     )
 
 

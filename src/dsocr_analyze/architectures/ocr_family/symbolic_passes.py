@@ -8,24 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
 from dsocr_analyze.architectures.ocr_family.network import Network
 from dsocr_analyze.architectures.ocr_family.page import embedded_page, whole_model
-from dsocr_analyze.architectures.ocr_family.views import tokens_per_side
+from dsocr_analyze.architectures.ocr_family.passes import ViewSizes, page_with
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.kernels import Work
 from dsocr_analyze.tape import Size
 from dsocr_analyze.tape.polynomial import Polynomial, Symbol
 from dsocr_analyze.tape.symbolic import SymbolicTape
-from dsocr_analyze.workload import ViewBatch, Workload
+from dsocr_analyze.workload import Workload
 
 __all__ = [
     "Look",
     "Prompt",
-    "ViewSizes",
     "affine",
     "changes_with_length",
     "looks",
@@ -155,9 +154,6 @@ def _depends_on(name: str, size: Symbol) -> bool:
 
 # --- views -----------------------------------------------------------------------------------
 
-ViewSizes: TypeAlias = tuple[int, int, int, int, int]
-"""Pixels per side of the blank patch, of the global view and of local views; their grid."""
-
 
 class Look(NamedTuple):
     """What a page's views cost: integers, or for many pages arrays `[n]`.
@@ -205,7 +201,7 @@ def looks(
     def look(sizes: ViewSizes) -> tuple[int, ...]:
         if len(spans) > _MOST_SPANS:
             spans.clear()
-        page = _page(network, sizes)
+        page = page_with(network, sizes)
         work, several, left = _looked(network, c, dtype, Pass(B, T), page, spans)
         _, alone, _ = _looked(network, c, dtype, Pass(1, page.seq_len), page, spans)
         parts = ((), ("B",), ("B", "T"))
@@ -246,25 +242,3 @@ def _number(size: Size) -> int:
     if terms:
         raise ArithmeticError(f"{size} depends on other sizes")
     return number
-
-
-def _page(network: Network, sizes: ViewSizes) -> Workload:
-    """A page with these views."""
-    base, whole, local, columns, rows = sizes
-    is_cut = columns * rows > 1
-    seen = ViewBatch(1, whole)
-    tokens = network.whole_tokens(tokens_per_side(whole))
-    if is_cut:
-        tokens += network.local_tokens(tokens_per_side(local), columns, rows)
-    return Workload(
-        page=(1, 1),
-        base_size=base,
-        image_size=local if is_cut else whole,
-        crop_mode=is_cut,
-        grid=(columns, rows),
-        views=(ViewBatch(columns * rows, local), seen) if is_cut else (seen,),
-        visual_tokens=tokens,
-        text_tokens=1,
-        batch_size=1,
-        max_new_tokens=1,
-    )

@@ -10,8 +10,7 @@ from typing import Any, Final
 from dsocr_analyze.architectures.config_keys import ConfigKeys
 from dsocr_analyze.architectures.config_rules import Conditional, Duplicate, Harmless, Used
 from dsocr_analyze.architectures.crop_grid import CropRule
-from dsocr_analyze.architectures.deepseek_ocr import MODES
-from dsocr_analyze.architectures.deepseek_ocr.published import PUBLISHED_SECTIONS
+from dsocr_analyze.architectures.deepseek_ocr import MODES, PUBLISHED_SECTIONS
 from dsocr_analyze.architectures.key_value_cache import lengthened
 from dsocr_analyze.architectures.ocr_family.config_table import (
     CLIP_KEYS,
@@ -23,11 +22,23 @@ from dsocr_analyze.architectures.ocr_family.config_table import (
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.ocr_family.network import ClipNetwork
 from dsocr_analyze.architectures.ocr_family.relative import relative
-from dsocr_analyze.architectures.unlimited_ocr.published import PUBLISHED_CODE
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.workload import DecodeStep
 
 __all__ = ["CONFIG_TABLE", "UNLIMITED_OCR", "decode_cache"]
+
+_PUBLISHED_CODE: Final[Mapping[str, str]] = {
+    "configuration_deepseek_v2.py": (
+        "b8470dd616ba8745fce6e27b093aef73a098863cc891b2477dcf9326a36000f7"
+    ),
+    "conversation.py": ("ec7b6ce89bcda643de1f43269ffa66a7b2e65dc3ed30e427958f776546b4ba03"),
+    "deepencoder.py": ("0ae2fb6d1e5ae8cf100fc32f854830acd08c821a0a1f23a94a76588c222ddcf2"),
+    "modeling_deepseekv2.py": ("74e36e6bd0ba7bc565ef76464a99baa8e6bccb710ae9c1007b54ac30b855fa4c"),
+    "modeling_unlimitedocr.py": (
+        "268bdcbe12cf37bf5a2debb53faf542e56570958a5d9f3314aab3cab2cf6cb48"
+    ),
+}
+"""SHA-256 of the published model's Python files."""
 
 _WINDOWS: Final = ("sliding_window_size", "sliding_window")
 _WINDOW: Final = _WINDOWS[0]
@@ -127,7 +138,7 @@ UNLIMITED_OCR: Final = relative(
     reference=Path(__file__).parent / "reference",
     model_class="UnlimitedOCRForCausalLM",
     model_types=("unlimited-ocr",),
-    published_code=PUBLISHED_CODE,
+    published_code=_PUBLISHED_CODE,
     read_dimensions=_dimensions,
     config_table=CONFIG_TABLE,
     decode_cache=decode_cache,
