@@ -82,14 +82,15 @@ def _triangle(t: Tape, T: Size) -> Operand:
     """`[T, T]`: the lowest number above the diagonal, zero elsewhere."""
     mask = t.fill("full", T * T, FLOAT32)
     index = t.fill("arange", T, INT64)
-    t.move("masked_fill", mask, _not_after(t, index, T), into=mask)
+    t.move(
+        "masked_fill",
+        mask,
+        t.map("lt", index, t.map("add", index), n=T * T, output=BOOL),
+        into=mask,
+    )
     mask = t.cast(mask, t.dtype)
     t.hold(index)
     return mask
-
-
-def _not_after(t: Tape, index: Operand, T: Size) -> Operand:
-    return t.map("lt", index, t.map("add", index), n=T * T, output=BOOL)
 
 
 def _padding(t: Tape, p: Pass, n: Size) -> Operand:

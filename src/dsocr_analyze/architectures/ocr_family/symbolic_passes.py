@@ -48,6 +48,15 @@ def _batch(is_several: bool) -> Size:
     return Polynomial.size("B", least=2) if is_several else 1
 
 
+def _length(name: str, c: RelativeDimensions, shortest: int, longest: int, is_long: bool) -> Size:
+    """A number of tokens: where passes change in kind beyond the longest, up to it or beyond it."""
+    if not changes_with_length(c):
+        return Polynomial.size(name, least=shortest)
+    if is_long:
+        return Polynomial.size(name, least=max(shortest, longest + 1))
+    return Polynomial.size(name, least=shortest, most=max(shortest, longest))
+
+
 # --- the decoder -----------------------------------------------------------------------------
 
 
@@ -87,11 +96,7 @@ def prompt(
         is_several: Whether there is more than one prompt.
         is_long: Whether prompts are longer than the trained length, if that changes anything.
     """
-    least, most = _SHORTEST, None
-    if changes_with_length(c):
-        trained = c.max_positions
-        least, most = (trained + 1, None) if is_long else (_SHORTEST, max(_SHORTEST, trained))
-    T = Polynomial.size("T", least=least, most=most)
+    T = _length("T", c, _SHORTEST, c.max_positions, is_long)
     t = SymbolicTape(dtype, {"model": "model"})
     cache = whole_model(t, network, c, Pass(_batch(is_several), T, flash=flash), None)
     cache_bytes = sum(keys.nbytes + values.nbytes for keys, values, *_ in cache)
@@ -115,11 +120,7 @@ def step(
 
     Arguments as for `prompt` and `Pass`.
     """
-    least, most = 1, None
-    if changes_with_length(c):
-        trained = c.max_positions
-        least, most = (max(1, trained), None) if is_long else (1, max(1, trained - 1))
-    K = Polynomial.size("K", least=least, most=most)
+    K = _length("K", c, 1, c.max_positions - 1, is_long)
     t = SymbolicTape(dtype, levels=False)
     p = Pass(_batch(is_several), 1, K, flash=flash, overwrites=overwrites)
     whole_model(t, network, c, p, None)

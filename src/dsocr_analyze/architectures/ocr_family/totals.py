@@ -169,8 +169,10 @@ def _looks(
     arrays = [each for each in sizes if not isinstance(each, int)]
     if not arrays:
         return [look(tuple(sizes))], None
-    pages, index = distinct(arrays) or 2 * (range(len(arrays[0])),)
-    columns = [repeat(n) if isinstance(n, int) else n[pages].tolist() for n in sizes]
+    import numpy as np
+
+    rows, index = distinct(arrays) or 2 * (np.arange(len(arrays[0])),)
+    columns = [repeat(n) if isinstance(n, int) else n[rows].tolist() for n in sizes]
     found = [look(each) for each in zip(*columns, strict=False)]
     return found or [look(tuple(_LEAST[name] for name in _VIEWS))], index
 
