@@ -144,13 +144,14 @@ class KeyTable:
     built: Mapping[str, Mapping[str, Any]]
 
     @cached_property
-    def _sections(self) -> set[KeyPath]:
-        return {path[:length] for path in self.rules for length in range(1, len(path))}
+    def sections(self) -> frozenset[KeyPath]:
+        """Paths of the objects whose keys have rules of their own."""
+        return frozenset(path[:length] for path in self.rules for length in range(1, len(path)))
 
     def is_section(self, path: KeyPath) -> bool:
         """Whether the keys of the object at `path` have rules of their own."""
         own = path[1:] if path[0] == self.copy else path
-        return not own or own in self._sections
+        return not own or own in self.sections
 
     def rule(self, path: KeyPath, config: Mapping[str, Any], code: Code) -> KeyRule | None:
         """The rule for the key at `path`; None for an unknown key.
