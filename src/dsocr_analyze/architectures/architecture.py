@@ -6,7 +6,7 @@ A new architecture is a new package with one `Architecture`, plus one line in th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -340,7 +340,7 @@ class Architecture:
     left_out_where_unknown: frozenset[str] = frozenset()
     model_class: str | None = None
     attention: str = "eager"
-    warnings_of: Callable[[Any], list[str]] = lambda _: []
+    warnings_of: Callable[[Any], Iterable[str]] = lambda _: ()
 
     @property
     def forms(self) -> ClosedForms:

@@ -41,9 +41,8 @@ def _mixed_layers(config: Mapping[str, Any]) -> list[bool]:
     """Which layers have experts; for impossible values, one with and one without."""
     keys = ("num_hidden_layers", "first_k_dense_replace", "moe_layer_freq")
     layers, first, every = (config.get(key, DECODER_DEFAULTS.get(key)) for key in keys)
-    if not (isinstance(layers, int) and isinstance(first, int) and isinstance(every, int)):
-        return [False, True]
-    if not 0 <= layers <= MOST_LAYERS:
+    are_whole = isinstance(layers, int) and isinstance(first, int) and isinstance(every, int)
+    if not are_whole or not 0 <= layers <= MOST_LAYERS:
         return [False, True]
     if not _is_mixed(config) or not every:
         return [False]

@@ -65,6 +65,8 @@ def prefill(
 
     def run(*, records: bool) -> tuple[Tape, Held]:
         spans = {} if is_traced else _spans(network, c, dtype)
+        if len(spans) > _MOST_SPANS:
+            spans.clear()
         t = Tape(dtype, network.begins, PREFILL.name, records=records, spans=spans)
         p = Pass(workload.batch_size, workload.seq_len, flash=flash)
         cache = whole_model(t, network, c, p, workload)
@@ -84,16 +86,9 @@ def prefill(
 
 
 @lru_cache(maxsize=16)
-def _all_spans(network: Network, c: RelativeDimensions, dtype: Dtype) -> dict[Any, Any]:
-    return {}
-
-
 def _spans(network: Network, c: RelativeDimensions, dtype: Dtype) -> dict[Any, Any]:
     """What modules have left on earlier tapes: pages with the same views run the same encoders."""
-    spans = _all_spans(network, c, dtype)
-    if len(spans) > _MOST_SPANS:
-        spans.clear()
-    return spans
+    return {}
 
 
 def _untraced(run: Callable[[], Held]) -> Held:

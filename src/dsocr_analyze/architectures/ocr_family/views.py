@@ -145,16 +145,12 @@ def pixel_work_of_pages(
 # --- odd sizes ---------------------------------------------------------------------------------
 
 
-def size_warnings(workload: Workload) -> list[str]:
+def size_warnings(workload: Workload) -> Iterator[str]:
     """What is odd about the sizes of a workload's views, one line each.
 
     A view whose side is not a multiple of 64 pixels loses pixels or pads tokens; if the whole
     page's view is smaller than a local view, the two sizes were probably swapped.
     """
-    return list(_warnings(workload))
-
-
-def _warnings(workload: Workload) -> Iterator[str]:
     base, image = workload.base_size, workload.image_size
     if not workload.crop_mode:
         yield from _odd("image_size", image)
