@@ -292,14 +292,15 @@ class _Model(NamedTuple):
         return [*self._by_kind(self._steps_of_kind, 1 * (B > 1), B), beyond_counted]
 
     def _steps_of_kind(self, several: int, B: Size) -> list[Size]:
-        kinds = [{"is_long": False}]
-        if self.c.sliding_window is not None:
-            kinds.append({"is_long": False, "overwrites": True})
-        elif changes_with_length(self.c):
-            kinds.append({"is_long": True})
-        values = self._values(B=B)
-        model = self.network, self.c, self.dtype
-        steps = (step(*model, flash=self.flash, is_several=several > 0, **each) for each in kinds)
+        has_window, values = self.c.sliding_window is not None, self._values(B=B)
+        stretches = 1 + (has_window or changes_with_length(self.c))
+        steps = (
+            step(
+                self.network, self.c, self.dtype, flash=self.flash, is_several=several > 0,
+                is_long=is_second and not has_window, overwrites=is_second and has_window,
+            )
+            for is_second in (False, True)[:stretches]
+        )  # fmt: skip
         return [values.of(count) for works in steps for work in works for count in work]
 
     def _with_steps(self, work: Work, linear: list[Size], T: Size, steps: Size) -> Work:
@@ -308,19 +309,19 @@ class _Model(NamedTuple):
         return Work(*(_dot(linear[n::5], amounts, count) for n, count in enumerate(work)))
 
     def _stretches(self, T: Size, steps: Size) -> list[tuple[Size, Size]]:
-        """Steps whose work is affine in the cache: how many, and tokens in the caches of all."""
+        """Steps whose work is affine in the cache: how many, and tokens in the caches of all.
+
+        The second are those of a full window, or those beyond the trained length.
+        """
         window, trained = self.c.sliding_window, self.c.max_positions
-        if window is not None:
-            growing = minimum(steps, window)
-            full = steps - growing
-            return [(growing, _cached(T, growing)), (full, full * (T + window - 1))]
-        if not changes_with_length(self.c):
+        if window is None and not changes_with_length(self.c):
             return [(steps, _cached(T, steps))]
-        if self.is_bound:  # shorter prompts have more steps in the first stretch
+        if window is None and self.is_bound:  # shorter prompts have more steps in the first stretch
             return 2 * [(steps, _cached(T, steps))]
-        short = minimum(steps, maximum(trained - T, 0))
-        long = steps - short
-        return [(short, _cached(T, short)), (long, _cached(T + short, long))]
+        first = minimum(steps, maximum(trained - T, 0) if window is None else window)
+        rest = steps - first
+        cached = _cached(T + first, rest) if window is None else rest * (T + window - 1)
+        return [(first, _cached(T, first)), (rest, cached)]
 
     def _by_kind(self, function: Callable[..., list[Size]], kind: Size, *sizes: Size) -> list[Size]:
         """`function(kind, *sizes)`, element by element; the largest of all kinds for a bound."""
